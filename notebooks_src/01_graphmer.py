@@ -80,8 +80,8 @@ config = notebook.configure("graphmer", HOME, globals())
 # Filtered mean reciprocal rank (MRR) and Hits@1/3/10 on facts of held-out files. The baseline is *counts combined*: many counts
 # over training files, with fitted weights. *Full text*: the text contains the name to predict, so this is mostly copying.
 # *Masked*: every occurrence of it is hidden. *Name only*: the model sees nothing but the head's name. `trained` stands for
-# candidates that training has seen, instead of all that the ontology allows. `evaluation.csv` has every table: single
-# relations, tails that training saw and did not see, and intervals by file.
+# candidates that training has seen, instead of all that the ontology allows. `evaluation.csv` has every table: tails
+# that training saw and did not see, and intervals by file.
 
 # %% shared: compare
 
@@ -90,7 +90,7 @@ config = notebook.configure("graphmer", HOME, globals())
 # A graph of sources has holes: of `thing.close()` it says only that something called `close` is called. The model predicts
 # which one, with a probability. Here it reads a folder of this library. For sources of
 # your own, which may be a folder or a file: `trainbook predict outputs.tar.gz SOURCES ANSWERS` writes all answers as
-# tables, and the completed graph.
+# a table.
 
 # %%
 import contextlib
@@ -106,6 +106,9 @@ with contextlib.redirect_stdout(io.StringIO()) as printed:
         answers = task.predict(models, Path(outputs.__file__).parent, None)
     except BadInput as refusal:  # a run that is not completed has no best weights yet
         print(refusal)
+    else:
+        for row in sorted(answers.values(), key=lambda row: -row["probability"] * bool(row["tail"]))[:8]:
+            print("{file}:{line}: {asked} is {tail}, with probability {probability}".format(**row))
 notebook.show(printed.getvalue())
 
 # %% shared: packaging

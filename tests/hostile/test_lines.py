@@ -34,21 +34,21 @@ def write(folder, *lines, entities=b'{"id": "a", "type": "Function"}\n{"id": "b"
 @pytest.mark.parametrize("bad", LINES.values(), ids=LINES)
 def test_a_hostile_line_is_named_and_can_be_left_out(nothing_outside, bad):
     write(nothing_outside.folder, bad)
-    told = nothing_outside.attempt(records.read, nothing_outside.folder)
+    told = nothing_outside.attempt(records.read, [nothing_outside.folder])
     assert "Bad lines: 1;" in told and "triples.jsonl:2: " in told and len(told) < 2_000
     read = []
-    nothing_outside.attempt(lambda: read.append(records.read(nothing_outside.folder, 1)))
+    nothing_outside.attempt(lambda: read.append(records.read([nothing_outside.folder], 1)))
     assert len(read[0].triples) == 2 and len(read[0].skipped) == 1
 
 
 def test_a_hostile_entity_is_named(nothing_outside):
     write(nothing_outside.folder, entities=b'{"id": "a", "type": "Function"}\n{"id": "a\\nb", "type": "F"}\n')
-    assert "entities.jsonl:2: " in nothing_outside.attempt(records.read, nothing_outside.folder)
+    assert "entities.jsonl:2: " in nothing_outside.attempt(records.read, [nothing_outside.folder])
 
 
 def test_a_line_of_64_mb_is_refused_by_name(nothing_outside):
     write(nothing_outside.folder)
     os.truncate(nothing_outside.folder / "triples.jsonl", 0)
     os.truncate(nothing_outside.folder / "triples.jsonl", 64_000_000)
-    told = nothing_outside.attempt(records.read, nothing_outside.folder, weighed=True)
+    told = nothing_outside.attempt(records.read, [nothing_outside.folder], weighed=True)
     assert "triples.jsonl:1: this line has more than 1,048,576 bytes" in told

@@ -1,18 +1,15 @@
-"""A graph as data: triples and entities, and the JSON lines that store them."""
+"""A graph as data: triples and entities, and how they are read from JSON lines."""
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lib import untrusted
 from lib.errors import BadInput, check_limit, printable
-from lib.machine import disk
 from lib.untrusted import Natural
 
-TRIPLES, ENTITIES = "triples.jsonl", "entities.jsonl"
 _MOST_BYTES = 2**20  # of a line; decoding takes six times as much memory
 _MOST_BAD = 100_000  # lines, unless more are allowed: a file of another kind
 _SHOWN = 20  # places that are left out
@@ -75,31 +72,15 @@ class Graph:
             print(f"Left out {len(self.skipped) - _SHOWN:,} more")
 
 
-def write(graph: Graph, folder: Path, probabilities: Mapping[tuple[str, str, str], float] | None = None) -> None:
-    """Writes triples.jsonl and entities.jsonl, with the `probabilities` of predicted triples; always the same bytes."""
-
-    def row(triple: Triple) -> dict[str, Any]:
-        chance = {"probability": probabilities[triple.key]} if probabilities and triple.key in probabilities else {}
-        return {**asdict(triple), **chance}
-
-    entities = (asdict(entity) for _, entity in sorted(graph.entities.items()))
-    rows = {TRIPLES: map(row, graph.triples), ENTITIES: ({n: v for n, v in each.items() if v} for each in entities)}
-    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in rows.items():
-        with disk.whole(folder / name) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(encode(line) + "\n" for line in lines)
-
-
-def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
-    """Reads the graph in a folder, or in one `*.jsonl` with its entities beside it; of several, all as one graph.
+def read(paths: Sequence[Path], bad_input_limit: int = 0) -> Graph:
+    """Reads the graphs in folders, or in `*.jsonl` with their entities beside them, as one.
 
     Up to `bad_input_limit` bad lines are left out and listed in `skipped`; with more, raises BadInput that names the
     first of them. Duplicates are dropped.
     """
     bad: list[tuple[str, str]] = []
     most = max(bad_input_limit, _MOST_BAD)
-    pairs = [pair for one in ([path] if isinstance(path, Path) else path) for pair in _files(one)]
+    pairs = [pair for path in paths for pair in _files(path)]
     entities: dict[str, Entity] = {}
     triples: dict[tuple[str, str, str], Triple] = {}
     for _, file in pairs:
@@ -116,11 +97,11 @@ def read(path: Path | Sequence[Path], bad_input_limit: int = 0) -> Graph:
 
 def _files(path: Path) -> list[tuple[Path, Path]]:
     """Returns the files (triples, entities) of a folder, or of one file of triples."""
-    inside = sorted(path.glob("*.jsonl")) if path.is_dir() else []
-    files = [path] if path.is_file() else [file for file in inside if not file.name.endswith(ENTITIES)]
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    files = [file for file in files if not file.name.endswith("entities.jsonl")]
     if not files:
         raise BadInput(f"There is no graph at {path}. Put NAME.jsonl and NAME.entities.jsonl into that folder.")
-    return [(f, f.with_name(ENTITIES if f.name == TRIPLES else f"{f.stem}.entities.jsonl")) for f in files]
+    return [(f, f.with_name(f"{f.stem}.entities.jsonl".removeprefix("triples."))) for f in files]
 
 
 def _parsed(path: Path, kind: type, bad: list[tuple[str, str]], most_bad: int) -> Iterator[tuple[str, Any]]:

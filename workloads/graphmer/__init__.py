@@ -4,6 +4,8 @@ Data: a folder with triples and entities as JSON lines, or any tree of Python fi
 The embedded default is the standard library of the running Python.
 """
 
+import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,18 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.report.result import write_table
 from lib.supervised import Judged, Supervised
 from lib.task import Batch
-from workloads.graphmer import figures, settings
+from workloads.graphmer import settings
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import COMBINED, CONDITIONS, IGNORE, SPECIALS, Settings
+from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER, IGNORE, SPECIALS, Array, Settings
 
 if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Evaluator
-    from workloads.graphmer.predicting.references import Calibration
 
+KINDS = ("", "trained_")  # of candidates: all that the ontology allows, the tails that training has
+MEANS = (*(f"mrr_{kind}{condition}" for kind in KINDS for condition in CONDITIONS), "resolved")
 _RANKING = (  # weights that learning the text does not reach
     "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
     "vector", "trust", "trust_beside_file",
@@ -33,9 +35,47 @@ _RANKING = (  # weights that learning the text does not reach
 _ABOUT = (
     "Full text is mostly copying: the tail's name stands in the text. `resolved` is the share of right ones among the "
     "entities of the right name, and `mrr` the mean of the MRRs of three conditions, each among all entities that the "
-    "ontology allows and, as `trained`, among the tails that training has, where an unseen one is last. evaluation.csv "
-    "has all of them, by relation too."
+    "ontology allows and, as `trained` in evaluation.csv, among the tails of training, where an unseen one is last."
 )
+
+
+def summed(judged: Judged, unit: Array, units: int) -> Array:
+    """Returns (units, 2, MEANS) the sums of what MEANS are the means of, and how many questions count.
+
+    Of Q questions `true` has the conditions, `guess` (Q, 3) the right tail's ranks by KINDS and whether it is the first
+    of its name, see `Evaluator.judged`, and `unit` (Q) their files.
+    """
+    counts = np.where(judged.true[:, None] == np.arange(len(CONDITIONS)), 1.0, np.nan)
+    ranks, first = judged.guess[:, : len(KINDS), None], judged.guess[:, -1:]
+    values = np.concatenate([(counts[:, None] / ranks).reshape(len(counts), -1), counts[:, :1] * first], 1)
+    sums = np.zeros((units, 2, len(MEANS)))
+    np.add.at(sums, unit, np.stack([np.nan_to_num(values), ~np.isnan(values)], 1))
+    return sums
+
+
+def means(sums: Array) -> Array:
+    """(..., 2, MEANS) what `summed` returns -> (..., MEANS); 0 where no question counts."""
+    return sums[..., 0, :] / np.maximum(sums[..., 1, :], 1)
+
+
+def figures(judged: Judged) -> dict[str, float]:
+    """Returns MEANS, Hits@1, 3 and 10, and as `mrr` the mean of all MRRs: one number, steadier than each of them."""
+    whole = means(summed(judged, np.zeros(len(judged.true), int), 1)[0]).tolist()
+    scores = {"mrr": sum(whole[:-1]) / len(whole[:-1]), **dict(zip(MEANS, whole, strict=True))}
+    for (number, condition), (place, kind) in itertools.product(enumerate(CONDITIONS), enumerate(KINDS)):
+        ranks = judged.guess[judged.true == number, place]
+        scores |= {f"hits{k}_{kind}{condition}": float((ranks <= k).sum() / max(1, len(ranks))) for k in (1, 3, 10)}
+    return scores
+
+
+class Figure:
+    """One of `figures` as a metric."""
+
+    def __init__(self, name: str):
+        self.__name__ = name
+
+    def __call__(self, true: Array, guess: Array) -> float:
+        return figures(Judged(true, guess))[self.__name__]
 
 
 class Graphmer(Supervised):
@@ -44,28 +84,28 @@ class Graphmer(Supervised):
     Settings = Settings
     sentinels = ("entities.jsonl", "*.entities.jsonl")
     kind, unit = "tokens", "file"
-    metrics = tuple(map(figures.Figure, ("mrr", *(f"mrr_{condition}" for condition in CONDITIONS), "resolved")))
+    metrics = tuple(map(Figure, ("mrr", *MEANS[: len(CONDITIONS)], "resolved")))
     selection = ("mrr", "max")
-    shown = tuple(f"mrr_{condition}" for condition in CONDITIONS)
+    shown = MEANS[: len(CONDITIONS)]
     dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.facts": (2, 4, 8, 16)}
     several = True
-    _measured: Sequence[Mapping[str, Any]] = ()  # of predictions on the newest test
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
-        return {name: v for name, v in super().__getstate__().items() if name not in ("evaluator", "calibration")}
+        return {name: v for name, v in super().__getstate__().items() if name != "evaluator"}
 
     @cached_property
     def data(self) -> "Data":
         from workloads.graphmer.data import Data
 
-        return Data(self.sources, self.sentinels, self.settings, self._learned or {})
+        return Data(self.sources, self.settings, self._learned or {})
 
     def describe_data(self) -> str:
         return self.data.describe()
 
     def fingerprint(self) -> str:
-        return self.data.corpus.fingerprint()
+        about = self.data.stored["about"]
+        return hashlib.sha256(f"{about['settings']} {about['content']}".encode()).hexdigest()[:16]
 
     def read(self, source: Path | None = None) -> dict[str, Any]:
         return self.data.datasets()
@@ -75,10 +115,12 @@ class Graphmer(Supervised):
         return corpus.files[corpus.window_file[corpus.window_of[sample[0]]]]
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns the tensors of samples (training) or of queries (evaluation): see `batches.Collator`."""
+        """Returns the tensors of samples, see `batches.Collator`; of queries triple and condition (B) alone."""
         self.data.use(self.learned()["counts"])
-        items, collator = [item.sample for item in samples], self.data.collator
-        return collator.training(items, generator) if samples[0].training else collator.queries(items)
+        items = [item.sample for item in samples]
+        if samples[0].training:
+            return self.data.collator.training(items, generator)
+        return dict(zip(("triple", "condition"), torch.tensor(items).T, strict=True))
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns texts, facts and candidates of the largest shapes; see `batches.Collator`."""
@@ -163,15 +205,10 @@ class Graphmer(Supervised):
 
         if self._learned is None:
             weights = fit(self.data.collator, self.settings.objective.fitting_steps)
-            self._learned = {"counts": weights.as_json(self.data.corpus)}
+            self._learned = {"counts": weights.as_json()}
         if "data" not in vars(self):  # in a prediction
             return self._learned
         return {"counts": self._learned["counts"], **self.data.stored}
-
-    def take_learned(self, values: Mapping[str, Any]) -> None:
-        super().take_learned(values)
-        if "data" in vars(self):
-            self.data.use(values["counts"])
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
@@ -182,63 +219,54 @@ class Graphmer(Supervised):
         self.data.use(self.learned()["counts"])
         return Evaluator(self.data)
 
-    @cached_property
-    def calibration(self) -> "Calibration":
-        from workloads.graphmer.predicting.references import Calibration
-
-        return Calibration(self.data)
-
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """Returns `figures` of the ranks; validation chooses the gate and fits probabilities of predictions."""
+        from workloads.graphmer.predicting import Calibration
+
         is_test = loader.dataset.name == "test"
         judged = self.evaluator.answer(model, loader, chooses_gate=not is_test)
         if is_test:
-            self._tested, self._measured = {settings.ENCODER: judged}, self.calibration.measured(model)
+            self._tested = {ENCODER: judged}
         else:
-            self.calibration.fit(model)
-        return figures.figures(judged)
+            Calibration(self.data).fit(model)
+        return figures(judged)
 
     def baselines(self) -> dict[str, Judged]:
-        return {COMBINED: self.evaluator.counted(self.parts["test"].samples.queries)}
+        return {COMBINED: self.evaluator.counted(self.parts["test"].samples)}
 
     def baseline(self) -> dict[str, float]:
-        return figures.figures(self.guesses[COMBINED])
+        return figures(self.guesses[COMBINED])
 
-    def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
-        return np.stack([figures.summed(figures.each(of), unit[of.sample], units) for of in rows.values()], 1)
+    def tallied(self, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
+        return np.stack([summed(judged, unit[judged.sample], units) for judged in rows.values()], 1)
 
-    def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
-        means = figures.means(sums)
-        return np.column_stack([means[:, :-1].mean(1), means[:, : len(CONDITIONS)], means[:, -1]])
+    def measured(self, sums: Array, reference: Array | None = None) -> Array:
+        of_draws = means(sums)
+        return np.column_stack([of_draws[:, :-1].mean(1), of_draws[:, : len(CONDITIONS)], of_draws[:, -1]])
 
     def columns(self, judged: Judged) -> dict[str, float]:
-        """Returns figures that are no metrics, and MRRs of single relations and of tails that training has or not."""
-        names, corpus = {metric.__name__ for metric in self.metrics}, self.data.corpus
-        columns = {name: value for name, value in figures.figures(judged).items() if name not in names}
-        triple = np.array(self.parts["test"].samples.queries)[judged.sample, 0]
-        relation = corpus.relation[triple]
-        is_seen = self.data.scorer.counts.of_tail[relation, corpus.tail[triple]] > 0
-        kinds = {corpus.relations[number]: relation == number for number in np.unique(relation)}
-        for kind, chosen in {"seen": is_seen, "unseen": ~is_seen, **kinds}.items():
-            of_kind = figures.figures(Judged(judged.true[chosen], judged.guess[chosen]))
+        """Returns figures that are no metrics, and MRRs of tails that training has and has not."""
+        metrics, corpus = {metric.__name__ for metric in self.metrics}, self.data.corpus
+        columns = {name: value for name, value in figures(judged).items() if name not in metrics}
+        triple = np.array(self.parts["test"].samples)[judged.sample, 0]
+        is_seen = self.data.scorer.counts.of_tail[corpus.relation[triple], corpus.tail[triple]] > 0
+        for kind, chosen in (("seen", is_seen), ("unseen", ~is_seen)):
+            of_kind = figures(Judged(judged.true[chosen], judged.guess[chosen]))
             columns |= {f"{name}_{kind}": of_kind[name] for name in self.shown}
         return columns
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv and predictions.csv; returns what was asked and what the encoder adds."""
+        """Writes evaluation.csv; returns what was asked and what the encoder adds."""
         if not self._tested:
             return ""
-        asked = f"Filtered tail prediction on {len(self.parts['test'].samples.triples):,} facts of held-out files. "
-        table = self.compare({**self.guesses, **self._tested}, COMBINED, folder)
-        if not self._measured:
-            return f"{asked}{_ABOUT}\n{table}\nNothing is predicted of such a graph: it has no unresolved names."
-        write_table(folder / "predictions.csv", [[*self._measured[0]], *(row.values() for row in self._measured)])
-        return f"{asked}{_ABOUT}\n{table}\n{self.calibration.text(self._measured)}"
+        facts = len(self.parts["test"]) // len(CONDITIONS)
+        asked = f"Filtered tail prediction on {facts:,} facts of held-out files. "
+        return f"{asked}{_ABOUT}\n{self.compare({**self.guesses, **self._tested}, COMBINED, folder)}"
 
     def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
         """Answers what the unresolved names of a tree of Python files, or of one file, mean.
 
-        Returns a row for each answer by "head relation tail"; writes them, and the graph with them, into `out`.
+        Returns a row for each answer by "head relation tail"; writes them into `out`.
         """
         from workloads.graphmer.predicting import predict
 

@@ -13,22 +13,21 @@ from lib.training.order import mix, permutation
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import FULL_TEXT, MASKED, NAME_ONLY, CandidateSet, Questions
 from workloads.graphmer.counts.ragged import Groups, expand
-from workloads.graphmer.counts.rows import Layout, Rows
-from workloads.graphmer.counts.scoring import NOWHERE, Sampler, Scorer
+from workloads.graphmer.counts.rows import Rows
+from workloads.graphmer.counts.scoring import NOWHERE, Sampler
 from workloads.graphmer.model import IMPOSSIBLE, PARTS
-from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, MASK, PAD, SPECIALS, Array, Objective
+from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, MASK, PAD, SPECIALS, Array
 
-_HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
 _LONGEST_SPAN = 7  # tokens that are masked together
+_HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
 _FILES = 3  # that have a tail, before it has a vector of its own: below that it would be learned by heart
 
 
 class Samples:
     """The training set: windows of text with their facts, and behind them heads without text with all of theirs.
 
-    A head has its facts in one of the two alone: seen with the text, they would be known by heart without it. Items are
-    their own numbers; the triples of each stand in `facts` between two of `begin`. `lengths` are about as many root
-    tokens as the samples have, and `groups` their files.
+    A head has its facts in one of the two alone: seen with the text, they would be known by heart without it. The
+    triples of each item stand in `facts` between two of `begin`; `lengths` are about as many root tokens as it has.
     """
 
     def __init__(self, corpus: Corpus, structural: Array, name_only_ratio: float):
@@ -55,25 +54,17 @@ class Samples:
         return index
 
 
-class Queries:
-    """An evaluation set: up to `most` triples of a split (0: all), the same in every run, under every condition.
+def queries(corpus: Corpus, split: str, structural: Array, most: int) -> list[tuple[int, int]]:
+    """Returns up to `most` triples of a split (0: all), the same in every run, under every condition.
 
-    Items are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
+    They are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
     """
-
-    def __init__(self, corpus: Corpus, split: str, structural: Array, most: int):
-        triples = corpus.triples_of(split)
-        triples = triples[~structural[corpus.relation[triples]]]
-        self.triples = _sample(triples, most or len(triples))
-        length = (corpus.window_stop - corpus.window_start)[corpus.window_of[self.triples]]
-        ordered = self.triples[np.lexsort((length, corpus.relation[self.triples]))]
-        self.queries = [(int(triple), condition) for condition in range(len(CONDITIONS)) for triple in ordered]
-
-    def __len__(self) -> int:
-        return len(self.queries)
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        return self.queries[index]
+    triples = corpus.triples_of(split)
+    triples = triples[~structural[corpus.relation[triples]]]
+    triples = _sample(triples, most or len(triples))
+    length = (corpus.window_stop - corpus.window_start)[corpus.window_of[triples]]
+    ordered = triples[np.lexsort((length, corpus.relation[triples]))]
+    return [(int(triple), condition) for condition in range(len(CONDITIONS)) for triple in ordered]
 
 
 def _sample(values: Array, most: int) -> Array:
@@ -150,12 +141,8 @@ class Collator:
     """
 
     def __init__(self, data: Any):
-        self.corpus: Corpus = data.corpus
-        self.scorer: Scorer = data.scorer
-        self.layout: Layout = data.layout
-        self.samples: Samples = data.samples
-        self.objective: Objective = data.settings.objective
-        self.table, self.chain = data.table, data.settings.chain
+        self.corpus, self.scorer, self.layout, self.table = data.corpus, data.scorer, data.layout, data.table
+        self.samples, self.objective, self.chain = data.samples, data.settings.objective, data.settings.chain
         self.sampler = Sampler(self.scorer, np.flatnonzero(~data.structural), self.objective.candidates)
 
     def draw(self, items: Sequence[int], generator: torch.Generator) -> Drawn:
@@ -194,7 +181,7 @@ class Collator:
         """Returns a training batch of B samples, with everything random drawn from `generator`."""
         drawn, size, counts = self.draw(items, generator), len(items), self.scorer.counts
         asked, among, rows, row = drawn.asked, drawn.among, drawn.rows, drawn.row
-        features = counts.found(asked, among, leave_out=True)
+        features = counts.found(asked, among)
         prior = self.scorer.prior(asked, among, features)
         prior[drawn.excluded] = IMPOSSIBLE
         sibling = self.scorer.siblings(asked, np.arange(len(asked))[:, None], among.entities[None])
@@ -220,10 +207,6 @@ class Collator:
         shared = {**self.table.of(among.entities), "chance": torch.from_numpy(drawn.chance.astype(np.float32))}
         of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
         return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
-
-    def queries(self, queries: Sequence[tuple[int, int]]) -> Batch:
-        """Returns an evaluation batch of B queries: `triple` and `condition` (B), of which questions are made later."""
-        return dict(zip(("triple", "condition"), torch.tensor(queries).T, strict=True))
 
     def of_questions(self, asked: Questions) -> tuple[Batch, Rows]:
         """Returns what the encoder reads of questions, each in a row of its own, and the rows."""

@@ -5,7 +5,7 @@ import itertools
 import re
 import zipfile
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -47,7 +47,7 @@ class Corpus:
     `entity_type` and `entity_file` (E) say what an entity is and where it is defined, -1: in no file.
     `parts` are the words of an entity's id, the last first, ragged by `part_offsets` (E + 1); `piece_flat` are the
     byte-pair pieces of words, ragged by `piece_offsets` (V + 1). `words`, `entity_ids`, `relation_names`, `type_names`
-    and `file_names` are texts, joined by line ends as UTF-8; by `tokenizer`, a text too, `cut` cuts other words alike.
+    and `file_names` are texts, joined by line ends as UTF-8; by `tokenizer`, a text too, `_cut` cuts other words alike.
     """
 
     words: Array
@@ -141,19 +141,8 @@ class Corpus:
     def triples_of(self, split: str) -> Array:
         return np.flatnonzero(self.split[self.window_of] == SPLITS.index(split))
 
-    def fingerprint(self) -> str:
-        """Hashes all arrays but the tokenizer, whose text depends on the version of its library."""
-        digest = hashlib.sha256()
-        for name, values in self.arrays().items():
-            if name != "tokenizer":
-                array = np.ascontiguousarray(values)
-                digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
-                digest.update(array.data.cast("B") if array.size else b"")
-        return digest.hexdigest()[:16]
-
     def summary(self) -> str:
-        per_split = Counter(self.split[self.window_of].tolist())
-        shares = ", ".join(f"{per_split[i]:,} {name}" for i, name in enumerate(SPLITS))
+        shares = ", ".join(f"{len(self.triples_of(name)):,} {name}" for name in SPLITS)
         return f"{len(self):,} windows of text with {len(self.relation):,} triples ({shares})"
 
     def save(self, path: Path) -> None:
@@ -228,11 +217,13 @@ def _behind(
 ) -> Corpus:  # fmt: skip
     """Returns a corpus with the arrays of a graph behind those of another one, which has all relations and types."""
     relations, types, words = (_numbered(names) for names in (before.relations, before.types, before.word_list))
-    names = {name: [words.setdefault(word, len(words)) for word in name_parts(name)] for name in entities}
+    # The identifiers of each entity's id, the last one first: "json.decoder.scan" gives scan, decoder, json
+    parts = {name: _IDENTIFIER.findall(name)[::-1] or [name] for name in entities}
+    names = {name: [words.setdefault(word, len(words)) for word in parts[name]] for name in entities}
     text, lines = _read_text(graph, sources, words, before.text) if sources else (before.text, Lines())
     learned = before.tokenizer.tobytes().decode()
-    learned = learned or _learn_pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
-    flat, offsets = cut(learned, [*words][len(before.word_list) :])
+    learned = learned or _pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
+    flat, offsets = _cut(learned, [*words][len(before.word_list) :])
     windows = _windows(graph, text, lines, np.concatenate([before.sizes, np.diff(offsets)]), names, chain)
     triples, first = [t for _, _, of in windows for t in of], [of[0] for _, _, of in windows]
     index = _numbered(before.entities)
@@ -261,11 +252,6 @@ def _behind(
 def _joined(first: Array, second: Sequence[int] | Array, are_offsets: bool) -> Array:
     second = np.asarray(second, first.dtype)
     return np.concatenate([first, first[-1] + second[1:] if are_offsets else second])
-
-
-def name_parts(entity: str) -> list[str]:
-    """Returns the identifiers of an entity's id, the last one first: "json.decoder.scan" gives scan, decoder, json."""
-    return _IDENTIFIER.findall(entity)[::-1] or [entity]
 
 
 def joined_texts(texts: Iterable[str]) -> Array:
@@ -303,33 +289,30 @@ def _read_text(graph: Graph, sources: Sources, words: dict[str, int], before: Ar
     return np.concatenate(texts), lines
 
 
-def _learn_pieces(
+def _pieces(
     text: Array, lines: Lines, splits: Mapping[str, int], names: Iterable[list[int]], words: list[str], size: int
 ) -> str:
-    counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
-    for file, starts in lines.items():
-        if splits.get(file, 0) == 0:
-            counts += np.bincount(text[starts[0] : starts[-1]], minlength=len(words))
-    return learn({words[i]: int(counts[i]) for i in np.flatnonzero(counts)}, size)
-
-
-def learn(counts: Mapping[str, int], vocabulary: int) -> str:
-    """Learns at most `vocabulary` byte-pair pieces from counted words; returns what `cut` takes.
+    """Learns at most `size` byte-pair pieces from the names and the words of training files; returns what `_cut` takes.
 
     Sennrich et al., Neural Machine Translation of Rare Words with Subword Units, ACL 2016; the `tokenizers` library.
     """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
+    counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
+    for file, starts in lines.items():
+        if splits.get(file, 0) == 0:
+            counts += np.bincount(text[starts[0] : starts[-1]], minlength=len(words))
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
     options = {"special_tokens": SPECIALS, "limit_alphabet": 200, "show_progress": False}
     # The trainer counts for itself, so each word comes as often as it was seen; beyond 64 times merges do not change.
-    repeated = (word for word in sorted(counts) for _ in range(min(counts[word], 64)))
-    tokenizer.train_from_iterator(repeated, trainers.BpeTrainer(vocab_size=vocabulary, **options))
+    counted = sorted((words[index], min(int(counts[index]), 64)) for index in np.flatnonzero(counts))
+    repeated = (word for word, number in counted for _ in range(number))
+    tokenizer.train_from_iterator(repeated, trainers.BpeTrainer(vocab_size=size, **options))
     return tokenizer.to_str()
 
 
-def cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
+def _cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
     """Returns the pieces of words, flat (int32), and (words + 1) where each word's begin. Raises ValueError."""
     from tokenizers import Tokenizer
 
@@ -354,11 +337,11 @@ def _windows(
     by_head: dict[tuple[str, str], list[Triple]] = defaultdict(list)
     for triple in graph.triples:
         by_head[triple.head, triple.file].append(triple)
-    cumulative = np.concatenate([[0], np.cumsum(sizes[text])]) if len(text) else np.zeros(1, np.int64)
+    cumulative = np.concatenate([[0], np.cumsum(sizes[text])])
     windows = []
     for (head, file), triples in sorted(by_head.items()):
-        entity = graph.entities.get(head)
-        if entity is None or entity.file != file or file not in lines:
+        entity = graph.entities[head]
+        if entity.file != file or file not in lines:
             windows.append((0, 0, triples))
             continue
         header = min(int(sizes[np.array(names[head])].sum()), header_room(chain.roots)) + 1

@@ -1,7 +1,7 @@
 """The data of a run: the graph, the arrays made from it, and what training and evaluation draw of them."""
 
+import contextlib
 import hashlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,7 +19,7 @@ from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.records import Graph
 from workloads.codegraph.trees import Sources
 from workloads.graphmer import corpus as arrays
-from workloads.graphmer.batches import Collator, EntityTable, Queries, Samples
+from workloads.graphmer.batches import Collator, EntityTable, Samples, queries
 from workloads.graphmer.corpus import Corpus
 from workloads.graphmer.counts import Counts
 from workloads.graphmer.counts.rows import Layout
@@ -30,20 +30,17 @@ from workloads.graphmer.settings import Array, Settings
 class Data:
     """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built.
 
-    `given` are its folders or files; none stands for the standard library and `workload.packages`. `sentinels` are the
-    patterns of file names by which a graph is recognised. `begun` has what `stored` was when the run began.
+    `given` are its folders or files; none stands for the standard library and `workload.packages`. `begun` has what
+    `stored` was when the run began.
     """
 
-    def __init__(self, given: Sequence[Path], sentinels: Sequence[str], settings: Settings, begun: Mapping[str, Any]):
+    def __init__(self, given: Sequence[Path], settings: Settings, begun: Mapping[str, Any]):
         self.given, self.settings = tuple(given), settings
-        if single := next((path for path in given if path.suffix == ".py" and path.is_file()), None):
-            raise BadInput(f"{single} is one Python file. Give the folder of a tree of them: data.dir={single.parent}.")
-        kinds = {path.is_file() or any(next(path.glob(p), None) for p in sentinels) for path in given}
+        kinds = {path.suffix == ".jsonl" or any(path.glob("*entities.jsonl")) for path in given}
         if len(kinds) > 1:
             where = ", ".join(map(str, given))
             raise BadInput(
-                f"data.dir lists graphs in JSON lines beside trees of Python files ({where}). Give one kind: a graph "
-                "does not have the text of its files."
+                f"data.dir lists graphs in JSON lines beside trees of Python files ({where}). Give one kind."
             )
         self.is_graph = True in kinds
         self._used: Mapping[str, Any] | None = None
@@ -53,7 +50,7 @@ class Data:
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
         self.collator.scorer.counts.tables  # noqa: B018  computed here once
-        return {name: v for name, v in vars(self).items() if name not in ("graph", "rules", "sources", "_aside")}
+        return {name: v for name, v in vars(self).items() if name not in ("graph", "rules", "sources")}
 
     @cached_property
     def sources(self) -> Sources:
@@ -86,34 +83,6 @@ class Data:
         return graph
 
     @cached_property
-    def corpus(self) -> Corpus:
-        """The arrays of data that the model has tables for. Raises BadInput."""
-        corpus = self._read()
-        for what, names in (("relations", corpus.relations), ("types", corpus.types)):
-            if len(names) > (rows := getattr(self.settings.model, what)):
-                key = f"workload.model.{what}"
-                raise BadInput(f"The data has {len(names)} {what} and {key} is {rows}. Set it to {len(names)} or more.")
-        return corpus
-
-    def _read(self) -> Corpus:
-        """Returns the arrays from the cache, if the same data and settings made them before, or builds them."""
-        try:
-            if self._cached.is_file():
-                return Corpus.load(self._cached)
-        except (OSError, ValueError) as error:
-            print(f"The cached corpus {self._cached} is damaged ({error}); it is built again.")
-        sources = None if self.is_graph else self.sources
-        corpus = arrays.build(self.graph, sources, self.settings.chain, self.settings.split)
-        try:
-            corpus.save(self._cached)
-        except OSError as error:
-            print(f"The corpus is not kept for the next run: {self._cached} ({error.strerror or error}).")
-            self._aside = tempfile.TemporaryDirectory(prefix="corpus-")  # which the run copies into its own folder
-            self._cached = Path(self._aside.name) / self._cached.name
-            corpus.save(self._cached)
-        return corpus
-
-    @cached_property
     def content(self) -> str:
         """A hash of the data as it lies there now. Raises BadInput."""
         if not self.is_graph:
@@ -121,10 +90,25 @@ class Data:
         return " ".join(fingerprint(path if path.is_dir() else path.parent) for path in self.given)
 
     @cached_property
+    def corpus(self) -> Corpus:
+        """The arrays, from the cache if the same data and settings made them before. Raises BadInput."""
+        try:
+            corpus = Corpus.load(self._cached)
+        except (OSError, ValueError):
+            sources = None if self.is_graph else self.sources
+            corpus = arrays.build(self.graph, sources, self.settings.chain, self.settings.split)
+            corpus.save(self._cached)
+        for what, names in (("relations", corpus.relations), ("types", corpus.types)):
+            if len(names) > (rows := getattr(self.settings.model, what)):
+                key = f"workload.model.{what}"
+                raise BadInput(f"The data has {len(names)} {what} and {key} is {rows}. Set it to {len(names)} or more.")
+        return corpus
+
+    @cached_property
     def _cached(self) -> Path:
         """The file of the arrays, named by a hash of the data, of the code that makes them, and of their settings."""
-        made_of = repr((self.content, self.settings.chain, self.settings.split, self.settings.bad_input_limit))
-        digest = hashlib.sha256(made_of.encode())
+        settings = self.settings.chain, self.settings.split, self.settings.bad_input_limit
+        digest = hashlib.sha256(repr((self.content, *settings)).encode())
         for file in (*sorted(Path(trees.__file__).parent.glob("*.py")), Path(arrays.__file__)):
             digest.update(file.read_bytes())
         return platform.detect().scratch_dir / "graphmer" / f"corpus-{digest.hexdigest()[:16]}.npz"
@@ -139,48 +123,40 @@ class Data:
     @cached_property
     def stored(self) -> dict[str, Any]:
         """The files of arrays and ontology, and of what they were made: a run resumes on them whatever is installed."""
+        self.corpus  # noqa: B018  which writes the file
         about = {**self._identity, "content": self.content}
-        has_files = len(self.corpus) and self._cached.is_file()
-        return {**({"corpus": self._cached, "ontology": Path(self.rules.source)} if has_files else {}), "about": about}
+        return {"corpus": self._cached, "ontology": Path(self.rules.source), "about": about}
 
     def _resume(self, begun: Mapping[str, Any]) -> str:
         """Takes what `stored` was when the run began; returns a sentence if the data has changed since."""
-        try:
-            about = begun["about"]
-            content, identity = about["content"], {name: about[name] for name in ("names", "settings")}
-            if identity != self._identity:
-                return ""
-            self.corpus, self.rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            return f"The corpus in {begun['corpus']} cannot be read by this version ({error}); it is built again."
+        identity = self._identity
+        if begun["about"] != {**identity, "content": begun["about"]["content"]}:
+            return ""
+        self.corpus, self.rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
         self.stored = {name: begun[name] for name in ("corpus", "ontology", "about")}
-        try:
-            changed = "has changed" if self.content != content else ""
-        except BadInput as error:
-            changed = f"cannot be read as then ({error})"
-        what = f"The data of this run, {', '.join(identity['names'])}, {changed} since the run began"
-        how = f"Resuming with the original corpus, {begun['corpus']}; to use the new data, choose another run.name."
-        return f"{what}. {how}" * bool(changed)
+        with contextlib.suppress(BadInput):  # of another image, which has other versions of the packages
+            if self.content == begun["about"]["content"]:
+                return ""
+        what = f"The data of this run, {', '.join(identity['names'])}, has changed since the run began"
+        return f"{what}. Resuming with the original corpus; to use the new data, choose another run.name."
 
     def describe(self) -> str:
         where, packages = f"Data: {', '.join(map(str, self.given))}", ", ".join(self.settings.packages)
         if not self.given:
             where = "No data was given or found mounted. The embedded default is used: the standard library, "
             where += f"{trees.STANDARD_LIBRARY}" + (f", and the packages {packages}" if packages else "")
-        elif packages:
-            where += ". workload.packages is left out: it stands beside the standard library, where no data is given"
         return f"{where}.\n{self.corpus.summary()}.\n{self.changed}".strip()
 
     @cached_property
     def structural(self) -> Array:
         """(relations) bool, True for those that a rule on names answers."""
-        return np.array([name in self.rules.structural for name in self.corpus.relations])
+        return np.isin(self.corpus.relations, [*self.rules.structural])
 
     @cached_property
     def allowed(self) -> Array:
         """(relations, entity types) bool, True where the ontology lets a relation have such a tail."""
         ranges = [self.rules.relations[name].range for name in self.corpus.relations]
-        return np.array([[kind in tails for kind in self.corpus.types] for tails in ranges])
+        return np.array([np.isin(self.corpus.types, tails) for tails in ranges])
 
     @cached_property
     def samples(self) -> Samples:
@@ -189,7 +165,7 @@ class Data:
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
         most = {"validation": sizes.validation_triples, "test": sizes.test_triples}
-        held = {part: Queries(self.corpus, part, self.structural, number) for part, number in most.items()}
+        held = {part: queries(self.corpus, part, self.structural, number) for part, number in most.items()}
         return {"train": self.samples, **held}
 
     @cached_property

@@ -29,12 +29,7 @@ _AT_ONCE = 64  # questions that are scored together
 
 
 class Answering:
-    """A model on its data, which scores any questions: of known facts or not.
-
-    answering = Answering(task.data, model)
-    scores = answering.scores(Questions(window, relation, condition, hidden), CandidateSet(corpus, entities))
-    counted, encoded = scores(0, 0), scores(1, 1)  # by how far trust and likeness are opened
-    """
+    """A model on its data, which scores any questions: of known facts or not."""
 
     def __init__(self, data: Data, model: nn.Module):
         self.data, self.model = data, model
@@ -47,7 +42,7 @@ class Answering:
         batches = ({n: v.to(self.gate.device) for n, v in self.data.table.of(part).items()} for part in parts)
         return torch.cat([self.model(batch).float() for batch in batches])
 
-    def scores(self, asked: Questions, among: CandidateSet, leave_out: bool = False) -> Callable[[float, float], Array]:
+    def scores(self, asked: Questions, among: CandidateSet) -> Callable[[float, float], Array]:
         """Returns a function of two gates that returns (Q, C) scores; of shut ones those of the counts alone."""
         batch, rows = self.data.collator.of_questions(asked)
         read = self.model({name: value.to(self.gate.device) for name, value in batch.items()})
@@ -55,15 +50,15 @@ class Answering:
         arrays = {name: value.cpu().numpy() for name, value in added.items() if name != "queries"}
         vectors = self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]  # (C, 2, d)
         alike = (added["queries"] @ vectors[:, 0].T).float().cpu().numpy()
-        return Scores(self.data, asked, among, rows, leave_out).encoded(arrays, vectors[:, 1].cpu().numpy(), alike)
+        return Scores(self.data, asked, among, rows).encoded(arrays, vectors[:, 1].cpu().numpy(), alike)
 
 
 class Scores:
-    """Scores of questions of one relation and condition: by the counts, and with the encoder by its gates."""
+    """Scores of questions of one relation and condition."""
 
-    def __init__(self, data: Data, asked: Questions, among: CandidateSet, rows: Rows, leave_out: bool = False):
+    def __init__(self, data: Data, asked: Questions, among: CandidateSet, rows: Rows):
         self.data, self.asked, self.among, self.rows = data, asked, among, rows
-        self.features = data.scorer.counts.found(asked, among, leave_out)
+        self.features = data.scorer.counts.found(asked, among)
         self.prior = data.scorer.prior(asked, among, self.features)
         self.places = data.scorer.places(asked, rows, np.arange(len(asked)))
 
@@ -112,26 +107,23 @@ class Evaluator:
         among = CandidateSet(self.corpus, np.flatnonzero(allowed))
         return among, self.scorer.counts.of_tail[relation, among.entities] > 0
 
-    def hide_others(self, asked: Questions, tail: Array, scores: Array) -> Array:
-        """Returns the scores (Q, C) without the other true tails of each head; all questions are of one relation."""
-        scores = scores.copy()
-        scores[self.scorer.other_tails(asked, tail, self.candidates(int(asked.relation[0]))[0])] = -np.inf
-        return scores
+    def judged(self, tail: Array, asked: Questions, scores: Array) -> Array:
+        """Judges the right tails of Q questions of one relation by (Q, C) scores -> (Q, 4).
 
-    def rank(self, tail: Array, asked: Questions, scores: Array) -> Array:
-        """Ranks the right tails of Q questions by (Q, C) scores; see `figures.each`.
-
-        Ties take the mean rank; no candidate is last.
+        Their ranks among all candidates and among the tails that training has, ties at the mean and no candidate last;
+        1 for the first of its name, a part where it shares that place, NaN if no other candidate has the name; and the
+        logarithm of their softmax, 0 for no candidate. Other true tails of the head are left out.
         """
         among, trained = self.candidates(int(asked.relation[0]))
-        scores, column = self.hide_others(asked, tail, scores), np.maximum(among.place[tail], 0)
-        own, is_there = scores[np.arange(len(tail)), column], among.place[tail] >= 0
+        column, is_there, scores = np.maximum(among.place[tail], 0), among.place[tail] >= 0, scores.copy()
+        scores[self.scorer.other_tails(asked, tail, among)] = -np.inf
+        own, most = scores[np.arange(len(tail)), column], scores.max(1)
+        likelihood = own - (most + np.log(np.exp(scores - most[:, None]).sum(1)))
 
         def rank(of: Array, is_there: Array) -> Array:
             ranks = (of > own[:, None]).sum(1) + ((of == own[:, None]).sum(1) + 1) / 2
             return np.where(is_there, ranks, of.shape[1] + 1.0)
 
-        # The first of its name
         question, other = among.by_name.places(self.corpus.name[tail])
         score = scores[question, other]
         possible = np.isfinite(score) & is_there[question]
@@ -139,15 +131,8 @@ class Evaluator:
         better = np.bincount(question, score > own[question], len(tail))
         first = np.where(better > 0, 0.0, 1 / np.maximum(np.bincount(question, score == own[question], len(tail)), 1))
         namesake = np.where(np.bincount(question, minlength=len(tail)) > 1, first, np.nan)
-        return np.stack([rank(scores, is_there), rank(scores[:, trained], is_there & trained[column]), namesake], 1)
-
-    def log_likelihood(self, tail: Array, asked: Questions, scores: Array) -> Array:
-        """(Q) the logarithm of each tail's softmax among the candidates; 0 where it is none of them."""
-        column = self.candidates(int(asked.relation[0]))[0].place[tail]
-        scores = self.hide_others(asked, tail, scores)
-        most = scores.max(1)
-        total = most + np.log(np.exp(scores - most[:, None]).sum(1))
-        return np.where(column >= 0, scores[np.arange(len(tail)), np.maximum(column, 0)] - total, 0.0)
+        ranks = rank(scores, is_there), rank(scores[:, trained], is_there & trained[column])
+        return np.stack([*ranks, namesake, np.where(is_there, likelihood, 0.0)], 1)
 
     def answer(self, model: nn.Module, loader: Iterable[Batch], chooses_gate: bool) -> Judged:
         """Returns the answers of the model to the questions of a loader, by its gate.
@@ -157,7 +142,7 @@ class Evaluator:
         """
         answering = Answering(self.data, model)
         gates: tuple[Any, ...] = GATES if chooses_gate else (None,)
-        conditions, answers = list[Array](), list[Array]()  # of batches; (Q, gates, 3 and the likelihood)
+        conditions, answers = list[Array](), list[Array]()  # of batches; (Q, gates, 4)
         for batch in loader:
             triples, condition = (batch[name].cpu().numpy() for name in ("triple", "condition"))
             conditions.append(condition)
@@ -166,9 +151,7 @@ class Evaluator:
                 tail, encoded = self.corpus.tail[triples[chosen]], answering.scores(asked, among)
                 for place, gate in enumerate(gates):
                     scores = encoded(*(gate or answering.gate[int(asked.condition[0])].tolist()))
-                    answers[-1][chosen, place, :3] = self.rank(tail, asked, scores)
-                    if chooses_gate:
-                        answers[-1][chosen, place, 3] = self.log_likelihood(tail, asked, scores)
+                    answers[-1][chosen, place] = self.judged(tail, asked, scores)
         condition, answered = np.concatenate(conditions), np.concatenate(answers)
         best = np.zeros(len(CONDITIONS), int)
         for number in range(len(CONDITIONS)) if chooses_gate else ():
@@ -193,5 +176,5 @@ class Evaluator:
         ranks = np.zeros((len(triples), 3))
         for asked, chosen, among in self._alike(triples, conditions):
             scores = Scores(self.data, asked, among, self.data.collator.of_questions(asked)[1]).counted()
-            ranks[chosen] = self.rank(self.corpus.tail[triples[chosen]], asked, scores)
+            ranks[chosen] = self.judged(self.corpus.tail[triples[chosen]], asked, scores)[:, :3]
         return Judged(conditions, ranks, sample=np.arange(len(triples)))

@@ -27,21 +27,14 @@ def room(candidates: int, facts: int) -> int:
     return max(candidates, 2 * facts)
 
 
-def sinusoids(positions: int, hidden: int, longest: float = 200.0) -> Tensor:
-    """Returns (positions, hidden) sines and cosines, rows of norm 1 (Vaswani et al., 2017, section 3.5)."""
-    angles = torch.arange(positions)[:, None] * (longest ** (-torch.arange(hidden // 2) * 2 / hidden))
-    return F.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, hidden % 2)) * (2 / hidden) ** 0.5
-
-
 class HGat(nn.Module):
     """Fuses a relation and its head into the embeddings of a leaf.
 
         e_ij = LeakyReLU(a_r . [W_r t_i ; W_r h_j]),  alpha = softmax over the head's tokens j,
         t_i <- t_i + sum_j alpha_ij W_r h_j
 
-    W_r is 1 + U_r V_r of rank `rank`: full matrices of 32 relations would be 19 M parameters at width 768, and with the
-    identity a leaf begins as the text that it hangs on. The sum is taken before W_r, so that every relation is one
-    slice of the same two matrix products.
+    W_r is 1 + U_r V_r of rank `rank`: full matrices would be 9 M parameters at width 768, and with the identity a leaf
+    begins as the text that it hangs on. The sum is taken before W_r, so that all relations share two matrix products.
     """
 
     def __init__(self, hidden: int, relations: int, rank: int):
@@ -93,15 +86,13 @@ class Block(nn.Module):
 class Ranker(nn.Module):
     """Scores entities as the tails of facts: what the encoder adds to the score of the counts.
 
-    It adds two things. Trust is what it changes in the weights of the counts' features and of the entity types, and
-    adds to the score of each root as a place of the entity's name: which counts to believe, given this text. To a place
-    it adds which of the entities of that name is meant there: weights of their types and of what they are to the head,
-    and the product of the root and of the entity's origin, which is its vector without its name. An origin counts only
-    where other files have the entity too, in training and in asking: of those that its file alone has, training would
-    know by heart where they stand. Likeness is the product of the leaf's query and the entity's vector, which is
-    composed of the pieces of its name, owner and package, its type and, where several files have it, one of its own.
-    All begin at 0, so that training begins at the counts. `gate` (conditions, 2) opens trust and likeness; it is chosen
-    on validation, and training does not read it.
+    Trust is what it changes in the weights of the counts' features and of the entity types, and adds to the score of
+    each root as a place of the entity's name. To a place it adds which entity of that name is meant: weights of types
+    and of what they are to the head, and the product of the root and the entity's origin, its vector without its name.
+    An origin counts only where other files have the entity: training would know by heart where the others stand.
+    Likeness is the product of the leaf's query and the entity's vector, composed of the pieces of its name, owner and
+    package, its type and, where several files have it, one of its own. All begin at 0, so that training begins at the
+    counts. `gate` (conditions, 2) opens trust and likeness; it is chosen on validation, and training does not read it.
     """
 
     def __init__(self, chain: settings.Chain, shape: settings.Model):
@@ -126,15 +117,14 @@ class Ranker(nn.Module):
         self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
         self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
         self.register_buffer("gate", torch.ones(conditions, 2))
-        # Weights of the probabilities of predictions, fitted on validation: without the encoder, and as chosen there
-        self.register_buffer("of_references", torch.zeros(2, len(settings.OF_REFERENCES)))
+        # Weights of the probabilities of predictions, fitted on validation
+        self.register_buffer("of_references", torch.zeros(len(settings.OF_REFERENCES)))
         self._initialise()
 
     def _initialise(self) -> None:
         """Starts attention near the identity (mimetic initialisation, arXiv 2305.09828) and positions as sinusoids.
 
-        A leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name, so
-        that a leaf is like what stands near it from the first step.
+        So a leaf begins as a mixture of the text that it hangs on, and an entity's vector as the pieces of its name.
         """
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
@@ -145,7 +135,11 @@ class Ranker(nn.Module):
             nn.init.normal_(table.weight, std=self.shape.hidden**-0.5)
         for linear in (self.trust, self.trust_beside_file, self.meant):
             nn.init.zeros_(linear.weight)
-        self.root_position.weight.data.copy_(0.7 * sinusoids(*self.root_position.weight.shape))
+        # Rows of norm 0.7 (Vaswani et al., 2017, section 3.5)
+        roots, hidden = self.root_position.weight.shape
+        angles = torch.arange(roots)[:, None] * (200.0 ** (-torch.arange(hidden // 2) * 2 / hidden))
+        sinusoids = F.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, hidden % 2)) * (2 / hidden) ** 0.5
+        self.root_position.weight.data.copy_(0.7 * sinusoids)
         with torch.no_grad():
             identity = torch.eye(self.shape.hidden)
             for block in self.blocks:
@@ -162,7 +156,7 @@ class Ranker(nn.Module):
         leaves = self.token.weight[MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
         leaves = self.hgat(leaves, batch["relation"], text, batch["distance"] == 1)
         hidden = self._encoded(torch.cat([text, leaves.to(text.dtype)], 1), batch["roots"], batch["distance"])
-        return hidden[:, : text.shape[1]], hidden[:, text.shape[1] :]
+        return hidden.tensor_split([text.shape[1]], 1)
 
     def _thinned(self, roots: Tensor) -> Tensor:
         """Masks a share of the pieces in training, so that texts are not known by heart."""
@@ -225,13 +219,11 @@ class Ranker(nn.Module):
     def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:
         """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
 
-        The second ones leave the first as they are: likeness learns what trust, and the tails of the fact's own file
-        with weights of the counts beside them, do not explain. So trust is learned without these, as it is asked, and
-        no question has them. See `Collator` for the tensors of a batch.
-
-        Everything goes through here, because sharded weights are whole only inside: where `masked` (N), numbers of the
-        B * L roots, is given, it returns logits of these instead, (N, vocabulary); of a batch of questions what `added`
-        returns; and of one without roots the vectors and origins of its entities, (C, 2, d).
+        Likeness learns what trust, and the tails of the fact's own file with weights of the counts beside them, do not
+        explain. So trust is learned without these, as it is asked. See `Collator` for the tensors of a batch. Sharded
+        weights are whole only in here: so where `masked` (N), numbers of the B * L roots, is given, it returns their
+        logits (N, vocabulary); of a batch of questions what `added` does; and of one without roots the vectors and
+        origins of its entities, (C, 2, d).
         """
         if "roots" not in batch:
             return self.entities(batch["pieces"], batch["kind"], batch["vector"])

@@ -1,7 +1,7 @@
 """A small tree of sources with the task on it, and a tree that is new to its model."""
 
-import dataclasses
 import shutil
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +10,8 @@ import torch
 from lib.task import load_config, load_task
 from workloads.codegraph import trees
 from workloads.codegraph.graph import build as build_graph
-from workloads.graphmer.predicting import join
+from workloads.graphmer.data import Data
+from workloads.graphmer.predicting import Calibration, join
 
 MODULE = '''
 import os
@@ -197,7 +198,7 @@ def fitted(shared):
     """The task with its data and a model whose probabilities are fitted; tests change neither."""
     model = moved(shared).eval()
     with torch.inference_mode():
-        shared.calibration.fit(model)
+        Calibration(shared.data).fit(model)
     return shared, model
 
 
@@ -208,8 +209,14 @@ def joined(fitted, new_tree):
     return joined_with(task, new_tree)
 
 
-def joined_with(task, folder, **changes):
-    """A tree beside training, after changes of its graph."""
-    sources, data = trees.Sources([trees.folder(folder)]), task.data
-    graph = dataclasses.replace(build_graph(sources), **changes)
-    return join(data.corpus, graph, sources, data.rules, task.settings, task.learned()["counts"])
+class Joined(NamedTuple):
+    """The data of both, and the triples of the tree in it."""
+
+    data: Data
+    triples: np.ndarray
+
+
+def joined_with(task, folder):
+    """A tree beside training."""
+    sources = trees.Sources([trees.folder(folder)])
+    return Joined(*join(task.data.corpus, build_graph(sources), sources, task.settings, task.learned()["counts"]))

@@ -46,7 +46,7 @@ def names_in(corpus, roots):
 
 
 def test_questions_show_a_hidden_tail_nowhere_and_no_text_without_one(shared):
-    corpus, queries = shared.data.corpus, shared.parts["test"].samples.queries
+    corpus, queries = shared.data.corpus, shared.parts["test"].samples
 
     def roots_of(query):
         batch = shared.collate([Item(query, False)], generator())

@@ -1,14 +1,18 @@
 """The data of a run: windows and splits, what is cached and resumed on, and what is refused."""
 
 import itertools
+import json
 import zipfile
 
 import numpy as np
 import pytest
+import torch
 
 from lib import launch
 from lib.errors import BadInput
-from tests.workloads.graphmer.conftest import words_of
+from lib.launch import ensemble
+from tests.conftest import SAMPLES
+from tests.workloads.graphmer.conftest import generator, words_of
 from workloads.codegraph import trees
 from workloads.graphmer.corpus import split_files
 
@@ -44,7 +48,7 @@ def test_a_file_stays_in_its_split_when_others_come():
     assert [list(splits.values()).count(split) for split in range(3)] == pytest.approx([700, 100, 200], abs=40)
 
 
-def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_path, capsys):
+def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_path):
     want = graphmer().data.corpus.arrays()
     (path,) = (tmp_path / "cache").rglob("*.npz")
     whole = path.read_bytes()
@@ -54,7 +58,6 @@ def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_
     for damaged in (whole[:1000], b"", *flipped):
         path.write_bytes(damaged)
         corpus = graphmer().data.corpus
-        assert "is damaged" in capsys.readouterr().out
         assert all(np.array_equal(array, want[name]) for name, array in corpus.arrays().items())
 
 
@@ -67,23 +70,69 @@ def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(g
     assert "Left out latin.py" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample graph is not there")
+def test_the_given_sample_graph_is_read_and_trained_on(graphmer):
+    sizes = {"workload.chain.vocabulary": 2000, "workload.split.validation": 0.05, "workload.split.test": 0.1}
+    task = graphmer({"data.dir": str(SAMPLES / "graphmer_kg"), **sizes})
+    assert len(task.data.corpus.relation) == 24_559
+    batch = task.collate([task.parts["train"][i] for i in range(4)], generator())
+    assert all(torch.isfinite(value) for value in task.loss(task.model(), batch)[0].values())
+
+
+def write_graph(folder, *more):
+    """Triples of 24 files, and `more` lines."""
+    folder.mkdir()
+    where = [{"language": "x", "file": f"f{n}.x", "module": f"m{n}"} for n in range(24)]
+    triples = [
+        {"head": f"m{n}.f", "relation": "calls", "tail": f"b{n % 3}.g", "qualifiers": where[n]} for n in range(24)
+    ]
+    names = [*(f"m{n}.f" for n in range(24)), *(f"b{n}.g" for n in range(3))]
+    (folder / "x.jsonl").write_text("\n".join([*map(json.dumps, triples), *more]))
+    lines = "\n".join(json.dumps({"id": name, "type": "Part"}) for name in names)
+    (folder / "x.entities.jsonl").write_text(lines)
+    (folder / "x.yaml").write_text("entities: {Part: {}}\nrelations: {calls: {domain: [Part], range: [Part]}}\n")
+    return folder
+
+
+def test_a_run_of_a_graph_made_elsewhere_is_trained_resumed_and_predicts_nothing(graphmer, tmp_path, cut, monkeypatch):
+    monkeypatch.setattr(launch, "draw_metrics", lambda *_: None)
+    given = [str(write_graph(tmp_path / name)) for name in ("a", "b")]
+    small = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "output_dir": str(tmp_path / "runs")}
+    config = graphmer({"data.dir": given, **small, "data.num_workers": 0}).config
+    cut(2)
+    assert launch.train(config).step == 2
+    (tmp_path / "a" / "x.yaml").write_text("")
+    cut(None)
+    result = launch.train(config)
+    assert result.reason == "completed" and 0 < result.metrics["mrr"] <= 1
+    task, models = ensemble.load(tmp_path / "runs" / "graphmer")
+    with pytest.raises(BadInput, match="has read no text"):
+        task.predict(models, tmp_path / "tree", None)
+
+
+def test_a_bad_line_of_a_graph_is_refused_by_its_number_unless_allowed(graphmer, tmp_path, capsys):
+    given = {"data.dir": str(write_graph(tmp_path / "a", '{"head": "m1.f"}'))}
+    with pytest.raises(BadInput, match=r"(?s)Bad lines: 1; .*x\.jsonl:25: it has no relation"):
+        graphmer(given).data.corpus  # noqa: B018
+    assert len(graphmer({**given, "workload.bad_input_limit": 1}).data.corpus.relation) == 24
+    assert "x.jsonl:25: it has no relation" in capsys.readouterr().out
+
+
 def test_data_that_does_not_fit_is_refused_by_name(graphmer, tmp_path):
     for what in ("relations", "types"):
         with pytest.raises(BadInput, match=rf"workload.model.{what} is 2"):
             graphmer({f"workload.model.{what}": 2}).data.corpus  # noqa: B018
+    graph = write_graph(tmp_path / "a")
+    with pytest.raises(BadInput, match="graphs in JSON lines beside trees of Python files"):
+        graphmer({"data.dir": [str(graph), str(tmp_path / "tree")]}).data  # noqa: B018
+    write_graph(tmp_path / "b")
+    (tmp_path / "b" / "x.yaml").unlink()
+    with pytest.raises(BadInput, match="different ontologies"):
+        graphmer({"data.dir": [str(graph), str(tmp_path / "b")]}).data.corpus  # noqa: B018
     (tmp_path / "lone").mkdir()
     (tmp_path / "lone" / "one.py").write_text("def f():\n    g()\n")
     with pytest.raises(BadInput, match=r"No triple is left for the \w+ split: the data comes from 1 files"):
         graphmer({"data.dir": str(tmp_path / "lone")}).data.corpus  # noqa: B018
-
-
-def test_a_cache_that_cannot_be_written_ends_nothing(graphmer, shared, tmp_path, monkeypatch, capsys):
-    (tmp_path / "a file").write_text("")
-    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "a file"))
-    task = graphmer()
-    assert task.fingerprint() == shared.fingerprint()
-    assert task.data.stored["corpus"].is_file(), "the run stores it all the same"
-    assert "The corpus is not kept for the next run" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_what_was_fitted_is_kept_as_json_and_taken_back(graphmer):
     other.take_learned(values)
     want, got = batch_of(task, range(5)), batch_of(other, range(5))
     assert other.learned() == values and torch.allclose(want["prior"], got["prior"], atol=1e-2)
-    values["counts"]["names"]["relations"][0] = "others"
+    values["counts"]["boost"].pop()
     damaged = graphmer()
     damaged.take_learned(values)
     with pytest.raises(BadInput, match="weights of the counts that the run began with raises"):

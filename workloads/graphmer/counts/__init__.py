@@ -1,7 +1,7 @@
 """What counting says of a fact: numbers of the training facts that are like it, without those of its own file.
 
-Every number comes from training files alone. A training fact is asked as if its file were not there (`leave_out`), so
-that the weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
+Every number comes from training files alone. A training fact is asked as if its file were not there, so that the
+weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
 """
 
 import re
@@ -145,21 +145,18 @@ class Counts:
     def _contexts(self, asked: Questions) -> tuple[Array, Array, Array]:
         """The words within REACH of the places of a hidden name, each once for its offset."""
         question, place, first, last = self.hidden_places(asked)
-        parts, every = [], len(self.corpus.relations) * self.contexts_a_relation
+        words = len(self.corpus.word_list)
+        keys = (2 * REACH + 1) * words  # of one relation: a word at each offset
+        parts, every = [], len(self.corpus.relations) * keys
         for offset in (*range(-REACH, 0), *range(1, REACH + 1)):
             inside = (place + offset >= first) & (place + offset < last)
             row, word = question[inside], self.corpus.text[place[inside] + offset]
             is_shown = word != asked.hidden[row]
             row, word = row[is_shown], word[is_shown]
-            key = asked.relation[row] * self.contexts_a_relation + (offset + REACH) * len(self.corpus.word_list) + word
+            key = asked.relation[row] * keys + (offset + REACH) * words + word
             parts.append(row * every + key)
         row, key = np.divmod(np.unique(np.concatenate(parts)), every)
         return row, key, np.ones(len(row), np.float32)
-
-    @property
-    def contexts_a_relation(self) -> int:
-        """How many keys of contexts one relation has: a word at each offset."""
-        return (2 * REACH + 1) * len(self.corpus.word_list)
 
     def hidden_places(self, asked: Questions) -> tuple[Array, Array, Array, Array]:
         """Returns (N) questions whose hidden word stands in their text, its places, and the bounds of the text."""
@@ -196,25 +193,24 @@ class Counts:
         return shown[row], sub_token
 
     @cached_property
-    def _by_sub_token(self) -> tuple[Array, Array, Array]:
-        """The entities by a sub-token of their name: where each begins, the entity, the share of its name."""
+    def _by_sub_token(self) -> tuple[Groups, Array, Array]:
+        """The places of each sub-token in the names of entities: the entity, and the share of its name."""
         entity, sub_token = self._of_words(self.corpus.name)
-        order = np.argsort(sub_token, kind="stable")
         frequency = np.bincount(sub_token, minlength=self._sub_tokens[2])
         information = np.log(len(self.corpus.name) / np.maximum(frequency, 1))
         whole = np.bincount(entity, information[sub_token], len(self.corpus.name))
         share = information[sub_token] / np.maximum(whole[entity], 1e-6)
-        return np.concatenate([[0], np.cumsum(frequency)]), entity[order], share[order].astype(np.float32)
+        return Groups(sub_token), entity, share.astype(np.float32)
 
-    def found(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Found:
-        """Returns all features. `leave_out` leaves out the own file of each question, in training."""
-        count = self.count(asked, among, leave_out)
+    def found(self, asked: Questions, among: CandidateSet) -> Found:
+        """Returns all features, without what the own file of each question has."""
+        own = self.own_count(asked, among)
+        count = self.of_tail[asked.relation[:, None], among.entities] - own
         name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
         dense = {
             "frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0, **self.near(asked, among),
             "same name": self.corpus.name[among.entities][None] == name[:, None],
         }  # fmt: skip
-        own = self.own_count(asked, among) if leave_out else None
         lifts = {lift: self._lift(lift, asked, among, own) for lift in _WEIGHT_OF_FREQUENCY}
         shared = {"words shared with the head's name": self._shared_words(asked, among)}
         return Found(dense, {**lifts, **shared, **self._before(asked, among)})
@@ -234,11 +230,6 @@ class Counts:
             "same folder": folder[None] == corpus.folder[file][:, None],
         }
 
-    def count(self, asked: Questions, among: CandidateSet, leave_out: bool) -> Array:
-        """(Q, C) how many training facts have the relation and the tail, without the own file's if asked for."""
-        count = self.of_tail[asked.relation[:, None], among.entities]
-        return count - self.own_count(asked, among) if leave_out else count
-
     def elsewhere(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) whether training has the tail outside of the question's own file, with any relation."""
         own = among.summed(*self.of_file.get(self.file[asked.window]), asked)
@@ -246,12 +237,10 @@ class Counts:
 
     def own_count(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) how many facts of the question's own file have the relation and the tail, 0 outside of training."""
-        return among.summed(*self.own.get(self._own_key(asked)), asked).astype(np.float32)
+        key = asked.relation * len(self.corpus.files) + self.file[asked.window]
+        return among.summed(*self.own.get(key), asked).astype(np.float32)
 
-    def _own_key(self, asked: Questions) -> Array:
-        return asked.relation * len(self.corpus.files) + self.file[asked.window]
-
-    def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: Array | None) -> Sparse:
+    def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: Array) -> Sparse:
         """log(1 + n N / (a (c + 0.2))): n facts of N have key and tail, c the tail; a Bayesian back-off where w = 1."""
         question, key, weight = self.keys(lift, asked)
         pair, tail, number = self.tables[lift].get(key, _LONGEST)
@@ -259,22 +248,20 @@ class Counts:
         row = question[pair]
         relation = asked.relation[row]
         frequency, total = self.of_tail[relation, tail], self.total[relation]
-        if own is not None:
-            theirs, their_tail, less = self.tables[lift].own(key, self.file[asked.window[question]])
-            place = find(pair * len(among.place) + tail, theirs * len(among.place) + their_tail)
-            number[place[place >= 0]] -= less[place >= 0]
-            frequency = frequency - own[row, column]
-            facts, _, less = self.own.get(self._own_key(asked))
-            total = total - np.bincount(facts, less, len(asked)).astype(np.float32)[row]
+        theirs, their_tail, less = self.tables[lift].own(key, self.file[asked.window[question]])
+        place = find(pair * len(among.place) + tail, theirs * len(among.place) + their_tail)
+        number[place[place >= 0]] -= less[place >= 0]
+        frequency = frequency - own[row, column]
+        facts, _, less = self.own.get(asked.relation * len(self.corpus.files) + self.file[asked.window])
+        total = total - np.bincount(facts, less, len(asked)).astype(np.float32)[row]
         value = np.log1p(number * total / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))))
         return row, column, value * weight[pair]
 
     def _shared_words(self, asked: Questions, among: CandidateSet) -> Sparse:
         """The share of a candidate's name, by information, that the words of the head's name make up."""
-        begin, entity, share = self._by_sub_token
+        by_sub_token, entity, share = self._by_sub_token
         question, sub_token = self.head_words(asked)
-        length = begin[sub_token + 1] - begin[sub_token]
-        pair, at = expand(begin[sub_token], np.where(length > _LONGEST, 0, length))
+        pair, at = by_sub_token.places(sub_token, _LONGEST)
         column, pair, at = among.inside(entity[at], pair, at)
         return question[pair], column, share[at]
 

@@ -11,11 +11,6 @@ def expand(begin: Array, length: Array) -> tuple[Array, Array]:
     return row, begin[row] + (np.arange(len(row)) - np.repeat(np.cumsum(length) - length, length))
 
 
-def offsets(index: Array, rows: int) -> Array:
-    """(M) ascending rows of places -> (rows + 1) where each row begins."""
-    return np.concatenate([[0], np.cumsum(np.bincount(index, minlength=rows))])
-
-
 def find(values: Array, wanted: Array) -> Array:
     """(M) ascending values, (N) wanted ones -> (N) the place of each, -1 where it is not among them."""
     if not len(values):
@@ -37,9 +32,11 @@ class Groups:
         place = find(self.values, wanted)
         return np.where(place >= 0, self.begin[place + 1] - self.begin[place], 0)
 
-    def places(self, wanted: Array) -> tuple[Array, Array]:
-        """(M) values -> (L) the index of each among them, and a place where it stands."""
-        row, at = expand(self.begin[find(self.values, wanted)], self.sizes(wanted))
+    def places(self, wanted: Array, longest: int | None = None) -> tuple[Array, Array]:
+        """(M) values -> (L) the index of each among them, and a place where it stands, unless more than `longest`."""
+        size = self.sizes(wanted)
+        size = size if longest is None else np.where(size > longest, 0, size)
+        row, at = expand(self.begin[find(self.values, wanted)], size)
         return row, self.order[at]
 
 
@@ -47,18 +44,14 @@ class Lists:
     """Lists of different tails with their numbers, found by a key; built from (N) keys and tails below `entities`."""
 
     def __init__(self, key: Array, tail: Array, entities: int):
-        self.keys, index = np.unique(key, return_inverse=True)
+        keys, index = np.unique(key, return_inverse=True)
         pairs, count = np.unique(index * entities + tail, return_counts=True)
-        self.begin, self.tail = offsets(pairs // entities, len(self.keys)), pairs % entities
+        self.by_key, self.tail = Groups(keys[pairs // entities]), pairs % entities
         self.count = count.astype(np.float32)
 
-    def get(self, key: Array, longest: int = 0) -> tuple[Array, Array, Array]:
+    def get(self, key: Array, longest: int | None = None) -> tuple[Array, Array, Array]:
         """(P) keys -> (M) their indices, tails and numbers; lists longer than `longest` are passed over."""
-        if not len(self.tail):
-            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
-        place = find(self.keys, key)
-        length = np.where(place >= 0, self.begin[place + 1] - self.begin[place], 0)
-        row, at = expand(self.begin[place], np.where(length > longest, 0, length) if longest else length)
+        row, at = self.by_key.places(key, longest)
         return row, self.tail[at], self.count[at]
 
 

@@ -46,36 +46,31 @@ class Weights:
     boost: Array
 
     @staticmethod
-    def shapes(relations: int, types: int) -> dict[str, tuple[int, ...]]:
-        of_conditions = {"features": len(FEATURES), "types": types}
-        shapes = {name: (len(CONDITIONS), relations, size) for name, size in of_conditions.items()}
+    def shapes(corpus: Corpus) -> dict[str, tuple[int, ...]]:
+        relations, all_relations = len(corpus.relations), (len(CONDITIONS), len(corpus.relations))
+        shapes = {"features": (*all_relations, len(FEATURES)), "types": (*all_relations, len(corpus.types))}
         return {**shapes, "place": (relations, 2 + PREVIOUS), "boost": (relations, 2)}
 
-    def as_json(self, corpus: Corpus) -> dict[str, Any]:
-        """Returns the weights as lists, with the names of what their rows stand for."""
-        arrays = {name: np.round(value.astype(float), 4).tolist() for name, value in vars(self).items()}
-        return {"names": _names(corpus), **arrays}
+    def as_json(self) -> dict[str, Any]:
+        return {name: np.round(value.astype(float), 4).tolist() for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], corpus: Corpus) -> "Weights":
-        """Takes what `as_json` gave for a corpus of the same relations and types. Raises ValueError for another."""
-        shapes = cls.shapes(len(corpus.relations), len(corpus.types))
+        """Takes what `as_json` gave for a corpus of as many relations and types. Raises ValueError for another."""
+        shapes = cls.shapes(corpus)
         arrays = {name: np.array(values[name], np.float32) for name in shapes}
-        if values.get("names") != _names(corpus) or any(arrays[name].shape != shapes[name] for name in shapes):
+        if any(arrays[name].shape != shapes[name] for name in shapes):
             raise ValueError("they belong to other relations, entity types or features")
         return cls(**arrays)
-
-
-def _names(corpus: Corpus) -> dict[str, list[str]]:
-    return {"relations": corpus.relations, "types": corpus.types, "features": list(FEATURES)}
 
 
 class Scorer:
     """Scores candidates of questions by counts. `allowed` (relations, entity types) says what tails a relation has."""
 
+    weights: Weights
+
     def __init__(self, corpus: Corpus, counts: Counts, allowed: Array):
         self.corpus, self.counts, self.allowed = corpus, counts, allowed
-        self.weights: Weights | None = None
         self._facts = Groups(corpus.head[corpus.window_of] * len(corpus.relations) + corpus.relation)
 
     def is_allowed(self, relation: Array, entities: Array) -> Array:
@@ -84,7 +79,7 @@ class Scorer:
         return in_range | (self.counts.of_tail[relation[:, None], entities] > 0)
 
     def true_tails(self, asked: Questions) -> tuple[Array, Array]:
-        """Returns (N) questions and a tail that their head and relation have in any file of any split."""
+        """Returns (N) questions and a tail that their head and relation have in any file."""
         row, fact = self._facts.places(self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation)
         return row, self.corpus.tail[fact]
 
@@ -97,7 +92,6 @@ class Scorer:
 
     def prior(self, asked: Questions, among: CandidateSet, features: Found) -> Array:
         """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE where it cannot be."""
-        assert self.weights
         at = asked.condition, asked.relation
         score = self.weighted(features, among, self.weights.features[at], self.weights.types[at])
         score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
@@ -122,7 +116,6 @@ class Scorer:
 
     def places(self, asked: Questions, rows: Rows, row: Array) -> Array:
         """(Q) questions and their rows -> (Q, L) the score of each root as the place of a tail's name."""
-        assert self.weights
         weight = self.weights.place[asked.relation]
         score = weight[:, :1] + weight[:, 1:2] * (rows.is_call[row] == 1)
         score = score + np.take_along_axis(weight, np.maximum(2 + rows.previous[row], 2), 1)
@@ -131,7 +124,6 @@ class Scorer:
 
     def boosts(self, asked: Questions) -> Array:
         """(Q, 2) how much more a place counts after `owner.`, and after `self.` of the candidate's class."""
-        assert self.weights
         return np.expm1(np.minimum(self.weights.boost[asked.relation], _MOST))
 
     def siblings(self, asked: Questions, question: Array, entity: Array) -> Array:
@@ -186,7 +178,9 @@ class Sampler:
         golds = 1 - (1 - self.chance_of_gold) ** len(gold)
         other = 1 - (1 - named) * (1 - of_file) * (1 - golds)
         free = most - len(np.unique(gold)) - 3 * np.sqrt(most) - (1 - (1 - named) * (1 - of_file)).sum()
-        by_frequency = _chances(self.share, max(0.0, free))
+        by_frequency = self.share
+        for _ in range(4):  # in proportion to the shares, 1 at most, so that they add up to about what is free
+            by_frequency = np.minimum(1.0, by_frequency * (max(0.0, free) / max(1e-9, by_frequency.sum())))
         chance = 1 - (1 - other) * (1 - by_frequency)
         drawn = 1 - (1 - named) * (1 - of_file) * (1 - by_frequency)
         is_gold, uniform = find(np.unique(gold), self.entities) >= 0, draws[: len(self.entities)]
@@ -213,20 +207,12 @@ class Sampler:
         return -np.expm1(np.bincount(entity[place], without, len(self.entities)))
 
 
-def _chances(share: Array, number: float) -> Array:
-    """(N) shares -> (N) chances in proportion to them, 1 at most, that add up to about `number`."""
-    chance = np.minimum(1.0, share * (number / max(1e-9, share.sum())))
-    for _ in range(3):
-        chance = np.minimum(1.0, chance * (number / max(1e-9, chance.sum())))
-    return chance
-
-
 class _Combination(nn.Module):
     """Weights that all relations share, and what each relation's differ from them."""
 
-    def __init__(self, relations: int, types: int):
+    def __init__(self, corpus: Corpus):
         super().__init__()
-        start = {name: torch.zeros(shape) for name, shape in Weights.shapes(relations, types).items()}
+        start = {name: torch.zeros(shape) for name, shape in Weights.shapes(corpus).items()}
         start["features"] += torch.tensor([_START.get(name, 0.3) for name in FEATURES])
         start["place"] += torch.tensor([_START_PLACE, _START_BRACKET, *([0.0] * PREVIOUS)])
         start["boost"] += _START_BOOST
@@ -236,9 +222,6 @@ class _Combination(nn.Module):
 
     def __getitem__(self, name: str) -> Tensor:
         return self.shared[name] + self.apart[name]
-
-    def shrinkage(self) -> Tensor:
-        return _SHRINKAGE * torch.stack([value.square().sum() for value in self.apart.values()]).sum()
 
     def scores(self, drawn: Any, inputs: dict[str, Tensor]) -> Tensor:
         relation, condition = torch.from_numpy(drawn.asked.relation), torch.from_numpy(drawn.asked.condition)
@@ -257,8 +240,7 @@ class _Combination(nn.Module):
 @torch.enable_grad()
 def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
     """Returns the weights after `steps` of Adam on a softmax over sampled candidates: the same ones in every run."""
-    corpus = collator.corpus
-    model = _Combination(len(corpus.relations), len(corpus.types))
+    model = _Combination(collator.corpus)
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
     order, losses = permutation(mix(seed), 0, len(collator.samples)), []
     for step in range(steps):
@@ -274,7 +256,8 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
         optimizer.param_groups[0]["lr"] = _RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
         losses.append(loss.item())
         optimizer.zero_grad()
-        (loss + model.shrinkage()).backward()
+        apart = torch.stack([value.square().sum() for value in model.apart.values()]).sum()
+        (loss + _SHRINKAGE * apart).backward()
         optimizer.step()
     print(f"The weights of the counts are fitted to training files: loss {losses[0]:.3f} first, {losses[-1]:.3f} last.")
     return Weights(**{name: model[name].detach().numpy() for name in model.shared})
@@ -287,7 +270,7 @@ def _inputs(collator: Any, drawn: Any) -> dict[str, Tensor]:
     question, root, entity = question[pair], root[pair], among.entities[column]
     at = drawn.row[question], root
     arrays = {
-        "features": collator.scorer.counts.found(asked, among, leave_out=True).stacked(),
+        "features": collator.scorer.counts.found(asked, among).stacked(),
         "kind": collator.corpus.entity_type[among.entities].astype(np.int64), "question": question, "column": column,
         "is_call": (rows.is_call[at] == 1).astype(np.float32), "previous": np.maximum(rows.previous[at], 0),
         "owner": (rows.owner[at] == collator.corpus.owner[entity]).astype(np.float32),

@@ -1,113 +1,44 @@
-"""Which entity of a name a reference means: questions, competing answers, features, and their probabilities."""
+"""What the unresolved names of a new tree mean: competing answers, their features, and a table."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from lib.text import aligned
+from lib.errors import BadInput, printable
+from lib.machine import disk
+from lib.report.progress import counted, working
+from lib.report.result import write_table
+from lib.task.place import naming
 from lib.training.order import mix, permutation
-from workloads.graphmer.corpus import Corpus
+from workloads.codegraph import trees
+from workloads.codegraph.graph import build as build_graph
+from workloads.codegraph.records import Graph
+from workloads.codegraph.trees import Sources
+from workloads.graphmer.batches import EntityTable
+from workloads.graphmer.choices import SURE, Choices, fit
+from workloads.graphmer.corpus import Corpus, extended
 from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Questions
 from workloads.graphmer.counts.ragged import Groups, find
-from workloads.graphmer.counts.rows import Rows
+from workloads.graphmer.counts.rows import Layout, Rows
 from workloads.graphmer.data import Data
 from workloads.graphmer.evaluation import Answering
-from workloads.graphmer.settings import COMBINED, ENCODER, OF_REFERENCES, Array
+from workloads.graphmer.settings import OF_REFERENCES, Array, Settings
 
 UNRESOLVED = "Name"  # the type of what stands for a reference that is not resolved
 _TOGETHER = ("calls", "instantiates")  # an unresolved call does not know whether it is that of a class
 _AT_ONCE = 64  # questions that are read together
-SURE = 0.9
-BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 _FAR = 6  # levels of what stands in what that are looked through
 _MOST = 4000  # questions: as many as say something, and no more time
-_SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
-_STEPS = 60  # of Newton's method at most
 _OF_ENCODER = ("trust", "likeness")
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Q questions with N answers in all, of which the first of each question is that none is right.
-
-    `question` (N) is ascending, `features` (N, F), `entity` (N, -1: none) and `relation` (N) are those of answers.
-    `gold` (Q) is the place of the right answer among the N, `reference` (Q) the number of what is asked, and
-    `of_object` (Q) says which are attributes of something that the text does not name.
-    """
-
-    question: Array
-    features: Array
-    entity: Array
-    relation: Array
-    gold: Array
-    reference: Array
-    of_object: Array
-
-    def __len__(self) -> int:
-        return len(self.gold)
-
-    @property
-    def begin(self) -> Array:
-        """(Q) where the answers of each question begin."""
-        return np.searchsorted(self.question, np.arange(len(self)))
-
-    def __getitem__(self, chosen: Array) -> "Choices":
-        """Returns the questions for which `chosen` (Q) is True."""
-        answers = chosen[self.question]
-        of_answers = (value[answers] for value in (self.features, self.entity, self.relation))
-        question, gold = (np.cumsum(chosen) - 1)[self.question[answers]], (np.cumsum(answers) - 1)[self.gold[chosen]]
-        return Choices(question, *of_answers, gold, self.reference[chosen], self.of_object[chosen])
-
-    @classmethod
-    def joined(cls, parts: Sequence["Choices"]) -> "Choices":
-        answers = np.cumsum([0, *(len(part.question) for part in parts)])
-        questions = np.cumsum([0, *(len(part) for part in parts)])
-        together = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
-        together["question"] += np.repeat(questions[:-1], np.diff(answers))
-        together["gold"] += np.repeat(answers[:-1], np.diff(questions))
-        return cls(**together)
-
-    def probabilities(self, weights: Array) -> Array:
-        """(F) weights -> (N) the probability of each answer."""
-        scores, begin = self.features @ weights, self.begin
-        part = np.exp(scores - np.maximum.reduceat(scores, begin)[self.question])
-        return part / np.add.reduceat(part, begin)[self.question]
-
-    def loss(self, weights: Array) -> float:
-        """Returns the mean of minus log of the probability of what is right."""
-        return float(-np.log(np.maximum(self.probabilities(weights)[self.gold], 1e-12)).mean()) if len(self) else 0.0
-
-    def best(self, scores: Array) -> Array:
-        """(N) scores of answers -> (Q) the place of the best answer of each question."""
-        return np.lexsort((-scores, self.question))[self.begin]
-
-    def judged(self, weights: Array) -> dict[str, float]:
-        """Returns shares of right answers: of all, of several possible ones, of the sure; calibration error."""
-        probabilities = self.probabilities(weights)
-        place, named = self.best(probabilities), self.best(np.where(self.entity >= 0, probabilities, -1.0))
-        probability, right = probabilities[place], place == self.gold
-        several = (self.entity[self.gold] >= 0) & (np.bincount(self.question) > 2)
-        is_first, sure = (named == self.gold)[several], probability >= SURE
-        return {
-            "number": len(self), "right": float(right.mean()),
-            "resolved": float(is_first.mean()) if len(is_first) else float("nan"), "sure": float(sure.mean()),
-            "right of the sure": float(right[sure].mean()) if sure.any() else float("nan"),
-            "calibration error": calibration_error(probability, right),
-        }  # fmt: skip
-
-
-def calibration_error(probability: Array, right: Array) -> float:
-    """(N) probabilities and whether each answer is right -> the mean gap of predicted and observed shares, by BINS.
-
-    Naeini et al., Obtaining Well Calibrated Probabilities Using Bayesian Binning, AAAI 2015.
-    """
-    place = np.clip(np.searchsorted(BINS, probability, "right") - 1, 0, len(BINS) - 2)
-    return float(np.abs(np.bincount(place, probability) - np.bincount(place, right)).sum() / max(1, len(right)))
+TABLE = "predictions.csv"
+COLUMNS = ("head", "relation", "tail", "probability", "asked", "file", "line")
+_LIKELY = 0.5
+_CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
+Table = dict[tuple[str, str, str], dict[str, Any]]  # its rows by the key of what was asked
 
 
 class Standing:
@@ -172,17 +103,21 @@ class Standing:
         return np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden
 
 
-class Asking:
+def weights_of(model: nn.Module) -> Array:
+    """Returns (F) the weights of probabilities that were chosen on validation."""
+    return model.get_buffer("of_references").double().cpu().numpy()
+
+
+class Calibration:
     """Makes choices of references by what the counts and a model say of the entities of their names.
 
-    `leave_out` leaves each reference's own file out of the counts. A known tail that no other fact of the graph names,
-    that no file defines and that is not Python's own would not be known without its fact: it is no answer, so that none
-    is right.
+    A known tail that no other fact of the graph names, that no file defines and that is not Python's own would not be
+    known without its fact: it is no answer, so that none is right.
     """
 
-    def __init__(self, data: Data, leave_out: bool = False):
-        self.data, self.leave_out = data, leave_out
-        self.corpus = corpus = data.corpus
+    def __init__(self, data: Data):
+        self.data, self.corpus = data, data.corpus
+        corpus = data.corpus
         self.unresolved_kind = corpus.types.index(UNRESOLVED) if UNRESOLVED in corpus.types else -1
         self.possible = np.flatnonzero(corpus.entity_type != self.unresolved_kind)
         self.by_name = Groups(corpus.name[self.possible])
@@ -251,40 +186,12 @@ class Asking:
         features[:, -1] = self.together[1:] == [relation]
         if len(entity):
             among = CandidateSet(self.corpus, np.unique(entity))
-            encoded = answering.scores(asked, among, self.leave_out)
+            encoded = answering.scores(asked, among)
             counted, trusting = encoded(0.0, 0.0), encoded(1.0, 0.0)
             values = {"counts": counted, "trust": trusting - counted, "likeness": encoded(1.0, 1.0) - trusting}
             for name, scores in values.items():
                 features[:, OF_REFERENCES.index(name)] = scores[question, among.place[entity]]
         return question, entity, np.full(len(entity), relation), features
-
-
-def fit(choices: Choices, start: Array, free: Array) -> Array:
-    """Returns (F) weights of most likelihood near `start`, of which those not `free` stay, by Newton's method."""
-    weights = start.astype(float)
-    if not len(choices) or not free.any():
-        return weights
-    features, begin, prior = choices.features[:, free], choices.begin, _SHRINKAGE * np.eye(int(free.sum()))
-    for _ in range(_STEPS):
-        shares = choices.probabilities(weights)[:, None]
-        mean = np.add.reduceat(shares * features, begin)
-        gradient = (mean - features[choices.gold]).sum(0) + prior @ (weights - start)[free]
-        spread = features - mean[choices.question]
-        step = np.linalg.solve(prior + (spread * shares).T @ spread, gradient)
-        step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
-        weights[free] -= step
-        if np.abs(step).max() < 1e-6:
-            break
-    return weights
-
-
-def weights_of(model: nn.Module) -> Array:
-    """Returns (2, F) the weights of the counts alone, and those that were chosen on validation."""
-    return model.get_buffer("of_references").double().cpu().numpy()
-
-
-class Calibration(Asking):
-    """Hides what the graph knows of some files, and asks for it."""
 
     def fit(self, model: nn.Module) -> None:
         """Fits the weights of probabilities on validation; the encoder takes part if it helps unseen files."""
@@ -300,8 +207,7 @@ class Calibration(Asking):
             total = sum(choices[b].loss(fit(choices[a], start, mask)) * b.sum() for a, b in halves)
             losses[name] = total / max(1, len(half))
         best = min(losses, key=lambda name: (round(losses[name], 4), name))
-        rows = np.stack([fit(choices, start, free[name]) for name in ("alone", best)])
-        model.get_buffer("of_references").copy_(torch.from_numpy(rows))
+        model.get_buffer("of_references").copy_(torch.from_numpy(fit(choices, start, free[best])))
 
     def hidden(
         self, triples: Array, answering: Answering, most: int = _MOST
@@ -315,21 +221,100 @@ class Calibration(Asking):
             choices = Choices.joined([*self.ask(known, answering)])
         return choices, corpus.window_file[corpus.window_of[known[choices.reference]]]
 
-    def measured(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Returns the rows of predictions.csv: what the weights of a model reach on the test files."""
-        choices, _ = self.hidden(self.corpus.triples_of("test"), Answering(self.data, model))
-        if choices is None:
-            return []
-        kinds = {"of an object": choices[choices.of_object], "all": choices}
-        pairs = itertools.product(kinds.items(), zip((COMBINED, ENCODER), weights_of(model), strict=True))
-        return [{"references": name, "method": method, **of.judged(w)} for (name, of), (method, w) in pairs if len(of)]
 
-    @staticmethod
-    def text(rows: Sequence[Mapping[str, Any]]) -> str:
-        columns = [[f"{v:.3f}" if isinstance(v, float) else f"{v}" for v in row.values()] for row in rows]
-        return (
-            "References of the test's files, hidden: which entity of the name is meant, or none that the graph has. "
-            "Expect the figures of those of an object, as in `x.get()`, where the text does not say what x is: most "
-            f"unresolved ones are such. Sure: given {SURE:g} or more.\n"
-            f"{aligned([*zip(rows[0], *columns, strict=True)], left=(0,))}"
+def join(
+    trained: Corpus, graph: Graph, sources: Sources, settings: Settings, weights: Mapping[str, Any]
+) -> tuple[Data, Array]:
+    """Returns the data of a run and of a new tree together, and the triples of the tree in it.
+
+    `weights` are those of the counts.
+    """
+    corpus = extended(trained, graph, sources, settings.chain)
+    data = Data((), settings, {})
+    data.corpus, data.table, data.layout = corpus, EntityTable(corpus, 0), Layout(corpus, settings.chain.roots)
+    vectors = EntityTable(trained, settings.model.own_vectors).vector
+    data.table.vector[: len(vectors)] = vectors
+    kinds = Layout(trained, settings.chain.roots).kind_before
+    data.layout.kind_before = np.pad(kinds, (0, len(corpus.word_list) - len(kinds)))
+    data.use(weights)
+    return data, np.arange(len(trained.relation), len(corpus.relation))
+
+
+def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
+    """Returns a row of values for each answer, by head, relation and tail; see `Graphmer.predict`. Raises BadInput."""
+    if out is not None:
+        disk.check_writable(out)
+    if not isinstance(source, Path | str):
+        raise BadInput(f"Give one folder or file of Python to predict, not a {type(source).__name__}.")
+    path, kept = Path(source), task.learned()
+    is_one = path.is_file() and path.suffix == ".py"
+    sources = Sources([trees.Tree(path.stem, path.parent, (path.name,)) if is_one else trees.folder(path)])
+    if "corpus" not in kept:
+        raise BadInput(
+            "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
+            "archive has up to 268 MB. Give the folder of the run, with data in it."
         )
+    with working("Reading the tree"):
+        graph = build_graph(sources)
+        graph.print_skipped()
+        if not graph.triples:
+            raise BadInput(f"No Python file of {printable(source)} can be read; the lines above say why.")
+        with naming("Reading the data that the run kept, by this version,", "Train again."):
+            trained = Corpus.load(kept["corpus"])
+            trained.check()  # a stranger's
+            if not len(trained.text):
+                raise BadInput("The model has read no text, but a graph alone. Train on a tree of Python files.")
+            data, triples = join(trained, graph, sources, task.settings, kept["counts"])
+    if not all(weights_of(model).any() for model in models):
+        print("No references are asked for: the run's validation had none, so that probabilities were not fitted.")
+        return {}
+    calibration = Calibration(data)
+    with torch.inference_mode():
+        rows, quality = _answered(calibration, triples, models, graph), _quality(calibration, triples, models[0])
+    likely = [row["probability"] for row in rows.values() if row["tail"] and row["probability"] >= _LIKELY]
+    print(
+        f"The tree has {len(graph.triples):,} facts. {len(rows):,} of them are references that could not be followed; "
+        f"asked is which entity of the name is meant. {len(likely):,} are answered with a probability of {_LIKELY:g} "
+        f"or more, {sum(chance >= SURE for chance in likely):,} of them {SURE:g} or more.\n{quality}".rstrip()
+    )
+    if out is not None:
+        write_table(out / TABLE, [COLUMNS, *([*row.values()] for row in rows.values())])
+    return {" ".join(key): row for key, row in rows.items()}
+
+
+def _answered(asking: Calibration, triples: Array, models: Sequence[nn.Module], graph: Graph) -> Table:
+    """Returns the row of each of the triples whose reference is not resolved, in the order of the graph.
+
+    Several models answer by the mean of their probabilities; they choose among the same entities.
+    """
+    corpus, rows = asking.corpus, Table()
+    triples = triples[asking.is_unresolved(triples)]
+    heads, relations, tails = corpus.head[corpus.window_of[triples]], corpus.relation[triples], corpus.tail[triples]
+    places = {triple.key: triple for triple in graph.triples}
+    batches = zip(*(asking.ask(triples, Answering(asking.data, model)) for model in models), strict=True)
+    for parts in counted(batches, "batches of references answered", len(asking.batches(triples))):
+        shares = [part.probabilities(weights_of(model)) for part, model in zip(parts, models, strict=True)]
+        first, mean = parts[0], np.mean(shares, 0)
+        for number, place in zip(first.reference, first.best(mean), strict=True):
+            key = (
+                corpus.entities[heads[number]], corpus.relations[relations[number]], corpus.entities[tails[number]]
+            )  # fmt: skip
+            tail = corpus.entities[first.entity[place]] if first.entity[place] >= 0 else ""
+            answer = key[0], corpus.relations[first.relation[place]], tail, round(float(mean[place]), 4), key[2]
+            rows[key] = dict(zip(COLUMNS, (*answer, places[key].file, places[key].line), strict=True))
+    return {key: rows[key] for key in sorted(rows)}
+
+
+def _quality(calibration: Calibration, triples: Array, model: nn.Module) -> str:
+    """Returns how well hidden known references are answered: those of an object, if there are any."""
+    choices, _ = calibration.hidden(triples, Answering(calibration.data, model), _CHECKED)
+    if choices is None:
+        return ""
+    alike, weights, of_object = choices[choices.of_object], weights_of(model), ""
+    right, right_of_sure = (alike if len(alike) else choices).judged(weights)
+    sure = f", and {right_of_sure:.1%} of those given {SURE:g} or more" if right_of_sure == right_of_sure else ""
+    if 0 < len(alike) < len(choices):
+        of_object = " like x.get(), as most unresolved ones are"
+        of_object += f"; of all {len(choices):,} it is {choices.judged(weights)[0]:.1%}"
+    known = f"{len(alike) or len(choices):,} known references of this tree{of_object}. Each was hidden in its turn."
+    return f"Expect {right:.1%} of the unresolved references to be answered rightly{sure}: so many are of {known}"
