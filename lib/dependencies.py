@@ -18,6 +18,7 @@ PROJECTS = {
     "torchvision": "", "torchaudio": "", "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image",
     "sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "IPython": "ipython", "bs4": "beautifulsoup4",
     "segmentation_models_pytorch": "segmentation-models-pytorch", "sentence_transformers": "sentence-transformers",
+    "dateutil": "python-dateutil", "dotenv": "python-dotenv", "imblearn": "imbalanced-learn", "osgeo": "GDAL",
 }  # fmt: skip
 
 # The range that lib works with, as in pyproject.toml, which a notebook does not carry.

@@ -56,6 +56,9 @@ def _notices(plan: Plan) -> list[str]:
         takes = f"{steps:,} steps and take {duration(plan.seconds(steps))} ({quota(plan.seconds(steps))[0]} of a week)"
         length = f"The length is {plan.epochs:g} epochs, and a plan reads no data: for 1,000 training samples they are"
         sentences.append(f"{length} {takes}. `trainbook plan --samples N` gives the whole.")
+    if plan.card == CARDS["t4"].name:
+        steps = computed(3600 * QUOTA_HOURS / plan.chosen.expected_seconds)
+        sentences.append(f"A week's {QUOTA_HOURS:.0f} GPU hours give about {steps} steps.")
     times = "Times come from a roofline, without evaluation, loading and saving; a smoke test measures the true speed."
     return [*sentences, times]
 

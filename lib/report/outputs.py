@@ -131,7 +131,7 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
     way = f"It is at {archive.resolve()}"
     if here.name == "kaggle":
         first = "" if here.batch else "Save Version first, or this is lost with the session; then "
-        way = f"Download: {first}the Output tab of the version, {ARCHIVE}; or trainbook kaggle fetch OWNER/NOTEBOOK"
+        way = f"Download: {first}the Output tab of this version, {ARCHIVE}; or trainbook kaggle fetch OWNER/NOTEBOOK"
     elif here.name == "colab" and here.input_dir is None:
         way = f"Download: from google.colab import files; files.download('{archive}'), or it is lost at the end."
     return "\n".join([*lines, f"{total}.", way])

@@ -14,6 +14,7 @@ from lib import checkpoint, launch
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.launch import several
 from lib.launch.run import processes
+from lib.ranks import boot
 from lib.report.summary import Summary
 from tests import several as scenarios
 from tests.conftest import ROOT
@@ -48,7 +49,7 @@ def wait_for(condition, seconds=300):
 
 def two_below(number):
     """The two ranks that this process has started, in their order, or none."""
-    below = psutil.Process(number).children()
+    below = [child for child in psutil.Process(number).children() if boot.__file__ in child.cmdline()]
     return below if len(below) == 2 else []
 
 

@@ -25,8 +25,7 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 CONTROLS = [
-    "Workload", "Card", "Number of cards", "Profile", "Effective batch", "Precision", "Recomputed", "Roots",
-    "Facts", "Use this plan",
+    "Workload", "Card", "Effective batch", "Precision", "Roots", "Facts", "Use this plan",
 ]  # fmt: skip
 SECONDS = 90  # for one answer: a plan takes 2 to 12 of them on an idle machine
 FOCUSED = """() => {
@@ -152,8 +151,6 @@ def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_p
         shown = Shown(page)
         shown.wait_for("graphmer_small fits on 2 x T4")
         first, says = shown.width(), shown.bar.get_attribute("aria-label")
-        kept = page.locator('div[class^="trainbook-"]')
-        assert not kept.is_visible(), "the answer that a saved notebook keeps is hidden while the live one is there"
 
         for width in (700, 1400):  # of the window; a person may also have no mouse
             page.set_viewport_size({"width": width, "height": 1000})
@@ -184,18 +181,3 @@ def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_p
         written = json.loads(file.read_text())
         assert written["workload.chain.roots"] == 96
         assert eval(line.removeprefix("OVERRIDES = ")) == written
-
-        page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
-        answer = _saved_answer(notebook)
-    assert "graphmer_small fits on RTX 3050 8 GB" in answer["text/html"] and line in answer["text/plain"]
-
-
-def _saved_answer(notebook):
-    """What the saved notebook shows without a kernel."""
-    for _ in range(100):
-        cells = nbformat.read(notebook, 4).cells
-        outputs = [o for cell in cells if cell.source.startswith("panel.show") for o in cell.outputs]
-        if found := [o.data for o in outputs if "text/html" in o.get("data", {})]:
-            return found[0]
-        time.sleep(0.1)
-    raise AssertionError("the notebook was not saved with its answer")

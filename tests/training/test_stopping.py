@@ -69,7 +69,7 @@ def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, 
     files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
     longer = launch.prepare(toy({**EARLY, "training.max_steps": 60}))
     assert launch.train(longer) == summary
-    assert "A larger training.max_steps does not continue it." in capsys.readouterr().out
+    assert "A larger training.stop_after_evaluations, or 0, continues it." in capsys.readouterr().out
     assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == files
     saved = newest(run.folder)
     learns_until(99)
