@@ -112,8 +112,7 @@ def training(
         what = f"The notebook carries a task of its own ({printable(tasks[0])}), which would run on this machine to be"
         raise BadInput(f"{what} checked. Give the configuration that it was built from, such as my.yaml.")
     if file not in names:
-        carries = ", ".join(names) or "none"
-        raise BadInput(f"The notebook does not carry {file}. It carries: {carries}. Correct CONFIG.")
+        raise BadInput(f"The notebook does not carry {file}, but {', '.join(names) or 'none'}. Correct CONFIG.")
     with tempfile.TemporaryDirectory() as scratch:
         folder = (root or Path(scratch) / "configs").as_posix()
         for carried in names if root is None else ():

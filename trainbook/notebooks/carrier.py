@@ -64,8 +64,7 @@ def imported(code: str | bytes, in_functions: bool) -> list[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names += [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.List):
-            words = [getattr(item, "value", None) for item in node.elts]
+        elif isinstance(node, ast.List) and (words := [getattr(item, "value", None) for item in node.elts]):
             names += [f"{word}.__main__" for option, word in pairwise(words) if option == "-m"]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "runpy.run_module":  # a rank becomes lib so
             names.append(f"{ast.literal_eval(node.args[0])}.__main__")
