@@ -10,7 +10,7 @@
 # make docs-site     builds the documents as a site, in runs/site
 # make types         checks the types of the three houses (two minutes; afterwards what changed, in seconds)
 # make lint check    lint, and whether notebooks, tables and pictures are fresh
-# make test          these two, then unit tests and every notebook headlessly (9 minutes on 2 idle cores)
+# make test          these two, then unit tests and every notebook headlessly (6 minutes on 2 idle cores)
 # make golden        holds seven small runs, each killed once, to the bytes that they had (eight minutes)
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
