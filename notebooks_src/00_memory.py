@@ -94,8 +94,8 @@ notebook.show(panel.side_by_side(HOME / "configs" / f"{CONFIG}.yaml", OVERRIDES,
 # | `a100-40`, `a100-80` | A100 | 39, 79 |
 # | `h100-pcie`, `h100`, `h200` | H100, H200 | 79.1, 79.1, 139 |
 #
-# Any other card is its memory, capability and rates: `"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"`. What you leave out is
-# taken from the nearest card above, and the plan says so.
+# Any other card is its memory, capability and rates: `"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"`. Rates that you
+# leave out are taken from the nearest card above, and the plan says so.
 #
 # ## Your own model
 # `predict` takes any model and any step, without a configuration. Make the model and the batch as you would on a GPU, and

@@ -70,6 +70,12 @@ class Data:
         """What `dir` names, one or several; none where it is empty."""
         return self.dir if isinstance(self.dir, tuple) else tuple(filter(None, [self.dir]))
 
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        names = values["dir"]
+        if isinstance(names, tuple) and ({"embedded", ""} & {*names} or len({*names}) < len(names)):
+            yield "dir", "A list in data.dir names folders, each once; embedded stands alone."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:

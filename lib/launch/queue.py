@@ -48,6 +48,8 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     queue, (metric, better) = config.queue, find_task(config.task).selection
     if better == "min" and (queue.mean_at_least or queue.best_at_least):
         raise BadInput(f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0.")
+    if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
+        raise BadInput(f"queue.start_from is {queue.start_from}. Name the configuration of that run in queue.before.")
     axes: dict[str, tuple[str, Sequence[Any], str]] = {key: (key, v, "queue.grid") for key, v in queue.grid.items()}
     axes |= {queue.fold_key: ("fold", range(queue.folds), "queue.folds")} if queue.folds else {}
     axes |= {"seed": ("seed", queue.seeds, "queue.seeds")} if queue.seeds else {}

@@ -93,12 +93,13 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
             (run.folder / name).unlink(missing_ok=True)  # of a start that was killed
             if (origin / name).is_file() and not (origin / name).is_symlink():
                 shutil.copyfile(origin / name, run.folder / name)
-    shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
-    for path in [] if (origin / TRACKING).is_symlink() else (origin / TRACKING).rglob("*"):
-        if path.is_file() and not path.is_symlink():  # and no pipe or device
-            with contextlib.suppress(OSError):  # trackers then begin new runs
-                disk.make_folders((place := run.folder / path.relative_to(origin)).parent)
-                shutil.copyfile(path, place)
+    if (origin / TRACKING).is_dir() and not (origin / TRACKING).is_symlink():
+        shutil.rmtree(run.folder / TRACKING, ignore_errors=True)
+        with contextlib.suppress(OSError):  # trackers then begin new runs
+            for path in (origin / TRACKING).rglob("*"):
+                if path.is_file() and not path.is_symlink():  # and no pipe or device
+                    disk.make_folders((place := run.folder / path.relative_to(origin)).parent)
+                    shutil.copyfile(path, place)
     for step in checkpoint.steps(origin / "best"):
         with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
             weights = checkpoint.load_model(checkpoint.path_of(origin / "best", step))

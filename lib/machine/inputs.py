@@ -16,7 +16,7 @@ from lib.machine.platform import Platform, detect, output_dir
 
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
-_MOST_BYTES = 2**24  # of a state.json
+_MOST_BYTES = 2**24  # of a summary.json or a state.json
 WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
 # Published weights, whose vocabulary is a text file too
 _PUBLISHED = [{f"{name}{end}"} for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")]
@@ -43,10 +43,13 @@ def _folders(folder: Path) -> list[Path]:
 def find_input(name: str, platform: Platform) -> Path:
     """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with what is mounted, unless it is one."""
     base, shown = platform.input_dir, printable(name, most=200)
-    path = Path(name).expanduser()
-    for place in (path, base / path) if base else (path,):
-        if place.exists():
-            return place
+    try:
+        path = Path(name).expanduser()
+        for place in (path, base / path) if base else (path,):
+            if place.exists():
+                return place
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, nobody's home
+        raise BadInput(f"There is no input {shown} ({error}). Give a path that exists.") from None
     if len(matches := named(name, platform)) == 1:
         return matches[0]
     names = ", ".join(printable(mount.relative_to(base)) for mount in matches or mounted(platform) if base) or "nothing"
@@ -71,8 +74,15 @@ def named(name: str, platform: Platform) -> list[Path]:
 
 
 def earlier_runs(name: str, platform: Platform) -> list[Path]:
-    """Lists the folders that a run may have in mounted outputs and data sets; not all exist."""
-    return [folder / name for mount in mounted(platform) for folder in (mount, *_folders(mount))]
+    """Lists the folders that a run may have in outputs, data sets or a mounted run; not all exist."""
+    folders: list[Path] = []
+    for mount in mounted(platform):
+        folders += [mount / name, *(inner / name for inner in _folders(mount))]
+        with contextlib.suppress(OSError, BadInput):  # not by report.Summary, which stands above the machine
+            if (mount / "checkpoints").is_dir():
+                summary = untrusted.objects(untrusted.read(mount / "summary.json", _MOST_BYTES))
+                folders += [mount] if summary.get("run") == name else []
+    return folders
 
 
 def run_folders(config: Config) -> list[Path]:

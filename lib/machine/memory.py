@@ -22,7 +22,9 @@ def device() -> torch.device:
 
 def is_oom(error: BaseException | None) -> bool:
     """Says whether `error`, or an error it came from, means that memory ran out."""
-    while error is not None:
+    seen: set[int] = set()  # a chain may have a circle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         has_mark = isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OOM_MARKS)
         if has_mark or isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from lib.config import environment
+from lib.errors import BadInput, printable
 from lib.machine.facts import FACTS
 
 _CONTENT = Path("/content")
@@ -59,5 +60,11 @@ def _shell() -> object | None:
 
 
 def output_dir(configured: str) -> Path:
-    """Returns the folder for runs: the configured one, or the platform's."""
-    return Path(configured) if configured else detect().output_dir
+    """Returns the folder for runs: the configured one, or the platform's. Raises BadInput where none can be."""
+    folder = Path(configured) if configured else detect().output_dir
+    try:
+        folder.resolve().exists()
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL, a name too long
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"output_dir cannot be {printable(folder, most=200)} ({why}). Give another folder.") from None
+    return folder

@@ -23,7 +23,11 @@ _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]
-_OF_MODEL = {"attn_implementation", "trust_remote_code"}  # options that mean something to a model without weights
+_OF_LOADING = {  # options of from_pretrained that mean nothing to a model without weights
+    "quantization_config", "device_map", "max_memory", "offload_folder", "offload_buffers", "offload_state_dict",
+    "low_cpu_mem_usage", "ignore_mismatched_sizes", "key_mapping", "output_loading_info", "state_dict", "weights_only",
+    "subfolder", "variant", "revision", "token", "cache_dir", "force_download", "proxies",
+}  # fmt: skip
 
 
 def find_model(name: str, is_planned: bool = False) -> Path:
@@ -128,7 +132,7 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         task.published = {**task.published, name: {**before, **facts}}
     if folder is None or task.is_planned:
         make = getattr(cls, "from_config", None) or cls._from_config
-        model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key in _OF_MODEL})
+        model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key not in _OF_LOADING})
         _mark(model, options.get("quantization_config") or getattr(config, "quantization_config", None))
         return model
     return cls.from_pretrained(folder, config=config, dtype=dtype, weights_only=True, local_files_only=True, **rest)

@@ -6,7 +6,6 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -160,15 +159,6 @@ def picture(path: Path | io.BytesIO) -> Any:
     half, small = drawn.resize((drawn.width // 2, drawn.height // 2), PIL.Image.Resampling.LANCZOS), io.BytesIO()
     half.save(small, "JPEG", quality=80, optimize=True)
     return display.Image(data=small.getvalue(), format="jpeg", width=drawn.width)
-
-
-def page(path: Path, height: int = 480) -> Any:
-    """Returns a page of HTML to show in a frame of its own, so that its styles stay in it."""
-    from IPython import display
-
-    content = escape(path.read_text("utf-8"), quote=True)
-    style = f"width:100%;height:{height}px;border:1px solid #ccc"
-    return display.HTML(f'<div><iframe srcdoc="{content}" style="{style}"></iframe></div>')
 
 
 def compare(summary: Summary) -> str:

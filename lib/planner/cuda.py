@@ -154,6 +154,8 @@ def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         return (args[0], "meta"), {}
     if type(kwargs.get("device")) is int:  # torch's word for a card
         kwargs["device"] = f"cuda:{kwargs['device']}"
+    if getattr(func, "__name__", "") == "to" and len(args) > 1 and type(args[1]) is int:
+        args = (args[0], f"cuda:{args[1]}", *args[2:])
     return tuple(map(_meta_device, args)), {key: _meta_device(value) for key, value in kwargs.items()}
 
 

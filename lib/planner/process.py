@@ -50,7 +50,8 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0, cancelled: t
             return dataclasses.replace(pickle.loads(answer.read_bytes()), changed=tuple(changed))
     if kind := {2: BadInput, 3: NotTraceable}.get(child.returncode):
         raise kind(error)
-    raise TrainingFailed(error)
+    why = f"its process ended with exit code {child.returncode} and left no error"
+    raise TrainingFailed(error or f"Planning {config.run.name} failed: {why}.")
 
 
 def _made(config: Config, target: Target, count: int) -> Plan:
@@ -59,10 +60,11 @@ def _made(config: Config, target: Target, count: int) -> Plan:
     except BadInput:
         raise
     except Exception as error:
+        what = f"Planning {config.run.name} failed"
         if not place_of(error):
-            raise
-        what = f"Planning {config.run.name} failed in the task's own code"
-        raise TrainingFailed(f"{what}:\n{explained('The step that is planned', error)}") from error
+            raise TrainingFailed(f"{what}: {type(error).__name__}: {error}") from error
+        why = explained("The step that is planned", error)
+        raise TrainingFailed(f"{what} in the task's own code:\n{why}") from error
 
 
 def _wait(child: subprocess.Popen, cancelled: threading.Event | None) -> str:

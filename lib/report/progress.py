@@ -1,4 +1,4 @@
-"""Shows progress: a bar in a terminal, a line or charts in a notebook, plain lines in a batch run."""
+"""Shows progress: a line in a terminal, a line and curves in a notebook, plain lines in a batch run."""
 
 import contextlib
 import json

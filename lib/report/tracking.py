@@ -60,7 +60,13 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
         mode="online" if tracked.options.online else "offline", config=dict(tracked.settings),
         settings=client.Settings(console="off", silent=True, init_timeout=30.0),
     )  # fmt: skip
-    return lambda step, values: run.log(values, step=step), lambda completed: run.finish(exit_code=int(not completed))
+
+    def log(step: int, values: dict[str, float]) -> None:
+        run.log(values, step=step)
+        if all(name.startswith("test/") for name in values):  # a step that an earlier session logged takes no more
+            run.summary.update(values)
+
+    return log, lambda completed: run.finish(exit_code=int(not completed))
 
 
 class Tracked:

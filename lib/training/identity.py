@@ -118,7 +118,7 @@ def compare(
     """Returns what differs, and whether that makes another run; then only what makes it one."""
     saved = _portable({**{key: value for key, value in _defaults().items() if key in now}, **saved})
     now = _portable(now)
-    left_out = {*REMOVED, *(_MACHINE if is_completed else ())}
+    left_out = {*(REMOVED.keys() - now.keys()), *(_MACHINE if is_completed else ())}
     keys = [key for key in {**saved, **now} if key not in left_out and saved.get(key) != now.get(key)]
     is_shorter = is_completed and now.get("training.max_steps", 0) < saved.get("training.max_steps", 0)
     allowed = tuple(key for key in _COMPUTED if not (is_shorter and key == "training.max_steps"))

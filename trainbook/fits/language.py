@@ -145,8 +145,8 @@ def _time(question: Question, prediction: Prediction, tokens: int) -> str:
 def _remedies(question: Question, prediction: Prediction, length: int) -> Iterator[str]:
     if length:
         yield f"--length {length}"
-    elif question.batch > 1:
-        yield "--batch 1"
+    elif question.batch > 1 and (single := longest(replace(question, batch=1))):
+        yield f"--batch 1 --length {min(single, question.length)}"
     if question.method in ("lora", "full") and fits(replace(question, method="qlora")).fits:
         yield "--method qlora"
     if question.method == "inference" and not question.weights and fits(replace(question, quantised="nf4")).fits:

@@ -37,6 +37,8 @@ class Source:
             raise ValueError("bands must name at least one band, and none twice.")
         if self.masks and not self.images:
             raise ValueError("masks is given without images. Give both patterns, or neither.")
+        if (BAND in self.images) < bool(self.band_files) or (BAND in self.images and self.channels):
+            raise ValueError("band_files belongs to {band} in images, and channels to images without it.")
         for name, of_bands in (("channels", self.channels), ("band_files", self.band_files)):
             if of_bands and len(of_bands) != len(self.bands):
                 raise ValueError(f"There are {len(self.bands)} bands, but {name} names {len(of_bands)}.")

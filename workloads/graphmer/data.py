@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lib.errors import BadInput, check_limit
+from lib.errors import BadInput, check_limit, printable
 from lib.machine import platform
 from lib.supervised import fingerprint
 from lib.task.place import naming
@@ -97,7 +97,11 @@ class Data:
         except (OSError, ValueError):
             sources = None if self.is_graph else self.sources
             corpus = arrays.build(self.graph, sources, self.settings.chain, self.settings.split)
-            corpus.save(self._cached)
+            try:
+                corpus.save(self._cached)
+            except OSError as error:
+                what = f"The data cannot be kept in {self._cached.parent} ({error.strerror or error})"
+                raise BadInput(f"{what}. Set TRAINBOOK_CACHE to a folder that can be written.") from None
         for what, names in (("relations", corpus.relations), ("types", corpus.types)):
             if len(names) > (rows := getattr(self.settings.model, what)):
                 key = f"workload.model.{what}"
@@ -130,10 +134,13 @@ class Data:
     def _resume(self, begun: Mapping[str, Any]) -> str:
         """Takes what `stored` was when the run began; returns a sentence if the data has changed since."""
         identity = self._identity
-        if begun["about"] != {**identity, "content": begun["about"]["content"]}:
-            return ""
-        self.corpus, self.rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
-        self.stored = {name: begun[name] for name in ("corpus", "ontology", "about")}
+        try:
+            if begun["about"] != {**identity, "content": begun["about"]["content"]}:
+                return ""
+            self.corpus, self.rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
+            self.stored = {name: begun[name] for name in ("corpus", "ontology", "about")}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            return f"The data that the run kept cannot be read ({printable(error, most=200)}): it is built again."
         with contextlib.suppress(BadInput):  # of another image, which has other versions of the packages
             if self.content == begun["about"]["content"]:
                 return ""

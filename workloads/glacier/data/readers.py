@@ -75,6 +75,9 @@ class Opened:
         if len(scene.images) == 1 and first.count < max(source.chosen):
             what = f"{path} has {first.count} bands; the settings read band {max(source.chosen)}"
             raise Unusable(f"{what}. Set workload.source.bands and workload.source.channels.")
+        left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
+        if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
+            raise Unusable(f"{path} has no place on the map. Correct its transform, or remove its CRS.")
         for other, data in zip(scene.files[1:], files[1:], strict=True):
             if other != scene.mask and len(_opaque(data)) > 1:
                 raise Unusable(f"{other} has several bands, and each band is a file of its own. Export the band.")
