@@ -1,5 +1,8 @@
 """Judges answers: rules without pictures, and words alone beside the network."""
 
+import contextlib
+import itertools
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,6 +20,7 @@ _LEAST = 1e-3  # probability of an answer that the words speak against, or that 
 _WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)  # of the network, in the order in which they are tried
 _SURE = 0.995  # of one side: every validation of a run asks
 _MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with one, of which the words learn
+_MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
 _FEW = 2000  # pairs, of which words that stand in one alone are learned too
 
 
@@ -30,19 +34,22 @@ class Words:
 
         rows = [(question, answer, count) for answer, each in pairs.items() for question, count in each.items()]
         questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
-        self.answers = sorted(pairs)
+        self.answers, self._model = sorted(pairs), None
         self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
+        self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(counts)
         least = 1 if len(questions) <= _FEW else 2
         self._vectors = TfidfVectorizer(
             ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
         )
         # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
         model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
-        with working("Learning what questions alone answer"):
+        with working("Learning what questions alone answer"), contextlib.suppress(ValueError):  # one answer, no words
             self._model = model.fit(self._vectors.fit_transform(questions), answers, sample_weight=counts)
 
     def shares(self, questions: Sequence[str]) -> np.ndarray:
         """Returns (questions, answers) probabilities: least squares on -1 and 1 estimate them."""
+        if self._model is None:
+            return self._usual.repeat(len(questions), 0).astype(np.float32)
         scores = self._model.decision_function(self._vectors.transform(list(map(normal, questions))))
         scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores  # of two answers
         shares = np.clip((1 + scores) / 2, _LEAST, 1)
@@ -69,9 +76,11 @@ def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
         spelled.setdefault(normal(record.answer), []).append(record.answer)
     common = {*sorted(spelled, key=lambda answer: (-len(spelled[answer]), answer))[:_MOST_ANSWERS]}
     rows = sorted((row for row in pairs if row[1] in common), key=lambda row: (-pairs[row], row))[:_MOST_PAIRS]
+    sizes = itertools.accumulate(len(json.dumps(row)) for row in rows)
     kept: dict[str, dict[str, int]] = {}
-    for question, answer in rows:
-        kept.setdefault(commonest(spelled[answer]), {})[question] = pairs[question, answer]
+    for (question, answer), size in zip(rows, sizes, strict=True):
+        if size <= _MOST_BYTES:
+            kept.setdefault(commonest(spelled[answer]), {})[question] = pairs[question, answer]
     return kept
 
 

@@ -195,7 +195,9 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
         parts[part] = {"weights": weights[0] if weights else ""}
         if part == "image" and weights:  # mean and deviation of the colours that they take; halves where they say none
             values = _values(weights[1] / "preprocessor_config.json")
-            parts[part] |= {key: values.get(name, [0.5] * 3) for key, name in _COLOURS.items()}
+            colours = {key: values.get(name) for key, name in _COLOURS.items()}
+            are_three = all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values())
+            parts[part] |= colours if are_three else dict.fromkeys(_COLOURS, [0.5] * 3)
         if part == "decoder" and weights:  # False in T5 1.1, which transformers 5.0.0 no longer tells
             parts[part]["is_tied"] = _values(weights[1] / "config.json").get("tie_word_embeddings") is not False
         if name and not weights and torch.empty(0).is_meta:
@@ -229,7 +231,7 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     dropout = settings.decoder.dropout
     text = Words(width, heads, sizes.layers, sizes.length, dropout) if text is None else Language(text, width)
     # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
-    return Network(image, text, t5, t5.config.scale_decoder_outputs)
+    return Network(image, text, t5, getattr(t5.config, "scale_decoder_outputs", True))
 
 
 def _published(task: Task, chosen: Mapping[str, Any], model: Any, config: Any) -> Any:
@@ -255,7 +257,7 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
         if t5.config.model_type not in _T5:
             kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
             raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
-        t5.config.scale_decoder_outputs = chosen.get("is_tied", t5.config.scale_decoder_outputs)
+        t5.config.scale_decoder_outputs = chosen.get("is_tied", getattr(t5.config, "scale_decoder_outputs", True))
         _make_room(t5, EXTRA)
     elif chosen.get("planned"):  # VietAI/vit5-base
         t5 = transformers.T5ForConditionalGeneration(config(36_096, 12, 768, 12, 3072, 0.1))
@@ -266,6 +268,8 @@ def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: i
         small = config(words, layers, sizes.hidden, sizes.heads, sizes.feed_forward, sizes.dropout)
         t5 = transformers.T5ForConditionalGeneration(small)
         t5.decoder.block = t5.decoder.block[: sizes.layers]
+    if sizes.fusion_layers > (layers := len(t5.encoder.block)):
+        raise BadInput(f"workload.decoder.fusion_layers is {sizes.fusion_layers}; the published encoder has {layers}.")
     # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
     t5.encoder.block = t5.encoder.block[: sizes.fusion_layers]
     t5.config.num_layers = len(t5.decoder.block)

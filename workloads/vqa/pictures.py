@@ -96,6 +96,11 @@ def _decoded(path: str | Path, side: int) -> Any:
             raise Image.DecompressionBombError
         image.draft("RGB", (side, side))  # a JPEG is decoded at an eighth of its size where that is enough
         image = ImageOps.exif_transpose(image)
+        if image.mode[0] in "IF":  # of 12 bits in 16 only a sixteenth of the range would be used
+            grey = np.asarray(image, np.float32)
+            least, most = float(np.nanmin(grey)), float(np.nanmax(grey))
+            grey = np.nan_to_num((grey - least) * (255 / max(most - least, 1e-9)))
+            image = Image.fromarray(grey.astype(np.uint8))
         if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)

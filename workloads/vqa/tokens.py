@@ -152,12 +152,15 @@ def phobert(folder: Path) -> dict[str, Any]:
     """Returns PhoBERT's byte pairs, which transformers reads in Python alone, as this library has them.
 
     There "x@@" is a piece within a word and "x" one at its end; here that is "x" and "x</w>". Pieces that only merges
-    go through have numbers behind all others, and count as unknown.
+    go through have numbers behind all others, and count as unknown. Raises BadInput.
     """
-    lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
-    names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines)]
-    rows = (line.split() for line in (folder / "bpe.codes").read_text("utf-8").splitlines())
-    merges = [(first, second) for first, second, _ in rows]
+    try:
+        lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
+        names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines if line.strip())]
+        rows = (line.split()[:2] for line in (folder / "bpe.codes").read_text("utf-8").splitlines())
+        merges = [(first, second) for first, second in filter(None, rows)]
+    except (OSError, ValueError) as error:
+        raise BadInput(f"The tokenizer in {printable(folder)} cannot be read ({printable(error)}).") from None
     pieces: dict[str, int] = {}
     for number, name in enumerate(names):
         pieces.setdefault(name if number < 4 else name[:-2] if name.endswith("@@") else f"{name}</w>", number)

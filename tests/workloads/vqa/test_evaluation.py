@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from lib.errors import BadInput
 from lib.task import find_task, load_config
 from lib.training import checks
 from lib.training.evaluation import EvaluationLoader
+from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture, record
 from workloads.vqa import data
@@ -43,6 +45,13 @@ def test_each_rule_answers_what_was_commonest_for_what_it_sees_spelled_as_it_mos
         assert by_rules(order, [record(9)]) == {name: ["red"] for name in names}
         assert pairs_of(order) == {"red": {"what color is it": 3}, "blue": {"what color is it": 2}}
         assert Words(pairs_of(order)).guesses([record(9).question]) == ["red"]
+
+
+def test_questions_without_a_word_are_answered_by_frequencies_and_pairs_are_bounded_in_bytes():
+    asked = [record(n, question="?", answer=answer) for n, answer in enumerate(("red", "red", "red", "blue"))]
+    assert Words(pairs_of(asked)).shares(["?", "what"]).tolist() == [[0.25, 0.75]] * 2  # blue, red
+    long = pairs_of([record(n, question=f"{n} " + "a" * 2**20) for n in range(9)])
+    assert len(long["red"]) == 5
 
 
 @settings(derandomize=True, max_examples=40, deadline=None)
@@ -233,6 +242,13 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, 
 def test_a_stage_lasts_until_the_next_begins():
     three = {"C": Stage(from_steps=20, answer=3.0), "A": Stage(), "B": Stage(from_steps=10)}
     assert [stage_at(three, step)[0] for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
+
+
+def test_a_run_whose_stages_rested_encoders_loads(tmp_path, capsys):
+    shipped = (ROOT / "configs" / "vqa.yaml").read_text("utf-8")
+    (tmp_path / "vqa.yaml").write_text(re.sub(r"(format: [.0-9]+)}", r"\1, rests: [image]}", shipped), "utf-8")
+    assert [*load_config(tmp_path / "vqa.yaml").workload.stages] == re.findall(r"^    ([A-Z_]+): ", shipped, re.M)
+    assert capsys.readouterr().err.count(".rests is no longer a key") == 4
 
 
 def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path):

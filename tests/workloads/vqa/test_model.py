@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+import transformers
 from transformers import (
     BlipConfig,
     BlipModel,
@@ -22,6 +23,7 @@ from lib.training.state import saved_bytes
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import load
 from tests.workloads.vqa.files import record
+from workloads.vqa import model as network
 from workloads.vqa import tokens
 from workloads.vqa.tokens import ANSWER, FORMAT, REASONING, Tokens
 
@@ -113,6 +115,8 @@ def test_published_parts_are_taken_whole_and_a_resumed_run_needs_no_weights(tmp_
     batch = whole.collate([whole.datasets()["train"][n] for n in range(3)], torch.Generator())
     assert batch["question"][:, 0].tolist() == [0, 0, 0]  # PhoBERT's <s>
     assert torch.isfinite(sum(whole.loss(model, batch)[0].values()))
+    with pytest.raises(BadInput, match="fusion_layers is 3; the published encoder has 2"):
+        load(tmp_path, {"workload.decoder.weights": names[2], "workload.decoder.fusion_layers": 3}).model()
     for name in names:
         shutil.move(name, f"{name}-gone")
     again = load(tmp_path, {f"workload.{part}.weights": one["weights"] for part, one in chosen.items()})
@@ -147,6 +151,33 @@ def test_phoberts_pieces_are_those_of_transformers(tmp_path):
         assert ours.questions([text], 40)[0] == theirs(text)["input_ids"], text
     assert ours.pad == theirs.pad_token_id
     assert ours.first == len(theirs)
+    for broken in (b"one\n", b"\xff"):
+        (tmp_path / "bpe.codes").write_bytes(broken)
+        with pytest.raises(BadInput, match="The tokenizer in .* cannot be read"):
+            tokens.published(tmp_path, False)
+
+
+@pytest.mark.parametrize("mean", [[0.4, 0.5], [0.4, 0.5, "x"], 0.5, None])
+def test_colours_that_are_not_three_numbers_are_halves(tmp_path, mean):
+    parts = write_parts(tmp_path)
+    (tmp_path / "blip" / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": mean, "image_std": [0.2] * 3})
+    )
+    chosen = network.choose(load(tmp_path, parts).settings)["image"]
+    assert (chosen["mean"], chosen["deviation"]) == ([0.5] * 3, [0.5] * 3)
+
+
+@pytest.mark.parametrize("kind", ["MT5", "UMT5"])
+def test_decoders_whose_configuration_says_nothing_of_ties_are_taken(tmp_path, vqa, kind):
+    parts = write_parts(tmp_path)
+    sizes = {"vocab_size": 60, "d_model": 4, "d_kv": 2, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    config = getattr(transformers, f"{kind}Config")(**sizes, decoder_start_token_id=0)
+    getattr(transformers, f"{kind}ForConditionalGeneration")(config).save_pretrained(tmp_path / "vit5")
+    task = vqa({"workload.decoder.weights": parts["workload.decoder.weights"]})
+    for decoder, is_tied in (({"is_tied": False}, False), ({}, True)):
+        chosen = {"image": {"weights": ""}, "text": {"weights": ""}}
+        chosen["decoder"] = {"weights": parts["workload.decoder.weights"], **decoder}
+        assert network.build(task, task.settings, chosen, 60).is_tied == is_tied
 
 
 def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_cut():

@@ -24,6 +24,13 @@ def test_pictures_of_every_mode_become_red_green_and_blue(tmp_path, mode):
     assert abs(loaded[4, 4].astype(int) - RED).max() <= 8
 
 
+@pytest.mark.parametrize(("kind", "name"), [(np.uint16, "a.png"), (np.float32, "a.tif")])
+def test_deep_greys_use_their_whole_range(tmp_path, kind, name):
+    Image.fromarray(np.linspace(100, 4095, 64 * 64).reshape(64, 64).astype(kind)).save(tmp_path / name)
+    loaded = pictures.loader(64)(tmp_path / name)
+    assert loaded.min() < 4 and loaded.max() > 251 and 120 < loaded.mean() < 135
+
+
 def test_a_turned_photograph_is_put_upright(tmp_path):
     image = Image.new("RGB", (32, 32), RED)
     image.paste(WHITE, (0, 0, 32, 16))  # the upper half
