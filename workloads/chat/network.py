@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lib.errors import BadInput
@@ -15,6 +16,7 @@ from lib.task.quantised import Linear4, quantise
 _OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 _DIFFERENCE, _SAME = 1e-2, 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
 _IN_FP32 = 4 * 2**30  # bytes of merged weights that are compared in fp32; twice as much must fit the host
+_PIECE = 2 * 2**30  # bytes of a file of merged weights, which stand beside the model while it is written
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -80,10 +82,24 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
-    """Writes merged weights in fp16 in files of at most 2 GB, beside their configuration."""
-    from huggingface_hub import save_torch_state_dict
+    """Streams merged weights in fp16 into files of at most 2 GiB, beside their configuration."""
+    piece, files = dict[str, Tensor](), dict[str, str]()
 
-    save_torch_state_dict({name: value.half() for name, value in merged(model)}, folder, max_shard_size="2GB")
+    def write() -> None:
+        name = f"model-{len({*files.values()}) + 1:05d}.safetensors"
+        save_file(piece, folder / name, metadata={"format": "pt"})
+        files.update(dict.fromkeys(piece, name))
+        piece.clear()
+
+    for name, value in merged(model):
+        if piece and sum(each.nbytes for each in piece.values()) + 2 * value.numel() > _PIECE:
+            write()
+        piece[name] = value.half()
+    write()
+    if len({*files.values()}) > 1:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    else:
+        (folder / files[name]).rename(folder / "model.safetensors")
     config = plain(model).config.to_dict()
     config.pop("quantization_config", None)
     config["dtype"] = "float16"

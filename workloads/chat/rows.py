@@ -55,6 +55,8 @@ def turns_of(record: Mapping[str, Any]) -> Turns:
 
 
 def _plain(content: Any) -> str:
+    if isinstance(content, list) and any(isinstance(part, Mapping) and "text" in part for part in content):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
     return "" if content is None else content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 

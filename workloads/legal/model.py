@@ -100,14 +100,20 @@ def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int)
             intermediate_size=wide, hidden_dropout_prob=settings.dropout,
             max_position_embeddings=max(length, _POSITIONS * ("size" in chosen)), **chosen["options"],
         ))  # fmt: skip
-    if length > (places := getattr(encoder.config, "max_position_embeddings", None) or length):
+    places = getattr(encoder.config, "max_position_embeddings", None) or length
+    if encoder.config.model_type in ("roberta", "xlm-roberta", "camembert"):  # they count from behind the padding
+        places -= (encoder.config.pad_token_id or 0) + 1
+    if length > places:
         raise BadInput(f"workload.context.length is {length}, and the encoder has {places} positions. Write that.")
     return encoders.without_pooler(encoder)
 
 
 def _freeze(encoder: nn.Module, settings: Encoder) -> None:
-    """Keeps word vectors, or all that is below the lowest layers that are trained, as published."""
+    """Keeps word vectors, or all that is below the lowest layers that are trained, as published. Raises BadInput."""
     layers = find_blocks(encoder)
+    if settings.freeze_layers > len(layers):
+        frozen = f"workload.encoder.freeze_layers is {settings.freeze_layers}"
+        raise BadInput(f"{frozen}, and the encoder has {len(layers)} layers.")
     if settings.freeze_words:
         encoder.get_input_embeddings().weight.requires_grad_(False)
     if settings.freeze_layers:

@@ -11,6 +11,7 @@ from workloads.chat.settings import Settings
 TURNS = (("system", "be brief"), ("user", "one and one"), ("assistant", "2"))
 FORMS = [
     {"messages": [{"role": role, "content": content} for role, content in TURNS]},
+    {"messages": [{"role": role, "content": [{"type": "text", "text": content}]} for role, content in TURNS]},
     {"conversations": [{"from": name, "value": TURNS[k][1]} for k, name in enumerate(("system", "human", "gpt"))]},
     {"system": "be brief", "prompt": "one and one", "answer": "2"},
     {"system": "be brief", "prompt": "one and one", "completion": "2"},
@@ -27,6 +28,7 @@ def test_a_row_is_the_same_in_every_form(form):
 def test_an_instruction_is_followed_by_its_input_and_an_object_as_an_answer_becomes_json():
     record = {"system": "", "instruction": "add", "input": "1 and 2", "output": {"sum": 3}}
     assert rows.turns_of(record) == (("user", "add\n1 and 2"), ("assistant", '{"sum": 3}'))
+    assert rows.turns_of({"prompt": "two", "answer": [1, 2]})[1] == ("assistant", "[1, 2]")
 
 
 def test_lines_that_are_no_rows_are_refused_together_by_file_and_line_at_most_ten(tmp_path):

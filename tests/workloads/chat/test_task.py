@@ -104,6 +104,14 @@ def test_the_untouched_base_and_its_examples_are_answered_by_the_base(chat):
     assert [*full.beside(trained, loader)["untouched base"]] == [*beside["untouched base"]]
 
 
+def test_a_fully_trained_model_is_tested_without_a_base_that_is_not_mounted_any_more(chat, tmp_path, capsys):
+    base = write_base(tmp_path / "base")
+    task = chat({"workload.method": "full", "workload.base": str(base)})
+    model, loader = task.model(), Loader(task, "test")
+    shutil.rmtree(base)
+    assert task.beside(model, loader) == {} and "The test goes without the untouched base" in capsys.readouterr().out
+
+
 class Loader:
     """A part in one batch, as an evaluation has it; or its first samples, as a check has them."""
 
@@ -144,6 +152,18 @@ def test_merged_weights_that_answer_otherwise_are_refused(chat, tmp_path):
     task.export(drawn(task), tmp_path / "run")
     with pytest.raises(BadInput, match="The merged model is not the trained one: logits differ by at most"):
         network.prove(drawn(task, seed=1), tmp_path / "run" / "merged", [task.template.encode(calls(1)[0]).ids])
+
+
+def test_merged_weights_in_several_files_are_those_of_one(chat, tmp_path, monkeypatch):
+    model = drawn(chat())
+    for name, size in (("one", network._PIECE), ("many", 2_000)):
+        monkeypatch.setattr(network, "_PIECE", size)
+        (tmp_path / name).mkdir()
+        network.write_merged(model, tmp_path / name, [1])
+    first, second = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("one", "many"))
+    assert [path.name for path in (tmp_path / "one").glob("*.safetensors*")] == ["model.safetensors"]
+    assert len([*(tmp_path / "many").glob("*.safetensors")]) > 3
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 @pytest.fixture

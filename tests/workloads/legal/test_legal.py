@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from lib.errors import BadInput
 from lib.supervised import Judged
@@ -201,6 +201,18 @@ def test_what_is_frozen_is_not_trained_and_the_rest_is(tmp_path, mounted, words,
     below = {f"encoder.layer.{n}." for n in range(layers)}
     wanted = {n for n in named if any(map(n.startswith, below)) or (layers and n.startswith("embeddings."))}
     assert still == wanted | ({"embeddings.word_embeddings.weight"} if words else set())
+
+
+def test_more_frozen_layers_than_there_are_and_more_tokens_than_positions_are_refused(tmp_path, mounted):
+    with pytest.raises(BadInput, match="freeze_layers is 3, and the encoder has 2 layers"):
+        load(tmp_path, {**TINY, "workload.encoder.freeze_layers": 3}).model()
+    sizes = {**SIZES, "max_position_embeddings": 34, "pad_token_id": 1}
+    RobertaModel(RobertaConfig(**sizes)).save_pretrained(mounted)
+    with pytest.raises(BadInput, match="length is 48, and the encoder has 32 positions"):
+        load(tmp_path, TINY).model()
+    task = load(tmp_path, {**TINY, "workload.context.length": 32})
+    network, batch = task.model(), task.example_batch(1, torch.device("cpu"))
+    assert torch.isfinite(network({**batch, "tokens": batch["tokens"] + 5})).all()
 
 
 def test_layers_have_lower_rates_the_further_they_are_from_the_head(tmp_path, mounted):

@@ -65,7 +65,10 @@ class Vocabulary:
 
         texts = [sentence for document in documents for sentence in document.sentences]
         counter = CountVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, binary=True, dtype=np.int32)
-        frequency = np.asarray(counter.fit_transform(texts).sum(0)).ravel()
+        try:
+            frequency = np.asarray(counter.fit_transform(texts).sum(0)).ravel()
+        except ValueError:  # no sentence has a word
+            return cls((), np.zeros(0, np.int32), len(texts))
         terms = counter.get_feature_names_out()
         often = np.argsort(-frequency, kind="stable")[:most]  # of equal ones the first of the alphabet
         kept = np.sort(often[frequency[often] >= min(2, len(texts))])
@@ -81,6 +84,8 @@ class Vocabulary:
     def own(self, documents: Sequence[Document]) -> sparse.csr_matrix:
         """Returns (sentences, terms) TF-IDF: log of counts, inverse frequency as in scikit-learn, rows of length 1."""
         texts = [sentence for document in documents for sentence in document.sentences]
+        if not self.terms:
+            return sparse.csr_matrix((len(texts), 0), dtype=np.float32)
         counts = self._counter.transform(texts).tocsr()
         counts.data = np.log(counts.data) + 1
         inverse = (np.log((1 + self.sentences) / (1 + self.frequency)) + 1).astype(np.float32)

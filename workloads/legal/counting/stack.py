@@ -27,32 +27,33 @@ _UNSEEN = 1.0  # examples that a class without any counts as
 _STEPS, _PENALTY, _LEAST = 60, 1.0, 1e-9
 
 
-def by_steps(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (steps, documents) whether a document, the longest first, has a step; and the sentences of these."""
-    order, step = np.argsort(-np.asarray(lengths), kind="stable"), np.arange(max(lengths))[:, None]
-    there = step < np.asarray(lengths)[order]
-    return there, ((np.cumsum(lengths) - lengths)[order] + step)[there]
+def by_steps(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns how many documents, the longest first, have each step; the sentences of these, step by step; and of all
+    but the first steps' the places there of the sentences before."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    step, place = np.nonzero(np.arange(max(lengths))[:, None] < np.asarray(lengths)[order])
+    counts, rows = np.bincount(step), (np.cumsum(lengths) - lengths)[order][place] + step
+    return counts, rows, np.arange(counts[:1].sum(), len(rows)) - np.repeat(counts[:-1], counts[1:])
 
 
 def forward_backward(
-    emission: np.ndarray, transition: np.ndarray, there: np.ndarray
+    emission: np.ndarray, transition: np.ndarray, counts: np.ndarray, before: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """(sentences by steps, classes), (classes, classes) -> log partition, marginals, expected numbers of each step."""
     most, step = emission.max(1, keepdims=True), np.exp(transition)
-    local = np.zeros((*there.shape, len(transition)))
-    local[there] = np.exp(emission - most)
-    alpha, beta, scale = local.copy(), np.ones_like(local), np.ones((*there.shape, 1))
-    for t, here in enumerate(there):
-        alpha[t, here] *= alpha[t - 1, here] @ step if t else 1
-        scale[t, here] = alpha[t, here].sum(1, keepdims=True)
-        alpha[t, here] /= scale[t, here]
-    ahead = np.zeros_like(local)  # what a sentence says to the one before it
-    for t in range(len(there) - 1, 0, -1):
-        ahead[t] = local[t] * beta[t] / scale[t]
-        beta[t - 1, there[t]] = ahead[t, there[t]] @ step.T
-    marginal, goes_on = (alpha * beta)[there], there[1:]
-    expected = (alpha[:-1][goes_on].T @ ahead[1:][goes_on]) * step
-    return float(np.log(scale[there][:, 0]).sum() + most.sum()), marginal / marginal.sum(1, keepdims=True), expected
+    local = np.exp(emission - most)
+    alpha, beta, ahead = local.copy(), np.ones_like(local), np.zeros_like(local)
+    scale, steps = np.ones((len(local), 1)), [*map(slice, np.cumsum(counts) - counts, np.cumsum(counts))]
+    for t, here in enumerate(steps):
+        alpha[here] *= alpha[steps[t - 1]][: counts[t]] @ step if t else 1
+        scale[here] = alpha[here].sum(1, keepdims=True)
+        alpha[here] /= scale[here]
+    for t in range(len(steps) - 1, 0, -1):  # `ahead`: what a sentence says to the one before it
+        ahead[steps[t]] = local[steps[t]] * beta[steps[t]] / scale[steps[t]]
+        beta[steps[t - 1]][: counts[t]] = ahead[steps[t]] @ step.T
+    marginal = alpha * beta
+    expected = (alpha[before].T @ ahead[len(ahead) - len(before) :]) * step
+    return float(np.log(scale).sum() + most.sum()), marginal / marginal.sum(1, keepdims=True), expected
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ class Chain:
 
     def log_marginals(self, scores: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
         """(sentences, classes) -> logarithms of the probability of each role, given the whole document."""
-        there, rows = by_steps(lengths)
+        counts, rows, before = by_steps(lengths)
         emission = _with_one(scores) @ self.scale
         marginals = np.empty_like(emission)
-        marginals[rows] = forward_backward(emission[rows], self.transition, there)[1]
+        marginals[rows] = forward_backward(emission[rows], self.transition, counts, before)[1]
         return np.log(marginals + _LEAST)
 
     @classmethod
@@ -79,17 +80,15 @@ class Chain:
         """Fits to (sentences, classes) scores of documents that were not in the fit of these scores."""
         from scipy.optimize import minimize
 
-        (there, rows), classes = by_steps(lengths), scores.shape[1]
+        (counts, rows, before), classes = by_steps(lengths), scores.shape[1]
         inputs, wanted = _with_one(scores)[rows], np.eye(classes)[truth[rows]]
-        chosen = np.zeros((*there.shape, classes))
-        chosen[there] = wanted
-        followed = chosen[:-1][there[1:]].T @ chosen[1:][there[1:]]
+        followed = wanted[before].T @ wanted[len(wanted) - len(before) :]
         cut = inputs.shape[1] * classes
 
         def loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
             scale, transition = numbers[:cut].reshape(-1, classes), numbers[cut:].reshape(classes, classes)
             emission = inputs @ scale
-            partition, marginal, expected = forward_backward(emission, transition, there)
+            partition, marginal, expected = forward_backward(emission, transition, counts, before)
             value = partition - (emission * wanted).sum() - (followed * transition).sum()
             slope = np.concatenate([(inputs.T @ (marginal - wanted)).ravel(), (expected - followed).ravel()])
             return value + _PENALTY / 2 * numbers @ numbers, slope + _PENALTY * numbers

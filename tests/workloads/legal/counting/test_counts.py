@@ -98,8 +98,8 @@ def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_o
     draw = np.random.default_rng(0)
     lengths = [3, 1, 5, 3]
     emission, transition = draw.normal(size=(sum(lengths), 3)) * 2, draw.normal(size=(3, 3))
-    there, rows = by_steps(lengths)
-    partition, marginal, steps = forward_backward(emission[rows], transition, there)
+    counts, rows, before = by_steps(lengths)
+    partition, marginal, steps = forward_backward(emission[rows], transition, counts, before)
     wanted = [by_hand(part, transition) for part in np.split(emission, np.cumsum(lengths)[:-1])]
     assert partition == pytest.approx(sum(one[0] for one in wanted))
     assert marginal == pytest.approx(np.concatenate([one[1] for one in wanted])[rows])
@@ -122,3 +122,5 @@ def test_the_words_of_a_sentence_are_scikit_learns_tf_idf():
     assert list(vocabulary.terms) == reference.get_feature_names_out().tolist()
     assert vocabulary.own(documents).toarray() == pytest.approx(wanted, abs=1e-6)
     assert Vocabulary.of([of("b a", "b a", "b c d", "b c d", "c d")], 2).terms == ("b", "c"), "b 4; c, c d and d 3"
+    empty = Vocabulary.of([of("...", "---")], 10)
+    assert empty.terms == () and empty.in_context([of("...")], empty.own([of("...")])).shape == (1, features.POSITIONS)
