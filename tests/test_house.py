@@ -8,14 +8,14 @@ from tests.conftest import ROOT
 
 # Lines of each house and room, every line of every *.py: a number here grows by decision alone
 BUDGETS = {
-    "lib": 15_500,
-    "lib/checkpoint": 920, "lib/command.py": 120, "lib/config": 810, "lib/dependencies.py": 80, "lib/doctor": 360,
-    "lib/errors.py": 80, "lib/launch": 1_675, "lib/machine": 900, "lib/notebook": 650, "lib/planner": 1_920,
-    "lib/ranks": 325, "lib/report": 1_300, "lib/scores.py": 70, "lib/supervised": 2_355, "lib/task": 935,
+    "lib": 15_530,
+    "lib/checkpoint": 920, "lib/command.py": 120, "lib/config": 815, "lib/dependencies.py": 80, "lib/doctor": 360,
+    "lib/errors.py": 80, "lib/launch": 1_680, "lib/machine": 925, "lib/notebook": 650, "lib/planner": 1_925,
+    "lib/ranks": 325, "lib/report": 1_305, "lib/scores.py": 70, "lib/supervised": 2_355, "lib/task": 935,
     "lib/text.py": 110, "lib/training": 2_810, "lib/untrusted.py": 115,
-    "workloads": 11_205,
-    "workloads/codegraph": 1_440, "workloads/glacier": 3_030, "workloads/graphmer": 2_830, "workloads/legal": 1_465,
-    "workloads/vqa": 1_480, "workloads/chat": 970,
+    "workloads": 11_275,
+    "workloads/codegraph": 1_440, "workloads/glacier": 3_035, "workloads/graphmer": 2_840, "workloads/legal": 1_475,
+    "workloads/vqa": 1_500, "workloads/chat": 995,
     "trainbook": 2_600,
     "trainbook/commands.py": 165, "trainbook/fits": 270, "trainbook/kaggle": 1_350, "trainbook/new": 405,
     "trainbook/notebooks": 380,
