@@ -67,7 +67,7 @@ def imported(code: str | bytes, in_functions: bool) -> list[str]:
         elif isinstance(node, ast.List) and (words := [getattr(item, "value", None) for item in node.elts]):
             names += [f"{word}.__main__" for option, word in pairwise(words) if option == "-m"]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "runpy.run_module":  # a rank becomes lib so
-            names += [f"{each.value}.__main__" for each in node.args if isinstance(each, ast.Constant)]
+            names += [f"{each.value!s}.__main__" for each in node.args if isinstance(each, ast.Constant)]
     return [name for name in names if name.split(".")[0] in ("lib", "workloads")]
 
 
