@@ -138,7 +138,7 @@ notebook.show(str(planner.predict(Classifier, step, card=CARD or "t4", precision
 #
 # | what you see | what to do |
 # |---|---|
-# | the controls do nothing, or are missing | The notebook has no kernel: run all. Until then you see the last run's answer. |
+# | the controls do nothing, or are missing | The notebook has no kernel: run all. |
 # | "There is no card ..." | Take a name from the table, or write memory and capability: `8 GiB, capability 8.6`. |
 # | "No micro-batch of ... fits" | Take one of the cards that the message names, or make the sample or the model smaller. |
 # | "cannot be dealt into ... equal parts" | Take an effective batch that is a multiple of the number of cards. |

@@ -157,17 +157,15 @@ class Comparing(Task):
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         is_test = getattr(getattr(loader, "dataset", None), "name", "") == "test"
-        scores, rows = self.scored(model, loader, is_test)
+        scores, rows = self.scored(model, loader)
         if is_test:
             self._tested, self._beside = rows, dict(self.beside(model, loader))
         return scores
 
-    def scored(
-        self, model: nn.Module, loader: Iterable[Batch], watched: bool = False
-    ) -> tuple[dict[str, float], Mapping[str, Judged]]:
-        """Returns what `evaluate` does, and the answers of each method of `combined`; `watch` sees texts if watched."""
+    def scored(self, model: nn.Module, loader: Iterable[Batch]) -> tuple[dict[str, float], Mapping[str, Judged]]:
+        """Returns what `evaluate` does, and the answers of each method of `combined`."""
         if self.kind == "text":
-            scores, judged = text.evaluate(self, model, loader, watched)
+            scores, judged = text.evaluate(self, model, loader)
             return {**scores, **self.columns(judged)}, {"network": judged}
         self._passed = None, None, None
         try:

@@ -151,9 +151,6 @@ class Supervised(Comparing):
         """Returns how many beams write the texts of a part; those of new samples as many as for "test"."""
         return 1
 
-    def watch(self, model: nn.Module, batch: Batch, samples: Sequence[Any], written: Sequence[str]) -> None:
-        """Takes each batch of a test with its samples and texts, to draw some."""
-
     @property
     def settings(self) -> Any:
         return self.config.workload  # with epochs as steps, once these are known

@@ -121,9 +121,7 @@ def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callab
 
 
 @torch.no_grad()
-def evaluate(
-    task: Any, model: nn.Module, loader: Any, watched: bool = False
-) -> tuple[dict[str, float], scoring.Judged]:
+def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], scoring.Judged]:
     """Returns the mean loss of a token of the right texts with the task's metrics, and right and written texts."""
     dataset, written = loader.dataset, list[str]()
     total, tokens = 0.0, 0
@@ -132,10 +130,7 @@ def evaluate(
         each = task.summed_loss(outputs, labels) if isinstance(outputs, tuple) else losses(outputs, labels)
         total += float(each if each.dim() == 0 else each[labels != IGNORED].sum())
         tokens += int((labels != IGNORED).sum())
-        texts = in_parts(task, model, batch, task.beams(dataset.name), task.write)
-        if watched:
-            task.watch(model, batch, dataset.samples[len(written) :][: len(texts)], texts)
-        written += texts
+        written += in_parts(task, model, batch, task.beams(dataset.name), task.write)
     right = targets(dataset)[: len(written)]  # a check looks at the first ones alone
     judged = scoring.Judged(right, np.array(written, object), sample=np.arange(len(written)))
     return {"loss": total / max(tokens, 1), **scoring.scores(task.metrics, judged)}, judged

@@ -157,10 +157,6 @@ class Order:
         size = len(epochs(0)) if epochs else len(dataset)
         return cls(size, config.seed, batch, config.training.slots, weights_of(dataset), epochs)
 
-    @property
-    def slot_size(self) -> int:
-        return self.effective_batch // self.slots
-
     def epoch(self, step: int) -> float:
         """Returns how often the samples have been seen before a step, to a ten-thousandth."""
         return round(step * self.effective_batch / self.samples, 4)

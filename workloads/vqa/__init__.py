@@ -217,11 +217,9 @@ class Vqa(Supervised):
         weight, written = float(model.weight), self.write(model, batch, beams)
         return [{each.answer: math.exp(each.score(weight)) for each in answer.candidates} for answer in written]
 
-    def scored(
-        self, model: nn.Module, loader: Any, watched: bool = False
-    ) -> tuple[dict[str, float], dict[str, Judged]]:
+    def scored(self, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, Judged]]:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
-        scores, rows = super().scored(model, loader, watched)
+        scores, rows = super().scored(model, loader)
         network = rows["network"]
         if loader.dataset.name == "validation":
             shown = [record.picture for record in loader.dataset.samples[: len(network.true)]]
