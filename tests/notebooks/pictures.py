@@ -32,7 +32,6 @@ WIDTHS = (1400, 700)
 PAGES = (("lab", "light"), ("lab", "dark"), ("classic", "light"))  # nbconvert's templates with their themes
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 FRONT = {  # notebook: what the output in a document has in it, the picture's file, the window's width
-    "07_your_model": ("svg[aria-label^=loss]", "cell.png", 1150),
     "00_memory": (".widget-slider", "panel.png", 1400),
 }
 HIGHEST = 16_000  # pixels of a page that Chromium draws at once
