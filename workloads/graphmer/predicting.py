@@ -60,8 +60,6 @@ class Standing:
         of_class = (corpus.package == corpus.word_index("builtins")) & (np.diff(corpus.part_offsets) > 2)
         of_class |= (corpus.owner >= 0) & is_class[corpus.owner]
         self.in_module = np.isin(kind, ("Function", "Class")) | ((kind == "API") & ~(self.is_builtin | of_class))
-        # A number for each word, the same for words that differ in case and underscores alone
-        self.plain = pd.factorize(np.array([w.replace("_", "").lower() or w for w in corpus.word_list], object))[0]
         # The pairs of a file and an entity that it imports, ascending, as numbers
         triples = np.flatnonzero(np.array(corpus.relations)[corpus.relation] == "imports")
         file = corpus.window_file[corpus.window_of[triples]].astype(np.int64)
@@ -87,24 +85,16 @@ class Standing:
             is_inner |= (outer == parent) & (parent >= 0)  # the head is what the entity stands in, or is within it
             imported |= (at >= 0) & np.isin(code + at, self.imports)  # the entity, or what it stands in
             outer, at = (np.where(e >= 0, corpus.parent[np.maximum(e, 0)], -1) for e in (outer, at))
-        # The owner's name in another spelling before the name
-        (row, place), words = np.nonzero(dotted), len(corpus.word_list)
-        spelled = np.isin(question * words + self.plain[owner], row * words + self.plain[rows.owner[row, place]])
         features = {
-            "counts of an object's": answers["counts"] * of_object[question],
             "dotted function": is_dotted[question] & self.in_module[entity] & ~owner_before,
-            "owner before": owner_before, "owner alike": spelled & (owner >= 0),
-            "own class": after_self[question] & is_own, "imported": imported, "same file": in_file,
-            "in the tree": corpus.entity_file[entity] >= 0,
-            "out of sight": is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
+            "owner before": owner_before, "own class": after_self[question] & is_own, "imported": imported,
+            "same file": in_file, "out of sight": is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
         }  # fmt: skip
-        many = np.log1p(np.bincount(question, minlength=len(window)))
-        of_none = {"none": 1.0, "none of an object's": of_object, "none after self": after_self}
-        of_none |= {"none of a bare name": is_bare, "many answers": many}
         is_out = is_bare[question] & ((is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner))
         is_super = dotted & (rows.is_super == 1)
         is_out |= (is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1))[question] & is_method & is_own
-        none = pd.DataFrame({"question": np.arange(len(window)), "entity": -1, "of_object": of_object, **of_none})
+        none = pd.DataFrame({"question": np.arange(len(window)), "entity": -1, "of_object": of_object, "none": 1.0})
+        none["none of an object's"] = of_object
         whole = pd.concat([none, answers.assign(of_object=of_object[question], **features)[~is_out]])
         return whole.astype(dict.fromkeys(OF_REFERENCES, float)).fillna(dict.fromkeys(OF_REFERENCES, 0.0))
 
@@ -151,8 +141,8 @@ class Calibration:
     def ask(self, triples: Array, answering: Answering) -> Iterator[pd.DataFrame]:
         """Yields the choices of references, in batches: of triples whose tails are hidden, if they are known.
 
-        Beside the columns of `choices` they have entity (-1: none is right), relation, and of_object for an attribute of
-        something that the text does not name. A question is a number of the triples.
+        Beside the columns of `choices` they have entity (-1: none is right), relation, and of_object, whether it is an
+        attribute of something that the text does not name. A question is a number of the triples.
         """
         corpus, nothing = self.corpus, np.zeros(0, np.int64)
         for chosen in self.batches(triples):
@@ -187,7 +177,7 @@ class Calibration:
         counts, trusting, whole = (encoded(*gates)[at] for gates in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0)))
         return pd.DataFrame({
             "question": question, "entity": entity, "relation": relation, "counts": counts,
-            "trust": trusting - counts, "likeness": whole - trusting, "a class": relation in self.together[1:],
+            "trust": trusting - counts, "likeness": whole - trusting,
         })  # fmt: skip
 
     def fit(self, model: nn.Module) -> None:
