@@ -1,94 +1,51 @@
-"""Questions with competing answers, and the weights that make probabilities of the answers' features."""
+"""Questions with competing answers as a table, and the weights that make probabilities of the answers' features.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A row is an answer of a question: `question` (its rows stand together), `right`, and the features OF_REFERENCES.
+"""
 
 import numpy as np
+import pandas as pd
 
-from workloads.graphmer.settings import Array
+from workloads.graphmer.settings import OF_REFERENCES, Array
 
 SURE = 0.9
 _SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
 _STEPS = 60  # of Newton's method at most
 
 
-@dataclass(frozen=True)
-class Choices:
-    """Q questions with N answers in all, of which the first of each question is that none is right.
-
-    `question` (N) is ascending, `features` (N, F), `entity` (N, -1: none) and `relation` (N) are those of answers.
-    `gold` (Q) is the place of the right answer among the N, `reference` (Q) the number of what is asked, and
-    `of_object` (Q) says which are attributes of something that the text does not name.
-    """
-
-    question: Array
-    features: Array
-    entity: Array
-    relation: Array
-    gold: Array
-    reference: Array
-    of_object: Array
-
-    def __len__(self) -> int:
-        return len(self.gold)
-
-    @property
-    def begin(self) -> Array:
-        """(Q) where the answers of each question begin."""
-        return np.searchsorted(self.question, np.arange(len(self)))
-
-    def __getitem__(self, chosen: Array) -> "Choices":
-        """Returns the questions for which `chosen` (Q) is True."""
-        answers = chosen[self.question]
-        of_answers = (value[answers] for value in (self.features, self.entity, self.relation))
-        question, gold = (np.cumsum(chosen) - 1)[self.question[answers]], (np.cumsum(answers) - 1)[self.gold[chosen]]
-        return Choices(question, *of_answers, gold, self.reference[chosen], self.of_object[chosen])
-
-    @classmethod
-    def joined(cls, parts: Sequence["Choices"]) -> "Choices":
-        answers = np.cumsum([0, *(len(part.question) for part in parts)])
-        questions = np.cumsum([0, *(len(part) for part in parts)])
-        together = {name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])}
-        together["question"] += np.repeat(questions[:-1], np.diff(answers))
-        together["gold"] += np.repeat(answers[:-1], np.diff(questions))
-        return cls(**together)
-
-    def probabilities(self, weights: Array) -> Array:
-        """(F) weights -> (N) the probability of each answer."""
-        scores, begin = self.features @ weights, self.begin
-        part = np.exp(scores - np.maximum.reduceat(scores, begin)[self.question])
-        return part / np.add.reduceat(part, begin)[self.question]
-
-    def loss(self, weights: Array) -> float:
-        """Returns the mean of minus log of the probability of what is right."""
-        return float(-np.log(np.maximum(self.probabilities(weights)[self.gold], 1e-12)).mean()) if len(self) else 0.0
-
-    def best(self, scores: Array) -> Array:
-        """(N) scores of answers -> (Q) the place of the best answer of each question."""
-        return np.lexsort((-scores, self.question))[self.begin]
-
-    def judged(self, weights: Array) -> tuple[float, float]:
-        """Returns the share of right answers: of all, and of those given SURE or more, NaN where none is."""
-        probabilities = self.probabilities(weights)
-        place = self.best(probabilities)
-        right, sure = place == self.gold, probabilities[place] >= SURE
-        return float(right.mean()), float(right[sure].mean()) if sure.any() else float("nan")
+def probabilities(choices: pd.DataFrame, weights: Array) -> pd.Series:
+    """Returns the probability of each answer by weights (F): a softmax over those of its question."""
+    scores = pd.Series(choices[OF_REFERENCES].to_numpy() @ weights, choices.index)
+    part = np.exp(scores - scores.groupby(choices["question"]).transform("max"))
+    return part / part.groupby(choices["question"]).transform("sum")
 
 
-def fit(choices: Choices, start: Array, free: Array) -> Array:
-    """Returns (F) weights of most likelihood near `start`, of which those not `free` stay, by Newton's method."""
-    weights = start.astype(float)
-    if not len(choices) or not free.any():
-        return weights
-    features, begin, prior = choices.features[:, free], choices.begin, _SHRINKAGE * np.eye(int(free.sum()))
+def best(choices: pd.DataFrame, values: pd.Series) -> pd.Index:
+    """Returns the rows of the answers with the most of a value, one for each question."""
+    return pd.Index(values.groupby(choices["question"]).idxmax())
+
+
+def judged(choices: pd.DataFrame, weights: Array) -> tuple[float, float]:
+    """Returns the share of right answers: of all, and of those given SURE or more, NaN where none is."""
+    chance = probabilities(choices, weights)
+    rows = best(choices, chance)
+    right = choices.loc[rows, "right"]
+    return float(right.mean()), float(right[chance[rows] >= SURE].mean())
+
+
+def fit(choices: pd.DataFrame, start: Array) -> Array:
+    """Returns (F) weights of most likelihood near `start`, by Newton's method."""
+    weights, features = start.astype(float), choices[OF_REFERENCES].to_numpy()
+    number, right = pd.factorize(choices["question"])[0], choices["right"].to_numpy()
+    begin, prior = np.flatnonzero(np.diff(number, prepend=-1)), _SHRINKAGE * np.eye(len(start))
     for _ in range(_STEPS):
-        shares = choices.probabilities(weights)[:, None]
+        shares = probabilities(choices, weights).to_numpy()[:, None]
         mean = np.add.reduceat(shares * features, begin)
-        gradient = (mean - features[choices.gold]).sum(0) + prior @ (weights - start)[free]
-        spread = features - mean[choices.question]
+        gradient = mean.sum(0) - features[right].sum(0) + prior @ (weights - start)
+        spread = features - mean[number]
         step = np.linalg.solve(prior + (spread * shares).T @ spread, gradient)
         step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
-        weights[free] -= step
+        weights -= step
         if np.abs(step).max() < 1e-6:
             break
     return weights

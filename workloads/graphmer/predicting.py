@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -19,10 +20,10 @@ from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.records import Graph
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.batches import EntityTable
-from workloads.graphmer.choices import SURE, Choices, fit
+from workloads.graphmer.choices import SURE, best, fit, judged, probabilities
 from workloads.graphmer.corpus import Corpus, extended
 from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Questions
-from workloads.graphmer.counts.ragged import Groups, find
+from workloads.graphmer.counts.ragged import Groups
 from workloads.graphmer.counts.rows import Layout, Rows
 from workloads.graphmer.data import Data
 from workloads.graphmer.evaluation import Answering
@@ -33,7 +34,6 @@ _TOGETHER = ("calls", "instantiates")  # an unresolved call does not know whethe
 _AT_ONCE = 64  # questions that are read together
 _FAR = 6  # levels of what stands in what that are looked through
 _MOST = 4000  # questions: as many as say something, and no more time
-_OF_ENCODER = ("trust", "likeness")
 TABLE = "predictions.csv"
 COLUMNS = ("head", "relation", "tail", "probability", "asked", "file", "line")
 _LIKELY = 0.5
@@ -42,11 +42,11 @@ Table = dict[tuple[str, str, str], dict[str, Any]]  # its rows by the key of wha
 
 
 class Standing:
-    """Describes Q references with N answers by their text: bare, after `self.`, after an owner's name, or an object's.
+    """Describes answers by the text of their references: bare, after `self.`, after an owner's name, or an object's.
 
-    The features are those of settings.OF_REFERENCES from "dotted function" on. A reference is of an object if that
-    belongs to no answer. Invisible are answers that a bare name cannot mean (a method, or what another function defines
-    within itself), and those of the own class after `super().`, unless `self.` has them too.
+    A reference is of an object if that belongs to no answer. Answers that a bare name cannot mean are out (a method, or
+    what another function defines within itself), and those of the own class after `super().`, unless `self.` has them
+    too.
     """
 
     def __init__(self, corpus: Corpus):
@@ -60,19 +60,18 @@ class Standing:
         of_class = (corpus.package == corpus.word_index("builtins")) & (np.diff(corpus.part_offsets) > 2)
         of_class |= (corpus.owner >= 0) & is_class[corpus.owner]
         self.in_module = np.isin(kind, ("Function", "Class")) | ((kind == "API") & ~(self.is_builtin | of_class))
-        # A number for each word, the same for words that differ in case and underscores alone
-        plain: dict[str, int] = {}
-        self.plain = np.array([plain.setdefault(w.replace("_", "").lower() or w, len(plain)) for w in corpus.word_list])
         # The pairs of a file and an entity that it imports, ascending, as numbers
         triples = np.flatnonzero(np.array(corpus.relations)[corpus.relation] == "imports")
         file = corpus.window_file[corpus.window_of[triples]].astype(np.int64)
         self.imports = np.unique(file * len(corpus.entity_type) + corpus.tail[triples])
 
-    def of(
-        self, window: Array, name: Array, question: Array, entity: Array, rows: Rows
-    ) -> tuple[Array, Array, Array, Array]:
-        """Returns the features of answers (N, 8) and of none (Q, 5), (Q) what is of an object, (N) what is visible."""
+    def described(self, answers: pd.DataFrame, window: Array, name: Array, rows: Rows) -> pd.DataFrame:
+        """Returns the answers that are not out, with features, and for each of Q references that none is right.
+
+        `question` is a number below Q; window, name and rows are those of the references.
+        """
         corpus, is_place = self.corpus, rows.word == name[:, None]
+        question, entity = answers["question"].to_numpy(), answers["entity"].to_numpy()
         dotted, after_self = is_place & (rows.owner >= 0), (is_place & (rows.is_self == 1)).any(1)
         is_dotted, is_bare = dotted.any(1), is_place.any(1) & ~dotted.any(1)
         owner, parent, is_method = corpus.owner[entity], corpus.parent[entity], self.is_method[entity]
@@ -84,23 +83,20 @@ class Standing:
         outer, at, code = head[question], entity, file.astype(np.int64) * len(corpus.entity_type)
         for _ in range(_FAR):
             is_inner |= (outer == parent) & (parent >= 0)  # the head is what the entity stands in, or is within it
-            imported |= (at >= 0) & (find(self.imports, code + at) >= 0)  # the entity, or what it stands in
+            imported |= (at >= 0) & np.isin(code + at, self.imports)  # the entity, or what it stands in
             outer, at = (np.where(e >= 0, corpus.parent[np.maximum(e, 0)], -1) for e in (outer, at))
-        # The owner's name in another spelling before the name
-        (row, place), words = np.nonzero(dotted), len(corpus.word_list)
-        spelled = np.unique(row * words + self.plain[rows.owner[row, place]])
-        answer = [
-            is_dotted[question] & self.in_module[entity] & ~owner_before, owner_before,
-            (find(spelled, question * words + self.plain[owner]) >= 0) & (owner >= 0), after_self[question] & is_own,
-            imported, in_file, corpus.entity_file[entity] >= 0,
-            is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
-        ]  # fmt: skip
-        many = np.log1p(np.bincount(question, minlength=len(window)))
-        none = [np.ones(len(window)), of_object, after_self, is_bare, many]
-        hidden = is_bare[question] & ((is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner))
+        features = {
+            "dotted function": is_dotted[question] & self.in_module[entity] & ~owner_before,
+            "owner before": owner_before, "own class": after_self[question] & is_own, "imported": imported,
+            "same file": in_file, "out of sight": is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
+        }  # fmt: skip
+        is_out = is_bare[question] & ((is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner))
         is_super = dotted & (rows.is_super == 1)
-        hidden |= (is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1))[question] & is_method & is_own
-        return np.stack(answer, 1).astype(float), np.stack(none, 1).astype(float), of_object, ~hidden
+        is_out |= (is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1))[question] & is_method & is_own
+        none = pd.DataFrame({"question": np.arange(len(window)), "entity": -1, "of_object": of_object, "none": 1.0})
+        none["none of an object's"] = of_object
+        whole = pd.concat([none, answers.assign(of_object=of_object[question], **features)[~is_out]])
+        return whole.astype(dict.fromkeys(OF_REFERENCES, float)).fillna(dict.fromkeys(OF_REFERENCES, 0.0))
 
 
 def weights_of(model: nn.Module) -> Array:
@@ -118,8 +114,9 @@ class Calibration:
     def __init__(self, data: Data):
         self.data, self.corpus = data, data.corpus
         corpus = data.corpus
-        self.unresolved_kind = corpus.types.index(UNRESOLVED) if UNRESOLVED in corpus.types else -1
-        self.possible = np.flatnonzero(corpus.entity_type != self.unresolved_kind)
+        is_unresolved = np.array(corpus.types) == UNRESOLVED
+        self.is_unresolved = is_unresolved[corpus.entity_type[corpus.tail]]  # (T)
+        self.possible = np.flatnonzero(~is_unresolved[corpus.entity_type])
         self.by_name = Groups(corpus.name[self.possible])
         mentions = np.bincount(corpus.tail, minlength=len(corpus.entity_type))
         is_builtin = corpus.package == corpus.word_index("builtins")
@@ -127,15 +124,12 @@ class Calibration:
         self.together = [corpus.relations.index(name) for name in _TOGETHER if name in corpus.relations]
         self.standing = Standing(corpus)
         # The relations that an unresolved reference has, and those that it may turn out to be of
-        relations = np.flatnonzero(data.allowed[:, self.unresolved_kind]) if self.unresolved_kind >= 0 else []
+        relations = np.flatnonzero(data.allowed[:, is_unresolved].any(1))
         self.relations = np.union1d(relations, self.together if np.isin(self.together, relations).any() else [])
-
-    def is_unresolved(self, triples: Array) -> Array:
-        return self.corpus.entity_type[self.corpus.tail[triples]] == self.unresolved_kind
 
     def known(self, triples: Array) -> Array:
         """Returns those of the triples that are resolved references, to be hidden."""
-        return triples[np.isin(self.corpus.relation[triples], self.relations) & ~self.is_unresolved(triples)]
+        return triples[np.isin(self.corpus.relation[triples], self.relations) & ~self.is_unresolved[triples]]
 
     def batches(self, triples: Array) -> list[Array]:
         """Returns which references are asked together: those of one relation and of names that are near."""
@@ -144,82 +138,63 @@ class Calibration:
         alike = np.split(order, np.flatnonzero(np.diff(relation[order])) + 1)
         return [part[first : first + _AT_ONCE] for part in alike for first in range(0, len(part), _AT_ONCE)]
 
-    def ask(self, triples: Array, answering: Answering) -> Iterator[Choices]:
-        """Yields the choices of references, in batches: of triples whose tails are hidden, if they are known."""
+    def ask(self, triples: Array, answering: Answering) -> Iterator[pd.DataFrame]:
+        """Yields the choices of references, in batches: of triples whose tails are hidden, if they are known.
+
+        Beside the columns of `choices` they have entity (-1: none is right), relation, and of_object, whether it is an
+        attribute of something that the text does not name. A question is a number of the triples.
+        """
         corpus, nothing = self.corpus, np.zeros(0, np.int64)
         for chosen in self.batches(triples):
-            part, every = triples[chosen], np.arange(len(chosen))
+            part = triples[chosen]
             window, tail, asked = corpus.window_of[part], corpus.tail[part], int(corpus.relation[part[0]])
-            relations = self.together if asked in self.together else [asked]
             number, place = self.by_name.places(corpus.name[tail])
-            parts = [self._scored(part, relation, number, self.possible[place], answering) for relation in relations]
-            question, entity, relation, features = (np.concatenate(values) for values in zip(*parts, strict=True))
+            relations = self.together if asked in self.together else [asked]
+            scored = [self._scored(part, relation, number, self.possible[place], answering) for relation in relations]
             rows = self.data.layout.rows(window, np.ones(len(part), bool), nothing, nothing)
-            stands, none, of_object, seen = self.standing.of(window, corpus.name[tail], question, entity, rows)
-            features[:, 1] = features[:, 0] * of_object[question]
-            size = features.shape[1] + stands.shape[1]
-            table = np.zeros((len(part) + int(seen.sum()), len(OF_REFERENCES)))  # first that none is right
-            table[: len(part), size:] = none
-            table[len(part) :, :size] = np.concatenate([features, stands], 1)[seen]
-            question, entity = np.concatenate([every, question[seen]]), np.concatenate([every * 0 - 1, entity[seen]])
-            relation = np.concatenate([np.full(len(part), asked), relation[seen]])
-            order = np.lexsort((relation, entity, question))
-            question, entity, relation = question[order], entity[order], relation[order]
-            gold = np.searchsorted(question, every)
-            right = np.flatnonzero((entity == tail[question]) & (relation == asked))
-            gold[question[right]] = right
-            yield Choices(question, table[order], entity, relation, gold, chosen, of_object)
+            choices = self.standing.described(pd.concat(scored), window, corpus.name[tail], rows)
+            choices["relation"] = choices["relation"].fillna(asked).astype(int)
+            choices = choices.sort_values(["question", "entity", "relation"], kind="stable", ignore_index=True)
+            question, is_none = choices["question"].to_numpy(), choices["entity"] == -1
+            right = (choices["entity"] == tail[question]) & (choices["relation"] == asked)
+            choices["right"] = right | (is_none & ~right.groupby(question).transform("any"))
+            yield choices.assign(question=chosen[question])
 
     def _scored(
         self, triples: Array, relation: int, question: Array, entity: Array, answering: Answering
-    ) -> tuple[Array, Array, Array, Array]:
-        """Returns the answers that are possible as tails of a relation: question, entity, relation, five features."""
+    ) -> pd.DataFrame:
+        """Returns the answers that are possible as tails of a relation, with the scores of counts and model."""
         window, tail = self.corpus.window_of[triples], self.corpus.tail[triples]
         asked = Questions(window, *(np.full(len(triples), value) for value in (relation, FULL_TEXT, -1)))
         may = self.data.scorer.is_allowed(asked.relation[:1], entity)[0]
         may &= ~(self.is_told_once[entity] & (entity == tail[question]))
         row, other = self.data.scorer.true_tails(asked)  # facts of the graph beside the one that is hidden
-        code, entities = row * len(self.corpus.entity_type) + other, len(self.corpus.entity_type)
-        may &= ~np.isin(question * entities + entity, code[other != tail[row]])
+        entities = len(self.corpus.entity_type)
+        may &= ~np.isin(question * entities + entity, (row * entities + other)[other != tail[row]])
         question, entity = question[may], entity[may]
-        features = np.zeros((len(entity), OF_REFERENCES.index("a class") + 1))
-        features[:, -1] = self.together[1:] == [relation]
-        if len(entity):
-            among = CandidateSet(self.corpus, np.unique(entity))
-            encoded = answering.scores(asked, among)
-            counted, trusting = encoded(0.0, 0.0), encoded(1.0, 0.0)
-            values = {"counts": counted, "trust": trusting - counted, "likeness": encoded(1.0, 1.0) - trusting}
-            for name, scores in values.items():
-                features[:, OF_REFERENCES.index(name)] = scores[question, among.place[entity]]
-        return question, entity, np.full(len(entity), relation), features
+        among = CandidateSet(self.corpus, np.unique(entity))
+        encoded, at = answering.scores(asked, among), (question, among.place[entity])
+        counts, trusting, whole = (encoded(*gates)[at] for gates in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0)))
+        return pd.DataFrame({
+            "question": question, "entity": entity, "relation": relation, "counts": counts,
+            "trust": trusting - counts, "likeness": whole - trusting,
+        })  # fmt: skip
 
     def fit(self, model: nn.Module) -> None:
-        """Fits the weights of probabilities on validation; the encoder takes part if it helps unseen files."""
-        choices, files = self.hidden(self.corpus.triples_of("validation"), Answering(self.data, model))
-        if choices is None:
-            return
-        half = files % 2 == 0
-        start = np.array([float(name == "counts") for name in OF_REFERENCES])
-        alone = np.array([name not in _OF_ENCODER for name in OF_REFERENCES])
-        free, losses = {"alone": alone, "with": np.ones_like(alone)}, {}
-        for name, mask in free.items():  # the mean loss of each half of the files with weights of the other one
-            halves = ((half, ~half), (~half, half))
-            total = sum(choices[b].loss(fit(choices[a], start, mask)) * b.sum() for a, b in halves)
-            losses[name] = total / max(1, len(half))
-        best = min(losses, key=lambda name: (round(losses[name], 4), name))
-        model.get_buffer("of_references").copy_(torch.from_numpy(fit(choices, start, free[best])))
+        """Fits the weights of probabilities on validation, beginning at the counts alone."""
+        choices = self.hidden(self.corpus.triples_of("validation"), Answering(self.data, model))
+        if choices is not None:
+            start = np.array([float(name == "counts") for name in OF_REFERENCES])
+            model.get_buffer("of_references").copy_(torch.from_numpy(fit(choices, start)))
 
-    def hidden(
-        self, triples: Array, answering: Answering, most: int = _MOST
-    ) -> tuple[Choices, Array] | tuple[None, None]:
-        """Returns known references with what a model says, and their files; None twice if there are none."""
-        corpus, known = self.corpus, self.known(triples)
+    def hidden(self, triples: Array, answering: Answering, most: int = _MOST) -> pd.DataFrame | None:
+        """Returns the choices of known references with what a model says; None if there are none."""
+        known = self.known(triples)
         if not len(known):
-            return None, None
+            return None
         known = known[np.sort(permutation(mix(len(known)), 0, len(known))[:most])]  # the same ones in every run
         with torch.no_grad():
-            choices = Choices.joined([*self.ask(known, answering)])
-        return choices, corpus.window_file[corpus.window_of[known[choices.reference]]]
+            return pd.concat(self.ask(known, answering), ignore_index=True)
 
 
 def join(
@@ -288,33 +263,33 @@ def _answered(asking: Calibration, triples: Array, models: Sequence[nn.Module], 
     Several models answer by the mean of their probabilities; they choose among the same entities.
     """
     corpus, rows = asking.corpus, Table()
-    triples = triples[asking.is_unresolved(triples)]
-    heads, relations, tails = corpus.head[corpus.window_of[triples]], corpus.relation[triples], corpus.tail[triples]
+    triples = triples[asking.is_unresolved[triples]]
     places = {triple.key: triple for triple in graph.triples}
     batches = zip(*(asking.ask(triples, Answering(asking.data, model)) for model in models), strict=True)
     for parts in counted(batches, "batches of references answered", len(asking.batches(triples))):
-        shares = [part.probabilities(weights_of(model)) for part, model in zip(parts, models, strict=True)]
-        first, mean = parts[0], np.mean(shares, 0)
-        for number, place in zip(first.reference, first.best(mean), strict=True):
-            key = (
-                corpus.entities[heads[number]], corpus.relations[relations[number]], corpus.entities[tails[number]]
-            )  # fmt: skip
-            tail = corpus.entities[first.entity[place]] if first.entity[place] >= 0 else ""
-            answer = key[0], corpus.relations[first.relation[place]], tail, round(float(mean[place]), 4), key[2]
-            rows[key] = dict(zip(COLUMNS, (*answer, places[key].file, places[key].line), strict=True))
+        shares = [probabilities(part, weights_of(model)) for part, model in zip(parts, models, strict=True)]
+        choices = parts[0].assign(probability=sum(shares) / len(shares))
+        for answer in choices.loc[best(choices, choices["probability"])].itertuples():
+            triple = triples[answer.question]
+            head, asked = corpus.head[corpus.window_of[triple]], corpus.tail[triple]
+            key = corpus.entities[head], corpus.relations[corpus.relation[triple]], corpus.entities[asked]
+            tail = corpus.entities[answer.entity] if answer.entity >= 0 else ""
+            values = key[0], corpus.relations[answer.relation], tail, round(answer.probability, 4), key[2]
+            rows[key] = dict(zip(COLUMNS, (*values, places[key].file, places[key].line), strict=True))
     return {key: rows[key] for key in sorted(rows)}
 
 
 def _quality(calibration: Calibration, triples: Array, model: nn.Module) -> str:
     """Returns how well hidden known references are answered: those of an object, if there are any."""
-    choices, _ = calibration.hidden(triples, Answering(calibration.data, model), _CHECKED)
+    choices, of_object = calibration.hidden(triples, Answering(calibration.data, model), _CHECKED), ""
     if choices is None:
         return ""
-    alike, weights, of_object = choices[choices.of_object], weights_of(model), ""
-    right, right_of_sure = (alike if len(alike) else choices).judged(weights)
+    weights = weights_of(model)
+    alike = choices[choices["of_object"]] if choices["of_object"].any() else choices
+    right, right_of_sure = judged(alike, weights)
     sure = f", and {right_of_sure:.1%} of those given {SURE:g} or more" if right_of_sure == right_of_sure else ""
-    if 0 < len(alike) < len(choices):
+    if len(alike) < len(choices):
         of_object = " like x.get(), as most unresolved ones are"
-        of_object += f"; of all {len(choices):,} it is {choices.judged(weights)[0]:.1%}"
-    known = f"{len(alike) or len(choices):,} known references of this tree{of_object}. Each was hidden in its turn."
+        of_object += f"; of all {choices['right'].sum():,} it is {judged(choices, weights)[0]:.1%}"
+    known = f"{alike['right'].sum():,} known references of this tree{of_object}. Each was hidden in its turn."
     return f"Expect {right:.1%} of the unresolved references to be answered rightly{sure}: so many are of {known}"

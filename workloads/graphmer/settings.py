@@ -20,11 +20,10 @@ FEATURES = (  # of a question and a candidate, that are counted
 )  # fmt: skip
 NEAR = ("same file", "same parent", "child of the head", "same package", "same folder")  # of them, to the head alone
 # What the probabilities of predictions are made of, see `predicting`: of an answer, and of that none is right
-OF_REFERENCES = (
-    "counts", "counts of an object's", "trust", "likeness", "a class", "dotted function", "owner before", "owner alike",
-    "own class", "imported", "same file", "in the tree", "out of sight",
-    "none", "none of an object's", "none after self", "none of a bare name", "many answers",
-)  # fmt: skip
+OF_REFERENCES = [
+    "counts", "trust", "likeness", "dotted function", "owner before", "own class", "imported", "same file",
+    "out of sight", "none", "none of an object's",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

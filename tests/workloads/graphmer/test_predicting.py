@@ -1,14 +1,16 @@
 """A new tree beside the corpus of training, which entities compete for a name, and probabilities of answers."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from tests.workloads.graphmer.conftest import joined_with, moved, words_of
 from tests.workloads.graphmer.test_evaluation import evaluated
 from workloads.codegraph.graph import build as build_graph
+from workloads.graphmer.choices import best, fit, judged, probabilities
 from workloads.graphmer.evaluation import Answering
-from workloads.graphmer.predicting import Calibration, Choices, fit, weights_of
+from workloads.graphmer.predicting import Calibration, weights_of
 from workloads.graphmer.settings import OF_REFERENCES
 
 
@@ -75,19 +77,18 @@ def test_a_builtins_method_is_an_answer_though_no_other_fact_names_it(fitted, tm
     joined = joined_with(fitted[0], tmp_path / "once")
     asking = Calibration(joined.data)
     (part,) = batches(asking, asking.known(joined.triples), Answering(joined.data, fitted[1]))
-    assert joined.data.corpus.entities[part.entity[part.gold[0]]] == "builtins.str.zfill"
+    assert [joined.data.corpus.entities[e] for e in part.loc[part.right, "entity"]] == ["builtins.str.zfill"]
 
 
 def asked(asking, wanted, answering):
     """{(head, name): {entity or None: features by name}} of references."""
     corpus, found = asking.corpus, {}
     for part in batches(asking, wanted, answering):
-        for row, number in enumerate(part.reference):
+        for number, answers in part.groupby("question"):
             head = corpus.entities[corpus.head[corpus.window_of[wanted[number]]]]
             key = head.removeprefix("shop.main."), corpus.word_list[corpus.name[corpus.tail[wanted[number]]]]
-            rows = np.flatnonzero(part.question == row)
-            named = {corpus.entities[e] if (e := part.entity[p]) >= 0 else None: part.features[p] for p in rows}
-            found[key] = {e: dict(zip(OF_REFERENCES, values, strict=True)) for e, values in named.items()}
+            names = [corpus.entities[e] if e >= 0 else None for e in answers["entity"]]
+            found[key] = dict(zip(names, answers[OF_REFERENCES].to_dict("records"), strict=True))
     return found
 
 
@@ -99,7 +100,7 @@ def answers(joined, fitted):
 def answers_of(joined, model):
     """What competes for the names that could not be followed."""
     asking = Calibration(joined.data)
-    triples = joined.triples[asking.is_unresolved(joined.triples)]
+    triples = joined.triples[asking.is_unresolved[joined.triples]]
     return asked(asking, triples, Answering(joined.data, model))
 
 
@@ -131,7 +132,7 @@ def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
     assert names["paint"] == names["twice"] == set()
     asking, wanted = known(joined, "room.Room.twice")
     parts = batches(asking, wanted, Answering(joined.data, fitted[1]))
-    right = {joined.data.corpus.entities[e] for part in parts for e in part.entity[part.gold] if e >= 0}
+    right = {joined.data.corpus.entities[e] for part in parts for e in part.loc[part.right, "entity"] if e >= 0}
     assert "room.Room.twice" in right, "after self it is"
 
 
@@ -146,14 +147,13 @@ def test_a_known_reference_is_hidden_and_its_tail_is_the_right_answer(joined, fi
     corpus, answering = joined.data.corpus, Answering(joined.data, fitted[1].eval())
     assert {corpus.entities[t] for t in corpus.tail[wanted]} == {"shop.main.Room.leave", "shop.doors.Door"}
     for part in batches(asking, wanted, answering):
-        gold = part.gold
-        assert part.entity[gold].tolist() == corpus.tail[wanted[part.reference]].tolist()
-        assert corpus.relations[part.relation[gold[0]]] in ("calls", "instantiates")
+        right = part[part.right]
+        assert right["entity"].tolist() == corpus.tail[wanted[right["question"]]].tolist()
+        assert {corpus.relations[relation] for relation in right["relation"]} <= {"calls", "instantiates"}
     found = asked(asking, wanted, answering)
     assert found["Room.enter", "leave"]["shop.main.Room.leave"]["own class"] == 1
-    assert found["Room.enter", "leave"][None]["none after self"] == 1
     door = found["Room.enter", "Door"]["shop.doors.Door"]
-    assert door["a class"] == door["imported"] == 1
+    assert door["imported"] == 1
 
 
 def test_the_encoder_adds_to_the_counts_and_an_answer_does_not_depend_on_what_else_is_asked(joined, fitted):
@@ -169,51 +169,47 @@ def test_the_encoder_adds_to_the_counts_and_an_answer_does_not_depend_on_what_el
                 assert features == pytest.approx(together[key][entity], abs=1e-4)
 
 
-TRUE = np.array([1.5, -1.0, 0.7])
-
-
-def choices_of(features, number, gold):
-    """Choices between that none is right and some answers, as many as `number` has for each question."""
-    question, begin = np.repeat(np.arange(len(number)), number + 1), np.cumsum(number + 1) - number - 1
-    entity = np.arange(len(question))
-    entity[begin] = -1
-    zeros = np.zeros(len(number), int)
-    return Choices(question, features, entity, entity, begin + gold, zeros, zeros)
+TRUE = {"counts": 1.5, "trust": -1.0, "none": 0.7}
+WEIGHTS = np.array([TRUE.get(name, 0.0) for name in OF_REFERENCES])
 
 
 def drawn(number, seed=0):
-    """Questions whose right answers are drawn by TRUE; the last feature is that of none."""
+    """Questions whose right answers are drawn by TRUE, of which the first is that none is right."""
     random = np.random.default_rng(seed)
-    answers = random.integers(0, 5, number)
-    blank = choices_of(np.zeros((answers.sum() + number, 3)), answers, np.zeros(number, int))
-    features = np.concatenate([random.normal(size=(len(blank.question), 2)), np.zeros((len(blank.question), 1))], 1)
-    features[blank.begin] = 0.0, 0.0, 1.0
-    shares = choices_of(features, answers, 0 * answers).probabilities(TRUE)
-    gold = [random.choice(len(of), p=of) for of in np.split(shares, blank.begin[1:])]
-    return choices_of(features, answers, np.array(gold))
+    question = np.repeat(np.arange(number), 1 + random.integers(0, 5, number))
+    table = pd.DataFrame(0.0, np.arange(len(question)), OF_REFERENCES).assign(question=question)
+    is_none = ~table["question"].duplicated()
+    table["none"] = is_none.astype(float)
+    table[["counts", "trust"]] = random.normal(size=(len(table), 2)) * ~is_none.to_numpy()[:, None]
+    shares = probabilities(table, WEIGHTS)
+    right = [random.choice(of.index, p=of) for _, of in shares.groupby(question)]
+    return table.assign(right=table.index.isin(right))
 
 
 def test_the_fit_finds_the_weights_that_answers_were_drawn_by():
-    weights = fit(drawn(4000), np.zeros(3), np.ones(3, bool))
-    assert np.allclose(weights, TRUE, atol=0.15)
+    weights = fit(drawn(4000), np.zeros(len(OF_REFERENCES)))
+    assert np.allclose(weights, WEIGHTS, atol=0.15)
     others = drawn(4000, seed=1)
-    probabilities = others.probabilities(weights)
-    place = others.best(probabilities)
-    right, right_of_sure = others.judged(weights)
-    assert right == pytest.approx(probabilities[place].mean(), abs=0.03), "as many as the probabilities say"
-    sure = probabilities[place] >= 0.9
-    assert right_of_sure == pytest.approx((place == others.gold)[sure].mean()) and right_of_sure > right
+    chance = probabilities(others, weights)
+    rows = best(others, chance)
+    right, right_of_sure = judged(others, weights)
+    assert right == pytest.approx(chance[rows].mean(), abs=0.03), "as many as the probabilities say"
+    assert right_of_sure == pytest.approx(others.right[rows][chance[rows] >= 0.9].mean()) and right_of_sure > right
 
 
-def test_a_validation_fits_probabilities_and_shuts_an_encoder_out_that_adds_nothing(shared):
+def test_a_validation_fits_probabilities_and_gives_an_encoder_that_adds_nothing_no_weight(shared):
     model, still = moved(shared), shared.model()
     assert not weights_of(model).any()
     for one in (model, still):
         evaluated(shared, one, "validation")
         assert weights_of(one).any()
     calibration, corpus = Calibration(shared.data), shared.data.corpus
-    choices, _ = calibration.hidden(corpus.triples_of("validation"), Answering(shared.data, model))
+    choices = calibration.hidden(corpus.triples_of("validation"), Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
-    assert choices.loss(weights_of(model)) < choices.loss(start)
+
+    def likelihood(weights):
+        return np.log(probabilities(choices, weights)[choices["right"]]).sum()
+
+    assert likelihood(weights_of(model)) > likelihood(start)
     encoder = [OF_REFERENCES.index(name) for name in ("trust", "likeness")]
     assert not weights_of(still)[encoder].any()

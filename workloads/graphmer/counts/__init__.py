@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from workloads.graphmer.corpus import Corpus
-from workloads.graphmer.counts.ragged import Groups, Lists, Postings, expand, find
+from workloads.graphmer.counts.ragged import Groups, Table, expand
 from workloads.graphmer.settings import CONDITIONS, FEATURES, Array
 
 FULL_TEXT, MASKED, NAME_ONLY = range(len(CONDITIONS))
@@ -73,11 +73,6 @@ class CandidateSet:
         competes = self.place[entity] >= 0
         return self.place[entity[competes]], *(value[competes] for value in values)
 
-    def summed(self, question: Array, tail: Array, value: Array, asked: Questions) -> Array:
-        """(N) questions, tails and values -> (Q, C) the sums for those that compete."""
-        column, question, value = self.inside(tail, question, value)
-        return np.bincount(question * len(self) + column, value, len(asked) * len(self)).reshape(len(asked), len(self))
-
 
 @dataclass(frozen=True)
 class Found:
@@ -110,18 +105,19 @@ class Counts:
         np.add.at(self.of_tail, (relation, tail), 1)
         self.total = self.of_tail.sum(1)
         file = self.file[corpus.window_of[self.train]]
-        self.own = Lists(relation * len(corpus.files) + file, tail, len(corpus.entities))
-        self.of_file = Lists(file, tail, len(corpus.entities))
+        self.own = Table(relation * len(corpus.files) + file, tail, len(corpus.entities))
+        self.of_file = Table(file, tail, len(corpus.entities))
 
     @cached_property
-    def tables(self) -> dict[str, Postings]:
+    def tables(self) -> dict[str, tuple[Table, Table]]:
+        """The tails of each lift's keys, and of these keys in each file, so that the number without one is exact."""
         corpus, tables = self.corpus, {}
         for lift in _WEIGHT_OF_FREQUENCY:
             condition = np.full(len(self.train), MASKED if lift == "context" else NAME_ONLY)
             fact, key, _ = self.keys(lift, Questions.of_facts(corpus, self.train, condition))
             triple = self.train[fact]
-            file = self.file[corpus.window_of[triple]]
-            tables[lift] = Postings(key, corpus.tail[triple], file, len(corpus.entities), len(corpus.files))
+            in_file = key * len(corpus.files) + self.file[corpus.window_of[triple]]
+            tables[lift] = tuple(Table(keys, corpus.tail[triple], len(corpus.entities)) for keys in (key, in_file))
         return tables
 
     def keys(self, lift: str, asked: Questions) -> tuple[Array, Array, Array]:
@@ -232,30 +228,30 @@ class Counts:
 
     def elsewhere(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) whether training has the tail outside of the question's own file, with any relation."""
-        own = among.summed(*self.of_file.get(self.file[asked.window]), asked)
+        own = self.of_file[self.file[asked.window]][:, among.entities].toarray()
         return self.of_tail[:, among.entities].sum(0)[None] - own > 0
 
     def own_count(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) how many facts of the question's own file have the relation and the tail, 0 outside of training."""
-        key = asked.relation * len(self.corpus.files) + self.file[asked.window]
-        return among.summed(*self.own.get(key), asked).astype(np.float32)
+        return self.own[self._own_key(asked)][:, among.entities].toarray()
+
+    def _own_key(self, asked: Questions) -> Array:
+        return asked.relation * len(self.corpus.files) + self.file[asked.window]
 
     def _lift(self, lift: str, asked: Questions, among: CandidateSet, own: Array) -> Sparse:
         """log(1 + n N / (a (c + 0.2))): n facts of N have key and tail, c the tail; a Bayesian back-off where w = 1."""
         question, key, weight = self.keys(lift, asked)
-        pair, tail, number = self.tables[lift].get(key, _LONGEST)
-        column, pair, tail, number = among.inside(tail, pair, tail, number)
-        row = question[pair]
-        relation = asked.relation[row]
-        frequency, total = self.of_tail[relation, tail], self.total[relation]
-        theirs, their_tail, less = self.tables[lift].own(key, self.file[asked.window[question]])
-        place = find(pair * len(among.place) + tail, theirs * len(among.place) + their_tail)
-        number[place[place >= 0]] -= less[place >= 0]
-        frequency = frequency - own[row, column]
-        facts, _, less = self.own.get(asked.relation * len(self.corpus.files) + self.file[asked.window])
-        total = total - np.bincount(facts, less, len(asked)).astype(np.float32)[row]
+        table, of_files = self.tables[lift]
+        few = table[key].getnnz(1) <= _LONGEST
+        question, key, weight = question[few], key[few], weight[few]
+        others = table[key] - of_files[key * len(self.corpus.files) + self.file[asked.window[question]]]
+        others = others[:, among.entities].tocoo()
+        row, column, number = question[others.row], others.col, others.data
+        frequency = self.of_tail[asked.relation[row], among.entities[column]] - own[row, column]
+        of_file = self.own[self._own_key(asked)].sum(1).A1
+        total = self.total[asked.relation[row]] - of_file[row]
         value = np.log1p(number * total / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))))
-        return row, column, value * weight[pair]
+        return row, column, value * weight[others.row]
 
     def _shared_words(self, asked: Questions, among: CandidateSet) -> Sparse:
         """The share of a candidate's name, by information, that the words of the head's name make up."""

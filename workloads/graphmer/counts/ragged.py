@@ -1,6 +1,7 @@
-"""Ragged arrays: rows of different lengths in one flat array, and postings, which are found by a key."""
+"""Ragged arrays: rows of different lengths in one flat array, and counts that are found by a key."""
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from workloads.graphmer.settings import Array
 
@@ -40,28 +41,14 @@ class Groups:
         return row, self.order[at]
 
 
-class Lists:
-    """Lists of different tails with their numbers, found by a key; built from (N) keys and tails below `entities`."""
+class Table:
+    """How often each tail stands with a key; built from (N) keys and tails below `entities`."""
 
     def __init__(self, key: Array, tail: Array, entities: int):
-        keys, index = np.unique(key, return_inverse=True)
-        pairs, count = np.unique(index * entities + tail, return_counts=True)
-        self.by_key, self.tail = Groups(keys[pairs // entities]), pairs % entities
-        self.count = count.astype(np.float32)
+        self.keys, row = np.unique(key, return_inverse=True)
+        # The last row is that of a key which is not there, which `find` gives as -1
+        self.counts = csr_matrix((np.ones(len(tail), np.float32), (row, tail)), (len(self.keys) + 1, entities))
 
-    def get(self, key: Array, longest: int | None = None) -> tuple[Array, Array, Array]:
-        """(P) keys -> (M) their indices, tails and numbers; lists longer than `longest` are passed over."""
-        row, at = self.by_key.places(key, longest)
-        return row, self.tail[at], self.count[at]
-
-
-class Postings(Lists):
-    """The same with the lists of each file's facts beside them, so the number of a tail without one file is exact."""
-
-    def __init__(self, key: Array, tail: Array, file: Array, entities: int, files: int):
-        super().__init__(key, tail, entities)
-        self.files, self.of_files = files, Lists(key * files + file, tail, entities)
-
-    def own(self, key: Array, file: Array) -> tuple[Array, Array, Array]:
-        """(P) keys and files -> what `get` returns, of the facts of that file alone."""
-        return self.of_files.get(key * self.files + file)
+    def __getitem__(self, key: Array) -> csr_matrix:
+        """(P) keys -> (P, E) the numbers of all tails."""
+        return self.counts[find(self.keys, key)]
