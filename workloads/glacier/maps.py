@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier.boosted import EVERYWHERE
+from workloads.glacier.baselines import EVERYWHERE
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.cutter import padded
 from workloads.glacier.data.readers import Opened, Unusable, Window

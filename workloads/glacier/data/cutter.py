@@ -21,8 +21,7 @@ from lib.report.progress import counted
 from workloads.glacier.data import readers, windows
 from workloads.glacier.data.layout import Match
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Cut, Source
+from workloads.glacier.settings import IGNORE, Cut, Source
 
 VERSION = 8  # of the store's files
 _FLOAT16_MAX = 65_504.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,16 +16,16 @@ import torch
 from lib.config import environment
 from lib.errors import BadInput
 from lib.machine import platform
+from lib.task import Batch
 from lib.text import aligned
-from workloads.glacier.augment import ANYWHERE, corner
 from workloads.glacier.data import folds, layout, sampling, terrain
 from workloads.glacier.data.archives import cut_archives
 from workloads.glacier.data.cutter import VERSION, Store, cut
 from workloads.glacier.data.folds import Parts
-from workloads.glacier.data.sampling import Draws, reached, tile_statistics
+from workloads.glacier.data.sampling import ANYWHERE, Draws, augment, corner, reached, tile_statistics
+from workloads.glacier.losses import distance_maps
 from workloads.glacier.model import difference
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Settings
+from workloads.glacier.settings import IGNORE, Settings
 
 _LEAST_SHARE = 1e-6  # of a class, in a logarithm
 _INDEX_TILES = 200  # over which the indices' mean and deviation are taken
@@ -198,6 +198,24 @@ class Data:
     def tiles(self) -> dict[str, Tiles]:
         held = {name: Tiles(self.store, getattr(self.parts, name), name) for name in ("validation", "test")}
         return {"train": Tiles(self.store, self.parts.train, "train", self.weights, self.draws), **held}
+
+    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+        images, targets = [], []
+        for sample in samples:
+            image, target = torch.from_numpy(sample.image), torch.from_numpy(sample.target)
+            if sample.training and (size := self.settings.sampling.crop):
+                top, left = corner(target, size, sample.around, generator)
+                image, target = (plane[..., top : top + size, left : left + size] for plane in (image, target))
+            if sample.training:
+                deviation = torch.from_numpy(self.statistics[1][: len(image)]).float()
+                image, target = augment(image, target, deviation, generator)
+            images.append(image)
+            targets.append(target)
+        batch = {"image": torch.stack(images), "target": torch.stack(targets)}
+        if self.settings.loss.boundary:
+            maps = [distance_maps(target.numpy(), len(self.settings.source.classes)) for target in targets]
+            batch["distances"] = torch.from_numpy(np.stack(maps))
+        return batch
 
     def describe(self) -> str:
         """Says where the data comes from, how it is split, and which shares the classes have."""

@@ -18,8 +18,7 @@ from rasterio.enums import ColorInterp
 
 from lib.errors import BadInput
 from lib.text import amount
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Source
+from workloads.glacier.settings import IGNORE, Source
 
 # GDAL would open any format, one that names other files too, such as .vrt
 DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}

@@ -1,15 +1,18 @@
-"""What an epoch trains on: tiles towards wanted shares of classes, or crops; and what tiles hold together."""
+"""What an epoch trains on: tiles towards wanted shares of classes, or crops, all changed at random."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from workloads.glacier.augment import ANYWHERE
 from workloads.glacier.data.cutter import Store, Table
 from workloads.glacier.settings import Sampling
 
+ANYWHERE = -1  # in the place of a class
+BAND_NOISE = 0.05  # deviation of a band's random gain and offset, in its own deviations
 _LOOKED_AT, _OFTEN, _CODES = 50, 10, 20  # tiles that no-data values are looked for in, pixels, values of a band
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
@@ -125,3 +128,27 @@ def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
             what = f"of the pixels of the band {name} are {values[0]:g}, far below all others"
             lines.append(f"Warning: {share:.1%} {what}. If that means no data, {how}.")
     return lines
+
+
+def augment(image: Tensor, target: Tensor, deviation: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Changes (bands, S, S) and (S, S) alike, NaN stays; `deviation` is (bands)."""
+    mirrored, turns = torch.randint(2, (), generator=generator), torch.randint(4, (), generator=generator)
+    gain, offset = torch.randn(2, len(image), 1, 1, generator=generator)
+    if mirrored:
+        image, target = image.flip(2), target.flip(1)
+    if turns:
+        image, target = image.rot90(int(turns), (1, 2)), target.rot90(int(turns), (0, 1))
+    shift = BAND_NOISE * deviation.view(-1, 1, 1) * offset
+    return torch.addcmul(shift, image, 1 + BAND_NOISE * gain), target  # in one pass over the pixels
+
+
+def corner(target: Tensor, size: int, around: int, generator: torch.Generator) -> tuple[int, int]:
+    """Draws where a crop begins in (S, S) classes: anywhere, or so that it shows a pixel of a class; by three draws."""
+    pixel, down, across = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
+    rest = [length - size for length in target.shape]
+    places = (target == around).nonzero() if around != ANYWHERE else target.new_empty(0)
+    if not len(places):
+        return int(down * (rest[0] + 1)), int(across * (rest[1] + 1))
+    row, column = places[int(pixel * len(places))].tolist()
+    top, left = row - int(down * size), column - int(across * size)
+    return min(max(top, 0), rest[0]), min(max(left, 0), rest[1])

@@ -11,8 +11,7 @@ from lib.machine import disk
 from lib.task import load_task
 from tests.workloads.glacier.files import TWO, scene, write_bands, write_scenes
 from workloads.glacier.data import cutter, layout, sampling
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Cut
+from workloads.glacier.settings import IGNORE, Cut
 
 
 def cut(root, source=TWO, limit=0, **options):

@@ -10,9 +10,9 @@ from lib.errors import BadInput
 from lib.task import load_task
 from lib.training.order import Order
 from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_image, write_patches, write_scenes
-from workloads.glacier.augment import ANYWHERE, augment, corner
 from workloads.glacier.data import folds, layout, sampling, windows
 from workloads.glacier.data.cutter import cut
+from workloads.glacier.data.sampling import ANYWHERE, augment, corner
 from workloads.glacier.settings import Cut, Sampling, Source, Split
 
 

@@ -22,8 +22,7 @@ from tests.workloads.glacier.files import (
 )
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.readers import Unusable
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Source
+from workloads.glacier.settings import IGNORE, Source
 
 
 def names(root, source=TWO, labelled=True):
