@@ -134,7 +134,7 @@ class Glacier(methods.Comparing):
             if not self._gate or (self._gate.boosted, self._gate.part) != (
                 boosted,
                 part,
-            ):  # the last knows its boosting
+            ):  # it knows its boosting
                 self._gate = Gate(boosted, part, [self.group(tile) for tile in part.chosen])
             gate = self._gate
         network, answer = Tested(part, len(classes)), Tested(part, len(classes))

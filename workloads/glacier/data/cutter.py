@@ -9,7 +9,9 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,13 +20,20 @@ import numpy as np
 from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier.data import readers, windows
+from workloads.glacier.data import readers
 from workloads.glacier.data.layout import Match
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.settings import IGNORE, Cut, Source
 
 VERSION = 8  # of the store's files
 _FLOAT16_MAX = 65_504.0
+SIDE = 8  # pixels of a window
+_ONE_IN = 64  # windows that are looked at
+_KEPT = 512  # hashes of a scene
+_VALUES = 16  # different ones that a window needs: fewer stand in many places
+_SHARED = 3  # hashes that make a pair
+_MOST_SCENES = 20  # with the same hash: a pattern of the sensor or a filled gap, and no ground
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Table(NamedTuple):
@@ -131,10 +140,8 @@ def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles
         opened = stack.enter_context(readers.opened(scene, source))
         asides = [stack.enter_context(disk.whole(path, cache=True)) for path in paths]
         files = [stack.enter_context(aside.open("wb")) for aside in asides]
-        places = [(row, column, min(size, opened.height), min(size, opened.width))
-                  for row in _starts(opened.height, size, step)
-                  for column in _starts(opened.width, size, step)]  # fmt: skip
-        facts = _written(opened, places, tiles, *files)
+        corners = product(starts(opened.height, size, step), starts(opened.width, size, step))
+        facts = _written(opened, [(*corner, size, size) for corner in corners], tiles, *files)
     space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
     record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space, "file": file, **facts}
     record |= {"stamp": stamp, "sizes": {path.name: path.stat().st_size for path in paths}}
@@ -147,17 +154,16 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryI
     """Appends the tiles that are kept to a scene's files; returns facts. Raises Unusable without data or label."""
     tiles: list[dict[str, Any]] = []
     invalid = unlabelled = labels = pixels = 0
-    digest, sketch = hashlib.blake2b(digest_size=16), list[int]()
+    digest, hashes = hashlib.blake2b(digest_size=16), list[int]()
     has_place = bool(opened.crs) or opened.scene.images[0].suffix == ".npy"  # patches have groups by their names
     for window in places:
-        image, target = (padded(array, cut.size, fill)
-                         for array, fill in zip(opened.read(window), (np.nan, IGNORE), strict=True))  # fmt: skip
+        image, target = opened.read(window)
         if cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
             above = f"holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold"
             raise Unusable(f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32.")
         image = np.ascontiguousarray(image, cut.storage)
         if not has_place and not any(start % cut.size for start in window[:2]):
-            sketch = windows.sketch(image, sketch)
+            hashes = sketch(image, hashes)
         values = image[:, ~np.isnan(image[0])].astype(np.float64)
         counts = np.bincount(target[target != IGNORE], minlength=len(opened.source.classes))
         labels, pixels = labels + counts.sum(), pixels + values.shape[1]
@@ -177,17 +183,11 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryI
         raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
     if not labels:
         raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
-    facts = {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "sketch": sketch}
+    facts = {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "sketch": hashes}
     return {**facts, "digest": digest.hexdigest()}
 
 
-def padded(array: np.ndarray, size: int, value: float = np.nan) -> np.ndarray:
-    """(..., h, w) -> (..., size, size), filled up at the end."""
-    widths = [(0, 0)] * (array.ndim - 2) + [(0, size - length) for length in array.shape[-2:]]
-    return np.pad(array, widths, constant_values=value) if any(map(any, widths)) else array
-
-
-def _starts(length: int, size: int, step: int) -> list[int]:
+def starts(length: int, size: int, step: int) -> list[int]:
     """Returns where tiles begin along one side; the last one ends with the side."""
     return [*range(0, max(0, length - size), step), max(0, length - size)]
 
@@ -196,3 +196,40 @@ def file_name(scene: Scene) -> str:
     """Returns a file name that no other scene has, and that a person recognises."""
     digest = hashlib.sha256(str(scene.images[0]).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', scene.name)[:60]}-{digest}"
+
+
+def sketch(image: np.ndarray, before: Sequence[int] = ()) -> list[int]:
+    """Returns the smallest hashes, at most _KEPT, of windows of (bands, h, w), together with those `before`.
+
+    Hashes choose the windows. So two scenes that show the same pixels, of any one band, choose the same of what they
+    share (sampling of fingerprints by value, as in Schleimer, Wilkerson and Aiken, SIGMOD 2003).
+    """
+    inside, hashes = np.lib.stride_tricks.sliding_window_view, [np.array(before, np.uint64)]
+    weights = _mixed(np.arange(1, SIDE**2 + 1, dtype=np.uint64)) | np.uint64(1)
+    for plane in np.ascontiguousarray(image, np.float32):
+        pixels = _mixed(plane.view(np.uint32).astype(np.uint64))
+        corner = pixels[: 1 - SIDE, : 1 - SIDE] + _ODD * pixels[1 : 2 - SIDE, 2 : 3 - SIDE]  # what chooses a window
+        rows, columns = np.nonzero(_mixed(corner) % np.uint64(_ONE_IN) == 0)
+        values = np.sort(inside(plane, (SIDE, SIDE))[rows, columns].reshape(-1, SIDE**2), 1)  # NaN last
+        rich = ((values[:, 1:] != values[:, :-1]).sum(1) + 1 >= _VALUES) & ~np.isnan(values[:, -1])
+        windows = inside(pixels, (SIDE, SIDE))[rows[rich], columns[rich]].reshape(-1, SIDE**2)
+        hashes.append(_mixed((windows * weights).sum(1, dtype=np.uint64)))
+    return np.unique(np.concatenate(hashes))[:_KEPT].tolist()
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Returns values whose every bit depends on every bit (the finaliser of splitmix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def pairs(sketches: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Returns the pairs of scenes, by number, that share ground by their sketches, sorted."""
+    having: dict[int, list[int]] = defaultdict(list)
+    for scene, hashes in enumerate(sketches):
+        for value in hashes:
+            having[value].append(scene)
+    common = (scenes for scenes in having.values() if len(scenes) <= _MOST_SCENES)
+    shared = Counter(pair for scenes in common for pair in combinations(scenes, 2))
+    return sorted(pair for pair, number in shared.items() if number >= _SHARED)

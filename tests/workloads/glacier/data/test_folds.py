@@ -10,7 +10,7 @@ from lib.errors import BadInput
 from lib.task import load_task
 from lib.training.order import Order
 from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_image, write_patches, write_scenes
-from workloads.glacier.data import folds, layout, sampling, windows
+from workloads.glacier.data import cutter, folds, layout, sampling
 from workloads.glacier.data.cutter import cut
 from workloads.glacier.data.sampling import ANYWHERE, augment, corner
 from workloads.glacier.settings import Cut, Sampling, Source, Split
@@ -116,7 +116,7 @@ def ground(seed, size=160, bands=2):
 
 
 def pairs(chips):
-    return windows.pairs([windows.sketch(chip) for chip in chips])
+    return cutter.pairs([cutter.sketch(chip) for chip in chips])
 
 
 @pytest.mark.parametrize("row, column", [(31, 5), (0, 90)])
@@ -125,7 +125,7 @@ def test_chips_that_overlap_anywhere_are_a_pair_and_others_are_none(row, column)
     elevation[2, :70, :70] = whole[0, row : row + 70, column : column + 70]  # one equal band, under another day's light
     chips = [whole[:, :160, :], whole[:, row : row + 96, column : column + 70], ground(2, 128), elevation]
     assert pairs(chips) == [(0, 1), (0, 3), (1, 3)]
-    assert len(windows.sketch(ground(3, 512))) == 512, "a sketch does not grow with the scene"
+    assert len(cutter.sketch(ground(3, 512))) == 512, "a sketch does not grow with the scene"
 
 
 @pytest.fixture(scope="module")
