@@ -131,12 +131,8 @@ class Glacier(methods.Comparing):
         boosted: Any = getattr(model, "boosted", None)
         gate: Any = None
         if boosted is not None and part.part == "validation":
-            if not self._gate or (self._gate.boosted, self._gate.part) != (
-                boosted,
-                part,
-            ):  # it knows its boosting
-                self._gate = Gate(boosted, part, [self.group(tile) for tile in part.chosen])
-            gate = self._gate
+            is_known = self._gate and (self._gate.boosted, self._gate.part) == (boosted, part)
+            self._gate = gate = self._gate if is_known else Gate(boosted, part, self.data.parts.groups[part.chosen])
         network, answer = Tested(part, len(classes)), Tested(part, len(classes))
         total, numbers = dict.fromkeys(loss.terms, 0.0), dict.fromkeys(loss.terms, 0.0)
         options: list[np.ndarray] = []
@@ -163,7 +159,7 @@ class Glacier(methods.Comparing):
         return {**scores, "network_mcc": mcc(network.counts.sum(0)).item(), "network_weight": float(boosted.weight)}
 
     def baseline(self) -> dict[str, float]:
-        """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
+        """Returns the scores on the test of the strongest by MCC of the methods of `baselines`."""
         names, strongest = self.settings.source.classes, self.guesses[self.strongest(self.guesses)]
         matrix = np.zeros((len(names), len(names)), np.int64)
         np.add.at(matrix, (strongest.true, strongest.guess), strongest.counts)

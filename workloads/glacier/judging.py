@@ -75,8 +75,7 @@ def judged(counts: np.ndarray) -> Judged:
 class Gate:
     """Chooses method and weight on validation, whose tiles come in their order."""
 
-    def __init__(self, boosted: Any, part: Any, groups: Sequence[str]):
-        """`groups` names the scene or square of each tile of the part."""
+    def __init__(self, boosted: Any, part: Any, groups: Any):  # (tiles) the scene or square of each
         self.boosted, self.part, self.unit = boosted, part, np.unique(groups, return_inverse=True)[1]
         self._log_p: dict[tuple[int, int], Tensor] = {}  # (methods, B, classes, s, s) by number and size of a batch
 
@@ -131,8 +130,7 @@ def least_gain(new: np.ndarray, old: np.ndarray) -> float:
 class Tested:
     """Counts of each tile, and the tiles with most wrong pixels."""
 
-    def __init__(self, part: Any, classes: int):
-        """`part` are the `Tiles` that are met in their order."""
+    def __init__(self, part: Any, classes: int):  # the `Tiles` that are met in their order
         self.part, self.classes = part, classes
         self.counts = np.zeros((0, classes, classes), np.int64)  # (tiles, classes, classes), rows are the truth
         self._worst: list[tuple[int, Shown]] = []  # by wrong pixels, most first

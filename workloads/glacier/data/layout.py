@@ -24,12 +24,10 @@ PARTS = {
     "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
     "dev": "validation", "test": "test", "testing": "test", "hold": "test", "holdout": "test",
 }  # fmt: skip
-_OF_PATCH = r"([^/]*)/[^/]*$"  # the group of slice_0/001: patches of one image overlap
-_LAYOUTS = (  # images, masks and the pattern of a group
-    ("Band{band}/{scene}.*", "label/{scene}.*", ""),
-    ("*_img_*.npy", "*_mask_*.npy", _OF_PATCH),
-    ("images/{scene}.*", "masks/{scene}.*", ""),
-)
+_PATCHES = "*_img_*.npy"  # those of one image overlap: slice_0/001 is of the group slice_0
+_LAYOUTS = (  # images and masks
+    ("Band{band}/{scene}.*", "label/{scene}.*"), (_PATCHES, "*_mask_*.npy"), ("images/{scene}.*", "masks/{scene}.*"),
+)  # fmt: skip
 _PART = f"(?P<part>(?i:{'|'.join(sorted(PARTS, key=len, reverse=True))}))"
 _TOKEN = re.compile(r"(\{scene\}|\{part\}|\[[^]]+\]|[*?])")
 _HOW_TO_NAME = (
@@ -57,10 +55,10 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
     """Finds scenes, those with a mask if `labelled`. Raises BadInput for none."""
     if not root.is_dir():
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
-    rows = [(source.images, source.masks, "")] if source.images else []
+    rows = [(source.images, source.masks)] if source.images else []
     if not (rows and labelled):  # new scenes may lie in any layout, or without a folder
-        rows += [(up + images, up + masks, group) for up in ("", "{part}/") for images, masks, group in _LAYOUTS]
-    rows += [] if labelled else [("{scene}.*", "", "")]
+        rows += [(up + images, up + masks) for up in ("", "{part}/") for images, masks in _LAYOUTS]
+    rows += [] if labelled else [("{scene}.*", "")]
     folder: Path | None = root
     while folder:  # archives often hold a single folder, one in another
         if match := next(filter(None, (_match(folder, *row, source, labelled) for row in rows)), None):
@@ -69,7 +67,7 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
         folder = inner[0] if len(inner) == 1 and inner[0].is_dir() else None
     names = _unmatched(root, ())
     there = f" Files there: {', '.join(names[:3])}." if names else " No raster and no .npy lies there."
-    held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks, _ in rows)
+    held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks in rows)
     raise BadInput(
         f"{root} has no {'scene with a mask' if labelled else 'image'} by {held}.{there} Set workload.source.images "
         "and masks to patterns of your files (docs/glacier.md has examples), or name the folder that holds Band1 or "
@@ -77,7 +75,7 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
     )
 
 
-def _match(root: Path, images: str, masks: str, group: str, source: Source, labelled: bool) -> Match | None:
+def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) -> Match | None:
     """Returns the scenes of two patterns; None if one matches nothing."""
     mask_of = matching(root, masks) if masks else {}
     words = (source.band_files or source.bands) if images == source.images else tuple(map(str, source.chosen))
@@ -92,9 +90,9 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
     matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
     scenes, text = [], []
     for name, bands in files.items():
-        image = re.search(group, name) if group else None
+        group = name.split("/")[-2:][0] if images.endswith(_PATCHES) else name
         mask = mask_of[name].path if labelled and name in mask_of else None
-        scenes.append(Scene(name, image[1] if image else name, tuple(b.path for b in bands), mask, bands[0].part))
+        scenes.append(Scene(name, group, tuple(b.path for b in bands), mask, bands[0].part))
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
         if not labels:
