@@ -3,15 +3,14 @@
 What is in archives never lies on disk as a whole: masks are unpacked before images, and a scene is cut, and its files
 are emptied, as soon as all of them are there.
 
-A store is a folder with three files a scene: `NAME.image` is one tile after another, (bands, S, S) floats with NaN for
-no data; `NAME.target` has their classes, (S, S) bytes with IGNORE; `NAME.json` is a record of the scene and its tiles.
+A store is a folder with two files a scene: `NAME.tiles` is one tile after another, (bands, S, S) floats with NaN for no
+data, then their classes, (S, S) bytes with IGNORE; `NAME.json` is a record of the scene and its tiles.
 """
 
 import contextlib
 import hashlib
 import json
 import lzma
-import math
 import re
 import shutil
 import tarfile
@@ -34,7 +33,7 @@ from workloads.glacier.data import layout, readers
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.settings import IGNORE, Cut, Settings, Source
 
-VERSION = 8  # of the store's files
+VERSION = 9  # of the store's files
 _FLOAT16_MAX = 65_504.0
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 SIDE = 8  # pixels of a window
@@ -61,10 +60,11 @@ class Table(NamedTuple):
 
 
 class Store:
-    """The tiles of all scenes; (bands, S, S) is the `shape` of an image, stored as `dtype`. A read reads one tile."""
+    """The tiles of all scenes, whose images are (bands, size, size). A read reads one tile."""
 
-    def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], shape: tuple[int, int, int], dtype: str):
-        self.folder, self.shape, self.dtype = folder, shape, dtype
+    def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], bands: int, size: int, storage: str):
+        self.folder, self.size = folder, size
+        self._form = np.dtype([("image", storage, (bands, size, size)), ("target", np.uint8, (size, size))])
         columns = ([scene[key] for scene in scenes] for key in ("name", "group", "part", "digest", "file", "sketch"))
         self.names, self.groups, self.parts, self.digests, self.files, self.sketches = columns
         tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
@@ -80,16 +80,9 @@ class Store:
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (bands, S, S) float32 with NaN for no data, and (S, S) uint8 classes with IGNORE."""
-        return self._tile(index, "image", self.dtype, self.shape).astype(np.float32), self.target(index)
-
-    def target(self, index: int) -> np.ndarray:
-        """Returns (S, S) uint8 classes with IGNORE."""
-        return self._tile(index, "target", "uint8", self.shape[1:])
-
-    def _tile(self, index: int, kind: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        size, path = math.prod(shape), self.folder / f"{self.files[self.table.scene[index]]}.{kind}"
-        before = int(self.table.place[index]) * size * np.dtype(dtype).itemsize
-        return np.fromfile(path, dtype, size, offset=before).reshape(shape)
+        path = self.folder / f"{self.files[self.table.scene[index]]}.tiles"
+        tile = np.fromfile(path, self._form, 1, offset=int(self.table.place[index]) * self._form.itemsize)[0]
+        return tile["image"].astype(np.float32), tile["target"]
 
     def fingerprint(self) -> str:
         return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()[:32]
@@ -117,7 +110,7 @@ def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles
     check_limit("Scenes that cannot be used", problems, limit)
     if problems:
         print(f"Left out {len(problems)} unusable scenes (workload.bad_input_limit {limit}):\n{first_ten(problems)}")
-    store = Store(folder, scenes, (len(source.bands), tiles.size, tiles.size), tiles.storage)
+    store = Store(folder, scenes, len(source.bands), tiles.size, tiles.storage)
     invalid, unlabelled = (sum(scene[key] for scene in scenes) for key in ("invalid", "unlabelled"))
     summary = f"{len(store):,} tiles of {tiles.size} x {tiles.size} from {len(scenes):,} scenes; left out {invalid:,} "
     summary += f"with too few valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
@@ -129,39 +122,35 @@ def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles
 
 def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
     """Returns the record of a scene cut before, out of files of this `stamp`; None without one, or a damaged one."""
-    name = f"{file}.json"
     try:
-        record = json.loads((folder / name).read_bytes())
-        is_whole = all((folder / file).stat().st_size == size for file, size in record["sizes"].items())
+        record = json.loads((folder / f"{file}.json").read_bytes())
+        is_whole = (folder / f"{file}.tiles").stat().st_size == record["size"]
     except FileNotFoundError:
         return None
     except ValueError:
         is_whole = False
     if not is_whole:
-        print(f"The cache {folder} is damaged ({name}): this scene is cut again.", flush=True)
+        print(f"The cache {folder} is damaged ({file}): this scene is cut again.", flush=True)
     return record if is_whole and stamp in (None, record["stamp"]) else None
 
 
 def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles: Cut) -> dict[str, Any]:
-    """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
+    """Cuts a scene into its file and then writes its record: a scene with a record is done."""
     file, size, step = file_name(scene), tiles.size, tiles.stride or tiles.size
-    paths = [folder / f"{file}.{kind}" for kind in ("image", "target")]
-    with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(readers.opened(scene, source))
-        asides = [stack.enter_context(disk.whole(path, cache=True)) for path in paths]
-        files = [stack.enter_context(aside.open("wb")) for aside in asides]
+    path = folder / f"{file}.tiles"
+    with readers.opened(scene, source) as opened, disk.whole(path, cache=True) as aside, aside.open("wb") as out:
         corners = product(starts(opened.height, size, step), starts(opened.width, size, step))
-        facts = _written(opened, [(*corner, size, size) for corner in corners], tiles, *files)
+        facts = _written(opened, [(*corner, size, size) for corner in corners], tiles, out)
     space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
     record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space, "file": file, **facts}
-    record |= {"stamp": stamp, "sizes": {path.name: path.stat().st_size for path in paths}}
+    record |= {"stamp": stamp, "size": path.stat().st_size}
     with disk.whole(folder / f"{file}.json", cache=True) as aside:
         aside.write_text(json.dumps(record), "utf-8")
     return record
 
 
-def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryIO, targets: BinaryIO) -> dict[str, Any]:
-    """Appends the tiles that are kept to a scene's files; returns facts. Raises Unusable without data or label."""
+def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) -> dict[str, Any]:
+    """Appends the tiles that are kept to a scene's file; returns facts. Raises Unusable without data or label."""
     tiles: list[dict[str, Any]] = []
     invalid = unlabelled = labels = pixels = 0
     digest, hashes = hashlib.blake2b(digest_size=16), list[int]()
@@ -182,9 +171,8 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryI
         elif counts[1:].sum() < cut.min_label_share * counts.sum():
             unlabelled += 1
         else:
-            images.write(image.tobytes())
-            targets.write(target.tobytes())
-            digest.update(hashlib.blake2b(image.tobytes() + target.tobytes(), digest_size=16).digest())
+            out.write(tile := image.tobytes() + target.tobytes())
+            digest.update(hashlib.blake2b(tile, digest_size=16).digest())
             mean = values.mean(1)
             squares = ((values - mean[:, None]) ** 2).sum(1).tolist()
             tiles.append({"corner": window[:2], "counts": counts.tolist(), "valid": values.shape[1],

@@ -196,7 +196,7 @@ class Tiles:
     def __init__(self, store: Store, chosen: np.ndarray, part: str, draws: Draws | None = None):
         self.store, self.part, self.chosen, self.new_in = store, part, chosen, dict[int, np.ndarray]()
         if part != "train":
-            self.chosen, self.new_in = once(store.table, chosen, store.shape[1])
+            self.chosen, self.new_in = once(store.table, chosen, store.size)
         self.draws = draws or _each_once(len(self.chosen))
         self.weights = self.draws.weights
 
@@ -307,7 +307,7 @@ class Data:
         order = np.random.default_rng(0).choice(len(draws.tiles), _DRAWN, p=draws.weights / draws.weights.sum())
         counts = np.zeros(self.counts.shape[1])
         for index in order[np.argsort(draws.tiles[order], kind="stable")]:
-            target = torch.from_numpy(self.store.target(int(self.parts.train[draws.tiles[index]])))
+            target = torch.from_numpy(self.store.read(int(self.parts.train[draws.tiles[index]]))[1])
             top, left = corner(target, size, int(draws.classes[index]), generator)
             crop = target[top : top + size, left : left + size].flatten()
             counts += torch.bincount(crop, minlength=256)[: len(counts)].numpy()

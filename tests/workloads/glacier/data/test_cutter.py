@@ -98,7 +98,7 @@ def test_a_least_value_far_below_all_others_is_named_with_the_key_that_treats_it
 
 
 DAMAGES = {  # a file of the cache, and what is done to it
-    "truncated": ("*.image", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
+    "truncated": ("*.tiles", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
     "record truncated": ("*.json", lambda path: path.write_bytes(path.read_bytes()[:99])),
 }  # fmt: skip
 
