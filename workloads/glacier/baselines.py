@@ -84,10 +84,7 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
 
 
 def fit(train: Sequence[Tile], seed: int, indices: Any, pixels: int = 200_000, rounds: int = 100) -> Fitted:
-    """Fits METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
-
-    A function of tiles, settings and seed.
-    """
+    """Fits METHODS to at most `pixels` of training tiles, by `rounds` trees a class; a function of its arguments."""
     values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     methods = {}

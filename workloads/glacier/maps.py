@@ -1,7 +1,4 @@
-"""Maps of whole scenes by one model or several: in overlapping windows, over all flips and turns.
-
-They are cloud-optimised GeoTIFFs: tiles and overviews, with the colours and the names of the classes.
-"""
+"""Maps of whole scenes by one model or several, as cloud-optimised GeoTIFFs with colours and names of the classes."""
 
 import itertools
 from collections.abc import Sequence

@@ -120,10 +120,8 @@ def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> l
         raise BadInput(f"No tile is left for the {name}. Give more data, or change workload.split.")
     absent = ", ".join(cls for cls, pixels in zip(classes, counts.sum(0), strict=True) if not pixels)
     if absent and name == "training":
-        raise BadInput(
-            f"No tile of the training shows {absent}, so it cannot be learnt. Take other folds (workload.split.seed), "
-            "more data, or leave it out of workload.source.classes."
-        )
+        how = "Take other folds (workload.split.seed), more data, or leave it out of workload.source.classes."
+        raise BadInput(f"No tile of the training shows {absent}, so it cannot be learnt. {how}")
     return [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."] if absent else []
 
 

@@ -200,10 +200,8 @@ def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     if unknown.any():
         codes = np.unique(mask[unknown]).tolist()
         values = f"{'values' if len(codes) > 1 else 'the value'} {', '.join(f'{code:g}' for code in codes[:5])}"
-        raise Unusable(
-            f"The mask {path} holds {values} in {int(unknown.sum()):,} pixels of a window; its coding is "
-            f"{list(source.codes)}. Correct workload.source.codes or ignored_codes."
-        )
+        what = f"{values} in {int(unknown.sum()):,} pixels of a window; its coding is {list(source.codes)}"
+        raise Unusable(f"The mask {path} holds {what}. Correct workload.source.codes or ignored_codes.")
     return target
 
 

@@ -32,10 +32,8 @@ def write(folder: Path, options: Generator, source: Source) -> None:
     pairs = ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES)
     for kind, key, names, drawn in pairs:
         if strange := [name for name in names if name not in drawn]:
-            raise BadInput(
-                f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}. Correct "
-                f"workload.source.{key}, or name your data in data.dir."
-            )
+            there = f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}."
+            raise BadInput(f"{there} Correct workload.source.{key}, or name your data in data.dir.")
     if folder.is_dir():
         return
     code_of = dict(zip(source.classes, source.codes, strict=True))
