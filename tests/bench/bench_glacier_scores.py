@@ -33,8 +33,7 @@ from lib.task import load_config, load_task
 from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, head, measure, rounded, train
 from workloads.glacier import baselines
-from workloads.glacier.judging import judged, tile_counts
-from workloads.glacier.scores import scores_of
+from workloads.glacier.judging import judged, scores_of, tile_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = RECORDS / "glacier_scores.json"

@@ -15,17 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from lib.config import Config
+from lib.report.progress import counted, working
 from lib.supervised import methods
 from lib.task import Batch
-from workloads.glacier import losses
-from workloads.glacier.augment import augment, corner
-from workloads.glacier.boosted import METHODS, Boosted
+from workloads.glacier import baselines, losses
+from workloads.glacier.judging import Gate, Tested, draw_tiles, judged, mcc, scores_of, write_scenes
 from workloads.glacier.model import Net, carry, encoder
-from workloads.glacier.scores import mcc, scores_of
 from workloads.glacier.settings import Settings
 
-# Whatever reads, cuts, draws or predicts scenes is imported where it is used: a notebook that only plans a run carries
-# the modules above, and none of the others.
+# Whatever reads, cuts or predicts scenes is imported where it is used: a notebook that only plans a run carries the
+# modules above, and none of the others.
 
 
 class Glacier(methods.Comparing):
@@ -71,31 +70,13 @@ class Glacier(methods.Comparing):
 
     def draw_tiles(self, out: Path) -> Path:
         """Draws some training tiles beside their masks, those with most classes first; returns `out`."""
-        from workloads.glacier.judging import draw_tiles
-
         tiles = self.data.whole_tiles
         chosen = np.argsort(-(self.data.counts > 0).sum(1), kind="stable")[:8:2]
         return draw_tiles([tiles[index][:2] for index in chosen], self.settings.source.classes, out)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns image (B, bands, S, S), target (B, S, S) and, for the boundary loss, distances (B, classes, S, S)."""
-        images, targets = [], []
-        for sample in samples:
-            image, target = torch.from_numpy(sample.image), torch.from_numpy(sample.target)
-            if sample.training and (size := self.settings.sampling.crop):
-                top, left = corner(target, size, sample.around, generator)
-                image, target = (plane[..., top : top + size, left : left + size] for plane in (image, target))
-            if sample.training:
-                deviation = torch.from_numpy(self.data.statistics[1][: len(image)]).float()
-                image, target = augment(image, target, deviation, generator)
-            images.append(image)
-            targets.append(target)
-        batch = {"image": torch.stack(images), "target": torch.stack(targets)}
-        if self.settings.loss.boundary:
-            classes = len(self.settings.source.classes)
-            maps = [losses.distance_maps(target.numpy(), classes) for target in targets]
-            batch["distances"] = torch.from_numpy(np.stack(maps))
-        return batch
+        return self.data.collate(samples, generator)
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         settings = self.settings
@@ -118,9 +99,9 @@ class Glacier(methods.Comparing):
             if net.prior is not None:
                 net.prior.copy_(torch.from_numpy(self.data.prior).view(-1, 1, 1))
         if settings.baseline.gate:
-            net.boosted = Boosted(len(source.classes), settings.baseline.rounds, settings.boosted_places)
+            net.boosted = baselines.Boosted(len(source.classes), settings.baseline.rounds, settings.boosted_places)
             if "data" in vars(self) and "parts" in vars(self.data) and not self.is_planned:
-                net.boosted.take([self.fitted[name][1] for name in METHODS])
+                net.boosted.take([self.fitted[name][1] for name in baselines.HELD])
         return net
 
     def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
@@ -146,11 +127,12 @@ class Glacier(methods.Comparing):
 
         With boosting in the model they are those of the answer, on validation of some pixels, and `network_mcc`.
         """
-        from workloads.glacier.judging import Tested
-
         loss, classes, part = self.settings.loss, self.settings.source.classes, loader.dataset  # type: ignore
         boosted: Any = getattr(model, "boosted", None)
-        gate = self._gate_of(boosted, part) if boosted is not None and part.part == "validation" else None
+        gate: Any = None
+        if boosted is not None and part.part == "validation":
+            is_known = self._gate and (self._gate.boosted, self._gate.part) == (boosted, part)
+            self._gate = gate = self._gate if is_known else Gate(boosted, part, self.data.parts.groups[part.chosen])
         network, answer = Tested(part, len(classes)), Tested(part, len(classes))
         total, numbers = dict.fromkeys(loss.terms, 0.0), dict.fromkeys(loss.terms, 0.0)
         options: list[np.ndarray] = []
@@ -176,16 +158,8 @@ class Glacier(methods.Comparing):
             return scores
         return {**scores, "network_mcc": mcc(network.counts.sum(0)).item(), "network_weight": float(boosted.weight)}
 
-    def _gate_of(self, boosted: Boosted, part: Any) -> Any:
-        """Returns the `Gate` of a validation; it is the last one's again, which knows what boosting says."""
-        from workloads.glacier.judging import Gate
-
-        if not self._gate or (self._gate.boosted, self._gate.part) != (boosted, part):
-            self._gate = Gate(boosted, part, [self.group(tile) for tile in part.chosen])
-        return self._gate
-
     def baseline(self) -> dict[str, float]:
-        """Scores the strongest by MCC of the methods of `baselines`, fitted on the training tiles, on the test."""
+        """Returns the scores on the test of the strongest by MCC of the methods of `baselines`."""
         names, strongest = self.settings.source.classes, self.guesses[self.strongest(self.guesses)]
         matrix = np.zeros((len(names), len(names)), np.int64)
         np.add.at(matrix, (strongest.true, strongest.guess), strongest.counts)
@@ -194,18 +168,12 @@ class Glacier(methods.Comparing):
     @cached_property
     def fitted(self) -> Any:
         """What `baselines.fit` returns for the training tiles."""
-        from lib.report.progress import working
-        from workloads.glacier import baselines
-
         bounds, places = self.settings.baseline, self.settings.boosted_places
         with working("Fitting boosting"):
             return baselines.fit(self.data.whole_tiles, self.config.seed, places, bounds.pixels, bounds.rounds)
 
     def baselines(self) -> dict[str, Any]:
         """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
-        from workloads.glacier import baselines
-        from workloads.glacier.judging import judged
-
         limits = len(self.settings.source.classes), self.config.seed, self.settings.boosted_places
         counts = baselines.compared(self.fitted, self.datasets()["test"], *limits)
         return {name: judged(of_tiles) for name, of_tiles in counts.items()}
@@ -217,10 +185,8 @@ class Glacier(methods.Comparing):
     @property
     def parts(self) -> dict[str, Any]:
         """The tiles of the test on which methods are compared, by their indices."""
-        from workloads.glacier.baselines import scored
-
         test = self.datasets()["test"]
-        return {"test": SimpleNamespace(samples=test.chosen[scored(test)])}
+        return {"test": SimpleNamespace(samples=test.chosen[baselines.scored(test)])}
 
     def known_names(self) -> list[str]:
         return list(self.settings.source.classes)
@@ -230,30 +196,30 @@ class Glacier(methods.Comparing):
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns the tables and a line on the gate."""
-        text = self._judged(self._tests, vars(self).get("guesses", {}), folder) if self._tests else ""
-        return "\n\n".join(filter(None, [text, _about_gate(metrics)]))
+        lines = [self._judged(self._tests, vars(self).get("guesses", {}), folder)] if self._tests else []
+        if (weight := metrics.get("network_weight")) == 0:
+            lines.append("The gate is shut: validation shows no sure gain of the network, so boosting alone answers.")
+        elif weight:
+            mixed = f"{weight:g} of the network's log-probabilities, the rest is boosting's."
+            lines.append(f"The gate is open: the answer has {mixed}")
+        return "\n\n".join(lines)
 
-    def _judged(self, tested: Mapping[str, Any], baselines: Mapping[str, Any], folder: Path) -> str:
+    def _judged(self, tested: Mapping[str, Any], others: Mapping[str, Any], folder: Path) -> str:
         """Writes tables of tests beside the baselines, and the figures of the last; returns the tables as text."""
-        from workloads.glacier.baselines import scored
-        from workloads.glacier.judging import judged, write_scenes
-
         (*_, last), store = tested.values(), self.data.store
-        numbers, tiles = scored(last.part), len(last.part)
+        numbers, tiles = baselines.scored(last.part), len(last.part)
         last.draw(self.settings.source.classes, folder)
         scenes = [store.names[number] for number in store.table.scene[last.part.chosen]]
         worst = write_scenes(self.settings.source.classes, scenes, last.counts, folder)
-        if not baselines:
+        if not others:
             return worst
-        rows = {**baselines, **{name: judged(test.counts[numbers]) for name, test in tested.items()}}
+        rows = {**others, **{name: judged(test.counts[numbers]) for name, test in tested.items()}}
         some = f"{len(numbers):,} of {tiles:,} tiles of the test:\n" if len(numbers) < tiles else ""
-        return f"{some}{self.compare(rows, self.strongest(baselines), folder)}\n\n{worst}"
+        return f"{some}{self.compare(rows, self.strongest(others), folder)}\n\n{worst}"
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
-        from lib.report.progress import counted
         from lib.training.evaluation import EvaluationLoader
-        from workloads.glacier.judging import Tested
         from workloads.glacier.maps import probabilities
 
         settings, part, names = self.settings, self.datasets()["test"], self.settings.source.classes
@@ -276,11 +242,3 @@ class Glacier(methods.Comparing):
 
         settings = self.settings
         return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction.views)
-
-
-def _about_gate(metrics: Mapping[str, float]) -> str:
-    """Returns a sentence on how much of the network is in the answer; "" without a gate."""
-    if not (weight := metrics.get("network_weight", -1.0)):
-        return "The gate is shut: validation shows no sure gain of the network, so boosting alone answers."
-    mixed = f"The gate is open: the answer has {weight:g} of the network's log-probabilities, the rest is boosting's."
-    return mixed if weight > 0 else ""

@@ -1,14 +1,18 @@
-"""Baselines of the network: gradient boosting on pixels, alone or with their surroundings, out of a bounded sample."""
+"""Baselines: gradient boosting on pixels, alone or with their surroundings, out of a bounded sample.
 
-from collections.abc import Sequence
+Inside a network its trees are buffers, and answer as far as validation does not show the network's gain.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from workloads.glacier.judging import tile_counts
 from workloads.glacier.model import difference
-from workloads.glacier.scores import IGNORE
+from workloads.glacier.settings import IGNORE
 
 Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) integers or IGNORE
 Fitted = dict[str, tuple[int, Any]]  # by method how many features it sees, and its classifier of scikit-learn
@@ -19,8 +23,13 @@ METHODS = {  # sides of the squares that each sees the means of, and whether eve
     "boosting with surroundings": (SIDES, False),
     "balanced boosting with surroundings": (SIDES, True),
 }
+HELD = tuple(METHODS)[:2]  # in a network, from the plainest
+EVERYWHERE = (slice(None), slice(None))  # rows and columns
 _EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too, which are three times the numbers
 _MOST_TILES, _MOST_PIXELS = 400, 2_000_000  # that are learnt from or scored, so that the time has a bound
+_NODES = 61  # of a tree of 31 leaves, scikit-learn's most
+_NO_CATEGORIES = np.zeros((0, 8), np.uint32), np.zeros(0, np.uint32)  # all features are numbers
+_LEAST = -14.0  # log-probability of a class without an example
 
 
 def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.ndarray:
@@ -75,10 +84,7 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
 
 
 def fit(train: Sequence[Tile], seed: int, indices: Any, pixels: int = 200_000, rounds: int = 100) -> Fitted:
-    """Fits METHODS to training tiles, to at most `pixels` of them, by `rounds` trees a class.
-
-    A function of tiles, settings and seed.
-    """
+    """Fits METHODS to at most `pixels` of training tiles, by `rounds` trees a class; a function of its arguments."""
     values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     methods = {}
@@ -104,3 +110,88 @@ def compared(
             guess = torch.from_numpy(model.predict(pixels[:, :width]).astype(np.uint8))[None]
             counts[name].append(tile_counts(guess, truth, classes).numpy())
     return {name: np.concatenate(tiles) for name, tiles in counts.items()}
+
+
+class Boosted(nn.Module):
+    """The trees of HELD, and which of them answers with how much of the network.
+
+    `nodes` are (methods, trees, nodes, 6): feature, threshold, left, right, whether NaN goes left, value. A leaf has no
+    children, 0. Tree t adds to class t % classes. They are buffers, so that checkpoints and archives have them.
+    """
+
+    nodes: Tensor
+    bias: Tensor
+    method: Tensor
+    weight: Tensor
+
+    def __init__(self, classes: int, rounds: int, indices: Sequence[tuple[int, int]]):
+        super().__init__()
+        self.indices = indices
+        self.register_buffer("nodes", torch.zeros(len(HELD), rounds * classes, _NODES, 6))
+        self.register_buffer("bias", torch.zeros(len(HELD), classes))
+        self.register_buffer("method", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("weight", torch.zeros(()))
+
+    def take(self, fitted: Sequence[Any]) -> None:
+        """Copies fitted classifiers of scikit-learn, one for each of HELD."""
+        self.bias.fill_(_LEAST)
+        for nodes, bias, model in zip(self.nodes, self.bias, fitted, strict=True):
+            present = np.asarray(model.classes_).astype(int)
+            outputs = present[1:] if len(present) == 2 else present  # of two classes the second alone has trees
+            bias[torch.from_numpy(present)] = 0
+            for turn, trees in enumerate(getattr(model, "_predictors", ())):
+                for output, tree in zip(outputs.tolist(), trees, strict=True):
+                    nodes[turn * len(bias) + output, : len(tree.nodes)] = torch.from_numpy(_columns(tree.nodes))
+            if hasattr(model, "_baseline_prediction"):
+                bias[torch.from_numpy(outputs)] = torch.from_numpy(model._baseline_prediction).float().flatten()
+
+    def log_p(self, image: Tensor, method: int, places: tuple[slice, slice] = EVERYWHERE) -> Tensor:
+        """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of the pixels in these rows and columns."""
+        nodes, bias = (buffer[method].double().cpu().numpy() for buffer in (self.nodes, self.bias))
+        tiles = []
+        for tile in image.float().cpu().numpy():
+            seen = features(tile, self.indices).reshape(*tile.shape[1:], -1)[places]
+            rows = np.ascontiguousarray(seen.reshape(-1, seen.shape[-1]), np.float64)
+            scores = np.tile(bias, (len(rows), 1))
+            for number, tree in _trees(nodes, rows.shape[1]):
+                scores[:, number % len(bias)] += tree.predict(rows, *_NO_CATEGORIES, torch.get_num_threads())
+            tiles.append(torch.from_numpy(scores).float().view(*seen.shape[:2], -1))
+        return torch.stack(tiles).to(image.device).log_softmax(-1).movedim(-1, 1)
+
+    def answer(self, image: Tensor, network: Tensor, places: tuple[slice, slice] = EVERYWHERE) -> Tensor:
+        """Returns the chosen mixture of boosting and the network's (B, classes, s, s) log-probabilities, there."""
+        weight = float(self.weight)
+        if weight == 1:
+            return network
+        return (1 - weight) * self.log_p(image, int(self.method), places) + weight * network
+
+
+def _columns(nodes: np.ndarray) -> np.ndarray:
+    """Returns (nodes, 6) of a tree of scikit-learn's boosting; thresholds are rounded down: fp32 meets them so."""
+    is_inner = ~nodes["is_leaf"].astype(bool)
+    threshold = nodes["num_threshold"].astype(np.float32)
+    threshold = np.where(threshold > nodes["num_threshold"], np.nextafter(threshold, np.float32(-np.inf)), threshold)
+    children = (nodes[side] * is_inner for side in ("left", "right"))
+    columns = (nodes["feature_idx"], threshold, *children, nodes["missing_go_to_left"], nodes["value"])
+    return np.stack(columns, 1).astype(np.float32)
+
+
+def _trees(columns: np.ndarray, width: int) -> Iterator[tuple[int, Any]]:
+    """Yields the number and scikit-learn's predictor of each of (trees, nodes, 6) that says anything.
+
+    Its loop has no bounds: a node whose children do not come after it, or whose feature there is not, is a leaf.
+    """
+    from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
+    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
+
+    feature, left, right = (np.floor(np.nan_to_num(columns[..., n])) for n in (0, 2, 3))
+    after, end = np.arange(columns.shape[1]), columns.shape[1]
+    is_inner = (left > after) & (right > after) & (left < end) & (right < end) & (feature >= 0) & (feature < width)
+    nodes = np.zeros(columns.shape[:2], PREDICTOR_RECORD_DTYPE)
+    nodes["is_leaf"] = ~is_inner
+    for name, values in (("feature_idx", feature), ("left", left), ("right", right)):
+        nodes[name] = np.where(is_inner, values, 0)
+    nodes["num_threshold"], nodes["missing_go_to_left"] = columns[..., 1], columns[..., 4] > 0
+    nodes["value"] = columns[..., 5]
+    for number in np.flatnonzero(is_inner[:, 0] | (columns[:, 0, 5] != 0)):
+        yield number, TreePredictor(nodes[number], _NO_CATEGORIES[0], _NO_CATEGORIES[0])

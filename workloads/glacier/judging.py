@@ -15,7 +15,7 @@ from lib.scores import least
 from lib.supervised.scoring import Judged, by_class, of_classes
 from lib.task import Batch
 from lib.text import aligned
-from workloads.glacier.scores import IGNORE, mcc, sums_of
+from workloads.glacier.settings import IGNORE
 
 COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
 _WORST = 5  # scenes that the report names
@@ -25,6 +25,36 @@ WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _SURE = 0.975  # of one side
 _MOST_PIXELS = 50_000  # of validation that choose
 Shown = tuple[np.ndarray, ...]  # a tile (bands, S, S), its mask (S, S) and perhaps a prediction (S, S)
+
+
+def sums_of(counts: np.ndarray) -> np.ndarray:
+    """(..., classes, classes) counts -> (..., 3, classes) right, true and predicted pixels."""
+    return np.stack([np.diagonal(counts, axis1=-2, axis2=-1), counts.sum(-1), counts.sum(-2)], -2)
+
+
+def mcc(counts: np.ndarray) -> np.ndarray:
+    """(..., classes, classes) counts -> (...) Matthews' correlation, as Gorodkin's R_K (Comp. Biol. Chem. 28, 2004)."""
+    return of_classes(sums_of(counts))["mcc"]
+
+
+def scores_of(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float]:
+    """Returns `mcc`, `accuracy`, `mean_iou`, `mean_f1`; of each class `iou_x`, `precision_x`, `recall_x`, `f1_x`.
+
+    `matrix` is (classes, classes) counts. A class without true pixels has no entries of its own, so that two methods on
+    the same data have the same keys; where it was predicted, its 0 is part of the means. Without any pixel there are no
+    scores.
+    """
+    if not matrix.sum():
+        return {}
+    right, true, predicted = sums = sums_of(matrix)
+    f1, iou = by_class(sums)
+    precision, recall = right / np.maximum(predicted, 1), right / np.maximum(true, 1)
+    columns = {"iou": iou, "precision": precision, "recall": recall, "f1": f1}
+    whole = of_classes(sums)
+    scores = {name: whole[name] for name in ("mcc", "accuracy", "mean_iou")} | {"mean_f1": whole["macro_f1"]}
+    there = np.flatnonzero(true).tolist()
+    scores |= {f"{kind}_{names[k]}": column[k] for k in there for kind, column in columns.items()}
+    return {name: float(score) for name, score in scores.items()}
 
 
 def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
@@ -45,8 +75,7 @@ def judged(counts: np.ndarray) -> Judged:
 class Gate:
     """Chooses method and weight on validation, whose tiles come in their order."""
 
-    def __init__(self, boosted: Any, part: Any, groups: Sequence[str]):
-        """`groups` names the scene or square of each tile of the part."""
+    def __init__(self, boosted: Any, part: Any, groups: Any):  # (tiles) the scene or square of each
         self.boosted, self.part, self.unit = boosted, part, np.unique(groups, return_inverse=True)[1]
         self._log_p: dict[tuple[int, int], Tensor] = {}  # (methods, B, classes, s, s) by number and size of a batch
 
@@ -101,8 +130,7 @@ def least_gain(new: np.ndarray, old: np.ndarray) -> float:
 class Tested:
     """Counts of each tile, and the tiles with most wrong pixels."""
 
-    def __init__(self, part: Any, classes: int):
-        """`part` are the `Tiles` that are met in their order."""
+    def __init__(self, part: Any, classes: int):  # the `Tiles` that are met in their order
         self.part, self.classes = part, classes
         self.counts = np.zeros((0, classes, classes), np.int64)  # (tiles, classes, classes), rows are the truth
         self._worst: list[tuple[int, Shown]] = []  # by wrong pixels, most first

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Loss
+from workloads.glacier.settings import IGNORE, Loss
 
 
 def weights(loss: Loss, step: int) -> dict[str, float]:

@@ -1,10 +1,7 @@
-"""Maps of whole scenes by one model or several: in overlapping windows, over all flips and turns.
-
-They are cloud-optimised GeoTIFFs: tiles and overviews, with the colours and the names of the classes.
-"""
+"""Maps of whole scenes by one model or several, as cloud-optimised GeoTIFFs with colours and names of the classes."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,10 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier.boosted import EVERYWHERE
+from workloads.glacier.baselines import EVERYWHERE
 from workloads.glacier.data import layout, readers
-from workloads.glacier.data.cutter import padded
-from workloads.glacier.data.readers import Opened, Unusable, Window
+from workloads.glacier.data.cutter import starts
+from workloads.glacier.data.readers import Opened, Unusable
 from workloads.glacier.judging import COLOURS
 from workloads.glacier.settings import Source
 
@@ -63,12 +60,12 @@ def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: in
     """Returns (h, w) codes; of each window the middle half is taken."""
     dtype, nodata = coding(opened.source.codes)
     codes, mask = np.asarray(opened.source.codes, dtype), np.full((opened.height, opened.width), nodata, dtype)
-    for window, part in _windows(opened.height, opened.width, size):
-        image = padded(opened.bands(window), size)
-        rows, columns = (slice(cut.start - n, cut.stop - n) for cut, n in zip(part, window[:2], strict=True))
-        p = probabilities(models, torch.from_numpy(image)[None], views, (rows, columns))[0]
-        is_seen = ~np.isnan(image[0, rows, columns])
-        mask[part] = np.where(is_seen, codes[p.argmax(0).numpy()], np.asarray(nodata, dtype))
+    for (top, rows), (left, columns) in itertools.product(*(_cores(length, size) for length in mask.shape)):
+        image = opened.bands((top, left, size, size))
+        part = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
+        p = probabilities(models, torch.from_numpy(image)[None], views, part)[0]
+        is_seen = ~np.isnan(image[0][part])
+        mask[rows, columns] = np.where(is_seen, codes[p.argmax(0).numpy()], np.asarray(nodata, dtype))
     return mask
 
 
@@ -90,19 +87,11 @@ def _write(mask: np.ndarray, opened: Opened, path: Path) -> None:
             aside.write_bytes(memory.getbuffer())
 
 
-def _windows(height: int, width: int, size: int) -> Iterator[tuple[Window, tuple[slice, slice]]]:
-    """Yields (row, column, h, w) windows of at most `size`, each with the part of the scene that is taken from it."""
-    for (top, rows), (left, columns) in itertools.product(_cores(height, size), _cores(width, size)):
-        yield (top, left, min(size, height), min(size, width)), (rows, columns)
-
-
 def _cores(length: int, size: int) -> list[tuple[int, slice]]:
     """Starts of windows along a side, each with the stretch that is taken from it; the stretches tile the side."""
-    if length <= size:
-        return [(0, slice(0, length))]
-    starts = [*range(0, length - size, size // 2), length - size]
-    borders = [0, *((a + b + size) // 2 for a, b in itertools.pairwise(starts)), length]
-    return [(start, slice(a, b)) for start, (a, b) in zip(starts, itertools.pairwise(borders), strict=True)]
+    begins = starts(length, size, size // 2)
+    borders = [0, *((a + b + size) // 2 for a, b in itertools.pairwise(begins)), length]
+    return [(begin, slice(a, b)) for begin, (a, b) in zip(begins, itertools.pairwise(borders), strict=True)]
 
 
 @torch.inference_mode()

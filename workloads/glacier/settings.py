@@ -1,12 +1,12 @@
 """The settings of the workload, one frozen dataclass a section of the configuration's `workload:`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
 from lib.config.reader import option
-from workloads.glacier.scores import IGNORE
 
+IGNORE = 255  # the label of what counts nowhere: no data, no label
 BAND = "{band}"  # in a pattern of images: a file a band
 TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
 # Pairs of bands by their names: water, snow and water, plants, and two that tell lakes from shadow
@@ -102,9 +102,7 @@ class Sampling:
     target_shares: tuple[float, ...] = option((), "Wanted share of each class; empty: as is.", minimum=0, maximum=1)
     most_often: float = option(20.0, "The most that a tile is drawn beside an even draw.", minimum=1)
     crop: int = option(0, "Pixels on a side of training crops, a multiple of 32; 0: whole tiles.", minimum=0)
-    centred: dict[str, float] = field(default_factory=dict, metadata={"help":
-        "Share of the crops around a class: {lake: 0.2}."
-    })  # fmt: skip
+    centred: dict[str, float] = option(dict, "Share of the crops around a class: {lake: 0.2}.")
 
     def __post_init__(self) -> None:
         if self.crop % 32:

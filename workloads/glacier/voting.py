@@ -13,10 +13,7 @@ from lib.task import load_task
 
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
-    """Returns the folders of the runs that vote: completed folds of `folds_of` of the same size, and this queue's runs.
-
-    Returns none, with a message, while a run of this queue is not completed.
-    """
+    """Returns the folders of completed folds of `folds_of` of the same size, and of this queue's runs once all are."""
     output_dir = platform.output_dir(queue[-1].config.output_dir)
     runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
     if not all(runs):

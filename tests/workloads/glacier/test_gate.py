@@ -15,9 +15,9 @@ from lib.report.summary import Summary
 from lib.task import Task, load_task
 from tests.conftest import ROOT
 from workloads.glacier import baselines, maps, voting
-from workloads.glacier.boosted import EVERYWHERE, METHODS, Boosted
-from workloads.glacier.judging import WEIGHTS, Gate, least_gain
-from workloads.glacier.scores import IGNORE, mcc
+from workloads.glacier.baselines import EVERYWHERE, HELD, Boosted
+from workloads.glacier.judging import WEIGHTS, Gate, least_gain, mcc
+from workloads.glacier.settings import IGNORE
 
 GATED = {"workload.baseline.gate": True}
 
@@ -113,7 +113,7 @@ def test_a_shut_gate_answers_as_boosting_in_the_test_and_from_the_archive(gated,
     folder = gated()
     rows = {row["method"]: row for row in csv.DictReader((folder / "evaluation.csv").open())}
     assert [*rows] == [*baselines.METHODS, "network alone", "answer"]
-    assert rows["answer"]["mcc"] in {rows[method]["mcc"] for method in METHODS} - {rows["network alone"]["mcc"]}
+    assert rows["answer"]["mcc"] in {rows[method]["mcc"] for method in HELD} - {rows["network alone"]["mcc"]}
     assert "The gate is shut" in capsys.readouterr().out
     logged = [row for row in csv.DictReader((folder / "metrics.csv").open()) if row["split"] == "validation"]
     assert logged[-1]["network_weight"] == "0.0" and all(row["network_mcc"] != row["mcc"] for row in logged)

@@ -17,8 +17,8 @@ from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
 from workloads.glacier import baselines
 from workloads.glacier.baselines import compared, fit, sample, scored
-from workloads.glacier.scores import IGNORE, scores_of
-from workloads.glacier.settings import Settings, Source
+from workloads.glacier.judging import scores_of
+from workloads.glacier.settings import IGNORE, Settings, Source
 
 
 def train(config, folder, resume=None):

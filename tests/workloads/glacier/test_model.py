@@ -14,8 +14,7 @@ from lib.training.recomputation import recompute
 from workloads.glacier import losses
 from workloads.glacier.losses import distance_maps
 from workloads.glacier.model import FIRST, HEAD, STATISTICS, Net, carry, encoder
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import TERMS, Loss, Model
+from workloads.glacier.settings import IGNORE, TERMS, Loss, Model
 
 NARROW = Model(widths=(4, 4, 6, 8, 10), depths=(1, 1, 2, 1), decoder=(8, 6, 6, 4, 4))
 

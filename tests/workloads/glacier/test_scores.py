@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from workloads.glacier import scores
+from workloads.glacier import judging
 
 NAMES = ("background", "glacier", "debris", "lake")
 DRAW = np.random.default_rng(0)
@@ -19,7 +19,7 @@ KINDS = {
 @pytest.mark.parametrize("truth, guess", KINDS.values(), ids=KINDS)
 def test_everything_equals_scikit_learn_and_an_absent_class_has_no_score(truth, guess):
     matrix, there = sk.confusion_matrix(truth, guess, labels=range(4)), sorted({*truth, *guess})
-    got = scores.scores_of(matrix, NAMES)
+    got = judging.scores_of(matrix, NAMES)
     whole = {
         "mcc": sk.matthews_corrcoef(truth, guess), "accuracy": sk.accuracy_score(truth, guess),
         "mean_iou": sk.jaccard_score(truth, guess, labels=there, average="macro"),

@@ -1,31 +1,48 @@
 """Cuts scenes into tiles once, one after another, into a store on disk; an interrupted cut is resumed.
 
-A store is a folder with three files a scene: `NAME.image` is one tile after another, (bands, S, S) floats with NaN for
-no data; `NAME.target` has their classes, (S, S) bytes with IGNORE; `NAME.json` is a record of the scene and its tiles.
+What is in archives never lies on disk as a whole: masks are unpacked before images, and a scene is cut, and its files
+are emptied, as soon as all of them are there.
+
+A store is a folder with two files a scene: `NAME.tiles` is one tile after another, (bands, S, S) floats with NaN for no
+data, then their classes, (S, S) bytes with IGNORE; `NAME.json` is a record of the scene and its tiles.
 """
 
 import contextlib
 import hashlib
 import json
-import math
+import lzma
 import re
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, product
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, BinaryIO, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
+import torch
 
 from lib.errors import BadInput, check_limit, first_ten
 from lib.machine import disk
 from lib.report.progress import counted
-from workloads.glacier.data import readers, windows
-from workloads.glacier.data.layout import Match
+from workloads.glacier.data import layout, readers
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Cut, Source
+from workloads.glacier.settings import IGNORE, Cut, Settings, Source
 
-VERSION = 8  # of the store's files
+VERSION = 9  # of the store's files
 _FLOAT16_MAX = 65_504.0
+_BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
+SIDE = 8  # pixels of a window
+_ONE_IN = 64  # windows that are looked at
+_KEPT = 512  # hashes of a scene
+_VALUES = 16  # different ones that a window needs: fewer stand in many places
+_SHARED = 3  # hashes that make a pair
+_MOST_SCENES = 20  # with the same hash: a pattern of the sensor or a filled gap, and no ground
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Table(NamedTuple):
@@ -43,10 +60,11 @@ class Table(NamedTuple):
 
 
 class Store:
-    """The tiles of all scenes; (bands, S, S) is the `shape` of an image, stored as `dtype`. A read reads one tile."""
+    """The tiles of all scenes, whose images are (bands, size, size). A read reads one tile."""
 
-    def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], shape: tuple[int, int, int], dtype: str):
-        self.folder, self.shape, self.dtype = folder, shape, dtype
+    def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], bands: int, size: int, storage: str):
+        self.folder, self.size = folder, size
+        self._form = np.dtype([("image", storage, (bands, size, size)), ("target", np.uint8, (size, size))])
         columns = ([scene[key] for scene in scenes] for key in ("name", "group", "part", "digest", "file", "sketch"))
         self.names, self.groups, self.parts, self.digests, self.files, self.sketches = columns
         tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
@@ -62,22 +80,15 @@ class Store:
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (bands, S, S) float32 with NaN for no data, and (S, S) uint8 classes with IGNORE."""
-        return self._tile(index, "image", self.dtype, self.shape).astype(np.float32), self.target(index)
-
-    def target(self, index: int) -> np.ndarray:
-        """Returns (S, S) uint8 classes with IGNORE."""
-        return self._tile(index, "target", "uint8", self.shape[1:])
-
-    def _tile(self, index: int, kind: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        size, path = math.prod(shape), self.folder / f"{self.files[self.table.scene[index]]}.{kind}"
-        before = int(self.table.place[index]) * size * np.dtype(dtype).itemsize
-        return np.fromfile(path, dtype, size, offset=before).reshape(shape)
+        path = self.folder / f"{self.files[self.table.scene[index]]}.tiles"
+        tile = np.fromfile(path, self._form, 1, offset=int(self.table.place[index]) * self._form.itemsize)[0]
+        return tile["image"].astype(np.float32), tile["target"]
 
     def fingerprint(self) -> str:
         return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()[:32]
 
 
-def cut(match: Match, folder: Path, source: Source, tiles: Cut, limit: int = 0, unpacked: Any = None) -> Store:
+def cut(match: layout.Match, folder: Path, source: Source, tiles: Cut, limit: int = 0, unpacked: Any = None) -> Store:
     """Cuts the scenes into a store's folder, each of them once; prints progress, and adds to the match's problems.
 
     `unpacked` yields scenes of archives, each while all of its files are there, and what changes with the files.
@@ -99,7 +110,7 @@ def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles
     check_limit("Scenes that cannot be used", problems, limit)
     if problems:
         print(f"Left out {len(problems)} unusable scenes (workload.bad_input_limit {limit}):\n{first_ten(problems)}")
-    store = Store(folder, scenes, (len(source.bands), tiles.size, tiles.size), tiles.storage)
+    store = Store(folder, scenes, len(source.bands), tiles.size, tiles.storage)
     invalid, unlabelled = (sum(scene[key] for scene in scenes) for key in ("invalid", "unlabelled"))
     summary = f"{len(store):,} tiles of {tiles.size} x {tiles.size} from {len(scenes):,} scenes; left out {invalid:,} "
     summary += f"with too few valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
@@ -111,54 +122,47 @@ def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles
 
 def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
     """Returns the record of a scene cut before, out of files of this `stamp`; None without one, or a damaged one."""
-    name = f"{file}.json"
     try:
-        record = json.loads((folder / name).read_bytes())
-        is_whole = all((folder / file).stat().st_size == size for file, size in record["sizes"].items())
+        record = json.loads((folder / f"{file}.json").read_bytes())
+        is_whole = (folder / f"{file}.tiles").stat().st_size == record["size"]
     except FileNotFoundError:
         return None
     except ValueError:
         is_whole = False
     if not is_whole:
-        print(f"The cache {folder} is damaged ({name}): this scene is cut again.", flush=True)
+        print(f"The cache {folder} is damaged ({file}): this scene is cut again.", flush=True)
     return record if is_whole and stamp in (None, record["stamp"]) else None
 
 
 def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles: Cut) -> dict[str, Any]:
-    """Cuts a scene into its two files and then writes its record: a scene with a record is done."""
+    """Cuts a scene into its file and then writes its record: a scene with a record is done."""
     file, size, step = file_name(scene), tiles.size, tiles.stride or tiles.size
-    paths = [folder / f"{file}.{kind}" for kind in ("image", "target")]
-    with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(readers.opened(scene, source))
-        asides = [stack.enter_context(disk.whole(path, cache=True)) for path in paths]
-        files = [stack.enter_context(aside.open("wb")) for aside in asides]
-        places = [(row, column, min(size, opened.height), min(size, opened.width))
-                  for row in _starts(opened.height, size, step)
-                  for column in _starts(opened.width, size, step)]  # fmt: skip
-        facts = _written(opened, places, tiles, *files)
+    path = folder / f"{file}.tiles"
+    with readers.opened(scene, source) as opened, disk.whole(path, cache=True) as aside, aside.open("wb") as out:
+        corners = product(starts(opened.height, size, step), starts(opened.width, size, step))
+        facts = _written(opened, [(*corner, size, size) for corner in corners], tiles, out)
     space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
     record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space, "file": file, **facts}
-    record |= {"stamp": stamp, "sizes": {path.name: path.stat().st_size for path in paths}}
+    record |= {"stamp": stamp, "size": path.stat().st_size}
     with disk.whole(folder / f"{file}.json", cache=True) as aside:
         aside.write_text(json.dumps(record), "utf-8")
     return record
 
 
-def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryIO, targets: BinaryIO) -> dict[str, Any]:
-    """Appends the tiles that are kept to a scene's files; returns facts. Raises Unusable without data or label."""
+def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) -> dict[str, Any]:
+    """Appends the tiles that are kept to a scene's file; returns facts. Raises Unusable without data or label."""
     tiles: list[dict[str, Any]] = []
     invalid = unlabelled = labels = pixels = 0
-    digest, sketch = hashlib.blake2b(digest_size=16), list[int]()
+    digest, hashes = hashlib.blake2b(digest_size=16), list[int]()
     has_place = bool(opened.crs) or opened.scene.images[0].suffix == ".npy"  # patches have groups by their names
     for window in places:
-        image, target = (padded(array, cut.size, fill)
-                         for array, fill in zip(opened.read(window), (np.nan, IGNORE), strict=True))  # fmt: skip
+        image, target = opened.read(window)
         if cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
             above = f"holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold"
             raise Unusable(f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32.")
         image = np.ascontiguousarray(image, cut.storage)
         if not has_place and not any(start % cut.size for start in window[:2]):
-            sketch = windows.sketch(image, sketch)
+            hashes = sketch(image, hashes)
         values = image[:, ~np.isnan(image[0])].astype(np.float64)
         counts = np.bincount(target[target != IGNORE], minlength=len(opened.source.classes))
         labels, pixels = labels + counts.sum(), pixels + values.shape[1]
@@ -167,9 +171,8 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryI
         elif counts[1:].sum() < cut.min_label_share * counts.sum():
             unlabelled += 1
         else:
-            images.write(image.tobytes())
-            targets.write(target.tobytes())
-            digest.update(hashlib.blake2b(image.tobytes() + target.tobytes(), digest_size=16).digest())
+            out.write(tile := image.tobytes() + target.tobytes())
+            digest.update(hashlib.blake2b(tile, digest_size=16).digest())
             mean = values.mean(1)
             squares = ((values - mean[:, None]) ** 2).sum(1).tolist()
             tiles.append({"corner": window[:2], "counts": counts.tolist(), "valid": values.shape[1],
@@ -178,17 +181,11 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, images: BinaryI
         raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
     if not labels:
         raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
-    facts = {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "sketch": sketch}
+    facts = {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "sketch": hashes}
     return {**facts, "digest": digest.hexdigest()}
 
 
-def padded(array: np.ndarray, size: int, value: float = np.nan) -> np.ndarray:
-    """(..., h, w) -> (..., size, size), filled up at the end."""
-    widths = [(0, 0)] * (array.ndim - 2) + [(0, size - length) for length in array.shape[-2:]]
-    return np.pad(array, widths, constant_values=value) if any(map(any, widths)) else array
-
-
-def _starts(length: int, size: int, step: int) -> list[int]:
+def starts(length: int, size: int, step: int) -> list[int]:
     """Returns where tiles begin along one side; the last one ends with the side."""
     return [*range(0, max(0, length - size), step), max(0, length - size)]
 
@@ -197,3 +194,153 @@ def file_name(scene: Scene) -> str:
     """Returns a file name that no other scene has, and that a person recognises."""
     digest = hashlib.sha256(str(scene.images[0]).encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', scene.name)[:60]}-{digest}"
+
+
+def sketch(image: np.ndarray, before: Sequence[int] = ()) -> list[int]:
+    """Returns the smallest hashes, at most _KEPT, of windows of (bands, h, w), together with those `before`.
+
+    Hashes choose the windows. So two scenes that show the same pixels, of any one band, choose the same of what they
+    share (sampling of fingerprints by value, as in Schleimer, Wilkerson and Aiken, SIGMOD 2003).
+    """
+    inside, hashes = np.lib.stride_tricks.sliding_window_view, [np.array(before, np.uint64)]
+    weights = _mixed(np.arange(1, SIDE**2 + 1, dtype=np.uint64)) | np.uint64(1)
+    for plane in np.ascontiguousarray(image, np.float32):
+        pixels = _mixed(plane.view(np.uint32).astype(np.uint64))
+        corner = pixels[: 1 - SIDE, : 1 - SIDE] + _ODD * pixels[1 : 2 - SIDE, 2 : 3 - SIDE]  # what chooses a window
+        rows, columns = np.nonzero(_mixed(corner) % np.uint64(_ONE_IN) == 0)
+        values = np.sort(inside(plane, (SIDE, SIDE))[rows, columns].reshape(-1, SIDE**2), 1)  # NaN last
+        rich = ((values[:, 1:] != values[:, :-1]).sum(1) + 1 >= _VALUES) & ~np.isnan(values[:, -1])
+        windows = inside(pixels, (SIDE, SIDE))[rows[rich], columns[rich]].reshape(-1, SIDE**2)
+        hashes.append(_mixed((windows * weights).sum(1, dtype=np.uint64)))
+    return np.unique(np.concatenate(hashes))[:_KEPT].tolist()
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Returns values whose every bit depends on every bit (the finaliser of splitmix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def pairs(sketches: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Returns the pairs of scenes, by number, that share ground by their sketches, sorted."""
+    having: dict[int, list[int]] = defaultdict(list)
+    for scene, hashes in enumerate(sketches):
+        for value in hashes:
+            having[value].append(scene)
+    common = (scenes for scenes in having.values() if len(scenes) <= _MOST_SCENES)
+    shared = Counter(pair for scenes in common for pair in combinations(scenes, 2))
+    return sorted(pair for pair, number in shared.items() if number >= _SHARED)
+
+
+def cut_archives(addresses: Sequence[str], downloads: Path, folder: Path, settings: Settings) -> Store:
+    """Cuts all scenes of some archives into a store's folder; `downloads` holds those fetched, which are deleted then.
+
+    Once all are cut no archive is needed. Raises BadInput for one that cannot be fetched or is damaged.
+    """
+    how, complete, unpacked = (folder, settings.source, settings.tiles), folder / "complete.json", folder / "unpacked"
+    if complete.exists():
+        known = json.loads(complete.read_bytes())
+        if all(records := [earlier(folder, file) for file in known["files"]]):
+            return stored(records, known["problems"], *how, settings.bad_input_limit)
+    archives = [fetch(address, downloads) for address in addresses]
+    stamps = {unpacked / name: [name, size] for archive in archives for name, size, _ in _members(archive)}
+    shutil.rmtree(unpacked, ignore_errors=True)
+    for path in stamps:  # empty files of the right names: the layout is found before anything is unpacked
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    match = layout.find(unpacked, settings.source)
+    print(match.text, flush=True)
+    scenes = {scene: [stamps[path] for path in scene.files] for scene in match.scenes}
+    store = cut(match, *how, settings.bad_input_limit, _whole(scenes, archives, folder))
+    with disk.whole(complete, cache=True) as aside:
+        aside.write_text(json.dumps({"files": store.files, "problems": match.problems}), "utf-8")
+    shutil.rmtree(unpacked)
+    for archive in archives:
+        if archive.parent == downloads:  # one that was given by its path is not ours
+            archive.unlink()
+    return store
+
+
+def _whole(scenes: Mapping[Scene, Any], archives: Sequence[Path], folder: Path) -> Iterator[tuple[Scene, Any]]:
+    """Yields the scenes with their stamps: those cut before, and each other one while all of its files are there."""
+    missing = {scene: {*scene.files} for scene, stamp in scenes.items() if not earlier(folder, file_name(scene), stamp)}
+    yield from ((scene, stamp) for scene, stamp in scenes.items() if scene not in missing)
+    print(f"{len(scenes) - len(missing):,} scenes were cut before; {len(missing):,} are to be cut.", flush=True)
+    scene_of = {path: scene for scene in missing for path in scene.files}
+    masks = {scene.mask for scene in missing if scene.mask}
+    files = _unpacked(archives, folder / "unpacked", masks, scene_of.keys() - masks)
+    for path in counted(files, "files unpacked", len(scene_of)):
+        scene = scene_of[path]
+        missing[scene].discard(path)
+        if not missing[scene]:
+            yield scene, scenes[scene]
+            for done in scene.files:
+                done.write_bytes(b"")
+
+
+def _unpacked(archives: Sequence[Path], folder: Path, *wanted: set[Path]) -> Iterator[Path]:
+    """Unpacks the files of each set in turn and yields their paths."""
+    for files in wanted:
+        for archive in archives if files else ():
+            for name, _, content in _members(archive):
+                if (path := folder / name) in files:
+                    with _naming_damage(archive), path.open("wb") as file:
+                        shutil.copyfileobj(content(), file)
+                    yield path
+
+
+def fetch(address: str, folder: Path) -> Path:
+    """Returns the path of an archive, fetched if it is an address. Raises BadInput if it cannot be fetched."""
+    if not urlsplit(address).scheme:
+        path = Path(address).expanduser()
+        if not path.is_file():
+            raise BadInput(f"workload.download names {address}, which is no file. Give a path or an address.")
+        return path
+    digest = hashlib.sha256(address.encode()).hexdigest()[:8]  # archives of several addresses may have one name
+    path = folder / f"{digest}-{PurePosixPath(unquote(urlsplit(address).path)).name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if not path.is_file():
+            torch.hub.download_url_to_file(address, str(path))
+    except OSError as error:
+        how = "Switch the internet on (Kaggle: Settings > Internet), or fetch it by wget -c and name its path there."
+        raise BadInput(f"workload.download: {address} could not be fetched ({error}). {how}") from None
+    return path
+
+
+def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
+    """Yields name, size and a function that opens it of each image and mask. Raises BadInput for a damaged archive."""
+    with _naming_damage(archive):
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as opened:
+                for info in opened.infolist():
+                    if _is_data(info.filename, archive):
+                        yield info.filename, info.file_size, lambda info=info: opened.open(info)
+            return
+        with tarfile.open(archive) as packed:
+            for member in packed:
+                if member.isfile() and _is_data(member.name, archive):
+                    yield member.name, member.size, lambda member=member: packed.extractfile(member)
+            # tarfile takes a broken header in the middle for the end of the archive and raises nothing
+            packed.fileobj.seek(packed.offset)
+            if packed.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                raise tarfile.ReadError("a header in the middle is broken")
+            while packed.fileobj.read(2**20):  # up to the checksum of the compression
+                pass
+
+
+def _is_data(name: str, archive: Path) -> bool:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise BadInput(f"{archive} holds {name}, which points outside of the archive. Do not unpack it.")
+    return layout.has_pixels(PurePosixPath(name).name)
+
+
+@contextlib.contextmanager
+def _naming_damage(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except _BROKEN as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk, not the archive
+            raise
+        raise BadInput(f"The archive {archive} is damaged ({error}). Delete it, and fetch it again.") from error

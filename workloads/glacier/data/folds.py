@@ -8,8 +8,7 @@ import numpy as np
 
 from lib.errors import BadInput
 from lib.training.splits import stratify
-from workloads.glacier.data import windows
-from workloads.glacier.data.cutter import Store
+from workloads.glacier.data.cutter import Store, pairs
 from workloads.glacier.settings import Split
 
 _FREE = -1
@@ -30,7 +29,7 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     """Splits a store's tiles, by a given split before the shares. Raises BadInput for a part without tiles."""
     table, needed = store.table, (split.test > 0) + (split.folds or 2)
     fixed, notes = given(store)
-    linked = windows.pairs(store.sketches)
+    linked = pairs(store.sketches)
     scenes = store.groups if any(fixed) or split.by == "map" else _joined(store, linked, needed, notes)
     names, group = np.unique(_group_names(store, split, fixed, scenes), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
@@ -121,10 +120,8 @@ def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> l
         raise BadInput(f"No tile is left for the {name}. Give more data, or change workload.split.")
     absent = ", ".join(cls for cls, pixels in zip(classes, counts.sum(0), strict=True) if not pixels)
     if absent and name == "training":
-        raise BadInput(
-            f"No tile of the training shows {absent}, so it cannot be learnt. Take other folds (workload.split.seed), "
-            "more data, or leave it out of workload.source.classes."
-        )
+        how = "Take other folds (workload.split.seed), more data, or leave it out of workload.source.classes."
+        raise BadInput(f"No tile of the training shows {absent}, so it cannot be learnt. {how}")
     return [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."] if absent else []
 
 

@@ -12,7 +12,7 @@ PNG or JPEG.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -24,12 +24,10 @@ PARTS = {
     "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
     "dev": "validation", "test": "test", "testing": "test", "hold": "test", "holdout": "test",
 }  # fmt: skip
-_OF_PATCH = r"([^/]*)/[^/]*$"  # the group of slice_0/001: patches of one image overlap
-_LAYOUTS = (  # images, masks and the pattern of a group
-    ("Band{band}/{scene}.*", "label/{scene}.*", ""),
-    ("*_img_*.npy", "*_mask_*.npy", _OF_PATCH),
-    ("images/{scene}.*", "masks/{scene}.*", ""),
-)
+_PATCHES = "*_img_*.npy"  # those of one image overlap: slice_0/001 is of the group slice_0
+_LAYOUTS = (  # images and masks
+    ("Band{band}/{scene}.*", "label/{scene}.*"), (_PATCHES, "*_mask_*.npy"), ("images/{scene}.*", "masks/{scene}.*"),
+)  # fmt: skip
 _PART = f"(?P<part>(?i:{'|'.join(sorted(PARTS, key=len, reverse=True))}))"
 _TOKEN = re.compile(r"(\{scene\}|\{part\}|\[[^]]+\]|[*?])")
 _HOW_TO_NAME = (
@@ -47,9 +45,8 @@ class Match(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file that a pattern matches, with the scene's name in it and the split that its folder stands for."""
+    """A file that a pattern matches, and the split that its folder stands for."""
 
-    name: str
     part: str
     path: Path
 
@@ -58,10 +55,10 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
     """Finds scenes, those with a mask if `labelled`. Raises BadInput for none."""
     if not root.is_dir():
         raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
-    rows = [(source.images, source.masks, "")] if source.images else []
+    rows = [(source.images, source.masks)] if source.images else []
     if not (rows and labelled):  # new scenes may lie in any layout, or without a folder
-        rows += [(up + images, up + masks, group) for up in ("", "{part}/") for images, masks, group in _LAYOUTS]
-    rows += [] if labelled else [("{scene}.*", "", "")]
+        rows += [(up + images, up + masks) for up in ("", "{part}/") for images, masks in _LAYOUTS]
+    rows += [] if labelled else [("{scene}.*", "")]
     folder: Path | None = root
     while folder:  # archives often hold a single folder, one in another
         if match := next(filter(None, (_match(folder, *row, source, labelled) for row in rows)), None):
@@ -70,7 +67,7 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
         folder = inner[0] if len(inner) == 1 and inner[0].is_dir() else None
     names = _unmatched(root, ())
     there = f" Files there: {', '.join(names[:3])}." if names else " No raster and no .npy lies there."
-    held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks, _ in rows)
+    held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks in rows)
     raise BadInput(
         f"{root} has no {'scene with a mask' if labelled else 'image'} by {held}.{there} Set workload.source.images "
         "and masks to patterns of your files (docs/glacier.md has examples), or name the folder that holds Band1 or "
@@ -78,12 +75,12 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
     )
 
 
-def _match(root: Path, images: str, masks: str, group: str, source: Source, labelled: bool) -> Match | None:
+def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) -> Match | None:
     """Returns the scenes of two patterns; None if one matches nothing."""
-    mask_of = _files(root, masks) if masks else {}
+    mask_of = matching(root, masks) if masks else {}
     words = (source.band_files or source.bands) if images == source.images else tuple(map(str, source.chosen))
     texts = [images.replace(BAND, word) for word in words] if BAND in images else [images]
-    by_band = {text: _files(root, text, {file.path for file in mask_of.values()}) for text in texts}
+    by_band = {text: matching(root, text, {file.path for file in mask_of.values()}) for text in texts}
     if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(by_band):
         how = "Correct workload.source.images, or name the bands as the files do in workload.source.band_files."
         raise BadInput(f"{root} has no file {empty[0]}. {how}")
@@ -93,9 +90,9 @@ def _match(root: Path, images: str, masks: str, group: str, source: Source, labe
     matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
     scenes, text = [], []
     for name, bands in files.items():
-        image = re.search(group, bands[0].name) if group else None
+        group = name.split("/")[-2:][0] if images.endswith(_PATCHES) else name
         mask = mask_of[name].path if labelled and name in mask_of else None
-        scenes.append(Scene(name, image[1] if image else name, tuple(b.path for b in bands), mask, bands[0].part))
+        scenes.append(Scene(name, group, tuple(b.path for b in bands), mask, bands[0].part))
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
         if not labels:
@@ -127,23 +124,14 @@ def _joined(by_band: Mapping[str, Mapping[str, File]]) -> tuple[dict[str, list[F
     return images, problems
 
 
-def _files(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[str, File]:
-    """Returns the files of a pattern but for some others, by scene. Raises BadInput if two stand for one scene."""
+def matching(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[str, File]:
+    """Returns the files of a pattern with placeholders, but for some others, by scene, sorted by path.
+
+    Raises BadInput for a pattern that cannot be used, and if two files stand for one scene.
+    """
     files: dict[str, File] = {}
-    for file in matching(root, pattern):
-        if file.path in others:
-            continue
-        if file.name in files:
-            both = f"{files[file.name].path} and {file.path} are both called {file.name} by {pattern}"
-            raise BadInput(f"{both}. Correct workload.source.images or masks.")
-        files[file.name] = file
-    return files
-
-
-def matching(root: Path, text: str) -> Iterator[File]:
-    """Yields the files below a folder that match a pattern with placeholders, sorted by path. Raises BadInput."""
-    is_named, pieces, seen = "{scene}" in text, [], set[str]()
-    for token in _TOKEN.split(text):
+    is_named, pieces, seen = "{scene}" in pattern, [], set[str]()
+    for token in _TOKEN.split(pattern):
         if token in ("{scene}", "{part}"):
             pieces.append(f"(?P={token[1:-1]})" if token in seen else "(?P<scene>[^/]+)" if token[1] == "s" else _PART)
         elif _TOKEN.fullmatch(token):
@@ -155,16 +143,20 @@ def matching(root: Path, text: str) -> Iterator[File]:
     try:
         regex = re.compile("".join(pieces))
     except re.error as error:
-        raise BadInput(f"The pattern {text} cannot be used ({error}). Correct workload.source.") from None
-    for path in sorted(root.glob(re.sub(r"\{(scene|part)\}", "*", text))):
+        raise BadInput(f"The pattern {pattern} cannot be used ({error}). Correct workload.source.") from None
+    for path in sorted(root.glob(re.sub(r"\{(scene|part)\}", "*", pattern))):
         match = regex.fullmatch(path.relative_to(root).as_posix())
-        if match and has_pixels(path.name) and path.is_file():
+        if match and path not in others and has_pixels(path.name) and path.is_file():
             if not str(path).isprintable():
                 raise BadInput(f"The name {str(path)!a} has control characters, which steer a terminal. Rename it.")
             groups = [group for group in match.groups() if group]
             folders = [match["part"]] if "part" in regex.groupindex else groups[:-1]
             part = next((PARTS[folder.lower()] for folder in folders if folder.lower() in PARTS), "")
-            yield File("/".join(groups) or "scene", part, path)
+            if (name := "/".join(groups) or "scene") in files:
+                both = f"{files[name].path} and {path} are both called {name} by {pattern}"
+                raise BadInput(f"{both}. Correct workload.source.images or masks.")
+            files[name] = File(part, path)
+    return files
 
 
 def _unmatched(root: Path, matched: Collection[Path]) -> list[str]:

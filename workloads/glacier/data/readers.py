@@ -18,8 +18,7 @@ from rasterio.enums import ColorInterp
 
 from lib.errors import BadInput
 from lib.text import amount
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Source
+from workloads.glacier.settings import IGNORE, Source
 
 # GDAL would open any format, one that names other files too, such as .vrt
 DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
@@ -93,16 +92,17 @@ class Opened:
                 raise Unusable(f"{what}. Resample them to one grid.")
 
     def bands(self, window: Window) -> np.ndarray:
-        """Reads (bands, h, w) float32, with NaN in every band where one has no data."""
+        """Reads (bands, h, w) float32, with NaN in every band where one has no data, and beyond the scene's end."""
         paths = self.scene.images
         places = [(0, n) for n in self.source.chosen] if len(paths) == 1 else [(n, 1) for n in range(len(paths))]
-        image = np.empty((len(places), *window[2:]), np.float32)
-        for plane, (file, number) in zip(image, places, strict=True):
+        image = np.full((len(places), *window[2:]), np.nan, np.float32)
+        for whole, (file, number) in zip(image, places, strict=True):
             values = _read_window(paths[file], self.files[file], number, window)
+            plane = whole[: values.shape[0], : values.shape[1]]
             with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
                 plane[:] = values
             for nodata in (self.files[file].nodatavals[number - 1], *self.source.nodata):
-                if nodata is not None and not np.isnan(nodata):
+                if nodata is not None:
                     plane[values == nodata] = np.nan
         image[:, ~np.isfinite(image).all(0)] = np.nan
         return image
@@ -132,17 +132,18 @@ class Opened:
 
     def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
-        image = self.bands(window)
-        target = _decode(self._mask(window), self.source, self.scene.mask)
+        image, classes = self.bands(window), _decode(self._mask(window), self.source, self.scene.mask)
+        target = np.full(window[2:], IGNORE, np.uint8)
+        target[: classes.shape[0], : classes.shape[1]] = classes
         target[np.isnan(image[0])] = IGNORE
         return image, target
 
     def bounds(self, window: Window) -> tuple[float, float, float, float]:
         """Returns left, bottom, right, top in the units of `crs`, or in pixels of the scene where there is none."""
         row, column, h, w = window
-        a, b, c, d, e, f = self.transform[:6] if self.transform else (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
-        xs = [a * x + b * y + c for x, y in ((column, row), (column + w, row + h))]
-        ys = [d * x + e * y + f for x, y in ((column, row), (column + w, row + h))]
+        a, b, c, d, e, f = (self.transform or rasterio.Affine.identity())[:6]
+        ends = (column, row), (min(column + w, self.width), min(row + h, self.height))
+        xs, ys = [a * x + b * y + c for x, y in ends], [d * x + e * y + f for x, y in ends]
         return min(xs), min(ys), max(xs), max(ys)
 
 
@@ -156,8 +157,7 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
 
 def _opaque(data: Any) -> list[int]:
     """Returns the numbers of a file's bands but for the one that says how opaque a pixel is."""
-    kinds = getattr(data, "colorinterp", [None] * data.count)
-    return [number for number, kind in enumerate(kinds, 1) if kind != ColorInterp.alpha]
+    return [number for number, kind in enumerate(data.colorinterp, 1) if kind != ColorInterp.alpha]
 
 
 class _Array:
@@ -175,7 +175,7 @@ class _Array:
         array = array[..., None] if array.ndim == 2 else array
         self.array = array if is_mask or array.shape[2] <= array.shape[0] else np.moveaxis(array, 0, 2)
         self.height, self.width, self.count = self.array.shape
-        self.nodatavals = [None] * self.count
+        self.nodatavals = self.colorinterp = [None] * self.count
         _check_size(path, self.height, self.width)
 
     def read(self, number: int, window: Any) -> np.ndarray:
@@ -200,10 +200,8 @@ def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     if unknown.any():
         codes = np.unique(mask[unknown]).tolist()
         values = f"{'values' if len(codes) > 1 else 'the value'} {', '.join(f'{code:g}' for code in codes[:5])}"
-        raise Unusable(
-            f"The mask {path} holds {values} in {int(unknown.sum()):,} pixels of a window; its coding is "
-            f"{list(source.codes)}. Correct workload.source.codes or ignored_codes."
-        )
+        what = f"{values} in {int(unknown.sum()):,} pixels of a window; its coding is {list(source.codes)}"
+        raise Unusable(f"The mask {path} holds {what}. Correct workload.source.codes or ignored_codes.")
     return target
 
 

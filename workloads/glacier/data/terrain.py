@@ -32,10 +32,8 @@ def write(folder: Path, options: Generator, source: Source) -> None:
     pairs = ("band", "bands", source.bands, BANDS), ("class", "classes", source.classes, CLASSES)
     for kind, key, names, drawn in pairs:
         if strange := [name for name in names if name not in drawn]:
-            raise BadInput(
-                f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}. Correct "
-                f"workload.source.{key}, or name your data in data.dir."
-            )
+            there = f"The generated scenes have no {kind} {strange[0]}, only {', '.join(drawn)}."
+            raise BadInput(f"{there} Correct workload.source.{key}, or name your data in data.dir.")
     if folder.is_dir():
         return
     code_of = dict(zip(source.classes, source.codes, strict=True))
@@ -51,18 +49,17 @@ def write(folder: Path, options: Generator, source: Source) -> None:
                 planes = {f"Band{number}": image[BANDS.index(band)] for number, band in enumerate(source.bands, 1)}
                 planes["label"] = codes[classes]
                 for kind, plane in planes.items():
-                    nodata = None if kind == "label" else _NODATA
-                    _write_tiff(aside / kind / f"img{index + 1:03d}.tif", plane, x, y, nodata)
+                    _write_tiff(aside / kind / f"img{index + 1:03d}.tif", plane, x, y)
     except OSError:  # another process may have been first
         if not folder.is_dir():
             raise
 
 
-def _write_tiff(path: Path, values: np.ndarray, x: float, y: float, nodata: int | None) -> None:
+def _write_tiff(path: Path, values: np.ndarray, x: float, y: float) -> None:
     """Writes (h, w) values as a GeoTIFF with its corner at (x, y)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
-    place = {"crs": _CRS, "transform": rasterio.Affine(METRES, 0, x, 0, -METRES, y), "nodata": nodata}
+    place = {"crs": _CRS, "transform": rasterio.Affine(METRES, 0, x, 0, -METRES, y), "nodata": _NODATA}
     with rasterio.MemoryFile() as memory:  # GDAL does not report a full disk in every case
         with memory.open(driver="GTiff", compress="deflate", **shape, **place) as file:
             file.write(values, 1)
@@ -75,11 +72,8 @@ def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     broad, folded, rough = (_noise(draw, size, slope) for slope in (4.0, 3.4, 2.6))
     ridges = 0.9 * broad - 0.8 * np.abs(folded) + 0.06 * rough  # the crests of folded noise, on broad mountains
     height = 4600 + 520 * (ridges - ridges.mean()) / ridges.std()  # metres
-    down, across = np.gradient(height, METRES)
-    steepness = np.hypot(down, across)
-    classes, thickness = _classes(draw, height, steepness)
-    image = _ground(draw, height, steepness, classes, thickness)
-    image = _seen(draw, image, height, down, across)
+    classes, thickness = _classes(draw, height)
+    image = _seen(draw, _ground(draw, height, classes, thickness), height)
     # Ground is missing at a slanting edge of the swath, or in the stripes of Landsat 7
     rows, columns = np.mgrid[:size, :size] / size
     kind, slope = draw.random(), draw.uniform(0.1, 0.3)
@@ -108,9 +102,13 @@ def _blurred(field: np.ndarray, pixels: float) -> np.ndarray:
     return np.fft.irfft2(np.fft.rfft2(mirrored) * kernel, s=(2 * size, 2 * size))[:size, :size]
 
 
-def _classes(draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _steepness(height: np.ndarray) -> np.ndarray:
+    return np.hypot(*np.gradient(height, METRES))
+
+
+def _classes(draw: np.random.Generator, height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns classes, and how deep below the line of clean ice a pixel lies (0 to 1), which thickens debris."""
-    size = height.shape[0]
+    size, steepness = height.shape[0], _steepness(height)
     hollow = _blurred(height, size / 24) - height
     hollow /= hollow.std()
     high = (height - height.mean()) / height.std()
@@ -143,11 +141,9 @@ def _add_lakes(draw: np.random.Generator, classes: np.ndarray, high: np.ndarray,
         flat[distance < 8 * radius.max()] = -np.inf
 
 
-def _ground(
-    draw: np.random.Generator, height: np.ndarray, steepness: np.ndarray, classes: np.ndarray, thickness: np.ndarray
-) -> np.ndarray:
+def _ground(draw: np.random.Generator, height: np.ndarray, classes: np.ndarray, thickness: np.ndarray) -> np.ndarray:
     """Returns (7, h, w) reflectance and temperature of the ground, before light and air."""
-    size = height.shape[0]
+    size, steepness = height.shape[0], _steepness(height)
     spectrum = {name: np.array(values)[:, None, None] for name, values in _SPECTRA.items()}
     green = np.clip((height.mean() - 0.4 * height.std() - height) / 250 + 0.4 * _noise(draw, size, 2.5), 0, 0.8)
     image = spectrum["rock"] * (1 - green) + spectrum["vegetation"] * green
@@ -170,10 +166,9 @@ def _ground(
     return np.select([classes == 1, classes == 2, classes == 3], [clean, covered, water], image)
 
 
-def _seen(
-    draw: np.random.Generator, image: np.ndarray, height: np.ndarray, down: np.ndarray, across: np.ndarray
-) -> np.ndarray:
+def _seen(draw: np.random.Generator, image: np.ndarray, height: np.ndarray) -> np.ndarray:
     """Returns (7, h, w) uint16: light from one side, clouds over some scenes, haze and weather, the sensor's noise."""
+    down, across = np.gradient(height, METRES)
     azimuth, elevation = draw.uniform(2.0, 2.9), draw.uniform(0.6, 1.0)  # morning, radians
     towards = np.sin(elevation) - np.cos(elevation) * (across * np.sin(azimuth) - down * np.cos(azimuth))
     light = np.clip(towards / np.hypot(1, np.hypot(down, across)) / np.sin(elevation), 0, 1.5)

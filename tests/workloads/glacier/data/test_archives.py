@@ -9,7 +9,7 @@ import pytest
 
 from lib.errors import BadInput
 from tests.workloads.glacier.files import PATCHES, TWO, write_patches, write_scenes
-from workloads.glacier.data import archives, cutter, layout
+from workloads.glacier.data import cutter, layout
 from workloads.glacier.settings import Cut, Settings
 
 
@@ -29,7 +29,7 @@ def packed(folder: Path, suffix: str) -> Path:
 def cut_archives(place, *given, source=PATCHES):
     """Their tiles, by way of a folder `downloads`, for paths or addresses."""
     settings = Settings(source=source, tiles=Cut(size=32))
-    return archives.cut_archives([str(archive) for archive in given], place / "downloads", place / "store", settings)
+    return cutter.cut_archives([str(archive) for archive in given], place / "downloads", place / "store", settings)
 
 
 @pytest.mark.parametrize("suffix, source, write", [("zip", PATCHES, write_patches), ("tar.gz", TWO, write_scenes)])
@@ -92,7 +92,7 @@ def test_an_address_is_fetched_and_deleted_when_cut_and_what_is_not_there_or_poi
     assert not [path for path in (tmp_path / "downloads").rglob("*") if path.is_file()]
     for address, sentence in (((tmp_path / "none.zip").as_uri(), "not be fetched"), ("nowhere/a.zip", "is no file")):
         with pytest.raises(BadInput, match=sentence):
-            archives.fetch(address, tmp_path)
+            cutter.fetch(address, tmp_path)
     (tmp_path / "other").mkdir()
     with tarfile.open(tmp_path / "other" / "evil.tar", "w") as out:
         entry = tarfile.TarInfo("../evil_img_000.npy")

@@ -10,9 +10,8 @@ from lib.errors import BadInput
 from lib.machine import disk
 from lib.task import load_task
 from tests.workloads.glacier.files import TWO, scene, write_bands, write_scenes
-from workloads.glacier.data import cutter, layout, sampling
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Cut
+from workloads.glacier.data import cutter, datasets, layout
+from workloads.glacier.settings import IGNORE, Cut
 
 
 def cut(root, source=TWO, limit=0, **options):
@@ -58,7 +57,7 @@ def test_statistics_are_those_of_all_pixels_with_data(tmp_path):
     write_bands(write_scenes(tmp_path / "data", 3), "img900", image + 50, classes, origin=(0, 900_000))
     store, chosen = cut(tmp_path / "data"), np.array([0, 3, 5, 12, 13])
     pixels = np.concatenate([store.read(i)[0].reshape(2, -1) for i in chosen], 1).astype(np.float64)
-    mean, deviation = sampling.tile_statistics(store.table, chosen)
+    mean, deviation = datasets.tile_statistics(store.table, chosen)
     assert np.allclose(mean, np.nanmean(pixels, 1), rtol=1e-12)
     assert np.allclose(deviation, np.nanstd(pixels, 1), rtol=1e-12)
 
@@ -99,7 +98,7 @@ def test_a_least_value_far_below_all_others_is_named_with_the_key_that_treats_it
 
 
 DAMAGES = {  # a file of the cache, and what is done to it
-    "truncated": ("*.image", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
+    "truncated": ("*.tiles", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
     "record truncated": ("*.json", lambda path: path.write_bytes(path.read_bytes()[:99])),
 }  # fmt: skip
 

@@ -10,9 +10,9 @@ from lib.errors import BadInput
 from lib.task import load_task
 from lib.training.order import Order
 from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_image, write_patches, write_scenes
-from workloads.glacier.augment import ANYWHERE, augment, corner
-from workloads.glacier.data import folds, layout, sampling, windows
+from workloads.glacier.data import cutter, datasets, folds, layout
 from workloads.glacier.data.cutter import cut
+from workloads.glacier.data.datasets import ANYWHERE, augment, corner
 from workloads.glacier.settings import Cut, Sampling, Source, Split
 
 
@@ -116,7 +116,7 @@ def ground(seed, size=160, bands=2):
 
 
 def pairs(chips):
-    return windows.pairs([windows.sketch(chip) for chip in chips])
+    return cutter.pairs([cutter.sketch(chip) for chip in chips])
 
 
 @pytest.mark.parametrize("row, column", [(31, 5), (0, 90)])
@@ -125,7 +125,7 @@ def test_chips_that_overlap_anywhere_are_a_pair_and_others_are_none(row, column)
     elevation[2, :70, :70] = whole[0, row : row + 70, column : column + 70]  # one equal band, under another day's light
     chips = [whole[:, :160, :], whole[:, row : row + 96, column : column + 70], ground(2, 128), elevation]
     assert pairs(chips) == [(0, 1), (0, 3), (1, 3)]
-    assert len(windows.sketch(ground(3, 512))) == 512, "a sketch does not grow with the scene"
+    assert len(cutter.sketch(ground(3, 512))) == 512, "a sketch does not grow with the scene"
 
 
 @pytest.fixture(scope="module")
@@ -212,9 +212,9 @@ def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_
 def test_tilted_weights_reach_the_wanted_shares_where_they_can():
     counts = np.random.default_rng(0).dirichlet((2, 1, 0.5, 0.5), 400) * 1000
     wanted = (0.3, 0.3, 0.25, 0.15)
-    weight = sampling.tile_weights(counts, Sampling(target_shares=wanted))
+    weight = datasets.tile_weights(counts, Sampling(target_shares=wanted))
     assert np.allclose(weight.mean(), 1) and weight.min() > 0
-    assert np.allclose(sampling.reached(counts, weight), wanted, atol=0.01)
+    assert np.allclose(datasets.reached(counts, weight), wanted, atol=0.01)
 
 
 def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the_deviation_of_each_band(monkeypatch):

@@ -22,8 +22,7 @@ from tests.workloads.glacier.files import (
 )
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.readers import Unusable
-from workloads.glacier.scores import IGNORE
-from workloads.glacier.settings import Source
+from workloads.glacier.settings import IGNORE, Source
 
 
 def names(root, source=TWO, labelled=True):
@@ -94,7 +93,7 @@ def write_sample(root, source, files):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"")  # so that the pattern sees it
             values = image if path.suffix == ".tif" else image.astype(np.uint8)
-            if path in [file.path for file in layout.matching(root, source.masks)]:
+            if path in [file.path for file in layout.matching(root, source.masks).values()]:
                 coloured = np.stack([codes >> 16, codes >> 8 & 255, codes & 255])
                 values = (coloured if max(source.codes) > 255 else codes).astype(np.uint8)
             if path.suffix == ".npy":
