@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lib.report.progress import working
+from lib.scores import least
 from lib.supervised.text import commonest, exact, normal, words
 from workloads.vqa.data import Record
 from workloads.vqa.tokens import Answer, Candidate
 
 NETWORK, WORDS = "network alone", "by words"  # rows of the tables
+_RULES = {"by question type": lambda record: record.kind, "by question": lambda record: normal(record.question)}
 OFFERED = 4  # likeliest training answers, which the network judges beside its own
 _LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
 _WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)  # of the network, in the order in which they are tried
@@ -93,35 +95,33 @@ def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
 def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]) -> float:
     """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
 
-    Surely: the lower end of Student's paired interval over pictures is above 0 (Cochran, Sampling Techniques, 1977,
-    6.4). So the network alone answers where it gains, unless a weight between both gains more.
+    Surely: the lower end of Student's paired interval over pictures is above 0. So the network alone answers where it
+    gains, unless a weight between both gains more.
     """
-    from scipy import stats  # a second that a process which only loads data does not need
-
-    names, unit = np.unique(pictures, return_inverse=True)
+    names, unit, sizes = np.unique(pictures, return_inverse=True, return_counts=True)
     guesses = (likeliest(written, weight) for weight in _WEIGHTS)
-    each = np.array([[exact(*pair) for pair in zip(right, guess, strict=True)] for guess in guesses])
+    each = [[exact(*pair) for pair in zip(right, guess, strict=True)] for guess in guesses]
+    sums = np.array([np.bincount(unit, row) for row in each]).T  # (pictures, weights)
     place = 0
     while len(names) > 1:
-        gains = each - each[place]  # (weights, questions)
-        mean, sums = gains.mean(1), np.stack([np.bincount(unit, gain) for gain in gains])
-        spread = ((sums - np.bincount(unit) * mean[:, None]) ** 2).sum(1) * len(names) / (len(names) - 1)
-        sure = mean > stats.t.ppf(_SURE, len(names) - 1) * np.sqrt(spread) / len(right)
-        if not sure.any():
+        gains = sums - sums[:, [place]]
+        whole = gains.sum(0)
+        others = (whole - gains) / (len(right) - sizes)[:, None]  # without each picture
+        is_sure = least(whole / len(right), others, _SURE) > 0
+        if not is_sure.any():
             break
-        place = int(sure.argmax())
+        place = int(is_sure.argmax())
     return _WEIGHTS[place]
 
 
 def by_rules(train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[str]]:
     """Returns what the training records mostly answer to a question's type, and to the question, else to its type."""
-    groups = defaultdict[tuple[str, str], list[str]](list)
-    for record in train:
-        groups["type", record.kind].append(record.answer)
-        groups["question", normal(record.question)].append(record.answer)
-    usual = {key: commonest(answers) for key, answers in groups.items()}
-    majority = commonest(record.answer for record in train)
-    by_type = [usual.get(("type", record.kind), majority) for record in records]
-    keys = [("question", normal(record.question)) for record in records]
-    by_question = [usual.get(key, answer) for key, answer in zip(keys, by_type, strict=True)]
-    return {"by question type": by_type, "by question": by_question}
+    guesses, rows = [commonest(record.answer for record in train)] * len(records), {}
+    for name, key in _RULES.items():
+        groups = defaultdict[str, list[str]](list)
+        for record in train:
+            groups[key(record)].append(record.answer)
+        usual = {asked: commonest(answers) for asked, answers in groups.items()}
+        guesses = [usual.get(key(record), guess) for record, guess in zip(records, guesses, strict=True)]
+        rows[name] = guesses
+    return rows

@@ -5,7 +5,6 @@ import hashlib
 import io
 import operator
 import re
-import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,9 +27,6 @@ _SMALL = 32  # pixels on a side, to which a picture is decoded that is only chec
 _ROOM = 1 / 8  # of a side at most by which training pictures shrink, and within which they move
 _LIGHT = 0.1  # share by which their light changes at most
 _CACHED = 2**28  # bytes of pictures that a process keeps
-# What Pillow raises for broken files, by format
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, struct.error)
-
 _WORDS = [re.compile(rf"\b({words})\b")
           for words in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).values()]  # fmt: skip
 
@@ -109,7 +105,7 @@ def _decoded(path: str | Path, side: int) -> Any:
         raise BadInput(f"There is no picture {shown}.") from None
     except Image.DecompressionBombError:
         raise BadInput(f"The picture {shown} has more than {_MOST_PIXELS:,} pixels. Make it smaller.") from None
-    except _BROKEN as error:
+    except Exception as error:  # Pillow raises many kinds for broken files
         why = printable(error, most=120)
         raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again.") from None
 

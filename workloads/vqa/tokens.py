@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lib.errors import BadInput, printable
 from lib.supervised import encoders
@@ -104,13 +104,12 @@ class Tokens:
         written = list(numbers)[: numbers.index(self.end) if self.end in numbers else None]
         tags = (self.answer, self.answer_end, self.reasoning, self.reasoning_end)
         letters = "".join("<>[]"[tags.index(n)] if n in tags else "." for n in written)
-        begin = letters.find("<") + 1
-        end = begin + len(letters[begin:]) - len(letters[begin:].lstrip("."))
+        text = re.search(r"(?<=<)\.*", letters) or re.match(r"\.*", letters)
         why = written[letters.find("[") + 1 :] if "[" in letters else []
         names = {number: name for name, number in self.kinds.items()}
-        answer = Answer(self.text(written[begin:end]))
+        answer = Answer(self.text(written[slice(*text.span())]))
         answer.kind = next((names[n] for n in why if n in names), "")
-        answer.reasoning = self.text([n for n in why if n not in names])
+        answer.reasoning = self.text(why)
         answer.is_valid = bool(answer) and re.fullmatch(r"<\.+>\[\.*\]", letters) is not None
         return answer
 
@@ -126,7 +125,6 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
     frequent = [letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[: size // 2]]
     rare = dict.fromkeys(map(ord, seen.keys() - {*frequent}), " ")
     tokenizer = Tokenizer(models.BPE(unk_token=_SPECIALS[2]))
-    tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*_SPECIALS], show_progress=False)
@@ -137,38 +135,37 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
 
 
 def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
-    if (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file():
-        return phobert(folder)
-    loaded, text = encoders.tokenizer(folder, *(("pad", "eos") if is_decoder else ("pad",)))
+    is_phobert = (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file()
+    needed = ("pad", "eos") if is_decoder else ("pad",)
+    loaded, text = phobert(folder) if is_phobert else encoders.tokenizer(folder, *needed)
+    words = len(loaded) if is_phobert else encoders.configuration(folder).vocab_size
     end = loaded.eos_token_id if is_decoder else loaded.sep_token_id
     pad, marks = loaded.pad_token_id, [] if is_decoder else list(loaded("")["input_ids"])
     end, unknown = (pad if number is None else number for number in (end, loaded.unk_token_id))
-    words, half = encoders.configuration(folder).vocab_size, len(marks) // 2
+    half = len(marks) // 2
     return {"text": text, "pad": pad, "end": end, "unknown": unknown, "first": words, "before": marks[:half],
             "after": marks[half:], "is_lower": False}  # fmt: skip
 
 
-def phobert(folder: Path) -> dict[str, Any]:
-    """Returns PhoBERT's byte pairs, which transformers reads in Python alone, as this library has them.
+def phobert(folder: Path) -> tuple[Any, str]:
+    """Returns PhoBERT's tokenizer, which is Python alone in transformers, and its byte pairs as this library has them.
 
     There "x@@" is a piece within a word and "x" one at its end; here that is "x" and "x</w>". Pieces that only merges
     go through have numbers behind all others, and count as unknown. Raises BadInput.
     """
+    from transformers import PhobertTokenizer
+
     try:
-        lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
-        names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines if line.strip())]
-        rows = (line.split()[:2] for line in (folder / "bpe.codes").read_text("utf-8").splitlines())
-        merges = [(first, second) for first, second in filter(None, rows)]
-    except (OSError, ValueError) as error:
+        loaded: Any = PhobertTokenizer(str(folder / "vocab.txt"), str(folder / "bpe.codes"))
+        merges = [(first, second) for first, second in loaded.bpe_ranks]
+    except Exception as error:  # its reader raises Exception itself
         raise BadInput(f"The tokenizer in {printable(folder)} cannot be read ({printable(error)}).") from None
     pieces: dict[str, int] = {}
-    for number, name in enumerate(names):
-        pieces.setdefault(name if number < 4 else name[:-2] if name.endswith("@@") else f"{name}</w>", number)
-    words = len(names) + 1  # the mask comes last
+    for name, number in loaded.encoder.items():
+        pieces[name if number < 4 else name[:-2] if name.endswith("@@") else f"{name}</w>"] = number
     for first, second in merges:
         for piece in (first, second, first + second):
-            pieces.setdefault(piece, len(pieces) + words)
+            pieces.setdefault(piece, len(pieces) + len(loaded))
     tokenizer = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": words, "before": [0], "after": [2],
-            "is_lower": False}  # fmt: skip
+    return loaded, tokenizer.to_str()

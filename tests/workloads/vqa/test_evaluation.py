@@ -86,7 +86,7 @@ def evaluated(task, model, part="test"):
 
 
 def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_every_stage(vqa, monkeypatch, tmp_path):
-    task = vqa({"workload.decoder.length": 24, "workload.split.validation": 0.4})
+    task = load(tmp_path, {"workload.decoder.length": 24, "workload.generator.pictures": 60})
     samples, model = task.datasets()["test"].samples, task.model().eval()
     found = []
     for task.step in (0, 3):
@@ -254,7 +254,7 @@ def test_a_run_whose_stages_rested_encoders_loads(tmp_path, capsys):
 def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path):
     for stages, message in (
         ("{A: {from_epochs: 1}}", "must begin with epoch 0"),
-        ("{A: {answer: 0, reasoning: 0, format: 0}}", "A learns nothing"),
+        ("{A: {answer: 0, reasoning: 0, format: 0}}", "The stage learns nothing"),
     ):
         (tmp_path / "vqa.yaml").write_text(f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {stages}\n")
         with pytest.raises(BadInput, match=message):
