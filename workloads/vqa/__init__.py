@@ -4,6 +4,7 @@ Data: JSON lines of question, answer and image, or any table with its columns na
 are drawn shapes with questions in Vietnamese (see `generated`).
 """
 
+import hashlib
 import json
 import math
 import sys
@@ -32,6 +33,7 @@ _LEARNED = {
     "encoders": dict[str, dict[str, str | bool | list[float]]], "tokenizers": dict[str, dict[str, Any]],
     "kinds": list[str], "words": dict[str, dict[str, untrusted.Natural]],
 }  # fmt: skip
+_DRAWN = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese."
 _MULTIPLE = 8  # of tokens, which tensor cores like
 
 
@@ -64,7 +66,10 @@ class Vqa(Supervised):
         return {**held, "train": data.Questions(parts["train"], self.settings.together)}
 
     def fingerprint(self) -> str:
-        return data.fingerprint({name: part.samples for name, part in self.parts.items()})
+        """Hashes what records say and what their pictures show, wherever they lie, and which part they are in."""
+        rows = ((name, record) for name, part in self.parts.items() for record in part.samples)
+        facts = (repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, r in rows)
+        return hashlib.sha256("".join(facts).encode()).hexdigest()
 
     def datasets(self) -> dict[str, Any]:
         if "words" not in vars(self):  # which loaders get made; and an answer that is too long is met before the run
@@ -74,14 +79,11 @@ class Vqa(Supervised):
         return super().datasets()
 
     def describe_data(self) -> str:
-        """Returns where the records come from, how many there are of what, and what a reader should know of them."""
-        where = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese"
-        counts = {name: (len(part), len({r.picture for r in part.samples})) for name, part in self.datasets().items()}
-        sizes = ", ".join(f"{n:,} questions about {shown:,} pictures in {name}" for name, (n, shown) in counts.items())
+        """Returns how many records there are, what a reader should know of them, and which parts were chosen."""
         chosen = self.learned()["encoders"]
         names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
-        first = f"Data: {printable(self.source)}." if self.source else f"{where}."
-        return "\n".join([first, f"{sizes}.", *self.notes, f"Parts: {printable(names, most=300)}."])
+        notes = [*self.notes, f"Parts: {printable(names, most=300)}."]
+        return "\n".join([super().describe_data(), *([] if self.source else [_DRAWN]), *notes])
 
     def example(self) -> Record:
         return Record(0, "", "", "")
@@ -104,8 +106,7 @@ class Vqa(Supervised):
 
         In training the `generator` changes the pictures; else there is what words alone say, (B, training answers).
         """
-        shown = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
-        pixels, picture = pictures.batch(shown, self.settings.pictures, generator if training else None)
+        pixels, picture = pictures.batch(samples, self.settings.pictures.side, generator if training else None)
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
         tokens, terms = zip(*self.writer.targets(samples, self.settings.decoder.length), strict=True)
@@ -154,13 +155,10 @@ class Vqa(Supervised):
         return evaluation.Words(self.learned()["words"])
 
     @cached_property
-    def offers(self) -> list[tuple[Answer, list[int]]]:
-        """The answers of that classifier, each with its tokens."""
-        answers, first, last = list(map(Answer, self.words.answers)), self.writer.answer, self.writer.answer_end
-        for answer in answers:
-            answer.is_valid = True
-        numbers = self.writer.numbers(answers)
-        return [(answer, [first, *row, last]) for answer, row in zip(answers, numbers, strict=True)]
+    def offers(self) -> list[list[int]]:
+        """The tokens of each answer of that classifier."""
+        first, last = self.writer.answer, self.writer.answer_end
+        return [[first, *row, last] for row in self.writer.numbers(self.words.answers)]
 
     def model(self) -> nn.Module:
         from workloads.vqa import model
@@ -204,8 +202,10 @@ class Vqa(Supervised):
         encoded = model.encode(batch)
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
         best = batch["by_words"].argsort(descending=True, stable=True)[:, : evaluation.OFFERED].tolist()
-        pairs = [(self.writer.parsed(tokens), tokens) for tokens in written]
-        rows = [[*pairs[n * beams : (n + 1) * beams], *map(self.offers.__getitem__, p)] for n, p in enumerate(best)]
+        pairs, rows = [(self.writer.parsed(tokens), tokens) for tokens in written], []
+        for number, places in enumerate(best):
+            offered = [(Answer(self.words.answers[place]), self.offers[place]) for place in places]
+            rows.append([*pairs[number * beams : (number + 1) * beams], *offered])
         flat = [tokens for row in rows for _, tokens in row]
         logs = iter(model.log_probabilities(*encoded, flat, self.writer.answer_end))
         for row, shares in zip(rows, batch["by_words"].tolist(), strict=True):
@@ -215,10 +215,11 @@ class Vqa(Supervised):
     def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
         """Returns different answers to each question, with the weighed probabilities of the network and the words."""
         weight, written = float(model.weight), self.write(model, batch, beams)
-        return [{each.answer: math.exp(each.score(weight)) for each in answer.candidates} for answer in written]
+        return [{each: math.exp(each.score(weight)) for each in answer.candidates} for answer in written]
 
     def scored(self, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, Judged]]:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
+        self.judged_types = np.array([record.kind or data.OTHER for record in loader.dataset.samples])
         scores, rows = super().scored(model, loader)
         network = rows["network"]
         if loader.dataset.name == "validation":
@@ -241,11 +242,6 @@ class Vqa(Supervised):
     def baseline(self) -> dict[str, float]:
         return {name: score for name, score in super().baseline().items() if name != "valid"}  # a rule has no form
 
-    def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
-        """Returns the figures of answers that are written freely, and the mean loss of a token of the right ones."""
-        self.judged_types = np.array([record.kind or data.OTHER for record in loader.dataset.samples])
-        return super().evaluate(model, loader)
-
     def columns(self, judged: Judged) -> dict[str, float]:
         right, kinds = np.array(self.metrics[0].each(judged.true, judged.guess)), self.judged_types[judged.sample]
         return {f"exact_{kind}": float(right[kinds == kind].mean()) for kind in sorted({*kinds})}
@@ -256,7 +252,6 @@ class Vqa(Supervised):
         return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes what `Supervised` does; returns its table, with which answers count."""
         how = f"Validation gives the network {self.weight:g} and the words of the question the rest of the weight."
         none = f"Validation shows no sure gain over {evaluation.WORDS!r}, so these answers count, not the network's."
         self.about_gate = how if self.weight else none
@@ -275,8 +270,7 @@ class Vqa(Supervised):
             })  # fmt: skip
         return rows
 
-    def read_new(self, source: Path) -> list[Record]:
-        return data.questions(source)
+    read_new = staticmethod(data.questions)
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns the answers to questions about one's own pictures, and writes answers.jsonl into `out`."""

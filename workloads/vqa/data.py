@@ -1,8 +1,7 @@
 """Questions about pictures with their answers: tables whose columns the configuration names, in parts by picture."""
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -51,9 +50,8 @@ class Record(NamedTuple):
 def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
     """Returns the records of a folder or a file in order, and notes on what did not match. Raises BadInput."""
     root = folder if folder.is_dir() else folder.parent
-    images = settings.source.images
-    if images and not (root := inputs.find_input(images, platform.detect())).is_dir():
-        raise BadInput(f"workload.source.images is {printable(root)}, which is no folder. Name the pictures' folder.")
+    if settings.source.images:
+        root = inputs.find_input(settings.source.images, platform.detect())
     rows = list(_rows(folder, root, settings))
     shown = sorted({record.image for record, wrong in rows if not wrong})
     judged = pictures.check(shown)
@@ -65,13 +63,6 @@ def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
     first = "".join(f"\n  {printable(line)}" for line in bad[:3])
     notes = [f"Questions with their picture: {len(records):,}; rows that are left out: {len(bad):,}.{first}"]
     return _cleaned(records), notes
-
-
-def fingerprint(parts: Mapping[str, Sequence[Record]]) -> str:
-    """Hashes what records say and what their pictures show, wherever they lie, and which part they are in."""
-    rows = ((name, record) for name, part in parts.items() for record in part)
-    facts = (repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, r in rows)
-    return hashlib.sha256("".join(facts).encode()).hexdigest()
 
 
 def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record, str]]:

@@ -13,7 +13,7 @@ from lib.report.progress import working
 from lib.scores import least
 from lib.supervised.text import commonest, exact, normal, words
 from workloads.vqa.data import Record
-from workloads.vqa.tokens import Answer, Candidate
+from workloads.vqa.tokens import Answer
 
 NETWORK, WORDS = "network alone", "by words"  # rows of the tables
 _RULES = {"by question type": lambda record: record.kind, "by question": lambda record: normal(record.question)}
@@ -60,13 +60,13 @@ class Words:
     def guesses(self, questions: Sequence[str]) -> list[str]:
         return [self.answers[place] for place in self.shares(questions).argmax(1)]
 
-    def candidates(self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]) -> list[Candidate]:
+    def candidates(self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]) -> list[Answer]:
         """Returns the different ones of answers, which the network gave logarithms, with those of the words' shares."""
-        different: dict[str, Candidate] = {}
+        different: dict[str, Answer] = {}
         for answer, log in answers:
             place = self._places.get(text := normal(answer))
-            share = _LEAST if place is None else shares[place]
-            different.setdefault(text, Candidate(answer, log, math.log(share)))  # another reasoning for the same
+            answer.network, answer.words = log, math.log(_LEAST if place is None else shares[place])
+            different.setdefault(text, answer)  # another reasoning for the same
         return [*different.values()]
 
 
@@ -88,8 +88,7 @@ def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
 
 def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
     """Returns the best candidate for each question, of the first answers in the order of the beams."""
-    best = [max(answer.candidates, key=lambda candidate: candidate.score(weight)).answer for answer in written]
-    return np.array(best, object)
+    return np.array([max(answer.candidates, key=lambda other: other.score(weight)) for answer in written], object)
 
 
 def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]) -> float:

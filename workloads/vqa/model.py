@@ -4,7 +4,6 @@ Each of the three parts is published (mounted, cached or reachable weights), or 
 """
 
 import contextlib
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -206,9 +205,8 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def _values(path: Path) -> dict[str, Any]:
     """Returns the object in a published JSON file, or an empty one where there is none."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        if isinstance(values := json.loads(untrusted.read(path, _MOST_BYTES)), dict):
-            return values
+    with contextlib.suppress(OSError, BadInput):
+        return untrusted.objects(untrusted.read(path, _MOST_BYTES))
     return {}
 
 

@@ -17,7 +17,6 @@ import yaml
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 from lib.report.progress import counted
-from workloads.vqa.settings import Pictures
 
 # What Pillow opens here: none that runs a program or fetches another file, as EPS and WMF do
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -47,19 +46,17 @@ def loader(side: int) -> Callable[[str], np.ndarray]:
     return load
 
 
-def batch(
-    questions: Sequence[tuple[str, str, str]], settings: Pictures, generator: torch.Generator | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns (B, 3, side, side) uint8, and (B) which sample has each picture first.
+def batch(records: Sequence[Any], side: int, generator: torch.Generator | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns (B, 3, side, side) uint8, and (B) which record has each picture first.
 
-    `questions` are hash, path and question of each sample. With a `generator` each picture is changed once.
+    With a `generator` each picture is changed once, as no question about it forbids.
     """
-    load, first = loader(settings.side), dict[str, int]()
-    places = [first.setdefault(picture, number) for number, (picture, _, _) in enumerate(questions)]
-    loaded = {place: load(questions[place][1]) for place in first.values()}
+    load, first = loader(side), dict[str, int]()
+    places = [first.setdefault(record.picture, number) for number, record in enumerate(records)]
+    loaded = {place: load(records[place].image) for place in first.values()}
     for place in first.values() if generator else ():
-        texts = [text for (_, _, text), other in zip(questions, places, strict=True) if other == place]
-        loaded[place] = augment(loaded[place], texts, generator)
+        same = [record for record, other in zip(records, places, strict=True) if other == place]
+        loaded[place] = augment(loaded[place], [f"{record.kind} {record.question}" for record in same], generator)
     pixels = np.stack([loaded[place] for place in places]).transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(pixels)), torch.tensor(places)
 

@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -25,20 +25,14 @@ _SPECIALS = ("<pad>", "</s>", "<unk>")
 
 
 class Answer(str):
-    """What was written for a question, with the type and the reasoning beside it."""
+    """A text that answers a question, with the type and the reasoning beside it."""
 
     kind: str = ""
     reasoning: str = ""
-    is_valid: bool = False  # all tags, in their order, around an answer
-    candidates: "Sequence[Candidate]" = ()  # which were weighed beside it
-
-
-class Candidate(NamedTuple):
-    """A possible answer, with its log-probabilities."""
-
-    answer: Answer
-    network: float
-    words: float
+    is_valid: bool = True  # all tags, in their order, around an answer
+    network: float = 0.0  # its log-probabilities, by the network and by the words of the question
+    words: float = 0.0
+    candidates: "Sequence[Answer]" = ()  # which were weighed
 
     def score(self, weight: float) -> float:
         """Returns the logarithm of the two probabilities' weighted geometric mean."""
@@ -88,10 +82,8 @@ class Tokens:
             kind = [self.kinds[record.kind]] if record.kind in self.kinds else []
             room = length - len(answer) - len(kind) - 5  # four tags and the end
             if room < 0:
-                text = printable(record.answer, most=60)
-                how = f"has room for {len(answer) + room}. Raise it, or shorten the answer ({text})."
-                what = f"{record.place}: the answer takes {len(answer)} tokens"
-                raise BadInput(f"{what}, and workload.decoder.length {length} {how}")
+                what = f"{record.place}: the answer takes {len(answer)} tokens, and workload.decoder.length {length}"
+                raise BadInput(f"{what} has room for {len(answer) + room}. Raise it, or shorten the answer.")
             why = [*kind, *reasoning[:room]]
             tokens = [self.answer, *answer, self.answer_end, self.reasoning, *why, self.reasoning_end, self.end]
             # Where an answer ends is a part of it: "đỏ" and "đỏ tươi" begin alike

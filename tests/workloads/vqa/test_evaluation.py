@@ -21,7 +21,7 @@ from tests.workloads.vqa.files import picture, record
 from workloads.vqa import data
 from workloads.vqa.evaluation import OFFERED, Words, by_rules, chosen_weight, likeliest, pairs_of
 from workloads.vqa.settings import Stage, stage_at
-from workloads.vqa.tokens import Answer, Candidate
+from workloads.vqa.tokens import Answer
 
 ASKED = [
     *(record(n, question=f"what color is cup {n}?", answer="Red" if n < 5 else "blue", kind="COLOR") for n in range(8)),
@@ -54,6 +54,12 @@ def test_questions_without_a_word_are_answered_by_frequencies_and_pairs_are_boun
     assert len(long["red"]) == 5
 
 
+def judged(text, network, words):
+    answer = Answer(text)
+    answer.network, answer.words = network, words
+    return answer
+
+
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(some.lists(some.sampled_from("wwwnnnnnn?"), min_size=2, max_size=40))
 def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(right):
@@ -61,7 +67,7 @@ def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(rig
     written = []
     for _ in right:
         written.append(Answer("n"))
-        written[-1].candidates = [Candidate(Answer("n"), -0.1, -5.0), Candidate(Answer("w"), -5.0, -0.1)]
+        written[-1].candidates = [judged("n", -0.1, -5.0), judged("w", -5.0, -0.1)]
     gains = [(answer == "n") - (answer == "w") for answer in right]
     is_constant, mean = len({*gains}) == 1, sum(gains)
     is_sure = mean > 0 if is_constant else stats.ttest_1samp(gains, 0, alternative="greater").pvalue < 0.005
@@ -74,7 +80,7 @@ def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(rig
 def test_a_weight_between_takes_what_both_hold_likely():
     answer = Answer("n")
     logs = {"n": (-1, -9), "b": (-2, -2), "w": (-9, -1)}
-    answer.candidates = [Candidate(Answer(name), *pair) for name, pair in logs.items()]
+    answer.candidates = [judged(name, *pair) for name, pair in logs.items()]
     assert [likeliest([answer], weight)[0] for weight in (0, 0.5, 1)] == ["w", "b", "n"]
     assert chosen_weight(["b"] * 9, [answer] * 9, [*"abcdefghi"]) == 0.75
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from lib.errors import BadInput
+from lib.supervised.samples import Part
 from lib.task import load_config
 from tests.workloads.vqa.files import collected, lines, picture, record, row, text
-from workloads.vqa.data import fingerprint, read, split
+from workloads.vqa.data import read, split
 
 
 def said(records):
@@ -99,12 +100,17 @@ def test_what_is_said_twice_stays_once_and_parts_of_files_that_show_the_same_pic
     assert {one.part for one in collected(tmp_path / "b")[0]} == {""}
 
 
-def test_the_fingerprint_is_of_what_records_say_and_pictures_show_wherever_they_lie():
+def test_the_fingerprint_is_of_what_records_say_and_pictures_show_wherever_they_lie(vqa):
+    def fingerprint(**parts):
+        task = vqa()
+        task.parts = {name: Part(task, name, samples) for name, samples in parts.items()}
+        return task.fingerprint()
+
     one = record(1)
-    assert fingerprint({"test": [one]}) == fingerprint({"test": [one._replace(image="/elsewhere/x.png", number=9)]})
+    assert fingerprint(test=[one]) == fingerprint(test=[one._replace(image="/elsewhere/x.png", number=9)])
     for change in ({"picture": "other"}, {"answer": "blue"}, {"question": "x"}, {"kind": "X"}, {"reasoning": "x"}):
-        assert fingerprint({"test": [one]}) != fingerprint({"test": [one._replace(**change)]})
-    assert fingerprint({"test": [one]}) != fingerprint({"train": [one]})
+        assert fingerprint(test=[one]) != fingerprint(test=[one._replace(**change)])
+    assert fingerprint(test=[one]) != fingerprint(train=[one])
 
 
 RECORDS = [record(10 * p + q, p, kind="ABC"[(p + q) % 3]) for p in range(40) for q in range(5)]
