@@ -49,9 +49,6 @@ class Vqa(Supervised):
     selection = ("network_exact", "max")  # which means the same in every stage, and improves where words alone answer
     shown = ("exact", "network_exact", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
-    notes: Sequence[str] = ()  # on what did not match when the data was read
-    judged_types: np.ndarray  # of each question of the last evaluation
-    weight: float  # of the network in that
 
     def __init__(self, config: Any, source: Any = None):
         super().__init__(config, source)
@@ -80,10 +77,10 @@ class Vqa(Supervised):
 
     def describe_data(self) -> str:
         """Returns how many records there are, what a reader should know of them, and which parts were chosen."""
-        chosen = self.learned()["encoders"]
+        about, chosen = super().describe_data(), self.learned()["encoders"]
         names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
-        notes = [*self.notes, f"Parts: {printable(names, most=300)}."]
-        return "\n".join([super().describe_data(), *([] if self.source else [_DRAWN]), *notes])
+        notes = [] if self.source else [_DRAWN]
+        return "\n".join([about, *notes, *self.notes, f"Parts: {printable(names, most=300)}."])
 
     def example(self) -> Record:
         return Record(0, "", "", "")
@@ -219,6 +216,7 @@ class Vqa(Supervised):
 
     def scored(self, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, Judged]]:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
+        # The question types of this evaluation, and below the weight of the network in it
         self.judged_types = np.array([record.kind or data.OTHER for record in loader.dataset.samples])
         scores, rows = super().scored(model, loader)
         network = rows["network"]

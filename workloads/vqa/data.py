@@ -53,8 +53,7 @@ def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
     if settings.source.images:
         root = inputs.find_input(settings.source.images, platform.detect())
     rows = list(_rows(folder, root, settings))
-    shown = sorted({record.image for record, wrong in rows if not wrong})
-    judged = pictures.check(shown)
+    judged = pictures.check(sorted({record.image for record, wrong in rows if not wrong}))
     bad = [f"{r.place}: {why}" for r, wrong in rows if (why := wrong or judged[r.image][1])]
     records = [r._replace(picture=judged[r.image][0]) for r, wrong in rows if not (wrong or judged[r.image][1])]
     if not records:

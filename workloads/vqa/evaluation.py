@@ -33,26 +33,25 @@ class Words:
         """Fits it to what `pairs_of` returned."""
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import RidgeClassifier
+        from sklearn.pipeline import make_pipeline
 
         rows = [(question, answer, count) for answer, each in pairs.items() for question, count in each.items()]
         questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
         self.answers, self._model = sorted(pairs), None
         self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
         self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(counts)
-        least = 1 if len(questions) <= _FEW else 2
-        self._vectors = TfidfVectorizer(
-            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=least
-        )
+        few = 1 if len(questions) <= _FEW else 2
+        vectors = TfidfVectorizer(ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=few)
         # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
-        model = RidgeClassifier(solver="sparse_cg", tol=1e-3)
+        model = make_pipeline(vectors, RidgeClassifier(solver="sparse_cg", tol=1e-3))
         with working("Learning what questions alone answer"), contextlib.suppress(ValueError):  # one answer, no words
-            self._model = model.fit(self._vectors.fit_transform(questions), answers, sample_weight=counts)
+            self._model = model.fit(questions, answers, ridgeclassifier__sample_weight=counts)
 
     def shares(self, questions: Sequence[str]) -> np.ndarray:
         """Returns (questions, answers) probabilities: least squares on -1 and 1 estimate them."""
         if self._model is None:
             return self._usual.repeat(len(questions), 0).astype(np.float32)
-        scores = self._model.decision_function(self._vectors.transform(list(map(normal, questions))))
+        scores = self._model.decision_function(list(map(normal, questions)))
         scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores  # of two answers
         shares = np.clip((1 + scores) / 2, _LEAST, 1)
         return (shares / shares.sum(1, keepdims=True)).astype(np.float32)

@@ -5,9 +5,10 @@ import hashlib
 import json
 import random
 import unicodedata
+from collections import namedtuple
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -23,21 +24,12 @@ _RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # of which one comes first in each 
 _SEED = 20_211_105
 _LARGER = 4  # times, to be scaled down with soft edges
 _CELLS = 3  # on a side, of which a shape has one
-
-
-class Thing(NamedTuple):
-    """A shape in a picture: its cell counts from the left and from the top."""
-
-    shape: str
-    colour: str
-    column: int
-    row: int
+Thing = namedtuple("Thing", ("shape", "colour", "column", "row"))  # in a picture: its cell from the left and the top
 
 
 def folder_of(settings: Generator) -> Path:
     """Returns the folder of drawn pictures and their records, which a machine draws once."""
-    made_by = Path(__file__).read_text("utf-8"), _WORDS
-    facts = json.dumps([settings.pictures, settings.questions, settings.side, *made_by])
+    facts = json.dumps([vars(settings), Path(__file__).read_text("utf-8"), _WORDS])
     folder = platform.detect().scratch_dir / "vqa" / f"drawn-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     if not (folder / RECORDS).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -80,13 +72,9 @@ def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
         half, shake = cell * draw.uniform(0.30, 0.42), cell * 0.06
         x = (thing.column + 0.5) * cell + draw.uniform(-shake, shake)
         y = (thing.row + 0.5) * cell + draw.uniform(-shake, shake)
-        fill = tuple(COLOURS[thing.colour])
-        if thing.shape == "hình tròn":
-            brush.ellipse([x - half, y - half, x + half, y + half], fill=fill)
-        elif thing.shape == "hình vuông":
-            brush.rectangle([x - 0.9 * half, y - 0.9 * half, x + 0.9 * half, y + 0.9 * half], fill=fill)
-        else:
-            brush.polygon([(x, y - half), (x - half, y + 0.85 * half), (x + half, y + 0.85 * half)], fill=fill)
+        corners = [(x + across * half, y + down * half) for across, down in SHAPES[thing.shape]["corners"]]
+        shape = brush.polygon if len(corners) > 2 else brush.ellipse
+        shape(corners, fill=tuple(COLOURS[thing.colour]))
     return image.resize((side, side), Image.Resampling.LANCZOS)
 
 

@@ -6,16 +6,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lib.errors import BadInput, printable
 from lib.supervised import encoders
 from workloads.vqa.settings import TERMS
-
-if TYPE_CHECKING:
-    from workloads.vqa.data import Record
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 KINDS = 200  # types of questions at most, each a token of its own
@@ -71,7 +68,7 @@ class Tokens:
         pieces = [n for n in numbers if n < self.first and n not in (self.pad, self.end)]
         return " ".join(self._tokenizer.decode(pieces, skip_special_tokens=False).split())
 
-    def targets(self, records: "Sequence[Record]", length: int) -> list[tuple[list[int], list[int]]]:
+    def targets(self, records: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
         """Returns the tokens to write for each record, and of each token the term of the loss.
 
         A reasoning is cut where there is no room. Raises BadInput for an answer that is too long.
@@ -94,8 +91,7 @@ class Tokens:
     def parsed(self, numbers: Sequence[int]) -> Answer:
         """Returns what written tokens say; without the tags it is not valid, and what there is counts as its text."""
         written = list(numbers)[: numbers.index(self.end) if self.end in numbers else None]
-        tags = (self.answer, self.answer_end, self.reasoning, self.reasoning_end)
-        letters = "".join("<>[]"[tags.index(n)] if n in tags else "." for n in written)
+        letters = "".join("<>[]"[n - self.first] if 0 <= n - self.first < len(TAGS) else "." for n in written)
         text = re.search(r"(?<=<)\.*", letters) or re.match(r"\.*", letters)
         why = written[letters.find("[") + 1 :] if "[" in letters else []
         names = {number: name for name, number in self.kinds.items()}
