@@ -25,7 +25,6 @@ _SEED = 0  # runs of all seeds are tested on the same pictures, and their models
 _OPTIONAL = ("kind", "reasoning", "split")
 _RARE, _KIND_LETTERS = 0.01, 60  # of the records: slips, several types in one, ids; of a type's name
 _LETTERS = 4000  # of a question or an answer; the longest of the sample records has 274
-_WORDS = {"train": "train", "validation": "val", "test": "test"}  # of {split} in a pattern
 _PICTURES, _RUNS = 1, 2  # domains of `mix`
 
 
@@ -74,7 +73,7 @@ def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record
             wrong = f"There is no {lacking[0]}, or one of more than {_LETTERS:,} letters." if lacking else ""
             part, image = part_of(PurePosixPath(row.pop("split") or shown)), row.pop("image")
             cell = PurePosixPath(image.replace("\\", "/"))
-            parts = {"image": image, "name": cell.name, "stem": cell.stem, "split": _WORDS.get(part, "")}
+            parts = {"image": image, "name": cell.name, "stem": cell.stem, "split": part.replace("validation", "val")}
             try:
                 there = root / pattern.format(**parts, folder=PurePosixPath(shown).parent)
             except (KeyError, ValueError, IndexError, AttributeError) as error:

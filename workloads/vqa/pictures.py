@@ -83,10 +83,9 @@ def _decoded(path: str | Path, side: int) -> Any:
     shown = printable(path, most=200)
     try:
         content = read_bytes(Path(path), _MOST_BYTES)
-        Image.init()  # else Pillow knows but a few formats until it meets another; its build may lack one
-        image = Image.open(io.BytesIO(content), formats=[name for name in _FORMATS if name in Image.OPEN])
+        image = Image.open(io.BytesIO(content), formats=_FORMATS)
         if image.width * image.height > _MOST_PIXELS:
-            raise Image.DecompressionBombError
+            raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels")
         image.draft("RGB", (side, side))  # a JPEG is decoded at an eighth of its size where that is enough
         image = ImageOps.exif_transpose(image)
         if image.mode[0] in "IF":  # of 12 bits in 16 only a sixteenth of the range would be used
@@ -100,11 +99,9 @@ def _decoded(path: str | Path, side: int) -> Any:
         return image.convert("RGB")
     except FileNotFoundError:
         raise BadInput(f"There is no picture {shown}.") from None
-    except Image.DecompressionBombError:
-        raise BadInput(f"The picture {shown} has more than {_MOST_PIXELS:,} pixels. Make it smaller.") from None
     except Exception as error:  # Pillow raises many kinds for broken files
         why = printable(error, most=120)
-        raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again.") from None
+        raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again, or save it anew.") from None
 
 
 def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator) -> np.ndarray:

@@ -127,12 +127,10 @@ def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
     needed = ("pad", "eos") if is_decoder else ("pad",)
     loaded, text = phobert(folder) if is_phobert else encoders.tokenizer(folder, *needed)
     words = len(loaded) if is_phobert else encoders.configuration(folder).vocab_size
-    end = loaded.eos_token_id if is_decoder else loaded.sep_token_id
     pad, marks = loaded.pad_token_id, [] if is_decoder else list(loaded("")["input_ids"])
-    end, unknown = (pad if number is None else number for number in (end, loaded.unk_token_id))
-    half = len(marks) // 2
-    return {"text": text, "pad": pad, "end": end, "unknown": unknown, "first": words, "before": marks[:half],
-            "after": marks[half:], "is_lower": False}  # fmt: skip
+    unknown, half = pad if loaded.unk_token_id is None else loaded.unk_token_id, len(marks) // 2
+    return {"text": text, "pad": pad, "end": loaded.eos_token_id if is_decoder else pad, "unknown": unknown,
+            "first": words, "before": marks[:half], "after": marks[half:], "is_lower": False}  # fmt: skip
 
 
 def phobert(folder: Path) -> tuple[Any, str]:
