@@ -4,9 +4,13 @@ Data: JSON lines of question, answer and image, or any table with its columns na
 are drawn shapes with questions in Vietnamese (see `generated`).
 """
 
+import contextlib
+import hashlib
+import itertools
 import json
 import math
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +23,13 @@ from torch import Tensor, nn
 from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk
+from lib.report.progress import working
+from lib.scores import least
 from lib.supervised import IGNORED, Judged, Supervised, encoders, padded, scoring, text
+from lib.supervised.text import commonest, exact, normal, words
 from lib.task import Batch
 from lib.task.blocks import find_blocks
-from workloads.vqa import data, evaluation, generated, pictures, tokens
+from workloads.vqa import data, generated, pictures, tokens
 from workloads.vqa.data import Record
 from workloads.vqa.settings import TERMS, Settings, stage_at
 from workloads.vqa.tokens import Answer, Tokens
@@ -32,12 +39,108 @@ _LEARNED = {
     "encoders": dict[str, dict[str, str | bool | list[float]]], "tokenizers": dict[str, dict[str, Any]],
     "kinds": list[str], "words": dict[str, dict[str, untrusted.Natural]],
 }  # fmt: skip
+_DRAWN = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese."
 _MULTIPLE = 8  # of tokens, which tensor cores like
+NETWORK, WORDS = "network alone", "by words"  # rows of the tables
+_RULES = {"by question type": lambda record: record.kind, "by question": lambda record: normal(record.question)}
+OFFERED = 4  # likeliest training answers, which the network judges beside its own
+_LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
+_WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)  # of the network, in the order in which they are tried
+_SURE = 0.995  # of one side: every validation of a run asks
+_MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with one, of which the words learn
+_MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
+_FEW = 2000  # pairs, of which words that stand in one alone are learned too
 
 
 def valid(right: str, written: str) -> float:
     """Returns whether a text was written in the asked form; a rule's has none."""
     return float(getattr(written, "is_valid", True))
+
+
+class Words:
+    """A linear classifier of the words of a question, one to three in a row, over training answers."""
+
+    def __init__(self, pairs: Mapping[str, Mapping[str, int]]):
+        """Fits it to what `pairs_of` returned."""
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import RidgeClassifier
+        from sklearn.pipeline import make_pipeline
+
+        rows = [(question, answer, count) for answer, each in pairs.items() for question, count in each.items()]
+        questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
+        self.answers, self._model = sorted(pairs), None
+        self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
+        self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(counts)
+        few = 1 if len(questions) <= _FEW else 2
+        vectors = TfidfVectorizer(ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=few)
+        # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
+        model = make_pipeline(vectors, RidgeClassifier(solver="sparse_cg", tol=1e-3))
+        with working("Learning what questions alone answer"), contextlib.suppress(ValueError):  # one answer, no words
+            self._model = model.fit(questions, answers, ridgeclassifier__sample_weight=counts)
+
+    def shares(self, questions: Sequence[str]) -> np.ndarray:
+        """Returns (questions, answers) probabilities: least squares on -1 and 1 estimate them."""
+        if self._model is None:
+            return self._usual.repeat(len(questions), 0).astype(np.float32)
+        scores = self._model.decision_function(list(map(normal, questions)))
+        scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores  # of two answers
+        shares = np.clip((1 + scores) / 2, _LEAST, 1)
+        return (shares / shares.sum(1, keepdims=True)).astype(np.float32)
+
+    def guesses(self, questions: Sequence[str]) -> list[str]:
+        return [self.answers[place] for place in self.shares(questions).argmax(1)]
+
+    def candidates(self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]) -> list[Answer]:
+        """Returns the different ones of answers, which the network gave logarithms, with those of the words' shares."""
+        different: dict[str, Answer] = {}
+        for answer, log in answers:
+            place = self._places.get(text := normal(answer))
+            answer.network, answer.words = log, math.log(_LEAST if place is None else shares[place])
+            different.setdefault(text, answer)  # another reasoning for the same
+        return [*different.values()]
+
+
+def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
+    """Returns the commonest answers, each with its commonest questions and how often these came with it."""
+    pairs = Counter((normal(record.question), normal(record.answer)) for record in samples)
+    spelled: dict[str, list[str]] = {}
+    for record in samples:
+        spelled.setdefault(normal(record.answer), []).append(record.answer)
+    common = {*sorted(spelled, key=lambda answer: (-len(spelled[answer]), answer))[:_MOST_ANSWERS]}
+    rows = sorted((row for row in pairs if row[1] in common), key=lambda row: (-pairs[row], row))[:_MOST_PAIRS]
+    sizes = itertools.accumulate(len(json.dumps(row)) for row in rows)
+    kept: dict[str, dict[str, int]] = {}
+    for (question, answer), size in zip(rows, sizes, strict=True):
+        if size <= _MOST_BYTES:
+            kept.setdefault(commonest(spelled[answer]), {})[question] = pairs[question, answer]
+    return kept
+
+
+def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
+    """Returns the best candidate for each question, of the first answers in the order of the beams."""
+    return np.array([max(answer.candidates, key=lambda other: other.score(weight)) for answer in written], object)
+
+
+def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]) -> float:
+    """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
+
+    Surely: the lower end of Student's paired interval over pictures is above 0. So the network alone answers where it
+    gains, unless a weight between both gains more.
+    """
+    names, unit, sizes = np.unique(pictures, return_inverse=True, return_counts=True)
+    guesses = (likeliest(written, weight) for weight in _WEIGHTS)
+    each = [[exact(*pair) for pair in zip(right, guess, strict=True)] for guess in guesses]
+    sums = np.array([np.bincount(unit, row) for row in each]).T  # (pictures, weights)
+    place = 0
+    while len(names) > 1:
+        gains = sums - sums[:, [place]]
+        whole = gains.sum(0)
+        others = (whole - gains) / (len(right) - sizes)[:, None]  # without each picture
+        is_sure = least(whole / len(right), others, _SURE) > 0
+        if not is_sure.any():
+            break
+        place = int(is_sure.argmax())
+    return _WEIGHTS[place]
 
 
 class Vqa(Supervised):
@@ -47,9 +150,6 @@ class Vqa(Supervised):
     selection = ("network_exact", "max")  # which means the same in every stage, and improves where words alone answer
     shown = ("exact", "network_exact", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
-    notes: Sequence[str] = ()  # on what did not match when the data was read
-    judged_types: np.ndarray  # of each question of the last evaluation
-    weight: float  # of the network in that
 
     def __init__(self, config: Any, source: Any = None):
         super().__init__(config, source)
@@ -58,13 +158,16 @@ class Vqa(Supervised):
     def read(self, source: Path | None = None) -> dict[str, Any]:
         settings = self.settings if source else Settings()
         records, self.notes = data.read(source or generated.folder_of(self.settings.generator), settings)
-        parts = data.split(records, self.settings.split)
+        parts = data.split(records)
         # An evaluation meets the questions of a picture together, so that it is read and encoded once for them
         held = {name: sorted(rows, key=lambda record: record.picture) for name, rows in parts.items()}
         return {**held, "train": data.Questions(parts["train"], self.settings.together)}
 
     def fingerprint(self) -> str:
-        return data.fingerprint({name: part.samples for name, part in self.parts.items()})
+        """Hashes what records say and what their pictures show, wherever they lie, and which part they are in."""
+        rows = ((name, record) for name, part in self.parts.items() for record in part.samples)
+        facts = (repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, r in rows)
+        return hashlib.sha256("".join(facts).encode()).hexdigest()
 
     def datasets(self) -> dict[str, Any]:
         if "words" not in vars(self):  # which loaders get made; and an answer that is too long is met before the run
@@ -74,14 +177,11 @@ class Vqa(Supervised):
         return super().datasets()
 
     def describe_data(self) -> str:
-        """Returns where the records come from, how many there are of what, and what a reader should know of them."""
-        where = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese"
-        counts = {name: (len(part), len({r.picture for r in part.samples})) for name, part in self.datasets().items()}
-        sizes = ", ".join(f"{n:,} questions about {shown:,} pictures in {name}" for name, (n, shown) in counts.items())
-        chosen = self.learned()["encoders"]
+        """Returns how many records there are, what a reader should know of them, and which parts were chosen."""
+        about, chosen = super().describe_data(), self.learned()["encoders"]
         names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
-        first = f"Data: {printable(self.source)}." if self.source else f"{where}."
-        return "\n".join([first, f"{sizes}.", *self.notes, f"Parts: {printable(names, most=300)}."])
+        notes = [] if self.source else [_DRAWN]
+        return "\n".join([about, *notes, *self.notes, f"Parts: {printable(names, most=300)}."])
 
     def example(self) -> Record:
         return Record(0, "", "", "")
@@ -104,8 +204,7 @@ class Vqa(Supervised):
 
         In training the `generator` changes the pictures; else there is what words alone say, (B, training answers).
         """
-        shown = [(record.picture, record.image, f"{record.kind} {record.question}") for record in samples]
-        pixels, picture = pictures.batch(shown, self.settings.pictures, generator if training else None)
+        pixels, picture = pictures.batch(samples, self.settings.pictures.side, generator if training else None)
         texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
         tokens, terms = zip(*self.writer.targets(samples, self.settings.decoder.length), strict=True)
@@ -127,7 +226,7 @@ class Vqa(Supervised):
         for part in ("decoder", "text"):
             if name := chosen[part]["weights"]:
                 tokenizers[part] = tokens.published(encoders.folder_of(name), part == "decoder")
-        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": evaluation.pairs_of(samples)}
+        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": pairs_of(samples)}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
@@ -150,17 +249,14 @@ class Vqa(Supervised):
         return Tokens(learned["text"]) if "text" in learned else self.writer
 
     @cached_property
-    def words(self) -> evaluation.Words:
-        return evaluation.Words(self.learned()["words"])
+    def words(self) -> Words:
+        return Words(self.learned()["words"])
 
     @cached_property
-    def offers(self) -> list[tuple[Answer, list[int]]]:
-        """The answers of that classifier, each with its tokens."""
-        answers, first, last = list(map(Answer, self.words.answers)), self.writer.answer, self.writer.answer_end
-        for answer in answers:
-            answer.is_valid = True
-        numbers = self.writer.numbers(answers)
-        return [(answer, [first, *row, last]) for answer, row in zip(answers, numbers, strict=True)]
+    def offers(self) -> list[list[int]]:
+        """The tokens of each answer of that classifier."""
+        first, last = self.writer.answer, self.writer.answer_end
+        return [[first, *row, last] for row in self.writer.numbers(self.words.answers)]
 
     def model(self) -> nn.Module:
         from workloads.vqa import model
@@ -203,9 +299,11 @@ class Vqa(Supervised):
         """Returns what the network writes; beside it, as `candidates`, its other beams and what the words offer."""
         encoded = model.encode(batch)
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
-        best = batch["by_words"].argsort(descending=True, stable=True)[:, : evaluation.OFFERED].tolist()
-        pairs = [(self.writer.parsed(tokens), tokens) for tokens in written]
-        rows = [[*pairs[n * beams : (n + 1) * beams], *map(self.offers.__getitem__, p)] for n, p in enumerate(best)]
+        best = batch["by_words"].argsort(descending=True, stable=True)[:, :OFFERED].tolist()
+        pairs, rows = [(self.writer.parsed(tokens), tokens) for tokens in written], []
+        for number, places in enumerate(best):
+            offered = [(Answer(self.words.answers[place]), self.offers[place]) for place in places]
+            rows.append([*pairs[number * beams : (number + 1) * beams], *offered])
         flat = [tokens for row in rows for _, tokens in row]
         logs = iter(model.log_probabilities(*encoded, flat, self.writer.answer_end))
         for row, shares in zip(rows, batch["by_words"].tolist(), strict=True):
@@ -215,36 +313,40 @@ class Vqa(Supervised):
     def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
         """Returns different answers to each question, with the weighed probabilities of the network and the words."""
         weight, written = float(model.weight), self.write(model, batch, beams)
-        return [{each.answer: math.exp(each.score(weight)) for each in answer.candidates} for answer in written]
+        return [{each: math.exp(each.score(weight)) for each in answer.candidates} for answer in written]
 
     def scored(self, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, Judged]]:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
+        # The question types of this evaluation, and below the weight of the network in it
+        self.judged_types = np.array([record.kind or data.OTHER for record in loader.dataset.samples])
         scores, rows = super().scored(model, loader)
         network = rows["network"]
         if loader.dataset.name == "validation":
             shown = [record.picture for record in loader.dataset.samples[: len(network.true)]]
-            model.weight.fill_(evaluation.chosen_weight(network.true, network.guess, shown))
+            model.weight.fill_(chosen_weight(network.true, network.guess, shown))
         self.weight = float(model.weight)
-        answer = network._replace(guess=evaluation.likeliest(network.guess, self.weight))
+        answer = network._replace(guess=likeliest(network.guess, self.weight))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
         beside = {"valid": scores["valid"], "network_exact": scores["exact"], "network_weight": self.weight}
-        return {"loss": scores["loss"], **figures, **beside}, {evaluation.NETWORK: network, "answer": answer}
+        return {"loss": scores["loss"], **figures, **beside}, {NETWORK: network, "answer": answer}
 
     def group(self, sample: Record) -> str:
         return sample.picture
 
     def baselines(self) -> dict[str, list[str]]:
+        """Returns what training records mostly answer to a question's type, and to the question, else to its type."""
         train, test = self.parts["train"].samples, self.parts["test"].samples
-        words = self.words.guesses([record.question for record in test])
-        return {**evaluation.by_rules(train, test), evaluation.WORDS: words}
+        guesses, rows = [commonest(record.answer for record in train)] * len(test), {}
+        for name, key in _RULES.items():
+            groups = defaultdict[str, list[str]](list)
+            for record in train:
+                groups[key(record)].append(record.answer)
+            usual = {asked: commonest(answers) for asked, answers in groups.items()}
+            rows[name] = guesses = [usual.get(key(r), guess) for r, guess in zip(test, guesses, strict=True)]
+        return {**rows, WORDS: self.words.guesses([record.question for record in test])}
 
     def baseline(self) -> dict[str, float]:
         return {name: score for name, score in super().baseline().items() if name != "valid"}  # a rule has no form
-
-    def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
-        """Returns the figures of answers that are written freely, and the mean loss of a token of the right ones."""
-        self.judged_types = np.array([record.kind or data.OTHER for record in loader.dataset.samples])
-        return super().evaluate(model, loader)
 
     def columns(self, judged: Judged) -> dict[str, float]:
         right, kinds = np.array(self.metrics[0].each(judged.true, judged.guess)), self.judged_types[judged.sample]
@@ -252,13 +354,12 @@ class Vqa(Supervised):
 
     def cells(self, sample: Record, number: int) -> dict[str, Any]:
         place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
-        is_valid = int(self._tested[evaluation.NETWORK].guess[number].is_valid)
+        is_valid = int(self._tested[NETWORK].guess[number].is_valid)
         return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes what `Supervised` does; returns its table, with which answers count."""
         how = f"Validation gives the network {self.weight:g} and the words of the question the rest of the weight."
-        none = f"Validation shows no sure gain over {evaluation.WORDS!r}, so these answers count, not the network's."
+        none = f"Validation shows no sure gain over {WORDS!r}, so these answers count, not the network's."
         self.about_gate = how if self.weight else none
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
@@ -275,8 +376,7 @@ class Vqa(Supervised):
             })  # fmt: skip
         return rows
 
-    def read_new(self, source: Path) -> list[Record]:
-        return data.questions(source)
+    read_new = staticmethod(data.questions)
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns the answers to questions about one's own pictures, and writes answers.jsonl into `out`."""

@@ -1,8 +1,7 @@
 """Questions about pictures with their answers: tables whose columns the configuration names, in parts by picture."""
 
-import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -12,20 +11,20 @@ import pandas as pd
 from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.machine import inputs, platform
 from lib.supervised import tables
+from lib.supervised.samples import PARTS
 from lib.supervised.text import normal
 from lib.training.order import mix, permutation
 from lib.training.splits import makes_a_split, part_of, stratify
 from workloads.vqa import pictures
-from workloads.vqa.settings import Settings, Split
+from workloads.vqa.settings import Settings
 
 _WHERE = "workload.source.images is the pictures' folder, and workload.source.picture a row's picture in it."
-PARTS = ("train", "validation", "test")
+_SHARES = {"validation": 0.15, "test": 0.15}  # of the pictures, where files name no parts
 OTHER = "other types"  # stands for rare question types
-_SPLIT_SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
+_SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
 _OPTIONAL = ("kind", "reasoning", "split")
 _RARE, _KIND_LETTERS = 0.01, 60  # of the records: slips, several types in one, ids; of a type's name
 _LETTERS = 4000  # of a question or an answer; the longest of the sample records has 274
-_WORDS = {"train": "train", "validation": "val", "test": "test"}  # of {split} in a pattern
 _PICTURES, _RUNS = 1, 2  # domains of `mix`
 
 
@@ -50,12 +49,10 @@ class Record(NamedTuple):
 def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
     """Returns the records of a folder or a file in order, and notes on what did not match. Raises BadInput."""
     root = folder if folder.is_dir() else folder.parent
-    images = settings.source.images
-    if images and not (root := inputs.find_input(images, platform.detect())).is_dir():
-        raise BadInput(f"workload.source.images is {printable(root)}, which is no folder. Name the pictures' folder.")
+    if settings.source.images:
+        root = inputs.find_input(settings.source.images, platform.detect())
     rows = list(_rows(folder, root, settings))
-    shown = sorted({record.image for record, wrong in rows if not wrong})
-    judged = pictures.check(shown)
+    judged = pictures.check(sorted({record.image for record, wrong in rows if not wrong}))
     bad = [f"{r.place}: {why}" for r, wrong in rows if (why := wrong or judged[r.image][1])]
     records = [r._replace(picture=judged[r.image][0]) for r, wrong in rows if not (wrong or judged[r.image][1])]
     if not records:
@@ -66,40 +63,23 @@ def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
     return _cleaned(records), notes
 
 
-def fingerprint(parts: Mapping[str, Sequence[Record]]) -> str:
-    """Hashes what records say and what their pictures show, wherever they lie, and which part they are in."""
-    rows = ((name, record) for name, part in parts.items() for record in part)
-    facts = (repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, r in rows)
-    return hashlib.sha256("".join(facts).encode()).hexdigest()
-
-
 def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record, str]]:
-    """Yields a record without the hash of its picture for each row, and why it cannot be used, if it cannot."""
-    names = vars(settings.columns)
+    """Yields a record without the hash of its picture for each row, and why it cannot be used. Raises BadInput."""
+    names, pattern = vars(settings.columns), settings.source.picture
     optional = [name for name in _OPTIONAL if names[name] == name]  # which a file may lack
     for shown, path in tables.find_files(folder, settings.source.files).items():
         for number, row in enumerate(tables.read_table(path, shown, names, optional).to_dict("records"), 1):
+            lacking = [name for name in ("question", "answer", "image") if not 0 < len(row[name]) <= _LETTERS]
+            wrong = f"There is no {lacking[0]}, or one of more than {_LETTERS:,} letters." if lacking else ""
             part, image = part_of(PurePosixPath(row.pop("split") or shown)), row.pop("image")
-            there = root / _filled(settings.source.picture, image, part, shown)
-            record = Record(number, image=str(there), picture="", part=part, file=shown, **row)
-            yield record, _wrong(record, image)
-
-
-def _filled(pattern: str, image: str, part: str, file: str) -> str:
-    """Returns where the picture of a row lies, by the pattern of the configuration. Raises BadInput."""
-    inside, names = PurePosixPath(image.replace("\\", "/")), {"image": image, "split": _WORDS.get(part, "")}
-    try:
-        return pattern.format(**names, stem=inside.stem, name=inside.name, folder=PurePosixPath(file).parent)
-    except (KeyError, ValueError, IndexError, AttributeError) as error:
-        what = f"workload.source.picture {printable(pattern)} cannot be filled in ({printable(repr(error))})"
-        raise BadInput(f"{what}. Write {{image}}, {{name}}, {{stem}}, {{split}} or {{folder}} in it.") from None
-
-
-def _wrong(record: Record, image: str) -> str:
-    for name, text in (("question", record.question), ("answer", record.answer), ("image", image)):
-        if not 0 < len(text) <= _LETTERS:
-            return f"There is no {name}, or one of more than {_LETTERS:,} letters."
-    return ""
+            cell = PurePosixPath(image.replace("\\", "/"))
+            parts = {"image": image, "name": cell.name, "stem": cell.stem, "split": part.replace("validation", "val")}
+            try:
+                there = root / pattern.format(**parts, folder=PurePosixPath(shown).parent)
+            except (KeyError, ValueError, IndexError, AttributeError) as error:
+                what = f"workload.source.picture {printable(pattern)} cannot be filled in ({printable(repr(error))})"
+                raise BadInput(f"{what}. Write {{image}}, {{name}}, {{stem}}, {{split}} or {{folder}} in it.") from None
+            yield Record(number, image=str(there), picture="", part=part, file=shown, **row), wrong
 
 
 def questions(source: Path) -> list[Record]:
@@ -122,39 +102,33 @@ def _cleaned(records: Sequence[Record]) -> list[Record]:
     for record in records:
         first.setdefault((record.picture, normal(record.question), normal(record.answer)), record)
     counts = Counter(record.kind for record in first.values() if record.kind)
-    names = {kind: printable(kind, most=_KIND_LETTERS) for kind in counts}
-    odd = {kind for kind, count in counts.items() if count < _RARE * len(first) or names[kind] != kind}
+    least = _RARE * len(first)
+    odd = {kind for kind, count in counts.items() if count < least or printable(kind, most=_KIND_LETTERS) != kind}
     records = [record._replace(kind=OTHER) if record.kind in odd else record for record in first.values()]
-    parts: dict[str, set[str]] = defaultdict(set)
-    for record in records:
-        parts[record.picture].add(record.part)
-    is_shared = any(len(names - {""}) > 1 for names in parts.values())  # then all pictures are dealt anew
+    named = {(record.picture, record.part) for record in records if record.part}
+    is_shared = len(named) > len({picture for picture, _ in named})  # then all pictures are dealt anew
     return [record._replace(part="") for record in records] if is_shared else records
 
 
-def split(records: Sequence[Record], settings: Split, seed: int = _SPLIT_SEED) -> dict[str, list[Record]]:
+def split(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Returns the records of "train", "validation" and "test", in their order. Raises BadInput.
 
     Every part has its share of each question type. The parts of the files count where every record is in one and there
     is one to train on and one to hold out; what is missing of three is dealt from the training pictures.
     """
-    parts: dict[str, list[Record]] = {PARTS[0]: list(records)}
-    if makes_a_split(record.part for record in records):
-        parts = {name: [record for record in records if record.part == name] for name in PARTS}
-    held = {name: getattr(settings, name) for name in PARTS[1:] if not parts.get(name)}
+    are_named = makes_a_split(record.part for record in records)
+    part = {record.picture: record.part if are_named else "train" for record in records}
+    held = {name: share for name, share in _SHARES.items() if name not in part.values()}
     if held:
-        rest, names = parts[PARTS[0]], (PARTS[0], *held)
+        rest, names = [record for record in records if part[record.picture] == "train"], ("train", *held)
         # The parts hang on pictures, not on the order of files
         counts = pd.crosstab(np.array([r.picture for r in rest]), np.array([r.kind for r in rest]))
-        numbers = np.zeros(len(counts), int)
-        if len(counts) >= len(names):
-            numbers = stratify(counts.to_numpy(float), [1 - sum(held.values()), *held.values()], seed)
-        dealt = dict(zip(counts.index, numbers, strict=True))
-        parts |= {name: [r for r in rest if dealt[r.picture] == n] for n, name in enumerate(names)}
+        numbers = stratify(counts.to_numpy(float), [1 - sum(held.values()), *held.values()], _SEED)
+        part |= {picture: names[number] for picture, number in zip(counts.index, numbers, strict=True)}
+    parts = {name: [record for record in records if part[record.picture] == name] for name in PARTS}
     if empty := [name for name in PARTS if not parts[name]]:
-        how = f"there are {len({record.picture for record in records})} in all. Give more, or change workload.split."
-        raise BadInput(f"No picture is left for {empty[0]}: {how}")
-    return {name: parts[name] for name in PARTS}
+        raise BadInput(f"No picture is left for {empty[0]}: there are {len(part)} in all. Give more.")
+    return parts
 
 
 class Questions(list[Record]):

@@ -5,9 +5,10 @@ import hashlib
 import json
 import random
 import unicodedata
+from collections import namedtuple
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -16,37 +17,19 @@ from workloads.vqa.settings import Generator
 
 RECORDS, IMAGES = "teacher.jsonl", "images"
 _WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
-COLOURS, SHAPES, NUMBERS = (_WORDS[name] for name in ("colours", "shapes", "numbers"))
+COLOURS, SHAPES, NUMBERS, SIDES, QUESTIONS = _WORDS.values()
 # Question types as the Vietnamese teacher has them, in the order in which a picture is asked about; the hardest twice
 _OFTEN = ("SPATIAL", "SPATIAL", "COUNTING", "DESCRIPTIVE", "OBJECT")
 _RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # of which one comes first in each picture
 _SEED = 20_211_105
 _LARGER = 4  # times, to be scaled down with soft edges
 _CELLS = 3  # on a side, of which a shape has one
-
-
-class Thing(NamedTuple):
-    """A shape in a picture: its cell counts from the left and from the top."""
-
-    shape: str
-    colour: str
-    column: int
-    row: int
-
-
-class Question(NamedTuple):
-    """A question about a picture with its answer."""
-
-    kind: str
-    question: str
-    answer: str
-    reasoning: str
+Thing = namedtuple("Thing", ("shape", "colour", "column", "row"))  # in a picture: its cell from the left and the top
 
 
 def folder_of(settings: Generator) -> Path:
     """Returns the folder of drawn pictures and their records, which a machine draws once."""
-    made_by = Path(__file__).read_text("utf-8"), _WORDS
-    facts = json.dumps([settings.pictures, settings.questions, settings.side, *made_by])
+    facts = json.dumps([vars(settings), Path(__file__).read_text("utf-8"), _WORDS])
     folder = platform.detect().scratch_dir / "vqa" / f"drawn-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     if not (folder / RECORDS).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -64,17 +47,17 @@ def write(folder: Path, settings: Generator) -> None:
         places = draw.sample(cells, draw.choice((1, 2, 2, 3, 3, 4)))
         things = [Thing(draw.choice([*SHAPES]), draw.choice([*COLOURS]), *place) for place in places]
         paint(things, settings.side, draw).save(folder / IMAGES / f"{number}.png")
-        by_kind: dict[str, list[Question]] = {kind: [] for kind in (*dict.fromkeys(_OFTEN), *_RARE)}
+        by_kind: dict[str, list[dict[str, str]]] = {kind: [] for kind in (*dict.fromkeys(_OFTEN), *_RARE)}
         for question in questions(things, draw):
-            by_kind[question.kind].append(question)
+            by_kind[question["kind"]].append(question)
         for same in by_kind.values():
             draw.shuffle(same)
-        begin, chosen = number % len(_RARE), list[Question]()
+        begin, chosen = number % len(_RARE), list[dict[str, str]]()
         while len(chosen) < settings.questions and any(by_kind.values()):
             for kind in (*_OFTEN, *_RARE[begin:], *_RARE[:begin]):
                 chosen += [by_kind[kind].pop()] if by_kind[kind] else []
         for question in chosen[: settings.questions]:
-            row = {"image": f"{IMAGES}/{number}.png", **question._asdict()}
+            row = {"image": f"{IMAGES}/{number}.png", **question}
             lines.append(unicodedata.normalize("NFC", json.dumps(row, ensure_ascii=False)) + "\n")
     (folder / RECORDS).write_text("".join(lines), "utf-8")
 
@@ -89,55 +72,36 @@ def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
         half, shake = cell * draw.uniform(0.30, 0.42), cell * 0.06
         x = (thing.column + 0.5) * cell + draw.uniform(-shake, shake)
         y = (thing.row + 0.5) * cell + draw.uniform(-shake, shake)
-        fill = tuple(COLOURS[thing.colour])
-        if thing.shape == "hình tròn":
-            brush.ellipse([x - half, y - half, x + half, y + half], fill=fill)
-        elif thing.shape == "hình vuông":
-            brush.rectangle([x - 0.9 * half, y - 0.9 * half, x + 0.9 * half, y + 0.9 * half], fill=fill)
-        else:
-            brush.polygon([(x, y - half), (x - half, y + 0.85 * half), (x + half, y + 0.85 * half)], fill=fill)
+        corners = [(x + across * half, y + down * half) for across, down in SHAPES[thing.shape]["corners"]]
+        shape = brush.polygon if len(corners) > 2 else brush.ellipse
+        shape(corners, fill=tuple(COLOURS[thing.colour]))
     return image.resize((side, side), Image.Resampling.LANCZOS)
 
 
-def questions(things: Sequence[Thing], draw: random.Random) -> Iterator[Question]:
+def questions(things: Sequence[Thing], draw: random.Random) -> Iterator[dict[str, str]]:
     """Yields questions about a scene that have one answer each, of all types that it has an answer for."""
+
+    def asked(name: str, **facts: str) -> dict[str, str]:
+        texts = dict(QUESTIONS[name])
+        ways = texts["question"]
+        texts["question"] = draw.choice(ways) if len(ways) > 1 else ways[0]
+        return {key: text.format(**facts) for key, text in texts.items()}
+
+    shapes = [thing.shape for thing in things]
     for shape in ("hình", *SHAPES):
         same = [thing for thing in things if shape in ("hình", thing.shape)]
-        number = NUMBERS[len(same)]
-        ways = f"có bao nhiêu {shape} trong ảnh", f"có mấy {shape} trong ảnh", f"đếm được mấy {shape}"
-        question = draw.choice(ways)
-        yield Question("COUNTING", question, number, f"Đếm được {number} {shape} trong ảnh.")
+        yield asked("count", shape=shape, number=NUMBERS[len(same)])
         if len(same) == 1 and shape in SHAPES:
-            yield from _of_shape(same[0], things, draw)
+            column, names = same[0].column, {"shape": shape, "Shape": shape.capitalize()}
+            yield asked("colour", **names, colour=same[0].colour)
+            if column != 1:
+                yield asked("side", **names, side=SIDES[column < 1])
+            for other in things:
+                if other.shape != shape and shapes.count(other.shape) == 1 and other.column != column:
+                    yield asked("sides of two", **names, side=SIDES[column < other.column], other=other.shape)
     for colour in COLOURS:
         same = [thing for thing in things if thing.colour == colour]
         if len(same) == 1:
-            yield from _of_colour(same[0], draw)
-
-
-def _of_shape(thing: Thing, things: Sequence[Thing], draw: random.Random) -> Iterator[Question]:
-    """Yields questions about the only thing of a shape: its colour, and on which side it is."""
-    name, colour, sides = thing.shape, f"màu {thing.colour}", ("bên phải", "bên trái")
-    question = draw.choice((f"màu của {name} là gì", f"{name} có màu gì", f"màu sắc của {name} là gì"))
-    yield Question("DESCRIPTIVE", question, colour, f"Hình ảnh cho thấy {name} có {colour}.")
-    if thing.column != 1:
-        side = sides[thing.column < 1]
-        question = draw.choice((f"{name} nằm ở bên nào", f"{name} ở bên trái hay bên phải"))
-        yield Question("SPATIAL", question, side, f"{name.capitalize()} nằm ở {side} của ảnh.")
-    shapes = [other.shape for other in things]
-    for other in things:
-        if other.shape != name and shapes.count(other.shape) == 1 and other.column != thing.column:
-            side, there = sides[thing.column < other.column], other.shape
-            yield Question("SPATIAL", f"{name} ở bên nào của {there}", side, f"So với {there} thì {name} ở {side}.")
-
-
-def _of_colour(thing: Thing, draw: random.Random) -> Iterator[Question]:
-    """Yields questions about the only thing of a colour, whose answers its shape gives."""
-    name, shape, (rolls, why, use) = f"hình màu {thing.colour}", thing.shape, SHAPES[thing.shape]
-    question = draw.choice((f"{name} là hình gì", f"vật màu {thing.colour} là gì"))
-    yield Question("OBJECT", question, shape, f"{name.capitalize()} trong ảnh là {shape}.")
-    moves = "lăn được" if rolls == "có" else "không lăn được"
-    yield Question("COMMONSENSE", f"{name} có lăn được không", rolls, f"{shape.capitalize()} thường {moves}.")
-    question = f"vì sao {name} lăn hay không lăn"
-    yield Question("CAUSAL", question, why, f"{name.capitalize()} là {shape} nên {moves}.")
-    yield Question("INTENT", f"{name} dùng để vẽ gì", use, f"{shape.capitalize()} dùng để vẽ {use}.")
+            shape = same[0].shape
+            for name in ("shape", "whether it rolls", "why", "use"):
+                yield asked(name, colour=colour, shape=shape, Shape=shape.capitalize(), **SHAPES[shape])

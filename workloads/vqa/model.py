@@ -4,7 +4,7 @@ Each of the three parts is published (mounted, cached or reachable weights), or 
 """
 
 import contextlib
-import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.supervised import encoders
-from lib.supervised.samples import IGNORED
+from lib.supervised.samples import IGNORED, padded
 from lib.supervised.text import generate, losses
 from lib.task import Batch, Task
-from workloads.vqa.settings import Settings
+from workloads.vqa.settings import Decoder, Settings
 from workloads.vqa.tokens import EXTRA
 
 _WHAT = {"image": "an encoder of pictures", "text": "an encoder of questions", "decoder": "a decoder"}
@@ -43,8 +43,8 @@ class Stem(nn.Module):
         for before, after in zip((3, *channels), channels, strict=False):
             for inner, stride in ((before, 2), (after, 1)):
                 layers += [nn.Conv2d(inner, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.MaxPool2d(2))
-        grid = side >> (len(channels) + 1)  # patches on a side
+        self.layers = nn.Sequential(*layers, nn.MaxPool2d(2, ceil_mode=True))
+        grid = -(-side // 2 ** (len(channels) + 1))  # patches on a side
         self.project = nn.Identity() if channels[-1] == width else nn.Linear(channels[-1], width)
         self.position = nn.Parameter(torch.randn(grid**2, width) * 0.02)
         self.norm = nn.LayerNorm(width)
@@ -124,10 +124,11 @@ class Fusion(nn.Module):
 class Network(nn.Module):
     """Scores of the tokens of an answer; a picture that several questions of a batch have is encoded once."""
 
-    def __init__(self, image: nn.Module, text: nn.Module, t5: Any, is_tied: bool):
-        """`is_tied`: whether the decoder's word vectors are also those that score words."""
+    def __init__(self, image: nn.Module, text: nn.Module, t5: Any):
         super().__init__()
-        self.image, self.text, self.t5, self.is_tied = image, text, t5, is_tied
+        self.image, self.text, self.t5 = image, text, t5
+        # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
+        self.is_tied = getattr(t5.config, "scale_decoder_outputs", True)
         self.register_buffer("weight", torch.zeros(()))  # beside the words' answers, as a validation chose it
         self.fusion = Fusion(t5.config.d_model)
         self.tie_weights()
@@ -172,11 +173,8 @@ class Network(nn.Module):
 
     def log_probabilities(self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int) -> list[float]:
         """Returns that of each of the answers to all questions, up to its token `last`; at least -10,000."""
-        ends = [answer.index(last) + 1 if last in answer else len(answer) for answer in written]
-        labels = torch.full((len(ends), max(ends)), IGNORED)
-        for row, (answer, end) in enumerate(zip(written, ends, strict=True)):
-            labels[row, :end] = torch.tensor(answer[:end])
-        labels, repeats = labels.to(memory.device), len(written) // len(memory)
+        cut = [answer[: answer.index(last) + 1] if last in answer else answer for answer in written]
+        labels, repeats = padded(cut, IGNORED, sys.maxsize).to(memory.device), len(written) // len(memory)
         scores = self.decode(memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels)
         return (-losses(scores, labels).cpu().sum(1)).clamp(min=-1e4).tolist()
 
@@ -201,73 +199,65 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
         if part == "decoder" and weights:  # False in T5 1.1, which transformers 5.0.0 no longer tells
             parts[part]["is_tied"] = _values(weights[1] / "config.json").get("tie_word_embeddings") is not False
         if name and not weights and torch.empty(0).is_meta:
-            parts[part]["planned"] = True
+            parts[part] |= {"planned": True, "is_tied": False}
     return parts
 
 
 def _values(path: Path) -> dict[str, Any]:
     """Returns the object in a published JSON file, or an empty one where there is none."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        if isinstance(values := json.loads(untrusted.read(path, _MOST_BYTES)), dict):
-            return values
+    with contextlib.suppress(OSError, BadInput):
+        return untrusted.objects(untrusted.read(path, _MOST_BYTES))
     return {}
 
 
 def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:
     """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput."""
-    side, sizes = settings.pictures.side, settings.text
-    t5 = _decoder(task, settings, chosen["decoder"], words)
-    width, heads = t5.config.d_model, t5.config.num_heads
+    side, sizes = settings.pictures.side, settings.decoder
+    t5 = _decoder(task, sizes, chosen["decoder"], words)
+    width = t5.config.d_model
     blip = transformers.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
-    phobert = transformers.RobertaConfig(vocab_size=64_001, max_position_embeddings=258, pad_token_id=1)
-    image = _published(task, chosen["image"], transformers.BlipVisionModel, blip)
+    image = _published(task, chosen["image"], transformers.AutoModel, transformers.BlipVisionModel, blip)
     if image is None:
         image = Stem(settings.image.channels, side, width)
-    elif (size := getattr(image.config, "image_size", "no fixed size")) != side:
-        raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
     else:
-        image = Vision(image, width, **{key: chosen["image"].get(key, [0.5] * 3) for key in _COLOURS})
-    text = _published(task, chosen["text"], transformers.RobertaModel, phobert)
-    dropout = settings.decoder.dropout
-    text = Words(width, heads, sizes.layers, sizes.length, dropout) if text is None else Language(text, width)
-    # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
-    return Network(image, text, t5, getattr(t5.config, "scale_decoder_outputs", True))
+        encoder = encoders.without_pooler(getattr(image, "vision_model", image))
+        if (size := getattr(encoder.config, "image_size", "no fixed size")) != side:
+            raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
+        image = Vision(encoder, width, **{key: chosen["image"].get(key, [0.5] * 3) for key in _COLOURS})
+    phobert = transformers.RobertaConfig(vocab_size=64_001, max_position_embeddings=258, pad_token_id=1)
+    text = _published(task, chosen["text"], transformers.AutoModel, transformers.RobertaModel, phobert)
+    if text is None:
+        text = Words(width, t5.config.num_heads, settings.text.layers, settings.text.length, sizes.dropout)
+    else:
+        text = Language(encoders.without_pooler(text), width)
+    return Network(image, text, t5)
 
 
-def _published(task: Task, chosen: Mapping[str, Any], model: Any, config: Any) -> Any:
-    """Returns a published encoder; in a plan without its weights one of this shape; None: from scratch."""
-    if not chosen["weights"]:
-        return encoders.without_pooler(model(config)) if chosen.get("planned") else None
-    whole: Any = task.pretrained(chosen["weights"], transformers.AutoModel)
-    return encoders.without_pooler(getattr(whole, "vision_model", whole))
+def _published(task: Task, chosen: Mapping[str, Any], auto: Any, model: Any, config: Any) -> Any:
+    """Returns a published model; in a plan without its weights one of this shape; None: from scratch."""
+    if chosen.get("planned"):
+        return model(config)
+    return task.pretrained(chosen["weights"], auto) if chosen["weights"] else None
 
 
-def _decoder(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Any:
-    sizes = settings.decoder
-
-    def config(words: int, layers: int, width: int, heads: int, wide: int, dropout: float) -> Any:
-        return transformers.T5Config(
-            vocab_size=words, num_layers=layers, num_decoder_layers=layers, d_model=width, d_kv=width // heads,
-            d_ff=wide, num_heads=heads, dropout_rate=dropout, feed_forward_proj="gated-gelu", pad_token_id=0,
-            decoder_start_token_id=0, eos_token_id=1,
+def _decoder(task: Task, sizes: Decoder, chosen: Mapping[str, Any], words: int) -> Any:
+    form = {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
+    vit5 = transformers.T5Config(vocab_size=36_096, d_model=768, d_ff=3072, num_layers=12, num_heads=12, **form)
+    t5 = _published(task, chosen, transformers.AutoModelForSeq2SeqLM, transformers.T5ForConditionalGeneration, vit5)
+    if t5 is None:
+        small = transformers.T5Config(
+            vocab_size=words, d_model=sizes.hidden, d_kv=sizes.hidden // sizes.heads, d_ff=sizes.feed_forward,
+            num_layers=max(sizes.layers, sizes.fusion_layers), num_heads=sizes.heads, dropout_rate=sizes.dropout,
+            **form,
         )  # fmt: skip
-
-    if chosen["weights"]:
-        t5: Any = task.pretrained(chosen["weights"], transformers.AutoModelForSeq2SeqLM)
-        if t5.config.model_type not in _T5:
-            kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
-            raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
-        t5.config.scale_decoder_outputs = chosen.get("is_tied", getattr(t5.config, "scale_decoder_outputs", True))
-        _make_room(t5, EXTRA)
-    elif chosen.get("planned"):  # VietAI/vit5-base
-        t5 = transformers.T5ForConditionalGeneration(config(36_096, 12, 768, 12, 3072, 0.1))
-        t5.config.scale_decoder_outputs = False
-        _make_room(t5, EXTRA)
-    else:
-        layers = max(sizes.layers, sizes.fusion_layers)
-        small = config(words, layers, sizes.hidden, sizes.heads, sizes.feed_forward, sizes.dropout)
         t5 = transformers.T5ForConditionalGeneration(small)
         t5.decoder.block = t5.decoder.block[: sizes.layers]
+    elif t5.config.model_type in _T5:
+        t5.config.scale_decoder_outputs = chosen.get("is_tied", getattr(t5.config, "scale_decoder_outputs", True))
+        _make_room(t5, EXTRA)
+    else:
+        kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
+        raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
     if sizes.fusion_layers > (layers := len(t5.encoder.block)):
         raise BadInput(f"workload.decoder.fusion_layers is {sizes.fusion_layers}; the published encoder has {layers}.")
     # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's

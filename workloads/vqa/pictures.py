@@ -5,7 +5,6 @@ import hashlib
 import io
 import operator
 import re
-import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,6 @@ import yaml
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 from lib.report.progress import counted
-from workloads.vqa.settings import Pictures
 
 # What Pillow opens here: none that runs a program or fetches another file, as EPS and WMF do
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -28,9 +26,6 @@ _SMALL = 32  # pixels on a side, to which a picture is decoded that is only chec
 _ROOM = 1 / 8  # of a side at most by which training pictures shrink, and within which they move
 _LIGHT = 0.1  # share by which their light changes at most
 _CACHED = 2**28  # bytes of pictures that a process keeps
-# What Pillow raises for broken files, by format
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, struct.error)
-
 _WORDS = [re.compile(rf"\b({words})\b")
           for words in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).values()]  # fmt: skip
 
@@ -51,19 +46,17 @@ def loader(side: int) -> Callable[[str], np.ndarray]:
     return load
 
 
-def batch(
-    questions: Sequence[tuple[str, str, str]], settings: Pictures, generator: torch.Generator | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns (B, 3, side, side) uint8, and (B) which sample has each picture first.
+def batch(records: Sequence[Any], side: int, generator: torch.Generator | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns (B, 3, side, side) uint8, and (B) which record has each picture first.
 
-    `questions` are hash, path and question of each sample. With a `generator` each picture is changed once.
+    With a `generator` each picture is changed once, as no question about it forbids.
     """
-    load, first = loader(settings.side), dict[str, int]()
-    places = [first.setdefault(picture, number) for number, (picture, _, _) in enumerate(questions)]
-    loaded = {place: load(questions[place][1]) for place in first.values()}
+    load, first = loader(side), dict[str, int]()
+    places = [first.setdefault(record.picture, number) for number, record in enumerate(records)]
+    loaded = {place: load(records[place].image) for place in first.values()}
     for place in first.values() if generator else ():
-        texts = [text for (_, _, text), other in zip(questions, places, strict=True) if other == place]
-        loaded[place] = augment(loaded[place], texts, generator)
+        same = [record for record, other in zip(records, places, strict=True) if other == place]
+        loaded[place] = augment(loaded[place], [f"{record.kind} {record.question}" for record in same], generator)
     pixels = np.stack([loaded[place] for place in places]).transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(pixels)), torch.tensor(places)
 
@@ -90,10 +83,9 @@ def _decoded(path: str | Path, side: int) -> Any:
     shown = printable(path, most=200)
     try:
         content = read_bytes(Path(path), _MOST_BYTES)
-        Image.init()  # else Pillow knows but a few formats until it meets another; its build may lack one
-        image = Image.open(io.BytesIO(content), formats=[name for name in _FORMATS if name in Image.OPEN])
+        image = Image.open(io.BytesIO(content), formats=_FORMATS)
         if image.width * image.height > _MOST_PIXELS:
-            raise Image.DecompressionBombError
+            raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels")
         image.draft("RGB", (side, side))  # a JPEG is decoded at an eighth of its size where that is enough
         image = ImageOps.exif_transpose(image)
         if image.mode[0] in "IF":  # of 12 bits in 16 only a sixteenth of the range would be used
@@ -107,11 +99,9 @@ def _decoded(path: str | Path, side: int) -> Any:
         return image.convert("RGB")
     except FileNotFoundError:
         raise BadInput(f"There is no picture {shown}.") from None
-    except Image.DecompressionBombError:
-        raise BadInput(f"The picture {shown} has more than {_MOST_PIXELS:,} pixels. Make it smaller.") from None
-    except _BROKEN as error:
+    except Exception as error:  # Pillow raises many kinds for broken files
         why = printable(error, most=120)
-        raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again.") from None
+        raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again, or save it anew.") from None
 
 
 def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator) -> np.ndarray:

@@ -39,20 +39,6 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Split:
-    """Which pictures are held out, each with all of its questions."""
-
-    validation: float = option(0.15, "Share of the pictures that validates.", above=0, below=0.9)
-    test: float = option(0.15, "Share of the pictures that is tested.", above=0, below=0.9)
-
-    @staticmethod
-    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        held = [values["validation"], values["test"]]
-        if all(isinstance(share, float) for share in held) and sum(held) >= 1:
-            yield "test", "workload.split leaves nothing to train on. Lower validation or test."
-
-
-@dataclass(frozen=True)
 class Generator:
     """The drawn pictures that are used where no data is given."""
 
@@ -94,6 +80,11 @@ class Decoder:
     vocabulary: int = option(1000, "Pieces of its own tokenizer at most.", minimum=64)
     length: int = option(160, "Most tokens of an answer with its reasoning.", minimum=8, limit=4096)
 
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if values["hidden"] % values["heads"]:
+            yield "hidden", f"workload.decoder.hidden is no multiple of the {values['heads']} heads."
+
 
 @dataclass(frozen=True)
 class Writing:
@@ -115,14 +106,9 @@ class Stage:
     format: float = option(1.0, "Weight of the tags around both.", minimum=0)
 
     @staticmethod
-    def mistakes_of(stages: Mapping[str, "Stage"]) -> Iterator[str]:
-        """Yields what is wrong with stages together."""
-        begins = sorted((stage.from_epochs, stage.from_steps) for stage in stages.values())
-        if begins and begins[0] != (0, 0):
-            yield "The first of workload.stages must begin with epoch 0: write no from_epochs there."
-        for name, stage in stages.items():
-            if not (stage.answer or stage.reasoning or stage.format):
-                yield f"The stage {name} learns nothing: all of its weights are 0."
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if not any(values[term] for term in TERMS):
+            yield "answer", "The stage learns nothing: all of its weights are 0."
 
 
 def stage_at(stages: Mapping[str, Stage], step: int) -> tuple[str, Stage]:
@@ -138,7 +124,6 @@ class Settings:
     source: Source = Source()
     columns: Columns = Columns()
     pictures: Pictures = Pictures()
-    split: Split = Split()
     generator: Generator = Generator()
     image: Image = Image()
     text: Text = Text()
@@ -150,15 +135,6 @@ class Settings:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        decoder, image, pictures = values["decoder"], values["image"], values["pictures"]
-        if isinstance(decoder, Decoder) and decoder.hidden % (heads := decoder.heads):
-            which = f"no multiple of the {heads} heads. Write {decoder.hidden // heads * heads or heads}, say."
-            yield "decoder", f"workload.decoder.hidden is {decoder.hidden}, which is {which}"
-        if isinstance(image, Image) and isinstance(pictures, Pictures) and not image.weights:
-            shrinks = 2 ** (len(image.channels) + 1)
-            if pictures.side % shrinks:
-                stages = f"{len(image.channels)} stages with a pooling shrink it {shrinks} times"
-                fits = max(1, pictures.side // shrinks) * shrinks
-                yield "pictures", f"workload.pictures.side is {pictures.side}, and {stages}. Write {fits}."
-        if isinstance(values["stages"], dict) and all(isinstance(s, Stage) for s in values["stages"].values()):
-            yield from (("stages", sentence) for sentence in Stage.mistakes_of(values["stages"]))
+        begins = [(stage.from_epochs, stage.from_steps) for stage in values["stages"].values()]
+        if begins and min(begins) != (0, 0):
+            yield "stages", "The first of workload.stages must begin with epoch 0: write no from_epochs there."

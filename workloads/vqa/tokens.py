@@ -6,16 +6,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lib.errors import BadInput, printable
 from lib.supervised import encoders
 from workloads.vqa.settings import TERMS
-
-if TYPE_CHECKING:
-    from workloads.vqa.data import Record
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 KINDS = 200  # types of questions at most, each a token of its own
@@ -25,20 +22,14 @@ _SPECIALS = ("<pad>", "</s>", "<unk>")
 
 
 class Answer(str):
-    """What was written for a question, with the type and the reasoning beside it."""
+    """A text that answers a question, with the type and the reasoning beside it."""
 
     kind: str = ""
     reasoning: str = ""
-    is_valid: bool = False  # all tags, in their order, around an answer
-    candidates: "Sequence[Candidate]" = ()  # which were weighed beside it
-
-
-class Candidate(NamedTuple):
-    """A possible answer, with its log-probabilities."""
-
-    answer: Answer
-    network: float
-    words: float
+    is_valid: bool = True  # all tags, in their order, around an answer
+    network: float = 0.0  # its log-probabilities, by the network and by the words of the question
+    words: float = 0.0
+    candidates: "Sequence[Answer]" = ()  # which were weighed
 
     def score(self, weight: float) -> float:
         """Returns the logarithm of the two probabilities' weighted geometric mean."""
@@ -77,7 +68,7 @@ class Tokens:
         pieces = [n for n in numbers if n < self.first and n not in (self.pad, self.end)]
         return " ".join(self._tokenizer.decode(pieces, skip_special_tokens=False).split())
 
-    def targets(self, records: "Sequence[Record]", length: int) -> list[tuple[list[int], list[int]]]:
+    def targets(self, records: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
         """Returns the tokens to write for each record, and of each token the term of the loss.
 
         A reasoning is cut where there is no room. Raises BadInput for an answer that is too long.
@@ -88,10 +79,8 @@ class Tokens:
             kind = [self.kinds[record.kind]] if record.kind in self.kinds else []
             room = length - len(answer) - len(kind) - 5  # four tags and the end
             if room < 0:
-                text = printable(record.answer, most=60)
-                how = f"has room for {len(answer) + room}. Raise it, or shorten the answer ({text})."
-                what = f"{record.place}: the answer takes {len(answer)} tokens"
-                raise BadInput(f"{what}, and workload.decoder.length {length} {how}")
+                what = f"{record.place}: the answer takes {len(answer)} tokens, and workload.decoder.length {length}"
+                raise BadInput(f"{what} has room for {len(answer) + room}. Raise it, or shorten the answer.")
             why = [*kind, *reasoning[:room]]
             tokens = [self.answer, *answer, self.answer_end, self.reasoning, *why, self.reasoning_end, self.end]
             # Where an answer ends is a part of it: "đỏ" and "đỏ tươi" begin alike
@@ -102,15 +91,13 @@ class Tokens:
     def parsed(self, numbers: Sequence[int]) -> Answer:
         """Returns what written tokens say; without the tags it is not valid, and what there is counts as its text."""
         written = list(numbers)[: numbers.index(self.end) if self.end in numbers else None]
-        tags = (self.answer, self.answer_end, self.reasoning, self.reasoning_end)
-        letters = "".join("<>[]"[tags.index(n)] if n in tags else "." for n in written)
-        begin = letters.find("<") + 1
-        end = begin + len(letters[begin:]) - len(letters[begin:].lstrip("."))
+        letters = "".join("<>[]"[n - self.first] if 0 <= n - self.first < len(TAGS) else "." for n in written)
+        text = re.search(r"(?<=<)\.*", letters) or re.match(r"\.*", letters)
         why = written[letters.find("[") + 1 :] if "[" in letters else []
         names = {number: name for name, number in self.kinds.items()}
-        answer = Answer(self.text(written[begin:end]))
+        answer = Answer(self.text(written[slice(*text.span())]))
         answer.kind = next((names[n] for n in why if n in names), "")
-        answer.reasoning = self.text([n for n in why if n not in names])
+        answer.reasoning = self.text(why)
         answer.is_valid = bool(answer) and re.fullmatch(r"<\.+>\[\.*\]", letters) is not None
         return answer
 
@@ -126,7 +113,6 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
     frequent = [letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[: size // 2]]
     rare = dict.fromkeys(map(ord, seen.keys() - {*frequent}), " ")
     tokenizer = Tokenizer(models.BPE(unk_token=_SPECIALS[2]))
-    tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*_SPECIALS], show_progress=False)
@@ -137,38 +123,35 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
 
 
 def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
-    if (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file():
-        return phobert(folder)
-    loaded, text = encoders.tokenizer(folder, *(("pad", "eos") if is_decoder else ("pad",)))
-    end = loaded.eos_token_id if is_decoder else loaded.sep_token_id
+    is_phobert = (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file()
+    needed = ("pad", "eos") if is_decoder else ("pad",)
+    loaded, text = phobert(folder) if is_phobert else encoders.tokenizer(folder, *needed)
+    words = len(loaded) if is_phobert else encoders.configuration(folder).vocab_size
     pad, marks = loaded.pad_token_id, [] if is_decoder else list(loaded("")["input_ids"])
-    end, unknown = (pad if number is None else number for number in (end, loaded.unk_token_id))
-    words, half = encoders.configuration(folder).vocab_size, len(marks) // 2
-    return {"text": text, "pad": pad, "end": end, "unknown": unknown, "first": words, "before": marks[:half],
-            "after": marks[half:], "is_lower": False}  # fmt: skip
+    unknown, half = pad if loaded.unk_token_id is None else loaded.unk_token_id, len(marks) // 2
+    return {"text": text, "pad": pad, "end": loaded.eos_token_id if is_decoder else pad, "unknown": unknown,
+            "first": words, "before": marks[:half], "after": marks[half:], "is_lower": False}  # fmt: skip
 
 
-def phobert(folder: Path) -> dict[str, Any]:
-    """Returns PhoBERT's byte pairs, which transformers reads in Python alone, as this library has them.
+def phobert(folder: Path) -> tuple[Any, str]:
+    """Returns PhoBERT's tokenizer, which is Python alone in transformers, and its byte pairs as this library has them.
 
     There "x@@" is a piece within a word and "x" one at its end; here that is "x" and "x</w>". Pieces that only merges
     go through have numbers behind all others, and count as unknown. Raises BadInput.
     """
+    from transformers import PhobertTokenizer
+
     try:
-        lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
-        names = ["<s>", "<pad>", "</s>", "<unk>", *(line.rpartition(" ")[0] for line in lines if line.strip())]
-        rows = (line.split()[:2] for line in (folder / "bpe.codes").read_text("utf-8").splitlines())
-        merges = [(first, second) for first, second in filter(None, rows)]
-    except (OSError, ValueError) as error:
+        loaded: Any = PhobertTokenizer(str(folder / "vocab.txt"), str(folder / "bpe.codes"))
+        merges = [(first, second) for first, second in loaded.bpe_ranks]
+    except Exception as error:  # its reader raises Exception itself
         raise BadInput(f"The tokenizer in {printable(folder)} cannot be read ({printable(error)}).") from None
     pieces: dict[str, int] = {}
-    for number, name in enumerate(names):
-        pieces.setdefault(name if number < 4 else name[:-2] if name.endswith("@@") else f"{name}</w>", number)
-    words = len(names) + 1  # the mask comes last
+    for name, number in loaded.encoder.items():
+        pieces[name if number < 4 else name[:-2] if name.endswith("@@") else f"{name}</w>"] = number
     for first, second in merges:
         for piece in (first, second, first + second):
-            pieces.setdefault(piece, len(pieces) + words)
+            pieces.setdefault(piece, len(pieces) + len(loaded))
     tokenizer = Tokenizer(models.BPE(pieces, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return {"text": tokenizer.to_str(), "pad": 1, "end": 2, "unknown": 3, "first": words, "before": [0], "after": [2],
-            "is_lower": False}  # fmt: skip
+    return loaded, tokenizer.to_str()

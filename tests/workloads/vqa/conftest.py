@@ -11,7 +11,6 @@ training: {max_steps: 4, effective_batch: 8}
 checkpoint: {every_minutes: 0}
 workload:
   generator: {pictures: 24, questions: 4, side: 32}
-  split: {validation: 0.2, test: 0.2}
   pictures: {side: 32}
   image: {channels: [4, 4]}
   text: {layers: 1, length: 16}

@@ -12,16 +12,16 @@ from hypothesis import strategies as some
 from scipy import stats
 
 from lib.errors import BadInput
+from lib.supervised.samples import Part
 from lib.task import find_task, load_config
 from lib.training import checks
 from lib.training.evaluation import EvaluationLoader
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture, record
-from workloads.vqa import data
-from workloads.vqa.evaluation import OFFERED, Words, by_rules, chosen_weight, likeliest, pairs_of
+from workloads.vqa import OFFERED, Words, chosen_weight, data, likeliest, pairs_of
 from workloads.vqa.settings import Stage, stage_at
-from workloads.vqa.tokens import Answer, Candidate
+from workloads.vqa.tokens import Answer
 
 ASKED = [
     *(record(n, question=f"what color is cup {n}?", answer="Red" if n < 5 else "blue", kind="COLOR") for n in range(8)),
@@ -30,9 +30,16 @@ ASKED = [
 ]  # fmt: skip
 
 
-def test_each_rule_answers_what_was_commonest_for_what_it_sees_spelled_as_it_mostly_was():
-    asked = record(99, question="How many dogs", answer="?", kind="COUNT")
+def test_each_rule_answers_what_was_commonest_for_what_it_sees_spelled_as_it_mostly_was(vqa):
+    def by_rules(train, test):
+        task = vqa()
+        task.parts = {"train": Part(task, "train", train), "test": Part(task, "test", test)}
+        rows = task.baselines()
+        assert [*rows][-1] == "by words"
+        return {name: rows[name] for name in names}
+
     names = "by question type", "by question"
+    asked = record(99, question="How many dogs", answer="?", kind="COUNT")
     assert by_rules(ASKED, [asked]) == dict(zip(names, (["two"], ["three"]), strict=True))
     new = record(99, question="what color is that", kind="COLOR")
     assert by_rules(ASKED, [new]) == {name: ["Red"] for name in names}
@@ -54,6 +61,12 @@ def test_questions_without_a_word_are_answered_by_frequencies_and_pairs_are_boun
     assert len(long["red"]) == 5
 
 
+def judged(text, network, words):
+    answer = Answer(text)
+    answer.network, answer.words = network, words
+    return answer
+
+
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(some.lists(some.sampled_from("wwwnnnnnn?"), min_size=2, max_size=40))
 def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(right):
@@ -61,7 +74,7 @@ def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(rig
     written = []
     for _ in right:
         written.append(Answer("n"))
-        written[-1].candidates = [Candidate(Answer("n"), -0.1, -5.0), Candidate(Answer("w"), -5.0, -0.1)]
+        written[-1].candidates = [judged("n", -0.1, -5.0), judged("w", -5.0, -0.1)]
     gains = [(answer == "n") - (answer == "w") for answer in right]
     is_constant, mean = len({*gains}) == 1, sum(gains)
     is_sure = mean > 0 if is_constant else stats.ttest_1samp(gains, 0, alternative="greater").pvalue < 0.005
@@ -74,7 +87,7 @@ def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(rig
 def test_a_weight_between_takes_what_both_hold_likely():
     answer = Answer("n")
     logs = {"n": (-1, -9), "b": (-2, -2), "w": (-9, -1)}
-    answer.candidates = [Candidate(Answer(name), *pair) for name, pair in logs.items()]
+    answer.candidates = [judged(name, *pair) for name, pair in logs.items()]
     assert [likeliest([answer], weight)[0] for weight in (0, 0.5, 1)] == ["w", "b", "n"]
     assert chosen_weight(["b"] * 9, [answer] * 9, [*"abcdefghi"]) == 0.75
 
@@ -86,7 +99,7 @@ def evaluated(task, model, part="test"):
 
 
 def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_every_stage(vqa, monkeypatch, tmp_path):
-    task = vqa({"workload.decoder.length": 24, "workload.split.validation": 0.4})
+    task = load(tmp_path, {"workload.decoder.length": 24, "workload.generator.pictures": 60})
     samples, model = task.datasets()["test"].samples, task.model().eval()
     found = []
     for task.step in (0, 3):
@@ -254,7 +267,7 @@ def test_a_run_whose_stages_rested_encoders_loads(tmp_path, capsys):
 def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path):
     for stages, message in (
         ("{A: {from_epochs: 1}}", "must begin with epoch 0"),
-        ("{A: {answer: 0, reasoning: 0, format: 0}}", "A learns nothing"),
+        ("{A: {answer: 0, reasoning: 0, format: 0}}", "The stage learns nothing"),
     ):
         (tmp_path / "vqa.yaml").write_text(f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {stages}\n")
         with pytest.raises(BadInput, match=message):

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from lib.errors import BadInput
+from lib.supervised.samples import Part
 from lib.task import load_config
 from tests.workloads.vqa.files import collected, lines, picture, record, row, text
-from workloads.vqa.data import fingerprint, read, split
-from workloads.vqa.settings import Split
+from workloads.vqa.data import read, split
 
 
 def said(records):
@@ -100,12 +100,17 @@ def test_what_is_said_twice_stays_once_and_parts_of_files_that_show_the_same_pic
     assert {one.part for one in collected(tmp_path / "b")[0]} == {""}
 
 
-def test_the_fingerprint_is_of_what_records_say_and_pictures_show_wherever_they_lie():
+def test_the_fingerprint_is_of_what_records_say_and_pictures_show_wherever_they_lie(vqa):
+    def fingerprint(**parts):
+        task = vqa()
+        task.parts = {name: Part(task, name, samples) for name, samples in parts.items()}
+        return task.fingerprint()
+
     one = record(1)
-    assert fingerprint({"test": [one]}) == fingerprint({"test": [one._replace(image="/elsewhere/x.png", number=9)]})
+    assert fingerprint(test=[one]) == fingerprint(test=[one._replace(image="/elsewhere/x.png", number=9)])
     for change in ({"picture": "other"}, {"answer": "blue"}, {"question": "x"}, {"kind": "X"}, {"reasoning": "x"}):
-        assert fingerprint({"test": [one]}) != fingerprint({"test": [one._replace(**change)]})
-    assert fingerprint({"test": [one]}) != fingerprint({"train": [one]})
+        assert fingerprint(test=[one]) != fingerprint(test=[one._replace(**change)])
+    assert fingerprint(test=[one]) != fingerprint(train=[one])
 
 
 RECORDS = [record(10 * p + q, p, kind="ABC"[(p + q) % 3]) for p in range(40) for q in range(5)]
@@ -116,25 +121,25 @@ def pictures(records):
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
-@given(some.randoms(use_true_random=False), some.integers(0, 5))
-def test_each_record_is_in_one_part_with_its_picture_whatever_their_order(draw, seed):
-    parts = split(RECORDS, Split(0.25, 0.25), seed)
+@given(some.randoms(use_true_random=False))
+def test_each_record_is_in_one_part_with_its_picture_whatever_their_order(draw):
+    parts = split(RECORDS)
     assert sorted(one.number for part in parts.values() for one in part) == sorted(one.number for one in RECORDS)
     sides = [pictures(part) for part in parts.values()]
-    assert list(parts) == ["train", "validation", "test"] and [len(side) for side in sides] == [20, 10, 10]
+    assert list(parts) == ["train", "validation", "test"] and [len(side) for side in sides] == [28, 6, 6]
     assert not sides[0] & sides[1] and not (sides[0] | sides[1]) & sides[2]
     counts = [Counter(one.kind for one in part) for part in parts.values()]
     assert all(max(own.values()) - min(own.values()) <= 8 for own in counts), "each has its share of each type"
     shuffled = draw.sample(RECORDS, len(RECORDS))
-    assert [pictures(part) for part in split(shuffled, Split(0.25, 0.25), seed).values()] == sides
+    assert [pictures(part) for part in split(shuffled).values()] == sides
 
 
 @pytest.mark.parametrize("names", [("train", "test"), ("train", "validation", "test")])
 def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(names):
     records = [one._replace(part=names[int(one.picture[1:]) % len(names)]) for one in RECORDS]
-    parts = split(records, Split(), 0)
+    parts = split(records)
     for name in names[1:]:
         assert {one.number for one in parts[name]} == {one.number for one in records if one.part == name}
     assert all(parts.values()) and {one.part for one in parts["train"]} == {"train"}
     with pytest.raises(BadInput, match="No picture is left for validation: there are 2 in all"):
-        split([record(1), record(2)], Split(), 0)
+        split([record(1), record(2)])
