@@ -14,6 +14,7 @@ from lib.launch import ensemble
 from tests.workloads.graphmer.conftest import load, write_new, write_tree
 from trainbook.commands import main
 from workloads.codegraph import trees
+from workloads.graphmer.settings import OF_REFERENCES
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def believing(models):
         buffer = model.get_buffer("of_references")
         buffer.zero_()
         buffer[0] = 1.0
-        buffer[-5] = -20.0
+        buffer[OF_REFERENCES.index("none")] = -20.0
 
 
 def test_several_models_answer_by_their_mean(run, elsewhere):
