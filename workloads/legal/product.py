@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-
-from workloads.legal.counting.stack import log_softmax
+from scipy.special import log_softmax
 
 WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the counts
 # Of an encoder with published weights: what ten documents of the sample corpus chose. One from scratch only ties.
@@ -15,7 +14,7 @@ _ROUNDING = 1e-12  # of losses that are the same
 
 
 def chosen_weight(
-    counts: np.ndarray, network: np.ndarray, truth: np.ndarray, lengths: Sequence[int], usual: float
+    counts: np.ndarray, network: np.ndarray, truth: np.ndarray, documents: Sequence[str], usual: float
 ) -> tuple[float, float]:
     """Returns a weight for (sentences, classes) scores, and the probability of the right roles under the best one.
 
@@ -26,7 +25,7 @@ def chosen_weight(
     logs = {weight: fitted_logs(counts + weight * network, truth) for weight in WEIGHTS}
     most = max(logs.values(), key=np.mean)
     behind = {weight: most - values for weight, values in logs.items()}
-    alike = [w for w, values in behind.items() if values.mean() <= standard_error(values, lengths) + _ROUNDING]
+    alike = [w for w, values in behind.items() if values.mean() <= standard_error(values, documents) + _ROUNDING]
     return min(alike, key=lambda weight: (abs(weight - usual), weight)), float(np.exp(most.mean()))
 
 
@@ -55,16 +54,16 @@ def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return max(logs, key=np.mean)
 
 
-def standard_error(values: np.ndarray, lengths: Sequence[int]) -> float:
+def standard_error(values: np.ndarray, documents: Sequence[str]) -> float:
     """Returns that of the mean of (sentences) values, of which those of a document belong together.
 
     Documents are drawn, and not sentences, which are alike within one (Cochran, Sampling Techniques, 1977, 9A.1). A
     single document tells nothing: infinity.
     """
+    lengths, sums = (np.bincount(np.unique(documents, return_inverse=True)[1], of) for of in (None, values))
     if len(lengths) < 2:
         return float("inf")
-    sums = np.add.reduceat(values, np.cumsum([0, *lengths[:-1]]))
-    spread = ((sums - np.asarray(lengths) * values.mean()) ** 2).sum() * len(lengths) / (len(lengths) - 1)
+    spread = ((sums - lengths * values.mean()) ** 2).sum() * len(lengths) / (len(lengths) - 1)
     return float(np.sqrt(spread) / len(values))
 
 
