@@ -7,7 +7,7 @@ embedded default are generated judgments (see `generated`).
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -127,6 +127,10 @@ class Legal(Supervised):
     def tokens(self) -> network.Tokens:
         return untrusted.parse(self.learned()["tokenizer"], network.Tokens)
 
+    def truth(self, part: str) -> np.ndarray:
+        """(sentences) the number of each role, in the order of the documents."""
+        return np.array([self._numbers[role] for document in self.documents[part] for role in document.roles])
+
     # --- batches and losses -------------------------------------------------------------------------------------------
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
@@ -186,21 +190,18 @@ class Legal(Supervised):
 
         return Stack.from_json(self.learned()["counts"])
 
-    def _of_samples(self, part: str, scores: Callable[[Document], np.ndarray]) -> np.ndarray:
-        """Returns (sentences, ...) what a function has of documents, in the order of a part's samples."""
-        return np.concatenate([*map(scores, self.documents[part])])[self.parts[part].samples.places]
-
     def counted(self, part: str) -> np.ndarray:
         """Returns (sentences, classes) scores by counting; of validation documents by counts without them."""
         held_out = self.stack.held_out if part == "validation" else {}
-        scores = lambda d: held_out[d.name] if d.name in held_out else self.stack.scores(d)  # noqa: E731
-        return self._of_samples(part, scores).astype(np.float64)
+        scores = (held_out[d.name] if d.name in held_out else self.stack.scores(d) for d in self.documents[part])
+        return np.concatenate([*scores]).astype(np.float64)
 
     def baselines(self) -> dict[str, np.ndarray]:
         rows, counts = {SENTENCE: "sentence", CONTEXT: "context", CHAIN: "crf"}, self.counted("test")
-        each = self._of_samples("test", lambda d: np.stack([*map(self.stack.parts(d).get, rows.values())], 1))
-        alone = dict(zip(rows, each.argmax(-1).T, strict=True))
-        return {**alone, COUNTS: counts.argmax(1), STRONGEST: (counts + self.stack.offsets).argmax(1)}
+        alone = [self.stack.parts(document) for document in self.documents["test"]]
+        each = {name: np.concatenate([scores[of] for scores in alone]) for name, of in rows.items()}
+        each |= {COUNTS: counts, STRONGEST: counts + self.stack.offsets}
+        return {name: of.argmax(1)[self.parts["test"].samples.places] for name, of in each.items()}
 
     def strongest(self, baselines: Mapping[str, Judged]) -> str:
         """Returns the counts with offsets, whichever is best on the test."""
@@ -212,22 +213,22 @@ class Legal(Supervised):
         On the validation documents the model's weight and power are chosen first. Models are compared there by their
         `probability`, which is that under the best weight, so that none gains by having chosen another one.
         """
-        truth, counts, offsets = self.targets(part), self.counted(part), self.stack.offsets
-        scores, best = F.log_softmax(outputs, -1).double().numpy(), None
+        places, truth, counts = self.parts[part].samples.places, self.truth(part), self.counted(part)
+        scores, best = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)], None
         if part == "validation":
             usual = product.PUBLISHED_WEIGHT if self.learned()["encoder"]["weights"] else 0.0
-            names = [sample.document for sample in self.parts[part].samples]
-            weight, best = product.chosen_weight(counts, scores, truth, names, usual)
+            lengths = [*map(len, self.documents[part])]
+            weight, best = product.chosen_weight(counts, scores, truth, lengths, usual)
             model.weight.fill_(weight)
-            model.power.fill_(product.chosen_power(counts + float(model.weight) * scores + offsets, truth))
+            model.power.fill_(product.chosen_power(counts + float(model.weight) * scores + self.stack.offsets, truth))
         weight = float(model.weight)
         multiplied = counts + weight * scores
-        rows = {NETWORK: scores, PRODUCT: multiplied, BOTH: multiplied + offsets}
+        rows = {NETWORK: scores, PRODUCT: multiplied, BOTH: multiplied + self.stack.offsets}
         self._figures = self.figures(truth, rows[BOTH])
         self._figures["probability"] = product.probability(multiplied, truth) if best is None else best
         if part != "test":  # whose report has a row for the network alone
             self._figures |= {"network_macro_f1": self.figures(truth, scores)["macro_f1"], "network_weight": weight}
-        return rows
+        return {name: of[places] for name, of in rows.items()}
 
     def figures(self, truth: np.ndarray, scores: np.ndarray) -> dict[str, float]:
         """Returns the metrics of (sentences, classes) scores, and the F1 of each role."""
@@ -239,7 +240,7 @@ class Legal(Supervised):
 
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
-        counts, truth = self.counted("test"), self.targets("test")
+        counts, truth = self.counted("test"), self.truth("test")
         return {**self.figures(truth, counts + self.stack.offsets), "probability": product.probability(counts, truth)}
 
     # --- what a person reads ------------------------------------------------------------------------------------------

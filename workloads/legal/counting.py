@@ -17,7 +17,6 @@ from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import normalize
 
 from lib.errors import BadInput
 from lib.supervised import scoring, simple
@@ -69,11 +68,17 @@ def neighbours(lengths: Sequence[int], steps: Sequence[int]) -> sparse.csr_matri
     return sparse.csr_matrix((near.data[same], (near.row[same], near.col[same])), near.shape)
 
 
+def unit_rows(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Returns the rows at length 1; an empty row stays empty. Its bits, not those of scikit-learn's, were measured."""
+    length = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
+    return sparse.csr_matrix(sparse.diags((1 / np.maximum(length, 1e-12)).astype(np.float32)) @ matrix)
+
+
 def in_context(own: sparse.csr_matrix, single: np.ndarray, documents: Sequence[Document]) -> sparse.csr_matrix:
     """Returns (sentences, numbers): the terms, the `single` words of neighbours and further away, the position."""
-    lengths, words = [*map(len, documents)], normalize(own[:, single])
+    lengths, words = [*map(len, documents)], unit_rows(own[:, single])
     blocks = [own, *(_AROUND * (neighbours(lengths, steps) @ words) for steps in NEIGHBOURS)]
-    blocks += [_AROUND * normalize(neighbours(lengths, bag) @ words) for bag in BAGS]
+    blocks += [_AROUND * unit_rows(neighbours(lengths, bag) @ words) for bag in BAGS]
     position = np.concatenate([*map(position_features, documents)]).astype(np.float32)
     return sparse.hstack([*blocks, sparse.csr_matrix(position)], "csr")
 
@@ -89,7 +94,8 @@ def fitted(matrix: sparse.csr_matrix, truth: np.ndarray, classes: int, options: 
     if len(present) == 2:  # of which it has the second's alone
         rows, intercept = (np.concatenate([-half, half]) for half in (rows / 2, intercept / 2))
     weights, bias = np.zeros((matrix.shape[1], classes)), np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
-    weights[:, present], bias[present] = rows.T - rows.mean(0)[:, None], log_softmax(intercept)
+    level = np.log(np.exp(intercept - intercept.max()).sum()) + intercept.max()
+    weights[:, present], bias[present] = rows.T - rows.mean(0)[:, None], intercept - level
     return weights.astype(np.float32), centred(bias).astype(np.float32)
 
 
@@ -202,7 +208,7 @@ class Stack:
         texts = [sentence for document in documents for sentence in document.sentences]
         terms, frequency = frequent(texts, _MOST_BYTES // (9 * len(classes) + 8))
         stack = cls(tuple(classes), tuple(terms), len(texts), {"frequency": frequency})
-        own = stack.words.transform(texts)
+        own = stack.own(texts)
         alone, held = _cross_fitted(own, truth, part, len(classes), SENTENCE)
         around, seen = _cross_fitted(in_context(own, stack.single, documents), truth, part, len(classes), CONTEXT)
         scores = product(_chained(own, held, truth, part, lengths), log_softmax(seen, -1))
@@ -215,10 +221,13 @@ class Stack:
             **{_HELD_OUT + name: each[name] for name in kept if name in each},
         })  # fmt: skip
 
+    def own(self, texts: Sequence[str]) -> sparse.csr_matrix:
+        """Returns (sentences, terms) TF-IDF: log of counts, inverse frequency as in scikit-learn, rows of length 1."""
+        return unit_rows(self._vectors.transform(texts)).sorted_indices()
+
     @cached_property
-    def words(self) -> TfidfVectorizer:
-        """What makes (sentences, terms) TF-IDF of texts: log of counts, inverse frequency, rows of length 1."""
-        vectors = TfidfVectorizer(**WORDS, vocabulary=self.terms, sublinear_tf=True, dtype=np.float32)
+    def _vectors(self) -> TfidfVectorizer:
+        vectors = TfidfVectorizer(**WORDS, vocabulary=self.terms, sublinear_tf=True, norm=None, dtype=np.float32)
         vectors.idf_ = (np.log((1 + self.sentences) / (1 + self.arrays["frequency"])) + 1).astype(np.float32)
         return vectors
 
@@ -236,7 +245,7 @@ class Stack:
 
     def parts(self, document: Document) -> dict[str, np.ndarray]:
         """Returns (sentences, classes) log-probabilities of `sentence`, `context` and `crf`, a row each in a table."""
-        own, of = self.words.transform(document.sentences), self.arrays
+        own, of = self.own(document.sentences), self.arrays
         alone = scored(own, (of["sentence weights"], of["sentence bias"]))
         context = scored(in_context(own, self.single, [document]), (of["context weights"], of["context bias"]))
         chain = chained((of["scale"], of["transition"]), alone, [len(document)])

@@ -14,7 +14,7 @@ _ROUNDING = 1e-12  # of losses that are the same
 
 
 def chosen_weight(
-    counts: np.ndarray, network: np.ndarray, truth: np.ndarray, documents: Sequence[str], usual: float
+    counts: np.ndarray, network: np.ndarray, truth: np.ndarray, lengths: Sequence[int], usual: float
 ) -> tuple[float, float]:
     """Returns a weight for (sentences, classes) scores, and the probability of the right roles under the best one.
 
@@ -25,7 +25,7 @@ def chosen_weight(
     logs = {weight: fitted_logs(counts + weight * network, truth) for weight in WEIGHTS}
     most = max(logs.values(), key=np.mean)
     behind = {weight: most - values for weight, values in logs.items()}
-    alike = [w for w, values in behind.items() if values.mean() <= standard_error(values, documents) + _ROUNDING]
+    alike = [w for w, values in behind.items() if values.mean() <= standard_error(values, lengths) + _ROUNDING]
     return min(alike, key=lambda weight: (abs(weight - usual), weight)), float(np.exp(most.mean()))
 
 
@@ -49,23 +49,23 @@ def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     for power in POWERS:
         offsets = np.zeros(scores.shape[1])
         for _ in range(_ROUNDS):  # of iterative scaling: as many of each role as there are
-            offsets += np.log(there / (np.exp(log_softmax(power * scores + offsets)).sum(0) + 0.5))
+            offsets += np.log(there / (np.exp(log_softmax(power * scores + offsets, -1)).sum(0) + 0.5))
         logs.append(_logs(power * scores + offsets, truth))
     return max(logs, key=np.mean)
 
 
-def standard_error(values: np.ndarray, documents: Sequence[str]) -> float:
+def standard_error(values: np.ndarray, lengths: Sequence[int]) -> float:
     """Returns that of the mean of (sentences) values, of which those of a document belong together.
 
     Documents are drawn, and not sentences, which are alike within one (Cochran, Sampling Techniques, 1977, 9A.1). A
     single document tells nothing: infinity.
     """
-    lengths, sums = (np.bincount(np.unique(documents, return_inverse=True)[1], of) for of in (None, values))
     if len(lengths) < 2:
         return float("inf")
-    spread = ((sums - lengths * values.mean()) ** 2).sum() * len(lengths) / (len(lengths) - 1)
+    sums = np.add.reduceat(values, np.cumsum([0, *lengths[:-1]]))
+    spread = ((sums - np.asarray(lengths) * values.mean()) ** 2).sum() * len(lengths) / (len(lengths) - 1)
     return float(np.sqrt(spread) / len(values))
 
 
 def _logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    return log_softmax(scores)[np.arange(len(truth)), truth]
+    return log_softmax(scores, -1)[np.arange(len(truth)), truth]

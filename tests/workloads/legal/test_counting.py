@@ -121,7 +121,7 @@ def test_the_words_of_a_sentence_are_scikit_learns_tf_idf(stack):
     reference = TfidfVectorizer(**WORDS, sublinear_tf=True, min_df=2)
     wanted = reference.fit_transform(texts).toarray()
     assert list(stack.terms) == reference.get_feature_names_out().tolist()
-    assert stack.words.transform(texts).toarray() == pytest.approx(wanted, abs=1e-6)
+    assert stack.own(texts).toarray() == pytest.approx(wanted, abs=1e-6)
     terms, counts = frequent(["b a", "b a", "b c d", "b c d", "c d"], 2)
     assert terms == ["b", "c"] and counts.tolist() == [4, 3], "b 4; c, c d and d 3"
     assert frequent(["...", "--- (", "("], 10)[0] == ["("]

@@ -73,8 +73,7 @@ def test_validation_documents_are_counted_and_scored_by_counts_without_them(lega
     task = legal()
     validation, held_out = task.documents["validation"], task.stack.held_out
     assert {*held_out} == {one.name for one in validation}
-    places, counted = task.parts["validation"].samples.places, task.counted("validation")
-    seen = np.concatenate([task.stack.scores(one) for one in validation])[places]
+    seen, counted = np.concatenate([task.stack.scores(one) for one in validation]), task.counted("validation")
     assert counted.shape == seen.shape and not np.allclose(counted, seen, atol=0.1)
     assert task.stack.sentences == sum(map(len, [*task.documents["train"], *validation]))
 
@@ -115,11 +114,12 @@ def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_t
 def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_its_encoder_says(legal, usual):
     """It may know which roles are common, which the counts take for equally common on purpose."""
     task = legal()
-    counts, truth = task.counted("validation"), task.targets("validation")
-    rest = truth, [sample.document for sample in task.parts["validation"].samples]
+    counts, truth = task.counted("validation"), task.truth("validation")
+    rest = truth, [*map(len, task.documents["validation"])]
     common = np.tile(np.log(np.bincount(truth, minlength=counts.shape[1]) + 1.0), (len(truth), 1))
     scores = [common, *(scores_of(task, "validation", sure) for sure in (0, 3, -3))]
     (same, chance, knows, misleads) = (product.chosen_weight(counts, each, *rest, 0.0) for each in scores)
+    assert 1 / counts.shape[1] < misleads[1] < knows[1] < 1, "means of probabilities of one role of several"
     assert same[0] == 0 and chance[0] <= 0.125 and knows[0] >= 0.5 and misleads[0] < 0.5
     assert misleads[1] == pytest.approx(product.probability(counts, truth))
     assert product.chosen_weight(counts, np.full(counts.shape, -1.0), *rest, usual)[0] == usual
@@ -127,7 +127,7 @@ def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_it
 
 def scores_of(task, part, sure):
     """(sentences, classes) log-probabilities that know the right role as surely as `sure` says; 0: chance."""
-    truth = task.targets(part)
+    truth = task.truth(part)
     noise = np.random.default_rng(0).normal(size=(len(truth), len(task.names)))
     noise[np.arange(len(truth)), truth] += sure
     return noise - np.log(np.exp(noise).sum(1, keepdims=True))
@@ -139,7 +139,7 @@ class Knows(torch.nn.Module):
     def __init__(self, task, part, sure, model=None):
         super().__init__()
         self.weight, self.power = (model.weight, model.power) if model else (torch.tensor(0.5), torch.tensor(1.0))
-        scores = torch.from_numpy(scores_of(task, part, sure))
+        scores = torch.from_numpy(scores_of(task, part, sure))[task.parts[part].samples.places]
         self.rest = scores, EvaluationLoader(task, task.datasets()[part], 7, torch.device("cpu"))
 
     def forward(self, batch):
@@ -155,7 +155,7 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weig
     task = legal()
     model = Knows(task, "validation", 3)
     assert (np.diff(task.datasets()["validation"].lengths) >= 0).all()
-    scores, truth = model.evaluated(task), task.targets("validation")
+    scores, truth = model.evaluated(task), task.truth("validation")
     weight, power = float(model.weight), float(model.power)
     counted = task.figures(truth, task.counted("validation") + task.stack.offsets)
     assert weight == scores["network_weight"] > 0 and scores["accuracy"] > counted["accuracy"]
