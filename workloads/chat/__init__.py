@@ -7,8 +7,8 @@ Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The e
 import difflib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,22 +23,20 @@ from lib.report.findings import Finding
 from lib.report.progress import working
 from lib.supervised import IGNORED, Supervised, padded, text
 from lib.task import Batch
+from lib.task.quantised import quantise
 from lib.text import aligned
 from lib.training.data import to_device
-from workloads.chat import checks, generated, network, rows, template
+from workloads.chat import generated, network, rows, template
 from workloads.chat.rows import Row
 from workloads.chat.settings import Settings
 
 _SHOWN, _STRETCH = 10, 90  # rows and answers that are shown; characters of a stretch of a row
 _OTHER = 1200  # characters of a piece of other text
 _MOST_OTHER = 24  # pieces whose perplexity is measured
+# Heads that do more than a product: their logits are computed whole
+_OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _TRIED = 8  # nearest rows of which the one that fits best is taken
-
-
-class Answer(str):
-    """A generated answer, with whether it came to an end."""
-
-    stopped: bool = True
 
 
 def _json(value: str) -> Any:
@@ -61,7 +59,7 @@ def valid(right: str, written: str) -> float:
 
 
 def stopped(right: str, written: str) -> float:
-    return float(getattr(written, "stopped", True))
+    return float(not isinstance(written, template.Unfinished))
 
 
 class Neighbours:
@@ -125,12 +123,12 @@ class Chat(Supervised):
         parts = rows.read(source) if source else generated.splits(self.config.seed, settings)
         most = self._facts["max_position_embeddings"]  # of a test also those of the answer that is generated
         limits = {part: min(settings.length, most - settings.answer * (part != "train")) for part in parts}
-        self.findings = checks.examine(parts, self.template, limits, self._facts["vocab_size"])
-        checks.refuse(self.findings)
+        self.findings = template.examine(parts, self.template, limits, self._facts["vocab_size"])
+        template.refuse(self.findings)
         for part, some in parts.items():
             parts[part] = [row for row in some if row.answer and self._size(row) <= limits[part]]
             if len(parts[part]) < 0.5 * len(some):
-                raise BadInput(f"Most rows in {part} exceed {limits[part]:,} tokens. {checks.ADVICE['too long']}")
+                raise BadInput(f"Most rows in {part} exceed {limits[part]:,} tokens. {template.ADVICE['too long']}")
         train = parts["train"]
         if settings.other.replay:
             other = self._other_text
@@ -215,7 +213,19 @@ class Chat(Supervised):
         super().take_learned(values)
 
     def model(self) -> nn.Module:
-        return network.based(self)
+        """Returns the base: all of it to be trained, or frozen, in 4 bits if wanted, with adapters."""
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM
+
+        settings, frozen = self.settings, self.config.training.frozen_precision
+        dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
+        base = self.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
+        if settings.method == "full":
+            return base
+        base, lora = quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora
+        sizes = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+        options = LoraConfig(**sizes, target_modules="all-linear", task_type="CAUSAL_LM")
+        return get_peft_model(base.requires_grad_(False), options)
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -240,17 +250,22 @@ class Chat(Supervised):
         return {"prompt": prompt, "is_prompt": padded([[1] * len(ids) for ids in prompts], 0, sys.maxsize).flip(1)}
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
-        return network.outputs(model, batch["ids"])
+        """Returns (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
+
+        Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
+        """
+        whole, inputs = network.plain(model), {"input_ids": batch["ids"], "use_cache": False}
+        if any(getattr(whole.config, name, None) not in (None, 1, 1.0) for name in _OTHER_HEADS):
+            return whole(**inputs).logits
+        return getattr(whole, whole.base_model_prefix)(**inputs)[0], whole.get_output_embeddings()
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
-    def write(self, model: nn.Module, batch: Batch, beams: int) -> list[Answer]:
-        ids = network.generate(model, batch["prompt"], batch["is_prompt"], self.settings.answer, self.template.stops)
-        answers = []
-        for answer, is_stopped in map(self.template.decode, ids):
-            answers.append(Answer(answer))
-            answers[-1].stopped = is_stopped
-        return answers
+    def write(self, model: nn.Module, batch: Batch, beams: int) -> list[str]:
+        stops, inputs = self.template.stops, {"input_ids": batch["prompt"], "attention_mask": batch["is_prompt"]}
+        greedy = {"temperature": None, "top_p": None, "top_k": None, "eos_token_id": stops, "pad_token_id": stops[0]}
+        ids = text.generate(model, 1, self.settings.answer, **inputs, **greedy)
+        return [*map(self.template.decode, ids.tolist())]
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """Returns losses, metrics, and the perplexity of other text; of a test also that of the untouched base."""
@@ -282,12 +297,19 @@ class Chat(Supervised):
         return {"nearest, values replaced": np.array(answers, object)}
 
     def beside(self, model: nn.Module, loader: Any) -> dict[str, np.ndarray]:
-        """Returns the answers of the untouched base, also after the nearest training rows."""
-        prompted = partial(self._prompted, Neighbours(self.parts["train"].samples))
+        """Returns the answers of the untouched base, also after the nearest training rows; none of a base that is gone.
+
+        Where all weights were trained it is loaded again.
+        """
+        base, prompted = model, partial(self._prompted, Neighbours(self.parts["train"].samples))
         prompts = {"untouched base": lambda row: row, f"base, {self.settings.shots} examples": prompted}
-        with self._base(model) as base, working("The untouched base answers"):
-            if base is None:
+        if not hasattr(model, "disable_adapter"):
+            try:
+                base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
+            except BadInput as error:
+                print(f"The test goes without the untouched base: {error}")
                 return {}
+        with working("The untouched base answers"), getattr(base, "disable_adapter", nullcontext)():
             self._before = self._perplexity(base) if self.settings.other.text else 0.0
             return {name: self._written(base, loader, prompt) for name, prompt in prompts.items()}
 
@@ -296,20 +318,6 @@ class Chat(Supervised):
         room = self._facts["max_position_embeddings"] - self.settings.answer
         prompted = (near.prompted(row, count) for count in range(self.settings.shots, 0, -1))
         return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)
-
-    @contextmanager
-    def _base(self, model: nn.Module) -> Iterator[nn.Module | None]:
-        """Yields the untouched base; None where all weights were trained and it is not mounted any more."""
-        if hasattr(model, "disable_adapter"):
-            with model.disable_adapter():
-                yield model
-            return
-        try:
-            base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
-        except BadInput as error:
-            print(f"The test goes without the untouched base: {error}")
-            base = None
-        yield base
 
     def _written(self, model: nn.Module, loader: Any, prompt: Callable[[Row], Row]) -> np.ndarray:
         """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""
@@ -337,7 +345,7 @@ class Chat(Supervised):
             raise BadInput("Several tuned models cannot answer together. Give the archive of one run.")
         batch = to_device(self._prompts(samples), next(models[0].parameters()).device)
         answers = text.in_parts(self, models[0], batch, 1, self.write)
-        return [{"prediction": str(answer), "stopped": int(answer.stopped)} for answer in answers]
+        return [{"prediction": str(answer), "stopped": int(stopped("", answer))} for answer in answers]
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""

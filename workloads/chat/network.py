@@ -1,4 +1,4 @@
-"""The base with adapters, and what leaves a run: the adapter, and merged weights that are compared with it."""
+"""What leaves a run beside the adapter: merged weights, which are read again and compared with it."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,55 +10,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lib.errors import BadInput
-from lib.task.quantised import Linear4, quantise
+from lib.task.quantised import Linear4
 
-# Heads that do more than a product: their logits are computed whole
-_OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 _DIFFERENCE, _SAME = 1e-2, 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
 _IN_FP32 = 4 * 2**30  # bytes of merged weights that are compared in fp32; twice as much must fit the host
 _PIECE = 2 * 2**30  # bytes of a file of merged weights, which stand beside the model while it is written
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-def based(task: Any) -> nn.Module:
-    """Returns the base of a task: all of it to be trained, or frozen, in 4 bits if wanted, with adapters."""
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    settings, frozen = task.settings, task.config.training.frozen_precision
-    dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
-    base = task.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
-    if settings.method == "full":
-        return base
-    base, lora = quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora
-    sizes = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
-    options = LoraConfig(**sizes, target_modules="all-linear", task_type="CAUSAL_LM")
-    return get_peft_model(base.requires_grad_(False), options)
 
 
 def plain(model: nn.Module) -> Any:
     """Returns the model of transformers inside of one of peft."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def outputs(model: nn.Module, ids: Tensor) -> Any:
-    """(B, L) tokens -> (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
-
-    Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
-    """
-    network = plain(model)
-    if any(getattr(network.config, name, None) not in (None, 1, 1.0) for name in _OTHER_HEADS):
-        return network(input_ids=ids, use_cache=False).logits
-    body = getattr(network, network.base_model_prefix)
-    return body(input_ids=ids, use_cache=False)[0], network.get_output_embeddings()
-
-
-def generate(model: nn.Module, ids: Tensor, mask: Tensor, most: int, stops: Sequence[int]) -> list[list[int]]:
-    """(B, L) prompts padded on the left -> the tokens after each, greedily."""
-    options = {"do_sample": False, "num_beams": 1, "temperature": None, "top_p": None, "top_k": None}
-    stop = {"eos_token_id": [*stops], "pad_token_id": stops[0]}
-    made = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=most, use_cache=True, **stop, **options)
-    return made[:, ids.shape[1] :].tolist()
 
 
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
