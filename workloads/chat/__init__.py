@@ -121,9 +121,9 @@ class Chat(Supervised):
         """Returns conversations by split. Raises BadInput where they would not teach what they should."""
         settings = self.settings
         parts = rows.read(source) if source else generated.splits(self.config.seed, settings)
-        most = self._facts["max_position_embeddings"]  # of a test also those of the answer that is generated
+        most = self._kept("positions")  # of a test also those of the answer that is generated
         limits = {part: min(settings.length, most - settings.answer * (part != "train")) for part in parts}
-        self.findings = template.examine(parts, self.template, limits, self._facts["vocab_size"])
+        self.findings = template.examine(parts, self.template, limits, self._kept("words"))
         template.refuse(self.findings)
         for part, some in parts.items():
             parts[part] = [row for row in some if row.answer and self._size(row) <= limits[part]]
@@ -174,13 +174,6 @@ class Chat(Supervised):
     # --- tokenizer and base -------------------------------------------------------------------------------------------
 
     @cached_property
-    def _facts(self) -> Mapping[str, Any]:
-        """The base's configuration: that which the run keeps, else its file's; of a model that also sees for text."""
-        facts = self.published.get(self.settings.base, {}).get("config")
-        facts = facts or json.loads((self._folder / "config.json").read_text("utf-8"))
-        return {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
-
-    @cached_property
     def _folder(self) -> Path:
         if not self.settings.base:
             raise BadInput("workload.base is empty. Name a chat model: a folder, a mounted model or a name on the hub.")
@@ -190,22 +183,29 @@ class Chat(Supervised):
         return located[1]
 
     @cached_property
-    def template(self) -> template.Template:
-        """Tokenizer and chat template: those that the run began with."""
-        is_learned = self._learned is not None and "tokenizer" in self._learned
-        return template.made_of(self._learned if is_learned else self._published_template)
+    def _of_base(self) -> dict[str, Any]:
+        """Tokenizer and template, the sizes that rows must fit, of a model that also sees for text, and other text."""
+        path, other, stops = self._folder / "generation_config.json", self.settings.other.text, []
+        if path.is_file():
+            stops = json.loads(path.read_text("utf-8")).get("eos_token_id") or []
+        facts = json.loads((self._folder / "config.json").read_text("utf-8"))
+        facts = {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
+        kept = template.published(self._folder, stops if isinstance(stops, list) else [stops])
+        kept |= {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
+        return kept | ({"other": next(filter(Path.is_file, (Path(other), self._folder / other)))} if other else {})
+
+    def _kept(self, name: str) -> Any:
+        """Returns what the run began with of its base, else what the base has."""
+        return self._learned[name] if self._learned and name in self._learned else self._of_base[name]
 
     @cached_property
-    def _published_template(self) -> dict[str, Any]:
-        stops: Any = []
-        if (path := self._folder / "generation_config.json").is_file():
-            stops = json.loads(path.read_text("utf-8")).get("eos_token_id") or []
-        return template.published(self._folder, stops if isinstance(stops, list) else [stops])
+    def template(self) -> template.Template:
+        return template.made_of({name: self._kept(name) for name in ("tokenizer", "template", "specials", "stops")})
 
     def learned(self) -> dict[str, Any]:
-        """Returns the tokenizer with its template, which go with the weights; nothing in a plan without data."""
+        """Returns what goes with the weights, so that a run resumes without its base; nothing in a plan."""
         if self._learned is None and not self.is_planned:
-            self._learned = dict(self._published_template)
+            self._learned = dict(self._of_base)
         return self._learned or {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
@@ -277,8 +277,7 @@ class Chat(Supervised):
 
     @cached_property
     def _other_text(self) -> str:
-        path = Path(self.settings.other.text)
-        return (path if path.is_file() else self._folder / path).read_text("utf-8")
+        return self._kept("other").read_text("utf-8")
 
     def _perplexity(self, model: nn.Module) -> float:
         whole, device = self._other_text, next(model.parameters()).device
@@ -315,7 +314,7 @@ class Chat(Supervised):
 
     def _prompted(self, near: Neighbours, row: Row) -> Row:
         """Returns a row after as many of its nearest examples as the base has room for."""
-        room = self._facts["max_position_embeddings"] - self.settings.answer
+        room = self._kept("positions") - self.settings.answer
         prompted = (near.prompted(row, count) for count in range(self.settings.shots, 0, -1))
         return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib import untrusted
-from lib.errors import BadInput, printable
+from lib.errors import BadInput, first_ten, printable
 from lib.supervised import split
 from lib.training.splits import part_of
 
@@ -14,7 +14,6 @@ Turns = tuple[tuple[str, str], ...]  # (role, content)
 ROLES = ("system", "user", "assistant", "tool")
 TEXT = "text"  # the role of a plain text, of which every token is trained
 _SHAREGPT = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "function": "tool"}
-_NAMED = 10  # lines that a refusal names
 _COLUMNS = {"prompt": "answer", "question": "answer", "instruction": "output"}
 
 
@@ -76,11 +75,10 @@ def read_files(source: Path) -> dict[Path, list[Row]]:
                     rows.append(row := Placed(*row_of(turns_of(untrusted.objects(line)))))
                     row.origin = f"{path.name}:{number}"
             except BadInput as error:
-                wrong.append(f"- {printable(path)}:{number}: {error}.")
+                wrong.append(f"{path}:{number}: {error}.")
     if wrong:
-        what = f"{len(wrong):,} lines are no conversations{', such as' * (len(wrong) > _NAMED)}"
         advice = "Give messages (role, content), conversations (from, value), or prompt and answer, as a JSON object."
-        raise BadInput("\n".join([f"{what}:", *wrong[:_NAMED], advice]))
+        raise BadInput(f"{len(wrong):,} lines are no conversations:\n{first_ten(wrong)}\n{advice}")
     return files
 
 
@@ -89,12 +87,10 @@ def read(source: Path) -> dict[str, list[Row]]:
     parts: dict[str, list[Row]] = {}
     for path, rows in read_files(source).items():
         parts.setdefault(part_of(Path(path.name)) if source.is_dir() else "", []).extend(rows)
-    if not parts.keys() & {"validation", "test"}:
-        return split(row for rows in parts.values() for row in rows)
-    train = [*parts.pop("", []), *parts.pop("train", [])]
-    missing = {"validation", "test"} - parts.keys()
-    drawn = split(train, validation=0.1 * ("validation" in missing), test=0.1 * ("test" in missing))
-    return {"train": drawn["train"], **{part: parts.get(part, drawn[part]) for part in ("validation", "test")}}
+    given = parts.keys() & {"validation", "test"}
+    shares = {part: 0.1 * (part not in given) for part in ("validation", "test")} if given else {}
+    drawn = split([*parts.get("", []), *parts.get("train", [])], **shares)
+    return {**drawn, **{part: parts[part] for part in given}}
 
 
 def question(row: Row) -> str:

@@ -1,5 +1,4 @@
-"""Conversations as the model reads them: rendered by the tokenizer's own template, with the tokens that are trained;
-and what is wrong with them, found before anything is trained, in seconds and without a GPU."""
+"""Conversations as the tokenizer's own template renders them, with the tokens that are trained, and what is wrong."""
 
 import functools
 import hashlib
@@ -158,7 +157,9 @@ def made_of(values: Any) -> Template:
 # --- what is wrong with rows ------------------------------------------------------------------------------------------
 
 
-def examine(parts: Mapping[str, Sequence[Row]], template: Template, limits: Mapping[str, int], words: int) -> list[Finding]:
+def examine(
+    parts: Mapping[str, Sequence[Row]], template: Template, limits: Mapping[str, int], words: int
+) -> list[Finding]:
     """Returns findings, the bad ones first; `limits` are a row's tokens by part, `words` those that the model knows."""
     places = defaultdict[Wrong, list[tuple[str, str]]](list)
     first: dict[str, tuple[str, str]] = {}
@@ -198,10 +199,6 @@ def _of_row(row: Row, template: Template, length: int) -> Iterator[Wrong]:
         yield "last turn", "warning", "end with a turn without its answer"
     if any(token in text for _, text in row.whole for token in template.specials):
         yield "marks in text", "warning", "contain special tokens of the template: they were rendered before"
-    yield from _of_encoding(row, template, length)
-
-
-def _of_encoding(row: Row, template: Template, length: int) -> Iterator[Wrong]:
     try:
         encoded = template.encode(row)
         rendered = template.render(row.whole)

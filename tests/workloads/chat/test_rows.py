@@ -34,7 +34,7 @@ def test_an_instruction_is_followed_by_its_input_and_an_object_as_an_answer_beco
 def test_lines_that_are_no_rows_are_refused_together_by_file_and_line_at_most_ten(tmp_path):
     write_rows(tmp_path / "test.jsonl", [{"text": k} for k in range(20)])
     (tmp_path / "train.jsonl").write_text('{"prompt": "x", "answer": "y"}\n\n{"prompt": \n')
-    with pytest.raises(BadInput, match="^21 lines are no conversations, such as:\n") as refused:
+    with pytest.raises(BadInput, match="^21 lines are no conversations:\n") as refused:
         rows.read(tmp_path)
     assert str(refused.value).count("jsonl:") == 10 and "test.jsonl:10: it has the keys text.\n" in str(refused.value)
 

@@ -197,6 +197,19 @@ def test_a_stopped_run_resumes_to_the_same_adapter(config):
     assert hashes(train(config, "cut")) == hashes(whole)
 
 
+@pytest.mark.parametrize("changes", [("workload.method=full",), ("checkpoint.frozen=save",)], ids=["full", "adapters"])
+def test_a_stopped_run_resumes_without_its_base_where_its_checkpoints_have_all_weights(config, changes):
+    (config.parent / "base" / "other.txt").write_text("some words of another kind. " * 200)
+    other = ("workload.other.text=other.txt", "workload.other.replay=0.5")
+    changes = (*changes, *other, f"workload.base={config.parent / 'base'}")
+    whole = train(config, "whole", *changes)
+    train(config, "cut", *changes, "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
+    shutil.rmtree(config.parent / "base")
+    resumed = train(config, "cut", *changes)
+    steps = [[*(run / "checkpoints").glob("step-00000006/model.safetensors")] for run in (whole, resumed)]
+    assert len({hashlib.sha256(path.read_bytes()).hexdigest() for (path,) in steps}) == 1
+
+
 def test_a_run_is_tested_beside_others_and_its_archive_answers_new_questions(config, capsys):
     run = train(config, "my", "checkpoint.frozen=save")
     out = capsys.readouterr().out
