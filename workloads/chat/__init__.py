@@ -120,7 +120,8 @@ class Chat(Supervised):
     def read(self, source: Path | None = None) -> dict[str, Any]:
         """Returns conversations by split. Raises BadInput where they would not teach what they should."""
         settings = self.settings
-        parts = rows.read(source) if source else generated.splits(self.config.seed, settings)
+        made = settings.generated, settings.validation_rows, settings.test_rows
+        parts = rows.read(source) if source else generated.splits(self.config.seed, *made)
         most = self._kept("positions")  # of a test also those of the answer that is generated
         limits = {part: min(settings.length, most - settings.answer * (part != "train")) for part in parts}
         self.findings = template.examine(parts, self.template, limits, self._kept("words"))
@@ -145,8 +146,7 @@ class Chat(Supervised):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the template, with its encoded rows, which a loader worker makes again."""
-        state = super().__getstate__().items()
-        return {name: value for name, value in state if name not in ("template", "_other_text")}
+        return {k: v for k, v in super().__getstate__().items() if k not in ("template", "_other_text")}
 
     def read_new(self, source: Path) -> list[Row]:
         """Returns conversations to answer: of *.jsonl, answers aside, or a question a line of a text file."""
@@ -175,11 +175,11 @@ class Chat(Supervised):
 
     @cached_property
     def _folder(self) -> Path:
-        if not self.settings.base:
-            raise BadInput("workload.base is empty. Name a chat model: a folder, a mounted model or a name on the hub.")
-        located = published.located(self.settings.base)
+        base = self.settings.base
+        located = published.located(base) if base else None
         if located is None:
-            raise BadInput(f"There is no base {printable(self.settings.base)}: mount it, or switch the internet on.")
+            advice = "Name in workload.base a folder, a mounted chat model, or one on the hub with the internet on."
+            raise BadInput(f"There is no base {printable(repr(base))}. {advice}")
         return located[1]
 
     @cached_property
@@ -190,9 +190,10 @@ class Chat(Supervised):
             stops = json.loads(path.read_text("utf-8")).get("eos_token_id") or []
         facts = json.loads((self._folder / "config.json").read_text("utf-8"))
         facts = {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
-        kept = template.published(self._folder, stops if isinstance(stops, list) else [stops])
-        kept |= {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
-        return kept | ({"other": next(filter(Path.is_file, (Path(other), self._folder / other)))} if other else {})
+        kept = {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
+        if other:
+            kept["other"] = Path(other) if Path(other).is_file() else self._folder / other
+        return kept | template.published(self._folder, stops if isinstance(stops, list) else [stops])
 
     def _kept(self, name: str) -> Any:
         """Returns what the run began with of its base, else what the base has."""
@@ -348,15 +349,12 @@ class Chat(Supervised):
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""
-        places = [folder / "adapter"] if hasattr(model, "disable_adapter") else []
-        if places:
-            model.save_pretrained(places[0])
-        if self.settings.merge or not places:
-            places.append(folder / "merged")
-            places[-1].mkdir()
-            network.write_merged(model, places[-1], self.template.stops)
-        for place in places:
-            self.template.tokenizer.save_pretrained(place)
-        if places[-1].name == "merged":
+        has_adapter, tokenizer, merged = hasattr(model, "disable_adapter"), self.template.tokenizer, folder / "merged"
+        if has_adapter:
+            model.save_pretrained(folder / "adapter")
+            tokenizer.save_pretrained(folder / "adapter")
+        if self.settings.merge or not has_adapter:
+            network.write_merged(model, merged, self.template.stops)
+            tokenizer.save_pretrained(merged)
             tested = [self.template.encode(row).ids for row in self.parts["test"].samples[:_SHOWN]]
-            print(network.prove(model, places[-1], tested))
+            print(network.prove(model, merged, tested))

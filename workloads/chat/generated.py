@@ -10,7 +10,6 @@ from pathlib import Path
 import yaml
 
 from workloads.chat.rows import Row
-from workloads.chat.settings import Settings
 
 _CALL = yaml.safe_load(Path(__file__).with_name("call.yaml").read_text("utf-8"))
 SYLLABLES, WORDS, NUMBERS = (_CALL[name].split() for name in ("syllables", "words", "numbers"))
@@ -72,10 +71,8 @@ def combinations(held_out: bool) -> list[tuple[str, int, int, bool]]:
 def pairs(seed: int, split: str, count: int) -> Iterator[tuple[str, str]]:
     """Yields distinct (sentence, JSON call); every second one of the test has a combination held out."""
     rng, prompts = random.Random(f"{split} {seed}"), set[str]()
-    by_name = dict[tuple[bool, str], list[tuple[str, int, int, bool]]]()
-    for held_out in (False, True):
-        for combination in combinations(held_out):
-            by_name.setdefault((held_out, combination[0]), []).append(combination)
+    every = [(held_out, combination) for held_out in (False, True) for combination in combinations(held_out)]
+    by_name = {(is_held, one[0]): [c for h, c in every if (h, c[0]) == (is_held, one[0])] for is_held, one in every}
     while len(prompts) < count:
         held_out = split == "test" and len(prompts) % 2 == 1
         name = rng.choice([name for name in API if (held_out, name) in by_name])
@@ -88,14 +85,13 @@ def pairs(seed: int, split: str, count: int) -> Iterator[tuple[str, str]]:
             yield prompt, json.dumps({"call": name, **{slot: value for slot, (_, value) in values.items()}})
 
 
-def splits(seed: int, settings: Settings) -> dict[str, list[Row]]:
-    """Returns the generated rows by split; those of validation and test are the same under every seed.
+def splits(seed: int, train: int, validation: int, test: int) -> dict[str, list[Row]]:
+    """Returns so many generated rows by split; those of validation and test are the same under every seed.
 
     But for sentences without a free value ("timer two minutes") that training has, too.
     """
-    counts = {"train": settings.generated, "validation": settings.validation_rows, "test": settings.test_rows}
     parts, prompts = dict[str, list[Row]](), set[str]()
-    for split, count in counts.items():
+    for split, count in {"train": train, "validation": validation, "test": test}.items():
         of_split = dict(pairs(seed * (split == "train"), split, count))
         parts[split] = [Row((("user", prompt),), of_split[prompt]) for prompt in of_split if prompt not in prompts]
         prompts |= of_split.keys()

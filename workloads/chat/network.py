@@ -45,6 +45,7 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
     """Streams merged weights in fp16 into files of at most 2 GiB, beside their configuration."""
     piece, files = dict[str, Tensor](), dict[str, str]()
+    folder.mkdir()
 
     def write() -> None:
         name = f"model-{len({*files.values()}) + 1:05d}.safetensors"
@@ -61,12 +62,11 @@ def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
     else:
         (folder / files[name]).rename(folder / "model.safetensors")
-    config = plain(model).config.to_dict()
+    config = {**plain(model).config.to_dict(), "dtype": "float16"}
     config.pop("quantization_config", None)
-    config["dtype"] = "float16"
-    (folder / "config.json").write_text(json.dumps(config, indent=1, default=str))
-    generation = {"eos_token_id": [*stops], "pad_token_id": stops[0]}
-    (folder / "generation_config.json").write_text(json.dumps(generation, indent=1))
+    ends = {"eos_token_id": stops, "pad_token_id": stops[0]}
+    for name, values in {"config": config, "generation_config": ends}.items():
+        (folder / f"{name}.json").write_text(json.dumps(values, indent=1, default=str))
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ from lib.errors import BadInput
 from tests.workloads.chat.conftest import calls, write_rows
 from workloads.chat import Neighbours, generated, rows
 from workloads.chat.rows import Row
-from workloads.chat.settings import Settings
 
 TURNS = (("system", "be brief"), ("user", "one and one"), ("assistant", "2"))
 FORMS = [
@@ -75,7 +74,7 @@ def test_values_and_a_fifth_of_the_combinations_of_the_test_are_never_trained():
 
 
 def test_no_sentence_of_a_held_out_split_is_in_another_one():
-    parts = generated.splits(0, Settings(generated=3000))
+    parts = generated.splits(0, 3000, 100, 300)
     prompts = [{row.question for row in parts[part]} for part in ("train", "validation", "test")]
     assert len(set().union(*prompts)) == sum(map(len, prompts)) and len(prompts[2]) > 280
 

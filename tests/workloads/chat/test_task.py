@@ -158,7 +158,6 @@ def test_merged_weights_in_several_files_are_those_of_one(chat, tmp_path, monkey
     model = drawn(chat())
     for name, size in (("one", network._PIECE), ("many", 2_000)):
         monkeypatch.setattr(network, "_PIECE", size)
-        (tmp_path / name).mkdir()
         network.write_merged(model, tmp_path / name, [1])
     first, second = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("one", "many"))
     assert [path.name for path in (tmp_path / "one").glob("*.safetensors*")] == ["model.safetensors"]
