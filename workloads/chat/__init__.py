@@ -4,18 +4,18 @@ Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The e
 `generated`): a sentence becomes the JSON call of a small API.
 """
 
-import difflib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
 from lib.machine import published
@@ -23,10 +23,10 @@ from lib.report.findings import Finding
 from lib.report.progress import working
 from lib.supervised import IGNORED, Supervised, padded, text
 from lib.task import Batch
-from lib.task.quantised import quantise
+from lib.task.quantised import Linear4, quantise
 from lib.text import aligned
 from lib.training.data import to_device
-from workloads.chat import generated, network, rows, template
+from workloads.chat import generated, rows, template
 from workloads.chat.rows import Row
 from workloads.chat.settings import Settings
 
@@ -36,7 +36,9 @@ _MOST_OTHER = 24  # pieces whose perplexity is measured
 # Heads that do more than a product: their logits are computed whole
 _OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_TRIED = 8  # nearest rows of which the one that fits best is taken
+_DIFFERENCE, _SAME = 1e-2, 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
+_IN_FP32 = 4 * 2**30  # bytes of merged weights that are compared in fp32; twice as much must fit the host
+_PIECE = 2 * 2**30  # bytes of a file of merged weights, which stand beside the model while it is written
 
 
 def _json(value: str) -> Any:
@@ -60,50 +62,6 @@ def valid(right: str, written: str) -> float:
 
 def stopped(right: str, written: str) -> float:
     return float(not isinstance(written, template.Unfinished))
-
-
-class Neighbours:
-    """The training rows whose questions are nearest, by TF-IDF over words and pairs of words."""
-
-    def __init__(self, rows: Sequence[Row]):
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        self.rows = [row for row in rows if row.answer]
-        self.vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\s]+")
-        self.matrix = self.vectors.fit_transform(row.question for row in self.rows)
-
-    def nearest(self, row: Row, count: int) -> list[Row]:
-        near = (self.matrix @ self.vectors.transform([row.question]).T).toarray()[:, 0]
-        return [self.rows[place] for place in np.argsort(-near, kind="stable")[:count]]
-
-    def prompted(self, row: Row, count: int) -> Row:
-        """Returns a row after its nearest examples as earlier turns, the nearest last."""
-        head, rest = ([turn for turn in row.turns if (turn[0] == "system") == is_head] for is_head in (True, False))
-        for near in self.nearest(row, count):
-            rest = [("user", near.question), ("assistant", near.answer), *rest]
-        return Row((*head, *rest), row.answer)
-
-    def replaced(self, row: Row) -> str:
-        """Returns a near answer whose words that differ between the questions are those of this one.
-
-        Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
-        """
-        best, score, words = "", (-np.inf, 0), row.question.split()
-        for near in self.nearest(row, _TRIED):
-            other, answer, lost, shared = near.question.split(), near.answer, 0, 0
-            for kind, *places in difflib.SequenceMatcher(None, other, words, autojunk=False).get_opcodes():
-                if kind == "equal":
-                    shared += places[1] - places[0]
-                    continue
-                ranges = other[places[0] : places[1]], words[places[2] : places[3]]
-                old, new = (" ".join(some).strip(",.:;?!") for some in ranges)
-                if old and old in answer:
-                    answer = answer.replace(old, new, 1)
-                else:
-                    lost += sum(map(len, ranges))
-            if (-lost, shared) > score:
-                best, score = answer, (-lost, shared)
-        return best
 
 
 class Chat(Supervised):
@@ -255,7 +213,7 @@ class Chat(Supervised):
 
         Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
         """
-        whole, inputs = network.plain(model), {"input_ids": batch["ids"], "use_cache": False}
+        whole, inputs = plain(model), {"input_ids": batch["ids"], "use_cache": False}
         if any(getattr(whole.config, name, None) not in (None, 1, 1.0) for name in _OTHER_HEADS):
             return whole(**inputs).logits
         return getattr(whole, whole.base_model_prefix)(**inputs)[0], whole.get_output_embeddings()
@@ -292,7 +250,7 @@ class Chat(Supervised):
 
     def baselines(self) -> dict[str, np.ndarray]:
         """Returns the answers of the nearest training rows, which need no model."""
-        near = Neighbours(self.parts["train"].samples)
+        near = rows.Neighbours(self.parts["train"].samples)
         answers = [near.replaced(row) for row in self.parts["test"].samples]
         return {"nearest, values replaced": np.array(answers, object)}
 
@@ -301,8 +259,10 @@ class Chat(Supervised):
 
         Where all weights were trained it is loaded again.
         """
-        base, prompted = model, partial(self._prompted, Neighbours(self.parts["train"].samples))
-        prompts = {"untouched base": lambda row: row, f"base, {self.settings.shots} examples": prompted}
+        base, near, shots = model, rows.Neighbours(self.parts["train"].samples), self.settings.shots
+        room = self._kept("positions") - self.settings.answer
+        prompted = lambda row: near.prompted(row, shots, lambda r: len(self.template.prompt(r.turns)) <= room)  # noqa: E731
+        prompts = {"untouched base": lambda row: row, f"base, {shots} examples": prompted}
         if not hasattr(model, "disable_adapter"):
             try:
                 base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
@@ -312,12 +272,6 @@ class Chat(Supervised):
         with working("The untouched base answers"), getattr(base, "disable_adapter", nullcontext)():
             self._before = self._perplexity(base) if self.settings.other.text else 0.0
             return {name: self._written(base, loader, prompt) for name, prompt in prompts.items()}
-
-    def _prompted(self, near: Neighbours, row: Row) -> Row:
-        """Returns a row after as many of its nearest examples as the base has room for."""
-        room = self._kept("positions") - self.settings.answer
-        prompted = (near.prompted(row, count) for count in range(self.settings.shots, 0, -1))
-        return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)
 
     def _written(self, model: nn.Module, loader: Any, prompt: Callable[[Row], Row]) -> np.ndarray:
         """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""
@@ -354,7 +308,85 @@ class Chat(Supervised):
             model.save_pretrained(folder / "adapter")
             tokenizer.save_pretrained(folder / "adapter")
         if self.settings.merge or not has_adapter:
-            network.write_merged(model, merged, self.template.stops)
+            write_merged(model, merged, self.template.stops)
             tokenizer.save_pretrained(merged)
             tested = [self.template.encode(row).ids for row in self.parts["test"].samples[:_SHOWN]]
-            print(network.prove(model, merged, tested))
+            print(prove(model, merged, tested))
+
+
+# --- merged weights ---------------------------------------------------------------------------------------------------
+
+
+def plain(model: nn.Module) -> Any:
+    """Returns the model of transformers inside of one of peft."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields each weight on the CPU with the adapters added in fp32, by the name that it has without them."""
+    seen = set[int]()
+    for path, module in plain(model).named_modules():
+        if "lora_" in path or path.endswith(".base_layer"):
+            continue
+        layer = module.base_layer if hasattr(module, "lora_A") else module
+        for name, weight in layer.named_parameters(recurse=False):
+            if id(weight) in seen or (name == "scales" and isinstance(layer, Linear4)):  # or tied
+                continue
+            seen.add(id(weight))
+            is_packed = isinstance(layer, Linear4) and name == "weight"
+            value = layer.unpacked(torch.float32).clone() if is_packed else weight.detach().float().clone()
+            if hasattr(module, "lora_A") and name == "weight":
+                for key, down in module.lora_A.items():
+                    value += module.scaling[key] * (module.lora_B[key].weight.float() @ down.weight.float())
+            yield f"{path}.{name}", value.cpu()
+
+
+@torch.no_grad()
+def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
+    """Streams merged weights in fp16 into files of at most 2 GiB, beside their configuration."""
+    piece, files = dict[str, Tensor](), dict[str, str]()
+    folder.mkdir()
+
+    def write() -> None:
+        name = f"model-{len({*files.values()}) + 1:05d}.safetensors"
+        save_file(piece, folder / name, metadata={"format": "pt"})
+        files.update(dict.fromkeys(piece, name))
+        piece.clear()
+
+    for name, value in merged(model):
+        if piece and sum(each.nbytes for each in piece.values()) + 2 * value.numel() > _PIECE:
+            write()
+        piece[name] = value.half()
+    write()
+    if len({*files.values()}) > 1:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    else:
+        (folder / files[name]).rename(folder / "model.safetensors")
+    config = {**plain(model).config.to_dict(), "dtype": "float16"}
+    config.pop("quantization_config", None)
+    ends = {"eos_token_id": stops, "pad_token_id": stops[0]}
+    for name, values in {"config": config, "generation_config": ends}.items():
+        (folder / f"{name}.json").write_text(json.dumps(values, indent=1, default=str))
+
+
+@torch.no_grad()
+def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
+    """Reads merged weights again and compares logits with those of base and adapter; returns a sentence.
+
+    Raises BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs.
+    """
+    from transformers import AutoModelForCausalLM
+
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    dtype = torch.float32 if size < _IN_FP32 else torch.float16
+    other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+    device, (widest, difference, same, count) = next(model.parameters()).device, (0.0, 0.0, 0, 0)
+    for row in rows:
+        first = model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()
+        second = other(input_ids=torch.tensor([row])).logits[0].float()
+        widest, difference = max(widest, float(first.abs().max())), max(difference, float((first - second).abs().max()))
+        same, count = same + int((first.argmax(-1) == second.argmax(-1)).sum()), count + len(row)
+    sentence = f"logits differ by at most {difference / widest:.1e} of the largest, {same:,} of {count:,} choices agree"
+    if difference > _DIFFERENCE * widest or same < _SAME * count:
+        raise BadInput(f"The merged model is not the trained one: {sentence}. Use the adapter with its base.")
+    return f"Merged in fp16 and read again: {sentence}."

@@ -4,8 +4,8 @@ import pytest
 
 from lib.errors import BadInput
 from tests.workloads.chat.conftest import calls, write_rows
-from workloads.chat import Neighbours, generated, rows
-from workloads.chat.rows import Row
+from workloads.chat import generated, rows
+from workloads.chat.rows import Neighbours, Row
 
 TURNS = (("system", "be brief"), ("user", "one and one"), ("assistant", "2"))
 FORMS = [
@@ -88,7 +88,8 @@ def test_a_near_answer_takes_the_values_of_the_question():
     row = Row((("system", "brief"), ("user", "weather for Fever")), "")
     assert near.replaced(row) == '{"city": "Fever"}'
     examples = [("user", "weather for Dalga"), ("assistant", '{"city": "Dalga"}')]
-    assert near.prompted(row, 1).turns == (row.turns[0], *examples, row.turns[1])
+    assert near.prompted(row, 1, lambda _: True).turns == (row.turns[0], *examples, row.turns[1])
+    assert near.prompted(row, 2, lambda more: len(more.turns) < 6) == near.prompted(row, 1, lambda _: True)
 
 
 def test_retrieval_with_values_replaced_is_a_strong_baseline_on_the_generated_task():

@@ -12,18 +12,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from tests.workloads.legal.conftest import ROLES, judgment, judgments
-from workloads.legal.counting import (
-    WORDS,
-    Stack,
-    by_steps,
-    chained,
-    fitted,
-    forward_backward,
-    frequent,
-    in_context,
-    inner_parts,
-    scored,
-)
+from workloads.legal import counting
+from workloads.legal.counting import Stack, by_steps, forward_backward
 from workloads.legal.documents import Document
 from workloads.legal.settings import POSITIONS
 
@@ -59,7 +49,7 @@ def test_scores_of_a_training_document_do_not_know_its_roles(stack):
     changed = replace(TRAINING[3], roles=("Ruling",) * len(TRAINING[3]))
     other = fit([changed if document is TRAINING[3] else document for document in TRAINING])
     assert (stack.held_out["j03"] == other.held_out["j03"]).all()
-    part = dict(zip((document.name for document in TRAINING), inner_parts(TRAINING, 0), strict=True))
+    part = dict(zip((document.name for document in TRAINING), counting.inner_parts(TRAINING, 0), strict=True))
     for document in TRAINING:
         same = (stack.held_out[document.name] == other.held_out[document.name]).all()
         assert same == (part[document.name] == part["j03"])
@@ -80,7 +70,7 @@ def test_probabilities_are_scikit_learns(classes):
     truth = np.resize(classes, 30)
     matrix = sparse.csr_matrix(np.eye(4)[truth] + 0.5 * np.random.default_rng(0).normal(size=(30, 4)), dtype=np.float32)
     truth[:9] = 0  # of unequal classes
-    found = scored(matrix, fitted(matrix, truth, len(classes), {"C": 1.0, "max_iter": 200}))
+    found = counting.scored(matrix, counting.fitted(matrix, truth, len(classes), {"C": 1.0, "max_iter": 200}))
     wanted = LogisticRegression(C=1.0, max_iter=200, class_weight="balanced").fit(matrix, truth).predict_proba(matrix)
     assert softmax(found, 1) == pytest.approx(wanted, abs=1e-3)
 
@@ -112,25 +102,25 @@ def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_o
     assert marginal == pytest.approx(np.concatenate([one[1] for one in wanted])[rows])
     assert steps == pytest.approx(sum(one[2] for one in wanted))
     scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
-    found = chained((np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])), scores, [6000])
+    found = counting.chained((np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])), scores, [6000])
     assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0], "however large and long"
 
 
 def test_the_words_of_a_sentence_are_scikit_learns_tf_idf(stack):
     texts = [sentence for document in sorted(TRAINING, key=lambda one: one.name) for sentence in document.sentences]
-    reference = TfidfVectorizer(**WORDS, sublinear_tf=True, min_df=2)
+    reference = TfidfVectorizer(**counting.WORDS, sublinear_tf=True, min_df=2)
     wanted = reference.fit_transform(texts).toarray()
     assert list(stack.terms) == reference.get_feature_names_out().tolist()
     assert stack.own(texts).toarray() == pytest.approx(wanted, abs=1e-6)
-    terms, counts = frequent(["b a", "b a", "b c d", "b c d", "c d"], 2)
+    terms, counts = counting.frequent(["b a", "b a", "b c d", "b c d", "c d"], 2)
     assert terms == ["b", "c"] and counts.tolist() == [4, 3], "b 4; c, c d and d 3"
-    assert frequent(["...", "--- (", "("], 10)[0] == ["("]
+    assert counting.frequent(["...", "--- (", "("], 10)[0] == ["("]
 
 
 def test_the_words_around_a_sentence_are_those_of_its_own_document():
     documents = [Document(name, "", ("x",) * length) for name, length in (("a", 1), ("b", 3))]
     own = sparse.csr_matrix(np.eye(4, dtype=np.float32))
-    found = in_context(own, np.arange(4), documents).toarray()
+    found = counting.in_context(own, np.arange(4), documents).toarray()
     assert found.shape == (4, 4 * 7 + POSITIONS)
     before, after = found[:, 4:8] / 0.6, found[:, 8:12] / 0.6
     assert before == pytest.approx(np.diag([0, 1, 1], -1)) and after == pytest.approx(np.diag([0, 1, 1], 1))
