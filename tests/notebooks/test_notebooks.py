@@ -136,9 +136,9 @@ def small_data(name: str, folder: Path) -> None:
     match name:
         case "05_legal":  # a dozen generated judgments, a sentence and its role a line
             folder.mkdir(parents=True)
-            for title, _, sentences, roles in judgments(Generator(documents=12, sentences=20)):
-                lines = (f"{sentence}\t{role}\n" for sentence, role in zip(sentences, roles, strict=True))
-                (folder / f"{title}.txt").write_text("".join(lines))
+            for one in judgments(Generator(documents=12, sentences=20)):
+                lines = (f"{sentence}\t{role}\n" for sentence, role in zip(one.sentences, one.roles, strict=True))
+                (folder / f"{one.name}.txt").write_text("".join(lines))
         case "06_vqa":
             drawn.write(folder, drawn.Generator(pictures=30, questions=3, side=32))
         case "07_your_model":

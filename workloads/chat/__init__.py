@@ -4,18 +4,18 @@ Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The e
 `generated`): a sentence becomes the JSON call of a small API.
 """
 
-import difflib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property, partial
+from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
 from lib.machine import published
@@ -23,22 +23,22 @@ from lib.report.findings import Finding
 from lib.report.progress import working
 from lib.supervised import IGNORED, Supervised, padded, text
 from lib.task import Batch
+from lib.task.quantised import Linear4, quantise
 from lib.text import aligned
 from lib.training.data import to_device
-from workloads.chat import checks, generated, network, rows, template
+from workloads.chat import generated, rows, template
 from workloads.chat.rows import Row
 from workloads.chat.settings import Settings
 
 _SHOWN, _STRETCH = 10, 90  # rows and answers that are shown; characters of a stretch of a row
 _OTHER = 1200  # characters of a piece of other text
 _MOST_OTHER = 24  # pieces whose perplexity is measured
-_TRIED = 8  # nearest rows of which the one that fits best is taken
-
-
-class Answer(str):
-    """A generated answer, with whether it came to an end."""
-
-    stopped: bool = True
+# Heads that do more than a product: their logits are computed whole
+_OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_DIFFERENCE, _SAME = 1e-2, 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
+_IN_FP32 = 4 * 2**30  # bytes of merged weights that are compared in fp32; twice as much must fit the host
+_PIECE = 2 * 2**30  # bytes of a file of merged weights, which stand beside the model while it is written
 
 
 def _json(value: str) -> Any:
@@ -61,51 +61,7 @@ def valid(right: str, written: str) -> float:
 
 
 def stopped(right: str, written: str) -> float:
-    return float(getattr(written, "stopped", True))
-
-
-class Neighbours:
-    """The training rows whose questions are nearest, by TF-IDF over words and pairs of words."""
-
-    def __init__(self, rows: Sequence[Row]):
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        self.rows = [row for row in rows if row.answer]
-        self.vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\s]+")
-        self.matrix = self.vectors.fit_transform(row.question for row in self.rows)
-
-    def nearest(self, row: Row, count: int) -> list[Row]:
-        near = (self.matrix @ self.vectors.transform([row.question]).T).toarray()[:, 0]
-        return [self.rows[place] for place in np.argsort(-near, kind="stable")[:count]]
-
-    def prompted(self, row: Row, count: int) -> Row:
-        """Returns a row after its nearest examples as earlier turns, the nearest last."""
-        head, rest = ([turn for turn in row.turns if (turn[0] == "system") == is_head] for is_head in (True, False))
-        for near in self.nearest(row, count):
-            rest = [("user", near.question), ("assistant", near.answer), *rest]
-        return Row((*head, *rest), row.answer)
-
-    def replaced(self, row: Row) -> str:
-        """Returns a near answer whose words that differ between the questions are those of this one.
-
-        Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
-        """
-        best, score, words = "", (-np.inf, 0), row.question.split()
-        for near in self.nearest(row, _TRIED):
-            other, answer, lost, shared = near.question.split(), near.answer, 0, 0
-            for kind, *places in difflib.SequenceMatcher(None, other, words, autojunk=False).get_opcodes():
-                if kind == "equal":
-                    shared += places[1] - places[0]
-                    continue
-                ranges = other[places[0] : places[1]], words[places[2] : places[3]]
-                old, new = (" ".join(some).strip(",.:;?!") for some in ranges)
-                if old and old in answer:
-                    answer = answer.replace(old, new, 1)
-                else:
-                    lost += sum(map(len, ranges))
-            if (-lost, shared) > score:
-                best, score = answer, (-lost, shared)
-        return best
+    return float(not isinstance(written, template.Unfinished))
 
 
 class Chat(Supervised):
@@ -122,15 +78,16 @@ class Chat(Supervised):
     def read(self, source: Path | None = None) -> dict[str, Any]:
         """Returns conversations by split. Raises BadInput where they would not teach what they should."""
         settings = self.settings
-        parts = rows.read(source) if source else generated.splits(self.config.seed, settings)
-        most = self._facts["max_position_embeddings"]  # of a test also those of the answer that is generated
+        made = settings.generated, settings.validation_rows, settings.test_rows
+        parts = rows.read(source) if source else generated.splits(self.config.seed, *made)
+        most = self._kept("positions")  # of a test also those of the answer that is generated
         limits = {part: min(settings.length, most - settings.answer * (part != "train")) for part in parts}
-        self.findings = checks.examine(parts, self.template, limits, self._facts["vocab_size"])
-        checks.refuse(self.findings)
+        self.findings = template.examine(parts, self.template, limits, self._kept("words"))
+        template.refuse(self.findings)
         for part, some in parts.items():
             parts[part] = [row for row in some if row.answer and self._size(row) <= limits[part]]
             if len(parts[part]) < 0.5 * len(some):
-                raise BadInput(f"Most rows in {part} exceed {limits[part]:,} tokens. {checks.ADVICE['too long']}")
+                raise BadInput(f"Most rows in {part} exceed {limits[part]:,} tokens. {template.ADVICE['too long']}")
         train = parts["train"]
         if settings.other.replay:
             other = self._other_text
@@ -147,8 +104,7 @@ class Chat(Supervised):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the template, with its encoded rows, which a loader worker makes again."""
-        state = super().__getstate__().items()
-        return {name: value for name, value in state if name not in ("template", "_other_text")}
+        return {k: v for k, v in super().__getstate__().items() if k not in ("template", "_other_text")}
 
     def read_new(self, source: Path) -> list[Row]:
         """Returns conversations to answer: of *.jsonl, answers aside, or a question a line of a text file."""
@@ -176,38 +132,39 @@ class Chat(Supervised):
     # --- tokenizer and base -------------------------------------------------------------------------------------------
 
     @cached_property
-    def _facts(self) -> Mapping[str, Any]:
-        """The base's configuration: that which the run keeps, else its file's; of a model that also sees for text."""
-        facts = self.published.get(self.settings.base, {}).get("config")
-        facts = facts or json.loads((self._folder / "config.json").read_text("utf-8"))
-        return {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
-
-    @cached_property
     def _folder(self) -> Path:
-        if not self.settings.base:
-            raise BadInput("workload.base is empty. Name a chat model: a folder, a mounted model or a name on the hub.")
-        located = published.located(self.settings.base)
+        base = self.settings.base
+        located = published.located(base) if base else None
         if located is None:
-            raise BadInput(f"There is no base {printable(self.settings.base)}: mount it, or switch the internet on.")
+            advice = "Name in workload.base a folder, a mounted chat model, or one on the hub with the internet on."
+            raise BadInput(f"There is no base {printable(repr(base))}. {advice}")
         return located[1]
 
     @cached_property
-    def template(self) -> template.Template:
-        """Tokenizer and chat template: those that the run began with."""
-        is_learned = self._learned is not None and "tokenizer" in self._learned
-        return template.made_of(self._learned if is_learned else self._published_template)
+    def _of_base(self) -> dict[str, Any]:
+        """Tokenizer and template, the sizes that rows must fit, of a model that also sees for text, and other text."""
+        path, other, stops = self._folder / "generation_config.json", self.settings.other.text, []
+        if path.is_file():
+            stops = json.loads(path.read_text("utf-8")).get("eos_token_id") or []
+        facts = json.loads((self._folder / "config.json").read_text("utf-8"))
+        facts = {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
+        kept = {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
+        if other:
+            kept["other"] = Path(other) if Path(other).is_file() else self._folder / other
+        return kept | template.published(self._folder, stops if isinstance(stops, list) else [stops])
+
+    def _kept(self, name: str) -> Any:
+        """Returns what the run began with of its base, else what the base has."""
+        return self._learned[name] if self._learned and name in self._learned else self._of_base[name]
 
     @cached_property
-    def _published_template(self) -> dict[str, Any]:
-        stops: Any = []
-        if (path := self._folder / "generation_config.json").is_file():
-            stops = json.loads(path.read_text("utf-8")).get("eos_token_id") or []
-        return template.published(self._folder, stops if isinstance(stops, list) else [stops])
+    def template(self) -> template.Template:
+        return template.made_of({name: self._kept(name) for name in ("tokenizer", "template", "specials", "stops")})
 
     def learned(self) -> dict[str, Any]:
-        """Returns the tokenizer with its template, which go with the weights; nothing in a plan without data."""
+        """Returns what goes with the weights, so that a run resumes without its base; nothing in a plan."""
         if self._learned is None and not self.is_planned:
-            self._learned = dict(self._published_template)
+            self._learned = dict(self._of_base)
         return self._learned or {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
@@ -215,7 +172,19 @@ class Chat(Supervised):
         super().take_learned(values)
 
     def model(self) -> nn.Module:
-        return network.based(self)
+        """Returns the base: all of it to be trained, or frozen, in 4 bits if wanted, with adapters."""
+        from peft import LoraConfig, get_peft_model
+        from transformers import AutoModelForCausalLM
+
+        settings, frozen = self.settings, self.config.training.frozen_precision
+        dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
+        base = self.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
+        if settings.method == "full":
+            return base
+        base, lora = quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora
+        sizes = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+        options = LoraConfig(**sizes, target_modules="all-linear", task_type="CAUSAL_LM")
+        return get_peft_model(base.requires_grad_(False), options)
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -240,17 +209,22 @@ class Chat(Supervised):
         return {"prompt": prompt, "is_prompt": padded([[1] * len(ids) for ids in prompts], 0, sys.maxsize).flip(1)}
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
-        return network.outputs(model, batch["ids"])
+        """Returns (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
+
+        Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
+        """
+        whole, inputs = plain(model), {"input_ids": batch["ids"], "use_cache": False}
+        if any(getattr(whole.config, name, None) not in (None, 1, 1.0) for name in _OTHER_HEADS):
+            return whole(**inputs).logits
+        return getattr(whole, whole.base_model_prefix)(**inputs)[0], whole.get_output_embeddings()
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
-    def write(self, model: nn.Module, batch: Batch, beams: int) -> list[Answer]:
-        ids = network.generate(model, batch["prompt"], batch["is_prompt"], self.settings.answer, self.template.stops)
-        answers = []
-        for answer, is_stopped in map(self.template.decode, ids):
-            answers.append(Answer(answer))
-            answers[-1].stopped = is_stopped
-        return answers
+    def write(self, model: nn.Module, batch: Batch, beams: int) -> list[str]:
+        stops, inputs = self.template.stops, {"input_ids": batch["prompt"], "attention_mask": batch["is_prompt"]}
+        greedy = {"temperature": None, "top_p": None, "top_k": None, "eos_token_id": stops, "pad_token_id": stops[0]}
+        ids = text.generate(model, 1, self.settings.answer, **inputs, **greedy)
+        return [*map(self.template.decode, ids.tolist())]
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
         """Returns losses, metrics, and the perplexity of other text; of a test also that of the untouched base."""
@@ -262,8 +236,7 @@ class Chat(Supervised):
 
     @cached_property
     def _other_text(self) -> str:
-        path = Path(self.settings.other.text)
-        return (path if path.is_file() else self._folder / path).read_text("utf-8")
+        return self._kept("other").read_text("utf-8")
 
     def _perplexity(self, model: nn.Module) -> float:
         whole, device = self._other_text, next(model.parameters()).device
@@ -277,39 +250,28 @@ class Chat(Supervised):
 
     def baselines(self) -> dict[str, np.ndarray]:
         """Returns the answers of the nearest training rows, which need no model."""
-        near = Neighbours(self.parts["train"].samples)
+        near = rows.Neighbours(self.parts["train"].samples)
         answers = [near.replaced(row) for row in self.parts["test"].samples]
         return {"nearest, values replaced": np.array(answers, object)}
 
     def beside(self, model: nn.Module, loader: Any) -> dict[str, np.ndarray]:
-        """Returns the answers of the untouched base, also after the nearest training rows."""
-        prompted = partial(self._prompted, Neighbours(self.parts["train"].samples))
-        prompts = {"untouched base": lambda row: row, f"base, {self.settings.shots} examples": prompted}
-        with self._base(model) as base, working("The untouched base answers"):
-            if base is None:
+        """Returns the answers of the untouched base, also after the nearest training rows; none of a base that is gone.
+
+        Where all weights were trained it is loaded again.
+        """
+        base, near, shots = model, rows.Neighbours(self.parts["train"].samples), self.settings.shots
+        room = self._kept("positions") - self.settings.answer
+        prompted = lambda row: near.prompted(row, shots, lambda r: len(self.template.prompt(r.turns)) <= room)  # noqa: E731
+        prompts = {"untouched base": lambda row: row, f"base, {shots} examples": prompted}
+        if not hasattr(model, "disable_adapter"):
+            try:
+                base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
+            except BadInput as error:
+                print(f"The test goes without the untouched base: {error}")
                 return {}
+        with working("The untouched base answers"), getattr(base, "disable_adapter", nullcontext)():
             self._before = self._perplexity(base) if self.settings.other.text else 0.0
             return {name: self._written(base, loader, prompt) for name, prompt in prompts.items()}
-
-    def _prompted(self, near: Neighbours, row: Row) -> Row:
-        """Returns a row after as many of its nearest examples as the base has room for."""
-        room = self._facts["max_position_embeddings"] - self.settings.answer
-        prompted = (near.prompted(row, count) for count in range(self.settings.shots, 0, -1))
-        return next((each for each in prompted if len(self.template.prompt(each.turns)) <= room), row)
-
-    @contextmanager
-    def _base(self, model: nn.Module) -> Iterator[nn.Module | None]:
-        """Yields the untouched base; None where all weights were trained and it is not mounted any more."""
-        if hasattr(model, "disable_adapter"):
-            with model.disable_adapter():
-                yield model
-            return
-        try:
-            base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
-        except BadInput as error:
-            print(f"The test goes without the untouched base: {error}")
-            base = None
-        yield base
 
     def _written(self, model: nn.Module, loader: Any, prompt: Callable[[Row], Row]) -> np.ndarray:
         """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""
@@ -337,19 +299,94 @@ class Chat(Supervised):
             raise BadInput("Several tuned models cannot answer together. Give the archive of one run.")
         batch = to_device(self._prompts(samples), next(models[0].parameters()).device)
         answers = text.in_parts(self, models[0], batch, 1, self.write)
-        return [{"prediction": str(answer), "stopped": int(answer.stopped)} for answer in answers]
+        return [{"prediction": str(answer), "stopped": int(stopped("", answer))} for answer in answers]
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""
-        places = [folder / "adapter"] if hasattr(model, "disable_adapter") else []
-        if places:
-            model.save_pretrained(places[0])
-        if self.settings.merge or not places:
-            places.append(folder / "merged")
-            places[-1].mkdir()
-            network.write_merged(model, places[-1], self.template.stops)
-        for place in places:
-            self.template.tokenizer.save_pretrained(place)
-        if places[-1].name == "merged":
+        has_adapter, tokenizer, merged = hasattr(model, "disable_adapter"), self.template.tokenizer, folder / "merged"
+        if has_adapter:
+            model.save_pretrained(folder / "adapter")
+            tokenizer.save_pretrained(folder / "adapter")
+        if self.settings.merge or not has_adapter:
+            write_merged(model, merged, self.template.stops)
+            tokenizer.save_pretrained(merged)
             tested = [self.template.encode(row).ids for row in self.parts["test"].samples[:_SHOWN]]
-            print(network.prove(model, places[-1], tested))
+            print(prove(model, merged, tested))
+
+
+# --- merged weights ---------------------------------------------------------------------------------------------------
+
+
+def plain(model: nn.Module) -> Any:
+    """Returns the model of transformers inside of one of peft."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields each weight on the CPU with the adapters added in fp32, by the name that it has without them."""
+    seen = set[int]()
+    for path, module in plain(model).named_modules():
+        if "lora_" in path or path.endswith(".base_layer"):
+            continue
+        layer = module.base_layer if hasattr(module, "lora_A") else module
+        for name, weight in layer.named_parameters(recurse=False):
+            if id(weight) in seen or (name == "scales" and isinstance(layer, Linear4)):  # or tied
+                continue
+            seen.add(id(weight))
+            is_packed = isinstance(layer, Linear4) and name == "weight"
+            value = layer.unpacked(torch.float32).clone() if is_packed else weight.detach().float().clone()
+            if hasattr(module, "lora_A") and name == "weight":
+                for key, down in module.lora_A.items():
+                    value += module.scaling[key] * (module.lora_B[key].weight.float() @ down.weight.float())
+            yield f"{path}.{name}", value.cpu()
+
+
+@torch.no_grad()
+def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
+    """Streams merged weights in fp16 into files of at most 2 GiB, beside their configuration."""
+    piece, files = dict[str, Tensor](), dict[str, str]()
+    folder.mkdir()
+
+    def write() -> None:
+        name = f"model-{len({*files.values()}) + 1:05d}.safetensors"
+        save_file(piece, folder / name, metadata={"format": "pt"})
+        files.update(dict.fromkeys(piece, name))
+        piece.clear()
+
+    for name, value in merged(model):
+        if piece and sum(each.nbytes for each in piece.values()) + 2 * value.numel() > _PIECE:
+            write()
+        piece[name] = value.half()
+    write()
+    if len({*files.values()}) > 1:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    else:
+        (folder / files[name]).rename(folder / "model.safetensors")
+    config = {**plain(model).config.to_dict(), "dtype": "float16"}
+    config.pop("quantization_config", None)
+    ends = {"eos_token_id": stops, "pad_token_id": stops[0]}
+    for name, values in {"config": config, "generation_config": ends}.items():
+        (folder / f"{name}.json").write_text(json.dumps(values, indent=1, default=str))
+
+
+@torch.no_grad()
+def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
+    """Reads merged weights again and compares logits with those of base and adapter; returns a sentence.
+
+    Raises BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs.
+    """
+    from transformers import AutoModelForCausalLM
+
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    dtype = torch.float32 if size < _IN_FP32 else torch.float16
+    other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+    device, (widest, difference, same, count) = next(model.parameters()).device, (0.0, 0.0, 0, 0)
+    for row in rows:
+        first = model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()
+        second = other(input_ids=torch.tensor([row])).logits[0].float()
+        widest, difference = max(widest, float(first.abs().max())), max(difference, float((first - second).abs().max()))
+        same, count = same + int((first.argmax(-1) == second.argmax(-1)).sum()), count + len(row)
+    sentence = f"logits differ by at most {difference / widest:.1e} of the largest, {same:,} of {count:,} choices agree"
+    if difference > _DIFFERENCE * widest or same < _SAME * count:
+        raise BadInput(f"The merged model is not the trained one: {sentence}. Use the adapter with its base.")
+    return f"Merged in fp16 and read again: {sentence}."

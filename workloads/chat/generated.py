@@ -4,13 +4,12 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
 from workloads.chat.rows import Row
-from workloads.chat.settings import Settings
 
 _CALL = yaml.safe_load(Path(__file__).with_name("call.yaml").read_text("utf-8"))
 SYLLABLES, WORDS, NUMBERS = (_CALL[name].split() for name in ("syllables", "words", "numbers"))
@@ -28,46 +27,36 @@ def split_of(value: str) -> str:
     return "train" if share < 0.7 else "validation" if share < 0.85 else "test"
 
 
-class Values:
-    """Draws the values of slots: free ones (names, texts, numbers, minutes) from one split alone."""
+def drawn(kind: str, split: str, rng: random.Random) -> tuple[str, str | int]:
+    """Draws a slot's value, as the sentence says it and as the call has it: "3 pm" and "15:00".
 
-    def __init__(self, rng: random.Random, split: str):
-        self.rng, self.split = rng, split
+    Free values (names, texts, numbers, minutes) are of one split alone.
+    """
+    if kind == "time":
+        hour, form = rng.randint(1, 11), rng.choice(["am", "pm", "clock", "clock", "noon"])
+        if form == "noon":
+            return rng.choice([("noon", "12:00"), ("midnight", "00:00")])
+        if form != "clock":
+            return f"{hour} {form}", f"{hour + 12 * (form == 'pm'):02d}:00"
+    elif kind == "count":
+        number = rng.randint(1, 12)
+        return (NUMBERS[number - 1] if rng.random() < 0.5 else str(number)), number
+    elif kind in CLOSED:
+        return (value := rng.choice(CLOSED[kind])), value
+    while split_of(value := _free(kind, rng)) != split:
+        pass
+    return value, int(value) if kind in ("number", "degrees") else value
 
-    def draw(self, kind: str) -> tuple[str, str | int]:
-        """Returns what the sentence says and what the call has: "3 pm" and "15:00"."""
-        if kind == "time":
-            return self._time()
-        if kind == "count":
-            number = self.rng.randint(1, 12)
-            return (NUMBERS[number - 1] if self.rng.random() < 0.5 else str(number)), number
-        if kind in ("number", "degrees"):
-            bounds = (2, 999) if kind == "number" else (10, 99)
-            return (value := self.free(lambda: str(self.rng.randint(*bounds)))), int(value)
-        if kind in CLOSED:
-            return (value := self.rng.choice(CLOSED[kind])), value
-        return (value := self.name() if kind == "name" else self.text(int(kind[-1]))), value
 
-    def free(self, draw: Callable[[], str]) -> str:
-        while split_of(value := draw()) != self.split:
-            pass
-        return value
-
-    def name(self) -> str:
-        return self.free(lambda: "".join(self.rng.choices(SYLLABLES, k=self.rng.choice([2, 2, 3]))).capitalize())
-
-    def text(self, fewest: int) -> str:
-        most = 3 if fewest == 1 else 5
-        return self.free(lambda: " ".join(self.rng.choices(WORDS, k=self.rng.randint(fewest, most))))
-
-    def _time(self) -> tuple[str, str]:
-        hour, kind = self.rng.randint(1, 11), self.rng.choice(["am", "pm", "clock", "clock", "noon"])
-        if kind == "noon":
-            return self.rng.choice([("noon", "12:00"), ("midnight", "00:00")])
-        if kind != "clock":
-            return f"{hour} {kind}", f"{hour + 12 * (kind == 'pm'):02d}:00"
-        value = self.free(lambda: f"{self.rng.randint(0, 23):02d}:{self.rng.randint(0, 59):02d}")
-        return value, value
+def _free(kind: str, rng: random.Random) -> str:
+    if kind == "time":
+        return f"{rng.randint(0, 23):02d}:{rng.randint(0, 59):02d}"
+    if kind in ("number", "degrees"):
+        return str(rng.randint(2, 999) if kind == "number" else rng.randint(10, 99))
+    if kind == "name":
+        return "".join(rng.choices(SYLLABLES, k=rng.choice([2, 2, 3]))).capitalize()
+    fewest = int(kind[-1])
+    return " ".join(rng.choices(WORDS, k=rng.randint(fewest, 3 if fewest == 1 else 5)))
 
 
 def combinations(held_out: bool) -> list[tuple[str, int, int, bool]]:
@@ -81,32 +70,28 @@ def combinations(held_out: bool) -> list[tuple[str, int, int, bool]]:
 
 def pairs(seed: int, split: str, count: int) -> Iterator[tuple[str, str]]:
     """Yields distinct (sentence, JSON call); every second one of the test has a combination held out."""
-    rng = random.Random(f"{split} {seed}")
-    values, prompts = Values(rng, split), set[str]()
-    by_name = dict[tuple[bool, str], list[tuple[str, int, int, bool]]]()
-    for held_out in (False, True):
-        for combination in combinations(held_out):
-            by_name.setdefault((held_out, combination[0]), []).append(combination)
+    rng, prompts = random.Random(f"{split} {seed}"), set[str]()
+    every = [(held_out, combination) for held_out in (False, True) for combination in combinations(held_out)]
+    by_name = {(is_held, one[0]): [c for h, c in every if (h, c[0]) == (is_held, one[0])] for is_held, one in every}
     while len(prompts) < count:
         held_out = split == "test" and len(prompts) % 2 == 1
         name = rng.choice([name for name in API if (held_out, name) in by_name])
         _, wording, opening, has_tail = rng.choice(by_name[held_out, name])
         text = OPENINGS[opening] + API[name]["wordings"][wording] + API[name]["tail"] * has_tail
-        drawn = {slot: values.draw(kind) for slot, kind in API[name]["slots"].items() if f"{{{slot}}}" in text}
-        prompt = text.format(**{slot: words for slot, (words, _) in drawn.items()})
+        values = {slot: drawn(kind, split, rng) for slot, kind in API[name]["slots"].items() if f"{{{slot}}}" in text}
+        prompt = text.format(**{slot: words for slot, (words, _) in values.items()})
         if prompt not in prompts:
             prompts.add(prompt)
-            yield prompt, json.dumps({"call": name, **{slot: value for slot, (_, value) in drawn.items()}})
+            yield prompt, json.dumps({"call": name, **{slot: value for slot, (_, value) in values.items()}})
 
 
-def splits(seed: int, settings: Settings) -> dict[str, list[Row]]:
-    """Returns the generated rows by split; those of validation and test are the same under every seed.
+def splits(seed: int, train: int, validation: int, test: int) -> dict[str, list[Row]]:
+    """Returns so many generated rows by split; those of validation and test are the same under every seed.
 
     But for sentences without a free value ("timer two minutes") that training has, too.
     """
-    counts = {"train": settings.generated, "validation": settings.validation_rows, "test": settings.test_rows}
     parts, prompts = dict[str, list[Row]](), set[str]()
-    for split, count in counts.items():
+    for split, count in {"train": train, "validation": validation, "test": test}.items():
         of_split = dict(pairs(seed * (split == "train"), split, count))
         parts[split] = [Row((("user", prompt),), of_split[prompt]) for prompt in of_split if prompt not in prompts]
         prompts |= of_split.keys()

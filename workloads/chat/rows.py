@@ -1,12 +1,15 @@
-"""Conversations: read in the forms that they come in, in three splits."""
+"""Conversations: read in the forms that they come in, in three splits, and those that are near to one."""
 
+import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lib import untrusted
-from lib.errors import BadInput, printable
+from lib.errors import BadInput, first_ten, printable
 from lib.supervised import split
 from lib.training.splits import part_of
 
@@ -14,7 +17,7 @@ Turns = tuple[tuple[str, str], ...]  # (role, content)
 ROLES = ("system", "user", "assistant", "tool")
 TEXT = "text"  # the role of a plain text, of which every token is trained
 _SHAREGPT = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "function": "tool"}
-_NAMED = 10  # lines that a refusal names
+_TRIED = 8  # nearest rows of which the one that fits best is taken
 _COLUMNS = {"prompt": "answer", "question": "answer", "instruction": "output"}
 
 
@@ -76,11 +79,10 @@ def read_files(source: Path) -> dict[Path, list[Row]]:
                     rows.append(row := Placed(*row_of(turns_of(untrusted.objects(line)))))
                     row.origin = f"{path.name}:{number}"
             except BadInput as error:
-                wrong.append(f"- {printable(path)}:{number}: {error}.")
+                wrong.append(f"{path}:{number}: {error}.")
     if wrong:
-        what = f"{len(wrong):,} lines are no conversations{', such as' * (len(wrong) > _NAMED)}"
         advice = "Give messages (role, content), conversations (from, value), or prompt and answer, as a JSON object."
-        raise BadInput("\n".join([f"{what}:", *wrong[:_NAMED], advice]))
+        raise BadInput(f"{len(wrong):,} lines are no conversations:\n{first_ten(wrong)}\n{advice}")
     return files
 
 
@@ -89,12 +91,10 @@ def read(source: Path) -> dict[str, list[Row]]:
     parts: dict[str, list[Row]] = {}
     for path, rows in read_files(source).items():
         parts.setdefault(part_of(Path(path.name)) if source.is_dir() else "", []).extend(rows)
-    if not parts.keys() & {"validation", "test"}:
-        return split(row for rows in parts.values() for row in rows)
-    train = [*parts.pop("", []), *parts.pop("train", [])]
-    missing = {"validation", "test"} - parts.keys()
-    drawn = split(train, validation=0.1 * ("validation" in missing), test=0.1 * ("test" in missing))
-    return {"train": drawn["train"], **{part: parts.get(part, drawn[part]) for part in ("validation", "test")}}
+    given = parts.keys() & {"validation", "test"}
+    shares = {part: 0.1 * (part not in given) for part in ("validation", "test")} if given else {}
+    drawn = split([*parts.get("", []), *parts.get("train", [])], **shares)
+    return {**drawn, **{part: parts[part] for part in given}}
 
 
 def question(row: Row) -> str:
@@ -114,3 +114,50 @@ class Rows(list[Row]):
     def __init__(self, rows: Iterable[Row], lengths: Sequence[int]):
         super().__init__(rows)
         self.lengths = lengths
+
+
+class Neighbours:
+    """The training rows whose questions are nearest, by TF-IDF over words and pairs of words."""
+
+    def __init__(self, rows: Sequence[Row]):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self.rows = [row for row in rows if row.answer]
+        self.vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\s]+")
+        self.matrix = self.vectors.fit_transform(row.question for row in self.rows)
+
+    def nearest(self, row: Row, count: int) -> list[Row]:
+        near = (self.matrix @ self.vectors.transform([row.question]).T).toarray()[:, 0]
+        return [self.rows[place] for place in np.argsort(-near, kind="stable")[:count]]
+
+    def prompted(self, row: Row, most: int, fits: Callable[[Row], bool]) -> Row:
+        """Returns a row after as many of its `most` nearest examples as fit, as earlier turns, the nearest last."""
+        head, rest = ([turn for turn in row.turns if (turn[0] == "system") == is_head] for is_head in (True, False))
+        for near in self.nearest(row, most):
+            longer = [("user", near.question), ("assistant", near.answer), *rest]
+            if not fits(more := Row((*head, *longer), row.answer)):
+                break
+            row, rest = more, longer
+        return row
+
+    def replaced(self, row: Row) -> str:
+        """Returns a near answer whose words that differ between the questions are those of this one.
+
+        Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
+        """
+        best, score, words = "", (-np.inf, 0), row.question.split()
+        for near in self.nearest(row, _TRIED):
+            other, answer, lost, shared = near.question.split(), near.answer, 0, 0
+            for kind, *places in difflib.SequenceMatcher(None, other, words, autojunk=False).get_opcodes():
+                if kind == "equal":
+                    shared += places[1] - places[0]
+                    continue
+                ranges = other[places[0] : places[1]], words[places[2] : places[3]]
+                old, new = (" ".join(some).strip(",.:;?!") for some in ranges)
+                if old and old in answer:
+                    answer = answer.replace(old, new, 1)
+                else:
+                    lost += sum(map(len, ranges))
+            if (-lost, shared) > score:
+                best, score = answer, (-lost, shared)
+        return best

@@ -5,6 +5,7 @@ embedded default are generated judgments (see `generated`).
 """
 
 import hashlib
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -18,22 +19,27 @@ from torch import Tensor, nn
 
 from lib import untrusted
 from lib.errors import BadInput, printable
+from lib.machine import disk
+from lib.report.progress import counted, working
 from lib.supervised import Judged, Supervised, padded, scoring
 from lib.task import Batch
+from lib.task.batches import in_batches
+from lib.task.blocks import find_blocks
+from lib.training.data import to_device
+from workloads.legal import documents, generated, product
 from workloads.legal import model as network
+from workloads.legal.documents import Document
 from workloads.legal.settings import CATEGORIES, POSITIONS, Settings
 
-# Whatever reads, counts, evaluates or predicts is imported where it is used: a plan needs none of it.
-if TYPE_CHECKING:
-    from workloads.legal.counting.stack import Stack
-    from workloads.legal.documents import Document
-    from workloads.legal.samples import Sentences
+if TYPE_CHECKING:  # it takes seconds, and a plan needs none of it
+    from workloads.legal.counting import Stack
 
 # Rows of the tables, from the least to the most
 MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", "words in context", "runs of roles"
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
 _OF_DATA = ("corpus", "documents", "stack")  # which a loader worker is not sent
+_AT_ONCE = 32  # sentences that are predicted together, where no micro-batch is set
 _LEARNED = {
     "classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
     "tokenizer": network.Tokens, "counts": dict[str, Any],
@@ -55,27 +61,19 @@ class Legal(Supervised):
     # --- data ---------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def corpus(self) -> tuple[list["Document"], str]:
+    def corpus(self) -> tuple[list[Document], str]:
         """All documents with their roles, and how many sentences matched. Raises BadInput."""
-        from workloads.legal import documents, generated
-
         if self.source is None:
-            made = generated.judgments(self.settings.generator)
-            return [documents.Document(*texts[:2], *map(tuple, texts[2:])) for texts in made], ""
+            return [*generated.judgments(self.settings.generator)], ""
         return documents.read(self.source, self.settings)
 
     @cached_property
-    def documents(self) -> dict[str, list["Document"]]:
+    def documents(self) -> dict[str, list[Document]]:
         """The documents of each part, a share of the training alone. Raises BadInput."""
-        from workloads.legal import splits
+        return documents.deal(self.corpus[0], self.settings.split, self.config.data.subset_ratio)
 
-        parts = splits.deal(self.corpus[0], self.settings.split, self.config.data.subset_ratio)
-        return {name: [self.corpus[0][n] for n in chosen] for name, chosen in parts.items()}
-
-    def read(self, source: Path | None = None) -> dict[str, "Sentences"]:
-        from workloads.legal.samples import Sentences
-
-        return {part: Sentences(self, chosen, part == "train") for part, chosen in self.documents.items()}
+    def read(self, source: Path | None = None) -> dict[str, network.Sentences]:
+        return {part: network.Sentences(self, chosen, part == "train") for part, chosen in self.documents.items()}
 
     def group(self, sample: Any) -> str:
         return sample.document
@@ -90,10 +88,8 @@ class Legal(Supervised):
     def learned(self) -> dict[str, Any]:
         """Returns the names of roles and categories, the chosen encoder, its tokenizer, and the counts."""
         if self._learned is None:
-            from workloads.legal.documents import class_names
-
             settings, train = self.settings, self.documents["train"]
-            classes = list(settings.names or class_names(self.corpus[0], settings.outputs))
+            classes = list(settings.names or documents.class_names(self.corpus[0], settings.outputs))
             if len(classes) < 2:
                 raise BadInput("The data has one role at most, so there is nothing to tell apart. Look at data.dir.")
             sentences = [sentence for document in train for sentence in document.sentences]
@@ -120,13 +116,12 @@ class Legal(Supervised):
 
     def _counts(self, classes: Sequence[str]) -> dict[str, Any]:
         """Returns the counts as JSON has them, with scores of validation documents by counts that did not see them."""
-        from lib.report.progress import working
-        from workloads.legal.counting.stack import Stack
+        from workloads.legal.counting import Stack
 
         validation = self.documents["validation"]
         with working("Counting words for what the network has to beat"):
-            counts = Stack.fit([*self.documents["train"], *validation], classes, self.config.seed)
-        return counts.as_json([one.name for one in validation])
+            every, held_out = [*self.documents["train"], *validation], [one.name for one in validation]
+            return Stack.fit(every, classes, self.config.seed, held_out).as_json()
 
     @cached_property
     def tokens(self) -> network.Tokens:
@@ -165,13 +160,14 @@ class Legal(Supervised):
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""
-        rates, below = self.settings.rates, network.depths(model.encoder)  # type: ignore[arg-type]
-        trained = {name: below[name] for name, p in model.encoder.named_parameters() if p.requires_grad}  # type: ignore
-        groups: list[dict[str, Any]] = [{"names": ["inner.*", "output.*", "norm.*"], "lr": rates.head}]
-        for depth in sorted(set(trained.values())):
-            names = [f"encoder.{name}" for name, layer in trained.items() if layer == depth]
-            groups.append({"names": names, "lr": rates.layer_decay**depth})
-        return groups
+        rates, layers = self.settings.rates, find_blocks(model.encoder)  # type: ignore[arg-type]
+        above = {id(p): number for number, layer in enumerate(reversed(layers)) for p in layer.parameters()}
+        names: dict[int, list[str]] = {}  # by how many layers stand above; what is in no layer is below them all
+        for name, parameter in model.encoder.named_parameters():  # type: ignore[union-attr, operator]
+            if parameter.requires_grad:
+                names.setdefault(above.get(id(parameter), len(layers)), []).append(f"encoder.{name}")
+        head = {"names": ["inner.*", "output.*", "norm.*"], "lr": rates.head}
+        return [head, *({"names": names[number], "lr": rates.layer_decay**number} for number in sorted(names))]
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         """Returns (sentences, roles); a plan, which knows no roles, has all outputs."""
@@ -190,7 +186,7 @@ class Legal(Supervised):
     @cached_property
     def stack(self) -> "Stack":
         """The counts, of all documents that are not tested."""
-        from workloads.legal.counting.stack import Stack
+        from workloads.legal.counting import Stack
 
         return Stack.from_json(self.learned()["counts"])
 
@@ -201,12 +197,11 @@ class Legal(Supervised):
         return np.concatenate([*scores]).astype(np.float64)
 
     def baselines(self) -> dict[str, np.ndarray]:
+        rows, counts = {SENTENCE: "sentence", CONTEXT: "context", CHAIN: "crf"}, self.counted("test")
         alone = [self.stack.parts(document) for document in self.documents["test"]]
-        each = {name: np.concatenate([scores[name] for scores in alone]) for name in ("sentence", "context", "crf")}
-        counts = self.counted("test")
-        rows = {SENTENCE: each["sentence"], CONTEXT: each["context"], CHAIN: each["crf"], COUNTS: counts}
-        places = self.parts["test"].samples.places
-        return {name: of.argmax(1)[places] for name, of in {**rows, STRONGEST: counts + self.stack.offsets}.items()}
+        each = {name: np.concatenate([scores[of] for scores in alone]) for name, of in rows.items()}
+        each |= {COUNTS: counts, STRONGEST: counts + self.stack.offsets}
+        return {name: of.argmax(1)[self.parts["test"].samples.places] for name, of in each.items()}
 
     def strongest(self, baselines: Mapping[str, Judged]) -> str:
         """Returns the counts with offsets, whichever is best on the test."""
@@ -218,13 +213,11 @@ class Legal(Supervised):
         On the validation documents the model's weight and power are chosen first. Models are compared there by their
         `probability`, which is that under the best weight, so that none gains by having chosen another one.
         """
-        from workloads.legal import product
-
         places, truth, counts = self.parts[part].samples.places, self.truth(part), self.counted(part)
         scores, best = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)], None
         if part == "validation":
             usual = product.PUBLISHED_WEIGHT if self.learned()["encoder"]["weights"] else 0.0
-            lengths = [len(document) for document in self.documents[part]]
+            lengths = [*map(len, self.documents[part])]
             weight, best = product.chosen_weight(counts, scores, truth, lengths, usual)
             model.weight.fill_(weight)
             model.power.fill_(product.chosen_power(counts + float(model.weight) * scores + self.stack.offsets, truth))
@@ -247,8 +240,6 @@ class Legal(Supervised):
 
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
-        from workloads.legal import product
-
         counts, truth = self.counted("test"), self.truth("test")
         return {**self.figures(truth, counts + self.stack.offsets), "probability": product.probability(counts, truth)}
 
@@ -265,13 +256,45 @@ class Legal(Supervised):
         return "\n".join(filter(None, [f"{where}. {sizes}.", matched, f"Roles: {roles}."]))
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
-        """Returns sentences with roles and probabilities by judgment; writes JSON lines into `out`."""
-        from workloads.legal.prediction import predict
+        """Returns a row a sentence, by the name of its file; writes `name.jsonl` into `out`. Raises BadInput."""
+        paths = [source] if source.is_file() else sorted(path for path in source.rglob("*.txt") if path.is_file())
+        if not paths:
+            what = f"There is no .txt file in {printable(source)}"
+            raise BadInput(f"{what}. Give a judgment as text, or a folder of these.")
+        base, answers = source.parent if source.is_file() else source, dict[str, list[dict[str, Any]]]()
+        for path in counted(paths, "judgments read"):
+            document, name = documents.read_plain(path), path.relative_to(base).with_suffix("").as_posix()
+            answers[name] = rows = []
+            shares = self._probabilities(models, document)
+            for number, (text, share) in enumerate(zip(document.sentences, shares, strict=True), 1):
+                each = dict(zip(self.names, (round(float(p), 4) for p in share), strict=True))
+                role = self.names[int(share.argmax())]
+                row = {"sentence": number, "text": text, "role": role, "probability": each[role], "probabilities": each}
+                rows.append(row)
+            if out:
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+                disk.write_text(out / f"{name}.jsonl", lines)
+        return answers
 
-        return predict(self, models, source, out)
+    def _probabilities(self, models: Sequence[nn.Module], document: Document) -> np.ndarray:
+        """Returns (sentences, classes) of counts times networks."""
+
+        def weighed(some: Sequence[Any]) -> Tensor:
+            """Returns (sentences, classes) the mean of weighted log-probabilities over networks."""
+            batch = to_device(self.labelled([*some]), models[0].weight.device)  # type: ignore[arg-type]
+            each = [model.weight * F.log_softmax(self.outputs(model, batch), -1) for model in models]
+            return torch.stack(each).mean(0).cpu()
+
+        samples = network.Sentences(self, [document])
+        with torch.inference_mode():
+            scores = torch.cat([*in_batches(weighed, samples, self.config.training.micro_batch or _AT_ONCE)]).double()
+        counts = self.stack.scores(document) + self.stack.offsets + scores[np.argsort(samples.places)].numpy()
+        power = float(torch.stack([model.power for model in models]).mean())  # type: ignore[arg-type, misc]
+        return torch.from_numpy(power * counts).softmax(-1).numpy()
 
 
-def _weights(documents: Sequence["Document"], classes: Sequence[str]) -> list[float]:
+def _weights(documents: Sequence[Document], classes: Sequence[str]) -> list[float]:
     """Returns the weight of each role in the loss: the root of its rarity, 1 for a mean sentence."""
     roles = [role for document in documents for role in document.roles]
     counts = np.array([roles.count(name) for name in classes])

@@ -1,17 +1,19 @@
-"""Judgments with the roles of their sentences: lines of text files, or tables with named columns; and new ones."""
+"""Judgments with the roles of their sentences: lines of text files, or tables, dealt to three parts; and new ones."""
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
+import numpy as np
 import yaml
 
-from lib.errors import BadInput, check_limit, printable
+from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.supervised import tables
-from workloads.legal.settings import Columns, Settings
+from lib.training.splits import makes_a_split, part_of, stratify
+from workloads.legal.settings import Columns, Settings, Split
 
 CATEGORIES = "categories.txt"
 _OPTIONAL = ("document", "category")  # columns
@@ -21,6 +23,10 @@ _OPEN, _SHUT = "\"'“‘([", "\"'”’)]"
 _ABBREVIATIONS = frozenset(yaml.safe_load(Path(__file__).with_name("sentences.yaml").read_text("utf-8")).split())
 _WRAPPED = 0.4  # share of lines that begin in lower case from which on lines end anywhere
 _SPLIT = 1.25  # sentences a line up to which a file has one sentence a line
+_LONG = 5  # words; shorter sentences ("Appeal dismissed") stand in many judgments and give nothing away
+_SAME = 0.5  # share of a document's long sentences in another one that makes both the same judgment
+_FEWEST = 3  # long sentences that can show it
+_DECILES = 10
 
 Row = tuple[int, str, str, str, str]  # its number, document, sentence, role, category
 
@@ -42,6 +48,30 @@ class Document:
     @property
     def place(self) -> str:
         return _place(self.file, self.line)
+
+
+def position_features(document: Document) -> np.ndarray:
+    """Returns (sentences, POSITIONS) where each stands, from the beginning and from the end, all about 0 to 1."""
+    count = len(document)
+    begin = np.arange(count)
+    end = begin[::-1]
+    share = begin / max(1, count - 1)
+    decile = np.eye(_DECILES)[np.minimum((share * _DECILES).astype(int), _DECILES - 1)]
+    near = [begin == 0, begin == 1, begin < 4, end == 0, end == 1, end < 4, end < 8]
+    smooth = [
+        share, share**2, np.log1p(begin) / 6, np.log1p(end) / 6, np.full(count, np.log1p(count) / 6),
+        np.log1p(np.array([sentence.count(" ") + 1 for sentence in document.sentences])) / 4,
+    ]  # fmt: skip
+    return np.hstack([decile, np.stack([*near, *smooth], 1)])
+
+
+def by_category(documents: Sequence[Document]) -> np.ndarray:
+    """Returns (documents, categories) with a 1 for the category of each."""
+    categories = sorted({document.category for document in documents})
+    return np.array([[document.category == category for category in categories] for document in documents], float)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
@@ -170,3 +200,60 @@ def _ends_sentence(before: str) -> bool:
     word = last.removesuffix(".").lower()
     is_short = word in _ABBREVIATIONS or re.fullmatch(r"[a-z]|(\w{1,3}\.)+\w{1,3}", word)
     return last.endswith(("?", "!")) or not is_short or word.replace(".", "").isdigit()
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def deal(documents: Sequence[Document], split: Split, ratio: float = 1.0) -> dict[str, list[Document]]:
+    """Deals documents: one fold of several is the test, and a share of the others validates. Raises BadInput.
+
+    Parts that files are named for count, and what they lack is split from the training documents, of which a
+    share of `ratio` is left; a smaller one is part of a larger one.
+    """
+    order = sorted(range(len(documents)), key=lambda place: documents[place].name)  # and not the order of files
+    named = [part_of(Path(document.file)) for document in documents]
+    part = np.array(named if makes_a_split(named) else ["train"] * len(named), "U10")
+    if split.fold and "test" in part:
+        raise BadInput(f"workload.split.fold is {split.fold}, and the test that files are named for has no folds.")
+    folds, shares = [1 / split.folds] * split.folds, [1 - split.validation, split.validation]
+    for name, parts, chosen in (("test", folds, split.fold), ("validation", shares, 1)):
+        rest = [place for place in order if part[place] == "train"]
+        if rest and name not in part:
+            part[np.array(rest)[_dealt([documents[place] for place in rest], parts, split.partition) == chosen]] = name
+    places = {name: [place for place in order if part[place] == name] for name in ("train", "validation", "test")}
+    if missing := [name for name, own in places.items() if not own]:
+        how = f"there are {len(documents)} in all. Give more documents, or change workload.split."
+        raise BadInput(f"No document is left for {missing[0]}: {how}")
+    check_leaks(documents, places)
+    drawn = np.random.default_rng(split.partition).permutation(places["train"])
+    places["train"] = drawn[: int(np.ceil(ratio * len(drawn) - 1e-9))].tolist()
+    return {name: [documents[place] for place in sorted(own)] for name, own in places.items()}
+
+
+def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) -> np.ndarray:
+    """Returns (documents) the part of each, so that every part has its share of each category, else of each role."""
+    counts = by_category(documents)
+    if counts.shape[1] < 2:
+        roles = sorted({role for document in documents for role in document.roles})
+        counts = np.array([[document.roles.count(role) for role in roles] for document in documents], float)
+    return stratify(counts, shares, seed)
+
+
+def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> None:
+    """Raises BadInput for documents of two parts with most of their long sentences alike."""
+    texts = [frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= _LONG) for document in documents]
+    copies = list[str]()
+    holders: dict[str, list[int]] = {}  # numbers of the earlier parts' documents, by long sentence
+    for chosen in parts.values():
+        for place in chosen:
+            shared = Counter(holder for text in texts[place] for holder in holders.get(text, ()))
+            for twin, count in shared.most_common(1):
+                if count >= _FEWEST and count > _SAME * min(len(texts[place]), len(texts[twin])):
+                    copies.append(" and ".join(f"{documents[n].name} ({documents[n].place})" for n in (place, twin)))
+        for place in chosen:
+            for text in texts[place]:
+                holders.setdefault(text, []).append(place)
+    if copies:
+        advice = "What is tested would have been trained on. Remove the copy."
+        raise BadInput(f"Documents that are in two parts: {len(copies):,}. {advice}\n{first_ten(copies)}")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from workloads.legal.documents import Document
 from workloads.legal.settings import Generator
 
 _WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
@@ -15,8 +16,8 @@ _STAY = 0.6  # the chance that the next sentence has the same role
 _OTHER_WORDS = 0.4  # the share of sentences in the words of a neighbouring role
 
 
-def judgments(settings: Generator) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Yields name, category, sentences and their roles: facts, runs of roles, a ruling; the same ones every time."""
+def judgments(settings: Generator) -> Iterator[Document]:
+    """Yields judgments: facts, runs of roles, a ruling; the same ones every time."""
     for number in range(settings.documents):
         draw = np.random.default_rng([_SEED, number])
         length = int(draw.integers(max(14, settings.sentences * 2 // 3), settings.sentences * 4 // 3 + 1))
@@ -29,8 +30,8 @@ def judgments(settings: Generator) -> Iterator[tuple[str, str, list[str], list[s
                 roles.append(int(np.clip(round(draw.normal(place, 1.2)), 0, len(ROLES) - 2)))
         roles.append(len(ROLES) - 1)
         category = CATEGORIES[number % len(CATEGORIES)]
-        sentences = [_sentence(role, draw) for role in roles]
-        yield f"generated-{number:03d}", category, sentences, [ROLES[role] for role in roles]
+        sentences = tuple(_sentence(role, draw) for role in roles)
+        yield Document(f"generated-{number:03d}", category, sentences, tuple(ROLES[role] for role in roles))
 
 
 def _sentence(role: int, draw: np.random.Generator) -> str:

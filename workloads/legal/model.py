@@ -1,11 +1,12 @@
-"""The network: a published encoder or one from scratch, its tokenizer, and a head that sees a sentence's place too."""
+"""The network: an encoder, published or from scratch, a head that sees a sentence's place too, and what both take."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -16,6 +17,7 @@ from lib.machine import memory
 from lib.supervised import encoders
 from lib.task import Batch, Task
 from lib.task.blocks import find_blocks
+from workloads.legal.documents import Document, position_features
 from workloads.legal.settings import CATEGORIES, POSITIONS, Encoder
 
 # What configurations of transformers call the share of attention weights that is dropped
@@ -23,6 +25,7 @@ _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "atte
 _SIZES = {"base": (12, 768, 12, 3072, 30_522), "large": (24, 1024, 16, 4096, 30_522)}  # of BERT, in a plan
 _POSITIONS = 512
 _WIDTH, _DROPOUT = 128, 0.1  # of the head
+_HEAD = 0.7  # of a sentence that is too long; the rest is its end
 _UNKNOWN = "[UNK]"
 _SPECIALS = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 
@@ -122,13 +125,6 @@ def _freeze(encoder: nn.Module, settings: Encoder) -> None:
             parameter.requires_grad_(id(parameter) in trained)
 
 
-def depths(encoder: nn.Module) -> dict[str, int]:
-    """Returns how many layers stand above each parameter's own, by its name; what is in no layer is below them all."""
-    layers = find_blocks(encoder)
-    of_layer = {id(p): len(layers) - 1 - n for n, layer in enumerate(layers) for p in layer.parameters()}
-    return {name: of_layer.get(id(p), len(layers)) for name, p in encoder.named_parameters()}
-
-
 @dataclass(frozen=True)
 class Tokens:
     """A tokenizer as JSON has it, and the numbers of its three special tokens."""
@@ -139,12 +135,8 @@ class Tokens:
     pad: int
 
     @cached_property
-    def _tokenizer(self) -> Any:
+    def tokenizer(self) -> Any:
         return encoders.tokenizer_of(self.text)
-
-    def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Returns the tokens of each sentence, without special ones. Raises BadInput for what is no tokenizer."""
-        return [text.ids for text in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
 
 
 def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
@@ -172,3 +164,46 @@ def _like_bert(model: Any) -> Tokenizer:
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return tokenizer
+
+
+class Sample(NamedTuple):
+    """One sentence, whose role is its target."""
+
+    document: str
+    number: int  # in it, from 0
+    tokens: np.ndarray  # (tokens) int32
+    positions: np.ndarray  # (POSITIONS) float32
+    category: int  # 0: not known
+    role: str | int  # 0 where it is not known
+
+
+class Sentences(list[Sample]):
+    """The sentences of documents: those of training in their order, others by length, so that batches pad little."""
+
+    def __init__(self, task: Any, documents: Sequence[Document], in_order: bool = False):
+        """Cuts sentences into tokens; `lengths` are theirs, and `places` those that they have in the documents."""
+        tokens, most, samples = task.tokens, task.settings.context.length, list[Sample]()
+        category = {name: number for number, name in enumerate(task.learned()["categories"], 1)}
+        for document in documents:
+            positions, kind = position_features(document).astype(np.float32), category.get(document.category, 0)
+            cut = tokens.tokenizer.encode_batch([*document.sentences], add_special_tokens=False)
+            for number, text in enumerate(cut):
+                numbers = np.array(input_of(text.ids, most, tokens.cls, tokens.sep), np.int32)
+                role = document.roles[number] if document.roles else 0
+                samples.append(Sample(document.name, number, numbers, positions[number], kind, role))
+        lengths = np.array([len(sample.tokens) for sample in samples])
+        self.places = np.arange(len(samples)) if in_order else np.argsort(lengths, kind="stable")
+        self.lengths = lengths[self.places]
+        super().__init__(samples[place] for place in self.places)
+
+    def subset(self, share: float, seed: int) -> "Sentences":
+        """Returns all of it: the documents of a smaller share were left out before."""
+        return self
+
+
+def input_of(sentence: Sequence[int], length: int, cls: int, sep: int) -> list[int]:
+    """Returns [CLS] sentence [SEP], of a sentence that is too long its beginning and its end."""
+    most = length - 2
+    head = round(_HEAD * most)
+    fitting = sentence if len(sentence) <= most else [*sentence[:head], *sentence[len(sentence) - (most - head) :]]
+    return [cls, *fitting, sep]

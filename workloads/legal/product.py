@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-
-from workloads.legal.counting.stack import log_softmax
+from scipy.special import log_softmax
 
 WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the counts
 # Of an encoder with published weights: what ten documents of the sample corpus chose. One from scratch only ties.
@@ -50,7 +49,7 @@ def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     for power in POWERS:
         offsets = np.zeros(scores.shape[1])
         for _ in range(_ROUNDS):  # of iterative scaling: as many of each role as there are
-            offsets += np.log(there / (np.exp(log_softmax(power * scores + offsets)).sum(0) + 0.5))
+            offsets += np.log(there / (np.exp(log_softmax(power * scores + offsets, -1)).sum(0) + 0.5))
         logs.append(_logs(power * scores + offsets, truth))
     return max(logs, key=np.mean)
 
@@ -69,4 +68,4 @@ def standard_error(values: np.ndarray, lengths: Sequence[int]) -> float:
 
 
 def _logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    return log_softmax(scores)[np.arange(len(truth)), truth]
+    return log_softmax(scores, -1)[np.arange(len(truth)), truth]

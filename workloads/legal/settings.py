@@ -7,7 +7,7 @@ from typing import Any, Literal
 from lib.config.reader import option
 
 CATEGORIES = 32  # columns of the head for categories of documents; the data may have fewer
-POSITIONS = 23  # numbers that `counting.features.position_features` has of a sentence
+POSITIONS = 23  # numbers that `documents.position_features` has of a sentence
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import pytest
 from lib.errors import BadInput
 from tests.workloads.chat.conftest import calls, template_of
 from tests.workloads.chat.test_template import FORMS, GEMMA, MISTRAL, NO_END, QWEN3
-from workloads.chat.checks import examine, refuse
 from workloads.chat.rows import Row, row_of
+from workloads.chat.template import examine, refuse
 
 GOOD = calls(60)
 TEST = calls(20, "test")

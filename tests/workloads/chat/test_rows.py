@@ -4,9 +4,8 @@ import pytest
 
 from lib.errors import BadInput
 from tests.workloads.chat.conftest import calls, write_rows
-from workloads.chat import Neighbours, generated, rows
-from workloads.chat.rows import Row
-from workloads.chat.settings import Settings
+from workloads.chat import generated, rows
+from workloads.chat.rows import Neighbours, Row
 
 TURNS = (("system", "be brief"), ("user", "one and one"), ("assistant", "2"))
 FORMS = [
@@ -34,7 +33,7 @@ def test_an_instruction_is_followed_by_its_input_and_an_object_as_an_answer_beco
 def test_lines_that_are_no_rows_are_refused_together_by_file_and_line_at_most_ten(tmp_path):
     write_rows(tmp_path / "test.jsonl", [{"text": k} for k in range(20)])
     (tmp_path / "train.jsonl").write_text('{"prompt": "x", "answer": "y"}\n\n{"prompt": \n')
-    with pytest.raises(BadInput, match="^21 lines are no conversations, such as:\n") as refused:
+    with pytest.raises(BadInput, match="^21 lines are no conversations:\n") as refused:
         rows.read(tmp_path)
     assert str(refused.value).count("jsonl:") == 10 and "test.jsonl:10: it has the keys text.\n" in str(refused.value)
 
@@ -75,7 +74,7 @@ def test_values_and_a_fifth_of_the_combinations_of_the_test_are_never_trained():
 
 
 def test_no_sentence_of_a_held_out_split_is_in_another_one():
-    parts = generated.splits(0, Settings(generated=3000))
+    parts = generated.splits(0, 3000, 100, 300)
     prompts = [{row.question for row in parts[part]} for part in ("train", "validation", "test")]
     assert len(set().union(*prompts)) == sum(map(len, prompts)) and len(prompts[2]) > 280
 
@@ -89,7 +88,8 @@ def test_a_near_answer_takes_the_values_of_the_question():
     row = Row((("system", "brief"), ("user", "weather for Fever")), "")
     assert near.replaced(row) == '{"city": "Fever"}'
     examples = [("user", "weather for Dalga"), ("assistant", '{"city": "Dalga"}')]
-    assert near.prompted(row, 1).turns == (row.turns[0], *examples, row.turns[1])
+    assert near.prompted(row, 1, lambda _: True).turns == (row.turns[0], *examples, row.turns[1])
+    assert near.prompted(row, 2, lambda more: len(more.turns) < 6) == near.prompted(row, 1, lambda _: True)
 
 
 def test_retrieval_with_values_replaced_is_a_strong_baseline_on_the_generated_task():

@@ -14,7 +14,7 @@ from lib.errors import BadInput
 from lib.launch import ensemble
 from tests.workloads.chat.conftest import CONFIG, calls, write_base, write_rows
 from trainbook.commands import main as command
-from workloads.chat import exact, network, stopped, valid
+from workloads.chat import exact, plain, prove, stopped, valid, write_merged
 from workloads.chat.rows import Row
 
 
@@ -66,7 +66,7 @@ def test_a_frozen_base_has_adapters_in_fp32_and_full_training_has_none(chat):
     model = chat().model()
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert all("lora_" in name and p.dtype == torch.float32 for name, p in trained.items())
-    linear = [name for name, m in network.plain(model).named_modules() if hasattr(m, "lora_A")]
+    linear = [name for name, m in plain(model).named_modules() if hasattr(m, "lora_A")]
     assert len(linear) == 2 * 7, "q, k, v, o, gate, up and down of two layers"
     assert all(p.requires_grad for p in chat({"workload.method": "full"}).model().parameters())
 
@@ -151,15 +151,14 @@ def test_merged_weights_that_answer_otherwise_are_refused(chat, tmp_path):
     task = chat()
     task.export(drawn(task), tmp_path / "run")
     with pytest.raises(BadInput, match="The merged model is not the trained one: logits differ by at most"):
-        network.prove(drawn(task, seed=1), tmp_path / "run" / "merged", [task.template.encode(calls(1)[0]).ids])
+        prove(drawn(task, seed=1), tmp_path / "run" / "merged", [task.template.encode(calls(1)[0]).ids])
 
 
 def test_merged_weights_in_several_files_are_those_of_one(chat, tmp_path, monkeypatch):
     model = drawn(chat())
-    for name, size in (("one", network._PIECE), ("many", 2_000)):
-        monkeypatch.setattr(network, "_PIECE", size)
-        (tmp_path / name).mkdir()
-        network.write_merged(model, tmp_path / name, [1])
+    for name, size in (("one", 2**31), ("many", 2_000)):
+        monkeypatch.setattr("workloads.chat._PIECE", size)
+        write_merged(model, tmp_path / name, [1])
     first, second = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("one", "many"))
     assert [path.name for path in (tmp_path / "one").glob("*.safetensors*")] == ["model.safetensors"]
     assert len([*(tmp_path / "many").glob("*.safetensors")]) > 3
@@ -195,6 +194,19 @@ def test_a_stopped_run_resumes_to_the_same_adapter(config):
     (best,) = (whole / "best").glob("step-*/model.safetensors")
     assert all("lora_" in name for name in load_file(best)), "the base is in no checkpoint"
     assert hashes(train(config, "cut")) == hashes(whole)
+
+
+@pytest.mark.parametrize("changes", [("workload.method=full",), ("checkpoint.frozen=save",)], ids=["full", "adapters"])
+def test_a_stopped_run_resumes_without_its_base_where_its_checkpoints_have_all_weights(config, changes):
+    (config.parent / "base" / "other.txt").write_text("some words of another kind. " * 200)
+    other = ("workload.other.text=other.txt", "workload.other.replay=0.5")
+    changes = (*changes, *other, f"workload.base={config.parent / 'base'}")
+    whole = train(config, "whole", *changes)
+    train(config, "cut", *changes, "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
+    shutil.rmtree(config.parent / "base")
+    resumed = train(config, "cut", *changes)
+    steps = [[*(run / "checkpoints").glob("step-00000006/model.safetensors")] for run in (whole, resumed)]
+    assert len({hashlib.sha256(path.read_bytes()).hexdigest() for (path,) in steps}) == 1
 
 
 def test_a_run_is_tested_beside_others_and_its_archive_answers_new_questions(config, capsys):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.workloads.chat.conftest import CHATML, template_of, tokenizer_of
 from workloads.chat.rows import Row, row_of
-from workloads.chat.template import Template
+from workloads.chat.template import Template, Unfinished
 
 LLAMA = (
     "{{ bos_token }}{% for m in messages %}{{ '<|head|>' + m['role'] + '<|/head|>\n\n' + m['content'] | trim "
@@ -71,7 +71,8 @@ def test_a_template_that_rewrites_earlier_turns_trains_the_last_answer_after_the
     template = template_of(QWEN3)
     encoded, prompt = template.encode(DIALOGUE), template.prompt(DIALOGUE.turns)
     assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == ["two is 2<|im_end|>"]
-    assert encoded.notes == ("rewritten: once others follow",)
+    ((name, _, what),) = encoded.notes
+    assert name == "rewritten" and "writes otherwise once others follow: the last answer alone is trained" in what
 
 
 def test_a_token_across_the_border_is_cut_there_as_in_generation():
@@ -88,4 +89,5 @@ def test_a_token_across_the_border_is_cut_there_as_in_generation():
 def test_a_generated_answer_ends_at_its_first_stop():
     template = template_of()
     ids = template.tokens("ab<|im_end|>cd")
-    assert template.decode(ids) == ("ab", True) and template.decode(ids[:2]) == ("ab", False)
+    assert template.decode(ids) == template.decode(ids[:2]) == "ab"
+    assert [isinstance(template.decode(some), Unfinished) for some in (ids, ids[:2])] == [False, True]

@@ -10,8 +10,7 @@ import yaml
 from lib.errors import BadInput
 from lib.task import load_config
 from tests.workloads.legal.conftest import CORPUS, judgments
-from workloads.legal import splits
-from workloads.legal.documents import class_names, read, read_plain, split_sentences, split_text
+from workloads.legal.documents import check_leaks, class_names, deal, read, read_plain, split_sentences, split_text
 from workloads.legal.settings import Settings, Split
 
 FINE = "The appeal is heard\tFacts\nIt is dismissed\tRuling\n"
@@ -154,34 +153,33 @@ GROUPS = ("civil", "criminal", "tax")
 def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document_whatever_their_order():
     documents, tested = judgments(20, GROUPS), []
     for fold in range(4):
-        parts = splits.deal(documents, Split(folds=4, fold=fold, validation=0.25))
-        assert sorted(itertools.chain(*parts.values())) == [*range(20)]
+        parts = deal(documents, Split(folds=4, fold=fold, validation=0.25))
+        assert sorted(names_of(itertools.chain(*parts.values()))) == names_of(documents)
         assert len(parts["validation"]) in (3, 4) and len(parts["test"]) == 5
-        counts = Counter(documents[place].category for place in parts["test"])
+        counts = Counter(one.category for one in parts["test"])
         assert all(1 <= counts[group] <= 2 for group in GROUPS), "its share of each category"
-        tested += parts["test"]
-    assert sorted(tested) == [*range(20)]
-    (first, again, other) = (splits.deal(documents, Split(partition=partition))["test"] for partition in (3, 3, 4))
+        tested += names_of(parts["test"])
+    assert sorted(tested) == names_of(documents)
+    (first, again, other) = (names_of(deal(documents, Split(partition=n))["test"]) for n in (3, 3, 4))
     assert first == again != other
-    turned = splits.deal(documents[::-1], Split(partition=3))["test"]
-    assert {documents[place].name for place in first} == {documents[::-1][place].name for place in turned}
+    assert names_of(deal(documents[::-1], Split(partition=3))["test"]) == first[::-1]
+
+
+def names_of(documents):
+    return [document.name for document in documents]
 
 
 def in_files(documents, *files):
     return [replace(one, file=files[number % len(files)]) for number, one in enumerate(documents)]
 
 
-def names_of(documents, places):
-    return {documents[place].file for place in places}
-
-
 def test_parts_that_files_are_named_for_are_the_split_and_what_they_lack_is_dealt_from_the_training():
     documents = in_files(judgments(12), "set/train.json", "valid.json", "test/a.json")
-    parts = splits.deal(documents, Split())
-    found = [names_of(documents, part) for part in parts.values()]
+    parts = deal(documents, Split())
+    found = [{one.file for one in part} for part in parts.values()]
     assert found == [{"set/train.json"}, {"valid.json"}, {"test/a.json"}]
     with pytest.raises(BadInput, match=r"fold is 1, and the test that files are named for has no folds"):
-        splits.deal(documents, Split(fold=1))
+        deal(documents, Split(fold=1))
 
 
 def test_a_copy_under_another_name_is_refused_and_a_sentence_that_many_judgments_have_is_not():
@@ -190,9 +188,9 @@ def test_a_copy_under_another_name_is_refused_and_a_sentence_that_many_judgments
     copy = replace(copy, file="copy.txt", line=7)
     copied = r"copy \(copy.txt, line 7\) and j00 \(j00.txt, line 1\)"
     with pytest.raises(BadInput, match=copied):
-        splits.check_leaks([*made, copy], {"train": [0, 1], "validation": [2], "test": [3, 4]})
+        check_leaks([*made, copy], {"train": [0, 1], "validation": [2], "test": [3, 4]})
     stock = "The order of the court was as follows"
     made = [replace(one, sentences=(*one.sentences, stock, "Appeal dismissed")) for one in made]
-    splits.check_leaks(made, {"train": [0], "validation": [1], "test": [2]})
+    check_leaks(made, {"train": [0], "validation": [1], "test": [2]})
     with pytest.raises(BadInput, match="No document is left for train: there are 1 in all"):
-        splits.deal(made[:1], Split())
+        deal(made[:1], Split())

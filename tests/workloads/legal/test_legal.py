@@ -14,8 +14,7 @@ from lib.training import checks
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.legal.conftest import CONFIG, load
 from workloads.legal import model, product
-from workloads.legal.model import Network
-from workloads.legal.samples import input_of
+from workloads.legal.model import Network, input_of
 from workloads.legal.settings import POSITIONS, Encoder
 
 
@@ -76,7 +75,7 @@ def test_validation_documents_are_counted_and_scored_by_counts_without_them(lega
     assert {*held_out} == {one.name for one in validation}
     seen, counted = np.concatenate([task.stack.scores(one) for one in validation]), task.counted("validation")
     assert counted.shape == seen.shape and not np.allclose(counted, seen, atol=0.1)
-    assert task.stack.vocabulary.sentences == sum(map(len, [*task.documents["train"], *validation]))
+    assert task.stack.sentences == sum(map(len, [*task.documents["train"], *validation]))
 
 
 TEXT = "The appellant was employed as a clerk.\nIt was contended that <b>wages</b> & notice.\nThe appeal is allowed.\n"
@@ -120,6 +119,7 @@ def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_it
     common = np.tile(np.log(np.bincount(truth, minlength=counts.shape[1]) + 1.0), (len(truth), 1))
     scores = [common, *(scores_of(task, "validation", sure) for sure in (0, 3, -3))]
     (same, chance, knows, misleads) = (product.chosen_weight(counts, each, *rest, 0.0) for each in scores)
+    assert 1 / counts.shape[1] < misleads[1] < knows[1] < 1, "means of probabilities of one role of several"
     assert same[0] == 0 and chance[0] <= 0.125 and knows[0] >= 0.5 and misleads[0] < 0.5
     assert misleads[1] == pytest.approx(product.probability(counts, truth))
     assert product.chosen_weight(counts, np.full(counts.shape, -1.0), *rest, usual)[0] == usual

@@ -7,30 +7,27 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.special import softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from tests.workloads.legal.conftest import ROLES, judgment, judgments
-from workloads.legal.counting import features
-from workloads.legal.counting.features import Vocabulary
-from workloads.legal.counting.stack import (
-    Chain,
-    Linear,
-    Stack,
-    by_steps,
-    forward_backward,
-    inner_parts,
-    log_softmax,
-)
+from workloads.legal import counting
+from workloads.legal.counting import Stack, by_steps, forward_backward
 from workloads.legal.documents import Document
+from workloads.legal.settings import POSITIONS
 
 TRAINING = judgments(10, ("civil", "tax"))
 NEW = [judgment(number) for number in range(100, 120)]
 
 
+def fit(documents):
+    return Stack.fit(documents, ROLES, kept=[document.name for document in TRAINING])
+
+
 @pytest.fixture(scope="module")
-def fitted():
-    return Stack.fit(TRAINING, ROLES)
+def stack():
+    return fit(TRAINING)
 
 
 def accuracy(scores, documents):
@@ -38,34 +35,34 @@ def accuracy(scores, documents):
     return (np.concatenate(scores).argmax(1) == truth).mean()
 
 
-def test_the_product_is_better_than_the_sentence_alone_on_new_documents(fitted):
-    parts = [fitted.parts(document) for document in NEW]
+def test_the_product_is_better_than_the_sentence_alone_on_new_documents(stack):
+    parts = [stack.parts(document) for document in NEW]
     alone, context, chained = (accuracy([part[name] for part in parts], NEW) for name in ("sentence", "context", "crf"))
-    assert accuracy([fitted.scores(document) for document in NEW], NEW) > alone + 0.05
+    assert accuracy([stack.scores(document) for document in NEW], NEW) > alone + 0.05
     assert chained > alone and context > alone > 0.5
     for part in parts:
         assert all(np.exp(one).sum(1) == pytest.approx(1, abs=1e-5) for one in part.values())
 
 
-def test_scores_of_a_training_document_do_not_know_its_roles(fitted):
+def test_scores_of_a_training_document_do_not_know_its_roles(stack):
     """Whatever roles one document has, its own held-out scores are the same, and those of others are not."""
     changed = replace(TRAINING[3], roles=("Ruling",) * len(TRAINING[3]))
-    other = Stack.fit([changed if document is TRAINING[3] else document for document in TRAINING], ROLES)
-    assert (fitted.held_out["j03"] == other.held_out["j03"]).all()
-    part = dict(zip((document.name for document in TRAINING), inner_parts(TRAINING, 0), strict=True))
+    other = fit([changed if document is TRAINING[3] else document for document in TRAINING])
+    assert (stack.held_out["j03"] == other.held_out["j03"]).all()
+    part = dict(zip((document.name for document in TRAINING), counting.inner_parts(TRAINING, 0), strict=True))
     for document in TRAINING:
-        same = (fitted.held_out[document.name] == other.held_out[document.name]).all()
+        same = (stack.held_out[document.name] == other.held_out[document.name]).all()
         assert same == (part[document.name] == part["j03"])
-    assert (fitted.scores(TRAINING[3]) != other.scores(TRAINING[3])).any()
+    assert (stack.scores(TRAINING[3]) != other.scores(TRAINING[3])).any()
 
 
-def test_what_is_read_again_and_a_fit_in_another_order_give_the_very_same_scores(fitted):
-    kept = fitted.as_json()
+def test_what_is_read_again_and_a_fit_in_another_order_give_the_very_same_scores(stack):
+    kept = stack.as_json()
     again = Stack.from_json(json.loads(json.dumps(kept)))
     for document in NEW[:3]:
-        assert (again.scores(document) == fitted.scores(document)).all()
-        assert all((again.parts(document)[name] == one).all() for name, one in fitted.parts(document).items())
-    assert again.as_json() == Stack.fit(TRAINING[::-1], ROLES).as_json() == kept
+        assert (again.scores(document) == stack.scores(document)).all()
+        assert all((again.parts(document)[name] == one).all() for name, one in stack.parts(document).items())
+    assert again.as_json() == fit(TRAINING[::-1]).as_json() == kept
 
 
 @pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1)])
@@ -73,9 +70,9 @@ def test_probabilities_are_scikit_learns(classes):
     truth = np.resize(classes, 30)
     matrix = sparse.csr_matrix(np.eye(4)[truth] + 0.5 * np.random.default_rng(0).normal(size=(30, 4)), dtype=np.float32)
     truth[:9] = 0  # of unequal classes
-    found = Linear.fit(matrix, truth, len(classes), {"C": 1.0, "max_iter": 200}).scores(matrix)
+    found = counting.scored(matrix, counting.fitted(matrix, truth, len(classes), {"C": 1.0, "max_iter": 200}))
     wanted = LogisticRegression(C=1.0, max_iter=200, class_weight="balanced").fit(matrix, truth).predict_proba(matrix)
-    assert np.exp(log_softmax(found)) == pytest.approx(wanted, abs=1e-3)
+    assert softmax(found, 1) == pytest.approx(wanted, abs=1e-3)
 
 
 def by_hand(emission, transition):
@@ -105,22 +102,26 @@ def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_o
     assert marginal == pytest.approx(np.concatenate([one[1] for one in wanted])[rows])
     assert steps == pytest.approx(sum(one[2] for one in wanted))
     scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
-    found = Chain(np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])).log_marginals(scores, [6000])
+    found = counting.chained((np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])), scores, [6000])
     assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0], "however large and long"
 
 
-def of(*sentences, name="a"):
-    return Document(name, "", sentences, ("x",) * len(sentences))
-
-
-def test_the_words_of_a_sentence_are_scikit_learns_tf_idf():
-    documents = judgments(4)
-    texts = [sentence for document in documents for sentence in document.sentences]
-    reference = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2, token_pattern=features.TOKEN)
+def test_the_words_of_a_sentence_are_scikit_learns_tf_idf(stack):
+    texts = [sentence for document in sorted(TRAINING, key=lambda one: one.name) for sentence in document.sentences]
+    reference = TfidfVectorizer(**counting.WORDS, sublinear_tf=True, min_df=2)
     wanted = reference.fit_transform(texts).toarray()
-    vocabulary = Vocabulary.of(documents, 10_000)
-    assert list(vocabulary.terms) == reference.get_feature_names_out().tolist()
-    assert vocabulary.own(documents).toarray() == pytest.approx(wanted, abs=1e-6)
-    assert Vocabulary.of([of("b a", "b a", "b c d", "b c d", "c d")], 2).terms == ("b", "c"), "b 4; c, c d and d 3"
-    empty = Vocabulary.of([of("...", "---")], 10)
-    assert empty.terms == () and empty.in_context([of("...")], empty.own([of("...")])).shape == (1, features.POSITIONS)
+    assert list(stack.terms) == reference.get_feature_names_out().tolist()
+    assert stack.own(texts).toarray() == pytest.approx(wanted, abs=1e-6)
+    terms, counts = counting.frequent(["b a", "b a", "b c d", "b c d", "c d"], 2)
+    assert terms == ["b", "c"] and counts.tolist() == [4, 3], "b 4; c, c d and d 3"
+    assert counting.frequent(["...", "--- (", "("], 10)[0] == ["("]
+
+
+def test_the_words_around_a_sentence_are_those_of_its_own_document():
+    documents = [Document(name, "", ("x",) * length) for name, length in (("a", 1), ("b", 3))]
+    own = sparse.csr_matrix(np.eye(4, dtype=np.float32))
+    found = counting.in_context(own, np.arange(4), documents).toarray()
+    assert found.shape == (4, 4 * 7 + POSITIONS)
+    before, after = found[:, 4:8] / 0.6, found[:, 8:12] / 0.6
+    assert before == pytest.approx(np.diag([0, 1, 1], -1)) and after == pytest.approx(np.diag([0, 1, 1], 1))
+    assert found[1, 24:28] / 0.6 == pytest.approx([0, 0, 0, 1]), "two or more after it"

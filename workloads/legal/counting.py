@@ -1,0 +1,344 @@
+"""The strongest model that counting alone gives: words, their context, the run of the roles, multiplied and shifted.
+
+It is what a network has to beat, and what it is multiplied into.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from lib.errors import BadInput
+from lib.supervised import scoring, simple
+from lib.training.splits import stratify
+from workloads.legal.documents import Document, by_category, position_features
+
+INNER = 5  # parts of the training documents, each scored by a model of the four others
+CHAIN_WEIGHT, CONTEXT_WEIGHT = 0.5, 0.75  # exponents of the product, chosen on inner splits of the sample corpus
+_GRID = np.arange(-1.5, 2.01, 0.25)  # of the offset of a class
+_SMALLER = 0.001  # macro F1 that an offset of 1 must bring
+_MOST_SENTENCES = 40_000  # that are counted: a minute a 7,500 on one core
+_MOST_BYTES = 3_400_000  # of the weights as JSON; in state.json 12 MiB are the limit for all that a task has learned
+_HELD_OUT = "held out "  # before the names of documents
+_UNSEEN = 1.0  # examples that a class without any counts as
+# Of the chain: steps of L-BFGS, the weight of the squared numbers (the inverse of a variance), the least probability
+_STEPS, _PENALTY, _LEAST = 60, 1.0, 1e-9
+# C and the steps of L-BFGS, mostly before its end. C by inner splits of the sample corpus; after 25 steps the first has
+# its best macro F1, after 30 the second, and with 60 both differ by less than 0.01.
+SENTENCE: dict[str, Any] = {"C": 3.0, "max_iter": 30}
+CONTEXT: dict[str, Any] = {"C": 2.0, "max_iter": 45}
+WORDS = {"ngram_range": (1, 2), "token_pattern": r"(?u)\b\w+\b|[?\"“'();:\[\]]"}  # marks tell a question or quotation
+NEIGHBOURS = ([-1], [1], [-2], [2])  # each has its own block of weights
+BAGS = (range(-6, -1), range(2, 7))  # and these one for all together
+_AROUND = 0.6  # how much a word of another sentence counts beside one of the sentence itself
+
+Linear = tuple[np.ndarray, np.ndarray]  # weights (numbers, classes) and biases (classes), centred over the classes
+# Of a sentence's scores (classes + 1, classes), the last row the bias; of the step to the next one (classes, classes)
+Chain = tuple[np.ndarray, np.ndarray]
+
+
+# --- words and their context ------------------------------------------------------------------------------------------
+
+
+def frequent(sentences: Sequence[str], most: int) -> tuple[list[str], np.ndarray]:
+    """Returns the `most` frequent terms of two sentences or more, by the alphabet, and in how many each stands."""
+    counter = CountVectorizer(**WORDS, binary=True, dtype=np.int32)
+    frequency = np.asarray(counter.fit_transform(sentences).sum(0)).ravel()
+    often = np.argsort(-frequency, kind="stable")[:most]  # of equal ones the first of the alphabet
+    kept = np.sort(often[frequency[often] >= 2])
+    return counter.get_feature_names_out()[kept].tolist(), frequency[kept]
+
+
+def neighbours(lengths: Sequence[int], steps: Sequence[int]) -> sparse.csr_matrix:
+    """Returns (sentences, sentences) with a 1 where the column is one of `steps` away in the row's document."""
+    document = np.repeat(np.arange(len(lengths)), lengths)
+    ones = np.ones((len(steps), len(document)), np.float32)
+    near = sparse.dia_matrix((ones, steps), (len(document),) * 2).tocoo()
+    same = document[near.row] == document[near.col]
+    return sparse.csr_matrix((near.data[same], (near.row[same], near.col[same])), near.shape)
+
+
+def unit_rows(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Returns the rows at length 1; an empty row stays empty. Its bits, not those of scikit-learn's, were measured."""
+    length = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
+    return sparse.csr_matrix(sparse.diags((1 / np.maximum(length, 1e-12)).astype(np.float32)) @ matrix)
+
+
+def in_context(own: sparse.csr_matrix, single: np.ndarray, documents: Sequence[Document]) -> sparse.csr_matrix:
+    """Returns (sentences, numbers): the terms, the `single` words of neighbours and further away, the position."""
+    lengths, words = [*map(len, documents)], unit_rows(own[:, single])
+    blocks = [own, *(_AROUND * (neighbours(lengths, steps) @ words) for steps in NEIGHBOURS)]
+    blocks += [_AROUND * unit_rows(neighbours(lengths, bag) @ words) for bag in BAGS]
+    position = np.concatenate([*map(position_features, documents)]).astype(np.float32)
+    return sparse.hstack([*blocks, sparse.csr_matrix(position)], "csr")
+
+
+def fitted(matrix: sparse.csr_matrix, truth: np.ndarray, classes: int, options: Mapping[str, Any]) -> Linear:
+    """Fits logistic regression to (rows) class numbers. A class without examples gets its bias alone, as if it had one.
+
+    Weights and bias are in float32.
+    """
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        model = LogisticRegression(class_weight="balanced", **options).fit(matrix, truth)
+    rows, intercept, present = model.coef_, model.intercept_, model.classes_
+    if len(present) == 2:  # of which it has the second's alone
+        rows, intercept = (np.concatenate([-half, half]) for half in (rows / 2, intercept / 2))
+    weights, bias = np.zeros((matrix.shape[1], classes)), np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
+    level = np.log(np.exp(intercept - intercept.max()).sum()) + intercept.max()
+    weights[:, present], bias[present] = rows.T - rows.mean(0)[:, None], intercept - level
+    return weights.astype(np.float32), centred(bias).astype(np.float32)
+
+
+def scored(matrix: sparse.csr_matrix, model: Linear) -> np.ndarray:
+    """Returns (rows, classes) in float64."""
+    return np.asarray(matrix @ model[0].astype(np.float32), np.float64) + model[1]
+
+
+def centred(scores: np.ndarray) -> np.ndarray:
+    return scores - scores.mean(-1, keepdims=True)
+
+
+# --- a conditional random field along a document: roles come in runs, and in an order ---------------------------------
+
+
+def by_steps(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns how many documents, the longest first, have each step; the sentences of these, step by step; and of all
+    but the first steps' the places there of the sentences before."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    step, place = np.nonzero(np.arange(max(lengths))[:, None] < np.asarray(lengths)[order])
+    counts, rows = np.bincount(step), (np.cumsum(lengths) - lengths)[order][place] + step
+    return counts, rows, np.arange(counts[:1].sum(), len(rows)) - np.repeat(counts[:-1], counts[1:])
+
+
+def forward_backward(
+    emission: np.ndarray, transition: np.ndarray, counts: np.ndarray, before: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """(sentences by steps, classes), (classes, classes) -> log partition, marginals, expected numbers of each step."""
+    most, step = emission.max(1, keepdims=True), np.exp(transition)
+    local = np.exp(emission - most)
+    alpha, beta, ahead = local.copy(), np.ones_like(local), np.zeros_like(local)
+    scale, steps = np.ones((len(local), 1)), [*map(slice, np.cumsum(counts) - counts, np.cumsum(counts))]
+    for t, here in enumerate(steps):
+        alpha[here] *= alpha[steps[t - 1]][: counts[t]] @ step if t else 1
+        scale[here] = alpha[here].sum(1, keepdims=True)
+        alpha[here] /= scale[here]
+    for t in range(len(steps) - 1, 0, -1):  # `ahead`: what a sentence says to the one before it
+        ahead[steps[t]] = local[steps[t]] * beta[steps[t]] / scale[steps[t]]
+        beta[steps[t - 1]][: counts[t]] = ahead[steps[t]] @ step.T
+    marginal = alpha * beta
+    expected = (alpha[before].T @ ahead[len(ahead) - len(before) :]) * step
+    return float(np.log(scale).sum() + most.sum()), marginal / marginal.sum(1, keepdims=True), expected
+
+
+def chained(chain: Chain, scores: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """(sentences, classes) -> logarithms of the probability of each role, given the whole document."""
+    counts, rows, before = by_steps(lengths)
+    emission = _with_one(scores) @ chain[0]
+    marginals = np.empty_like(emission)
+    marginals[rows] = forward_backward(emission[rows], chain[1], counts, before)[1]
+    return np.log(marginals + _LEAST)
+
+
+def chain_of(scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> Chain:
+    """Fits a chain to (sentences, classes) scores of documents that were not in the fit of these scores."""
+    (counts, rows, before), classes = by_steps(lengths), scores.shape[1]
+    inputs, wanted = _with_one(scores)[rows], np.eye(classes)[truth[rows]]
+    followed = wanted[before].T @ wanted[len(wanted) - len(before) :]
+
+    def loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+        scale, transition = np.split(numbers.reshape(-1, classes), [classes + 1])
+        emission = inputs @ scale
+        partition, marginal, expected = forward_backward(emission, transition, counts, before)
+        value = partition - (emission * wanted).sum() - (followed * transition).sum()
+        slope = np.concatenate([inputs.T @ (marginal - wanted), expected - followed]).ravel()
+        return value + _PENALTY / 2 * numbers @ numbers, slope + _PENALTY * numbers
+
+    start, options = np.zeros((2 * classes + 1) * classes), {"maxiter": _STEPS}
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.astype(np.float32)
+    return tuple(np.split(best.astype(np.float64).reshape(-1, classes), [classes + 1]))
+
+
+def _with_one(scores: np.ndarray) -> np.ndarray:
+    return np.pad(scores, ((0, 0), (0, 1)), constant_values=1)
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Scores of roles from counts: a product of two models, and an offset for each class for the best macro F1.
+
+    `arrays` has weights and biases of "sentence", which sees the sentence alone, and of "context", which sees the
+    neighbours and the position too; "scale" and "transition" of the chain, which makes of the first one's scores those
+    of a whole document; and by documents' names scores by models that were fitted without them.
+    """
+
+    classes: tuple[str, ...]
+    terms: tuple[str, ...]
+    sentences: int
+    arrays: Mapping[str, np.ndarray]
+
+    @classmethod
+    def fit(
+        cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0, kept: Iterable[str] = ()
+    ) -> "Stack":
+        """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
+
+        Of more than 40,000 sentences a random choice of whole documents is counted. `kept` are the documents by name
+        whose scores by models without them are kept.
+        """
+        ordered = sorted(documents, key=lambda document: document.name)
+        order = np.random.default_rng(seed).permutation(len(ordered))
+        count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= _MOST_SENTENCES).sum()))
+        documents = [ordered[place] for place in sorted(order[:count])]
+        number, lengths = {role: place for place, role in enumerate(classes)}, np.array([*map(len, documents)])
+        truth = np.array([number[role] for document in documents for role in document.roles])
+        part = np.repeat(inner_parts(documents, seed), lengths)  # (sentences)
+        texts = [sentence for document in documents for sentence in document.sentences]
+        terms, frequency = frequent(texts, _MOST_BYTES // (9 * len(classes) + 8))
+        stack = cls(tuple(classes), tuple(terms), len(texts), {"frequency": frequency})
+        own = stack.own(texts)
+        alone, held = _cross_fitted(own, truth, part, len(classes), SENTENCE)
+        around, seen = _cross_fitted(in_context(own, stack.single, documents), truth, part, len(classes), CONTEXT)
+        scores = product(_chained(own, held, truth, part, lengths), log_softmax(seen, -1))
+        scale, transition = chain_of(held, truth, lengths)
+        names = [document.name for document in documents]
+        each = dict(zip(names, np.split(scores.astype(np.float32), np.cumsum(lengths)[:-1]), strict=True))
+        return replace(stack, arrays={
+            "frequency": frequency, "offsets": best_offsets(scores, truth), "scale": scale, "transition": transition,
+            **_mean("sentence", alone), **_mean("context", around),
+            **{_HELD_OUT + name: each[name] for name in kept if name in each},
+        })  # fmt: skip
+
+    def own(self, texts: Sequence[str]) -> sparse.csr_matrix:
+        """Returns (sentences, terms) TF-IDF: log of counts, inverse frequency as in scikit-learn, rows of length 1."""
+        return unit_rows(self._vectors.transform(texts)).sorted_indices()
+
+    @cached_property
+    def _vectors(self) -> TfidfVectorizer:
+        vectors = TfidfVectorizer(**WORDS, vocabulary=self.terms, sublinear_tf=True, norm=None, dtype=np.float32)
+        vectors.idf_ = (np.log((1 + self.sentences) / (1 + self.arrays["frequency"])) + 1).astype(np.float32)
+        return vectors
+
+    @cached_property
+    def single(self) -> np.ndarray:
+        return np.array([place for place, term in enumerate(self.terms) if " " not in term], np.int64)
+
+    @property
+    def offsets(self) -> np.ndarray:
+        return self.arrays["offsets"]
+
+    @property
+    def held_out(self) -> dict[str, np.ndarray]:
+        return {n.removeprefix(_HELD_OUT): a for n, a in self.arrays.items() if n.startswith(_HELD_OUT)}
+
+    def parts(self, document: Document) -> dict[str, np.ndarray]:
+        """Returns (sentences, classes) log-probabilities of `sentence`, `context` and `crf`, a row each in a table."""
+        own, of = self.own(document.sentences), self.arrays
+        alone = scored(own, (of["sentence weights"], of["sentence bias"]))
+        context = scored(in_context(own, self.single, [document]), (of["context weights"], of["context bias"]))
+        chain = chained((of["scale"], of["transition"]), alone, [len(document)])
+        return {"sentence": log_softmax(alone, -1), "context": log_softmax(context, -1), "crf": chain}
+
+    def scores(self, document: Document) -> np.ndarray:
+        """Returns (sentences, classes) scores, whose softmax are probabilities, without the offsets for macro F1."""
+        parts = self.parts(document)
+        return product(parts["crf"], parts["context"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the model for `from_json`, which gives the very same scores."""
+        known = {"classes": [*self.classes], "terms": [*self.terms], "sentences": self.sentences}
+        return {**known, "arrays": simple.packed(self.arrays)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Stack":
+        """Returns the model that `as_json` gave. Raises BadInput for anything else."""
+        try:
+            classes, terms = (tuple(map(str, values[name])) for name in ("classes", "terms"))
+            stack = cls(classes, terms, int(values["sentences"]), simple.unpacked(values["arrays"]))
+            scores = stack.scores(Document("", "", ("a", "b"))) + stack.offsets
+            if scores.shape != (2, len(stack.classes)) or not np.isfinite(scores).all():
+                raise ValueError(f"scores are {scores.shape}, or not finite")
+            return stack
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            how = "Start the run under another run.name, or take the checkpoint of the version of lib that wrote it."
+            raise BadInput(f"The counts of this checkpoint cannot be read ({error}). {how}") from None
+
+
+def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:
+    """Multiplies the probabilities of chain and context, each with its exponent, in logarithms."""
+    return centred(CHAIN_WEIGHT * chained + CONTEXT_WEIGHT * context)
+
+
+def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Returns (classes) offsets of held-out (sentences, classes) scores with the best macro F1, class by class."""
+    classes, unit = scores.shape[1], np.zeros(len(truth), int)
+    offsets = np.zeros(classes)
+    for k in [*range(classes)] * 2:
+        values = []
+        for value in _GRID:
+            shifted = scores + offsets
+            shifted[:, k] = scores[:, k] + value
+            sums = scoring.tallied("classes", scoring.Judged(truth, shifted.argmax(1)), unit, 1, classes)
+            values.append(scoring.of_classes(sums)["macro_f1"][0] - _SMALLER * abs(value))
+        offsets[k] = _GRID[int(np.argmax(values))]
+    return offsets
+
+
+def _mean(name: str, models: Sequence[Linear]) -> dict[str, np.ndarray]:
+    """Returns the one model with the mean of all models' scores, rounded to float16."""
+    weights, bias = (np.mean(each, 0, dtype=np.float64).astype(np.float16) for each in zip(*models, strict=True))
+    return {f"{name} weights": weights, f"{name} bias": bias.astype(np.float32)}
+
+
+def _cross_fitted(
+    matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray, classes: int, options: Mapping[str, Any]
+) -> tuple[list[Linear], np.ndarray]:
+    """Returns a model without each part, and (sentences, classes) scores by models without the sentence's document."""
+    models, scores = [], np.zeros((len(truth), classes))
+    for number in range(part.max() + 1):
+        here = part == number
+        models.append(fitted(matrix[~here], truth[~here], classes, options))
+        scores[here] = scored(matrix[here], models[-1])
+    return models, scores
+
+
+def _chained(
+    own: sparse.csr_matrix, held: np.ndarray, truth: np.ndarray, part: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share.
+
+    The chain for part j is fitted on scores of the other parts, each by a model that saw neither it nor j.
+    """
+    parts, ends = range(part.max() + 1), np.cumsum(lengths)
+    if len(parts) < 3:  # there is no third part to fit on
+        return log_softmax(held, -1)
+    without = np.zeros((len(parts), *held.shape))
+    for pair in combinations(parts, 2):
+        rest = ~np.isin(part, pair)
+        model = fitted(own[rest], truth[rest], held.shape[1], SENTENCE)
+        for scored_part, left_out in (pair, pair[::-1]):
+            without[left_out, part == scored_part] = scored(own[part == scored_part], model)
+    whole = np.empty_like(held)
+    for number, scores in enumerate(without):
+        here, others = part == number, part != number
+        chain = chain_of(scores[others], truth[others], lengths[others[ends - 1]])
+        whole[here] = chained(chain, held[here], lengths[here[ends - 1]])
+    return whole
+
+
+def inner_parts(documents: Sequence[Document], seed: int) -> np.ndarray:
+    """Returns (documents) the part of each, by their categories alone: their roles must not choose who judges them."""
+    count = min(INNER, len(documents))
+    return np.unique(stratify(by_category(documents), [1 / count] * count, seed), return_inverse=True)[1]
