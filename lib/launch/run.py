@@ -20,7 +20,8 @@ from lib.report import figure
 from lib.report.metrics import METRICS
 from lib.report.progress import Progress, choose_progress, working
 from lib.report.summary import Reason, Summary
-from lib.task import Task, checked_datasets, load_task, with_slots
+from lib.task import Task, load_task, with_slots
+from lib.task.contract import checked_datasets
 from lib.task.files import file_of, label, named_files, own_files
 from lib.training import data, identity, learned
 from lib.training.evaluation import known_baseline
