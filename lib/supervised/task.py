@@ -189,9 +189,7 @@ class Supervised(Comparing):
         if not isinstance(labels, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
         if self.kind == "labels" and bool(((labels != 0) & (labels != 1) & ~labels.isnan()).any()):  # on the CPU
-            raise BadInput(
-                f"{name}: With kind = 'labels' a label is 1 for a class that the sample has, else 0, or NaN."
-            )
+            raise BadInput(f"{name}: With kind = 'labels' a label is 1 for a class that the sample has, else 0 or NaN.")
         if labels.is_floating_point() and self.kind not in FLOATS:
             what = f"{name} returned labels of {labels.dtype}. Classes are whole numbers"
             raise BadInput(f"{what}; or set kind = 'numbers', or 'labels' for any number of classes a sample.")

@@ -80,9 +80,8 @@ def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
     task = pages()
     evaluated(task)
     judged = task._tested["network"]
-    scores, gains, *_ = task.compared(
-        {"constant": judged._replace(guess=0 * judged.guess), "network": judged}, "constant"
-    )
+    constant = judged._replace(guess=0 * judged.guess)
+    scores, *_ = task.compared({"constant": constant, "network": judged}, "constant")
     groups = np.array([task.group(sample) for sample in task.parts["test"].samples])[judged.sample]
     names = sorted({*groups})
     weights = resampled(np.eye(len(names)), task.draws)[:, [names.index(group) for group in groups]]
