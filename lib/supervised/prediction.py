@@ -101,8 +101,7 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
         best = [max(row.items(), key=lambda pair: pair[1]) for row in text.together(task, models, samples)]
         return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
     if task.kind == "next_tokens":
-        what = "What follows a text is generated, and how is for you to say. Write answers(models, samples)"
-        raise BadInput(f"{what} in {type(task).__name__}, which returns a text for each sample.")
+        raise BadInput(f"Write answers(models, samples) in {type(task).__name__}: how a text goes on is generated.")
     name, device = task.named, next(models[0].parameters()).device
     batch = {key: value.to(device) for key, value in simple.batch(task, task.labelled(samples)).items()}
     batches, outputs = [batch], []

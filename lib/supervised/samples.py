@@ -91,8 +91,7 @@ def _number(value: Any, column: str, place: str) -> float:
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
     """Returns rows cut to `length` and filled with `value` to the longest of them, as a tensor (rows, longest)."""
     if text := next((value for row in rows for value in row[:1] if isinstance(value, str)), None):
-        what = f"padded() was given text such as {printable(repr(text), most=60)}, and a tensor holds numbers"
-        raise BadInput(f"{what}. Translate it in batch(): [NAMES.index(name) for name in row].")
+        raise BadInput(f"padded() was given text, {printable(repr(text), most=60)}. Make numbers of it in batch().")
     width = max(1, min(length, max(map(len, rows), default=1)))
     return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
 
@@ -136,8 +135,7 @@ def prepared(task: Any, sample: Any) -> Any:
     if (names := names_in(task.kind, target_of(sample))) is None:
         return sample
     if unknown := [name for name in names if name not in task._numbers]:
-        advice = "Name it in the setting `classes`, or see that the training samples have it."
-        raise BadInput(f"There is no class {printable(repr(unknown[0]), most=60)}. {advice}")
+        raise BadInput(f"There is no class {printable(repr(unknown[0]), most=60)}. Name it in the setting `classes`.")
     if task.kind == "classes":
         return with_target(sample, task._numbers[names[0]])
     return with_target(sample, [float(name in names) for name in task._numbers])
@@ -238,9 +236,8 @@ def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
     for rows in (part for part in parts.values() if isinstance(part.samples, list | tuple)):
         missing.update(name for sample in rows.samples for name in names_in(rows.task.kind, target_of(sample)) or ())
     if shown := [f"{name!r} ({missing[name]:,})" for name in sorted(missing.keys() - names)]:
-        what = "Classes in no training sample and in no setting `classes`, with their samples"
-        advice = "List them there, or leave these samples out in read()."
-        raise BadInput(f"{what}: {printable(', '.join(shown), most=600)}. {advice}")
+        what = f"Classes in no training sample and in no setting `classes`: {printable(', '.join(shown), most=600)}"
+        raise BadInput(f"{what}. List them there, or leave their samples (in brackets: how many) out in read().")
 
 
 def of_files(samples: Any, source: Path | None) -> dict[str, Any]:

@@ -112,8 +112,9 @@ class Supervised(Comparing):
         answer = model(**inputs) if is_named else model(*inputs.values())
         answer = getattr(answer, "logits", answer)
         if not isinstance(answer, Tensor):
-            what = f"The model returned a {type(answer).__name__} without `logits`."
-            raise BadInput(f"{what} Write outputs(model, batch) in {type(self).__name__}, which returns a tensor.")
+            raise BadInput(
+                f"The model returned a {type(answer).__name__} without `logits`. Write outputs(model, batch)."
+            )
         return answer
 
     def features(self, batch: Batch) -> Tensor | Sequence[str]:
@@ -241,8 +242,7 @@ class Supervised(Comparing):
                     self._learned["variance of targets"] = evaluation.variance(self)
                 if self.starts:  # whose batches need what is learned so far
                     if (fitted := simple.fit(self)) is None:
-                        what = f"No simple method takes what {type(self).__name__}.features gives"
-                        raise BadInput(f"{what}. Return texts or numbers.")
+                        raise BadInput("No simple method takes what features(batch) gives. Return texts or numbers.")
                     self._learned[simple.KEY] = fitted.as_json()
             else:  # in a plan, which is not handed the data
                 data = None
