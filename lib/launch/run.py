@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lib.planner.search import Option, Plan
 
 CODE = "code"  # in a run's folder: the files of a task of one's own
-_UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +224,7 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     except (NotTraceable, TrainingFailed) as error:
         if isinstance(error, TrainingFailed) and not platform.in_notebook():
             raise
-        return config, None, [f"{str(error).splitlines()[-1]} {_UNPLANNED}"]
+        return config, None, [f"{str(error).splitlines()[-1]} Nothing is planned: slots are halved if memory runs out."]
     if config.training.micro_batch:
         return config, plan, []
     peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"

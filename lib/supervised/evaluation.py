@@ -77,6 +77,7 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
 
 
 def simple_rows(task: Any) -> dict[str, scoring.Judged]:
+    """Returns what the simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
     if task.simple is None or task.simple.name == "constant":
         return {}
     part, width = task.parts["test"], 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))

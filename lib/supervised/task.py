@@ -112,9 +112,7 @@ class Supervised(Comparing):
         answer = model(**inputs) if is_named else model(*inputs.values())
         answer = getattr(answer, "logits", answer)
         if not isinstance(answer, Tensor):
-            raise BadInput(
-                f"The model returned a {type(answer).__name__} without `logits`. Write outputs(model, batch)."
-            )
+            raise BadInput(f"The model returned a {type(answer).__name__} without `logits`. Write outputs().")
         return answer
 
     def features(self, batch: Batch) -> Tensor | Sequence[str]:
@@ -175,7 +173,7 @@ class Supervised(Comparing):
         """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
         return self._digest
 
-    prepared = samples.prepared
+    prepared, baselines = samples.prepared, evaluation.simple_rows
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
@@ -270,10 +268,6 @@ class Supervised(Comparing):
             values = self.learned().get(simple.KEY)
             return simple.Simple.from_json(values) if values else None
         return None if self.kind == "text" else simple.fit(self)
-
-    def baselines(self) -> Mapping[str, Any]:
-        """Returns what the simple method answers; `{**super().baselines(), ...}` adds to it."""
-        return evaluation.simple_rows(self)
 
     def count(self, batch: Batch) -> Mapping[str, float]:
         labels = self.placed(batch["labels"])
