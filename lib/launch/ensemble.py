@@ -166,8 +166,9 @@ def _check_together(members: Mapping[Path, Config]) -> None:
     votes = [Summary.read(path.parent) for path in next(iter(members)).parent.glob("*/summary.json")]
     names = [run.name for run in members]
     if len(queues) > 1 and not any(vote and set(names) <= set(vote.members) for vote in votes):
-        what = f"Only the folds and seeds of one queue predict together, not {', '.join(names)}"
-        raise BadInput(f"{what}. Choose by --run NAME: {', '.join(queue for queue, _ in queues)}.")
+        what = "Only the folds and seeds of one queue predict together"
+        advice = f"Choose by --run NAME: {', '.join(queue for queue, _ in queues)}."
+        raise BadInput(f"{what}, and these are {len(queues)} experiments: {', '.join(names)}. {advice}")
 
 
 def _task_in(run: Path) -> str:

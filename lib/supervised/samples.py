@@ -132,7 +132,8 @@ def names_in(kind: str, target: Any) -> list[str] | None:
 
 def prepared(task: Any, sample: Any) -> Any:
     """Returns a sample with classes as numbers or marks if its target has names. Raises BadInput for others."""
-    if (names := names_in(task.kind, target_of(sample))) is None:
+    names = names_in(task.kind, target_of(sample)) if task.kind in ("classes", "labels") else None
+    if names is None:
         return sample
     if unknown := [name for name in names if name not in task._numbers]:
         raise BadInput(f"There is no class {printable(repr(unknown[0]), most=60)}. Name it in the setting `classes`.")
