@@ -54,9 +54,8 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     axes |= {queue.fold_key: ("fold", range(queue.folds), "queue.folds")} if queue.folds else {}
     axes |= {"seed": ("seed", queue.seeds, "queue.seeds")} if queue.seeds else {}
     for key in axes.keys() & config.overridden:
-        axis = axes[key][2]
-        advice = f"Override {axis} too; with nothing in it there is a single run, with your value."
-        raise BadInput(f"{key} was given as override, but {axis} sets it in each run of the queue. {advice}")
+        what = f"{key} was given as override, but {axes[key][2]} sets it in each run of the queue"
+        raise BadInput(f"{what}. Override {axes[key][2]} too; with nothing in it there is a single run.")
     runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
     resumed = config.run.resume_from and inputs.find_input(config.run.resume_from, platform.detect())
     for values in itertools.product(*(values for _, values, _ in axes.values())):

@@ -20,7 +20,8 @@ from lib.report import figure
 from lib.report.metrics import METRICS
 from lib.report.progress import Progress, choose_progress, working
 from lib.report.summary import Reason, Summary
-from lib.task import Task, checked_datasets, load_task, with_slots
+from lib.task import Task, load_task, with_slots
+from lib.task.contract import checked_datasets
 from lib.task.files import file_of, label, named_files, own_files
 from lib.training import data, identity, learned
 from lib.training.evaluation import known_baseline
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from lib.planner.search import Option, Plan
 
 CODE = "code"  # in a run's folder: the files of a task of one's own
-_UNPLANNED = "So nothing is planned: the run starts with whole slots and halves them where memory runs out."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +224,7 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     except (NotTraceable, TrainingFailed) as error:
         if isinstance(error, TrainingFailed) and not platform.in_notebook():
             raise
-        return config, None, [f"{str(error).splitlines()[-1]} {_UNPLANNED}"]
+        return config, None, [f"{str(error).splitlines()[-1]} Nothing is planned: slots are halved if memory runs out."]
     if config.training.micro_batch:
         return config, plan, []
     peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"

@@ -16,7 +16,8 @@ from lib.machine.memory import GIB
 from lib.planner.card import NCCL_BYTES, Target
 from lib.planner.log import Prediction
 from lib.planner.trace import predict_task, seeded
-from lib.task import Task, checked_blocks, find_task, model_on_meta, with_slots
+from lib.task import Task, find_task, model_on_meta, with_slots
+from lib.task.contract import checked_blocks
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
 from lib.training.state import saved_bytes

@@ -18,9 +18,8 @@ def choose(name: str, what: str) -> tuple[str, Path] | None:
     is_plan = torch.empty(0).is_meta
     weights = published.located(name, download=not is_plan) if name else None
     if name and weights is None and not is_plan:
-        advice = "Add the weights as a Kaggle model or data set and start a run under another run.name."
         where = f"The weights {printable(name)} for {what} are neither mounted nor cached nor on the Hugging Face hub"
-        print(f"{where}. The run begins with {what} from scratch, which is worth less. {advice}", flush=True)
+        print(f"{where}. The run begins with {what} from scratch, which is worth less. Mount them for another run.")
     return weights
 
 
@@ -46,13 +45,11 @@ def tokenizer(folder: Path, *needed: str) -> tuple[Any, str]:
         text = loaded.backend_tokenizer.to_str()
         lacking = [name for name in needed if getattr(loaded, f"{name}_token_id") is None]
     except Exception as error:  # of many kinds: files that lack, code that it would have to run, a library that lacks
-        why = printable((str(error).strip() or type(error).__name__).splitlines()[0], most=300)
-        advice = "Beside the weights it needs tokenizer.json, or what it can be made of: vocab.txt, or spiece.model."
-        raise BadInput(f"The tokenizer in {printable(folder)} cannot be used ({why}). {advice}") from None
+        what = f"The tokenizer in {printable(folder)} cannot be used ({printable(repr(error), most=300)})"
+        raise BadInput(f"{what}. It needs tokenizer.json, vocab.txt or spiece.model.") from None
     if lacking or len(text) > _MOST_CHARACTERS:
         why = f"lacks tokens ({', '.join(lacking) or 'none'}), or is larger than {_MOST_CHARACTERS:,} characters"
-        advice = "Take an encoder like BERT's, and a decoder like T5's."
-        raise BadInput(f"The tokenizer in {printable(folder)} {why}. {advice}")
+        raise BadInput(f"The tokenizer in {printable(folder)} {why}. Take an encoder like BERT's, a decoder like T5's.")
     return loaded, text
 
 

@@ -1,4 +1,4 @@
-"""Scores outputs by losses and metrics of a whole set, and finds a part's targets. Each `task` is a `Supervised`."""
+"""Scores outputs by losses and metrics of a whole set, and opens the gate. Each `task` is a `Supervised`."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,17 +7,21 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lib.errors import BadInput
 from lib.report.progress import working
-from lib.supervised import chunks, scoring, start
-from lib.supervised.samples import FLOATS, IGNORED, Part, target_of
-from lib.supervised.simple import AT_ONCE
+from lib.scores import least
+from lib.supervised import chunks, scoring, simple
+from lib.supervised.samples import FLOATS, Part, target_of
 from lib.task import Batch, Task
 
 _AT_ONCE = 64  # samples that are batched to look at their targets
 _TRIED = 16  # samples whose target is compared with its label
 _MEASURED = 1024  # samples by which the targets' variance is known to 5 %
+_GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
+_MOST_ROWS = 20_000  # that calibrate an answer
+_SURE, _MOST_UNITS = 0.995, 100  # of one side: every validation asks; of validation: of more units several are one
 
 
 def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -60,7 +64,7 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
             answered.append(_answered(task, number, outputs, labels, task.combines))
             number += len(labels)
             if task.starts:
-                starts.append(_of_known(task, labels, start.shaped(batch[start.KEY], outputs)))
+                starts.append(_of_known(task, labels, simple.shaped(batch[simple.KEY], outputs)))
 
     losses = Task.evaluate(task, model, watched())
     judged, scores = _joined(task, answered)
@@ -73,14 +77,15 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
 
 
 def simple_rows(task: Any) -> dict[str, scoring.Judged]:
+    """Returns what the simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
     if task.simple is None or task.simple.name == "constant":
         return {}
     part, width = task.parts["test"], 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))
     answered = []
-    for first in range(0, len(part), AT_ONCE):
-        batch = task.labelled([part[index].sample for index in range(first, min(first + AT_ONCE, len(part)))])
+    for first in range(0, len(part), simple.AT_ONCE):
+        batch = task.labelled([part[index].sample for index in range(first, min(first + simple.AT_ONCE, len(part)))])
         scores = task.simple.scores(task, batch)
-        scores = start.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
+        scores = simple.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
         answered.append(_answered(task, first, *task.matched(scores, batch["labels"])))
     return {task.simple.name: _joined(task, answered)[0]}
 
@@ -99,8 +104,8 @@ def _answered(
         columns = [pairs // classes**2, pairs // classes % classes, pairs % classes, counts]
     elif sample.dim() > 1:
         columns[0] = sample[:, 0]
-    is_needed = has_scores or scoring.needs_probabilities(task.metrics)
-    scores = _of_known(task, labels, outputs) if is_needed else torch.zeros(0)
+    has_scores = has_scores or scoring.needs_probabilities(task.metrics)
+    scores = _of_known(task, labels, outputs) if has_scores else torch.zeros(0)
     return [column.cpu().numpy() for column in columns], scores
 
 
@@ -175,19 +180,92 @@ def targets(task: Any, part: Part) -> Iterator[np.ndarray]:
         numbers = [target_of(part[index].sample) for index in indices]
         if task.kind not in ("classes", "numbers") or not all(isinstance(n, int | float | np.number) for n in numbers):
             return None
-        values = np.array(numbers, dtype=np.float32 if task.kind == "numbers" else np.int64)
-        return values[~np.isnan(values) if task.kind == "numbers" else values != IGNORED]
+        values = torch.tensor(numbers, dtype=torch.float32 if task.kind == "numbers" else torch.int64)
+        return values[task.known(values)].numpy()
 
-    def batched(indices: Sequence[int]) -> Iterator[np.ndarray]:
-        for first in range(0, len(indices), _AT_ONCE):
-            labels = task.labelled([part[index].sample for index in indices[first : first + _AT_ONCE]])["labels"]
-            yield task.judged(task.placed(labels)).numpy()
+    def batched(indices: Sequence[int]) -> np.ndarray:
+        return task.judged(task.placed(task.labelled([part[index].sample for index in indices])["labels"])).numpy()
 
     tried = sorted({round(index) for index in np.linspace(0, len(part) - 1, _TRIED)})
     some = plain(tried)
-    is_plain = some is not None and np.array_equal(some, np.concatenate([*batched(tried)]))
+    is_plain = some is not None and np.array_equal(some, batched(tried))
     if is_plain and (values := plain(range(len(part)))) is not None:
         yield values
         return
     with working(f"Looking at the targets of {part.name}"):
-        yield from batched(range(len(part)))
+        for first in range(0, len(part), _AT_ONCE):
+            yield batched(range(first, min(first + _AT_ONCE, len(part))))
+
+
+def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str, Tensor]:
+    """Returns the network's scores and those that the gate lets through; a validation sets the gate."""
+    start, judged = task.started
+    if part == "validation":
+        model.get_buffer(simple.GATE).fill_(_opened(task, scores, start, judged))
+    name, gate = task.simple.name, float(model.get_buffer(simple.GATE))
+    share = f"The gate is open by {gate:g}: the answer is that share of the network, and {name!r} for the rest."
+    shut = f"The gate is shut: validation shows no sure gain, so {name!r} alone answers."
+    task.about_gate = share if gate else shut
+    return {"network": scores, "answer": simple.gated(model, scores, start)}
+
+
+def _opened(task: Any, scores: Tensor, start: Tensor, judged: scoring.Judged) -> float:
+    """Returns 1 where the network is surely better than the simple method, else the best sure share, else 0.
+
+    Better: with less loss, and no worse by the metric of `selection`; or by that metric, where it follows from sums,
+    and with less loss once both are calibrated: any answer but the commonest gains macro F1 where nothing is learned.
+    Surely: the lower end of the paired interval over validation's groups is above 0.
+    """
+    named = task._groups("validation") if task.has_groups else range(1 + int(judged.sample.max()))
+    names, unit = np.unique(np.array(named), return_inverse=True)
+    unit, units = unit % _MOST_UNITS, min(len(names), _MOST_UNITS)
+    if units < 2:
+        return 0.0
+    answers = [start + gate * (scores - start) for gate in _GATES]
+    rows = {str(gate): task.guessed(answer, judged) for gate, answer in zip(_GATES, answers, strict=True)}
+    by_metric, by_loss = _of_metric(task, rows, unit, units), _of_loss(task, answers, judged, unit, units)
+    by_loss[:, [task.strongest({"both": row, "alone": rows["0.0"]}) == "alone" for row in rows.values()]] = 0
+    if task.kind not in FLOATS:
+        calibrated = [_calibrated(answer, torch.from_numpy(judged.true)) for answer in answers]
+        known = _of_loss(task, calibrated, judged, unit, units)
+        by_metric[:, ~(least(known[0], known[1:], _SURE) > 0)] = 0  # nor where no power was found
+    sure = np.any([least(gains[0], gains[1:], _SURE) > 0 for gains in (by_metric, by_loss)], axis=0)
+    gains = [*zip(np.nan_to_num(by_metric[0]), by_loss[0], strict=True)]
+    return _GATES[-1 if sure[-1] else max(np.flatnonzero(sure), key=gains.__getitem__, default=0)]
+
+
+def _calibrated(scores: Tensor, true: Tensor) -> Tensor:
+    """Returns a power of probabilities, times a factor for each class, that has the least loss."""
+    every = -(-len(true) // _MOST_ROWS)
+    with torch.inference_mode(False), torch.enable_grad():
+        some, classes = scores[::every].float().clone(), true[::every].clone()
+        power, factors = torch.ones((), requires_grad=True), torch.zeros(scores.shape[-1], requires_grad=True)
+        optimizer = torch.optim.LBFGS([power, factors], max_iter=20)
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            value = F.cross_entropy(power * some + factors, classes)
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+    return power.detach() * scores + factors.detach()
+
+
+def _of_metric(task: Any, rows: Mapping[str, scoring.Judged], unit: np.ndarray, units: int) -> np.ndarray:
+    """Returns (1 + units, gates) what each gains over the first: of all units, and without each; NaN if unknown."""
+    if (tallies := task.tallied(rows, unit, units)) is None:
+        return np.full((1 + units, len(rows)), np.nan)
+    sums = np.concatenate([tallies.sum(0)[None], tallies.sum(0) - tallies])
+    place, sign = task.selected
+    gains = [task.measured(sums[:, n], sums[:, 0]) - task.measured(sums[:, 0], sums[:, n]) for n in range(len(rows))]
+    return sign * np.stack(gains, 1)[..., place]
+
+
+def _of_loss(task: Any, answers: Sequence[Tensor], judged: scoring.Judged, unit: np.ndarray, units: int) -> np.ndarray:
+    """Returns (1 + units, gates) as `_of_metric`, of the loss."""
+    counts = task.class_counts("train") if task.balanced else None
+    each = np.stack([simple.losses(task, answer, judged.true, counts).double().numpy() for answer in answers], 1)
+    sums, sizes = np.zeros((units, len(answers))), np.bincount(unit[judged.sample], minlength=units)[:, None]
+    np.add.at(sums, unit[judged.sample], each[:, :1] - each)
+    return np.concatenate([sums.sum(0)[None] / sizes.sum(), (sums.sum(0) - sums) / np.maximum(sizes.sum() - sizes, 1)])

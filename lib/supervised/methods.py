@@ -7,7 +7,7 @@ has a row a sample: what names it, its target, and the guess of each method.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lib.errors import BadInput, printable
 from lib.report import result
 from lib.scores import Interval, concluded, intervals, resampled
-from lib.supervised import evaluation, prediction, scoring, start, text
+from lib.supervised import evaluation, prediction, scoring, simple, text
 from lib.supervised.samples import Part, path_of
 from lib.supervised.scoring import Judged
 from lib.task import Batch, Task
@@ -26,15 +26,7 @@ _MOST_NUMBERS = 2**26  # of all draws; of more, as of every word of a large voca
 _MOST_DRAWN = 20_000_000  # units in all draws
 _FEWEST_DRAWS = 200
 _MOST_COLUMNS = 50  # of classes, in evaluation.csv
-
-
-class Comparison(NamedTuple):
-    """The metrics of each method, and their gains over the strongest baseline, over draws of so many units."""
-
-    scores: dict[str, list[Interval]]
-    gains: dict[str, list[Interval]]
-    units: int
-    draws: int
+_Intervals = dict[str, list[Interval]]  # of each metric that follows from sums, by method
 
 
 class Comparing(Task):
@@ -49,18 +41,16 @@ class Comparing(Task):
     width: int = 0  # of the outputs, once they were seen
     starts: bool = False  # from the simple method
     started: Any  # its scores of the latest evaluation's targets, with these
+    outputs: Any  # a method of `Supervised`
     about_gate: str = ""
     _tested: Mapping[str, Judged] = {}  # by method, the last of which is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
     _passed: tuple[Any, ...] | None = None  # model, batch and outputs of an evaluation's latest batch
 
-    # --- what a task may write ----------------------------------------------------------------------------------------
-
     def group(self, sample: Any) -> Any:
         """Returns what samples have in common that must stay together: a document, a patient, a scene.
 
-        `split` deals groups, two parts may share none, and intervals are over draws of them; `unit` is their name. By
-        default each sample is alone. A lazy sequence of samples may have all of them as `groups`, so that none is read.
+        `unit` is its name. A lazy sequence of samples may have all of them as `groups`, so that none is read.
         """
         return None
 
@@ -78,12 +68,11 @@ class Comparing(Task):
     def combined(self, model: nn.Module, outputs: Tensor, part: str) -> Mapping[str, Any]:
         """Returns (targets, classes) scores of a whole part by method, the last of which is the task's answer.
 
-        Write it where `outputs`, of known targets on the CPU, are stacked with or multiplied into something else. What
-        it chooses on the part "validation" belongs into buffers of the model. Write `answers` for new samples too.
-        With training.start_from_baseline it is there: the gate is that choice.
+        `outputs` are of known targets on the CPU. What it chooses on the part "validation" belongs into buffers of the
+        model. Write `answers` for new samples too.
         """
         if self.starts:
-            return start.combined(self, model, outputs, part)
+            return evaluation.combined(self, model, outputs, part)
         raise to_write(self, "combined(model, outputs, part)", "scores by the name of each method")
 
     @property
@@ -121,8 +110,6 @@ class Comparing(Task):
         names = self.known_names()
         return names[number] if number < len(names) else str(number)
 
-    # --- the answers of methods ---------------------------------------------------------------------------------------
-
     @property
     def has_groups(self) -> bool:
         return type(self).group is not Comparing.group
@@ -141,11 +128,11 @@ class Comparing(Task):
 
     def passed(self, model: nn.Module, batch: Batch) -> Any:
         """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
-        if self._passed is None:
-            return start.outputs(self, model, batch)
-        if self._passed[0] is not model or self._passed[1] is not batch:
-            self._passed = model, batch, start.outputs(self, model, batch)
-        return self._passed[2]
+        if (kept := self._passed) and kept[0] is model and kept[1] is batch:
+            return kept[2]
+        outputs = self.outputs(model, {name: value for name, value in batch.items() if name != simple.KEY})
+        self._passed = kept and (model, batch, outputs)
+        return outputs
 
     def guessed(self, scores: Tensor, judged: Judged) -> Judged:
         guess = evaluation.guesses(self.kind, scores).numpy()
@@ -179,8 +166,6 @@ class Comparing(Task):
 
     read_new, answers, predict = prediction.read, prediction.answers, prediction.predict  # of new data
 
-    # --- tables -------------------------------------------------------------------------------------------------------
-
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv, answers.csv, and confusion.csv with its plot or that of numbers; returns tables."""
         if not self._tested:
@@ -201,34 +186,34 @@ class Comparing(Task):
 
     def compare(self, rows: Mapping[str, Judged], strongest: str, folder: Path) -> str:
         """Writes evaluation.csv and answers.csv into a folder; returns the table of the methods as text."""
-        names, compared = [scoring.name_of(metric) for metric in self.metrics], self.compared(rows, strongest)
+        names, (scores, gains, units, draws) = [*map(scoring.name_of, self.metrics)], self.compared(rows, strongest)
         columns = {name: self.columns(judged) for name, judged in rows.items()}
         further = list(dict.fromkeys(column for figures in columns.values() for column in figures))
         bounds = [f"{metric}{end}" for metric in names for end in ("", "_low", "_high")]
         table: list[list[Any]] = [["method", *bounds, *(f"gain_{name}" for name in bounds), *further]]
         for name, more in columns.items():
-            cells = [value for interval in (*compared.scores[name], *compared.gains[name]) for value in interval]
+            cells = [value for interval in (*scores[name], *gains[name]) for value in interval]
             cells += [more.get(column, np.nan) for column in further]
             table.append([name, *("" if np.isnan(cell) else f"{cell:.6f}" for cell in cells)])
         result.write_table(folder / "evaluation.csv", table)
         if answers := [*self._answers(rows)]:
             result.write_table(folder / "answers.csv", answers)
         table = [["", *names, f"{names[0]} above {strongest!r}"]]
-        for name, scores in compared.scores.items():
-            table.append([name, *map(str, scores), "" if name == strongest else compared.gains[name][0].signed])
-        last, draws = [*rows][-1], f"{compared.draws:,} draws of the {compared.units:,} {self.unit}s of the test"
-        gain, is_error = compared.gains[last][0], scoring.better(self.metrics[0]) == "min"
-        conclusion = concluded(repr(last), strongest, names[0], gain, compared.units, self.unit, is_error)
-        return f"{aligned(table, left={0})}\nIn brackets: 95 % of {draws}; gains are paired.\n{conclusion}"
+        for name, of in scores.items():
+            table.append([name, *map(str, of), "" if name == strongest else gains[name][0].signed])
+        last, is_error = [*rows][-1], scoring.better(self.metrics[0]) == "min"
+        conclusion = concluded(repr(last), strongest, names[0], gains[last][0], units, self.unit, is_error)
+        about = f"In brackets: 95 % of {draws:,} draws of the {units:,} {self.unit}s of the test; gains are paired."
+        return f"{aligned(table, left={0})}\n{about}\n{conclusion}"
 
-    def compared(self, rows: Mapping[str, Judged], strongest: str) -> Comparison:
-        """Scores methods on the same targets; a metric that does not follow from sums has no interval."""
+    def compared(self, rows: Mapping[str, Judged], strongest: str) -> tuple[_Intervals, _Intervals, int, int]:
+        """Returns metrics, gains over the strongest, and the numbers of units and draws; some have no interval."""
         of_sample: Any = self._groups("test") if self.has_groups else range(1 + int([*rows.values()][-1].sample.max()))
         names, unit = np.unique(np.array(of_sample), return_inverse=True)
         units, draws = len(names), max(_FEWEST_DRAWS, min(self.draws, _MOST_DRAWN // len(names)))
         plain = {name: np.array([*scoring.scores(self.metrics, judged).values()]) for name, judged in rows.items()}
         tallies, best = self.tallied(rows, unit, units), [*rows].index(strongest)
-        sums, scores, gains = None, {}, {}
+        sums, scores, gains = None, _Intervals(), _Intervals()
         if tallies is not None and draws * tallies[0].size <= _MOST_NUMBERS:
             sums = np.concatenate([tallies.sum(0)[None], resampled(tallies, draws)])
         for place, (name, values) in enumerate(plain.items()):
@@ -238,7 +223,7 @@ class Comparing(Task):
                 gain = self.measured(sums[:, place], sums[:, best]) - self.measured(sums[:, best], sums[:, place])
             scores[name] = intervals(np.where(np.isnan(score[0]), values, score[0]), score[1:], units)
             gains[name] = intervals(np.where(np.isnan(gain[0]), values - plain[strongest], gain[0]), gain[1:], units)
-        return Comparison(scores, gains, units, draws)
+        return scores, gains, units, draws
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
         """Returns (units, methods, ...) numbers whose sums `measured` takes, or None. `unit` is each sample's."""
@@ -268,8 +253,7 @@ class Comparing(Task):
             for name in sorted({*self._groups(part)}):
                 if first.setdefault(name, part) != part:
                     what = f"The {self.unit} {printable(name, most=60)} is in {first[name]} and in {part}"
-                    advice = f"What is tested would have been trained on: deal each {self.unit} to one part."
-                    raise BadInput(f"{what}. {advice}")
+                    raise BadInput(f"{what}, of which one would teach the other: deal each {self.unit} to one part.")
 
     def _groups(self, part: str) -> list[str]:
         samples = self.parts[part].samples

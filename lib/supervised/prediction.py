@@ -14,9 +14,9 @@ from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.report.result import write_image, write_table
-from lib.supervised import start, text
+from lib.supervised import simple, text
 from lib.supervised.evaluation import classes_last
-from lib.supervised.samples import IGNORED, in_order, names_in, path_of, reading, target_of, with_target
+from lib.supervised.samples import IGNORED, in_order, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
 from lib.task.place import naming
 
@@ -42,8 +42,8 @@ def read(task: Any, source: Path) -> list[Any]:
             parts = task.read(source)
             lists = [list(rows) for rows in (parts.values() if isinstance(parts, Mapping) else [parts]) if rows]
         samples = [sample for rows in lists for sample in rows]
-        names = [path_of(sample) for sample in samples]
-        if len(lists) > 1 and not (all(names) and len(set(names)) == len(names)):
+        names = {path_of(sample) for sample in samples} - {None}
+        if len(lists) > 1 and len(names) < len(samples):
             what = f"{name}.read returns the new data in {len(lists)} parts, whose rows no number in {FILE} would name"
             raise BadInput(f"{what}. Write read_new(source) in {name}, which returns one list, or deal by split().")
     if not samples:
@@ -54,10 +54,8 @@ def read(task: Any, source: Path) -> list[Any]:
 
 def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
     """Returns a row for each new sample by its file, or its number; writes predictions.csv into `out`."""
-    if not isinstance(source, Path):
-        raise BadInput(f"Give one folder or file to predict, not a {type(source).__name__}.")
-    if not source.exists():
-        raise BadInput(f"There is no {printable(source)}. Give the folder or file with new data.")
+    if not isinstance(source, Path) or not source.exists():
+        raise BadInput(f"There is no {printable(source)}. Give one folder or file with new data.")
 
     def answered(some: Sequence[Any]) -> list[Mapping[str, Any]]:
         with torch.inference_mode():
@@ -87,14 +85,14 @@ def _completed(task: Any, sample: Any) -> Any:
     elif is_row and len(sample) == len(example) - 1:
         sample = [*sample, None] if isinstance(sample, list) else (*sample, None)
     elif not is_row or len(sample) != len(example):
-        name, form = type(task).__name__, lambda value: printable(repr(value), most=100)
-        what = f"A new sample is {form(sample)}, and {name}.example() is {form(example)}, its target last"
-        raise BadInput(f"{what}. Let {name}.read, or read_new, return all of that; the target may be None or left out.")
-    target, value = target_of(example), target_of(sample)
-    if names_in(task.kind, target):
-        target = 0 if task.kind == "classes" else [0.0] * len(task.known_names())
+        new, whole = (printable(repr(value), most=100) for value in (sample, example))
+        what = f"A new sample is {new}, and {type(task).__name__}.example() is {whole}, its target last"
+        raise BadInput(f"{what}. Let read, or read_new, return all of that; the target may be None or left out.")
+    value = target_of(sample)
     is_there = value is not None and not (isinstance(value, Path) and not value.exists())
-    return sample if is_there and task.kind in ("tokens", "next_tokens") else with_target(sample, target)
+    if is_there and task.kind in ("tokens", "next_tokens"):
+        return sample
+    return with_target(sample, target_of(task.numbered(example)))
 
 
 def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
@@ -103,16 +101,15 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
         best = [max(row.items(), key=lambda pair: pair[1]) for row in text.together(task, models, samples)]
         return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
     if task.kind == "next_tokens":
-        what = "What follows a text is generated, and how is for you to say. Write answers(models, samples)"
-        raise BadInput(f"{what} in {type(task).__name__}, which returns a text for each sample.")
+        raise BadInput(f"Write answers(models, samples) in {type(task).__name__}: how a text goes on is generated.")
     name, device = task.named, next(models[0].parameters()).device
-    batch = {key: value.to(device) for key, value in start.batch(task, task.labelled(samples)).items()}
+    batch = {key: value.to(device) for key, value in simple.batch(task, task.labelled(samples)).items()}
     batches, outputs = [batch], []
     if task.tta and task.kind in ("classes", "labels", "numbers"):
         batches.append({key: value.flip(-1) if value.dim() == 4 else value for key, value in batch.items()})
     for model, each in itertools.product(models, batches):
         answer = task.passed(model, each).float()
-        answer = start.gated(model, answer, batch[start.KEY]) if task.starts else answer
+        answer = simple.gated(model, answer, batch[simple.KEY]) if task.starts else answer
         outputs.append(classes_last(task.kind, answer, batch["labels"]))
     if task.kind == "numbers":
         mean = torch.stack(outputs).mean(0).reshape(len(samples), -1)
@@ -126,7 +123,7 @@ def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapp
     if classes.dim() > 2:
         kind = np.uint8 if outputs[0].shape[-1] <= 256 else np.uint16
         return [{"prediction": image.cpu().numpy().astype(kind)} for image in classes]
-    if classes.dim() > 1:  # whatever the kind: a class for each position
+    if classes.dim() > 1:
         known = zip(classes, batch["labels"] != IGNORED, strict=True)
         return [{"prediction": " ".join(map(name, row[is_known].tolist()))} for row, is_known in known]
     pairs = zip(classes.tolist(), shares.tolist(), strict=True)

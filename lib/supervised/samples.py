@@ -24,7 +24,6 @@ FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where t
 FOLDS = 5  # of training samples, for the simple method
 PARTS = ("train", "validation", "test")
 _ORDERING = ("weights", "lengths", "order")  # what a sequence of samples may have that decides the order of an epoch
-_SHOWN = 12  # classes that a sentence names
 # What is being read: the folder that paths count from, whether it is new data, which is not dealt, the task's groups
 _reading: ContextVar[tuple[Path | None, bool, Any]] = ContextVar("reading", default=(None, False, None))
 
@@ -60,24 +59,25 @@ def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> in
 def records(source: Path, pattern: str = "*.csv", numbers: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
     """Yields the rows of a CSV, TSV or JSON Lines file as dicts; of a folder those of all files that match, by name.
 
-    A column that a file lacks is not in its rows: `row.get("label")` is None where new data has no targets. Columns of
-    a CSV or TSV file in `numbers` become floats. Raises BadInput with the line of a value that is no number.
+    A column that a file lacks is not in its rows. Columns of a CSV or TSV file in `numbers` become floats. Raises
+    BadInput with the line of what is no number or no JSON object.
     """
     for path in [source] if source.is_file() else sorted(source.glob(pattern)):
         with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix not in (".json", ".jsonl", ".ndjson"):
-                rows = csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
-                for cells in rows:
-                    place = f"{printable(path)}:{rows.line_num}"
-                    yield cells | {name: _number(cells[name], name, place) for name in numbers if name in cells}
+            if path.suffix in (".json", ".jsonl", ".ndjson"):
+                yield from (_object(line, f"{printable(path)}:{n}") for n, line in enumerate(file, 1) if line.strip())
                 continue
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    yield untrusted.objects(line)
-                except BadInput as error:
-                    raise BadInput(f"{printable(path)}:{number}: {error}. Correct or delete the line.") from None
+            rows = csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
+            for cells in rows:
+                place = f"{printable(path)}:{rows.line_num}"
+                yield cells | {name: _number(cells[name], name, place) for name in numbers if name in cells}
+
+
+def _object(line: str, place: str) -> dict[str, Any]:
+    try:
+        return untrusted.objects(line)
+    except BadInput as error:
+        raise BadInput(f"{place}: {error}. Correct or delete the line.") from None
 
 
 def _number(value: Any, column: str, place: str) -> float:
@@ -91,8 +91,7 @@ def _number(value: Any, column: str, place: str) -> float:
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
     """Returns rows cut to `length` and filled with `value` to the longest of them, as a tensor (rows, longest)."""
     if text := next((value for row in rows for value in row[:1] if isinstance(value, str)), None):
-        what = f"padded() was given text such as {printable(repr(text), most=60)}, and a tensor holds numbers"
-        raise BadInput(f"{what}. Translate it in batch(): [NAMES.index(name) for name in row].")
+        raise BadInput(f"padded() was given text, {printable(repr(text), most=60)}. Make numbers of it in batch().")
     width = max(1, min(length, max(map(len, rows), default=1)))
     return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
 
@@ -101,8 +100,7 @@ def target_of(sample: Any) -> Any:
     """Returns the last element of a tuple or list, or the last value of a dict. Raises BadInput for anything else."""
     if isinstance(sample, tuple | list | Mapping) and sample:
         return [*sample.values()][-1] if isinstance(sample, Mapping) else sample[-1]
-    what = printable(repr(sample), most=60)
-    raise BadInput(f"The sample {what} has no target. Let read() return tuples whose last element is the target.")
+    raise BadInput(f"The sample {printable(repr(sample), most=60)} is no tuple whose last element is the target.")
 
 
 def input_of(sample: Any) -> Any:
@@ -138,18 +136,15 @@ def prepared(task: Any, sample: Any) -> Any:
     if names is None:
         return sample
     if unknown := [name for name in names if name not in task._numbers]:
-        advice = "Name it in the setting `classes`, or see that the training samples have it."
-        raise BadInput(f"There is no class {printable(repr(unknown[0]), most=60)}. {advice}")
+        raise BadInput(f"There is no class {printable(repr(unknown[0]), most=60)}. Name it in the setting `classes`.")
     if task.kind == "classes":
         return with_target(sample, task._numbers[names[0]])
     return with_target(sample, [float(name in names) for name in task._numbers])
 
 
 class Item(NamedTuple):
-    """A sample on its way into a batch."""
-
     sample: Any
-    training: bool
+    training: bool  # whether it is on its way into a batch of training
 
 
 class Part:
@@ -185,8 +180,7 @@ class Part:
 
 def read_parts(task: Any) -> dict[str, Part]:
     """Returns the samples by part, as `read` of a task returns or `split` deals them. Raises BadInput."""
-    name, source = f"{type(task).__name__}.read", task.source
-    advice = "Look at data.dir, and at how the data is read."
+    name, source, advice = f"{type(task).__name__}.read", task.source, "Look at data.dir, and at how the data is read."
     with naming(name, advice), reading(source, group=task.group):
         data = task.read() if source is None else task.read(source)
         order = next((order for order in _ORDERING if hasattr(data, order)), "")
@@ -196,14 +190,12 @@ def read_parts(task: Any) -> dict[str, Part]:
         data = data if isinstance(data, Mapping) else split(data)
         parts = {part: in_order(rows, source) for part, rows in data.items() if rows is not None}
     if not any(map(len, parts.values())):
-        endings = Counter(path.suffix for path in source.rglob("*") if path.is_file()) if source else {}
-        has = ", ".join(f"{number:,} {printable(ending)}" for ending, number in Counter(endings).most_common(3))
-        where = f" in {printable(source)}" if source else ""
-        raise BadInput(f"{name} found no samples{where}{f', which has files: {has}' if has else ''}. {advice}")
-    unknown = sum(target_of(row) is None for rows in parts.values() if isinstance(rows, list) for row in rows)
-    if unknown:
-        mend = "Leave them out of the lists, or correct the name of the target's column."
-        raise BadInput(f"{name} returned {unknown:,} samples whose target is None. {mend}")
+        endings = Counter(path.suffix for path in source.rglob("*") if path.is_file()) if source else Counter()
+        has = ", ".join(f"{number:,} {printable(ending)}" for ending, number in endings.most_common(3))
+        where = f" in {printable(source)}, which has files: {has or 'none'}" if source else ""
+        raise BadInput(f"{name} found no samples{where}. {advice}")
+    if unknown := sum(target_of(row) is None for rows in parts.values() if isinstance(rows, list) for row in rows):
+        raise BadInput(f"{name} returned {unknown:,} samples whose target is None. Look at the target's column.")
     return {part: Part(task, part, rows) for part, rows in parts.items()}
 
 
@@ -241,15 +233,12 @@ def class_names(kind: str, samples: Any) -> list[str]:
 
 def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
     """Raises BadInput for samples whose class, a name, is none of `names`: all such classes."""
-    known, missing = set(names), Counter[str]()
+    missing = Counter[str]()
     for rows in (part for part in parts.values() if isinstance(part.samples, list | tuple)):
-        targets = (name for sample in rows.samples for name in names_in(rows.task.kind, target_of(sample)) or ())
-        missing.update(name for name in targets if name not in known)
-    if missing:
-        shown = [f"{printable(repr(name), most=40)} ({number:,})" for name, number in sorted(missing.items())]
-        shown[_SHOWN:] = [f"and {len(shown) - _SHOWN} more"] * (len(shown) > _SHOWN)
-        what = f"Classes in no training sample and in no setting `classes`, with their samples: {', '.join(shown)}"
-        raise BadInput(f"{what}. List them there, or leave these samples out in read().")
+        missing.update(name for sample in rows.samples for name in names_in(rows.task.kind, target_of(sample)) or ())
+    if shown := [f"{name!r} ({missing[name]:,})" for name in sorted(missing.keys() - names)]:
+        what = f"Classes in no training sample and in no setting `classes`: {printable(', '.join(shown), most=600)}"
+        raise BadInput(f"{what}. List them there, or leave their samples (in brackets: how many) out in read().")
 
 
 def of_files(samples: Any, source: Path | None) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Computes metrics by their names in scikit-learn, by functions of (true, guess), or from sums over draws of groups."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -80,10 +79,8 @@ def check(metrics: Sequence[Metric], kind: str) -> None:
     for metric in metrics:
         if metric not in _PROBABILITIES:
             _function(metric)
-        elif kind == "numbers":
-            raise BadInput(f"The metric {metric!r} judges classes, and kind is 'numbers'. Name rmse, mae or r2.")
-        elif kind == "labels" and metric not in ("roc_auc", "average_precision"):
-            raise BadInput(f"The metric {metric!r} judges one class a sample, and kind is 'labels'. Name roc_auc, say.")
+        elif kind == "numbers" or (kind == "labels" and metric not in ("roc_auc", "average_precision")):
+            raise BadInput(f"The metric {metric!r} judges one class a sample, and kind is {kind!r}. Name another one.")
 
 
 def can_weigh(metrics: Sequence[Metric]) -> bool:
@@ -102,10 +99,8 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
         except (ValueError, TypeError) as error:
             if callable(metric):
                 raise
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            advice = "Name another one in the task's `metrics`, or write a function of (true, guess) there."
-            what = f"The metric {metric!r} cannot judge these targets ({printable(why, most=300)})"
-            raise BadInput(f"{what}. {advice}") from error
+            what = f"The metric {metric!r} cannot judge these targets ({printable(error, most=300)})"
+            raise BadInput(f"{what}. Name another one in the task's `metrics`, or write a function there.") from error
     return values
 
 
@@ -130,9 +125,7 @@ def _function(metric: Metric) -> Callable[..., float]:
     name, more = _GUESSES.get(metric, (metric, {}))
     function = getattr(metrics, name, None) or getattr(metrics, f"{name}_score", None)
     if not callable(function) or isinstance(function, type):
-        names = [*_GUESSES, *_PROBABILITIES]
-        near = [name for name in names if metric in name] or difflib.get_close_matches(metric, names, n=1) or names
-        what = f"There is no metric {metric!r}. Did you mean {near[0]!r}? Known: {', '.join(names)}, every function of"
+        what = f"There is no metric {metric!r}. Known: {', '.join([*_GUESSES, *_PROBABILITIES])}, every function of"
         raise BadInput(f"{what} sklearn.metrics of truths and guesses, or one of your own of (true, guess).")
     return partial(function, **more)
 

@@ -2,21 +2,22 @@
 
 Words, and tokens with their neighbours, have TF-IDF and a linear model, pictures pooled colours and gradients with one,
 tables, and pixels with their surroundings, boosting if that is better. There is a model without each fold of training
-samples. A training sample is scored by the one that saw nothing of its group, any other sample by the mean of all.
+samples: a sample is scored by the mean of all. A run may start from it: then the network has a say, by a gate, only as
+far as validation shows a gain.
 """
 
 import base64
 import functools
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors import numpy as safe
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
@@ -36,6 +37,7 @@ _LEAVES, _DEPTH, _ROUNDS, _MOST_TREES = 15, 6, 100, 300
 _TRIED = {  # by what is seen: the inverse strength of a linear model's penalty; 0: boosting
     "words": (1, 10), "neighbours": (1,), "pooled pixels": (0.01, 1), "surroundings": (1, 0), "numbers": (1, 100, 0),
 }  # fmt: skip
+KEY, GATE = "simple", "simple_gate"  # of batches and what is learned; a buffer of the model
 
 
 class Simple(NamedTuple):
@@ -59,13 +61,12 @@ class Simple(NamedTuple):
     def scores(self, task: Any, batch: Batch) -> Tensor:
         """Returns log-probabilities, classes last, or numbers or logits in the labels' shape."""
         values, labels = self.values(seen(task, batch)[1]), batch["labels"]  # type: ignore[index]
-        scores = self.power * np.mean([_scored(values, *model) for model in self.models], 0)
-        tensor = torch.from_numpy(scores).float()
+        tensor = torch.from_numpy(self.power * self.means(values)).float()
         return tensor.view(labels.shape) if self.kind in FLOATS else tensor.log_softmax(-1).view(*labels.shape, -1)
 
-    @property
-    def models(self) -> list[tuple[np.ndarray, ...]]:
-        return [*zip(*(self.arrays[name] for name in ("weights", "bias", "trees")), strict=True)]
+    def means(self, values: Any) -> np.ndarray:
+        models = zip(*(self.arrays[name] for name in ("weights", "bias", "trees")), strict=True)
+        return np.mean([_scored(values, *model) for model in models], 0)
 
     def as_json(self) -> dict[str, Any]:
         return {**self._asdict(), "arrays": packed({n: array.astype(np.float32) for n, array in self.arrays.items()})}
@@ -77,16 +78,13 @@ class Simple(NamedTuple):
             simple = cls(**{**values, "terms": tuple(map(str, values["terms"])), "arrays": unpacked(values["arrays"])})
             width = len(simple.arrays["spread"])
             simple.values(np.array(["a"], object) if simple.terms else np.zeros((1, width)))
-            for model in simple.models:
-                _scored(np.zeros((1, width), np.float32), *model)
+            simple.means(np.zeros((1, width), np.float32))
             return simple
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            what = f"The simple method of this checkpoint cannot be read ({printable(error, most=200)})"
-            raise BadInput(f"{what}. Start the run under another run.name.") from None
+            raise BadInput(f"The saved simple method cannot be read ({printable(error, most=200)}).") from None
 
 
 def packed(arrays: Mapping[str, np.ndarray]) -> str:
-    """Returns arrays as text that JSON can hold."""
     return base64.b64encode(zlib.compress(safe.save({**arrays}))).decode("ascii")
 
 
@@ -243,9 +241,7 @@ def _held_out(
     return *min(zip(each, powers, strict=True)), arrays
 
 
-def _fitted(
-    task: Any, values: Any, target: np.ndarray, width: int, penalty: float | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _fitted(task: Any, values: Any, target: np.ndarray, width: int, penalty: float | None) -> list[np.ndarray]:
     """Fits each column of numbers or marks, or all classes together; returns weights, bias and trees."""
     has_classes, trees = task.kind not in FLOATS, [np.zeros((0, 2 * _LEAVES - 1, 6))]
     weights, bias = np.zeros((values.shape[1], width)), np.full(width, UNSEEN)
@@ -270,22 +266,21 @@ def _fitted(
             weights[:, outputs] = np.reshape(model.coef_, (len(outputs), -1)).T
         else:
             trees += [_tree(each.nodes, o) for each in model._predictors for each, o in zip(each, outputs, strict=True)]
-    return weights, bias, np.concatenate(trees)
+    return [weights, bias, np.concatenate(trees)]
 
 
 def _estimator(task: Any, penalty: float, outputs: int) -> Any:
     from sklearn import ensemble, linear_model
 
-    options = {"max_leaf_nodes": _LEAVES, "max_depth": _DEPTH, "early_stopping": False, "random_state": 0}
-    if task.kind == "numbers" and penalty:
-        return linear_model.Ridge(alpha=1 / penalty)
-    rounds = max(10, min(_ROUNDS, _MOST_TREES // outputs))
+    boosting = {"max_leaf_nodes": _LEAVES, "max_depth": _DEPTH, "early_stopping": False, "random_state": 0}
+    boosting["max_iter"] = max(10, min(_ROUNDS, _MOST_TREES // outputs))
     if task.kind == "numbers":
-        return ensemble.HistGradientBoostingRegressor(max_iter=rounds, **options)
+        ridge = linear_model.Ridge(alpha=1 / penalty) if penalty else None
+        return ridge or ensemble.HistGradientBoostingRegressor(**boosting)
     weight = "balanced" if task.balanced else None
     if penalty:
         return linear_model.LogisticRegression(C=penalty, class_weight=weight)
-    return ensemble.HistGradientBoostingClassifier(max_iter=rounds, class_weight=weight, **options)
+    return ensemble.HistGradientBoostingClassifier(class_weight=weight, **boosting)
 
 
 def _tree(nodes: np.ndarray, output: int) -> np.ndarray:
@@ -294,3 +289,33 @@ def _tree(nodes: np.ndarray, output: int) -> np.ndarray:
     children = [np.where(is_leaf, own, nodes[side]) for side in ("left", "right")]
     columns = [nodes["feature_idx"], nodes["num_threshold"], *children, nodes["value"], np.full(len(nodes), output)]
     return np.pad(np.stack(columns, 1), ((0, 2 * _LEAVES - 1 - len(nodes)), (0, 0)))[None]
+
+
+def with_buffers(make: Callable[[Any], nn.Module]) -> Callable[[Any], nn.Module]:
+    """Wraps a task's `model`: the gate is a buffer, so that checkpoints, ranks and archives have it."""
+
+    @functools.wraps(make)
+    def model(task: Any) -> nn.Module:
+        network = make(task)
+        if task.starts and isinstance(network, nn.Module):
+            network.register_buffer(GATE, torch.zeros(()))
+        return network
+
+    return model
+
+
+def batch(task: Any, batch: Batch) -> Batch:
+    return {**batch, KEY: task.simple.scores(task, batch)} if task.starts else batch
+
+
+def shaped(start: Tensor, outputs: Tensor) -> Tensor:
+    """Returns the simple method's scores in the shape of outputs: of further classes it has seen no example."""
+    if start.numel() == outputs.numel():
+        return start.view(outputs.shape)
+    return F.pad(start, (0, outputs.shape[-1] - start.shape[-1]), value=UNSEEN)
+
+
+def gated(model: nn.Module, scores: Tensor, start: Tensor) -> Tensor:
+    """Returns the simple method's scores, moved towards the network's by the gate: of classes a product of both."""
+    start = shaped(start, scores)
+    return start + model.get_buffer(GATE).to(scores.device) * (scores - start)

@@ -15,13 +15,13 @@ from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, samples, scoring, start, text
+from lib.supervised import chunks, evaluation, samples, scoring, simple, text
 from lib.supervised.methods import Comparing
 from lib.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
-from lib.supervised.simple import Simple, fit
 from lib.task import Batch
 from lib.task.contract import to_write
 from lib.task.loading import locate_data
+from lib.task.place import naming
 
 Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels", "text"]
 _METRICS = {"numbers": ("rmse", "r2"), "text": ("exact", "token_f1")}  # of a class that names none
@@ -31,15 +31,13 @@ _MOST_NAMES = 100_000
 class Supervised(Comparing):
     """A task whose samples have targets: write `model`, `read`, `batch` and `example`, and perhaps `outputs`.
 
-    The batch's "labels" are the targets. `kind` says what they are: "classes" (a number or a name a sample), "numbers"
-    (one or several a sample), "tokens" (a class for each position) or "next_tokens" (the same, and the output at a
-    position is for the label of the next one, as transformers' causal models have it), or "labels" (any number of
-    classes a sample: names, or a mark of 0 or 1 for each class), or "text" (tokens of the text that `write` should
-    write). A label of -100 is no target; among numbers and marks it is NaN. `metrics` are names in scikit-learn
-    ("macro_f1", "rmse", "roc_auc", "zero_one_loss"), or functions of (true, guess); of texts "exact", "token_f1",
-    "rouge_l", or functions of one (right, written). The first decides which weights are best, unless `selection` names
-    another. With `balanced` all classes weigh as much as each other in the loss. Names of classes come from a setting
-    `classes`, or from the training data. Whatever is not as it should be can be written anew: it is still a Task.
+    `kind` says what the batch's "labels" are: "classes" (a number or a name a sample), "numbers" (one or several a
+    sample), "tokens" (a class for each position), "next_tokens" (the same, and the output at a position is for the
+    label of the next one), "labels" (any number of classes a sample: names, or marks of 0 or 1), or "text" (tokens of
+    the text that `write` should write). -100 is no target; among numbers and marks NaN. `metrics` are names in
+    scikit-learn or functions of (true, guess); of texts "exact", "token_f1", "rouge_l" or functions of one (right,
+    written). The first decides which weights are best, unless `selection` names another. With `balanced` all classes
+    weigh alike in the loss. Names of classes come from a setting `classes`, or from the training data.
     """
 
     kind: ClassVar[Kind] = "classes"
@@ -55,7 +53,7 @@ class Supervised(Comparing):
         super().__init_subclass__(**more)
         fields = vars(cls)
         if "model" in fields:
-            cls.model = start.with_buffers(cls.model)  # type: ignore[assignment, method-assign]
+            cls.model = simple.with_buffers(cls.model)  # type: ignore[assignment, method-assign]
         if cls.kind not in get_args(Kind):
             raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
         if cls.balanced and cls.kind in FLOATS:
@@ -70,8 +68,7 @@ class Supervised(Comparing):
             cls.selection, cls.shown = fields.get("selection", (names[0], better)), fields.get("shown", names)
             if not cls.selection[1]:
                 what = f"Whether more or less of the metric {names[0]!r} is better cannot be seen from its name"
-                advice = f'selection = ("{names[0]}", "min") or ("{names[0]}", "max") in {cls.__name__}'
-                raise BadInput(f"{what}. Write {advice}.")
+                raise BadInput(f'{what}. Write selection = ("{names[0]}", "min") or "max" in {cls.__name__}.')
         if cls.kind == "text":
             cls.metrics = tuple(text.Mean(metric) for metric in cls.metrics)
 
@@ -86,10 +83,9 @@ class Supervised(Comparing):
             raise BadInput(f"training.start_from_baseline is not for {cls.__name__}, {why}. Leave the key out.")
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
-        """Returns lists of raw samples "train", "validation" and "test", or one list, which is dealt as `split` does.
+        """Returns lists of tuples, their targets last, "train", "validation" and "test", or one list for `split`.
 
-        A sample is a tuple whose last element is its target. Where the data does not come from `data.dir`, give
-        `source` a default.
+        Where the data does not come from `data.dir`, give `source` a default.
         """
         raise to_write(self, "read(source)", "the samples as a list of tuples whose last element is the target")
 
@@ -105,14 +101,10 @@ class Supervised(Comparing):
         """Returns (samples, classes), (samples, tokens, classes), or numbers in the shape of the labels.
 
         The classes of tokens may also come second, as PyTorch has those of pixels: (samples, classes, height, width).
-        By default it is what the model returns for the batch without its labels, or the `logits` in that: by name where
-        `forward` has one of these names, as those of transformers have, and in the batch's order where it has none.
-
-        With kind "next_tokens" or "text" it may be a pair instead: hidden states (samples, tokens, D), and the head
-        that makes logits of them, a module or a weight (classes, D). The loss is then computed in chunks of positions,
-        and again in the backward pass: of a large vocabulary whole logits would take most of the memory.
-
-            return model.model(**inputs).last_hidden_state, model.lm_head
+        By default the model is called with the batch but its labels, by name where `forward` has one of these names,
+        else in order. With kind "next_tokens" or "text" it may be a pair: hidden states (samples, tokens, D), and the
+        head that makes logits of them, a module or a weight (classes, D). The loss is then computed in chunks, and
+        again in the backward pass: of a large vocabulary whole logits would take most of the memory.
         """
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         parameters = inspect.signature(model.forward).parameters
@@ -120,23 +112,18 @@ class Supervised(Comparing):
         answer = model(**inputs) if is_named else model(*inputs.values())
         answer = getattr(answer, "logits", answer)
         if not isinstance(answer, Tensor):
-            what = f"The model returned a {type(answer).__name__} without `logits`."
-            raise BadInput(f"{what} Write outputs(model, batch) in {type(self).__name__}, which returns a tensor.")
+            raise BadInput(f"The model returned a {type(answer).__name__} without `logits`. Write outputs().")
         return answer
 
     def features(self, batch: Batch) -> Tensor | Sequence[str]:
-        """Returns what the simple method beside the network sees of a batch: texts, or a tensor, samples first.
+        """Returns what the simple method sees of a batch, of which nothing may follow from the targets: texts, or
 
-        A tensor is (samples, numbers), (samples, tokens) of whole numbers or (samples, channels, height, width). By
-        default it is the batch's first but the labels. Nothing in it may follow from the targets.
+        (samples, numbers), (samples, tokens) of whole numbers or (samples, channels, height, width).
         """
         return next(value for name, value in batch.items() if name != "labels")
 
     def learn(self, samples: Any) -> Mapping[str, Any]:
-        """Returns what the training samples teach: a mean, a vocabulary; values that JSON has. `learned()` has them.
-
-        They are kept with the weights: a resumed run and `predict` take them from there, and this is not called.
-        """
+        """Returns what the training samples teach, values that JSON has, kept with the weights: see `learned()`."""
         return {}
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[str]:
@@ -158,8 +145,7 @@ class Supervised(Comparing):
     @cached_property
     def parts(self) -> dict[str, Part]:  # type: ignore[override]  # which mypy takes for read-only
         if not self._has_data():
-            where = f" with {', '.join(self.sentinels)}" if type(self).sentinels != Supervised.sentinels else ""
-            raise BadInput(f"data.dir is empty, and there is no mounted input{where}. Give the folder of the data.")
+            raise BadInput("data.dir is empty, and there is no mounted input. Give the folder of the data.")
         return samples.read_parts(self)
 
     def _has_data(self) -> bool:
@@ -176,9 +162,8 @@ class Supervised(Comparing):
         return parts
 
     def describe_data(self) -> str:
-        names = [printable(name, most=40) for name in self.names[:12]]
-        more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
-        return super().describe_data() + (f" Classes: {', '.join(names)}{more}." if names else "")
+        names = printable(", ".join(self.names), most=400)
+        return super().describe_data() + (f" Classes: {names}." if names else "")
 
     @cached_property
     def _digest(self) -> str:
@@ -188,13 +173,13 @@ class Supervised(Comparing):
         """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
         return self._digest
 
-    prepared = samples.prepared
+    prepared, baselines = samples.prepared, evaluation.simple_rows
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
             raise BadInput(f"{type(self).__name__}.datasets() is its own. Then write collate(samples, generator) too.")
         batch = self.labelled([item.sample for item in samples], samples[0].training)
-        return batch if samples[0].training else start.batch(self, batch)
+        return batch if samples[0].training else simple.batch(self, batch)
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
@@ -203,19 +188,21 @@ class Supervised(Comparing):
         if not isinstance(labels, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
         if self.kind == "labels" and bool(((labels != 0) & (labels != 1) & ~labels.isnan()).any()):  # on the CPU
-            marks = "a label is 1 where the sample has the class and 0 elsewhere; NaN: unknown"
-            raise BadInput(f"With kind = 'labels' {marks}.")
-        is_float = labels.is_floating_point()
-        if is_float and self.kind not in FLOATS:
-            what = f"{name} returned labels of {labels.dtype}. Classes are whole numbers; or set kind = 'numbers'"
-            raise BadInput(f"{what}, or 'labels' where a sample has any number of classes, each marked by 0 or 1.")
-        return batch if is_float else {**batch, "labels": labels.float() if self.kind in FLOATS else labels.long()}
+            raise BadInput(f"{name}: With kind = 'labels' a label is 1 for a class that the sample has, else 0 or NaN.")
+        if labels.is_floating_point() and self.kind not in FLOATS:
+            what = f"{name} returned labels of {labels.dtype}. Classes are whole numbers"
+            raise BadInput(f"{what}; or set kind = 'numbers', or 'labels' for any number of classes a sample.")
+        return {**batch, "labels": labels.float() if self.kind in FLOATS else labels.long()}
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        example = self.example()
-        if names_in(self.kind, target_of(example)):  # which may come from data
-            example = with_target(example, 0 if self.kind == "classes" else [0.0] * len(self.names))
+        example = self.numbered(self.example())
         return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
+
+    def numbered(self, example: Any) -> Any:
+        """Returns an example whose names of classes, which may come from data, are numbers or marks."""
+        if not names_in(self.kind, target_of(example)):
+            return example
+        return with_target(example, 0 if self.kind == "classes" else [0.0] * len(self.names))
 
     @property
     def names(self) -> list[str]:
@@ -223,9 +210,8 @@ class Supervised(Comparing):
         names = self.known_names()
         is_unknown = not names and self._learned is None and not self._has_data()
         if is_unknown and names_in(self.kind, target_of(self.example())):
-            what = f"The names of the classes of {type(self).__name__} come from its training samples"
-            advice = "For a plan without data give the classes in a setting `classes`, in the order of the outputs."
-            raise BadInput(f"{what}, and there is no data here (data.dir). {advice}")
+            what = f"The names of the classes of {type(self).__name__} come from training data, and there is none here"
+            raise BadInput(f"{what}. For a plan give the classes in a setting `classes`, in the order of the outputs.")
         return names
 
     def known_names(self) -> list[str]:
@@ -248,15 +234,14 @@ class Supervised(Comparing):
                 names = [] if self._given_names() else samples.class_names(self.kind, train)
                 values = {"classes": names} if names else {}
                 values |= {**samples.of_files(train, self.source), **self.learn(train)}
-                try:  # as the values come back from a checkpoint: lists for tuples, text for keys
-                    self._learned = json.loads(json.dumps(values, allow_nan=False))
-                except (TypeError, ValueError) as error:
-                    what = f"{type(self).__name__}.learn returned values that JSON cannot hold ({error})"
-                    raise BadInput(f"{what}. Return numbers, text, or lists of them.") from None
+                with naming(f"JSON of what {type(self).__name__}.learn returns", "Return numbers, text, or lists."):
+                    self._learned = json.loads(json.dumps(values, allow_nan=False))  # as a checkpoint has it
                 if self.kind == "numbers":
                     self._learned["variance of targets"] = evaluation.variance(self)
                 if self.starts:  # whose batches need what is learned so far
-                    self._learned |= start.learned(self)
+                    if (fitted := simple.fit(self)) is None:
+                        raise BadInput("No simple method takes what features(batch) gives. Return texts or numbers.")
+                    self._learned[simple.KEY] = fitted.as_json()
             else:  # in a plan, which is not handed the data
                 data = None
                 with contextlib.suppress(BadInput):
@@ -277,18 +262,12 @@ class Supervised(Comparing):
             vars(self).pop(name, None)
 
     @cached_property
-    def simple(self) -> Simple | None:
+    def simple(self) -> Any:
         """The simple method: what the run learned where it starts from it, else fitted now; None in a plan."""
         if self.starts:
-            values = self.learned().get(start.KEY)
-            return Simple.from_json(values) if values else None
-        return None if self.kind == "text" else fit(self)
-
-    def baselines(self) -> Mapping[str, Any]:
-        """Returns what the simple method answers; write it for others, or `{**super().baselines(), ...}` for more."""
-        return evaluation.simple_rows(self)
-
-    # --- targets and losses -------------------------------------------------------------------------------------------
+            values = self.learned().get(simple.KEY)
+            return simple.Simple.from_json(values) if values else None
+        return None if self.kind == "text" else simple.fit(self)
 
     def count(self, batch: Batch) -> Mapping[str, float]:
         labels = self.placed(batch["labels"])

@@ -70,8 +70,7 @@ class Mean:
         self.__name__ = scoring.name_of(metric)
         self.score = METRICS.get(metric, metric)
         if isinstance(self.score, str):
-            advice = f"Name {', '.join(METRICS)}, or write a function of (right, written)."
-            raise BadInput(f"There is no metric {metric!r} of texts. {advice}")
+            raise BadInput(f"There is no metric {metric!r} of texts. Name {', '.join(METRICS)}, or write a function.")
 
     def each(self, right: np.ndarray, written: np.ndarray) -> list[float]:
         return [self.score(*pair) for pair in zip(right, written, strict=True)]

@@ -1,20 +1,8 @@
 """Workloads: the contract that each keeps, how one is found, and the checks of what it returns."""
 
-from lib.task.contract import (
-    SPLITS,
-    Batch,
-    Task,
-    check_loss_terms,
-    check_terms,
-    checked_blocks,
-    checked_datasets,
-    checked_numbers,
-    checked_scores,
-)
+from lib.task.contract import SPLITS, Batch, Task
 from lib.task.loading import find_task, load_config, load_task, locate_data, model_on_meta, with_slots
 
 __all__ = [
-    "SPLITS", "Batch", "Task", "check_loss_terms", "check_terms", "checked_blocks",
-    "checked_datasets", "checked_numbers", "checked_scores", "find_task", "load_config", "load_task", "locate_data",
-    "model_on_meta", "with_slots",
+    "SPLITS", "Batch", "Task", "find_task", "load_config", "load_task", "locate_data", "model_on_meta", "with_slots",
 ]  # fmt: skip

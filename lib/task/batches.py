@@ -1,15 +1,13 @@
 """Work on many items in batches that become smaller where memory runs out."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any
 
 from lib.errors import TrainingFailed
 from lib.machine import memory
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
 
-
-def in_batches(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], most: int) -> Iterator[Result]:
+def in_batches(work: Callable[[Sequence[Any]], Any], items: Sequence[Any], most: int) -> Iterator[Any]:
     """Yields `work` of batches, halved once memory runs out. Raises TrainingFailed if a single item does not fit."""
     done, most = 0, min(most, len(items))
     while done < len(items):
@@ -19,8 +17,7 @@ def in_batches(work: Callable[[Sequence[Item]], Result], items: Sequence[Item], 
             if not memory.is_oom(error):
                 raise
             if most == 1:
-                advice = "Make samples smaller, use fewer models at once, or take a machine with more memory."
-                raise TrainingFailed(f"Memory ran out with a single sample. {advice}") from error
+                raise TrainingFailed("Memory ran out with a single sample. Make samples smaller.") from error
         else:
             yield result
             done += most

@@ -5,10 +5,8 @@ from typing import Any
 
 from torch import nn
 
-# The share of the largest class's parameters from which another class counts: a decoder's does, a pair of heads' not
-_BESIDE = 0.25
-# The share of a stage's parameters in its layers: over 0.9 in ConvNeXt and Swin; a feed-forward part has two thirds
-_OF_STAGES = 0.75
+_BESIDE = 0.25  # of the largest class's parameters: from there another one counts, a decoder's, not a pair of heads'
+_OF_STAGES = 0.75  # of a stage's parameters are in its layers: over 0.9 in ConvNeXt and Swin; two thirds are no stage
 
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,19 +32,16 @@ def to_write(task: object, method: str, what: str) -> BadInput:
 class Task:
     """One workload. Subclass it in one file, name it in a configuration as `task: my_task.py:MyTask`, and it trains.
 
-    `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns of files
-    ("*.tif", "train/*/*.png") by which a mounted data folder is recognised. `selection` names the validation metric
-    that decides which weights are best, and whether "max" or "min" of it is better; `shown` names the metrics of the
-    plot. `dials` are the dotted keys that set the size of a sample (a sequence, an image), each with the values that
-    the memory panel offers. `several` says that `data.dir` may list several folders, which are then `sources`.
+    `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns of files by
+    which a mounted data folder is recognised. `selection` names the validation metric that decides which weights are
+    best, and whether "max" or "min" of it is better; `shown` names those of the plot. `dials` are the keys that set the
+    size of a sample, each with the values that the memory panel offers. With `several` `data.dir` may list folders.
 
     A task may have four methods more:
-    - `adapt(weights, model)` fits `run.initial_weights` to the shapes of `model` (bands, words); it returns them and a
-      sentence on how. A weight whose shape still differs keeps its initial value.
-    - `export(model, folder)` writes the tested model into an empty folder, which the archive has as `export/`, such as
-      `model.save_pretrained(folder)`.
-    - `stage_name(step)` returns the name of the stage that a step is in, for progress, plot and metrics.csv: a
-      function of the step alone.
+    - `adapt(weights, model)` returns `run.initial_weights` in the shapes of `model` (bands, words), and a sentence on
+      how. A weight whose shape still differs keeps its initial value.
+    - `export(model, folder)` writes the tested model into an empty folder, which the archive has as `export/`.
+    - `stage_name(step)` returns the name of the stage that a step is in: a function of the step alone.
     - `vote(models, folder)` returns metrics of several models together on the test set, and what to print.
     """
 
@@ -72,12 +70,11 @@ class Task:
         raise to_write(self, "model()", "a freshly initialised torch.nn.Module, without reading data")
 
     def pretrained(self, name: str, cls: Any, **options: Any) -> nn.Module:
-        """Returns a model of transformers with published weights, for `model()` to begin with.
+        """Returns a model of transformers with published weights, by default fp32, for `model()` to begin with.
 
-        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub; `cls` is a class such as
-        AutoModelForSequenceClassification, and `options` are those of its `from_pretrained`; the default dtype is fp32.
-        The run keeps its configuration: when it resumes, and in a plan, the model is built from that, and its weights
-        come from the checkpoint. A plan needs config.json alone. Raises BadInput.
+        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub; `options` are those of
+        `cls.from_pretrained`. The run keeps its configuration: when it resumes, and in a plan, the model is built from
+        that, and its weights come from the checkpoint. A plan needs config.json alone. Raises BadInput.
         """
         from lib.machine import published
 
@@ -89,7 +86,7 @@ class Task:
         return torch.empty(0).is_meta
 
     def describe_data(self) -> str:
-        """Returns one paragraph on the data: by default where it comes from and how many samples there are."""
+        """Returns one paragraph on the data."""
         sizes = ", ".join(f"{len(samples):,} {name}" for name, samples in self.datasets().items())
         return f"Data: {', '.join(map(printable, self.sources)) or 'embedded in the task'}. Samples: {sizes}."
 
@@ -133,8 +130,7 @@ class Task:
     def learned(self) -> Mapping[str, Any]:
         """Returns what was learned from data and decodes the answers: label names, statistics, a tokenizer as text.
 
-        They are values that JSON has, kept with the weights. A value may be the Path of a file, data that may change
-        between sessions: the run copies it into its folder, and a resumed run is handed the copy.
+        They are values that JSON has, kept with the weights, or Paths of files, which the run copies into its folder.
         """
         return {}
 
@@ -167,9 +163,8 @@ class Task:
 
             [{"names": "head.*", "lr": 10.0}, {"names": ["embed.*", "blocks.0.*"], "from_step": 500, "lr": 0.1}]
 
-        `names` are one or more globs over the names of parameters; the first match counts. `lr` is a factor on the
-        scheduled rate. `weight_decay` holds for all of the group. Before `from_step`, and from `until_step` on, the
-        group is frozen: weights, moments and weight decay rest. Batch statistics are no parameters.
+        The first match of `names`, globs, counts. `lr` is a factor on the scheduled rate. Before `from_step`, and from
+        `until_step` on, the group is frozen: weights, moments and weight decay rest.
         """
         return ()
 
@@ -177,19 +172,16 @@ class Task:
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics of `model` over a loader of one of `datasets()`, its `.dataset`; by default mean losses."""
-        totals: dict[str, float] = {}
-        targets: dict[str, float] = {}
+        totals, targets = defaultdict[str, float](float), defaultdict[str, float](float)
         for batch in loader:
-            counts, sums = self.count(batch), self.loss(model, batch)[0]
-            for term, number in counts.items():
-                targets[term] = targets.get(term, 0) + number
-                if term in sums:
-                    totals[term] = totals.get(term, 0.0) + float(sums[term])
+            for term, number in self.count(batch).items():
+                targets[term] += number
+            for term, total in self.loss(model, batch)[0].items():
+                totals[term] += float(total)
         if any(targets.values()) and not totals:
-            name = type(self).__name__
-            advice = f"Return the terms there too, or write {name}.evaluate(model, loader)."
-            raise BadInput(f"{name}.loss returns no term in evaluation mode, which the best weights need. {advice}")
-        means = {term: total / targets[term] for term, total in totals.items() if targets[term]}
+            what = f"{type(self).__name__}.loss returns no term in evaluation mode, which the best weights need"
+            raise BadInput(f"{what}. Return the terms there too, or write evaluate(model, loader).")
+        means = {term: totals[term] / number for term, number in targets.items() if number and term in totals}
         return {**means, "loss": sum(means.values())}
 
     def baseline(self) -> dict[str, float]:
@@ -205,16 +197,12 @@ class Task:
         return ""
 
 
-# --- what a task has returned, checked where the trainer takes it -----------------------------------------------------
-
-
 def checked_datasets(task: Task) -> dict[str, Any]:
     """Returns `datasets()` of a task. Raises BadInput unless it is three map-style data sets with samples."""
     name, sets = f"{type(task).__name__}.datasets()", task.datasets()
     if not isinstance(sets, Mapping) or {*SPLITS} - sets.keys():
-        splits = ", ".join(map(repr, sets)) if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
-        advice = 'It must return {"train": ..., "validation": ..., "test": ...}.'
-        raise BadInput(f"{name} returns {splits or 'nothing'}. {advice}")
+        splits = [*sets] if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
+        raise BadInput(f'{name} returns {splits}. It must return {{"train": ..., "validation": ..., "test": ...}}.')
     for split in SPLITS:
         kind, methods = f"{name} returns a {type(sets[split]).__name__} as {split!r}", ("__getitem__", "__len__")
         if isinstance(sets[split], IterableDataset) or not all(hasattr(sets[split], method) for method in methods):
@@ -227,9 +215,9 @@ def checked_datasets(task: Task) -> dict[str, Any]:
 
 def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
     """Returns `blocks` of a task, each once. Raises BadInput where one is no module of the model."""
-    blocks, modules = list(dict.fromkeys(task.blocks(model))), set(model.modules())
-    if strange := [block for block in blocks if block not in modules]:
-        what = f"{type(task).__name__}.blocks returned a {type(strange[0]).__name__} that is no module of the model"
+    blocks = list(dict.fromkeys(task.blocks(model)))
+    for block in set(blocks) - {*model.modules()}:
+        what = f"{type(task).__name__}.blocks returned a {type(block).__name__} that is no module of the model"
         raise BadInput(f"{what}. Return modules that the model calls, such as list(model.layers).")
     return blocks
 
@@ -268,9 +256,6 @@ def check_loss_terms(task: Task, counts: Mapping, terms: Iterable[str], does: st
         name, known = type(task).__name__, ", ".join(map(repr, counts)) or "none"
         what = f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}"
         raise BadInput(f"{what}. Both must name the same terms.")
-
-
-# --- hashes by which data is recognised -------------------------------------------------------------------------------
 
 
 def fingerprint(source: Path) -> str:

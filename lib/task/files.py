@@ -54,7 +54,9 @@ def own_files(path: Path) -> OwnFiles:
 
 def imports(code: str | bytes) -> Iterator[Import]:
     """Yields the imports of some code, except those for type checkers and of its use as a program."""
-    for node, is_caught in _run(ast.parse(code)):
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(code), False)]  # each with whether a `try` spares the module
+    for node, is_caught in waiting:  # which grows
+        inner = dict.fromkeys(ast.iter_child_nodes(node), is_caught)
         match node:
             case ast.Import():
                 yield from (Import(alias.name, 0, not is_caught) for alias in node.names)
@@ -62,24 +64,16 @@ def imports(code: str | bytes) -> Iterator[Import]:
                 base = [node.module] if node.module else []
                 for name in [".".join([*base, alias.name]) for alias in node.names if alias.name != "*"] or base:
                     yield Import(name, node.level, not (node.level or is_caught))
-            case ast.Call(
-                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"), args=[ast.Constant(name)]
-            ):
-                yield Import(str(name), 0, not is_caught)
-
-
-def _run(node: ast.AST, is_caught: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """Yields what is run where a file is imported, each with whether a `try` catches that a module is missing."""
-    yield node, is_caught
-    inner = dict.fromkeys(ast.iter_child_nodes(node), is_caught)
-    if isinstance(node, ast.If) and any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")):
-        inner = dict.fromkeys(node.orelse, is_caught)
-    elif isinstance(node, ast.Try):
-        types = [n for handler in node.handlers for n in ast.walk(handler.type or ast.Name("Exception"))]
-        if any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for n in types):
-            inner |= dict.fromkeys(node.body, True)
-    for child, caught in inner.items():
-        yield from _run(child, caught)
+            case ast.Call(func=ast.Attribute(attr=function) | ast.Name(id=function), args=[ast.Constant(name)]):
+                if function == "import_module":
+                    yield Import(str(name), 0, not is_caught)
+            case ast.If() if any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")):
+                inner = dict.fromkeys(node.orelse, is_caught)
+            case ast.Try():
+                types = [n for handler in node.handlers for n in ast.walk(handler.type or ast.Name("Exception"))]
+                if any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for n in types):
+                    inner |= dict.fromkeys(node.body, True)
+        waiting += inner.items()
 
 
 def named_files(config: Config) -> dict[str, Path]:

@@ -32,8 +32,7 @@ def find_task(name: str) -> type[Task]:
         file, class_name = name.rsplit(":", 1)
         task = getattr(_module(file), class_name, None)
         if not (inspect.isclass(task) and issubclass(task, Task)):
-            what = f"{printable(file)} has no class {printable(class_name)}"
-            raise BadInput(f"{what} that derives from lib.task.Task. Define it there.")
+            raise BadInput(f"{printable(file)} has no class {printable(class_name)} that derives from lib.task.Task.")
         return task
     names = sorted(path.parent.name for path in WORKLOADS.glob("*/settings.py"))
     if name not in names:
@@ -46,12 +45,8 @@ def find_task(name: str) -> type[Task]:
 
 def _module(file: str) -> types.ModuleType:
     """Imports a task file, once until it changes; dataclasses and pickle find it in `sys.modules`. Raises BadInput."""
-    try:
-        path = Path(file).resolve()
-        is_there = path.is_file()
-    except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a NUL
-        is_there = False
-    if not is_there or path.suffix != ".py":
+    path = Path(file).resolve()
+    if not path.is_file() or path.suffix != ".py":
         advice = "Give its path from the folder of the configuration, or from the one that you start in."
         raise BadInput(f"The task file {printable(file, most=200)} does not exist, or is no .py file. {advice}")
     version = path.stat().st_mtime_ns, path.stat().st_size
@@ -118,11 +113,10 @@ def with_slots(config: Config, cards: int) -> Config:
 def load_task(config: Config) -> Task:
     cls, names = find_task(config.task), config.data.dirs
     if len(names) > 1 and not cls.several:
-        what = f"data.dir lists {len(names)} folders, and {cls.__name__} reads one. Name one, or their parent"
-        raise BadInput(f"{what}. A task of your own takes several with `several = True`; they are its `sources`.")
+        what = f"data.dir lists {len(names)} folders, and {cls.__name__} reads one"
+        raise BadInput(f"{what}. Name one, or their parent; a task of your own takes them with `several = True`.")
     if config.training.start_from_baseline and not hasattr(cls, "features"):
-        what = f"{cls.__name__} has no simple method that training.start_from_baseline could start from"
-        raise BadInput(f"{what}: a task on lib.supervised.Supervised has one. Leave the key out.")
+        raise BadInput(f"training.start_from_baseline is for tasks on Supervised, and {cls.__name__} is none.")
     paths = [locate_data(name, cls.sentinels) for name in names or [""]]
     return cls(config, paths[0] if len(paths) == 1 else [path for path in paths if path is not None])
 
@@ -142,8 +136,7 @@ def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
     matches = inputs.search(places, sentinels) if sentinels else []
     if len(matches) > 1:
         others = ", ".join(map(printable, matches[1:6]))
-        choice = f"{printable(matches[0])} is taken, not {others}. data.dir names another."
-        print(f"{printable(data_dir or 'the mounted inputs')}: data lies in {len(matches)} folders; {choice}")
+        print(f"Data in several folders: {printable(matches[0])} is taken, not {others}. data.dir names another.")
     if matches or folder is None:
         return matches[0] if matches else None
     names = {path.name for path in folder.iterdir()} - {"README.md"} if places else set()
@@ -158,6 +151,5 @@ def model_on_meta(task: Task) -> nn.Module:
     except RuntimeError as error:
         if "`from_pretrained` with a meta device" not in str(error):
             raise
-        what = f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}), which loads weights"
-        advice = "Write self.pretrained(FOLDER_OR_NAME, AutoModel) there, with your own class"
-        raise NotTraceable(f"{what} where shapes alone are needed. {advice}.") from None
+        what = f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}) where shapes alone are needed"
+        raise NotTraceable(f"{what}. Write self.pretrained(FOLDER_OR_NAME, AutoModel), with your own class.") from None

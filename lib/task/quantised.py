@@ -2,12 +2,10 @@
 
     model = quantise(self.pretrained(folder, AutoModelForCausalLM), ("lm_head",))    # in `model()`, before adapters
 
-Their packed weights are frozen parameters: a checkpoint has their hash alone, where the base was published. A plan
-counts them as the planner's own stand-ins, which take its memory and have no values.
+Their packed weights are frozen parameters: a checkpoint has their hash alone, where the base was published.
 """
 
-import contextlib
-import importlib
+import importlib.util
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -97,7 +95,8 @@ def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def unpack(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     size = 2 * packed.numel()
-    if packed.is_cuda and (kernels := _kernels()):
+    if packed.is_cuda and importlib.util.find_spec("bitsandbytes"):
+        kernels = importlib.import_module("bitsandbytes.functional")
         state = kernels.QuantState(scales, torch.Size([size]), blocksize=_BLOCK, quant_type="nf4", dtype=dtype)
         return kernels.dequantize_4bit(packed, state).view(-1)
     values = torch.empty(size, dtype=dtype, device=packed.device)
@@ -109,16 +108,9 @@ def unpack(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     return values
 
 
-def _kernels() -> Any:
-    with contextlib.suppress(ImportError):
-        return importlib.import_module("bitsandbytes.functional")
-    return None
-
-
 # --- stand-ins of a plan: the memory of quantised layers in the layout of bitsandbytes, without values ----------------
 
-# A doubly quantised layer has scales of 1 byte, and for 256 of them one of 4
-_SCALES = 256
+_SCALES = 256  # of 1 byte, which share one of 4 bytes in a doubly quantised layer
 
 
 class Quantised(nn.Module):
@@ -128,9 +120,8 @@ class Quantised(nn.Module):
         super().__init__()
         self.in_features, self.out_features, self.kind, self.dtype = layer.in_features, layer.out_features, kind, dtype
         size, is_int8 = layer.weight.numel(), kind == "int8"
-        shape = tuple(layer.weight.shape) if is_int8 else (size // 2, 1)
-        packed = torch.empty(shape, dtype=torch.int8 if is_int8 else torch.uint8, device="meta")
-        self.weight = nn.Parameter(packed, requires_grad=False)
+        shape, of_values = (tuple(layer.weight.shape), torch.int8) if is_int8 else ((size // 2, 1), torch.uint8)
+        self.weight = nn.Parameter(torch.empty(shape, dtype=of_values, device="meta"), requires_grad=False)
         self.bias = layer.bias
         blocks = layer.out_features if is_int8 else size // _BLOCK
         scales = {"scales": (blocks, torch.float32)}
@@ -154,14 +145,14 @@ class _Stub(torch.autograd.Function):
         ctx.save_for_backward(packed)
         ctx.shape = shape
         with torch.enable_grad():  # so that the result counts as an activation; nothing here has a gradient
-            x = x.detach()
-            if kind == "int8":  # the input in int8 and the sums in int32 stand beside the result
-                rows, wide = x.numel() // x.shape[-1], x.new_empty(shape)
-                held = x.new_empty(x.shape, dtype=torch.int8), x.new_empty((rows, shape[0]), dtype=torch.int32)
-                out = F.linear(x, wide)
-                del held
-                return out if bias is None else out + bias.detach()
-            return F.linear(x, x.new_empty(shape), None if bias is None else bias.detach())
+            x, wide = x.detach(), x.new_empty(shape)
+            if kind != "int8":
+                return F.linear(x, wide, None if bias is None else bias.detach())
+            rows = x.numel() // x.shape[-1]  # the input in int8 and the sums in int32 stand beside the result
+            held = x.new_empty(x.shape, dtype=torch.int8), x.new_empty((rows, shape[0]), dtype=torch.int32)
+            out = F.linear(x, wide)
+            del held
+            return out if bias is None else out + bias.detach()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]

@@ -11,7 +11,8 @@ from lib import ranks
 from lib.config import Config
 from lib.machine import memory
 from lib.report.progress import Progress, Within, time_left, working
-from lib.task import Batch, Task, checked_numbers, checked_scores
+from lib.task import Batch, Task
+from lib.task.contract import checked_numbers, checked_scores
 from lib.training.data import check_samples, micro_batches, to_device
 from lib.training.order import EVALUATE, mix, put_back, seed_all, seeded_draws
 from lib.training.precision import autocast

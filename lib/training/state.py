@@ -18,7 +18,8 @@ from lib.config import Config
 from lib.errors import TrainingFailed
 from lib.machine import inputs, memory, platform
 from lib.report.metrics import EventLog
-from lib.task import Task, checked_blocks
+from lib.task import Task
+from lib.task.contract import checked_blocks
 from lib.training import identity, optimization
 from lib.training.optimization import Ema, Group, Stopping
 from lib.training.order import INITIALISE, mix, seed_all

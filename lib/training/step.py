@@ -14,7 +14,8 @@ from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
 from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
-from lib.task import Batch, Task, check_loss_terms, check_terms
+from lib.task import Batch, Task
+from lib.task.contract import check_loss_terms, check_terms
 from lib.training import data, optimization
 from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_all

@@ -136,7 +136,7 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
         task._groups = lambda _, units=units: units
         rows = {method: judged(reference) for method, reference in methods.items()}
         for method, reference in methods.items():
-            gains = task.compared({method: rows[method], **{n: judged(c) for n, c in own.items()}}, method).gains
+            gains = task.compared({method: rows[method], **{n: judged(c) for n, c in own.items()}}, method)[1]
             above = {
                 f"{n} above, {key}": one.signed for n in own for key, one in zip(task.metrics, gains[n], strict=True)
             }

@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import papermill
 import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
 
-from lib.supervised import made
 from tests.conftest import ROOT
 from tests.markup import page_of, unbalanced
 from tests.workloads.glacier.files import write_scenes
@@ -142,8 +144,10 @@ def small_data(name: str, folder: Path) -> None:
         case "06_vqa":
             drawn.write(folder, drawn.Generator(pictures=30, questions=3, side=32))
         case "07_your_model":
-            made.digits(folder)
-            shutil.rmtree(folder.with_name("new"))  # which the notebook would not find there
+            for number, (row, digit) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
+                (folder / str(digit)).mkdir(parents=True, exist_ok=True)
+                picture = Image.fromarray((row.reshape(8, 8) * 15.9).astype(np.uint8))
+                picture.save(folder / str(digit) / f"{number:04}.png")
         case "08_chat":
             lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs(0, "train", 300))
             folder.mkdir(parents=True)

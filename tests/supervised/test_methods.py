@@ -80,7 +80,8 @@ def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
     task = pages()
     evaluated(task)
     judged = task._tested["network"]
-    compared = task.compared({"constant": judged._replace(guess=0 * judged.guess), "network": judged}, "constant")
+    constant = judged._replace(guess=0 * judged.guess)
+    scores, *_ = task.compared({"constant": constant, "network": judged}, "constant")
     groups = np.array([task.group(sample) for sample in task.parts["test"].samples])[judged.sample]
     names = sorted({*groups})
     weights = resampled(np.eye(len(names)), task.draws)[:, [names.index(group) for group in groups]]
@@ -89,7 +90,7 @@ def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
         lambda w: reference.accuracy_score(*judged[:2], sample_weight=w),
     )):  # fmt: skip
         low, high = np.percentile([score(weight) for weight in weights[:200]], (2.5, 97.5))
-        interval = compared.scores["network"][place]
+        interval = scores["network"][place]
         assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.06), "of fewer draws"
 
 

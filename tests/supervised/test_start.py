@@ -14,7 +14,7 @@ from torch import nn
 
 from lib import launch
 from lib.errors import BadInput
-from lib.supervised import Supervised, scoring, start
+from lib.supervised import Supervised, evaluation, scoring
 from lib.supervised.scoring import Judged
 from lib.supervised.simple import Simple, _fitted, _scored, fit
 from tests.supervised.tasks import Following, Heights, Tags, Words
@@ -150,7 +150,7 @@ def test_the_gate_opens_where_validation_is_sure_and_never_for_noise_or_a_single
     begin = (torch.randn(number, 3, generator=draw) / 9).log_softmax(-1)
     sure = 9 * nn.functional.one_hot(true, 3)
     noise, wrong, right = (
-        start._opened(classes_task(), scores, begin, judgement(true, size))
+        evaluation._opened(classes_task(), scores, begin, judgement(true, size))
         for scores in (begin, begin - sure, begin + sure)
     )
     assert noise == wrong == 0 and (units <= 4 or right == 1) and (units > 1 or right == 0)
@@ -161,8 +161,8 @@ def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_do
     true = torch.randint(3, (300,), generator=draw)
     task, judged = classes_task(), judgement(true)
     strong, weak, other = (nn.functional.one_hot(true, 3) * k + torch.randn(300, 3, generator=draw) for k in (3, 1, 1))
-    assert start._opened(task, strong, weak.log_softmax(-1), judged) == 1
-    assert 0 < start._opened(task, other, weak.log_softmax(-1), judged) < 1  # each errs where the other does not
+    assert evaluation._opened(task, strong, weak.log_softmax(-1), judged) == 1
+    assert 0 < evaluation._opened(task, other, weak.log_softmax(-1), judged) < 1  # each errs where the other does not
 
 
 def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself():
@@ -173,7 +173,7 @@ def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric
     network = torch.where(torch.rand(400, 1, generator=draw) < 0.1, wrong, right)
     coin = torch.randn(400, 2, generator=draw).log_softmax(-1)
     assert nn.functional.cross_entropy(network, true) > nn.functional.cross_entropy(coin, true)
-    gate = start._opened(classes_task(), network, coin, judgement(true))
+    gate = evaluation._opened(classes_task(), network, coin, judgement(true))
     right = (coin + gate * (network - coin)).argmax(1) == true
     assert 0 < gate < 1 and right.float().mean() >= (network.argmax(1) == true).float().mean()
 
@@ -186,7 +186,7 @@ def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_comm
     at_random = commonest + 2 * torch.randn(2000, 2, generator=draw)
     answers = [task.guessed(each, judged) for each in (commonest, at_random)]
     assert len({*answers[1].guess}) == 2 and task.strongest(dict(zip("cr", answers, strict=True))) == "r"
-    assert start._opened(task, at_random, commonest, judged) == 0
+    assert evaluation._opened(task, at_random, commonest, judged) == 0
 
 
 def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_as_it_does_without(configured, words):

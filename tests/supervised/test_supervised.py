@@ -285,7 +285,7 @@ MISTAKES = {
     "read found no samples in .*words, which has files: 1 .jsonl": ("Words", {"read": lambda s, source: []}),
     "raises FileNotFoundError: .*train.csv": ("Words", {"read": lambda s, source: (source / "train.csv").open()}),
     "raises KeyError: 'sentence' .*test_supervised.py:": ("Words", {"read": lambda s, source: {}["sentence"]}),
-    "JSON cannot hold": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}),
+    "JSON of what Words.learn returns raises": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}),
 }  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from torch import nn
 from lib.errors import BadInput
 from lib.planner import make
 from lib.planner.card import find_card
-from lib.task import checked_blocks, load_config, load_task
+from lib.task import load_config, load_task
 from lib.task.blocks import find_blocks
+from lib.task.contract import checked_blocks
 from lib.training.recomputation import recompute
 from lib.training.state import new_state
 from tests.toy import Net
