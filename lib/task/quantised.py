@@ -5,7 +5,8 @@
 Their packed weights are frozen parameters: a checkpoint has their hash alone, where the base was published.
 """
 
-import importlib.util
+import contextlib
+import importlib
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -95,8 +96,7 @@ def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def unpack(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     size = 2 * packed.numel()
-    if packed.is_cuda and importlib.util.find_spec("bitsandbytes"):
-        kernels = importlib.import_module("bitsandbytes.functional")
+    if packed.is_cuda and (kernels := _kernels()):
         state = kernels.QuantState(scales, torch.Size([size]), blocksize=_BLOCK, quant_type="nf4", dtype=dtype)
         return kernels.dequantize_4bit(packed, state).view(-1)
     values = torch.empty(size, dtype=dtype, device=packed.device)
@@ -106,6 +106,12 @@ def unpack(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     for out, some, scale in zip(*(of.split(_AT_ONCE) for of in rows), strict=True):
         torch.mul(F.embedding(some.int(), pairs).flatten(1), scale, out=out)
     return values
+
+
+def _kernels() -> Any:
+    with contextlib.suppress(ImportError):  # it is not there, or not made for this CUDA
+        return importlib.import_module("bitsandbytes.functional")
+    return None
 
 
 # --- stand-ins of a plan: the memory of quantised layers in the layout of bitsandbytes, without values ----------------
