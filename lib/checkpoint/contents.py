@@ -1,6 +1,7 @@
 """Validates the content of an untrusted checkpoint."""
 
 import contextlib
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,9 +9,10 @@ from torch import Tensor
 
 from lib import untrusted
 from lib.checkpoint import Checkpoint, DamagedCheckpoint
-from lib.checkpoint.weights import plain
 from lib.errors import BadInput
 from lib.untrusted import Natural, shown
+
+_PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
 
 
 @dataclass
@@ -55,6 +57,11 @@ class _State(_Names):
     rows: Natural = 0
     plateau: _Plateau | None = None
     stopping: _Stopping = field(default_factory=lambda: _Stopping(0, 0, None))
+
+
+def plain(name: str) -> str:
+    """Returns a weight's name without the prefixes of wrappers, wherever and however often they stand."""
+    return _PREFIXES.sub(r"\1", name)
 
 
 def check(checkpoint: Checkpoint) -> None:

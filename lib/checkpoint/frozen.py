@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lib.checkpoint import Checkpoint, DamagedCheckpoint, contents, weights
+from lib.checkpoint import Checkpoint, weights
 from lib.errors import BadInput, printable
 
 _FLOATS = {
@@ -55,15 +55,9 @@ def unsaved(model: nn.Module) -> tuple[str, list[str]]:
 
 def source(path: Path) -> Checkpoint:
     """Reads what `weights.read` does, with the state of a checkpoint. Raises BadInput."""
-    inside = weights.checkpoint_in(path)
-    if inside is None:
-        return Checkpoint(path, 0, {"model": weights.read(path)}, {})
-    saved = weights.load(inside)
-    try:
-        contents.check_names(saved.state)
-    except DamagedCheckpoint as damage:
-        raise weights.damaged(inside, damage) from None
-    return saved
+    if inside := weights.checkpoint_in(path):
+        return weights.load(inside)
+    return Checkpoint(path, 0, {"model": weights.read(path)}, {})
 
 
 def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:
@@ -101,18 +95,12 @@ def _check_trained(model: nn.Module, saved: Checkpoint) -> None:
     before, now = saved.state.get("trained"), trained(model)
     if before is None or before == now:  # best weights name none
         return
-    here = {weights.plain(name) for name, _ in model.named_parameters()}
-    differences = {
-        "trained then and frozen now": [n for n in before if n not in now and n in here],
-        "trained then and not in the model now": [n for n in before if n not in now and n not in here],
-        "trained now and not then": [n for n in now if n not in before],
-        "of another type or shape now": [n for n in now if n in before and before[n] != now[n]],
-    }
-    counts = "; ".join(f"{len(names)} {what} ({_listed(names)})" for what, names in differences.items() if names)
-    what = f"What is trained differs from {printable(saved.path)}, which has {len(before)} trained tensors: {counts}"
+    then = [f"{name} {kind}" for name, kind in before.items() if now.get(name) != kind]
+    since = [f"{name} {kind}" for name, kind in now.items() if before.get(name) != kind]
+    what = f"What is trained differs from {printable(saved.path)}: then {_listed(then)}; now {_listed(since)}"
     why = "loaded adapters come back frozen unless asked to be trainable, and a model wrapped twice has other names"
-    raise BadInput(f"{what}. model() must return the same model each time: {why}. Compare with config.yaml there.")
+    raise BadInput(f"{what}. model() must return the same model each time: {why}.")
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(printable(name, most=100) for name in names[:3]) + ", ..." * (len(names) > 3)
+    return ", ".join(printable(name, most=100) for name in names[:3]) + ", ..." * (len(names) > 3) or "nothing more"

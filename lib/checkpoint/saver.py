@@ -205,7 +205,7 @@ class Saver:
     def _copied_where_memory_allows(self, name: str, tensors: Tensors) -> dict[str, dict[str, Tensor]] | None:
         """Returns copies of the tensors; None where memory runs out, also after all that can be freed was freed."""
         items = _items(name, tensors)
-        for is_last in (False, True):
+        for _ in range(2):
             try:
                 copies: dict[str, dict[str, Tensor]] = {group: {} for group in tensors}
                 for key, value in items:
@@ -217,8 +217,7 @@ class Saver:
                 if not memory.is_oom(error):
                     raise
             self._join()
-            if is_last:
-                self._buffers.clear()
+            self._buffers.clear()
             memory.clear_memory()
         return None
 

@@ -1,6 +1,5 @@
 """Takes weights out of a model by name, puts them back, and transfers them to a model of another shape."""
 
-import re
 from collections.abc import Container, Mapping
 from pathlib import Path
 
@@ -10,11 +9,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lib import checkpoint
+from lib.checkpoint import contents
+from lib.checkpoint.contents import plain
 from lib.config.files import size_of
 from lib.errors import BadInput
 
 _HALVES = (torch.float16, torch.bfloat16)
-_PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
 
 
 def of(model: nn.Module) -> dict[str, Tensor]:
@@ -27,11 +27,6 @@ def of(model: nn.Module) -> dict[str, Tensor]:
             named[plain(name)] = value.detach()
             seen.add(key)
     return named
-
-
-def plain(name: str) -> str:
-    """Returns a name without the prefixes of wrappers, wherever and however often they stand."""
-    return _PREFIXES.sub(r"\1", name)
 
 
 def widen(model: nn.Module) -> None:
@@ -119,10 +114,8 @@ def checkpoint_in(path: Path) -> Path | None:
 def load(path: Path) -> checkpoint.Checkpoint:
     """Reads a checkpoint that has weights. Raises BadInput where it is damaged, or a later version wrote it."""
     try:
-        return checkpoint.load_model(path)
+        saved = checkpoint.load_model(path)
+        contents.check_names(saved.state)
     except checkpoint.DamagedCheckpoint as damage:
-        raise damaged(path, damage) from None
-
-
-def damaged(path: Path, why: checkpoint.DamagedCheckpoint) -> BadInput:
-    return BadInput(f"The weights {path} are damaged ({why}). Download or copy them again.")
+        raise BadInput(f"The weights {path} are damaged ({damage}). Download or copy them again.") from None
+    return saved

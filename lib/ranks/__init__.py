@@ -3,9 +3,8 @@
 `launch` or torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a
 notebook's kernel or a plain `python -m lib`, every function here is a no-op.
 
-Numbers and decisions go over gloo on the CPU, gradients over nccl between GPUs and over gloo between CPU processes. Two
-addends commute, so the sum over two ranks has the bits of the sum in one process; of more addends the backend chooses
-the order, and the sum is the same up to rounding. In either case it has the same bits on every rank.
+Numbers and decisions go over gloo, gradients between GPUs over nccl. Two addends commute, so the sum over two ranks has
+the bits of the sum in one process; of more addends the backend chooses the order, which is the same on every rank.
 """
 
 import contextlib
@@ -70,8 +69,7 @@ def under_torchrun() -> bool:
 def check_count(processes: int) -> None:
     """Raises BadInput for more processes than GPUs; without a GPU they share the CPU."""
     if torch.cuda.is_available() and processes > (gpus := torch.cuda.device_count()):
-        what = f"{processes} processes are configured on a machine whose run may use {gpus} GPU(s)"
-        raise BadInput(f"{what}. Lower device.processes, or torchrun's --nproc-per-node.")
+        raise BadInput(f"{processes} processes are configured for {gpus} GPU(s). Lower device.processes.")
 
 
 def start() -> None:
@@ -91,6 +89,7 @@ def start() -> None:
         _join()
         flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if gpus else dist.group.WORLD
         _here = _Place(dist.get_rank(), size, local_size, flags)
+        keep_pace(PATIENT_SECONDS)
 
 
 def _join() -> None:
@@ -102,10 +101,8 @@ def _join() -> None:
         if environment.RANK_FOLDER in os.environ:  # one machine, so no wrong address: a fresh launch may do
             raise RuntimeError(f"Timed out waiting for the other ranks to start: {first}") from error
         where = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
-        what = f"This process on {socket.gethostname()} did not find the other ranks at {where}"
-        advice = "Start all with this address and a free port (torchrun: --master-port or --rdzv-endpoint)."
-        raise BadInput(f"{what} within {JOIN_SECONDS} s. {advice} torch's message: {first}") from error
-    _expect(PATIENT_SECONDS)
+        what = f"This process on {socket.gethostname()} did not find the other ranks at {where}: {first}"
+        raise BadInput(f"{what} Start all with this address and a free port (torchrun: --master-port).") from error
 
 
 def end() -> None:
@@ -115,15 +112,11 @@ def end() -> None:
         _here = _Place()
 
 
-def keep_pace() -> None:
-    """Shortens the wait for other ranks to HANG_SECONDS: after that they end with an error. The start is over."""
+def keep_pace(seconds: float = HANG_SECONDS) -> None:
+    """Sets the longest wait for other ranks; after it this one ends with an error."""
     if _here.size > 1:
-        _expect(HANG_SECONDS)
-
-
-def _expect(seconds: float) -> None:
-    for group in {dist.group.WORLD, _here.flags or dist.group.WORLD}:
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+        for group in {dist.group.WORLD, _here.flags or dist.group.WORLD}:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def highest(*values: float) -> list[float]:

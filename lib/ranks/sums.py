@@ -28,8 +28,6 @@ def add_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _checked(term: str, number: Any) -> float:
-    if type(number) is int and number >= 0:  # the usual case, in a tenth of the time
-        return number
     value = number.item() if hasattr(number, "item") else number  # of torch or NumPy
     if not isinstance(value, Real) or not 0 <= value < math.inf:
         advice = "Return how many valid targets the term has in the batch: a finite number, 0 or more."
@@ -60,8 +58,7 @@ def over_ranks(
 ) -> None:  # fmt: skip
     """Turns each rank's gradients, losses and batch statistics into those of the whole effective batch, in place.
 
-    `means` has a scalar for each loss term; `buffers` has, for each of the modules `with_buffers`, copies of its
-    buffers from before this step. Gradients have the shapes of `parameters`.
+    `buffers` has, for each of the modules `with_buffers`, copies of its buffers from before this step.
     """
     if ranks.world() == 1:
         return

@@ -167,7 +167,7 @@ class Plateau:
 class Stopping:
     """Counts validations since the best one. Like a plateau it has a history, so `facts` is in every checkpoint."""
 
-    after: int  # training.stop_after_evaluations
+    after: int  # training.stop_after_evaluations; 0: never
     metric: str
     direction: str  # "max" or "min": what counts as better
     best: float | None = None
@@ -176,7 +176,7 @@ class Stopping:
 
     @property
     def is_over(self) -> bool:
-        return self.waited >= self.after
+        return 0 < self.after <= self.waited
 
     def observe(self, value: float, step: int) -> None:
         """Takes a validation's value; one that is not finite is not better than anything."""
@@ -208,7 +208,7 @@ def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = value * group.get("scale", 1.0)
+        group["lr"] = value * group["scale"]
 
 
 class Ema:

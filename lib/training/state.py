@@ -36,6 +36,7 @@ class State:
     device: torch.device
     precision: Precision
     micro_batch: int
+    stopping: Stopping
     step: int = 0
     kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"metric", "step", "value"}, the best one first
     skipped_steps: int = 0
@@ -44,7 +45,6 @@ class State:
     rows: int = 0  # of metrics.csv up to this step
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
-    stopping: Stopping | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # published frozen weights, in no checkpoint, with seals
     unsaved: str = ""  # one hash of the buffers that no checkpoint has
     # Of this session alone, in no checkpoint:
@@ -68,14 +68,9 @@ class State:
         """Gives the model its averaged weights inside the block, where there is an average."""
         return self.ema.applied() if self.ema else nullcontext()
 
-    @property
-    def has_stopped(self) -> bool:
-        """Whether so many validations in a row were no better that the run is completed."""
-        return self.stopping is not None and self.stopping.is_over
-
     def stopped_early(self, max_steps: int) -> dict[str, Any]:
         """Returns what the summary says of a run that was completed before its last step; else nothing."""
-        if not (self.stopping and self.has_stopped and self.step < max_steps):
+        if not self.stopping.is_over or self.step >= max_steps:
             return {}
         return {"evaluations": self.stopping.waited, "text": self.stopping.sentence(self.step, max_steps)}
 
@@ -143,11 +138,10 @@ def new_state(
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     parts = optimization.groups_of(task, model)
     optimizer = optimization.build(parts, config)
-    state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, groups=parts)
+    stopping = Stopping(training.stop_after_evaluations, *task.selection)
+    state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, stopping, groups=parts)
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
-    if training.stop_after_evaluations:
-        state.stopping = Stopping(training.stop_after_evaluations, *task.selection)
     if training.ema_decay:
         state.ema = Ema(model, training.ema_decay)
     return state
@@ -210,23 +204,15 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     state.events.flush()
     names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained")
     facts = {
-        **({"stopping": state.stopping.facts()} if state.stopping else {}),
         **({"unsaved": state.unsaved} if state.unsaved else {}),
         **{name: getattr(state, name) for name in names},
         "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
-        "plateau": state.plateau.facts() if state.plateau else None,
+        "plateau": state.plateau.facts() if state.plateau else None, "stopping": state.stopping.facts(),
         "learned": task.saved_values, "frozen": state.left_out, "published": task.published,
     }  # fmt: skip
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
     if ranks.is_first():
         saver.save("checkpoints", state.step, state_tensors(state, config.checkpoint.lightweight), facts, keep)
-
-
-def set_rates(state: State, config: Config, step: int) -> Callable[[], dict[str, float]]:
-    """Gives the optimizer the rates of a step; returns what makes the columns of metrics.csv on them."""
-    lr = optimization.learning_rate(config, step, state.plateau)
-    optimization.set_learning_rate(state.optimizer, lr)
-    return partial(optimization.rates, state.groups, lr, step)
 
 
 def _saved_weights(state: State) -> dict[str, Tensor]:
@@ -236,10 +222,9 @@ def _saved_weights(state: State) -> dict[str, Tensor]:
 def observe(state: State, task: Task, config: Config, scores: Mapping[str, float]) -> None:
     """Hands a validation's selection metric to what may stop the run and to the plateau scheduler."""
     metric = task.selection[0]
-    if state.stopping:
-        state.stopping.observe(scores[metric], state.step)
-        if ended := state.stopped_early(config.training.max_steps):
-            state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
+    state.stopping.observe(scores[metric], state.step)
+    if ended := state.stopped_early(config.training.max_steps):
+        state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
     if state.plateau:
         before = state.plateau.lr
         if state.plateau.observe(scores[metric]):
@@ -285,10 +270,7 @@ def restore_state(
     state.micro_batch = min(state.micro_batch, facts["micro_batch"])
     if state.plateau and facts.get("plateau"):  # a run that began with another schedule has none
         state.plateau.load(facts["plateau"])
-    if state.stopping:
-        best = state.best or {"value": None, "step": 0}
-        counted = {"best": best["value"], "best_step": best["step"], "waited": 0}  # of a run that began without it
-        vars(state.stopping).update(facts.get("stopping", counted))
+    vars(state.stopping).update(facts.get("stopping", {}))  # none in a checkpoint of an earlier version
 
 
 def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callable[[str], None]) -> None:
@@ -296,20 +278,17 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
     by_name: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
-        # Copied, because what was loaded is mapped from a file, whose space would not be free while it is used.
-        by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
-    group_of = {p: group for group in state.optimizer.param_groups for p in group["params"]}
-    names = {p: {*optimization.state_names(group)} for p, group in group_of.items()}
-    unused = 0
-    for name, parameter in state.model.named_parameters():
-        values = by_name.get(name, {})
-        if values and values.keys() == names.get(parameter, values.keys()):
-            if "step" in values:
-                values["step"] = values["step"].to(optimization.step_device(group_of[parameter], parameter))
-            state.optimizer.state[parameter] = values
-        unused += bool(values) and parameter not in state.optimizer.state
+        by_name.setdefault(name, {})[kind] = value
+    names, unused = {parameter: name for name, parameter in state.model.named_parameters()}, 0
+    for parameter, group in {p: each for each in state.optimizer.param_groups for p in each["params"]}.items():
+        values, own = by_name.get(names[parameter], {}), {"step": optimization.step_device(group, parameter)}
+        if is_same := values.keys() == {*optimization.state_names(group)}:
+            # Copied, because what was loaded is mapped from a file, whose space would not be free while it is used.
+            moved = {kind: value.to(own.get(kind, state.device), copy=True) for kind, value in values.items()}
+            state.optimizer.state[parameter] = moved
+        unused += bool(values) and not is_same
     if unused:
-        note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(names)} parameters.")
+        note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(by_name)} parameters.")
 
 
 def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor]]:
