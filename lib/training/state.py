@@ -207,7 +207,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         **({"unsaved": state.unsaved} if state.unsaved else {}),
         **{name: getattr(state, name) for name in names},
         "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
-        "plateau": state.plateau.facts() if state.plateau else None, "stopping": state.stopping.facts(),
+        "plateau": state.plateau.facts if state.plateau else None, "stopping": state.stopping.facts(),
         "learned": task.saved_values, "frozen": state.left_out, "published": task.published,
     }  # fmt: skip
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
@@ -226,11 +226,11 @@ def observe(state: State, task: Task, config: Config, scores: Mapping[str, float
     if ended := state.stopped_early(config.training.max_steps):
         state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
     if state.plateau:
-        before = state.plateau.lr
+        before = state.plateau.facts["lr"]
         if state.plateau.observe(scores[metric]):
-            why = f"{metric} has not improved for {config.scheduler.patience + 1} validations"
-            text = f"{why}; the learning rate goes from {before:.3g} to {state.plateau.lr:.3g}."
-            state.events.record(state.step, "plateau", before, state.plateau.lr, f"Step {state.step:,}: {text}")
+            lr, waited = state.plateau.facts["lr"], config.scheduler.patience + 1
+            text = f"{metric} has not improved for {waited} validations; the learning rate goes from {before:.3g}"
+            state.events.record(state.step, "plateau", before, lr, f"Step {state.step:,}: {text} to {lr:.3g}.")
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
@@ -269,7 +269,7 @@ def restore_state(
         setattr(state, name, facts[name])
     state.micro_batch = min(state.micro_batch, facts["micro_batch"])
     if state.plateau and facts.get("plateau"):  # a run that began with another schedule has none
-        state.plateau.load(facts["plateau"])
+        state.plateau.facts |= facts["plateau"]
     vars(state.stopping).update(facts.get("stopping", {}))  # none in a checkpoint of an earlier version
 
 
