@@ -240,8 +240,6 @@ def load(path: Path) -> Checkpoint:
         state = untrusted.objects(untrusted.read(path / _STATE, _MOST_BYTES[_STATE]))
         if _STATE not in manifest.files or state.get("step") != manifest.step:
             raise DamagedCheckpoint(f"{_STATE} is not that of step {manifest.step:,}")
-        if not isinstance(state.get("learned", {}), dict):
-            raise DamagedCheckpoint(f"learned in {_STATE} is no object")
         to_json(state)  # a NaN, for example, was not written by a save
     except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
         raise DamagedCheckpoint(f"a file cannot be read ({_why(error)})") from error

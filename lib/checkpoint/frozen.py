@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -51,13 +50,6 @@ def unsaved(model: nn.Module) -> tuple[str, list[str]]:
     in_checkpoints = model.state_dict().keys()
     buffers = {weights.plain(name): b for name, b in model.named_buffers() if name not in in_checkpoints}
     return seal_of_all(buffers) if buffers else "", list(buffers)
-
-
-def source(path: Path) -> Checkpoint:
-    """Reads what `weights.read` does, with the state of a checkpoint. Raises BadInput."""
-    if inside := weights.checkpoint_in(path):
-        return weights.load(inside)
-    return Checkpoint(path, 0, {"model": weights.read(path)}, {})
 
 
 def with_own(model: nn.Module, found: Checkpoint) -> dict[str, Tensor]:

@@ -81,10 +81,19 @@ def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
             value.copy_(source[name])
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """Reads weights by name: of a .safetensors file, a checkpoint, a run, a published model. Raises BadInput."""
-    if inside := checkpoint_in(path):
-        return load(inside).tensors["model"]
+def read(path: Path) -> checkpoint.Checkpoint:
+    """Reads weights: of a .safetensors file, a checkpoint with its state, a run, a published model. Raises BadInput."""
+    if not (inside := _checkpoint_in(path)):
+        return checkpoint.Checkpoint(path, 0, {"model": _tensors(path)}, {})
+    try:
+        saved = checkpoint.load_model(inside)
+        contents.parsed(saved.state, contents.Names)
+    except checkpoint.DamagedCheckpoint as damage:
+        raise BadInput(f"The weights {inside} are damaged ({damage}). Download or copy them again.") from None
+    return saved
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
     if path.is_dir():
         from lib.machine import published
 
@@ -103,19 +112,9 @@ def read(path: Path) -> dict[str, Tensor]:
         raise BadInput(f"The weights {path} cannot be read: {error}. Download or copy them again.") from None
 
 
-def checkpoint_in(path: Path) -> Path | None:
+def _checkpoint_in(path: Path) -> Path | None:
     """Returns a checkpoint itself, or the best or newest one of a run; None where there is none."""
     for folder in (path, path / "best", path / "checkpoints"):
         if steps := checkpoint.steps(folder):
             return checkpoint.path_of(folder, steps[-1])
     return path if (path / checkpoint.MANIFEST).is_file() else None
-
-
-def load(path: Path) -> checkpoint.Checkpoint:
-    """Reads a checkpoint that has weights. Raises BadInput where it is damaged, or a later version wrote it."""
-    try:
-        saved = checkpoint.load_model(path)
-        contents.check_names(saved.state)
-    except checkpoint.DamagedCheckpoint as damage:
-        raise BadInput(f"The weights {path} are damaged ({damage}). Download or copy them again.") from None
-    return saved

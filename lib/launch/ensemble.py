@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from lib import checkpoint, untrusted
-from lib.checkpoint import Checkpoint, frozen
+from lib.checkpoint import Checkpoint, frozen, weights
 from lib.config import Config
 from lib.config.files import read_text
 from lib.config.reader import Reader, child
@@ -116,7 +116,7 @@ def load_members(
     for run, config in members.items():
         summary, steps = Summary.read(run), checkpoint.steps(run / "best")
         best = summary.best.get("step") if summary else None
-        saved = frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+        saved = weights.read(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
         task = find_task(config.task)(config)
         first, learned = first or task, learned if first else saved.state.get("learned", {})
         if is_alike := saved.state.get("learned", {}) == learned:

@@ -84,7 +84,6 @@ class _Probe:
         self.learned: Mapping[str, Any] = {}
         self.train_set: Any = None
         self.model: Any = None
-        self.scores: dict[str, float] = {}
         self.doubts: list[str] = []
 
     def train_batch(self, number: int, size: int = _SIZE, seed: int = _SEED) -> Batch:
@@ -315,7 +314,7 @@ class _Few(EvaluationLoader):
 
 
 def _evaluation(probe: _Probe) -> None:
-    """Evaluates validation and test: the metric of `selection`, the same ones again, and the model as it was."""
+    """Evaluates validation and test: the metric of `selection`, the same again, the baseline's, the model as it was."""
     name, metric = f"{probe.name}.evaluate()", probe.task.selection[0]
     probe.model.eval()
 
@@ -326,26 +325,23 @@ def _evaluation(probe: _Probe) -> None:
 
     for split in ("validation", "test"):
         try:
-            probe.scores, again = evaluated(_Few, _SIZE), evaluated(_Few, _SIZE)
+            scores, again = evaluated(_Few, _SIZE), evaluated(_Few, _SIZE)
         except BadInput as error:
             if error.__cause__ is None:  # no error of the task's code
                 raise
-            probe.scores = again = evaluated(EvaluationLoader, 32)  # it may need the whole split
-        for key, value in probe.scores.items():
+            scores = again = evaluated(EvaluationLoader, 32)  # it may need the whole split
+        for key, value in scores.items():
             if math.isfinite(value) and not math.isclose(value, again[key], rel_tol=1e-4, abs_tol=1e-9):
                 raise BadInput(f"{name} gives another {key!r} of the same samples. {_SEEDED}")
-        if not math.isfinite(probe.scores[metric]):
-            probe.doubts.append(f"{name} gives {probe.scores[metric]} as {metric!r} of a few samples of {split}.")
+        if not math.isfinite(scores[metric]):
+            probe.doubts.append(f"{name} gives {scores[metric]} as {metric!r} of a few samples of {split}.")
     if any(module.training for module in probe.model.modules()):
         raise BadInput(f"{name} leaves the model in training mode, which changes scores. Take out model.train().")
 
-
-def _baseline(probe: _Probe) -> None:
     with put_back(), naming(f"{probe.name}.baseline()"):
-        unknown = sorted(set(baseline_of(probe.task)) - probe.scores.keys())
-    if probe.scores and unknown:
-        what = f"{probe.name}.baseline() has {unknown[0]!r}, which evaluate() does not"
-        raise BadInput(f"{what}: {', '.join(probe.scores)}.")
+        unknown = sorted(baseline_of(probe.task).keys() - scores.keys())
+    if unknown:
+        raise BadInput(f"{probe.name}.baseline() has {unknown[0]!r}, which evaluate() does not: {', '.join(scores)}.")
 
 
-_CHECKS = (_data, _repeats, _splits, _example_batch, _model, _loss, _evaluation, _baseline)
+_CHECKS = (_data, _repeats, _splits, _example_batch, _model, _loss, _evaluation)

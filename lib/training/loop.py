@@ -58,7 +58,7 @@ def train(
     state = first_state(task, config, resume, progress.note, most)
     state.events = EventLog(folder / EVENTS if ranks.is_first() else None, progress.note, state.step)
     saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"), partial(sync, folder))
-    if state.resumed_from:
+    if resume:
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")

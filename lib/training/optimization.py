@@ -45,9 +45,8 @@ def groups_of(task: Task, model: nn.Module) -> list[Group]:
         names.setdefault(id(parameter), []).append(plain(name))
     left = {plain(name): p for name, p in model.named_parameters() if p.requires_grad}
     if not left:
-        why = f"all of its {len(names):,} tensors have requires_grad False" if names else "it has no parameters"
-        what = f"{type(task).__name__}.model() returns a model in which nothing is trained: {why}"
-        raise BadInput(f"{what}. Set requires_grad of what is to be trained, or give it a layer.")
+        what = f"{type(task).__name__}.model() returns a model in which nothing is trained"
+        raise BadInput(f"{what}: all of its {len(names):,} tensors have requires_grad False.")
     groups: list[Group] = []
     for number, entry in enumerate(task.parameter_groups(model) or (), 1):
         where = f"{type(task).__name__}.parameter_groups, entry {number}"
@@ -64,7 +63,7 @@ def groups_of(task: Task, model: nn.Module) -> list[Group]:
         label = "+".join(pattern.strip("*.") for pattern in patterns) or f"group{number}"
         is_new = label not in {group.label for group in groups}
         groups.append(Group(taken, label if is_new else f"{label}_{number}", **values))
-    return [*groups, Group(left)] if left or not groups else groups
+    return [*groups, Group(left)] if left else groups
 
 
 def _parsed(entry: Any, where: str) -> tuple[list[str], dict[str, Any]]:

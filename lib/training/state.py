@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,7 +52,6 @@ class State:
     frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
     events: EventLog = field(default_factory=EventLog)
     marred: set[int] = field(default_factory=set)  # training samples with NaN that were named
-    resumed_from: Path | None = None
     # Computed once, because a walk over a large model takes milliseconds:
     parameters: list[nn.Parameter] = field(init=False)
     with_buffers: list[nn.Module] = field(init=False)
@@ -152,7 +150,7 @@ def start_from(state: State, task: Task, config: Config) -> str:
     name, source = config.run.initial_weights, None
     with ranks.together():
         if ranks.is_first():
-            source = frozen.source(inputs.find_input(name, platform.detect()))
+            source = weights.read(inputs.find_input(name, platform.detect()))
     source = checkpoint_from_first(source)
     assert source
     named = frozen.with_own(state.model, source)
@@ -202,9 +200,8 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         advice = "the checkpoint before is kept. Lower optimizer.lr, or train in fp32, and run again from that."
         raise TrainingFailed(f"The weights are no longer finite at step {state.step}, so {advice}")
     state.events.flush()
-    names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained")
+    names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained", "unsaved")
     facts = {
-        **({"unsaved": state.unsaved} if state.unsaved else {}),
         **{name: getattr(state, name) for name in names},
         "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
         "plateau": state.plateau.facts if state.plateau else None, "stopping": state.stopping.facts(),
@@ -256,7 +253,7 @@ def restore_state(
     state: State, saved: checkpoint.Checkpoint, note: Callable[[str], None] = lambda sentence: None
 ) -> None:
     """Restores model, optimizer, scaler and counters from `saved`. Raises BadInput where they do not fit."""
-    facts, state.resumed_from = saved.state, saved.path
+    facts = saved.state
     frozen.put_back(state.model, saved)
     state.left_out = facts.get("frozen", {})
     if state.ema:
