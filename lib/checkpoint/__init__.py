@@ -70,6 +70,9 @@ class NewerFormat(BadInput):
 class CheckpointNotSaved(RuntimeError):
     """A checkpoint could not be written; those that were there before are untouched."""
 
+    def __init__(self, step: int, why: str):
+        super().__init__(f"The checkpoint of step {step:,} was not saved: {why}. Those saved before are untouched.")
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -139,9 +142,7 @@ def write(folder: Path, parcel: Parcel) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             disk.remove_tree(aside)
-        what = f"The checkpoint of step {parcel.step:,} was not saved in {folder}: {error.strerror or error}"
-        advice = "Check the disk and its free space."
-        raise CheckpointNotSaved(f"{what}. Those saved before are untouched. {advice}") from error
+        raise CheckpointNotSaved(parcel.step, f"{error.strerror or error} in {folder}") from error
     return final
 
 

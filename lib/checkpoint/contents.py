@@ -101,8 +101,7 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
 def _is_pending(name: str, value: Any) -> bool:
     """Returns whether a value of `pending` is a number, or what its two other names hold."""
     if name == "figures":
-        fits = untrusted.fits(value, list[dict[str, list]])
-        return fits and all(_is_sum(figure) for figures in value for figure in figures.values())
+        return untrusted.fits(value, list[dict[str, list]]) and all(_is_sum(f) for each in value for f in each.values())
     return untrusted.fits(value, list[str] if name == "order of terms" else float)
 
 

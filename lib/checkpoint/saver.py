@@ -42,10 +42,9 @@ class Retention:
             if steps[:-keep] and any(map(self._is_good, reversed(steps[-keep:]))):
                 self._drop_oldest(steps, keep, lambda: parcel.size <= self.available())
         if parcel.size > (available := self.available()):
-            what = f"The checkpoint of step {parcel.step:,} was not saved in {self.folder / name}"
-            what += f": it needs {amount(parcel.size)}, and {amount(max(0, available))} are available in"
-            advice = "Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best."
-            raise CheckpointNotSaved(f"{what} {self._output_dir}. {advice} Those saved before are untouched.")
+            needs = f"it needs {amount(parcel.size)}, and {amount(max(0, available))} are available in"
+            advice = "Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best"
+            raise CheckpointNotSaved(parcel.step, f"{needs} {self._output_dir}. {advice}")
 
     def available(self) -> int:
         """Returns the bytes that can be written, by the disk and by the platform's limit on the output folder."""
@@ -163,8 +162,7 @@ class Saver:
     ) -> None:
         """Makes room and writes the checkpoint, on the thread; then calls `then`."""
         if not parcel:
-            what = f"The checkpoint of step {step:,} was not saved: there was no memory for a copy of it."
-            raise CheckpointNotSaved(f"{what} Those saved before are untouched.")
+            raise CheckpointNotSaved(step, "there was no memory for a copy of it")
         self.before()
         try:
             self._write(name, parcel)
@@ -179,8 +177,7 @@ class Saver:
             self.retention.make_room(name, parcel)
             checkpoint.write(self.folder / name, parcel)
         except (OSError, MemoryError) as error:  # of asking for the free space, or of the machine
-            why = f"{error}" or "memory ran out"
-            raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {why}.") from error
+            raise CheckpointNotSaved(parcel.step, f"{error}" or "memory ran out") from error
 
     def _copied_where_memory_allows(self, name: str, tensors: Tensors) -> dict[str, dict[str, Tensor]] | None:
         """Returns copies of the tensors; None where memory runs out, also after all that can be freed was freed."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from lib import checkpoint, untrusted
-from lib.checkpoint import Checkpoint, frozen, weights
+from lib.checkpoint import Checkpoint, weights
 from lib.config import Config
 from lib.config.files import read_text
 from lib.config.reader import Reader, child
@@ -136,7 +136,7 @@ def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
     left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
     task.published = saved.state.get("published", {})
     model = model_on_meta(task)
-    made = sum(value.numel() for name, value in frozen.parameters(model).items() if name in left_out)
+    made = sum(value.numel() for name, value in weights.frozen(model).items() if name in left_out)
     described = sum(value.numel() for value in model.state_dict().values()) - made
     if described > 2 * sum(value.numel() for value in saved.tensors["model"].values()) + _ROOM:
         what = f"describes a model of {described:,} numbers, and its weights have fewer than half of them"
@@ -144,7 +144,7 @@ def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(mix(INITIALISE, task.config.seed))  # as the run drew what is frozen
         model = task.model()
-    frozen.put_back(model, saved)
+    weights.restore(model, saved)
     return model.to(memory.device()).eval()
 
 

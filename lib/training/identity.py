@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import itertools
 import json
 import platform
 import sys
@@ -99,7 +98,7 @@ def check(
         return ""
     if is_other:
         is_not = "was completed with another" if is_completed else "cannot be resumed with this"
-        free = next(name for n in itertools.count(2) if not (run.parent / (name := f"{run.name}-{n}")).exists())
+        free = next(name for n in range(2, 10**6) if not (run.parent / (name := f"{run.name}-{n}")).exists())
         line, where, yes = "--set {}={}", "on the command line", "true"
         if machine_platform.in_notebook():
             line, where, yes = 'OVERRIDES["{}"] = {!r}', "at the end of the Parameters cell", True

@@ -176,10 +176,14 @@ class Stopping:
     def facts(self) -> dict[str, Any]:
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
 
-    def sentence(self, step: int, total: int) -> str:
+    def early(self, step: int, total: int) -> dict[str, Any]:
+        """Returns what the summary says of a run that was completed before its last step; else nothing."""
+        if not self.is_over or step >= total:
+            return {}
         than = f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"
         why = f"in {self.waited} validations in a row {self.metric} was not better than {than}"
-        return f"It stopped early, at step {step:,} of {total:,}: {why} (training.stop_after_evaluations)."
+        text = f"It stopped early, at step {step:,} of {total:,}: {why} (training.stop_after_evaluations)."
+        return {"evaluations": self.waited, "text": text}
 
 
 def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> float:

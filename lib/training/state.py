@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lib import checkpoint, ranks
-from lib.checkpoint import frozen, weights
+from lib.checkpoint import weights
 from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.errors import TrainingFailed
@@ -59,18 +59,12 @@ class State:
 
     def __post_init__(self) -> None:
         self.parameters = list(self.model.parameters())
-        self.trained = frozen.trained(self.model)
+        self.trained = weights.trained(self.model)
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
     def averaged(self) -> AbstractContextManager[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
         return self.ema.applied() if self.ema else nullcontext()
-
-    def stopped_early(self, max_steps: int) -> dict[str, Any]:
-        """Returns what the summary says of a run that was completed before its last step; else nothing."""
-        if not self.stopping.is_over or self.step >= max_steps:
-            return {}
-        return {"evaluations": self.stopping.waited, "text": self.stopping.sentence(self.step, max_steps)}
 
     @property
     def best(self) -> dict[str, Any]:
@@ -91,12 +85,12 @@ def first_state(
         if config.run.initial_weights:
             note(start_from(state, task, config))
         _seal_frozen(state, task, config)
-    state.unsaved, names = frozen.unsaved(state.model)
+    state.unsaved, names = weights.unsaved(state.model)
     if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
         what = f"its buffers with persistent=False ({', '.join(names)}) are not those of the checkpoint"
         advice = "If model() reads them from a file, put the file of before in its place."
         note(f"The run resumes, but not bit for bit: {what}. {advice}")
-    if ended := state.stopped_early(config.training.max_steps):
+    if ended := state.stopping.early(state.step, config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
         note(f"Training on {ranks.world()} ranks.")
@@ -153,9 +147,9 @@ def start_from(state: State, task: Task, config: Config) -> str:
             source = weights.read(inputs.find_input(name, platform.detect()))
     source = checkpoint_from_first(source)
     assert source
-    named = frozen.with_own(state.model, source)
+    named = weights.with_own(state.model, source)
     taken = task.published.get(name, {})  # by `Task.pretrained`
-    task.published = {**task.published, name: {**taken, "weights_sha256": frozen.seal_of_all(named)}}
+    task.published = {**task.published, name: {**taken, "weights_sha256": weights.seal_of_all(named)}}
     adapted, how = {weights.plain(name): value for name, value in named.items()}, ""
     if hasattr(task, "adapt"):
         adapted, how = task.adapt(adapted, state.model)
@@ -167,17 +161,17 @@ def start_from(state: State, task: Task, config: Config) -> str:
 
 def _seal_frozen(state: State, task: Task, config: Config) -> None:
     """Notes the hashes of frozen weights that are in a published file. All ranks must call this."""
-    options, parameters = config.checkpoint, frozen.parameters(state.model)
+    options, parameters = config.checkpoint, weights.frozen(state.model)
     if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
         return
     if ranks.is_first():
         from lib.machine import published
 
-        seals = {name: frozen.seal(value) for name, value in parameters.items()}
+        seals = {name: weights.seal(value) for name, value in parameters.items()}
         kinds = {text.partition(" ")[0] for text in seals.values()}  # of number
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
         tensors = [value for place in sources if place for value in published.read(place[1]).values()]
-        in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
+        in_files = {weights.seal(value, kind) for value in tensors for kind in kinds}
         packed = {n for n, value in parameters.items() if sources and hasattr(value, "is_packed")}  # made of these
         state.left_out = {name: text for name, text in seals.items() if text in in_files or name in packed}
     state.left_out = ranks.from_first(state.left_out)
@@ -220,7 +214,7 @@ def observe(state: State, task: Task, config: Config, scores: Mapping[str, float
     """Hands a validation's selection metric to what may stop the run and to the plateau scheduler."""
     metric = task.selection[0]
     state.stopping.observe(scores[metric], state.step)
-    if ended := state.stopped_early(config.training.max_steps):
+    if ended := state.stopping.early(state.step, config.training.max_steps):
         state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
     if state.plateau:
         before = state.plateau.facts["lr"]
@@ -254,7 +248,7 @@ def restore_state(
 ) -> None:
     """Restores model, optimizer, scaler and counters from `saved`. Raises BadInput where they do not fit."""
     facts = saved.state
-    frozen.put_back(state.model, saved)
+    weights.restore(state.model, saved)
     state.left_out = facts.get("frozen", {})
     if state.ema:
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
@@ -311,7 +305,7 @@ def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
     except Exception:  # a model that reads its own numbers while it is built needs real ones
         state = make()
     if config.checkpoint.frozen != "save" and any("config" in taken for taken in task.published.values()):
-        state.left_out = dict.fromkeys(frozen.parameters(state.model), "")
+        state.left_out = dict.fromkeys(weights.frozen(state.model), "")
     for parameter in state.parameters:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
