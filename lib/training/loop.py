@@ -87,10 +87,9 @@ def train(
             last = state.step == training.max_steps
             if last or _due(state.step, training.log_every_steps):
                 row = _worst(meter.row(training.effective_batch)) | optimization.rates(state.groups, lr, step)
-                row["micro_batch"] = state.micro_batch
+                row |= {"micro_batch": state.micro_batch, **sampler.row()}
                 if state.scaler.is_enabled():
                     row |= {"loss_scale": state.scaler.get_scale(), "skipped_steps": state.skipped_steps}
-                row |= sampler.row()
                 metrics.append({"step": state.step, "split": "train", **_where(order, task, step), **row})
                 for sentence in advice.lines(row):
                     progress.note(sentence)
