@@ -70,6 +70,9 @@ class NewerFormat(BadInput):
 class CheckpointNotSaved(RuntimeError):
     """A checkpoint could not be written; those that were there before are untouched."""
 
+    def __init__(self, step: int, why: str):
+        super().__init__(f"The checkpoint of step {step:,} was not saved: {why}. Those saved before are untouched.")
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -139,9 +142,7 @@ def write(folder: Path, parcel: Parcel) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             disk.remove_tree(aside)
-        what = f"The checkpoint of step {parcel.step:,} was not saved in {folder}: {error.strerror or error}"
-        advice = "Check the disk and its free space."
-        raise CheckpointNotSaved(f"{what}. Those saved before are untouched. {advice}") from error
+        raise CheckpointNotSaved(parcel.step, f"{error.strerror or error} in {folder}") from error
     return final
 
 
@@ -240,8 +241,6 @@ def load(path: Path) -> Checkpoint:
         state = untrusted.objects(untrusted.read(path / _STATE, _MOST_BYTES[_STATE]))
         if _STATE not in manifest.files or state.get("step") != manifest.step:
             raise DamagedCheckpoint(f"{_STATE} is not that of step {manifest.step:,}")
-        if not isinstance(state.get("learned", {}), dict):
-            raise DamagedCheckpoint(f"learned in {_STATE} is no object")
         to_json(state)  # a NaN, for example, was not written by a save
     except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
         raise DamagedCheckpoint(f"a file cannot be read ({_why(error)})") from error

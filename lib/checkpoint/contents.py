@@ -1,6 +1,7 @@
 """Validates the content of an untrusted checkpoint."""
 
 import contextlib
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,9 +9,10 @@ from torch import Tensor
 
 from lib import untrusted
 from lib.checkpoint import Checkpoint, DamagedCheckpoint
-from lib.checkpoint.weights import plain
 from lib.errors import BadInput
 from lib.untrusted import Natural, shown
+
+_PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
 
 
 @dataclass
@@ -35,16 +37,17 @@ class _Stopping:
 
 
 @dataclass(kw_only=True)
-class _Names:
-    """What a state names of trained, frozen and published weights; nothing in an earlier version."""
+class Names:
+    """What a state names of weights and of what was learned; nothing in an earlier version."""
 
     trained: dict[str, str] = field(default_factory=dict)
     frozen: dict[str, str] = field(default_factory=dict)
     published: dict[str, dict] = field(default_factory=dict)
+    learned: dict = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
-class _State(_Names):
+class _State(Names):
     identity: dict
     kept_best: list[_Best]
     pending: dict[str, Any]
@@ -57,21 +60,22 @@ class _State(_Names):
     stopping: _Stopping = field(default_factory=lambda: _Stopping(0, 0, None))
 
 
+def plain(name: str) -> str:
+    """Returns a weight's name without the prefixes of wrappers, wherever and however often they stand."""
+    return _PREFIXES.sub(r"\1", name)
+
+
 def check(checkpoint: Checkpoint) -> None:
     """Raises DamagedCheckpoint where no run can resume from a checkpoint, whatever its configuration."""
-    state = _parsed(checkpoint.state, _State)
+    state = parsed(checkpoint.state, _State)
     _expect(state.micro_batch > 0, "micro_batch in state.json is 0")
     for name, value in state.pending.items():
         _expect(_is_pending(name, value), f"pending in state.json has {shown({name: value})}")
     _check_tensors(checkpoint.tensors)
 
 
-def check_names(state: dict[str, Any]) -> None:
-    """Raises DamagedCheckpoint where trained, frozen and published weights are not by their names."""
-    _parsed(state, _Names)
-
-
-def _parsed(state: dict[str, Any], kind: type[untrusted.T]) -> untrusted.T:
+def parsed(state: dict[str, Any], kind: type[untrusted.T]) -> untrusted.T:
+    """Returns the state of a checkpoint, or a part of it, by type. Raises DamagedCheckpoint."""
     try:
         return untrusted.parse(state, kind)
     except BadInput as error:
@@ -82,23 +86,22 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
     """Raises DamagedCheckpoint where optimizer or average are not those of the model."""
     _expect("model" in groups, "it has no model.safetensors")
     shapes = {name: value.shape for name, value in groups["model"].items()}
-    for group in ("ema", "optimizer"):
-        for key, value in groups.get(group, {}).items():
-            kind, _, name = key.partition("/") if group == "optimizer" else ("", "", key)
-            shape = () if kind == "step" else shapes.get(plain(name), value.shape)  # of tied weights one name is there
-            _expect(value.shape == shape, f"{shown(key)} of {group}.safetensors has not the shape of its weight")
-            if group == "optimizer":
-                is_state = name != "" and value.is_floating_point()
-                _expect(is_state, f"{shown(key)} of optimizer.safetensors is no state of an optimizer")
-                averaged = name in groups.get("ema", {name: None})
-                _expect(averaged, f"{shown(name)} is in optimizer.safetensors and not in ema.safetensors")
+    averaged = groups.get("ema", {})
+    for name, value in averaged.items():
+        fits = value.shape == shapes.get(plain(name), value.shape)  # of tied weights one name is there
+        _expect(fits, f"{shown(name)} of ema.safetensors has not the shape of its weight")
+    for key, value in groups.get("optimizer", {}).items():
+        kind, _, name = key.partition("/")
+        shape = () if kind == "step" else shapes.get(plain(name), value.shape)
+        fits = name != "" and value.is_floating_point() and value.shape == shape
+        _expect(fits, f"{shown(key)} of optimizer.safetensors is no state of a weight")
+        _expect("ema" not in groups or name in averaged, f"{shown(name)} is not in ema.safetensors")
 
 
 def _is_pending(name: str, value: Any) -> bool:
     """Returns whether a value of `pending` is a number, or what its two other names hold."""
     if name == "figures":
-        fits = untrusted.fits(value, list[dict[str, list]])
-        return fits and all(_is_sum(figure) for figures in value for figure in figures.values())
+        return untrusted.fits(value, list[dict[str, list]]) and all(_is_sum(f) for each in value for f in each.values())
     return untrusted.fits(value, list[str] if name == "order of terms" else float)
 
 

@@ -1,12 +1,10 @@
 """Saves in the background: training waits for a copy, a thread writes it and deletes old checkpoints."""
 
 import contextlib
-import math
 import shutil
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +42,9 @@ class Retention:
             if steps[:-keep] and any(map(self._is_good, reversed(steps[-keep:]))):
                 self._drop_oldest(steps, keep, lambda: parcel.size <= self.available())
         if parcel.size > (available := self.available()):
-            what = f"The checkpoint of step {parcel.step:,} was not saved in {self.folder / name}"
-            what += f": it needs {amount(parcel.size)}, and {amount(max(0, available))} are available in"
-            advice = "Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best."
-            raise CheckpointNotSaved(f"{what} {self._output_dir}. {advice} Those saved before are untouched.")
+            needs = f"it needs {amount(parcel.size)}, and {amount(max(0, available))} are available in"
+            advice = "Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best"
+            raise CheckpointNotSaved(parcel.step, f"{needs} {self._output_dir}. {advice}")
 
     def available(self) -> int:
         """Returns the bytes that can be written, by the disk and by the platform's limit on the output folder."""
@@ -107,9 +104,7 @@ class Saver:
         before: Callable[[], None] = lambda: None,
     ):  # fmt: skip
         self.folder, self.retention, self.record, self.before = folder, retention, record, before
-        self._thread: threading.Thread | None = None
-        self._saves = 0
-        self._failures: dict[int, BaseException] = {}  # by the number of the save
+        self._thread, self._works = ThreadPoolExecutor(1, "checkpoint"), list[Future[None]]()
         self._buffers: dict[Key, Tensor] = {}
         self._in_use: set[str] = set()  # the kinds of checkpoint that the thread may be writing from their buffers
 
@@ -122,7 +117,7 @@ class Saver:
                 for key, value in _items(name, tensors):
                     self._buffer(key, value).zero_()
 
-        self._start(touch)
+        self._works.append(self._thread.submit(touch))
 
     def save(
         self, name: str, step: int, tensors: Tensors, state: Mapping[str, Any], then: Callable[[], None] | None = None
@@ -130,33 +125,19 @@ class Saver:
         """Copies the tensors now, commits the checkpoint into `folder / name` in the background, then calls `then`."""
         begin = time.perf_counter()
         text = checkpoint.to_json({**state, "step": step})
-        if self._failures or name in self._in_use:
+        if name in self._in_use or any(work.done() and work.exception() for work in self._works):
             self._join()  # the thread may still be writing from these buffers
-        self._saves += 1
         copies = self._copied_where_memory_allows(name, tensors)
-        if copies is None:
-            text = f"The checkpoint of step {step:,} was not saved: there was no memory for a copy of it."
-            self._failures[self._saves] = CheckpointNotSaved(f"{text} Those saved before are untouched.")
-            return
+        parcel = None if copies is None else checkpoint.pack(step, copies, text)
         self._in_use.add(name)
-        self._start(partial(self._commit, self._saves, begin, name, checkpoint.pack(step, copies, text), then))
-
-    def _start(self, work: Callable[[], object]) -> None:
-        """Starts a thread that does `work` when the one before it has ended."""
-
-        def run(before: threading.Thread | None = self._thread) -> None:
-            if before:
-                before.join()
-            work()
-
-        self._thread = threading.Thread(target=run, name="checkpoint")
-        self._thread.start()
+        self._works.append(self._thread.submit(self._commit, begin, name, step, parcel, then))
 
     def wait(self) -> None:
         """Waits until everything is on the disk. Raises CheckpointNotSaved if the last save failed."""
-        self._join(warn_before=self._saves)
-        if self._failures:
-            raise self._failures.pop(self._saves)
+        last = self._works.pop() if self._works else None
+        self._join()
+        if last:
+            last.result()
 
     def finish(self) -> None:
         """Waits for the last save of a session, whose failure is one of the run. Raises TrainingFailed."""
@@ -166,46 +147,42 @@ class Saver:
             what = "This was the last save of the session: the next one resumes from the checkpoint before it."
             raise TrainingFailed(f"{error} {what}") from error
 
-    def _join(self, warn_before: float = math.inf) -> None:
+    def _join(self) -> None:
         """Waits for the thread and warns of failed saves. Raises any other error of the thread."""
-        if self._thread:
-            self._thread.join()
-        self._thread = None
+        works, self._works = self._works, []
         self._in_use.clear()
-        for number in [n for n in self._failures if n < warn_before]:
-            failure = self._failures.pop(number)
-            if not isinstance(failure, CheckpointNotSaved):
+        for failure in [work.exception() for work in works]:
+            if isinstance(failure, CheckpointNotSaved):
+                print(f"Warning: {failure} Training continues.", flush=True)
+            elif failure:
                 raise failure
-            print(f"Warning: {failure} Training continues.", flush=True)
 
     def _commit(
-        self, number: int, begin: float, name: str, parcel: checkpoint.Parcel, then: Callable[[], None] | None
+        self, begin: float, name: str, step: int, parcel: checkpoint.Parcel | None, then: Callable[[], None] | None
     ) -> None:
         """Makes room and writes the checkpoint, on the thread; then calls `then`."""
+        if not parcel:
+            raise CheckpointNotSaved(step, "there was no memory for a copy of it")
+        self.before()
         try:
-            self.before()
-            try:
-                self._write(name, parcel)
-            except CheckpointNotSaved:  # once more, from the same buffers: an error of the disk may be a passing one
-                self._write(name, parcel)
-            self.record(time.perf_counter() - begin)
-            if then:
-                then()
-        except BaseException as error:  # carried over to the training thread
-            self._failures[number] = error
+            self._write(name, parcel)
+        except CheckpointNotSaved:  # once more, from the same buffers: an error of the disk may be a passing one
+            self._write(name, parcel)
+        self.record(time.perf_counter() - begin)
+        if then:
+            then()
 
     def _write(self, name: str, parcel: checkpoint.Parcel) -> None:
         try:
             self.retention.make_room(name, parcel)
             checkpoint.write(self.folder / name, parcel)
         except (OSError, MemoryError) as error:  # of asking for the free space, or of the machine
-            why = f"{error}" or "memory ran out"
-            raise CheckpointNotSaved(f"The checkpoint of step {parcel.step:,} was not saved: {why}.") from error
+            raise CheckpointNotSaved(parcel.step, f"{error}" or "memory ran out") from error
 
     def _copied_where_memory_allows(self, name: str, tensors: Tensors) -> dict[str, dict[str, Tensor]] | None:
         """Returns copies of the tensors; None where memory runs out, also after all that can be freed was freed."""
         items = _items(name, tensors)
-        for is_last in (False, True):
+        for _ in range(2):
             try:
                 copies: dict[str, dict[str, Tensor]] = {group: {} for group in tensors}
                 for key, value in items:
@@ -217,8 +194,7 @@ class Saver:
                 if not memory.is_oom(error):
                     raise
             self._join()
-            if is_last:
-                self._buffers.clear()
+            self._buffers.clear()
             memory.clear_memory()
         return None
 
@@ -237,7 +213,8 @@ class Saver:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._join()
+        with self._thread:
+            self._join()
 
 
 def _items(kind: str, tensors: Tensors) -> list[tuple[Key, Tensor]]:

@@ -1,8 +1,12 @@
-"""Takes weights out of a model by name, puts them back, and transfers them to a model of another shape."""
+"""Takes weights out of a model by name, puts them back, and transfers them to a model of another shape.
 
-import re
+A checkpoint omits frozen weights of a published file: it has their hash.
+"""
+
+import hashlib
 from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -10,11 +14,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lib import checkpoint
+from lib.checkpoint import contents
+from lib.checkpoint.contents import plain
 from lib.config.files import size_of
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 
 _HALVES = (torch.float16, torch.bfloat16)
-_PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
+_FLOATS = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def of(model: nn.Module) -> dict[str, Tensor]:
@@ -27,11 +33,6 @@ def of(model: nn.Module) -> dict[str, Tensor]:
             named[plain(name)] = value.detach()
             seen.add(key)
     return named
-
-
-def plain(name: str) -> str:
-    """Returns a name without the prefixes of wrappers, wherever and however often they stand."""
-    return _PREFIXES.sub(r"\1", name)
 
 
 def widen(model: nn.Module) -> None:
@@ -86,10 +87,103 @@ def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
             value.copy_(source[name])
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """Reads weights by name: of a .safetensors file, a checkpoint, a run, a published model. Raises BadInput."""
-    if inside := checkpoint_in(path):
-        return load(inside).tensors["model"]
+def trained(model: nn.Module) -> dict[str, str]:
+    """Returns type and shape of every parameter that is trained, by name: "float32 (4, 3)"."""
+    return {plain(name): _described(p) for name, p in model.named_parameters() if p.requires_grad}
+
+
+def frozen(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the parameters that are not trained, by the names that they have in a checkpoint."""
+    resting = {plain(name): p for name, p in model.named_parameters() if not p.requires_grad}
+    return {name: resting[name] for name in of(model) if name in resting}
+
+
+def _described(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+
+
+def seal(value: Tensor, like: str = "") -> str:
+    """Returns type, shape and sha256 of a tensor's values; in the type of another seal where one is given."""
+    whole = value.detach().cpu()
+    if (kind := _FLOATS.get(like.partition(" ")[0])) and whole.is_floating_point():
+        whole = whole.to(kind)
+    content: Any = whole.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{_described(whole)} {hashlib.sha256(content).hexdigest()}"
+
+
+def seal_of_all(named: Mapping[str, Tensor]) -> str:
+    """Returns one sha256 for the names, types, shapes and values of tensors."""
+    lines = (f"{name} {seal(value)}\n" for name, value in sorted(named.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def unsaved(model: nn.Module) -> tuple[str, list[str]]:
+    """Returns one hash of the buffers that no checkpoint has, "" for none, and their names."""
+    in_checkpoints = model.state_dict().keys()
+    buffers = {plain(name): b for name, b in model.named_buffers() if name not in in_checkpoints}
+    return seal_of_all(buffers) if buffers else "", list(buffers)
+
+
+def with_own(model: nn.Module, found: checkpoint.Checkpoint) -> dict[str, Tensor]:
+    """Returns the weights of a checkpoint with those of this model that it omits. Raises BadInput if these differ."""
+    named, here = found.tensors["model"], of(model)
+    left_out = {n: known for n, known in found.state.get("frozen", {}).items() if n in here and n not in named}
+    own = {name: here[name].cpu() for name in left_out}
+    if wrong := [name for name, known in left_out.items() if seal(own[name], known) != known]:
+        what = f"The initial weights {printable(found.path)} lack {len(wrong)} frozen tensors ({_listed(wrong)})"
+        advice = "Let model() load the same weights, with the same training.frozen_precision"
+        raise BadInput(f"{what}, and this model has others. {advice}, or train that run with checkpoint.frozen: save.")
+    return {**named, **own}
+
+
+def restore(model: nn.Module, saved: checkpoint.Checkpoint) -> None:
+    """Copies a checkpoint's weights into a model; frozen ones that it omits stay. Raises BadInput if any differ."""
+    left_out = saved.state.get("frozen", {})
+    _check_trained(model, saved)
+    put_back(model, saved.tensors["model"], left_out)
+    here = of(model) if left_out else {}
+    if wrong := [name for name, hashed in left_out.items() if name not in here or seal(here[name], hashed) != hashed]:
+        published = [
+            printable(n, most=100) for n, taken in saved.state.get("published", {}).items() if "config" in taken
+        ]
+        source = f"published as {', '.join(published)}" if published else "loaded by model()"
+        what = f"of {len(left_out)} that it omits, {len(wrong)} have another hash now ({_listed(wrong)})"
+        where = f"The frozen weights are not those of {printable(saved.path)}"
+        raise BadInput(f"{where}: {what}. They were {source}: mount exactly these.")
+    with torch.no_grad():
+        for name, hashed in left_out.items():
+            here[name].copy_(here[name].to(_FLOATS.get(hashed.partition(" ")[0], here[name].dtype)))
+
+
+def _check_trained(model: nn.Module, saved: checkpoint.Checkpoint) -> None:
+    """Raises BadInput if the saved run trained other parameters."""
+    before, now = saved.state.get("trained"), trained(model)
+    if before is None or before == now:  # best weights name none
+        return
+    then = [f"{name} {kind}" for name, kind in before.items() if now.get(name) != kind]
+    since = [f"{name} {kind}" for name, kind in now.items() if before.get(name) != kind]
+    what = f"What is trained differs from {printable(saved.path)}: then {_listed(then)}; now {_listed(since)}"
+    why = "loaded adapters come back frozen unless asked to be trainable, and a model wrapped twice has other names"
+    raise BadInput(f"{what}. model() must return the same model each time: {why}.")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(printable(name, most=100) for name in names[:3]) + ", ..." * (len(names) > 3) or "nothing more"
+
+
+def read(path: Path) -> checkpoint.Checkpoint:
+    """Reads weights: of a .safetensors file, a checkpoint with its state, a run, a published model. Raises BadInput."""
+    if not (inside := _checkpoint_in(path)):
+        return checkpoint.Checkpoint(path, 0, {"model": _tensors(path)}, {})
+    try:
+        saved = checkpoint.load_model(inside)
+        contents.parsed(saved.state, contents.Names)
+    except checkpoint.DamagedCheckpoint as damage:
+        raise BadInput(f"The weights {inside} are damaged ({damage}). Download or copy them again.") from None
+    return saved
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
     if path.is_dir():
         from lib.machine import published
 
@@ -108,21 +202,9 @@ def read(path: Path) -> dict[str, Tensor]:
         raise BadInput(f"The weights {path} cannot be read: {error}. Download or copy them again.") from None
 
 
-def checkpoint_in(path: Path) -> Path | None:
+def _checkpoint_in(path: Path) -> Path | None:
     """Returns a checkpoint itself, or the best or newest one of a run; None where there is none."""
     for folder in (path, path / "best", path / "checkpoints"):
         if steps := checkpoint.steps(folder):
             return checkpoint.path_of(folder, steps[-1])
     return path if (path / checkpoint.MANIFEST).is_file() else None
-
-
-def load(path: Path) -> checkpoint.Checkpoint:
-    """Reads a checkpoint that has weights. Raises BadInput where it is damaged, or a later version wrote it."""
-    try:
-        return checkpoint.load_model(path)
-    except checkpoint.DamagedCheckpoint as damage:
-        raise damaged(path, damage) from None
-
-
-def damaged(path: Path, why: checkpoint.DamagedCheckpoint) -> BadInput:
-    return BadInput(f"The weights {path} are damaged ({why}). Download or copy them again.")

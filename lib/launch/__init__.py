@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lib import checkpoint, ranks
-from lib.checkpoint import frozen
+from lib.checkpoint import weights
 from lib.checkpoint.saver import Retention
 from lib.config import Config, to_yaml
 from lib.config.reader import flat
@@ -145,8 +145,8 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     facts = {
         "identity": run.identity, "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
         "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
-        "skipped_steps": state.skipped_steps, "stopped_early": state.stopped_early(run.config.training.max_steps),
-        "world_size": ranks.world(),
+        "stopped_early": state.stopping.early(state.step, run.config.training.max_steps),
+        "skipped_steps": state.skipped_steps, "world_size": ranks.world(),
     }  # fmt: skip
     ended = run.summary(outcome.reason, state.step, number, **tested, **facts)
     _write(run.folder, ended)
@@ -169,7 +169,7 @@ def _tested(run: Run, state: State) -> dict[str, Any]:
     with _noting(missing, "test"):
         best = checkpoint_from_first(_best_weights(run.folder / "best", state.kept_best) if ranks.is_first() else None)
         if best:
-            frozen.put_back(state.model, best)
+            weights.restore(state.model, best)
             state.ema = None  # the best weights are averages already
         print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
         shown = choose_progress()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from lib import checkpoint, untrusted
-from lib.checkpoint import Checkpoint, frozen
+from lib.checkpoint import Checkpoint, weights
 from lib.config import Config
 from lib.config.files import read_text
 from lib.config.reader import Reader, child
@@ -116,7 +116,7 @@ def load_members(
     for run, config in members.items():
         summary, steps = Summary.read(run), checkpoint.steps(run / "best")
         best = summary.best.get("step") if summary else None
-        saved = frozen.source(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+        saved = weights.read(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
         task = find_task(config.task)(config)
         first, learned = first or task, learned if first else saved.state.get("learned", {})
         if is_alike := saved.state.get("learned", {}) == learned:
@@ -136,7 +136,7 @@ def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
     left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
     task.published = saved.state.get("published", {})
     model = model_on_meta(task)
-    made = sum(value.numel() for name, value in frozen.parameters(model).items() if name in left_out)
+    made = sum(value.numel() for name, value in weights.frozen(model).items() if name in left_out)
     described = sum(value.numel() for value in model.state_dict().values()) - made
     if described > 2 * sum(value.numel() for value in saved.tensors["model"].values()) + _ROOM:
         what = f"describes a model of {described:,} numbers, and its weights have fewer than half of them"
@@ -144,7 +144,7 @@ def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(mix(INITIALISE, task.config.seed))  # as the run drew what is frozen
         model = task.model()
-    frozen.put_back(model, saved)
+    weights.restore(model, saved)
     return model.to(memory.device()).eval()
 
 

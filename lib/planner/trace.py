@@ -19,12 +19,13 @@ from lib.planner.card import CONTEXT_BYTES, NCCL_BYTES, Target, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
 from lib.planner.log import Prediction
 from lib.planner.tracker import Tracker, is_users
+from lib.ranks.sums import BUCKET_BYTES
 from lib.task import Batch, Task
 from lib.task.quantised import Quantised, replaced
 from lib.training.order import put_back, seed_all
 from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
-from lib.training.step import optimizer_step, summing_bytes
+from lib.training.step import optimizer_step
 
 STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
 PASSES = 2  # gradients are there from the second micro-batch of a step on
@@ -154,7 +155,7 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
     def at(moment: str) -> None:
         tracker.at(moment)
         if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
-            tracker.drop(tracker.take(summing_bytes(tracker.trained), "temporaries"))
+            tracker.drop(tracker.take(min(BUCKET_BYTES, 4 * tracker.trained), "temporaries"))
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     loss = tracker.users_code()(task.loss)

@@ -3,9 +3,8 @@
 `launch` or torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a
 notebook's kernel or a plain `python -m lib`, every function here is a no-op.
 
-Numbers and decisions go over gloo on the CPU, gradients over nccl between GPUs and over gloo between CPU processes. Two
-addends commute, so the sum over two ranks has the bits of the sum in one process; of more addends the backend chooses
-the order, and the sum is the same up to rounding. In either case it has the same bits on every rank.
+Numbers and decisions go over gloo, gradients between GPUs over nccl. Two addends commute, so the sum over two ranks has
+the bits of the sum in one process; of more addends the backend chooses the order, which is the same on every rank.
 """
 
 import contextlib
@@ -70,8 +69,7 @@ def under_torchrun() -> bool:
 def check_count(processes: int) -> None:
     """Raises BadInput for more processes than GPUs; without a GPU they share the CPU."""
     if torch.cuda.is_available() and processes > (gpus := torch.cuda.device_count()):
-        what = f"{processes} processes are configured on a machine whose run may use {gpus} GPU(s)"
-        raise BadInput(f"{what}. Lower device.processes, or torchrun's --nproc-per-node.")
+        raise BadInput(f"{processes} processes are configured for {gpus} GPU(s). Lower device.processes.")
 
 
 def start() -> None:
@@ -91,6 +89,7 @@ def start() -> None:
         _join()
         flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if gpus else dist.group.WORLD
         _here = _Place(dist.get_rank(), size, local_size, flags)
+        keep_pace(PATIENT_SECONDS)
 
 
 def _join() -> None:
@@ -102,10 +101,8 @@ def _join() -> None:
         if environment.RANK_FOLDER in os.environ:  # one machine, so no wrong address: a fresh launch may do
             raise RuntimeError(f"Timed out waiting for the other ranks to start: {first}") from error
         where = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
-        what = f"This process on {socket.gethostname()} did not find the other ranks at {where}"
-        advice = "Start all with this address and a free port (torchrun: --master-port or --rdzv-endpoint)."
-        raise BadInput(f"{what} within {JOIN_SECONDS} s. {advice} torch's message: {first}") from error
-    _expect(PATIENT_SECONDS)
+        what = f"This process on {socket.gethostname()} did not find the other ranks at {where}: {first}"
+        raise BadInput(f"{what} Start all with this address and a free port (torchrun: --master-port).") from error
 
 
 def end() -> None:
@@ -115,15 +112,11 @@ def end() -> None:
         _here = _Place()
 
 
-def keep_pace() -> None:
-    """Shortens the wait for other ranks to HANG_SECONDS: after that they end with an error. The start is over."""
+def keep_pace(seconds: float = HANG_SECONDS) -> None:
+    """Sets the longest wait for other ranks; after it this one ends with an error."""
     if _here.size > 1:
-        _expect(HANG_SECONDS)
-
-
-def _expect(seconds: float) -> None:
-    for group in {dist.group.WORLD, _here.flags or dist.group.WORLD}:
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+        for group in {dist.group.WORLD, _here.flags or dist.group.WORLD}:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
 
 
 def highest(*values: float) -> list[float]:
@@ -155,20 +148,15 @@ def from_first(value: Value) -> Value:
 
 def tensors_from_first(groups: Groups | None) -> Groups | None:
     """Returns the first rank's tensors on every rank, or None if it gives None; the others get them on the CPU."""
-    if _here.size == 1:
+    mine = groups if is_first() else None
+    names = from_first(mine and {group: [*named] for group, named in mine.items()})
+    if _here.size == 1 or names is None:
         return groups
-    shapes = {group: {k: (v.shape, v.dtype) for k, v in named.items()} for group, named in (groups or {}).items()}
-    if (shapes := from_first(shapes if groups is not None else None)) is None:
-        return None
-    received: dict[str, dict[str, Tensor]] = {group: {} for group in shapes}
-    for group, named in shapes.items():
-        for name, (shape, dtype) in named.items():
-            tensor = groups[group][name] if is_first() and groups else torch.empty(shape, dtype=dtype)
-            copy = tensor.detach().cpu().contiguous()
-            if copy.numel():  # as bytes: not every dtype is known to gloo
-                dist.broadcast(copy.reshape(-1).view(torch.uint8), 0, group=_here.flags)
-            received[group][name] = tensor if is_first() else copy
-    return received
+    received = {
+        group: {name: from_first(mine[group][name].detach().cpu().clone() if mine else None) for name in each}
+        for group, each in names.items()
+    }
+    return mine or received
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor, _utils, nn
 
 from lib import ranks
 from lib.errors import BadInput
@@ -28,8 +28,6 @@ def add_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _checked(term: str, number: Any) -> float:
-    if type(number) is int and number >= 0:  # the usual case, in a tenth of the time
-        return number
     value = number.item() if hasattr(number, "item") else number  # of torch or NumPy
     if not isinstance(value, Real) or not 0 <= value < math.inf:
         advice = "Return how many valid targets the term has in the batch: a finite number, 0 or more."
@@ -41,17 +39,10 @@ def add_up(tensors: Sequence[Tensor]) -> None:
     """Replaces each tensor by its sum over the ranks, in buckets of one dtype; all ranks have the same shapes."""
     if ranks.world() == 1:
         return
-    buckets: list[list[Tensor]] = [[]]
-    for tensor in tensors:
-        size = sum(each.nbytes for each in buckets[-1]) + tensor.nbytes
-        if buckets[-1] and (size > BUCKET_BYTES or tensor.dtype != buckets[-1][0].dtype):
-            buckets.append([])
-        buckets[-1].append(tensor)
-    for bucket in filter(None, buckets):
-        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+    for bucket in _utils._take_tensors(tensors, BUCKET_BYTES):
+        flat = _utils._flatten_dense_tensors(bucket)
         dist.all_reduce(flat)
-        parts = flat.split([tensor.numel() for tensor in bucket])
-        torch._foreach_copy_(bucket, [part.view(t.shape) for part, t in zip(parts, bucket, strict=True)])
+        torch._foreach_copy_(bucket, list(_utils._unflatten_dense_tensors(flat, bucket)))
 
 
 def over_ranks(
@@ -60,8 +51,7 @@ def over_ranks(
 ) -> None:  # fmt: skip
     """Turns each rank's gradients, losses and batch statistics into those of the whole effective batch, in place.
 
-    `means` has a scalar for each loss term; `buffers` has, for each of the modules `with_buffers`, copies of its
-    buffers from before this step. Gradients have the shapes of `parameters`.
+    `buffers` has, for each of the modules `with_buffers`, copies of its buffers from before this step.
     """
     if ranks.world() == 1:
         return

@@ -29,11 +29,7 @@ from lib.training.precision import autocast, choose_precision, keep_in_fp32
 
 _SIZE = 4  # samples of a batch: two halves of two
 _SEED, _OTHER, _DRAWS = 11, 12, 8  # as many passes of a loss that draws have their means compared
-_SEEDED = (
-    "Draw from torch, np.random or random, which are seeded for each batch, not from a generator of your own, the "
-    "system or the clock; change copies (.clone()), and keep no state between two calls."
-)
-_AGAIN = "differs when the data is read again. Sort what is read; shuffle with a seeded generator: random.Random(0)."
+_SEEDED = "Draw from torch, np.random or random, which are seeded; change copies (.clone()), and keep no state."
 _passed: "weakref.WeakSet[Task]" = weakref.WeakSet()
 
 
@@ -58,15 +54,15 @@ def require(task: Task, config: Config, thorough: bool = False) -> list[Finding]
 def examine(task: Task, config: Config, thorough: bool = True) -> list[Finding]:
     """Checks a task on some samples; returns mistakes and doubts. Unless `thorough`, data and model are made once."""
     former, probe = task.config, _Probe(task, config, thorough)
-    findings, failed = list[Finding](), set[str]()
+    findings = list[Finding]()
     try:
-        for name, run, needs in _CHECKS:
-            if failed.isdisjoint(needs):
-                try:
-                    run(probe)
-                except BadInput as error:
-                    findings.append(Finding(name, str(error), "bad"))
-                    failed.add(name)
+        for run in _CHECKS:
+            try:
+                run(probe)
+            except BadInput as error:
+                findings.append(Finding(run.__name__.strip("_"), str(error), "bad"))
+                if run in (_data, _model):  # which the others need
+                    break
     except Exception as error:
         if not memory.is_oom(error):
             raise
@@ -86,16 +82,14 @@ class _Probe:
         self.sets: dict[str, Any] = {}
         self.batches: list[Batch] = []
         self.learned: Mapping[str, Any] = {}
+        self.train_set: Any = None
         self.model: Any = None
-        self.scores: dict[str, float] = {}
         self.doubts: list[str] = []
 
-    def train_set(self, sets: Mapping[str, Any]) -> Any:
-        return data.subset(sets["train"], self.config.data.subset_ratio, self.config.seed)
-
-    def indices(self, dataset: Any, number: int = 0, size: int = _SIZE) -> list[int]:
-        """Returns the samples of a training batch, in the order of the run."""
-        return dataclasses.replace(Order.of(dataset, self.config), effective_batch=size, slots=1).indices(number, 0)
+    def train_batch(self, number: int, size: int = _SIZE, seed: int = _SEED) -> Batch:
+        """Collates a training batch, in the order of the run."""
+        order = dataclasses.replace(Order.of(self.train_set, self.config), effective_batch=size, slots=1)
+        return self.batch(self.train_set, order.indices(number, 0), seed)
 
     def batch(self, dataset: Any, indices: Sequence[int], seed: int = _SEED, split: str = "train") -> Batch:
         """Collates samples as a slot with this seed does. Raises BadInput."""
@@ -137,13 +131,13 @@ def _data(probe: _Probe) -> None:
     with naming(f"{name}.fingerprint() or describe_data()"):
         if task.describe_data() and task.fingerprint() != task.fingerprint():
             raise BadInput(f"{name}.fingerprint() differs each time, so no run could be resumed. Hash what files hold.")
-    train_set = probe.train_set(probe.sets)
-    task.config = probe.config = resolve_lengths(probe.config, len(train_set))[0]
+    probe.train_set = data.subset(probe.sets["train"], probe.config.data.subset_ratio, probe.config.seed)
+    task.config = probe.config = resolve_lengths(probe.config, len(probe.train_set))[0]
     for split in SPLITS:
         probe.batch(probe.sets[split], [0, len(probe.sets[split]) - 1], _SEED, split)
     # the last one has another size, which tells samples from classes
     for number, size in enumerate((_SIZE, _SIZE, _SIZE + 1)):
-        batch = probe.batch(train_set, probe.indices(train_set, number * 7, size), _SEED + number)
+        batch = probe.train_batch(number * 7, size, _SEED + number)
         with naming(f"{name}.collate()", "Return tensors by name: a dict."):
             data.check_samples(batch)
         if data.size_of(batch) != size:
@@ -153,29 +147,26 @@ def _data(probe: _Probe) -> None:
 
 def _repeats(probe: _Probe) -> None:
     """Compares a batch that is read again, from the same data sets and from new ones."""
-    train_set = probe.train_set(probe.sets)
-    indices = probe.indices(train_set)
-    batch = probe.batch(train_set, indices)
-    probe.batch(train_set, probe.indices(train_set, 1), _OTHER)  # what this draws must leave no trace
-    if not _same(batch, probe.batch(train_set, indices)):
+    batch = probe.train_batch(0)
+    probe.train_batch(1, seed=_OTHER)  # what this draws must leave no trace
+    if not _same(batch, probe.train_batch(0)):
         raise BadInput(f"{probe.name}.datasets() or collate() makes another batch of the same samples. {_SEEDED}")
-    if probe.thorough:
-        with working("Reading the data a second time"), seeded_draws(_SEED), naming(f"{probe.name}.datasets()"):
-            task = type(probe.task)(probe.config, probe.task.sources)
-            if any(isinstance(value, Path) for value in probe.learned.values()):  # a resumed run keeps its data
-                task.take_learned(probe.learned)
-            learned.take(task, None)
-            again, fingerprint = returned.checked_datasets(task), task.fingerprint()
-        probe.batch(probe.train_set(again), indices[::-1], _OTHER)
-        differs = fingerprint != probe.task.fingerprint()
-        for split in SPLITS:
-            old, new = (probe.train_set(sets) if split == "train" else sets[split] for sets in (probe.sets, again))
-            spread = [number * (len(old) - 1) // (_SIZE - 1) for number in range(_SIZE)]
-            places = indices if split == "train" else spread
-            differs = differs or len(old) != len(new)
-            differs = differs or not _same(*(probe.batch(each, places, _SEED, split) for each in (old, new)))
-        if differs:
-            raise BadInput(f"{probe.name}.datasets() or fingerprint() {_AGAIN}")
+    if not probe.thorough:
+        return
+    with working("Reading the data a second time"), seeded_draws(_SEED), naming(f"{probe.name}.datasets()"):
+        task = type(probe.task)(probe.config, probe.task.sources)
+        if any(isinstance(value, Path) for value in probe.learned.values()):  # a resumed run keeps its data
+            task.take_learned(probe.learned)
+        learned.take(task, None)
+        again, differs = returned.checked_datasets(task), task.fingerprint() != probe.task.fingerprint()
+    for split in SPLITS:
+        both = probe.sets[split], again[split]
+        places = [number * (len(both[0]) - 1) // (_SIZE - 1) for number in range(_SIZE)]
+        differs = differs or len(both[0]) != len(both[1])
+        differs = differs or not _same(*(probe.batch(each, places, _SEED, split) for each in both))
+    if differs:
+        what = f"{probe.name}.datasets() or fingerprint() differs when the data is read again"
+        raise BadInput(f"{what}. Sort what is read; shuffle with a seeded generator: random.Random(0).")
 
 
 def _splits(probe: _Probe) -> None:
@@ -200,7 +191,7 @@ def _overlap(probe: _Probe, shorter: Any, longer: Any) -> bool:
     return any(_same(probe.batch(shorter, indices), probe.batch(longer, end)) for end in ends)
 
 
-def _example(probe: _Probe) -> None:
+def _example_batch(probe: _Probe) -> None:
     """Compares `example_batch` with real batches: as large, of the same types."""
     name, bare = f"{probe.name}.example_batch()", probe.bare()
     with put_back(), naming(name, "It makes a batch of the largest shape without reading data."):
@@ -310,11 +301,9 @@ def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
         both = torch.stack(parts).sum(0)
         error = float(((whole.var() + both.var()) / _DRAWS).sqrt())
         if abs(float(whole.mean() - both.mean())) > 0.02 * abs(float(both.mean())) + 6 * error + 1e-12:
-            what = f"{probe.name}.loss() gives {float(whole.mean()):.5g} as {term!r} of a batch"
-            raise BadInput(
-                f"{what}, and {float(both.mean()):.5g} for its halves together. It is a mean, where a sum is due "
-                "(reduction='sum'), or samples see each other (broadcast shapes such as (n, 1) and (n), negatives)."
-            )
+            what = f"{whole.mean():.5g} as {term!r} of a batch, and {both.mean():.5g} for its halves together"
+            why = "It is a mean, where a sum is due (reduction='sum'), or samples see each other: (n, 1) and (n), say"
+            raise BadInput(f"{probe.name}.loss() gives {what}. {why}.")
 
 
 class _Few(EvaluationLoader):
@@ -325,7 +314,7 @@ class _Few(EvaluationLoader):
 
 
 def _evaluation(probe: _Probe) -> None:
-    """Evaluates validation and test: the metric of `selection`, the same ones again, and the model as it was."""
+    """Evaluates validation and test: the metric of `selection`, the same again, the baseline's, the model as it was."""
     name, metric = f"{probe.name}.evaluate()", probe.task.selection[0]
     probe.model.eval()
 
@@ -336,30 +325,23 @@ def _evaluation(probe: _Probe) -> None:
 
     for split in ("validation", "test"):
         try:
-            probe.scores, again = evaluated(_Few, _SIZE), evaluated(_Few, _SIZE)
+            scores, again = evaluated(_Few, _SIZE), evaluated(_Few, _SIZE)
         except BadInput as error:
             if error.__cause__ is None:  # no error of the task's code
                 raise
-            probe.scores = again = evaluated(EvaluationLoader, 32)  # it may need the whole split
-        for key, value in probe.scores.items():
+            scores = again = evaluated(EvaluationLoader, 32)  # it may need the whole split
+        for key, value in scores.items():
             if math.isfinite(value) and not math.isclose(value, again[key], rel_tol=1e-4, abs_tol=1e-9):
                 raise BadInput(f"{name} gives another {key!r} of the same samples. {_SEEDED}")
-        if not math.isfinite(probe.scores[metric]):
-            probe.doubts.append(f"{name} gives {probe.scores[metric]} as {metric!r} of a few samples of {split}.")
+        if not math.isfinite(scores[metric]):
+            probe.doubts.append(f"{name} gives {scores[metric]} as {metric!r} of a few samples of {split}.")
     if any(module.training for module in probe.model.modules()):
         raise BadInput(f"{name} leaves the model in training mode, which changes scores. Take out model.train().")
 
-
-def _baseline(probe: _Probe) -> None:
     with put_back(), naming(f"{probe.name}.baseline()"):
-        unknown = sorted(set(baseline_of(probe.task)) - probe.scores.keys())
-    if probe.scores and unknown:
-        what = f"{probe.name}.baseline() has {unknown[0]!r}, which evaluate() does not"
-        raise BadInput(f"{what}: {', '.join(probe.scores)}.")
+        unknown = sorted(baseline_of(probe.task).keys() - scores.keys())
+    if unknown:
+        raise BadInput(f"{probe.name}.baseline() has {unknown[0]!r}, which evaluate() does not: {', '.join(scores)}.")
 
 
-_CHECKS = (
-    ("data", _data, ()), ("repeats", _repeats, ("data",)), ("splits", _splits, ("data",)),
-    ("example_batch", _example, ("data",)), ("model", _model, ("data",)), ("loss", _loss, ("data", "model")),
-    ("evaluation", _evaluation, ("data", "model")), ("baseline", _baseline, ("data",)),
-)  # fmt: skip
+_CHECKS = (_data, _repeats, _splits, _example_batch, _model, _loss, _evaluation)

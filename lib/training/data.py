@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from lib.config import Data
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.task import Batch, Task
+from lib.training import workers
 from lib.training.order import COLLATE, SUBSET, Order, mix, permutation, seed_draws
 
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
@@ -38,7 +38,7 @@ class _SlotBatches(Dataset):
         batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
         # torch does not pin tensors whose values share memory, as those of `expand` do
         shared = {name: v.contiguous() for name, v in batch.items() if isinstance(v, Tensor) and 0 in v.stride()}
-        return {**batch, **shared} if shared else batch
+        return {**batch, **shared}
 
 
 def train_batches(
@@ -59,12 +59,8 @@ def train_batches(
 def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, note: Note) -> Iterator[Batch]:
     """Yields the first `count` batches. When a worker is lost, half as many load from that batch on."""
     done, number, pins = 0, options.num_workers, options.pin_memory and torch.cuda.is_available()
-    sent = None
-    if number:
-        from lib.training import workers
-
-        sent = workers.Sent(batches, batches.task.config.task)
-    while sent and number and done < count:
+    sent: Any = workers.Sent(batches, batches.task.config.task) if number else None
+    while number and done < count:
         slots: Any = ()
         try:
             workers.start_server()
@@ -92,10 +88,8 @@ def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
     """Returns the options with `num_workers` at most this process's share of the CPUs, 0 if the data cannot be sent."""
     if not options.num_workers:
         return options
-    from lib.training import workers
-
     changed = f"data.num_workers is {options.num_workers}, but"
-    if reason := workers.unsendable(task, dataset):
+    if reason := workers.unsendable("the task", task) or workers.unsendable("the data set", dataset):
         advice = "To use workers, open or make such a thing where it is first used, and leave it out in __getstate__."
         what = f"{changed} what loads the data cannot be sent to another process: {reason}."
         note(f"{what} The training process loads the data. No result changes. {advice}")
@@ -127,20 +121,12 @@ def size_of(batch: Batch) -> int:
 
 
 def check_samples(batch: Batch) -> None:
-    """Raises BadInput unless every tensor of a batch has as many samples, first, as most of its tensors have."""
-    lengths = {value.shape[0] if type(value) is Tensor and value.dim() else -1 for value in batch.values()}
-    if len(lengths) == 1 and -1 not in lengths:
-        return  # the usual case
-    sizes = Counter(len(value) for value in batch.values() if isinstance(value, Tensor) and value.dim())
-    if not sizes:
-        raise BadInput("The batch has no tensors with samples. Task.collate must return a mapping of name to tensor.")
-    size = sizes.most_common(1)[0][0]
-    for name, value in batch.items():
-        if not isinstance(value, Tensor) or not value.dim() or len(value) != size:
-            shape = f" and shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
-            what = f"A batch of {size} samples has {name!r} of type {type(value).__name__}{shape}"
-            advice = f"Task.collate must return tensors of shape ({size}, ...) alone"
-            raise BadInput(f"{what}. {advice}: repeat it for each sample, or keep it in the task.")
+    """Raises BadInput unless a batch has tensors alone, with as many samples along the first dimension."""
+    lengths = {value.shape[:1] if isinstance(value, Tensor) else () for value in batch.values()}
+    if len(lengths) != 1 or () in lengths:
+        shapes = {n: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for n, v in batch.items()}
+        advice = "Repeat what holds for all samples for each of them, or keep it in the task"
+        raise BadInput(f"Task.collate must return tensors, samples along the first dimension. {advice}: {shapes}.")
 
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:

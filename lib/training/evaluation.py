@@ -23,9 +23,8 @@ from lib.training.step import halved
 class EvaluationLoader:
     """Iterates over all samples of a data set in their order, in batches on the device; `Task.evaluate` gets one.
 
-    `collate` is called for `batch_size` samples, and its batch comes in slices of at most `most` samples: memory that
-    runs out makes the slices smaller and changes neither padding nor random draws. With a `step` the generators are
-    seeded once more before each slice, by the step and its first sample.
+    A batch of `batch_size` samples comes in slices of at most `most`: memory that runs out makes these smaller and
+    changes no padding. With a `step` the generators are seeded before each slice, by the step and its first sample.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ def evaluate(
 
     task.step = state.step
     state.model.eval()
-    tried: list[int] = []
     while True:
         most = state.evaluation_batch or config.data.evaluation_batch or state.micro_batch
         loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, show, most, state.step)
@@ -88,9 +86,8 @@ def evaluate(
         # outside the except block, where the traceback no longer pins the activations
         if not ranks.anywhere(scores is None):
             return ranks.from_first(scores)
-        tried.append(loader.most)
         where, advice = f"in the evaluation at step {state.step}", "Let Task.evaluate keep its results on the CPU"
-        state.evaluation_batch = halved(state, tried, "oom_evaluation", where, "its metrics stay the same", advice)
+        state.evaluation_batch = halved(state, loader.most, "oom_evaluation", where, "no metric changes", advice)
 
 
 _baselines: "weakref.WeakKeyDictionary[Task, dict[str, float]]" = weakref.WeakKeyDictionary()

@@ -19,14 +19,12 @@ _REFERENCE = {"file", "bytes", "sha256"}  # keys of what a checkpoint has of a f
 
 
 def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = None) -> Mapping[str, Any]:
-    """Hands a task the values of a checkpoint, else its own, as JSON gives them back; returns them.
+    """Hands a task the values of a checkpoint, else its own, as JSON gives them back; returns them. Raises BadInput.
 
-    So a fresh and a resumed run have the same values. Only the first rank's `saved` counts. Files are the task's, which
-    `restored` has given to it in a resumed run; they are stored in the folder `run`. Raises BadInput.
+    Only the first rank's `saved` counts. Files are the task's, which `restored` has given to it in a resumed run; they
+    are stored in the folder `run`.
     """
     name, own = type(task).__name__, task.learned()
-    if not isinstance(own, Mapping):
-        raise BadInput(f"{name}.learned returned a {type(own).__name__}. Return a dict of values by name.")
     files = _files(own)
     fresh = {name: value for name, value in own.items() if name not in files}
     values = ranks.from_first((saved and saved.state.get("learned")) or fresh)

@@ -19,12 +19,12 @@ from lib.report.progress import Progress, Within
 from lib.report.sampler import Advice, Sampler
 from lib.task import Task
 from lib.text import duration
-from lib.training import data, learned
+from lib.training import data, learned, optimization
 from lib.training.evaluation import evaluate
 from lib.training.order import Order
 from lib.training.precision import set_determinism
 from lib.training.session import Reason, Session
-from lib.training.state import State, first_state, observe, prepare_saving, save_best, save_state, set_rates
+from lib.training.state import State, first_state, observe, prepare_saving, save_best, save_state
 from lib.training.step import memory_for_next_launch, optimizer_step
 
 
@@ -58,12 +58,12 @@ def train(
     state = first_state(task, config, resume, progress.note, most)
     state.events = EventLog(folder / EVENTS if ranks.is_first() else None, progress.note, state.step)
     saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"), partial(sync, folder))
-    if state.resumed_from:
+    if resume:
         saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     advice = Advice(loading.num_workers)
-    steps = range(state.step, state.step if state.has_stopped else training.max_steps)
+    steps = range(state.step, state.step if state.stopping.is_over else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
     with (
@@ -76,7 +76,8 @@ def train(
         batches = data.train_batches(task, train_set, order, steps, loading, session.stop_alone, progress.note)
         for step, slots in meter.waiting(batches):
             begin = time.perf_counter()
-            rates = set_rates(state, config, step)
+            lr = optimization.learning_rate(config, step, state.plateau)
+            optimization.set_learning_rate(state.optimizer, lr)
             meter.add(optimizer_step(state, task, config, slots, step, order, meter))
             state.step = step + 1
             session.record("step", time.perf_counter() - begin)
@@ -85,10 +86,10 @@ def train(
                 prepare_saving(state, config, saver)
             last = state.step == training.max_steps
             if last or _due(state.step, training.log_every_steps):
-                row = {**_worst(meter.row(training.effective_batch)), **rates(), "micro_batch": state.micro_batch}
+                row = _worst(meter.row(training.effective_batch)) | optimization.rates(state.groups, lr, step)
+                row |= {"micro_batch": state.micro_batch, **sampler.row()}
                 if state.scaler.is_enabled():
                     row |= {"loss_scale": state.scaler.get_scale(), "skipped_steps": state.skipped_steps}
-                row |= sampler.row()
                 metrics.append({"step": state.step, "split": "train", **_where(order, task, step), **row})
                 for sentence in advice.lines(row):
                     progress.note(sentence)
@@ -99,7 +100,7 @@ def train(
                     progress.note(_validation_line(state.step, scores, task))
                     observe(state, task, config, scores)
                     save_best(state, config, saver, task, scores)
-                    last = last or state.has_stopped
+                    last = last or state.stopping.is_over
             progress.update(state.step, training.max_steps, partial(_line, row, state, task, config, order, meter))
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
             by_time = 0 < 60 * config.checkpoint.every_minutes <= time.monotonic() - saved_at
@@ -108,10 +109,10 @@ def train(
             if last or stop or save:
                 _save(state, task, config, saver, meter, metrics)
                 saved_at = time.monotonic()
-            if stop or state.has_stopped:
+            if stop or state.stopping.is_over:
                 reason = stop or reason
                 break
-        if state.step < steps.stop and reason == "completed" and not state.has_stopped:  # a batch was late
+        if state.step < steps.stop and reason == "completed" and not state.stopping.is_over:  # a batch was late
             reason = session.stop_alone() or "interrupted"
             _save(state, task, config, saver, meter, metrics)
         saver.finish()
@@ -132,8 +133,6 @@ def _due(step: int, every: int) -> bool:
 
 def _worst(row: dict[str, float]) -> dict[str, float]:
     """Returns the row with the highest peak and the longest wait of all ranks: that rank is the one to look at."""
-    if ranks.world() == 1:
-        return row
     peak, waiting = ranks.highest(row["peak_memory_bytes"], row["data_wait_share"])
     return {**row, "peak_memory_bytes": int(peak), "data_wait_share": waiting}
 

@@ -45,9 +45,8 @@ def groups_of(task: Task, model: nn.Module) -> list[Group]:
         names.setdefault(id(parameter), []).append(plain(name))
     left = {plain(name): p for name, p in model.named_parameters() if p.requires_grad}
     if not left:
-        why = f"all of its {len(names):,} tensors have requires_grad False" if names else "it has no parameters"
-        what = f"{type(task).__name__}.model() returns a model in which nothing is trained: {why}"
-        raise BadInput(f"{what}. Set requires_grad of what is to be trained, or give it a layer.")
+        what = f"{type(task).__name__}.model() returns a model in which nothing is trained"
+        raise BadInput(f"{what}: all of its {len(names):,} tensors have requires_grad False.")
     groups: list[Group] = []
     for number, entry in enumerate(task.parameter_groups(model) or (), 1):
         where = f"{type(task).__name__}.parameter_groups, entry {number}"
@@ -64,7 +63,7 @@ def groups_of(task: Task, model: nn.Module) -> list[Group]:
         label = "+".join(pattern.strip("*.") for pattern in patterns) or f"group{number}"
         is_new = label not in {group.label for group in groups}
         groups.append(Group(taken, label if is_new else f"{label}_{number}", **values))
-    return [*groups, Group(left)] if left or not groups else groups
+    return [*groups, Group(left)] if left else groups
 
 
 def _parsed(entry: Any, where: str) -> tuple[list[str], dict[str, Any]]:
@@ -134,40 +133,29 @@ def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
 
 
 class Plateau:
-    """torch's ReduceLROnPlateau over a rate of its own. It has a history, so `facts` is in every checkpoint."""
+    """A rate that falls as torch's ReduceLROnPlateau has it. It has a history, which is in every checkpoint."""
 
     def __init__(self, config: Config, direction: str):
-        options, plateau = config.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
-        self._rate = torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=config.optimizer.lr)
-        self._scheduler = plateau(self._rate, direction, options.factor, options.patience, min_lr=options.min_lr)
-
-    @property
-    def lr(self) -> float:
-        return self._rate.param_groups[0]["lr"]
+        self._options, self._sign = config.scheduler, -1 if direction == "max" else 1
+        # the rate, the best value (None before the first), and the evaluations since then
+        self.facts: dict[str, Any] = {"lr": config.optimizer.lr, "best": None, "waited": 0}
 
     def observe(self, value: float) -> bool:
         """Takes an evaluation's value (NaN is not better than anything); returns whether the rate was lowered."""
-        before = self.lr
-        self._scheduler.step(value)
-        return self.lr < before
-
-    def facts(self) -> dict[str, float | int | None]:
-        """Returns what a checkpoint keeps: the rate, the best value (None before the first), evaluations since then."""
-        best, waited = self._scheduler.best, self._scheduler.num_bad_epochs
-        return {"lr": self.lr, "best": best if math.isfinite(best) else None, "waited": waited}
-
-    def load(self, facts: Mapping[str, Any]) -> None:
-        self._rate.param_groups[0]["lr"] = facts["lr"]
-        if facts["best"] is not None:
-            self._scheduler.best = facts["best"]
-        self._scheduler.num_bad_epochs = facts["waited"]
+        before, best = self.facts["lr"], self.facts["best"]
+        self.facts["waited"] += 1
+        if math.isfinite(value) and (best is None or self._sign * value < self._sign * best * (1 - 1e-4 * self._sign)):
+            self.facts |= {"best": value, "waited": 0}
+        if self.facts["waited"] > self._options.patience:
+            self.facts |= {"lr": max(before * self._options.factor, self._options.min_lr), "waited": 0}
+        return self.facts["lr"] < before
 
 
 @dataclass
 class Stopping:
     """Counts validations since the best one. Like a plateau it has a history, so `facts` is in every checkpoint."""
 
-    after: int  # training.stop_after_evaluations
+    after: int  # training.stop_after_evaluations; 0: never
     metric: str
     direction: str  # "max" or "min": what counts as better
     best: float | None = None
@@ -176,7 +164,7 @@ class Stopping:
 
     @property
     def is_over(self) -> bool:
-        return self.waited >= self.after
+        return 0 < self.after <= self.waited
 
     def observe(self, value: float, step: int) -> None:
         """Takes a validation's value; one that is not finite is not better than anything."""
@@ -188,10 +176,14 @@ class Stopping:
     def facts(self) -> dict[str, Any]:
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
 
-    def sentence(self, step: int, total: int) -> str:
+    def early(self, step: int, total: int) -> dict[str, Any]:
+        """Returns what the summary says of a run that was completed before its last step; else nothing."""
+        if not self.is_over or step >= total:
+            return {}
         than = f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"
         why = f"in {self.waited} validations in a row {self.metric} was not better than {than}"
-        return f"It stopped early, at step {step:,} of {total:,}: {why} (training.stop_after_evaluations)."
+        text = f"It stopped early, at step {step:,} of {total:,}: {why} (training.stop_after_evaluations)."
+        return {"evaluations": self.waited, "text": text}
 
 
 def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> float:
@@ -203,12 +195,12 @@ def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> 
         done = min((step - options.warmup_steps) / max(1, config.training.max_steps - options.warmup_steps), 1.0)
         left = (1 + math.cos(math.pi * done)) / 2 if options.name == "cosine" else 1 - done
         factor = options.min_lr_ratio + (1 - options.min_lr_ratio) * left
-    return (plateau.lr if plateau else config.optimizer.lr) * factor
+    return (plateau.facts["lr"] if plateau else config.optimizer.lr) * factor
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = value * group.get("scale", 1.0)
+        group["lr"] = value * group["scale"]
 
 
 class Ema:

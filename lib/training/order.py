@@ -1,7 +1,6 @@
 """What step k sees and draws, as pure functions of (seed, step, slot): a resumed run never replays earlier steps."""
 
 import contextlib
-import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,6 @@ def mix(*values: int) -> int:
     return state >> 1  # torch's seeds are signed 64-bit numbers
 
 
-@functools.lru_cache(maxsize=2)  # a step touches two epochs at most where they meet
 def permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     """Returns an epoch's order, (size) int64: a stable argsort of hashed positions (0.13 s for a million)."""
     with np.errstate(over="ignore"):
@@ -44,14 +42,13 @@ def permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     return np.argsort(keys, kind="stable")
 
 
-@functools.lru_cache(maxsize=2)
-def weighted(seed: int, epoch: int, weights: bytes) -> np.ndarray:
-    """Returns an epoch's order, (samples) int64, by weight: `weights` are the bytes of (samples) float64.
+def weighted(seed: int, epoch: int, weights: np.ndarray) -> np.ndarray:
+    """Returns an epoch's order, (samples) int64, by weight: `weights` are (samples) float64.
 
     Systematic resampling (Kitagawa, 1996): a sample of n comes floor or ceil of n * weight / sum times, and which of
     the two follows from one uniform offset of (seed, epoch), so its mean over the epochs is exact.
     """
-    bounds = np.cumsum(np.frombuffer(weights))
+    bounds = np.cumsum(weights)
     n = len(bounds)
     offset = mix(WEIGHTS, seed, epoch) / 2**63
     drawn = np.searchsorted(bounds, (np.arange(n) + offset) * (bounds[-1] / n), side="right")
@@ -59,10 +56,9 @@ def weighted(seed: int, epoch: int, weights: bytes) -> np.ndarray:
 
 
 def buckets(lengths: Sequence[float], seed: int, epoch: int, batch: int, pool: int = 50) -> np.ndarray:
-    """Returns an epoch's order, (samples) int64, in which the samples of a batch are of nearly the same length.
+    """Returns an epoch's order, (samples) int64: shuffled, sorted within pools of `pool` batches, these shuffled.
 
-    They are shuffled, sorted within pools of `pool` batches, and these batches shuffled. Batches continue from one
-    epoch to the next: the first and last samples of this one complete batches of its neighbours, and are of any length.
+    Batches continue from one epoch to the next: the first and last samples of this one are of any length.
     """
     sizes = np.asarray(lengths)
     shuffled = permutation(seed, epoch, len(sizes))
@@ -84,58 +80,18 @@ def weights_of(dataset: Any, name: str = "weights") -> np.ndarray | None:
     return None if values is None else np.ascontiguousarray(values, np.float64)
 
 
-class Epochs:
-    """Orders of epochs that are no even shuffle; the last two stay in memory."""
-
-    def __init__(self, make: Callable[[int], np.ndarray]):
-        self.make, self._cache = make, dict[int, np.ndarray]()
-
-    def __call__(self, number: int) -> np.ndarray:
-        if number not in self._cache:
-            newest = list(self._cache.items())[-1:]
-            self._cache = {**dict(newest), number: self.make(number)}
-        return self._cache[number]
-
-
-def _by_method(dataset: Any, places: np.ndarray | None, seed: int, epoch: int) -> np.ndarray:
-    """Returns `dataset.order(seed, epoch)`; with `places`, (samples), those of its samples in a subset (-1: not)."""
-    name, order = f"{type(dataset).__name__}.order", np.asarray(dataset.order(seed, epoch))
+def _by_method(dataset: Any, seed: int, epoch: int) -> np.ndarray:
+    """Returns `dataset.order(seed, epoch)`; of a subset the places of those samples that are in it."""
+    if isinstance(dataset, Subset):
+        places = np.full(len(dataset.dataset), -1)
+        places[dataset.indices] = np.arange(len(dataset))
+        order = places[_by_method(dataset.dataset, seed, epoch)]
+        return order[order >= 0]
+    order = np.asarray(dataset.order(seed, epoch))
     if outside := order[(order < 0) | (order >= len(dataset))].tolist():
-        raise BadInput(f"{name} returned the index {outside[0]} in epoch {epoch}, of {len(dataset)} samples.")
-    if places is not None:
-        order = places[order]
-        order = order[order >= 0]
-    length = len(_by_method(dataset, places, seed, 0)) if epoch else len(order)
-    if not len(order) or len(order) != length:
-        what = f"{name} gives {len(order)} samples in epoch {epoch}, and {length} in epoch 0"
-        raise BadInput(f"{what}. Return as many in every epoch, and one at least.")
+        what = f"{type(dataset).__name__}.order returned the index {outside[0]} in epoch {epoch}"
+        raise BadInput(f"{what}, of {len(dataset)} samples.")
     return order
-
-
-def _epochs(dataset: Any, seed: int, batch: int, pool: int) -> Epochs | None:
-    """Returns the epochs that a data set's own `order` or its `lengths` decide; None for an even shuffle or weights."""
-    whole, places = dataset, None
-    while isinstance(whole, Subset):
-        inside = np.full(len(whole.dataset), -1)
-        inside[np.asarray(whole.indices)] = np.arange(len(whole)) if places is None else places
-        whole, places = whole.dataset, inside
-    has_order = callable(getattr(whole, "order", None))
-    if has_order + (weights_of(dataset) is not None) + bool(pool) > 1:
-        deciding = "Two of a method `order`, `weights` and data.buckets"
-        raise BadInput(f"{deciding} decide the order of the training samples. Leave one.")
-    if has_order:
-        epochs = Epochs(partial(_by_method, whole, places, seed))
-        if not np.array_equal(epochs(0), epochs.make(0)):
-            what = f"{type(whole).__name__}.order returned two orders for the same seed and epoch"
-            raise BadInput(f"{what}. Draw from what it is given: np.random.default_rng([seed, epoch]).")
-        return epochs
-    if not pool:
-        return None
-    lengths = weights_of(dataset, "lengths")
-    if lengths is None or lengths.shape != (len(dataset),):
-        lacks = f"no attribute `lengths` with a number for each of its {len(dataset)} samples"
-        raise BadInput(f"data.buckets is {pool}, and the training data set has {lacks}. Set it, or write 0.")
-    return Epochs(partial(buckets, lengths, seed, batch=batch, pool=pool))
 
 
 @dataclass(frozen=True)
@@ -146,16 +102,35 @@ class Order:
     seed: int
     effective_batch: int
     slots: int
-    weights: np.ndarray | None = field(default=None, compare=False)  # (samples) how often each one comes
-    epochs: Epochs | None = field(default=None, compare=False)
+    make: Callable[[int], np.ndarray] | None = None  # the order of an epoch; None: an even shuffle
+    _made: dict[int, np.ndarray] = field(default_factory=dict, init=False, compare=False)  # of the last two epochs
 
     @classmethod
     def of(cls, dataset: Any, config: Config) -> "Order":
         """Returns the order of a run's training samples: shuffled, in buckets, or by the set's weights or `order`."""
-        batch = config.training.effective_batch
-        epochs = _epochs(dataset, config.seed, batch, config.data.buckets)
-        size = len(epochs(0)) if epochs else len(dataset)
-        return cls(size, config.seed, batch, config.training.slots, weights_of(dataset), epochs)
+        seed, batch, pool = config.seed, config.training.effective_batch, config.data.buckets
+        size, make, weights, whole = len(dataset), None, weights_of(dataset), dataset
+        while isinstance(whole, Subset):
+            whole = whole.dataset
+        has_order = callable(getattr(whole, "order", None))
+        if has_order + (weights is not None) + bool(pool) > 1:
+            deciding = "Two of a method `order`, `weights` and data.buckets"
+            raise BadInput(f"{deciding} decide the order of the training samples. Leave one.")
+        if has_order:
+            make = partial(_by_method, dataset, seed)
+            size = len(first := make(0))
+            if not size or not np.array_equal(first, make(0)):
+                what = f"{type(whole).__name__}.order returned no sample, or two orders for the same seed and epoch"
+                raise BadInput(f"{what}. Draw from what it is given: np.random.default_rng([seed, epoch]).")
+        elif weights is not None:
+            make = partial(weighted, seed, weights=weights)
+        elif pool:
+            lengths = weights_of(dataset, "lengths")
+            if lengths is None or lengths.shape != (size,):
+                lacks = f"no attribute `lengths` with a number for each of its {size} samples"
+                raise BadInput(f"data.buckets is {pool}, and the training data set has {lacks}. Set it, or write 0.")
+            make = partial(buckets, lengths, seed, batch=batch, pool=pool)
+        return cls(size, seed, batch, config.training.slots, make)
 
     def epoch(self, step: int) -> float:
         """Returns how often the samples have been seen before a step, to a ten-thousandth."""
@@ -176,15 +151,18 @@ class Order:
         return indices
 
     def _epoch(self, number: int) -> np.ndarray:
-        if self.epochs:
-            return self.epochs(number)
-        if self.weights is None:
-            return permutation(self.seed, number, self.samples)
-        return weighted(self.seed, number, self.weights.tobytes())
+        if number not in self._made:
+            for earlier in list(self._made)[:-1]:
+                del self._made[earlier]
+            order = self.make(number) if self.make else permutation(self.seed, number, self.samples)
+            if len(order) != self.samples:
+                what = f"The method `order` gives {len(order)} samples in epoch {number}, and {self.samples} in epoch 0"
+                raise BadInput(f"{what}. Return as many in every epoch.")
+            self._made[number] = order
+        return self._made[number]
 
 
-# --- draws of a user's code, as torchvision and most transforms have them, from generators that a process has anyway --
-# Seeded for each slot, micro-batch and batch of an evaluation they have no history: a resumed run draws the same.
+# --- draws of a user's code: seeded for each slot, micro-batch and batch of an evaluation, they have no history -------
 
 
 def seed_draws(seed: int) -> None:

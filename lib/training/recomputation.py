@@ -1,7 +1,6 @@
 """Layers whose activations are computed again in the backward pass, to save memory (Chen et al., 2016)."""
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ from lib.errors import BadInput
 from lib.task.blocks import find_blocks
 
 _SWITCHES = ("gradient_checkpointing", "grad_checkpointing")  # of transformers and of timm
-_CACHES = ("past_key_values", "past_key_value", "layer_past")  # what layers of transformers call it
-_NO_CACHE: dict[str, Any] = {"use_cache": False, **dict.fromkeys(_CACHES)}
 
 
 class NotRecomputable(BadInput):
@@ -48,8 +45,6 @@ def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] |
 def _recomputing(block: nn.Module) -> Callable[..., Any]:
     """Returns the block's forward pass, recomputed in backward; batch statistics change in the first pass alone."""
     forward = block.forward
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [name for name, part in inspect.signature(forward).parameters.items() if part.kind in by_position]
     norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     more: dict[str, Any] = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
 
@@ -57,7 +52,9 @@ def _recomputing(block: nn.Module) -> Callable[..., Any]:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         if not getattr(block, "_can_checkpoint_with_cache", False):  # transformers' mark of a layer that only reads it
-            args, kwargs = _without_cache(block, names, args, kwargs)
+            args = tuple(_without_cache(block, value) for value in args)
+            kwargs = {key: _without_cache(block, value) for key, value in kwargs.items()}
+            kwargs |= {"use_cache": False} if "use_cache" in kwargs else {}
         first, keys = len(args), tuple(kwargs)
 
         def run(*values: Any) -> Any:
@@ -83,18 +80,15 @@ def _versions(values: tuple) -> list[int]:
     return [value._version for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]
 
 
-def _without_cache(block: nn.Module, names: list[str], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Returns a layer's arguments without the cache for generating text, which a second pass would fill once more."""
-    values = {**dict(zip(names, args, strict=False)), **kwargs}
-    caches = [values[name] for name in _CACHES if values.get(name) is not None]
-    if not values.get("use_cache") and not caches:
-        return args, kwargs
-    if any(not hasattr(cache, "get_seq_length") or cache.get_seq_length() for cache in caches):
+def _without_cache(block: nn.Module, value: Any) -> Any:
+    """Returns None for an empty cache for generating text, which a second pass would fill once more."""
+    if not hasattr(value, "get_seq_length"):  # as caches of transformers have it
+        return value
+    if value.get_seq_length():
         what = f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache"
         advice = "Call the model with use_cache=False and without a prefix"
         raise NotRecomputable(f"{what}. {advice}, or set training.gradient_checkpointing to 0.")
-    left = tuple(_NO_CACHE.get(name, value) for name, value in zip(names, args, strict=False))
-    return (*left, *args[len(names) :]), {name: _NO_CACHE.get(name, value) for name, value in kwargs.items()}
+    return None
 
 
 @contextlib.contextmanager

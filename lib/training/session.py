@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Literal
 
@@ -86,12 +86,10 @@ class Session:
         self._is_signalled |= stop == "interrupted"  # the signal may have come to another rank
         return stop, save
 
-    @contextmanager
-    def catching_signals(self) -> Iterator[None]:
+    def catching_signals(self) -> AbstractContextManager[None]:
         """Stops at the step's end on the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
         # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
-        with handling_signals(self._on_signal, lambda: self._is_signalled and ranks.under_torchrun()):
-            yield
+        return handling_signals(self._on_signal, lambda: self._is_signalled and ranks.under_torchrun())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a forked loader process: Ctrl-C in a terminal reaches all of them

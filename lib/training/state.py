@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lib import checkpoint, ranks
-from lib.checkpoint import frozen, weights
+from lib.checkpoint import weights
 from lib.checkpoint.saver import Saver
 from lib.config import Config
 from lib.errors import TrainingFailed
@@ -37,6 +36,7 @@ class State:
     device: torch.device
     precision: Precision
     micro_batch: int
+    stopping: Stopping
     step: int = 0
     kept_best: list[dict[str, Any]] = field(default_factory=list)  # {"metric", "step", "value"}, the best one first
     skipped_steps: int = 0
@@ -45,7 +45,6 @@ class State:
     rows: int = 0  # of metrics.csv up to this step
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
-    stopping: Stopping | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # published frozen weights, in no checkpoint, with seals
     unsaved: str = ""  # one hash of the buffers that no checkpoint has
     # Of this session alone, in no checkpoint:
@@ -54,7 +53,6 @@ class State:
     frozen: list[nn.Parameter] = field(default_factory=list)  # in the step at hand
     events: EventLog = field(default_factory=EventLog)
     marred: set[int] = field(default_factory=set)  # training samples with NaN that were named
-    resumed_from: Path | None = None
     # Computed once, because a walk over a large model takes milliseconds:
     parameters: list[nn.Parameter] = field(init=False)
     with_buffers: list[nn.Module] = field(init=False)
@@ -62,23 +60,12 @@ class State:
 
     def __post_init__(self) -> None:
         self.parameters = list(self.model.parameters())
-        self.trained = frozen.trained(self.model)
+        self.trained = weights.trained(self.model)
         self.with_buffers = [module for module in self.model.modules() if module._buffers]
 
     def averaged(self) -> AbstractContextManager[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
         return self.ema.applied() if self.ema else nullcontext()
-
-    @property
-    def has_stopped(self) -> bool:
-        """Whether so many validations in a row were no better that the run is completed."""
-        return self.stopping is not None and self.stopping.is_over
-
-    def stopped_early(self, max_steps: int) -> dict[str, Any]:
-        """Returns what the summary says of a run that was completed before its last step; else nothing."""
-        if not (self.stopping and self.has_stopped and self.step < max_steps):
-            return {}
-        return {"evaluations": self.stopping.waited, "text": self.stopping.sentence(self.step, max_steps)}
 
     @property
     def best(self) -> dict[str, Any]:
@@ -99,12 +86,12 @@ def first_state(
         if config.run.initial_weights:
             note(start_from(state, task, config))
         _seal_frozen(state, task, config)
-    state.unsaved, names = frozen.unsaved(state.model)
+    state.unsaved, names = weights.unsaved(state.model)
     if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
         what = f"its buffers with persistent=False ({', '.join(names)}) are not those of the checkpoint"
         advice = "If model() reads them from a file, put the file of before in its place."
         note(f"The run resumes, but not bit for bit: {what}. {advice}")
-    if ended := state.stopped_early(config.training.max_steps):
+    if ended := state.stopping.early(state.step, config.training.max_steps):
         note(ended["text"])
     if ranks.world() > 1:
         note(f"Training on {ranks.world()} ranks.")
@@ -144,11 +131,10 @@ def new_state(
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16" and device.type != "meta")
     parts = optimization.groups_of(task, model)
     optimizer = optimization.build(parts, config)
-    state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, groups=parts)
+    stopping = Stopping(training.stop_after_evaluations, *task.selection)
+    state = State(model, optimizer, scaler, device, precision, training.largest_micro_batch, stopping, groups=parts)
     if config.scheduler.name == "plateau":
         state.plateau = optimization.Plateau(config, task.selection[1])
-    if training.stop_after_evaluations:
-        state.stopping = Stopping(training.stop_after_evaluations, *task.selection)
     if training.ema_decay:
         state.ema = Ema(model, training.ema_decay)
     return state
@@ -159,12 +145,12 @@ def start_from(state: State, task: Task, config: Config) -> str:
     name, source = config.run.initial_weights, None
     with ranks.together():
         if ranks.is_first():
-            source = frozen.source(inputs.find_input(name, platform.detect()))
+            source = weights.read(inputs.find_input(name, platform.detect()))
     source = checkpoint_from_first(source)
     assert source
-    named = frozen.with_own(state.model, source)
+    named = weights.with_own(state.model, source)
     taken = task.published.get(name, {})  # by `Task.pretrained`
-    task.published = {**task.published, name: {**taken, "weights_sha256": frozen.seal_of_all(named)}}
+    task.published = {**task.published, name: {**taken, "weights_sha256": weights.seal_of_all(named)}}
     adapted, how = {weights.plain(name): value for name, value in named.items()}, ""
     if hasattr(task, "adapt"):
         adapted, how = task.adapt(adapted, state.model)
@@ -176,17 +162,17 @@ def start_from(state: State, task: Task, config: Config) -> str:
 
 def _seal_frozen(state: State, task: Task, config: Config) -> None:
     """Notes the hashes of frozen weights that are in a published file. All ranks must call this."""
-    options, parameters = config.checkpoint, frozen.parameters(state.model)
+    options, parameters = config.checkpoint, weights.frozen(state.model)
     if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
         return
     if ranks.is_first():
         from lib.machine import published
 
-        seals = {name: frozen.seal(value) for name, value in parameters.items()}
+        seals = {name: weights.seal(value) for name, value in parameters.items()}
         kinds = {text.partition(" ")[0] for text in seals.values()}  # of number
         sources = [published.located(n, download=False) for n, taken in task.published.items() if "config" in taken]
         tensors = [value for place in sources if place for value in published.read(place[1]).values()]
-        in_files = {frozen.seal(value, kind) for value in tensors for kind in kinds}
+        in_files = {weights.seal(value, kind) for value in tensors for kind in kinds}
         packed = {n for n, value in parameters.items() if sources and hasattr(value, "is_packed")}  # made of these
         state.left_out = {name: text for name, text in seals.items() if text in in_files or name in packed}
     state.left_out = ranks.from_first(state.left_out)
@@ -209,25 +195,16 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         advice = "the checkpoint before is kept. Lower optimizer.lr, or train in fp32, and run again from that."
         raise TrainingFailed(f"The weights are no longer finite at step {state.step}, so {advice}")
     state.events.flush()
-    names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained")
+    names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained", "unsaved")
     facts = {
-        **({"stopping": state.stopping.facts()} if state.stopping else {}),
-        **({"unsaved": state.unsaved} if state.unsaved else {}),
         **{name: getattr(state, name) for name in names},
         "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
-        "plateau": state.plateau.facts() if state.plateau else None,
+        "plateau": state.plateau.facts if state.plateau else None, "stopping": state.stopping.facts(),
         "learned": task.saved_values, "frozen": state.left_out, "published": task.published,
     }  # fmt: skip
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
     if ranks.is_first():
         saver.save("checkpoints", state.step, state_tensors(state, config.checkpoint.lightweight), facts, keep)
-
-
-def set_rates(state: State, config: Config, step: int) -> Callable[[], dict[str, float]]:
-    """Gives the optimizer the rates of a step; returns what makes the columns of metrics.csv on them."""
-    lr = optimization.learning_rate(config, step, state.plateau)
-    optimization.set_learning_rate(state.optimizer, lr)
-    return partial(optimization.rates, state.groups, lr, step)
 
 
 def _saved_weights(state: State) -> dict[str, Tensor]:
@@ -237,16 +214,15 @@ def _saved_weights(state: State) -> dict[str, Tensor]:
 def observe(state: State, task: Task, config: Config, scores: Mapping[str, float]) -> None:
     """Hands a validation's selection metric to what may stop the run and to the plateau scheduler."""
     metric = task.selection[0]
-    if state.stopping:
-        state.stopping.observe(scores[metric], state.step)
-        if ended := state.stopped_early(config.training.max_steps):
-            state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
+    state.stopping.observe(scores[metric], state.step)
+    if ended := state.stopping.early(state.step, config.training.max_steps):
+        state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
     if state.plateau:
-        before = state.plateau.lr
+        before = state.plateau.facts["lr"]
         if state.plateau.observe(scores[metric]):
-            why = f"{metric} has not improved for {config.scheduler.patience + 1} validations"
-            text = f"{why}; the learning rate goes from {before:.3g} to {state.plateau.lr:.3g}."
-            state.events.record(state.step, "plateau", before, state.plateau.lr, f"Step {state.step:,}: {text}")
+            lr, waited = state.plateau.facts["lr"], config.scheduler.patience + 1
+            text = f"{metric} has not improved for {waited} validations; the learning rate goes from {before:.3g}"
+            state.events.record(state.step, "plateau", before, lr, f"Step {state.step:,}: {text} to {lr:.3g}.")
 
 
 def save_best(state: State, config: Config, saver: Saver, task: Task, scores: Mapping[str, float]) -> None:
@@ -272,8 +248,8 @@ def restore_state(
     state: State, saved: checkpoint.Checkpoint, note: Callable[[str], None] = lambda sentence: None
 ) -> None:
     """Restores model, optimizer, scaler and counters from `saved`. Raises BadInput where they do not fit."""
-    facts, state.resumed_from = saved.state, saved.path
-    frozen.put_back(state.model, saved)
+    facts = saved.state
+    weights.restore(state.model, saved)
     state.left_out = facts.get("frozen", {})
     if state.ema:
         state.ema.load(saved.tensors.get("ema", saved.tensors["model"]))
@@ -285,11 +261,8 @@ def restore_state(
         setattr(state, name, facts[name])
     state.micro_batch = min(state.micro_batch, facts["micro_batch"])
     if state.plateau and facts.get("plateau"):  # a run that began with another schedule has none
-        state.plateau.load(facts["plateau"])
-    if state.stopping:
-        best = state.best or {"value": None, "step": 0}
-        counted = {"best": best["value"], "best_step": best["step"], "waited": 0}  # of a run that began without it
-        vars(state.stopping).update(facts.get("stopping", counted))
+        state.plateau.facts |= facts["plateau"]
+    vars(state.stopping).update(facts.get("stopping", {}))  # none in a checkpoint of an earlier version
 
 
 def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callable[[str], None]) -> None:
@@ -297,20 +270,17 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
     by_name: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
-        # Copied, because what was loaded is mapped from a file, whose space would not be free while it is used.
-        by_name.setdefault(name, {})[kind] = value.to("cpu" if kind == "step" else state.device, copy=True)
-    group_of = {p: group for group in state.optimizer.param_groups for p in group["params"]}
-    names = {p: {*optimization.state_names(group)} for p, group in group_of.items()}
-    unused = 0
-    for name, parameter in state.model.named_parameters():
-        values = by_name.get(name, {})
-        if values and values.keys() == names.get(parameter, values.keys()):
-            if "step" in values:
-                values["step"] = values["step"].to(optimization.step_device(group_of[parameter], parameter))
-            state.optimizer.state[parameter] = values
-        unused += bool(values) and parameter not in state.optimizer.state
+        by_name.setdefault(name, {})[kind] = value
+    names, unused = {parameter: name for name, parameter in state.model.named_parameters()}, 0
+    for parameter, group in {p: each for each in state.optimizer.param_groups for p in each["params"]}.items():
+        values, own = by_name.get(names[parameter], {}), {"step": optimization.step_device(group, parameter)}
+        if is_same := values.keys() == {*optimization.state_names(group)}:
+            # Copied, because what was loaded is mapped from a file, whose space would not be free while it is used.
+            moved = {kind: value.to(own.get(kind, state.device), copy=True) for kind, value in values.items()}
+            state.optimizer.state[parameter] = moved
+        unused += bool(values) and not is_same
     if unused:
-        note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(names)} parameters.")
+        note(f"The checkpoint is of another optimizer, which begins anew for {unused} of {len(by_name)} parameters.")
 
 
 def state_tensors(state: State, lightweight: bool) -> dict[str, dict[str, Tensor]]:
@@ -336,7 +306,7 @@ def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
     except Exception:  # a model that reads its own numbers while it is built needs real ones
         state = make()
     if config.checkpoint.frozen != "save" and any("config" in taken for taken in task.published.values()):
-        state.left_out = dict.fromkeys(frozen.parameters(state.model), "")
+        state.left_out = dict.fromkeys(weights.frozen(state.model), "")
     for parameter in state.parameters:
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)

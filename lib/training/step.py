@@ -12,7 +12,7 @@ from lib import ranks
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
-from lib.ranks.sums import BUCKET_BYTES, add_counts, over_ranks
+from lib.ranks.sums import add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task
 from lib.task.contract import check_loss_terms, check_terms
@@ -24,11 +24,6 @@ from lib.training.state import State
 
 LOW_SCALE = 64  # of fp16's loss, where gradients of 1e-9 become 0
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
-
-
-def summing_bytes(parameters: int) -> int:
-    """Returns the bytes that the sum of so many gradients over ranks takes for a moment: a piece of it, in fp32."""
-    return min(BUCKET_BYTES, 4 * parameters)
 
 
 def optimizer_step(
@@ -44,11 +39,9 @@ def optimizer_step(
     task.step = step
     state.frozen = [p for group in state.groups if not group.is_trained(step) for p in group.parameters.values()]
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
-    tried: list[int] = []
     while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:
-        tried.append(state.micro_batch)
         stays, advice = "the effective batch stays the same", "Set training.gradient_checkpointing to all"
-        state.micro_batch = halved(state, tried, "oom_training", f"at step {step}", stays, advice)
+        state.micro_batch = halved(state, state.micro_batch, "oom_training", f"at step {step}", stays, advice)
     means, logged, is_finite = computed
     if is_finite:
         state.skipped_in_a_row = 0
@@ -175,25 +168,21 @@ def memory_for_next_launch(state: State) -> Iterator[None]:
         in_worker = "DataLoader worker process" in str(error)  # which a smaller micro-batch does not help
         if in_worker or isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
             raise
-        raise out_of_memory(state) from error
+        before = state.micro_batch
+        smaller = (before + 1) // 2 if before > 1 else 0
+        why = "the other ranks wait for this one" if ranks.world() > 1 else "the weights may have changed in part"
+        advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
+        if smaller:
+            advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
+        what = f"Memory ran out at step {state.step} in micro-batches of {before}, where it cannot be repeated: {why}."
+        raise OutOfMemory(what, smaller, advice, before) from error
 
 
-def out_of_memory(state: State) -> OutOfMemory:
-    """Returns the error for memory that ran out where no step can be repeated, with the size for the next launch."""
-    smaller = (state.micro_batch + 1) // 2 if state.micro_batch > 1 else 0
-    why = "the other ranks wait for this one" if ranks.world() > 1 else "the weights may have changed in part"
-    advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
-    if smaller:
-        advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
-    what = f"Memory ran out at step {state.step} in micro-batches of {state.micro_batch}, where it cannot be repeated"
-    return OutOfMemory(f"{what}: {why}.", smaller, advice, state.micro_batch)
-
-
-def halved(state: State, tried: list[int], kind: str, where: str, stays: str, advice: str) -> int:
-    """Clears memory; returns half of the last size, with an event. Raises TrainingFailed where no half is left."""
-    before, size = tried[-1], (tried[-1] + 1) // 2
+def halved(state: State, before: int, kind: str, where: str, stays: str, advice: str) -> int:
+    """Clears memory; returns half of a size, with an event. Raises TrainingFailed where no half is left."""
+    size = (before + 1) // 2
     if before <= 1:
-        what = f"Memory ran out {where} with one sample at once (tried: {', '.join(map(str, tried))})"
+        what = f"Memory ran out {where} with one sample at once"
         raise TrainingFailed(f"{what}. {advice}, make the model or its input smaller, or take a larger card.")
     memory.clear_memory()
     sentence = f"Memory ran out {where}: it is repeated with {size} samples at once instead of {before}; {stays}."

@@ -72,9 +72,8 @@ def start_server() -> None:
         return
     context.set_forkserver_preload(["lib.training.data", "lib.training.workers"])  # and with them torch and NumPy
     path = os.pathsep.join([str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])])
-    changes = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}  # a folder lib of one's own is not taken for this one
     former, folder = dict(os.environ), tempfile.gettempdir()
-    os.environ.update(changes)
+    os.environ.update(PYTHONPATH=path, PYTHONSAFEPATH="1")  # a folder lib of one's own is not taken for this one
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:  # as Python does from 3.14 on (its issue 132124)
         tempfile.tempdir = "/tmp"
     try:
@@ -82,8 +81,7 @@ def start_server() -> None:
         forkserver.ensure_running()
     finally:
         tempfile.tempdir = folder
-        for name in changes:
-            del os.environ[name]
+        os.environ.clear()
         os.environ.update(former)
 
 
@@ -228,19 +226,12 @@ def _mapped(path: str, offset: int, dtype: np.dtype, shape: tuple[int, ...], str
     return np.ndarray(shape, dtype, np.memmap(path, np.uint8, "r"), offset, strides)
 
 
-def unsendable(task: Any, dataset: Any) -> str:
-    """Returns what of the two cannot be pickled, as "the task.attribute: reason"; empty where all can."""
-    for name, value in (("the task", task), ("the data set", dataset)):
-        if reason := _reason(value):
-            parts = {f"{name}.{key}": _reason(part) for key, part in getattr(value, "__dict__", {}).items()}
-            where = next((part for part, why in parts.items() if why), name)
-            return f"{where}: {parts.get(where, reason)}"
-    return ""
-
-
-def _reason(value: Any) -> str:
+def unsendable(name: str, value: Any) -> str:
+    """Returns what of a value cannot be pickled, as "the task.attribute: reason"; empty where all can."""
     try:
         _pickled(value, [])
+        return ""
     except Exception as error:  # of a user's __getstate__ too
-        return str(error) or type(error).__name__
-    return ""
+        parts = {} if "." in name else getattr(value, "__dict__", {})
+        inside = (unsendable(f"{name}.{key}", part) for key, part in parts.items())
+        return next(filter(None, inside), f"{name}: {str(error) or type(error).__name__}")

@@ -47,13 +47,13 @@ def background(folder: Path, tensors: dict) -> dict:
     still: list[float] = []
     with Saver(folder, Retention(folder, Checkpoint()), committed.append) as saver:
         saver.prepare("checkpoints", tensors)  # as the trainer does after its first step
-        while saver._thread.is_alive():
+        while not saver._works[-1].done():
             train(0.2)
         for step in range(1, SAVES + 1):
             begin = time.perf_counter()
             saver.save("checkpoints", step, tensors, {}, lambda step=step: saver.retention.after_checkpoint(step, []))
             still.append(time.perf_counter() - begin)
-            while saver._thread and saver._thread.is_alive():
+            while not saver._works[-1].done():
                 train(0.2)
             tensors["model"]["blocks.0.weight"].add_(1)
         saver.wait()

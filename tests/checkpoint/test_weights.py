@@ -32,7 +32,7 @@ def test_weights_are_read_from_a_file_a_checkpoint_and_a_run(tmp_path):
     save_file(tensors, tmp_path / "w.safetensors")
     saved = checkpoint.save(tmp_path / "run" / "best", 3, {"model": tensors}, {})
     for path in (tmp_path / "w.safetensors", saved, tmp_path / "run" / "best", tmp_path / "run"):
-        assert torch.equal(weights.read(path)["0.weight"], tensors["0.weight"])
+        assert torch.equal(weights.read(path).tensors["model"]["0.weight"], tensors["0.weight"])
 
 
 def test_pickled_weights_are_never_opened(tmp_path):

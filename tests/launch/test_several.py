@@ -24,7 +24,7 @@ SLOTS = {"training.micro_batch_slots": 2}
 
 def test_every_gpu_is_used_that_the_slots_can_be_dealt_to_and_no_more(two_gpus, toy, capsys):
     for given, sentence in (
-        ({"device.processes": 3}, r"3 processes are configured on a machine whose run may use 2 GPU"),
+        ({"device.processes": 3}, r"3 processes are configured for 2 GPU"),
         ({"device.processes": 2, "training.micro_batch_slots": 1}, "cannot be dealt to 2 processes"),
     ):
         with pytest.raises(BadInput, match=sentence):

@@ -70,7 +70,7 @@ def test_a_model_that_trains_something_else_is_not_resumed(lora, cut):
     cut(3)
     launch.train(lora())
     cut(None)
-    with pytest.raises(BadInput, match=r"2 trained then and frozen now \(blocks.0.down.weight, blocks.0.up.weight\)"):
+    with pytest.raises(BadInput, match=r"then blocks.0.down.weight .*, blocks.0.up.weight .*; now nothing more"):
         launch.train(lora({"workload.wrong": "frozen", "run.accept_changes": True}))
 
 

@@ -103,7 +103,7 @@ def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears(
     plateau = Plateau(config, "min")
     values = [3, 2, 2, 2, 2, float("nan"), 2, 2, 1, 1]  # 2 is best from the second on; NaN is better than nothing
     lowered = [plateau.observe(value) for value in values]
-    assert [number for number, fell in enumerate(lowered) if fell] == [4, 7] and plateau.lr == 0.05
+    assert [number for number, fell in enumerate(lowered) if fell] == [4, 7] and plateau.facts["lr"] == 0.05
 
 
 def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, capsys):
@@ -113,12 +113,12 @@ def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, caps
     fit(config, tmp_path)
     rows, ours, rates = read(tmp_path / "metrics.csv"), Plateau(config, "min"), []
     for step, value in enumerate(series(rows, "validation", "loss")[1]):
-        rates.append(ours.lr * min(1, (step + 1) / 2))  # the warm-up comes first
+        rates.append(ours.facts["lr"] * min(1, (step + 1) / 2))  # the warm-up comes first
         ours.observe(value)
     assert series(rows, "train", "lr")[1] == rates and len(set(rates)) > 3
     said = capsys.readouterr().out
     assert "loss has not improved for 1 validations; the learning rate goes from 0.3 to 0.15" in said
-    assert newest(tmp_path).state["plateau"] == ours.facts()
+    assert newest(tmp_path).state["plateau"] == ours.facts
 
 
 def test_the_average_equals_its_formula_and_is_applied_only_inside():

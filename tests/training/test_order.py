@@ -1,5 +1,6 @@
 """Which samples a step sees: every one once an epoch, in any slots, by weight, by length, or in a given order."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,10 @@ LENGTHS = np.random.default_rng(0).integers(1, 200, 203)
 @given(counts, seeds, st.integers(1, 4), st.integers(1, 5), st.booleans())
 def test_slots_deal_epochs_in_which_every_sample_comes_once(samples, seed, slots, slot_size, by_weight):
     """Batches cross the end of an epoch, slots are pieces of the step, and ranks have all slots between them."""
-    batch, weights = slots * slot_size, np.ones(samples) if by_weight else None
-    order = Order(samples, seed, batch, slots, weights)
+    batch, make = slots * slot_size, partial(weighted, seed, weights=np.ones(samples)) if by_weight else None
+    order = Order(samples, seed, batch, slots, make)
     dealt = [i for step in range(samples) for slot in range(slots) for i in order.indices(step, slot)]
-    assert dealt == [i for step in range(samples) for i in Order(samples, seed, batch, 1, weights).indices(step, 0)]
+    assert dealt == [i for step in range(samples) for i in Order(samples, seed, batch, 1, make).indices(step, 0)]
     assert all(sorted(dealt[k * samples : (k + 1) * samples]) == list(range(samples)) for k in range(batch))
     for ranks in (n for n in range(1, slots + 1) if slots % n == 0):
         assert [slot for rank in range(ranks) for slot in order.share(rank, ranks)] == list(range(slots))
@@ -47,7 +48,7 @@ def test_permutations_differ_by_seed_and_epoch_and_are_stable_over_versions():
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=30), seeds, st.integers(0, 1000))
 def test_a_weighted_epoch_has_each_sample_as_often_as_its_weight_rounded_up_or_down(whole, seed, epoch):
     weights = np.array(whole, float)
-    times = np.bincount(weighted(seed, epoch, weights.tobytes()), minlength=len(weights))
+    times = np.bincount(weighted(seed, epoch, weights), minlength=len(weights))
     expected = weights * len(weights) / weights.sum()
     assert times.sum() == len(weights)
     assert (np.floor(expected - 1e-9) <= times).all() and (times <= np.ceil(expected + 1e-9)).all()
@@ -86,7 +87,7 @@ def test_weights_and_lengths_are_those_of_a_subset_and_lengths_must_be_there(toy
     part = data.subset(rows, 0.5, 0)
     assert weights_of(part).tolist() == [index + 1 for index in part.indices] and weights_of(range(4)) is None
     rows.weights = None
-    assert np.array_equal(Order.of(part, toy({"data.buckets": 4})).epochs.make.args[0], LENGTHS[part.indices])
+    assert np.array_equal(Order.of(part, toy({"data.buckets": 4})).make.args[0], LENGTHS[part.indices])
     rows.lengths = None
     with pytest.raises(BadInput, match="data.buckets is 4, and the training data set has no attribute `lengths`"):
         Order.of(rows, toy({"data.buckets": 4}))

@@ -111,8 +111,8 @@ def test_running_out_at_a_byte_budget_ends_in_the_weights_of_the_planned_run(
     assert (event["kind"], event["before"], event["after"]) == ("oom_training", "256", "128")
 
 
-def test_the_error_at_one_sample_says_what_was_tried(toy, tmp_path, monkeypatch):
-    with pytest.raises(TrainingFailed, match=r"one sample at once \(tried: 8, 4, 2, 1\). Set .*gradient_checkpointing"):
+def test_the_error_at_one_sample_says_what_to_do(toy, tmp_path, monkeypatch):
+    with pytest.raises(TrainingFailed, match=r"one sample at once. Set .*gradient_checkpointing"):
         run_in(tmp_path / "run", toy(), monkeypatch, loss=tight(0, training=True))
 
 
@@ -161,7 +161,7 @@ def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(
     task = load_task(toy())
     collate = task.collate
     task.collate = lambda samples, generator: {"scale": torch.tensor(2.0), **collate(samples, generator)}
-    with pytest.raises(BadInput, match="A batch of 8 samples has 'scale' of type"):
+    with pytest.raises(BadInput, match="samples along the first dimension.*'scale': \\(\\)"):
         fit(toy(), tmp_path, task=task)
 
 

@@ -55,7 +55,7 @@ def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes
     assert (event["step"], event["kind"], event["before"], event["after"]) == ("10", "stopped_early", "40", "10")
     again = fit(config, tmp_path / "whole", resume=newest(tmp_path / "whole"))  # killed before its summary
     assert (again.reason, again.state.step) == ("completed", 10)
-    assert again.state.stopped_early(40)["evaluations"] == 3
+    assert again.state.stopping.early(10, 40)["evaluations"] == 3
 
 
 def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, tmp_path, learns_until, capsys):
