@@ -92,14 +92,12 @@ def kernel_of(name: str, owner: str = "") -> str:
 
 
 def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, object]:
-    usage = "--param takes NAME=VALUE, for example MAX_STEPS=200"
+    usage = "--param takes NAME=VALUE, for example MAX_STEPS=200; --set writes OVERRIDES"
     values = {name: yaml.safe_load(text) for name, text in split_overrides(pairs, usage).items()}
-    if not isinstance(values.get("OVERRIDES") or {}, dict):
-        raise BadInput("--param OVERRIDES takes keys with values in braces. Write --set KEY=VALUE for each instead.")
-    if settings:
-        overrides = {key: yaml.safe_load(text) for key, text in split_overrides(settings).items()}
-        values["OVERRIDES"] = {**(values.get("OVERRIDES") or {}), **overrides}
-    return values
+    if "OVERRIDES" in values:
+        raise BadInput(f"{usage}.")
+    overrides = {key: yaml.safe_load(text) for key, text in split_overrides(settings).items()}
+    return {**values, "OVERRIDES": overrides} if overrides else values
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:

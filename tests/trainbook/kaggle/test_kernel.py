@@ -54,7 +54,7 @@ def test_nothing_is_pushed_while_a_session_is_active_and_going_on_mounts_its_own
 
 REFUSED = [
     (["--param", "MAX_STEP=7"], "MAX_STEP. It has: CONFIG, DATA_DIR"), (["--param", "MAX_STEPS=many"], "found many"),
-    (["--param", "OVERRIDES=5"], "OVERRIDES takes keys with values"),
+    (["--param", "OVERRIDES=5"], "--set writes OVERRIDES"),
     (["--param", "CONFIG=configs/nothing.yaml"], "does not carry configs/nothing.yaml, but configs/gra"),
     (["--set", "training.max_stps=10"], "Did you mean max_steps?"), (["--set", "queue.seeds=[1,2]"], "trains one run"),
     (["--dataset", "graphs"], "must be specified in the form of"), (["--slug", "abc"], "at least five characters"),
