@@ -11,7 +11,7 @@ from tests import toy as toys
 from tests.conftest import ROOT
 
 # Parts that a task reads by name, all at once
-BY_NAME = {"legal": {"columns.sentence"}}
+BY_NAME = {"legal": {"columns.sentence"}, "vqa": {"split.test", "split.validation"}}
 
 
 def sections(cls, prefix=""):

@@ -21,8 +21,8 @@ def probabilities(choices: pd.DataFrame, weights: Array) -> pd.Series:
 
 
 def best(choices: pd.DataFrame, values: pd.Series) -> pd.Index:
-    """Returns the rows of the answers with the most of a value, one for each question."""
-    return pd.Index(values.groupby(choices["question"]).idxmax())
+    """Returns the rows of the answers with the most of a value, one for each question: NaN has the least."""
+    return pd.Index(values.fillna(-1.0).groupby(choices["question"]).idxmax())
 
 
 def judged(choices: pd.DataFrame, weights: Array) -> tuple[float, float]:

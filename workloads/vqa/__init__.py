@@ -158,7 +158,7 @@ class Vqa(Supervised):
     def read(self, source: Path | None = None) -> dict[str, Any]:
         settings = self.settings if source else Settings()
         records, self.notes = data.read(source or generated.folder_of(self.settings.generator), settings)
-        parts = data.split(records)
+        parts = data.split(records, self.settings.split)
         # An evaluation meets the questions of a picture together, so that it is read and encoded once for them
         held = {name: sorted(rows, key=lambda record: record.picture) for name, rows in parts.items()}
         return {**held, "train": data.Questions(parts["train"], self.settings.together)}

@@ -16,10 +16,9 @@ from lib.supervised.text import normal
 from lib.training.order import mix, permutation
 from lib.training.splits import makes_a_split, part_of, stratify
 from workloads.vqa import pictures
-from workloads.vqa.settings import Settings
+from workloads.vqa.settings import Settings, Split
 
 _WHERE = "workload.source.images is the pictures' folder, and workload.source.picture a row's picture in it."
-_SHARES = {"validation": 0.15, "test": 0.15}  # of the pictures, where files name no parts
 OTHER = "other types"  # stands for rare question types
 _SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
 _OPTIONAL = ("kind", "reasoning", "split")
@@ -49,8 +48,9 @@ class Record(NamedTuple):
 def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
     """Returns the records of a folder or a file in order, and notes on what did not match. Raises BadInput."""
     root = folder if folder.is_dir() else folder.parent
-    if settings.source.images:
-        root = inputs.find_input(settings.source.images, platform.detect())
+    images = settings.source.images
+    if images and not (root := inputs.find_input(images, platform.detect())).is_dir():
+        raise BadInput(f"workload.source.images is {printable(root)}, which is no folder. Name the pictures' folder.")
     rows = list(_rows(folder, root, settings))
     judged = pictures.check(sorted({record.image for record, wrong in rows if not wrong}))
     bad = [f"{r.place}: {why}" for r, wrong in rows if (why := wrong or judged[r.image][1])]
@@ -110,7 +110,7 @@ def _cleaned(records: Sequence[Record]) -> list[Record]:
     return [record._replace(part="") for record in records] if is_shared else records
 
 
-def split(records: Sequence[Record]) -> dict[str, list[Record]]:
+def split(records: Sequence[Record], shares: Split) -> dict[str, list[Record]]:
     """Returns the records of "train", "validation" and "test", in their order. Raises BadInput.
 
     Every part has its share of each question type. The parts of the files count where every record is in one and there
@@ -118,7 +118,7 @@ def split(records: Sequence[Record]) -> dict[str, list[Record]]:
     """
     are_named = makes_a_split(record.part for record in records)
     part = {record.picture: record.part if are_named else "train" for record in records}
-    held = {name: share for name, share in _SHARES.items() if name not in part.values()}
+    held = {name: share for name, share in vars(shares).items() if name not in part.values()}
     if held:
         rest, names = [record for record in records if part[record.picture] == "train"], ("train", *held)
         # The parts hang on pictures, not on the order of files
@@ -127,7 +127,8 @@ def split(records: Sequence[Record]) -> dict[str, list[Record]]:
         part |= {picture: names[number] for picture, number in zip(counts.index, numbers, strict=True)}
     parts = {name: [record for record in records if part[record.picture] == name] for name in PARTS}
     if empty := [name for name in PARTS if not parts[name]]:
-        raise BadInput(f"No picture is left for {empty[0]}: there are {len(part)} in all. Give more.")
+        how = f"there are {len(part)} in all. Give more, or change workload.split."
+        raise BadInput(f"No picture is left for {empty[0]}: {how}")
     return parts
 
 

@@ -99,6 +99,8 @@ def _decoded(path: str | Path, side: int) -> Any:
         return image.convert("RGB")
     except FileNotFoundError:
         raise BadInput(f"There is no picture {shown}.") from None
+    except MemoryError:
+        raise
     except Exception as error:  # Pillow raises many kinds for broken files
         why = printable(error, most=120)
         raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again, or save it anew.") from None

@@ -39,6 +39,14 @@ class Pictures:
 
 
 @dataclass(frozen=True)
+class Split:
+    """Which pictures are held out, each with all of its questions."""
+
+    validation: float = option(0.15, "Share of the pictures that validates.", above=0, below=0.5)
+    test: float = option(0.15, "Share of the pictures that is tested.", above=0, below=0.5)
+
+
+@dataclass(frozen=True)
 class Generator:
     """The drawn pictures that are used where no data is given."""
 
@@ -124,6 +132,7 @@ class Settings:
     source: Source = Source()
     columns: Columns = Columns()
     pictures: Pictures = Pictures()
+    split: Split = Split()
     generator: Generator = Generator()
     image: Image = Image()
     text: Text = Text()

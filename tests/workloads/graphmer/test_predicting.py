@@ -197,6 +197,12 @@ def test_the_fit_finds_the_weights_that_answers_were_drawn_by():
     assert right_of_sure == pytest.approx(others.right[rows][chance[rows] >= 0.9].mean()) and right_of_sure > right
 
 
+def test_none_is_right_where_the_probabilities_are_no_numbers():
+    questions = drawn(5)
+    rows = best(questions, probabilities(questions, WEIGHTS * np.nan))
+    assert questions["none"][rows].tolist() == [1.0] * 5
+
+
 def test_a_validation_fits_probabilities_and_gives_an_encoder_that_adds_nothing_no_weight(shared):
     model, still = moved(shared), shared.model()
     assert not weights_of(model).any()

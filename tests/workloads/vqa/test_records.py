@@ -14,6 +14,7 @@ from lib.supervised.samples import Part
 from lib.task import load_config
 from tests.workloads.vqa.files import collected, lines, picture, record, row, text
 from workloads.vqa.data import read, split
+from workloads.vqa.settings import Split
 
 
 def said(records):
@@ -123,23 +124,23 @@ def pictures(records):
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(some.randoms(use_true_random=False))
 def test_each_record_is_in_one_part_with_its_picture_whatever_their_order(draw):
-    parts = split(RECORDS)
+    parts = split(RECORDS, Split(0.25, 0.25))
     assert sorted(one.number for part in parts.values() for one in part) == sorted(one.number for one in RECORDS)
     sides = [pictures(part) for part in parts.values()]
-    assert list(parts) == ["train", "validation", "test"] and [len(side) for side in sides] == [28, 6, 6]
+    assert list(parts) == ["train", "validation", "test"] and [len(side) for side in sides] == [20, 10, 10]
     assert not sides[0] & sides[1] and not (sides[0] | sides[1]) & sides[2]
     counts = [Counter(one.kind for one in part) for part in parts.values()]
     assert all(max(own.values()) - min(own.values()) <= 8 for own in counts), "each has its share of each type"
     shuffled = draw.sample(RECORDS, len(RECORDS))
-    assert [pictures(part) for part in split(shuffled).values()] == sides
+    assert [pictures(part) for part in split(shuffled, Split(0.25, 0.25)).values()] == sides
 
 
 @pytest.mark.parametrize("names", [("train", "test"), ("train", "validation", "test")])
 def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(names):
     records = [one._replace(part=names[int(one.picture[1:]) % len(names)]) for one in RECORDS]
-    parts = split(records)
+    parts = split(records, Split())
     for name in names[1:]:
         assert {one.number for one in parts[name]} == {one.number for one in records if one.part == name}
     assert all(parts.values()) and {one.part for one in parts["train"]} == {"train"}
     with pytest.raises(BadInput, match="No picture is left for validation: there are 2 in all"):
-        split([record(1), record(2)])
+        split([record(1), record(2)], Split())

@@ -90,7 +90,7 @@ def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) 
     matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
     scenes, text = [], []
     for name, bands in files.items():
-        group = name.split("/")[-2:][0] if images.endswith(_PATCHES) else name
+        group = name.split("/")[-2:][0] if images != source.images and images.endswith(_PATCHES) else name
         mask = mask_of[name].path if labelled and name in mask_of else None
         scenes.append(Scene(name, group, tuple(b.path for b in bands), mask, bands[0].part))
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake

@@ -181,6 +181,16 @@ def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
     assert np.array_equal(got, image[:3]) and np.array_equal(target, np.minimum(classes, 2))
 
 
+def test_patches_group_by_image_as_documented_and_by_themselves_where_a_pattern_was_written(tmp_path):
+    write_patches(tmp_path / "north")
+    write_patches(tmp_path / "south")
+    (found,) = {scene.group for scene in layout.find(write_patches(tmp_path / "plain"), PATCHES).scenes[:2]}
+    assert found.startswith("slice")
+    written = dataclasses.replace(PATCHES, images="*/*_img_*.npy", masks="*/*_mask_*.npy")
+    groups = [scene.group for scene in layout.find(tmp_path, written).scenes]
+    assert len(set(groups)) == len(groups)
+
+
 def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_as_nodata_stays_one(tmp_path):
     image, classes = scene()
     image[0, 0, 0], image[1, 1, 1], image[0, 2, 2] = np.nan, -9999, -1
