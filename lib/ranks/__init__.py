@@ -148,15 +148,20 @@ def from_first(value: Value) -> Value:
 
 def tensors_from_first(groups: Groups | None) -> Groups | None:
     """Returns the first rank's tensors on every rank, or None if it gives None; the others get them on the CPU."""
-    mine = groups if is_first() else None
-    names = from_first(mine and {group: [*named] for group, named in mine.items()})
-    if _here.size == 1 or names is None:
+    if _here.size == 1:
         return groups
-    received = {
-        group: {name: from_first(mine[group][name].detach().cpu().clone() if mine else None) for name in each}
-        for group, each in names.items()
-    }
-    return mine or received
+    shapes = {group: {k: (v.shape, v.dtype) for k, v in named.items()} for group, named in (groups or {}).items()}
+    if (shapes := from_first(shapes if groups is not None else None)) is None:
+        return None
+    received: dict[str, dict[str, Tensor]] = {group: {} for group in shapes}
+    for group, named in shapes.items():
+        for name, (shape, dtype) in named.items():
+            tensor = groups[group][name] if is_first() and groups else torch.empty(shape, dtype=dtype)
+            copy = tensor.detach().cpu().contiguous()
+            if copy.numel():  # as bytes: not every dtype is known to gloo
+                dist.broadcast(copy.reshape(-1).view(torch.uint8), 0, group=_here.flags)
+            received[group][name] = tensor if is_first() else copy
+    return received
 
 
 @contextlib.contextmanager

@@ -192,7 +192,8 @@ class Supervised(Comparing):
         if labels.is_floating_point() and self.kind not in FLOATS:
             what = f"{name} returned labels of {labels.dtype}. Classes are whole numbers"
             raise BadInput(f"{what}; or set kind = 'numbers', or 'labels' for any number of classes a sample.")
-        return {**batch, "labels": labels.float() if self.kind in FLOATS else labels.long()}
+        whole = labels if labels.is_floating_point() else labels.float()
+        return {**batch, "labels": whole if self.kind in FLOATS else labels.long()}
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         example = self.numbered(self.example())

@@ -178,10 +178,10 @@ class Task:
                 targets[term] += number
             for term, total in self.loss(model, batch)[0].items():
                 totals[term] += float(total)
-        if any(targets.values()) and not totals:
+        means = {term: totals[term] / number for term, number in targets.items() if number and term in totals}
+        if any(targets.values()) and not means:
             what = f"{type(self).__name__}.loss returns no term in evaluation mode, which the best weights need"
             raise BadInput(f"{what}. Return the terms there too, or write evaluate(model, loader).")
-        means = {term: totals[term] / number for term, number in targets.items() if number and term in totals}
         return {**means, "loss": sum(means.values())}
 
     def baseline(self) -> dict[str, float]:

@@ -45,8 +45,12 @@ def find_task(name: str) -> type[Task]:
 
 def _module(file: str) -> types.ModuleType:
     """Imports a task file, once until it changes; dataclasses and pickle find it in `sys.modules`. Raises BadInput."""
-    path = Path(file).resolve()
-    if not path.is_file() or path.suffix != ".py":
+    try:
+        path = Path(file).resolve()
+        is_there = path.is_file()
+    except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a NUL
+        is_there = False
+    if not is_there or path.suffix != ".py":
         advice = "Give its path from the folder of the configuration, or from the one that you start in."
         raise BadInput(f"The task file {printable(file, most=200)} does not exist, or is no .py file. {advice}")
     version = path.stat().st_mtime_ns, path.stat().st_size

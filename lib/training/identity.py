@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import json
 import platform
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from lib import ranks
-from lib.config import Config
+from lib.config import REMOVED, Config, Training
 from lib.config.reader import flat, other_unit
 from lib.errors import BadInput, printable
 from lib.machine import platform as machine_platform
@@ -94,11 +95,9 @@ def check(
     begin with `accepted` may differ, those of the order of samples aside.
     """
     different, is_other = compare(saved, now, is_completed, accepted)
-    if not different:
-        return ""
     if is_other:
         is_not = "was completed with another" if is_completed else "cannot be resumed with this"
-        free = next(name for n in range(2, 10**6) if not (run.parent / (name := f"{run.name}-{n}")).exists())
+        free = next(name for n in itertools.count(2) if not (run.parent / (name := f"{run.name}-{n}")).exists())
         line, where, yes = "--set {}={}", "on the command line", "true"
         if machine_platform.in_notebook():
             line, where, yes = 'OVERRIDES["{}"] = {!r}', "at the end of the Parameters cell", True
@@ -107,6 +106,8 @@ def check(
             ways += "\nTo keep the trained weights and continue with the changes:\n  "
             ways += line.format("run.accept_changes", yes)
         raise BadInput(f"The run in {run} {is_not} configuration:\n{_table(different)}\n{ways}")
+    if not different:
+        return ""
     outcome = "was completed with other settings" if is_completed else "resumes, but not bit for bit"
     return f"The run {outcome}, because these differ:\n{_table(different)}"
 
@@ -114,15 +115,16 @@ def check(
 def compare(
     saved: Mapping[str, Any], now: Mapping[str, Any], is_completed: bool = False, accepted: str | None = None
 ) -> tuple[Differences, bool]:
-    """Returns what differs of the facts that both have, and whether it makes another run; then only what does."""
-    saved, now = _portable(saved), _portable(now)
-    left_out = _MACHINE if is_completed else ()
-    keys = [key for key in saved if key in now and key not in left_out and saved[key] != now[key]]
+    """Returns what differs, and whether that makes another run; then only what makes it one."""
+    saved = _portable({**{key: value for key, value in _defaults().items() if key in now}, **saved})
+    now = _portable(now)
+    left_out = {*(REMOVED.keys() - now.keys()), *(_MACHINE if is_completed else ())}
+    keys = [key for key in {**saved, **now} if key not in left_out and saved.get(key) != now.get(key)]
     is_shorter = is_completed and now.get("training.max_steps", 0) < saved.get("training.max_steps", 0)
     allowed = tuple(key for key in _COMPUTED if not (is_shorter and key == "training.max_steps"))
     allowed += () if accepted is None else (accepted,)
     refused = [key for key in keys if key in _REFUSED or not key.startswith(allowed)]
-    return {key: (saved[key], now[key]) for key in refused or keys}, bool(refused)
+    return {key: (saved.get(key, "-"), now.get(key, "-")) for key in refused or keys}, bool(refused)
 
 
 def in_a_line(different: Differences) -> str:
@@ -144,12 +146,20 @@ def _portable(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, **named, **({"task": f"{PurePath(file).name}:{name}"} if colon else {})}
 
 
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """Returns the defaults of keys: an earlier version did what the default of a key does that it did not have."""
+    values = _values(Config(task="", training=Training(effective_batch=1)))
+    return {key: value for key, value in values.items() if key not in _REFUSED and not key.startswith(_HARMLESS)}
+
+
 def check_settings(saved: Mapping[str, Any], config: Config, run: Path, accepted: str | None = None) -> None:
     """Does what `check` does for a completed run, without its data: lengths in epochs are not compared."""
     now = _values(config) | _code(find_task(config.task), tuple(named_files(config).values()))
-    for key in [key for key, value in now.items() if key.endswith("epochs") and value]:
+    unknown = set()
+    for key in (key for key, value in now.items() if key.endswith("epochs") and value):
         section, dot, name = key.rpartition(".")
-        for length in (key, f"{section}{dot}{other_unit(name)}"):
-            now.pop(length, None)
-    now = {key: value for key, value in now.items() if not key.startswith(_HARMLESS)}
+        unknown |= {key, f"{section}{dot}{other_unit(name)}"}
+    keys = {key for key in now if not key.startswith(_HARMLESS)} - unknown
+    saved, now = ({key: value for key, value in side.items() if key in keys} for side in (saved, now))
     check(saved, now, run, is_completed=True, accepted=accepted)

@@ -25,6 +25,8 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = Non
     are stored in the folder `run`.
     """
     name, own = type(task).__name__, task.learned()
+    if not isinstance(own, Mapping):
+        raise BadInput(f"{name}.learned returned a {type(own).__name__}. Return a dict of values by name.")
     files = _files(own)
     fresh = {name: value for name, value in own.items() if name not in files}
     values = ranks.from_first((saved and saved.state.get("learned")) or fresh)

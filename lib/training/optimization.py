@@ -146,9 +146,12 @@ class Plateau:
         self.facts["waited"] += 1
         if math.isfinite(value) and (best is None or self._sign * value < self._sign * best * (1 - 1e-4 * self._sign)):
             self.facts |= {"best": value, "waited": 0}
-        if self.facts["waited"] > self._options.patience:
-            self.facts |= {"lr": max(before * self._options.factor, self._options.min_lr), "waited": 0}
-        return self.facts["lr"] < before
+        if self.facts["waited"] <= self._options.patience:
+            return False
+        lower = max(before * self._options.factor, self._options.min_lr)
+        is_lower = before - lower > 1e-8
+        self.facts |= {"lr": lower if is_lower else before, "waited": 0}
+        return is_lower
 
 
 @dataclass

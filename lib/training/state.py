@@ -197,9 +197,10 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     state.events.flush()
     names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained", "unsaved")
     facts = {
+        **({"stopping": state.stopping.facts()} if state.stopping.after else {}),
         **{name: getattr(state, name) for name in names},
         "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
-        "plateau": state.plateau.facts if state.plateau else None, "stopping": state.stopping.facts(),
+        "plateau": state.plateau.facts if state.plateau else None,
         "learned": task.saved_values, "frozen": state.left_out, "published": task.published,
     }  # fmt: skip
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
@@ -261,8 +262,11 @@ def restore_state(
         setattr(state, name, facts[name])
     state.micro_batch = min(state.micro_batch, facts["micro_batch"])
     if state.plateau and facts.get("plateau"):  # a run that began with another schedule has none
-        state.plateau.facts |= facts["plateau"]
-    vars(state.stopping).update(facts.get("stopping", {}))  # none in a checkpoint of an earlier version
+        state.plateau.facts = {name: facts["plateau"][name] for name in state.plateau.facts}
+    best = state.best or {"value": None, "step": 0}
+    counted = {"best": best["value"], "best_step": best["step"], "waited": 0}  # of a run that began without a stop
+    for name in counted:
+        setattr(state.stopping, name, facts.get("stopping", counted)[name])
 
 
 def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callable[[str], None]) -> None:

@@ -81,7 +81,8 @@ def start_server() -> None:
         forkserver.ensure_running()
     finally:
         tempfile.tempdir = folder
-        os.environ.clear()
+        for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+            del os.environ[name]
         os.environ.update(former)
 
 

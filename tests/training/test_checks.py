@@ -85,6 +85,18 @@ def unseeded(self):
     return {"train": rows[:12], "validation": rows[12:16], "test": rows[16:]}
 
 
+class Remembers(list):
+    """Gives the sample that was read first for every other one."""
+
+    def __getitem__(self, index):
+        self.first = getattr(self, "first", super().__getitem__(index))
+        return self.first
+
+
+def remembering(self):
+    return {**Classes.datasets(self), "train": Remembers(Classes.datasets(self)["train"])}
+
+
 def training_mode(self, model, loader):
     model.train()
     return Classes.evaluate(self, model, loader)
@@ -102,7 +114,7 @@ MISTAKES = [
     ("loss", changed_batch, "or changes the batch"),
     ("model", lambda s: nn.Linear(3, len(list(s.source.iterdir()))), r"model\(\) raises .*do without data"),
     ("count", lambda s, b: {"entropy": 1}, "is not the sum over a batch's halves"),
-    ("datasets", unseeded, "when the data is read again"),
+    ("datasets", unseeded, "when the data is read again"), ("datasets", remembering, "when the data is read again"),
     ("collate", changed_samples, "another batch of the same samples"),
     ("example_batch", lambda s, n, d: Classes.example_batch(s, 1, d), "plan would be too small"),
     ("fingerprint", lambda s: str(time.perf_counter_ns()), "no run could be resumed"),

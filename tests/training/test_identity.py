@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from lib import launch, notebook
+from lib.config.reader import flat
 from lib.errors import BadInput
+from lib.task import load_config
 from lib.training import identity
 from tests.conftest import ROOT
 
@@ -115,6 +117,17 @@ def test_a_folder_that_a_setting_names_may_lie_elsewhere():
     assert not identity.check(saved, {**saved, "workload.base": "models/base"}, Path("toy"))
     with pytest.raises(BadInput, match=r"workload.base +base +large"):
         identity.check(saved, {**saved, "workload.base": "models/large"}, Path("toy"))
+
+
+def test_an_entry_more_or_less_of_a_mapping_is_a_difference():
+    config = load_config(ROOT / "configs" / "vqa_small.yaml")
+    saved = flat(config.workload, "workload.")
+    stage = next(key for key in saved if key.startswith("workload.stages.")).rsplit(".", 1)[0]
+    more = saved | {f"workload.stages.late.{name}": 1.0 for name in ("from_epochs", "answer")}
+    less = {key: value for key, value in saved.items() if not key.startswith(stage)}
+    for now in (more, less):
+        with pytest.raises(BadInput, match=r"cannot be resumed with[^#]*workload\.stages\."):
+            identity.check(saved, now, Path("vqa"))
 
 
 def test_what_an_earlier_version_did_not_save_is_no_difference(toy):

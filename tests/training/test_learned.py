@@ -81,6 +81,7 @@ def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_pat
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
+        (None, "Own.learned returned a NoneType. Return a dict"),
         ({"mean": float("nan")}, "learned returned values that JSON cannot hold"),
         ({"words": "a" * 13_000_000}, "learned returned 13,000,.* bytes, which every checkpoint would hold"),
     ],

@@ -1,7 +1,11 @@
 """Optimizers, schedules, plateau and average: torch's own numbers, the same after a kill, and planned."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from lib.planner import find_card
@@ -104,6 +108,22 @@ def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears(
     values = [3, 2, 2, 2, 2, float("nan"), 2, 2, 1, 1]  # 2 is best from the second on; NaN is better than nothing
     lowered = [plateau.observe(value) for value in values]
     assert [number for number, fell in enumerate(lowered) if fell] == [4, 7] and plateau.facts["lr"] == 0.05
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(-5, 5) | st.just(float("nan")), max_size=30), st.sampled_from(["min", "max"]),
+    st.sampled_from([1.0, 1e-6, 1e-9]), st.sampled_from([0.0, 1e-7, 2.0]),
+)  # fmt: skip
+def test_the_rate_of_a_plateau_is_torchs(values, direction, lr, least):
+    options = SimpleNamespace(factor=0.1, patience=1, min_lr=least)
+    ours = Plateau(SimpleNamespace(scheduler=options, optimizer=SimpleNamespace(lr=lr)), direction)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=lr)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, direction, 0.1, 1, min_lr=least)
+    for value in values:
+        ours.observe(value)
+        theirs.step(value)
+        assert ours.facts["lr"] == optimizer.param_groups[0]["lr"]
 
 
 def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, capsys):

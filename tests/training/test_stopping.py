@@ -11,7 +11,7 @@ from lib.report.metrics import read
 from lib.report.summary import Summary
 from lib.training import optimization
 from lib.training.optimization import Stopping
-from tests.training.test_loop import check_resume, fit, newest
+from tests.training.test_loop import StopAfter, check_resume, fit, newest
 
 pytestmark = pytest.mark.usefixtures("quick")
 EARLY = {
@@ -56,6 +56,19 @@ def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes
     again = fit(config, tmp_path / "whole", resume=newest(tmp_path / "whole"))  # killed before its summary
     assert (again.reason, again.state.step) == ("completed", 10)
     assert again.state.stopping.early(10, 40)["evaluations"] == 3
+
+
+def test_switched_on_later_it_counts_from_there_and_takes_its_own_facts_alone(toy, tmp_path, learns_until):
+    without = toy({**EARLY, "training.stop_after_evaluations": 0})
+    fit(without, tmp_path, StopAfter(12))
+    saved = newest(tmp_path)
+    assert "stopping" not in saved.state
+    saved.state["stopping"] = {"best": None, "best_step": 0, "waited": 0, "after": 1, "observe": 1}  # a stranger's
+    strange = fit(without, tmp_path / "strange", resume=saved)
+    assert strange.state.step == 40
+    del saved.state["stopping"]
+    end = fit(toy(EARLY), tmp_path, resume=saved)
+    assert end.state.step == 18 and end.state.stopping.best_step == 4
 
 
 def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, tmp_path, learns_until, capsys):

@@ -88,6 +88,11 @@ def fitted(matrix: sparse.csr_matrix, truth: np.ndarray, classes: int, options: 
 
     Weights and bias are in float32.
     """
+    present, counts = np.unique(truth, return_counts=True)
+    if len(present) < 2 or not matrix.shape[1]:  # a rare role may stand in the parts that are left out
+        bias = np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
+        bias[present] = np.log(counts / (len(truth) + classes))
+        return np.zeros((matrix.shape[1], classes), np.float32), centred(bias).astype(np.float32)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model = LogisticRegression(class_weight="balanced", **options).fit(matrix, truth)
     rows, intercept, present = model.coef_, model.intercept_, model.classes_
@@ -223,6 +228,8 @@ class Stack:
 
     def own(self, texts: Sequence[str]) -> sparse.csr_matrix:
         """Returns (sentences, terms) TF-IDF: log of counts, inverse frequency as in scikit-learn, rows of length 1."""
+        if not self.terms:
+            return sparse.csr_matrix((len(texts), 0), dtype=np.float32)
         return unit_rows(self._vectors.transform(texts)).sorted_indices()
 
     @cached_property

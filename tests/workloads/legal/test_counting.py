@@ -65,6 +65,14 @@ def test_what_is_read_again_and_a_fit_in_another_order_give_the_very_same_scores
     assert again.as_json() == fit(TRAINING[::-1]).as_json() == kept
 
 
+def test_a_role_of_one_document_and_sentences_without_a_common_term_are_counted():
+    few = [Document(f"d{n}", "civil", (f"word{n}", "said"), (ROLES[0], ROLES[n == 3])) for n in range(12)]
+    alone = [Document(f"d{n}", "civil", (f"word{n}",), (ROLES[n % 2],)) for n in range(12)]
+    for documents in (few, alone):
+        found = Stack.fit(documents, ROLES, kept=[]).scores(documents[0])
+        assert found.shape == (len(documents[0]), len(ROLES)) and np.isfinite(found).all()
+
+
 @pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1)])
 def test_probabilities_are_scikit_learns(classes):
     truth = np.resize(classes, 30)
