@@ -301,7 +301,7 @@ def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_s
     request.getfixturevalue("monkeypatch").setattr("lib.planner.process.plan", make)  # in this process
     config, plan, (line,) = apply_plan(tall(kind="Untraceable"), 1)
     assert plan is None and config.training.micro_batch == 0
-    assert "cannot be traced" in line and "nothing is planned" in line
+    assert "cannot be traced" in line and "Nothing is planned" in line
     config, plan, lines = apply_plan(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
     assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")
