@@ -73,7 +73,7 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 members, voted = voting.members(runs, folds_of="glacier_finetune"), run.output_dir / runs[-1].kind
 if members:
     summary, text = voting.vote(members, voted)
-    notebook.show(f"{text}\n{notebook.compare(summary)}")
+    notebook.show(f"{text}\n\n{notebook.compare(summary)}")
     drawn = [voted / "plots" / f"{name}.png" for name in ("worst", "confusion")]
     display(*(notebook.picture(path) for path in drawn if path.is_file()))
 
