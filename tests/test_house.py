@@ -8,11 +8,11 @@ from tests.conftest import ROOT
 
 # Lines of each house and room, every line of every *.py: a number here grows by decision alone
 BUDGETS = {
-    "lib": 15_170,
+    "lib": 15_180,
     "lib/checkpoint": 860, "lib/command.py": 115, "lib/config": 815, "lib/dependencies.py": 75, "lib/doctor": 360,
     "lib/errors.py": 75, "lib/launch": 1_675, "lib/machine": 925, "lib/notebook": 640, "lib/planner": 1_925,
     "lib/ranks": 305, "lib/report": 1_305, "lib/scores.py": 70, "lib/supervised": 2_225, "lib/task": 890,
-    "lib/text.py": 110, "lib/training": 2_700, "lib/untrusted.py": 115,
+    "lib/text.py": 110, "lib/training": 2_705, "lib/untrusted.py": 115,
     "workloads": 10_715,
     "workloads/codegraph": 1_440, "workloads/glacier": 2_890, "workloads/graphmer": 2_750, "workloads/legal": 1_355,
     "workloads/vqa": 1_360, "workloads/chat": 925,

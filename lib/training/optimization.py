@@ -133,25 +133,33 @@ def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
 
 
 class Plateau:
-    """A rate that falls as torch's ReduceLROnPlateau has it. It has a history, which is in every checkpoint."""
+    """torch's ReduceLROnPlateau over a rate of its own. It has a history, so `facts` is in every checkpoint."""
 
     def __init__(self, config: Config, direction: str):
-        self._options, self._sign = config.scheduler, -1 if direction == "max" else 1
-        # the rate, the best value (None before the first), and the evaluations since then
-        self.facts: dict[str, Any] = {"lr": config.optimizer.lr, "best": None, "waited": 0}
+        options, plateau = config.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
+        self._rate = torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=config.optimizer.lr)
+        self._scheduler = plateau(self._rate, direction, options.factor, options.patience, min_lr=options.min_lr)
+
+    @property
+    def lr(self) -> float:
+        return self._rate.param_groups[0]["lr"]
 
     def observe(self, value: float) -> bool:
         """Takes an evaluation's value (NaN is not better than anything); returns whether the rate was lowered."""
-        before, best = self.facts["lr"], self.facts["best"]
-        self.facts["waited"] += 1
-        if math.isfinite(value) and (best is None or self._sign * value < self._sign * best * (1 - 1e-4 * self._sign)):
-            self.facts |= {"best": value, "waited": 0}
-        if self.facts["waited"] <= self._options.patience:
-            return False
-        lower = max(before * self._options.factor, self._options.min_lr)
-        is_lower = before - lower > 1e-8
-        self.facts |= {"lr": lower if is_lower else before, "waited": 0}
-        return is_lower
+        before = self.lr
+        self._scheduler.step(value)
+        return self.lr < before
+
+    def facts(self) -> dict[str, float | int | None]:
+        """Returns what a checkpoint keeps: the rate, the best value (None before the first), evaluations since then."""
+        best, waited = self._scheduler.best, self._scheduler.num_bad_epochs
+        return {"lr": self.lr, "best": best if math.isfinite(best) else None, "waited": waited}
+
+    def load(self, facts: Mapping[str, Any]) -> None:
+        self._rate.param_groups[0]["lr"] = facts["lr"]
+        if facts["best"] is not None:
+            self._scheduler.best = facts["best"]
+        self._scheduler.num_bad_epochs = facts["waited"]
 
 
 @dataclass
@@ -198,7 +206,7 @@ def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> 
         done = min((step - options.warmup_steps) / max(1, config.training.max_steps - options.warmup_steps), 1.0)
         left = (1 + math.cos(math.pi * done)) / 2 if options.name == "cosine" else 1 - done
         factor = options.min_lr_ratio + (1 - options.min_lr_ratio) * left
-    return (plateau.facts["lr"] if plateau else config.optimizer.lr) * factor
+    return (plateau.lr if plateau else config.optimizer.lr) * factor
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

@@ -200,7 +200,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
         **({"stopping": state.stopping.facts()} if state.stopping.after else {}),
         **{name: getattr(state, name) for name in names},
         "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
-        "plateau": state.plateau.facts if state.plateau else None,
+        "plateau": state.plateau.facts() if state.plateau else None,
         "learned": task.saved_values, "frozen": state.left_out, "published": task.published,
     }  # fmt: skip
     keep = partial(saver.retention.after_checkpoint, state.step, [best["step"] for best in state.kept_best])
@@ -219,9 +219,9 @@ def observe(state: State, task: Task, config: Config, scores: Mapping[str, float
     if ended := state.stopping.early(state.step, config.training.max_steps):
         state.events.record(state.step, "stopped_early", config.training.max_steps, state.step, ended["text"])
     if state.plateau:
-        before = state.plateau.facts["lr"]
+        before = state.plateau.lr
         if state.plateau.observe(scores[metric]):
-            lr, waited = state.plateau.facts["lr"], config.scheduler.patience + 1
+            lr, waited = state.plateau.lr, config.scheduler.patience + 1
             text = f"{metric} has not improved for {waited} validations; the learning rate goes from {before:.3g}"
             state.events.record(state.step, "plateau", before, lr, f"Step {state.step:,}: {text} to {lr:.3g}.")
 
@@ -262,7 +262,7 @@ def restore_state(
         setattr(state, name, facts[name])
     state.micro_batch = min(state.micro_batch, facts["micro_batch"])
     if state.plateau and facts.get("plateau"):  # a run that began with another schedule has none
-        state.plateau.facts = {name: facts["plateau"][name] for name in state.plateau.facts}
+        state.plateau.load(facts["plateau"])
     best = state.best or {"value": None, "step": 0}
     counted = {"best": best["value"], "best_step": best["step"], "waited": 0}  # of a run that began without a stop
     for name in counted:

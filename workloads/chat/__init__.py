@@ -148,10 +148,10 @@ class Chat(Supervised):
             stops = json.loads(path.read_text("utf-8")).get("eos_token_id") or []
         facts = json.loads((self._folder / "config.json").read_text("utf-8"))
         facts = {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
-        kept = {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
+        values = {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
         if other:
-            kept["other"] = Path(other) if Path(other).is_file() else self._folder / other
-        return kept | template.published(self._folder, stops if isinstance(stops, list) else [stops])
+            values["other"] = Path(other) if Path(other).is_file() else self._folder / other
+        return values | template.published(self._folder, stops if isinstance(stops, list) else [stops])
 
     def _kept(self, name: str) -> Any:
         """Returns what the run began with of its base, else what the base has."""

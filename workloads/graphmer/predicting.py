@@ -271,8 +271,8 @@ def _answered(asking: Calibration, triples: Array, models: Sequence[nn.Module], 
         choices = parts[0].assign(probability=sum(shares) / len(shares))
         for answer in choices.loc[best(choices, choices["probability"])].itertuples():
             triple = triples[answer.question]
-            head, asked = corpus.head[corpus.window_of[triple]], corpus.tail[triple]
-            key = corpus.entities[head], corpus.relations[corpus.relation[triple]], corpus.entities[asked]
+            head, unresolved = corpus.head[corpus.window_of[triple]], corpus.tail[triple]
+            key = corpus.entities[head], corpus.relations[corpus.relation[triple]], corpus.entities[unresolved]
             tail = corpus.entities[answer.entity] if answer.entity >= 0 else ""
             values = key[0], corpus.relations[answer.relation], tail, round(answer.probability, 4), key[2]
             rows[key] = dict(zip(COLUMNS, (*values, places[key].file, places[key].line), strict=True))

@@ -55,8 +55,8 @@ def frequent(sentences: Sequence[str], most: int) -> tuple[list[str], np.ndarray
     counter = CountVectorizer(**WORDS, binary=True, dtype=np.int32)
     frequency = np.asarray(counter.fit_transform(sentences).sum(0)).ravel()
     often = np.argsort(-frequency, kind="stable")[:most]  # of equal ones the first of the alphabet
-    kept = np.sort(often[frequency[often] >= 2])
-    return counter.get_feature_names_out()[kept].tolist(), frequency[kept]
+    terms = np.sort(often[frequency[often] >= 2])
+    return counter.get_feature_names_out()[terms].tolist(), frequency[terms]
 
 
 def neighbours(lengths: Sequence[int], steps: Sequence[int]) -> sparse.csr_matrix:

@@ -1,4 +1,4 @@
-"""Judgments with the roles of their sentences: lines of text files, or tables, dealt to three parts; and new ones."""
+"""Judgments with the roles of their sentences: lines of text files, or tables, split into three parts; and new ones."""
 
 import re
 from collections import Counter

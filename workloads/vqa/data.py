@@ -106,7 +106,7 @@ def _cleaned(records: Sequence[Record]) -> list[Record]:
     odd = {kind for kind, count in counts.items() if count < least or printable(kind, most=_KIND_LETTERS) != kind}
     records = [record._replace(kind=OTHER) if record.kind in odd else record for record in first.values()]
     named = {(record.picture, record.part) for record in records if record.part}
-    is_shared = len(named) > len({picture for picture, _ in named})  # then all pictures are dealt anew
+    is_shared = len(named) > len({picture for picture, _ in named})  # then all pictures are split anew
     return [record._replace(part="") for record in records] if is_shared else records
 
 
