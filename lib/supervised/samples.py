@@ -17,6 +17,7 @@ from torch import Tensor
 from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.task.contract import canonical
+from lib.task.notes import collecting
 from lib.task.place import naming
 
 IGNORED = -100  # the label of what has no target, as in torch and transformers
@@ -178,10 +179,13 @@ class Part:
         return (canonical(input_of(sample), self.task.source) for sample in self.samples)
 
 
-def read_parts(task: Any) -> dict[str, Part]:
-    """Returns the samples by part, as `read` of a task returns or `split` deals them. Raises BadInput."""
+def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
+    """Returns the samples by part, as `read` of a task returns or `split` deals them, and readers' notes on the data.
+
+    Raises BadInput.
+    """
     name, source, advice = f"{type(task).__name__}.read", task.source, "Look at data.dir, and at how the data is read."
-    with naming(name, advice), reading(source, group=task.group):
+    with naming(name, advice), reading(source, group=task.group), collecting() as notes:
         data = task.read() if source is None else task.read(source)
         order = next((order for order in _ORDERING if hasattr(data, order)), "")
         if order and not isinstance(data, Mapping):
@@ -196,7 +200,7 @@ def read_parts(task: Any) -> dict[str, Part]:
         raise BadInput(f"{name} found no samples{where}. {advice}")
     if unknown := sum(target_of(row) is None for rows in parts.values() if isinstance(rows, list) for row in rows):
         raise BadInput(f"{name} returned {unknown:,} samples whose target is None. Look at the target's column.")
-    return {part: Part(task, part, rows) for part, rows in parts.items()}
+    return {part: Part(task, part, rows) for part, rows in parts.items()}, notes
 
 
 def in_order(samples: Any, root: Path | None) -> Any:

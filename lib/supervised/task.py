@@ -144,6 +144,15 @@ class Supervised(Comparing):
 
     @cached_property
     def parts(self) -> dict[str, Part]:  # type: ignore[override]  # which mypy takes for read-only
+        return self._parts_and_notes[0]
+
+    @property
+    def notes(self) -> list[str]:
+        """The sentences of readers on what they took of the data and what they left out, as `note` was given them."""
+        return self._parts_and_notes[1]
+
+    @cached_property
+    def _parts_and_notes(self) -> tuple[dict[str, Part], list[str]]:
         if not self._has_data():
             raise BadInput("data.dir is empty, and there is no mounted input. Give the folder of the data.")
         return samples.read_parts(self)
@@ -163,7 +172,8 @@ class Supervised(Comparing):
 
     def describe_data(self) -> str:
         names = printable(", ".join(self.names), most=400)
-        return super().describe_data() + (f" Classes: {names}." if names else "")
+        about = super().describe_data() + (f" Classes: {names}." if names else "")
+        return "\n".join([about, *self.notes])
 
     @cached_property
     def _digest(self) -> str:
@@ -361,4 +371,5 @@ class Supervised(Comparing):
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""
         without: dict[str, Any] = {"_seen": {}, "_tested": {}, "_beside": {}, "_passed": None}
-        return {name: value for name, value in vars(self).items() if name not in ("parts", "guesses")} | without
+        samples = ("parts", "_parts_and_notes", "guesses")
+        return {name: value for name, value in vars(self).items() if name not in samples} | without

@@ -122,6 +122,7 @@ class Chat(Supervised):
         sizes = ", ".join(f"{len(part):,} conversations in {name}" for name, part in self.datasets().items())
         return "\n".join([
             f"{where} {sizes}.",
+            *self.notes,
             f"Tokens of a row: median {lengths[len(lengths) // 2]}, longest {lengths[-1]}. Of all "
             f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(ends)}.",
             *(f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings),

@@ -110,7 +110,7 @@ class Legal(Supervised):
         if not 2 <= len(names) <= outputs or len(values["class_weights"]) != len(names):
             raise BadInput(f"What was learned from data names {len(names)} roles, and the network has {outputs}.")
         if values != self._learned:
-            for name in ("parts", "guesses", "stack", "tokens"):
+            for name in ("parts", "_parts_and_notes", "guesses", "stack", "tokens"):
                 vars(self).pop(name, None)
             super().take_learned(values)
 
@@ -253,7 +253,7 @@ class Legal(Supervised):
         counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
         sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
         roles = ", ".join(printable(name, most=40) for name in self.learned()["classes"])
-        return "\n".join(filter(None, [f"{where}. {sizes}.", matched, f"Roles: {roles}."]))
+        return "\n".join(filter(None, [f"{where}. {sizes}.", matched, *self.notes, f"Roles: {roles}."]))
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns a row a sentence, by the name of its file; writes `name.jsonl` into `out`. Raises BadInput."""

@@ -157,7 +157,7 @@ class Vqa(Supervised):
 
     def read(self, source: Path | None = None) -> dict[str, Any]:
         settings = self.settings if source else Settings()
-        records, self.notes = data.read(source or generated.folder_of(self.settings.generator), settings)
+        records = data.read(source or generated.folder_of(self.settings.generator), settings)
         parts = data.split(records, self.settings.split)
         # An evaluation meets the questions of a picture together, so that it is read and encoded once for them
         held = {name: sorted(rows, key=lambda record: record.picture) for name, rows in parts.items()}
@@ -180,8 +180,8 @@ class Vqa(Supervised):
         """Returns how many records there are, what a reader should know of them, and which parts were chosen."""
         about, chosen = super().describe_data(), self.learned()["encoders"]
         names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
-        notes = [] if self.source else [_DRAWN]
-        return "\n".join([about, *notes, *self.notes, f"Parts: {printable(names, most=300)}."])
+        drawn = [] if self.source else [_DRAWN]
+        return "\n".join([about, *drawn, f"Parts: {printable(names, most=300)}."])
 
     def example(self) -> Record:
         return Record(0, "", "", "")

@@ -13,6 +13,7 @@ from lib.machine import inputs, platform
 from lib.supervised import tables
 from lib.supervised.samples import PARTS
 from lib.supervised.text import normal
+from lib.task.notes import note
 from lib.training.order import mix, permutation
 from lib.training.splits import makes_a_split, part_of, stratify
 from workloads.vqa import pictures
@@ -45,8 +46,8 @@ class Record(NamedTuple):
         return f"{printable(self.file)}, row {self.number}"
 
 
-def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
-    """Returns the records of a folder or a file in order, and notes on what did not match. Raises BadInput."""
+def read(folder: Path, settings: Settings) -> list[Record]:
+    """Returns the records of a folder or a file in order, and notes what did not match. Raises BadInput."""
     root = folder if folder.is_dir() else folder.parent
     images = settings.source.images
     if images and not (root := inputs.find_input(images, platform.detect())).is_dir():
@@ -59,8 +60,8 @@ def read(folder: Path, settings: Settings) -> tuple[list[Record], list[str]]:
         raise BadInput(f"No row in {printable(folder)} can be used. {_WHERE}\n{first_ten(bad)}")
     check_limit("Rows that cannot be used", bad, settings.bad_input_limit)
     first = "".join(f"\n  {printable(line)}" for line in bad[:3])
-    notes = [f"Questions with their picture: {len(records):,}; rows that are left out: {len(bad):,}.{first}"]
-    return _cleaned(records), notes
+    note(f"Questions with their picture: {len(records):,}; rows that are left out: {len(bad):,}.{first}")
+    return _cleaned(records)
 
 
 def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record, str]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from lib.task.notes import collecting
 from workloads.vqa.data import Record, read
 from workloads.vqa.settings import Settings
 
@@ -35,7 +36,9 @@ def lines(path, *rows):
 
 def collected(folder, limit=0):
     """Returns the records of a folder, and the notes on them."""
-    return read(folder, Settings(bad_input_limit=limit))
+    with collecting() as notes:
+        records = read(folder, Settings(bad_input_limit=limit))
+    return records, notes
 
 
 def record(number, picture=None, question="what color is it?", answer="red", **more):

@@ -59,7 +59,7 @@ def test_public_collections_load_by_six_lines(tmp_path, files, images, wanted, f
     for number, name in enumerate(images):
         picture(tmp_path / "data" / name, number)
     assert wanted.count("\n") < 6
-    assert said(read(tmp_path / "data", settings_of(tmp_path, wanted))[0]) == found
+    assert said(read(tmp_path / "data", settings_of(tmp_path, wanted))) == found
 
 
 def settings_of(folder, workload):
