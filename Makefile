@@ -15,7 +15,9 @@
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
 #                    Python; ranks that die (about an hour on 2 idle cores; an interrupted one resumes)
-# make gpu           all that needs a GPU: its tests, memory and plans beside predictions, speed; records too
+# make gpu           proves on a GPU what only a GPU can prove, within MINUTES=12 or fewer; PART="smoke plans" runs some.
+#                    It can be cut anywhere: the record has each row as it ends, and the next run goes on
+# make gpu-wheels    downloads into .wheels what a machine with a card and without a network may lack (36 MB)
 # make kaggle-image  suite and notebooks with the versions of Kaggle's image, without network (8 GB, an hour):
 #                    PYTHON312=path/to/python3.12, KAGGLE_IMAGE=folder of the environment, TESTS=some of the suite
 # make clean         deletes .venv, .venv-kaggle and runs/, with every training in it
@@ -23,12 +25,15 @@ PYTHON ?= python3
 PYTHON312 ?= python3.12
 KAGGLE_IMAGE ?= .venv-kaggle
 PY := .venv/bin/python
+MINUTES ?= 12
+WHEELS := .wheels
+WHEELS_PYTHON ?= 3.12
 
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 # PyTorch's own builds: PyPI's for Linux brings CUDA, which a machine without an NVIDIA GPU has no use for
 CPU_BUILDS := https://download.pytorch.org/whl/cpu
 
-.PHONY: help train build test lint types check docs docs-site pictures notebooks bench golden faults gpu kaggle-image clean
+.PHONY: help train build test lint types check docs docs-site pictures notebooks bench golden faults gpu gpu-wheels kaggle-image clean
 
 help:
 	@sed -n '/^# make/,/^[^#]/s/^# //p' Makefile
@@ -84,9 +89,21 @@ bench: .venv/ready
 golden: .venv/ready
 	$(PY) -m tests.golden
 
-gpu: .venv/ready
-	$(PY) -m pytest -s -q -p no:xdist tests/gpu
-	$(PY) -m tests.gpu.bench_plans
+# A machine with a card may have neither .venv nor a network: then python3 runs, with the wheels that travelled
+gpu:
+	@if test -x $(PY); then python=$(PY); else python=$(PYTHON); fi; \
+	if ! test -x $(PY) && ls $(WHEELS)/*.whl > /dev/null 2>&1; then \
+	    $$python -m pip install --quiet --no-index --no-deps --upgrade --target $(WHEELS)/site $(WHEELS)/*.whl; \
+	    export PYTHONPATH=$(WHEELS)/site:$$PYTHONPATH; fi; \
+	$$python -m tests.gpu.session --minutes $(MINUTES) $(foreach part,$(PART),--part $(part))
+
+gpu-wheels:
+	rm -rf $(WHEELS)
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version $(WHEELS_PYTHON) \
+	    --implementation cp $(foreach level,17 24 27 28 31,--platform manylinux_2_$(level)_x86_64) \
+	    --platform manylinux2014_x86_64 --dest $(WHEELS) -r tests/gpu/wheels.txt
+	@ls -l $(WHEELS); du -sm $(WHEELS)
+	@test $$(du -sm $(WHEELS) | cut -f1) -lt 60 || { echo "The wheels take 60 MB or more."; exit 1; }
 
 faults: .venv/ready
 	OMP_NUM_THREADS=1 $(PY) -m tests.faults.campaign

@@ -37,6 +37,16 @@ NEW_DATA: dict[str, Callable[[Path], Path]] = {
     "chat_small": chat_questions, "legal_small": golden.judgment, "vqa_small": golden.questions, "images": made,
     "segmentation": made, "text": made, "tokens": made, "glacier_finetune_small": golden.generated_scenes,
 }  # fmt: skip
+# Questions and answers of an evaluation: as many as show that it works
+FEWER = {
+    "chat_small": (
+        "workload.generated=400",
+        "workload.validation_rows=8",
+        "workload.test_rows=8",
+        "workload.answer=20",
+    ),
+    "graphmer_small": ("workload.evaluation.validation_triples=100", "workload.evaluation.test_triples=200"),
+}
 ROWS = tuple(f"{name} {precision}" for name in NEW_DATA for precision in PRECISIONS)
 
 
@@ -54,13 +64,7 @@ def measure(row: str, folder: Path, tiny: bool) -> dict[str, Any]:
         f"checkpoint.every_steps={SAVED_AT}", "checkpoint.every_minutes=0", "data.num_workers=0", "device.processes=1",
         "training.log_every_steps=1", *(_ALONE if "finetune" in name else ()),
     ]  # fmt: skip
-    if name == "chat_small":
-        options += [
-            "workload.generated=400",
-            "workload.validation_rows=8",
-            "workload.test_rows=8",
-            "workload.answer=20",
-        ]
+    options += FEWER.get(name, ())
     train = ["train", str(config), *(f"--set={option}" for option in options)]
     begin = time.monotonic()
     kill_at_a_checkpoint(folder, train)
