@@ -1,9 +1,7 @@
 """Samples as a user reads them: dealt to three parts, checked and fingerprinted, each a data set."""
 
 import contextlib
-import csv
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -14,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib import untrusted
 from lib.errors import BadInput, printable
+from lib.supervised.coverage import covering
 from lib.task.contract import canonical
 from lib.task.notes import collecting
 from lib.task.place import naming
@@ -34,7 +32,8 @@ def reading(root: Path | None, is_new: bool = False, group: Callable[[Any], Any]
     """Lets `split` inside the block count paths from `root`, so that the parts are the same wherever data lies."""
     token = _reading.set((root, is_new, group))
     try:
-        yield
+        with covering(root):
+            yield
     finally:
         _reading.reset(token)
 
@@ -55,38 +54,6 @@ def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> in
     """Returns a number below 16**12 that follows from what a sample shares with others, else from its input."""
     text = before + canonical(input_of(sample) if shared is None else shared, root)
     return int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16)
-
-
-def records(source: Path, pattern: str = "*.csv", numbers: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a CSV, TSV or JSON Lines file as dicts; of a folder those of all files that match, by name.
-
-    A column that a file lacks is not in its rows. Columns of a CSV or TSV file in `numbers` become floats. Raises
-    BadInput with the line of what is no number or no JSON object.
-    """
-    for path in [source] if source.is_file() else sorted(source.glob(pattern)):
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix in (".json", ".jsonl", ".ndjson"):
-                yield from (_object(line, f"{printable(path)}:{n}") for n, line in enumerate(file, 1) if line.strip())
-                continue
-            rows = csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
-            for cells in rows:
-                place = f"{printable(path)}:{rows.line_num}"
-                yield cells | {name: _number(cells[name], name, place) for name in numbers if name in cells}
-
-
-def _object(line: str, place: str) -> dict[str, Any]:
-    try:
-        return untrusted.objects(line)
-    except BadInput as error:
-        raise BadInput(f"{place}: {error}. Correct or delete the line.") from None
-
-
-def _number(value: Any, column: str, place: str) -> float:
-    with contextlib.suppress(TypeError, ValueError):
-        if math.isfinite(number := float(value)):
-            return number
-    what = f"{place}: {printable(repr(value), most=60)} in the column {printable(column)} is no number"
-    raise BadInput(f"{what}. Correct it, leave the row out, or write in read() which number it stands for.")
 
 
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
