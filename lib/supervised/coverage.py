@@ -18,7 +18,7 @@ PACKED = (".gz", ".bz2", ".xz", ".zip")
 
 @dataclass
 class Report:
-    """How a file was read: its rows (none: it is no table) and lines (0: not counted), and its columns."""
+    """How a file was read: its rows (None: it is no table) and lines (0: not counted), and its columns."""
 
     path: Path
     rows: int | None = None
@@ -54,7 +54,7 @@ class Reports:
         return printable(path.relative_to(self.root).as_posix() if is_below and self.root else path.name)
 
     def sentences(self) -> Iterator[str]:
-        reports = [*self.by_path.values()]
+        reports = [report for report in self.by_path.values() if report.about()]
         if len(reports) <= _MOST_SENTENCES:
             yield from (f"{self.shown(report.path)}: {report.about()}." for report in reports)
         else:
@@ -118,7 +118,8 @@ def add(report: Report) -> None:
     """Adds how a file was read to the block's reports; notes it at once outside of a block."""
     reports = _reports.get()
     if reports is None:
-        note(f"{printable(report.path.name)}: {report.about()}.")
+        if about := report.about():
+            note(f"{printable(report.path.name)}: {about}.")
         return
     if before := reports.by_path.get(report.path):
         report.used = before.used

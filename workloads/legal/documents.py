@@ -121,10 +121,11 @@ def _note_categories(documents: Sequence[Document], categories: Mapping[str, str
 def _of_lines(path: Path, shown: str, unmatched: list[str]) -> Iterator[Row]:
     """Yields the sentences of a text file; a blank line ends a document. A file without a tab is none."""
     lines = tables.read_lines(path, shown)
+    if not any("\t" in line for line in lines):
+        coverage.add(coverage.Report(path))  # which `read` names
+        return
     counts = Counter(bool(line.strip()) for line in lines)
     coverage.add(coverage.Report(path, counts[True], len(lines), {"blank": counts[False]}))
-    if not any("\t" in line for line in lines):
-        return
     begins = [bool(line.strip()) and not (n and lines[n - 1].strip()) for n, line in enumerate(lines)]
     name, part = PurePosixPath(shown).stem, 0
     for number, line in enumerate(lines, 1):
@@ -172,7 +173,7 @@ def _categories(source: Path) -> dict[str, str]:
     categories: dict[str, str] = {}
     for path in filter(Path.is_file, paths):
         lines = tables.read_lines(path, CATEGORIES)
-        coverage.add(coverage.Report(path, sum(bool(line.strip()) for line in lines), len(lines)))
+        coverage.add(coverage.Report(path))
         for line in lines:
             category, _, names = line.partition("\t")
             for name in names.split():
