@@ -122,7 +122,7 @@ def test_a_table_that_lost_or_gained_a_mark_gives_no_other_rows_in_silence(tmp_p
 
 CUTS = {  # what people bring, and what it must say
     "an unquoted comma in a number": ("a,b\n1,2\n3,113,933\n", r"a.csv:3: 3 cells instead of 2 \(a, b\)"),
-    "a cell too few": ("a,b\n1,2\n3\n", "a.csv:3: 1 cells instead of 2"),
+    "a cell too few": ("a,b\n1,2\n3\n", "a.csv:3: 1 cell instead of 2"),
     "a cell more in all rows": ("a,b\n1,2,x\n3,4,y\n", "a.csv:2: .*All rows have one cell more than the head"),
     "row names of R": ("a,b\n1,x,2\n2,y,3\n", "All rows have one cell more than the head"),
     "a mark that nothing shuts": ('a,b\nx,1\n"y,2\nz,3\n', "a.csv:3: A quotation mark begins a cell here that nothing"),
@@ -259,7 +259,7 @@ def test_quotes_between_tabs_are_letters_and_those_of_a_spreadsheet_are_refused(
         ('[{"a": 1},\n {"a": 2},\n 3]', "a.json:1: it is .* instead of an object"),
         ('[{"a": 1},\n {"a": 2},\n]', "a.json:2: it is no JSON"),
         ('[{"a": 1},\n [2]]', r"a.json:2: it is \[2\] instead of an object"),
-        ('{"a": [1, 2], "b": [3]}', "a.json: The columns have different lengths .a 2, b 1"),
+        ('{"a": [1, 2], "b": [3]}', "a.json: The columns have different lengths: a 2, b 1"),
     ],
 )
 def test_json_that_is_no_table_is_refused_by_its_line(tmp_path, content, sentence):
@@ -321,7 +321,7 @@ def test_files_without_a_head_have_the_columns_that_are_given(tmp_path):
     (tmp_path / "a.tsv").write_text("one, two\nthree, four\n")  # without labels: no comma separates
     assert dict(next(records(tmp_path, "*.tsv", columns=("text", "label")))) == {"text": "one, two"}
     for text, sentence in (
-        ("one\tF\ntwo\n", "a.tsv:2: 1 cells instead of 2"),
+        ("one\tF\ntwo\n", "a.tsv:2: 1 cell instead of 2"),
         ("a\tb\tc\n", "a.tsv:1: 3 cells instead of 2"),
     ):
         (tmp_path / "a.tsv").write_text(text)
