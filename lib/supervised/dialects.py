@@ -51,8 +51,7 @@ def _unquoted(texts: Sequence[str], dialect: Dialect) -> Iterator[Line]:
 
 
 def _quoted(texts: Sequence[str], dialect: Dialect, shown: str) -> Iterator[Line]:
-    options = {"delimiter": dialect.separator, "skipinitialspace": dialect.is_spaced}
-    reader = csv.reader(texts, strict=True, **options)  # type: ignore[call-overload]
+    reader = csv.reader(texts, delimiter=dialect.separator, skipinitialspace=dialect.is_spaced, strict=True)
     first = 1
     while True:
         try:

@@ -8,7 +8,9 @@ import lzma
 import re
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
@@ -16,7 +18,7 @@ from lib.supervised import coverage
 
 _MOST_BYTES = 2**30  # of a file, also when it is unpacked
 # By the first bytes, not by the name: servers unpack files and keep their names
-_OPENERS = {
+_OPENERS: dict[re.Pattern[bytes], Callable[..., IO[bytes]]] = {
     re.compile(rb"\x1f\x8b"): gzip.open,
     re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"): bz2.open,
     re.compile(rb"\xfd7zXZ\x00"): lzma.open,
@@ -89,7 +91,7 @@ def _member(content: bytes, shown: str) -> tuple[str, bytes]:
             return names[0].lower(), _bounded(file, shown)
 
 
-def _bounded(file: io.BufferedIOBase, shown: str) -> bytes:
+def _bounded(file: IO[bytes], shown: str) -> bytes:
     content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise BadInput(f"{shown} has more than {_MOST_BYTES:,} bytes unpacked. Split it.")

@@ -236,6 +236,7 @@ def test_files_lines_columns_and_categories_that_give_nothing_are_named(tmp_path
     (tmp_path / "categories.txt").write_text("Tax\ta b\nCivil\ta\n")
     with pytest.raises(BadInput, match="a has two categories, Tax and Civil. Keep one"):
         documents(tmp_path)
+    (tmp_path / "categories.txt").unlink()
     settings = Settings(source=Source(files="*.csv"))
     with collecting() as notes, covering(tmp_path):
         read(tmp_path, settings)
