@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
@@ -18,7 +18,7 @@ from lib.supervised import coverage
 
 _MOST_BYTES = 2**30  # of a file, also when it is unpacked
 # By the first bytes, not by the name: servers unpack files and keep their names
-_OPENERS: dict[re.Pattern[bytes], Callable[..., IO[bytes]]] = {
+_OPENERS: dict[re.Pattern[bytes], Callable[..., Any]] = {
     re.compile(rb"\x1f\x8b"): gzip.open,
     re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"): bz2.open,
     re.compile(rb"\xfd7zXZ\x00"): lzma.open,
