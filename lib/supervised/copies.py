@@ -12,7 +12,7 @@ from lib.task.contract import canonical
 
 _END = 2**12  # bytes at the end of a file, which differ unless all of it is the same, in most formats
 _MOST_FILES = 2**17  # of which the hashes are remembered
-_SCALARS = (str, bytes, bool, int, float, complex, type(None))
+_SCALARS = {str, bytes, bool, int, float, complex, type(None)}
 
 
 def same_files(values: Iterable[Any]) -> dict[Path, str]:
@@ -42,10 +42,9 @@ def _paths(value: Any) -> Iterator[Path]:
         yield value
     elif isinstance(value, Mapping):
         yield from _paths(list(value.values()))
-    elif isinstance(value, tuple | list):
+    elif isinstance(value, tuple | list) and not _SCALARS.issuperset(map(type, value)):
         for inner in value:
-            if not isinstance(inner, _SCALARS):
-                yield from _paths(inner)
+            yield from _paths(inner)
 
 
 @functools.lru_cache(maxsize=_MOST_FILES)
@@ -63,12 +62,13 @@ def key_of(value: Any, contents: Mapping[Path, str]) -> Hashable:
     """Returns what equal values share: of a file with a copy its content. Raises BadInput for values without text."""
     if isinstance(value, Path):
         return contents.get(value, value)
-    if isinstance(value, _SCALARS):
+    if type(value) in _SCALARS:
         return value
     if isinstance(value, Mapping):
         return tuple((name, key_of(inner, contents)) for name, inner in value.items())
     if isinstance(value, tuple | list):
-        return tuple(key_of(inner, contents) for inner in value)
+        is_flat = _SCALARS.issuperset(map(type, value))
+        return tuple(value) if is_flat else tuple(key_of(inner, contents) for inner in value)
     return canonical(value)
 
 

@@ -78,7 +78,8 @@ class Reports:
     def _columns(self, reports: list[Report]) -> Iterator[str]:
         files: dict[tuple[str, ...], list[str]] = {}
         for report in reports:
-            if columns := report.unused():
+            columns = report.unused()
+            if columns and report.rows:
                 files.setdefault(columns, []).append(self.shown(report.path))
         for columns, names in files.items():
             more = f" and {len(names) - 1:,} files more" if len(names) > 1 else ""

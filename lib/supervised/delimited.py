@@ -1,5 +1,6 @@
 """Reads rows of separated cells below a head, or without one. Raises BadInput where a row may be meant otherwise."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from lib.supervised.dialects import Dialect, Line
 from lib.supervised.files import lines_of
 
 _MARK = '"'
+_EXCEL = re.compile("sep=.")
 
 
 class Sheet(NamedTuple):
@@ -37,6 +39,9 @@ def read(text: str, shown: str, suffix: str, names: Sequence[str] | None, commen
     with # and have one cell are left out.
     """
     texts = lines_of(text)
+    if texts and _EXCEL.fullmatch(texts[0].strip()):  # which the rows say, too
+        report.remarks.append("the first line names the separator")
+        texts[0] = "\n"
     dialect = dialects.recognised(texts, suffix, names is None, shown)
     if dialect.separator != dialects.usual(suffix):
         report.remarks.append(f"separated by {dialects.NAMES[dialect.separator]}")
@@ -150,7 +155,7 @@ def _check_widths(sheet: Sheet, columns: Sequence[str | None], rows: Sequence[Li
     names = ", ".join(name or "without a name" for name in columns)
     cells = "1 cell" if len(wrong.cells) == 1 else f"{len(wrong.cells)} cells"
     what = f"{sheet.shown}:{wrong.first}: {cells} instead of {len(columns)} ({printable(names, most=200)})"
-    if has_head and _have_one_more(rows, columns):
+    if has_head and len(rows) > 1 and _have_one_more(rows, columns):
         raise BadInput(f"{what}. All rows have one cell more than the head: name that column.")
     if sheet.dialect.is_quoted:
         separator = dialects.NAMES[sheet.dialect.separator]

@@ -210,6 +210,9 @@ def _note_classes(kind: str, names: Sequence[str], parts: Mapping[str, Any]) -> 
     if kind not in ("classes", "labels", "tokens") or not isinstance(train, list):
         return
     seen = Counter(label for row in train for label in _labels_in(kind, target_of(row)))
+    if kind == "tokens" and not seen and train and all(_is_unknown(target_of(row)) for row in train):
+        example = printable(repr(train[0]), most=200)
+        raise BadInput(f"No training sample has a tag, such as {example}. Look at the target's column.")
     absent = [name for number, name in enumerate(names) if name not in seen and number not in seen]
     if seen and absent:
         what = f"Classes without a training sample: {printable(', '.join(absent), most=400)}"
@@ -226,6 +229,11 @@ def _note_classes(kind: str, names: Sequence[str], parts: Mapping[str, Any]) -> 
             note(
                 f"Classes that differ by spaces or capitals alone: {printable(', '.join(map(repr, alike)), most=200)}."
             )
+
+
+def _is_unknown(tags: Any) -> bool:
+    """Returns whether a target is tags of words, all of them unknown."""
+    return isinstance(tags, list | tuple) and all(isinstance(tag, str | int) and tag in ("", IGNORED) for tag in tags)
 
 
 def _labels_in(kind: str, target: Any) -> Sequence[Hashable]:

@@ -130,6 +130,16 @@ def test_a_class_without_a_sample_and_spellings_are_named_before_training(tmp_pa
     ]
 
 
+def test_texts_without_any_tag_are_refused_before_training(tmp_path):
+    rows = [(["Rome O"], [""]), (["x"], [-100])]
+    with pytest.raises(BadInput, match=r"No training sample has a tag, such as \(\['Rome O'\], \[''\]\)"):
+        read_parts(Task(tmp_path, lambda source: {"train": rows}, kind="tokens"))
+    known = [*rows, (["y"], ["O"])]
+    assert read_parts(Task(tmp_path, lambda source: {"train": known}, kind="tokens"))[1] == []
+    pixels = [("image", [[0, 1], [1, 0]])]
+    assert read_parts(Task(tmp_path, lambda source: {"train": pixels}, kind="tokens"))[1] == []
+
+
 def test_a_sample_without_a_target_is_shown(tmp_path):
     rows = [(Path(tmp_path / "a.tsv"), "text", None)]
     with pytest.raises(BadInput, match=r"1 samples whose target is None, such as .*a.tsv.*, 'text', None"):

@@ -181,6 +181,10 @@ READ = {  # content, the rows, and what is noted beside their number
     "cr.csv": ("a,b\r1,x\r2,y\r", "2 rows of 3 lines (1 head)"),
     "utf16.csv": ("a,b\n1,x\n2,y\n".encode("utf-16"), "2 rows of 3 lines (1 head); UTF-16"),
     "semicolon.csv": ("a;b\n1;x\n2;y\n", "2 rows of 3 lines (1 head); separated by semicolon"),
+    "excel.csv": (
+        "sep=;\r\na;b\r\n1;x\r\n2;y\r\n",
+        "2 rows of 4 lines (1 head, 1 blank); the first line names the separator; separated by semicolon",
+    ),
     "tab.csv": ("a\tb\n1\tx\n2\ty\n", "2 rows of 3 lines (1 head); separated by tab"),
     "names.csv": (" a ,b\n1,x\n2,y\n", "2 rows of 3 lines (1 head); spaces round names of columns are left out"),
     "spaces.csv": ('a, b\n1, "x"\n2, y\n', "2 rows of 3 lines (1 head); spaces after separators are left out"),
