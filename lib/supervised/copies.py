@@ -3,9 +3,9 @@
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lib.errors import BadInput, printable
 from lib.task.contract import canonical
@@ -17,24 +17,35 @@ _SCALARS = {str, bytes, bool, int, float, complex, type(None)}
 
 def same_files(values: Iterable[Any]) -> dict[Path, str]:
     """Returns a hash of the content of each file among the values that has a copy. Most files are not read."""
-    by_size: dict[int, list[tuple[Path, int]]] = defaultdict(list)
-    for path in {path for value in values for path in _paths(value)}:
-        try:
-            status = path.stat()
-        except OSError:  # which a reader names when it opens the file
-            continue
-        by_size[status.st_size].append((path, status.st_mtime_ns))
-    likely: dict[tuple[int, str], list[tuple[Path, int]]] = defaultdict(list)
-    for size, files in by_size.items():
-        if size and len(files) > 1:
-            for path, time in files:
-                likely[size, _hash(path, time, max(0, size - _END))].append((path, time))
-    same: dict[tuple[int, str], list[Path]] = defaultdict(list)
-    for (size, _), files in likely.items():
-        if len(files) > 1:
-            for path, time in files:
-                same[size, _hash(path, time, 0)].append(path)
-    return {path: content for (_, content), paths in same.items() if len(paths) > 1 for path in paths}
+    paths = {path for value in values for path in _paths(value)}
+    for key in (_size, _end, _content):  # the cheapest first: few files are left for the next one
+        paths = _with_twins(paths, key)
+    return {path: _content(path) for path in paths}
+
+
+def _with_twins(paths: Iterable[Path], key: Callable[[Path], Hashable]) -> set[Path]:
+    """Returns the paths that share a key, if it is none of nothing, with another one."""
+    groups: dict[Hashable, list[Path]] = defaultdict(list)
+    for path in paths:
+        groups[key(path)].append(path)
+    return {path for value, group in groups.items() if value and len(group) > 1 for path in group}
+
+
+def _size(path: Path) -> int:
+    """Returns the bytes of a file; 0 where there is none, which a reader names when it opens it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _end(path: Path) -> tuple[int, str]:
+    size = _size(path)
+    return size, _hash(path, path.stat().st_mtime_ns, max(0, size - _END))
+
+
+def _content(path: Path) -> str:
+    return _hash(path, path.stat().st_mtime_ns, 0)
 
 
 def _paths(value: Any) -> Iterator[Path]:
@@ -72,52 +83,59 @@ def key_of(value: Any, contents: Mapping[Path, str]) -> Hashable:
     return canonical(value)
 
 
-def sentences(parts: Mapping[str, Sequence[tuple[Any, Any]]], root: Path | None) -> Iterator[str]:
-    """Yields what is to be known of copies among samples (input, target): in a part, in two, with two targets."""
-    contents = same_files(sample for part in parts.values() for sample in part)
-    groups: dict[Hashable, list[tuple[str, Any, Any]]] = defaultdict(list)
+class Sample(NamedTuple):
+    """The split, the input and the target of a sample."""
+
+    part: str
+    value: Any
+    target: Any
+
+
+def sentences(samples: Sequence[Sample], root: Path | None) -> Iterator[str]:
+    """Yields what is to be known of copies: of all, of those in two splits, of those with two targets."""
+    contents = same_files(samples)
+    groups: dict[Hashable, list[Sample]] = defaultdict(list)
     try:
-        for name, part in parts.items():
-            for value, target in part:
-                groups[key_of(value, contents)].append((name, value, target))
+        for sample in samples:
+            groups[key_of(sample.value, contents)].append(sample)
     except BadInput:  # objects, which cannot be told from each other
         return
     repeated = [group for group in groups.values() if len(group) > 1]
     if not repeated:
         return
-    total = sum(map(len, parts.values()))
-    copies = sum(len(group) - 1 for group in repeated)
-    yield f"Samples with the input of an earlier one: {copies:,} of {total:,}, such as {_pair(repeated[0], root)}."
+    number = sum(map(len, repeated)) - len(repeated)
+    first, second = repeated[0][:2]
+    example = _equal(first, second, root)
+    yield f"Samples with the input of an earlier one: {number:,} of {len(samples):,}, such as {example}."
     yield from _crossing(repeated, root)
     pairs = [pair for group in repeated if (pair := _contradiction(group, contents))]
     if pairs:
-        (_, first, target), (_, second, other) = pairs[0]
-        example = f"{_name(first, root)} ({_short(target)}) and {_name(second, root)} ({_short(other)})"
+        example = " and ".join(f"{_name(one.value, root)} ({_short(one.target)})" for one in pairs[0])
         yield f"Inputs with different targets: {len(pairs):,}, such as {example}."
 
 
-def _crossing(groups: Sequence[Sequence[tuple[str, Any, Any]]], root: Path | None) -> Iterator[str]:
-    """Yields a sentence for each two parts with the same inputs."""
-    crossing: dict[tuple[str, str], list[list[tuple[str, Any, Any]]]] = defaultdict(list)
-    for group in groups:
-        first, *others = {sample[0]: sample for sample in group}.values()
+def _crossing(groups: Sequence[Sequence[Sample]], root: Path | None) -> Iterator[str]:
+    """Yields a sentence for each two splits with the same inputs."""
+    crossing: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for first, *others in groups:
         for other in others:
-            number = sum(sample[0] == other[0] for sample in group)
-            crossing[first[0], other[0]] += [[first, other]] * number
-    for (first_part, part), pairs in crossing.items():
-        text = f"Samples of {part} that are in {first_part} too: {len(pairs):,}, such as {_pair(pairs[0], root)}"
+            if other.part != first.part:
+                crossing[other.part, first.part].append(_equal(first, other, root))
+    for (part, earlier), examples in crossing.items():
+        text = f"Samples of {part} that are in {earlier} too: {len(examples):,}, such as {examples[0]}"
         yield f"{text}. Their scores say nothing about new data."
 
 
-def _contradiction(group: Sequence[tuple[str, Any, Any]], contents: Mapping[Path, str]) -> list[tuple[str, Any, Any]]:
+def _contradiction(group: Sequence[Sample], contents: Mapping[Path, str]) -> list[Sample]:
     """Returns two samples of a group with different targets, if there are any."""
     first, *others = group
-    target = key_of(first[2], contents)
-    return next(([first, other] for other in others if key_of(other[2], contents) != target), [])
+    target = key_of(first.target, contents)
+    different = (other for other in others if key_of(other.target, contents) != target)
+    return next(([first, other] for other in different), [])
 
 
-def _pair(group: Sequence[tuple[str, Any, Any]], root: Path | None) -> str:
-    names = dict.fromkeys(_name(value, root) for _, value, _ in group[:2])
+def _equal(first: Sample, other: Sample, root: Path | None) -> str:
+    names = dict.fromkeys([_name(first.value, root), _name(other.value, root)])
     return " = ".join(names)
 
 

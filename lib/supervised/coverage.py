@@ -12,7 +12,8 @@ from lib.errors import BadInput, printable
 from lib.task.notes import note
 
 _MOST_SENTENCES = 5  # on single files; more are summed up
-_TABLES = {".csv", ".tsv", ".tab", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx", ".xls", ".ods"}
+_MOST_NAMES = 10  # of files
+_TABLES = (".csv", ".tsv", ".tab", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx", ".xls", ".ods")
 PACKED = (".gz", ".bz2", ".xz", ".zip")
 
 
@@ -31,14 +32,20 @@ class Report:
     def about(self) -> str:
         if self.rows is None:
             return "; ".join(self.remarks)
+        text = _number_of(self.rows, "row")
+        if self.lines:
+            text += f" of {_number_of(self.lines, 'line')}"
         others = [f"{number:,} {what}" for what, number in self.others.items() if number]
-        of_lines = f" of {self.lines:,} {'line' if self.lines == 1 else 'lines'}" if self.lines else ""
-        inside = f" ({', '.join(others)})" if others else ""
-        rows = f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}"
-        return "; ".join([f"{rows}{of_lines}{inside}", *self.remarks])
+        if others:
+            text += f" ({', '.join(others)})"
+        return "; ".join([text, *self.remarks])
 
     def unused(self) -> tuple[str, ...]:
         return tuple(name or "one without a name" for name in self.columns if name not in self.used)
+
+
+def _number_of(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 class Reports:
@@ -50,8 +57,9 @@ class Reports:
         self.folders: dict[Path, None] = {}
 
     def shown(self, path: Path) -> str:
-        is_below = self.root is not None and path != self.root and path.is_relative_to(self.root)
-        return printable(path.relative_to(self.root).as_posix() if is_below and self.root else path.name)
+        if self.root is None or path == self.root or not path.is_relative_to(self.root):
+            return printable(path.name)
+        return printable(path.relative_to(self.root).as_posix())
 
     def sentences(self) -> Iterator[str]:
         reports = [report for report in self.by_path.values() if report.about()]
@@ -88,15 +96,19 @@ class Reports:
     def _beside(self) -> Iterator[str]:
         """Names tables in the folders that were read of which no row was read."""
         paths = {path for folder in self.folders for path in folder.rglob("*") if _is_table(path)}
-        names = sorted(self.shown(path) for path in paths - self.by_path.keys())
+        names = sorted(map(self.shown, paths - self.by_path.keys()))
+        if len(names) > _MOST_NAMES:
+            names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
         if names:
-            more = f", and {len(names) - 10:,} more" if len(names) > 10 else ""
-            yield f"Files beside them that were not read: {', '.join(names[:10])}{more}."
+            yield f"Files beside them that were not read: {', '.join(names)}."
 
 
 def _is_table(path: Path) -> bool:
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:] if suffix.lower() not in PACKED]
-    return bool(suffixes) and suffixes[-1] in _TABLES and path.name[0] != "." and path.is_file()
+    name = path.name.lower()
+    for suffix in PACKED:
+        name = name.removesuffix(suffix)
+    is_hidden = name.startswith(".")
+    return not is_hidden and name.endswith(_TABLES) and path.is_file()
 
 
 _reports: ContextVar[Reports | None] = ContextVar("reports", default=None)

@@ -195,12 +195,9 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
 
 
 def _note_copies(parts: Mapping[str, Any], root: Path | None) -> None:
-    pairs = {
-        part: [(input_of(row), target_of(row)) for row in rows]
-        for part, rows in parts.items()
-        if isinstance(rows, list)
-    }
-    for sentence in copies.sentences(pairs, root):
+    lists = {part: rows for part, rows in parts.items() if isinstance(rows, list)}
+    samples = [copies.Sample(part, input_of(row), target_of(row)) for part, rows in lists.items() for row in rows]
+    for sentence in copies.sentences(samples, root):
         note(sentence)
 
 
