@@ -1,11 +1,9 @@
 """Samples as a user reads them: dealt to three parts, checked and fingerprinted, each a data set."""
 
 import contextlib
-import csv
 import hashlib
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib import untrusted
 from lib.errors import BadInput, printable
+from lib.supervised import copies
+from lib.supervised.copies import key_of, same_files
+from lib.supervised.coverage import covering
 from lib.task.contract import canonical
-from lib.task.notes import collecting
+from lib.task.notes import collecting, note
 from lib.task.place import naming
 
 IGNORED = -100  # the label of what has no target, as in torch and transformers
@@ -34,59 +34,44 @@ def reading(root: Path | None, is_new: bool = False, group: Callable[[Any], Any]
     """Lets `split` inside the block count paths from `root`, so that the parts are the same wherever data lies."""
     token = _reading.set((root, is_new, group))
     try:
-        yield
+        with covering(root):
+            yield
     finally:
         _reading.reset(token)
 
 
 def split(items: Iterable[Any], validation: float = 0.15, test: float = 0.15) -> dict[str, list[Any]]:
-    """Deals items to three parts by a hash of their group or input: more items move none. New data is not dealt."""
+    """Deals items to three parts by a hash of their group or input: more items move none. New data is not dealt.
+
+    Files with the same bytes go where the first of them goes by name, unless groups decide.
+    """
     root, is_new, group = _reading.get()
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
         raise BadInput(f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares.")
-    for item in items:
-        share = -1.0 if is_new else _hashed(item, group(item) if group else None, root) / 16**12
+    items = list(items)
+    leaders = {} if is_new or group else _leaders(items, root)
+    for number, item in enumerate(items):
+        leader = leaders.get(number, item)
+        share = -1.0 if is_new else _hashed(leader, group(item) if group else None, root) / 16**12
         parts["test" if share < test else "validation" if share < test + validation else "train"].append(item)
     return parts
+
+
+def _leaders(items: Sequence[Any], root: Path | None) -> dict[int, Any]:
+    """Returns for each item with a copy of its files, by number, the first of these by name."""
+    contents = same_files(map(input_of, items))
+    groups: dict[Hashable, list[tuple[str, int]]] = defaultdict(list)
+    for number, item in enumerate(items if contents else ()):
+        groups[key_of(input_of(item), contents)].append((canonical(input_of(item), root), number))
+    repeated = [sorted(group) for group in groups.values() if len(group) > 1]
+    return {number: items[group[0][1]] for group in repeated for _, number in group}
 
 
 def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> int:
     """Returns a number below 16**12 that follows from what a sample shares with others, else from its input."""
     text = before + canonical(input_of(sample) if shared is None else shared, root)
     return int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16)
-
-
-def records(source: Path, pattern: str = "*.csv", numbers: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a CSV, TSV or JSON Lines file as dicts; of a folder those of all files that match, by name.
-
-    A column that a file lacks is not in its rows. Columns of a CSV or TSV file in `numbers` become floats. Raises
-    BadInput with the line of what is no number or no JSON object.
-    """
-    for path in [source] if source.is_file() else sorted(source.glob(pattern)):
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix in (".json", ".jsonl", ".ndjson"):
-                yield from (_object(line, f"{printable(path)}:{n}") for n, line in enumerate(file, 1) if line.strip())
-                continue
-            rows = csv.DictReader(file, delimiter="\t" if path.suffix in (".tsv", ".txt") else ",")
-            for cells in rows:
-                place = f"{printable(path)}:{rows.line_num}"
-                yield cells | {name: _number(cells[name], name, place) for name in numbers if name in cells}
-
-
-def _object(line: str, place: str) -> dict[str, Any]:
-    try:
-        return untrusted.objects(line)
-    except BadInput as error:
-        raise BadInput(f"{place}: {error}. Correct or delete the line.") from None
-
-
-def _number(value: Any, column: str, place: str) -> float:
-    with contextlib.suppress(TypeError, ValueError):
-        if math.isfinite(number := float(value)):
-            return number
-    what = f"{place}: {printable(repr(value), most=60)} in the column {printable(column)} is no number"
-    raise BadInput(f"{what}. Correct it, leave the row out, or write in read() which number it stands for.")
 
 
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
@@ -185,7 +170,7 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
     Raises BadInput.
     """
     name, source, advice = f"{type(task).__name__}.read", task.source, "Look at data.dir, and at how the data is read."
-    with naming(name, advice), reading(source, group=task.group), collecting() as notes:
+    with naming(name, advice), collecting() as notes, reading(source, group=task.group):
         data = task.read() if source is None else task.read(source)
         order = next((order for order in _ORDERING if hasattr(data, order)), "")
         if order and not isinstance(data, Mapping):
@@ -199,8 +184,62 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
         where = f" in {printable(source)}, which has files: {has or 'none'}" if source else ""
         raise BadInput(f"{name} found no samples{where}. {advice}")
     if unknown := sum(target_of(row) is None for rows in parts.values() if isinstance(rows, list) for row in rows):
-        raise BadInput(f"{name} returned {unknown:,} samples whose target is None. Look at the target's column.")
-    return {part: Part(task, part, rows) for part, rows in parts.items()}, notes
+        first = next(row for rows in parts.values() if isinstance(rows, list) for row in rows if target_of(row) is None)
+        example = printable(repr(first), most=200)
+        what = f"{name} returned {unknown:,} samples whose target is None, such as {example}"
+        raise BadInput(f"{what}. Look at the target's column.")
+    with collecting() as more:
+        _note_copies(parts, source)
+        _note_classes(task.kind, task._given_names(), parts)
+    return {part: Part(task, part, rows) for part, rows in parts.items()}, [*notes, *more]
+
+
+def _note_copies(parts: Mapping[str, Any], root: Path | None) -> None:
+    lists = {part: rows for part, rows in parts.items() if isinstance(rows, list)}
+    samples = [copies.Sample(part, input_of(row), target_of(row)) for part, rows in lists.items() for row in rows]
+    for sentence in copies.sentences(samples, root):
+        note(sentence)
+
+
+def _note_classes(kind: str, names: Sequence[str], parts: Mapping[str, Any]) -> None:
+    """Notes classes without a training sample, tags that are no class, and names that differ by spaces or capitals."""
+    train = parts.get("train")
+    if kind not in ("classes", "labels", "tokens") or not isinstance(train, list):
+        return
+    seen = Counter(label for row in train for label in _labels_in(kind, target_of(row)))
+    if kind == "tokens" and not seen and train and all(_is_unknown(target_of(row)) for row in train):
+        example = printable(repr(train[0]), most=200)
+        raise BadInput(f"No training sample has a tag, such as {example}. Look at the target's column.")
+    absent = [name for number, name in enumerate(names) if name not in seen and number not in seen]
+    if seen and absent:
+        what = f"Classes without a training sample: {printable(', '.join(absent), most=400)}"
+        note(f"{what}. Is a folder or a label spelled otherwise?")
+    tags = [f"{tag!r} ({number:,})" for tag, number in seen.items() if isinstance(tag, str) and tag not in names]
+    if kind == "tokens" and names and tags:
+        note(f"Tags in no setting `classes`: {printable(', '.join(sorted(tags)), most=400)}.")
+    spellings = defaultdict[str, list[str]](list)
+    for name in seen:
+        if isinstance(name, str):
+            spellings[" ".join(name.casefold().split())].append(name)
+    for alike in spellings.values():
+        if len(alike) > 1:
+            note(
+                f"Classes that differ by spaces or capitals alone: {printable(', '.join(map(repr, alike)), most=200)}."
+            )
+
+
+def _is_unknown(tags: Any) -> bool:
+    """Returns whether a target is tags of words, all of them unknown."""
+    return isinstance(tags, list | tuple) and all(isinstance(tag, str | int) and tag in ("", IGNORED) for tag in tags)
+
+
+def _labels_in(kind: str, target: Any) -> Sequence[Hashable]:
+    """Returns the names or numbers of classes in a target; none of one of another form."""
+    if kind == "classes":
+        return [target] if isinstance(target, str | int) else []
+    names = target if isinstance(target, list | tuple | set | frozenset) else ()
+    is_known = all(isinstance(name, str) or (kind == "tokens" and type(name) is int) for name in names)
+    return [name for name in names if name not in ("", IGNORED)] if is_known else []
 
 
 def in_order(samples: Any, root: Path | None) -> Any:

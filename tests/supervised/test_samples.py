@@ -76,7 +76,7 @@ def test_columns_of_numbers_are_floats_and_what_is_none_is_named_with_its_line_a
     (tmp_path / "a.csv").write_text("name,area\nx,1.5\ny,nan\n")
     rows = records(tmp_path, numbers=("area", "price"))
     assert next(rows) == {"name": "x", "area": 1.5}
-    with pytest.raises(BadInput, match="a.csv:3: 'nan' in the column area is no number. Correct it, leave"):
+    with pytest.raises(BadInput, match="a.csv:3: 'nan' in the column area is no number. Write it as 1234.5, leave"):
         next(rows)
 
 

@@ -38,12 +38,12 @@ def test_every_ending_gives_the_same_texts(tmp_path):
 def test_what_is_no_such_table_is_refused(tmp_path):
     for name, content, sentence in (
         ("a.csv", "Txt,label\n", "no column Text; its columns are Txt, label. .*columns.text"),
-        ("a.csv", "Text,label\na,b\na,b,c\n", "a.csv cannot be read as csv .*line 3"),
-        ("a.jsonl", '{"Text": "a"}\n{\n', "cannot be read as jsonl .line 2"),
-        ("a.json", "[" * 100_000, "cannot be read as json"),
+        ("a.csv", "Text,label\na,b\na,b,c\n", "a.csv:3: 3 cells instead of 2 .Text, label"),
+        ("a.jsonl", '{"Text": "a"}\n{\n', "a.jsonl:2: it is no JSON"),
+        ("a.json", "[" * 100_000, "a.json:1: it is no JSON that can be read"),
         ("a.parquet", b"PAR1", "a.parquet cannot be read as parquet"),
         ("a.json", '[{"Text": ["a"], "label": 1}]', "the column Text holds lists or objects. Flatten"),
-        ("a.csv", b"Text,label\ncaf\xe9,1\n", "a.csv, line 2: Byte 0xe9 is not UTF-8"),
+        ("a.csv", b"Text,label\ncaf\xe9,1\n", "a.csv:2: Byte 0xe9 is not UTF-8. In Windows-1252 .*café,1.. Save"),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=sentence):
             read_table(written(tmp_path, name, content), name, COLUMNS)

@@ -22,9 +22,11 @@ from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report.progress import counted, working
 from lib.supervised import Judged, Supervised, padded, scoring
+from lib.supervised.coverage import covering
 from lib.task import Batch
 from lib.task.batches import in_batches
 from lib.task.blocks import find_blocks
+from lib.task.notes import collecting
 from lib.training.data import to_device
 from workloads.legal import documents, generated, product
 from workloads.legal import model as network
@@ -38,7 +40,7 @@ if TYPE_CHECKING:  # it takes seconds, and a plan needs none of it
 MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", "words in context", "runs of roles"
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
-_OF_DATA = ("corpus", "documents", "stack")  # which a loader worker is not sent
+_OF_DATA = ("corpus", "_dealt", "stack")  # which a loader worker is not sent
 _AT_ONCE = 32  # sentences that are predicted together, where no micro-batch is set
 _LEARNED = {
     "classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
@@ -62,15 +64,25 @@ class Legal(Supervised):
 
     @cached_property
     def corpus(self) -> tuple[list[Document], str]:
-        """All documents with their roles, and how many sentences matched. Raises BadInput."""
+        """All documents with their roles, and what was read of the files. Raises BadInput."""
         if self.source is None:
             return [*generated.judgments(self.settings.generator)], ""
-        return documents.read(self.source, self.settings)
+        with collecting() as notes, covering(self.source):
+            judgments, matched = documents.read(self.source, self.settings)
+        return judgments, "\n".join([matched, *notes])
 
-    @cached_property
+    @property
     def documents(self) -> dict[str, list[Document]]:
         """The documents of each part, a share of the training alone. Raises BadInput."""
-        return documents.deal(self.corpus[0], self.settings.split, self.config.data.subset_ratio)
+        return self._dealt[0]
+
+    @cached_property
+    def _dealt(self) -> tuple[dict[str, list[Document]], list[str]]:
+        """The documents of each part, and what was left out of them."""
+        with collecting() as notes:
+            ratio, copies = self.config.data.subset_ratio, self.settings.copies
+            parts = documents.deal(self.corpus[0], self.settings.split, ratio, copies)
+        return parts, notes
 
     def read(self, source: Path | None = None) -> dict[str, network.Sentences]:
         return {part: network.Sentences(self, chosen, part == "train") for part, chosen in self.documents.items()}
@@ -247,13 +259,13 @@ class Legal(Supervised):
 
     def describe_data(self) -> str:
         """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
-        parts, matched = self.documents, self.corpus[1]
+        (parts, left_out), matched = self._dealt, self.corpus[1]
         drawn = "No data was given or found mounted. The embedded default is used"
         where = f"Data: {self.source}" if self.source else f"{drawn}: {len(self.corpus[0])} generated judgments"
         counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
         sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
         roles = ", ".join(printable(name, most=40) for name in self.learned()["classes"])
-        return "\n".join(filter(None, [f"{where}. {sizes}.", matched, *self.notes, f"Roles: {roles}."]))
+        return "\n".join(filter(None, [f"{where}. {sizes}.", matched, *left_out, *self.notes, f"Roles: {roles}."]))
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns a row a sentence, by the name of its file; writes `name.jsonl` into `out`. Raises BadInput."""

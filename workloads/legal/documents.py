@@ -11,7 +11,8 @@ import numpy as np
 import yaml
 
 from lib.errors import BadInput, check_limit, first_ten, printable
-from lib.supervised import tables
+from lib.supervised import coverage, tables
+from lib.task.notes import note
 from lib.training.splits import makes_a_split, part_of, stratify
 from workloads.legal.settings import Columns, Settings, Split
 
@@ -77,30 +78,54 @@ def by_category(documents: Sequence[Document]) -> np.ndarray:
 def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
     """Returns the documents of a folder or of one file, and how many sentences matched. Raises BadInput."""
     unmatched: list[str] = []
+    others = list[str]()
     rows: dict[tuple[str, str], list[Row]] = {}
     for shown, path in tables.find_files(source, settings.source.files).items():
         if path.name == CATEGORIES:
             continue
         is_text = path.suffix.lower() == ".txt"
+        before = len(rows)
         for row in _of_lines(path, shown, unmatched) if is_text else _of_table(path, shown, settings.columns):
             number, document, sentence, role, _ = row
             if wrong := _wrong(sentence, role, settings.names):
                 unmatched.append(f"{_place(shown, number)}: {wrong}")
             else:
                 rows.setdefault((shown, document), []).append(row)
+        others += [shown] if len(rows) == before else []
     check_limit("Lines that cannot be used", unmatched, settings.bad_input_limit)
     if not rows:
         raise BadInput(f"There is no sentence with a role in {printable(source)}. Look at data.dir.")
+    if others:
+        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+        note(f"Files without a sentence and its role: {printable(', '.join(others[:3]), most=300)}{more}.")
     first = "".join(f"\n  {printable(one)}" for one in unmatched[:3])
     count = sum(map(len, rows.values()))
     text = f"Sentences with a role: {count:,} in {len(rows):,} documents; left out: {len(unmatched):,}.{first}"
-    return _documents(rows, _categories(source)), text
+    categories = _categories(source)
+    documents = _documents(rows, categories)
+    _note_categories(documents, categories)
+    return documents, text
+
+
+def _note_categories(documents: Sequence[Document], categories: Mapping[str, str]) -> None:
+    """Notes names in the file of categories that are no documents, and documents without a category."""
+    if not categories:
+        return
+    names = {name for document in documents for name in (document.name, PurePosixPath(document.name).name)}
+    if unknown := sorted(categories.keys() - names):
+        note(f"Names in {CATEGORIES} that are no document: {printable(', '.join(unknown), most=300)}.")
+    if missing := [document.name for document in documents if not document.category]:
+        note(f"Documents without a category: {len(missing):,}, such as {printable(missing[0], most=100)}.")
 
 
 def _of_lines(path: Path, shown: str, unmatched: list[str]) -> Iterator[Row]:
     """Yields the sentences of a text file; a blank line ends a document. A file without a tab is none."""
-    text = tables.read_text(path, shown)
-    lines = text.split("\n") if "\t" in text else []
+    lines = tables.read_lines(path, shown)
+    if not any("\t" in line for line in lines):
+        coverage.add(coverage.Report(path))  # which `read` names
+        return
+    counts = Counter(bool(line.strip()) for line in lines)
+    coverage.add(coverage.Report(path, counts[True], len(lines), {"blank": counts[False]}))
     begins = [bool(line.strip()) and not (n and lines[n - 1].strip()) for n, line in enumerate(lines)]
     name, part = PurePosixPath(shown).stem, 0
     for number, line in enumerate(lines, 1):
@@ -145,9 +170,17 @@ def _place(file: str, number: int) -> str:
 def _categories(source: Path) -> dict[str, str]:
     """Returns the category of each document's name, by lines of category, tab, names in a file below or beside."""
     paths = sorted(source.rglob(CATEGORIES)) if source.is_dir() else [source.with_name(CATEGORIES)]
-    text = next((tables.read_text(path, CATEGORIES) for path in paths if path.is_file()), "")
-    rows = (line.partition("\t") for line in text.splitlines())
-    return {name: category.strip() for category, _, names in rows for name in names.split()}
+    categories: dict[str, str] = {}
+    for path in filter(Path.is_file, paths):
+        lines = tables.read_lines(path, CATEGORIES)
+        coverage.add(coverage.Report(path))
+        for line in lines:
+            category, _, names = line.partition("\t")
+            for name in names.split():
+                if categories.setdefault(name, category.strip()) != category.strip():
+                    what = f"{CATEGORIES}: {printable(name)} has two categories"
+                    raise BadInput(f"{what}, {printable(categories[name])} and {printable(category)}. Keep one.")
+    return categories
 
 
 def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
@@ -205,11 +238,14 @@ def _ends_sentence(before: str) -> bool:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def deal(documents: Sequence[Document], split: Split, ratio: float = 1.0) -> dict[str, list[Document]]:
+def deal(
+    documents: Sequence[Document], split: Split, ratio: float = 1.0, copies: str = "refuse"
+) -> dict[str, list[Document]]:
     """Deals documents: one fold of several is the test, and a share of the others validates. Raises BadInput.
 
     Parts that files are named for count, and what they lack is split from the training documents, of which a
-    share of `ratio` is left; a smaller one is part of a larger one.
+    share of `ratio` is left; a smaller one is part of a larger one. Documents in two parts are refused, or with
+    `copies` "drop" left out of the earlier part: the test stays whole.
     """
     order = sorted(range(len(documents)), key=lambda place: documents[place].name)  # and not the order of files
     named = [part_of(Path(document.file)) for document in documents]
@@ -225,7 +261,12 @@ def deal(documents: Sequence[Document], split: Split, ratio: float = 1.0) -> dic
     if missing := [name for name, own in places.items() if not own]:
         how = f"there are {len(documents)} in all. Give more documents, or change workload.split."
         raise BadInput(f"No document is left for {missing[0]}: {how}")
-    check_leaks(documents, places)
+    if copies == "drop":
+        places = _without_copies(documents, places)
+    else:
+        check_leaks(documents, places)
+    if missing := [name for name, own in places.items() if not own]:
+        raise BadInput(f"All documents of {missing[0]} are in another part, too. Give others.")
     drawn = np.random.default_rng(split.partition).permutation(places["train"])
     places["train"] = drawn[: int(np.ceil(ratio * len(drawn) - 1e-9))].tolist()
     return {name: [documents[place] for place in sorted(own)] for name, own in places.items()}
@@ -242,18 +283,43 @@ def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) ->
 
 def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> None:
     """Raises BadInput for documents of two parts with most of their long sentences alike."""
+    pairs = [
+        f"{_placed(documents[place])} and {_placed(documents[twin])}" for place, twin in copies_in(documents, parts)
+    ]
+    if pairs:
+        advice = "What is tested would have been trained on. Remove the copies, or set workload.copies: drop."
+        raise BadInput(f"Documents that are in two parts: {len(pairs):,}. {advice}\n{first_ten(pairs)}")
+
+
+def _without_copies(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """Returns the parts without documents that a later part has, and notes how many these are."""
+    backwards = dict(reversed(parts.items()))
+    pairs = copies_in(documents, backwards)
+    dropped = {place for place, _ in pairs}
+    for name, places in parts.items():
+        if number := len(dropped & {*places}):
+            place, twin = next(pair for pair in pairs if pair[0] in places)
+            example = f"such as {_placed(documents[place])}, a copy of {_placed(documents[twin])}"
+            note(f"Documents of {name} that are left out as copies: {number:,}, {printable(example, most=300)}.")
+    return {name: [place for place in places if place not in dropped] for name, places in parts.items()}
+
+
+def copies_in(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> list[tuple[int, int]]:
+    """Returns each document most of whose long sentences one of an earlier part has, with the latter, by number."""
     texts = [frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= _LONG) for document in documents]
-    copies = list[str]()
+    pairs = list[tuple[int, int]]()
     holders: dict[str, list[int]] = {}  # numbers of the earlier parts' documents, by long sentence
     for chosen in parts.values():
         for place in chosen:
             shared = Counter(holder for text in texts[place] for holder in holders.get(text, ()))
             for twin, count in shared.most_common(1):
                 if count >= _FEWEST and count > _SAME * min(len(texts[place]), len(texts[twin])):
-                    copies.append(" and ".join(f"{documents[n].name} ({documents[n].place})" for n in (place, twin)))
+                    pairs.append((place, twin))
         for place in chosen:
             for text in texts[place]:
                 holders.setdefault(text, []).append(place)
-    if copies:
-        advice = "What is tested would have been trained on. Remove the copy."
-        raise BadInput(f"Documents that are in two parts: {len(copies):,}. {advice}\n{first_ten(copies)}")
+    return pairs
+
+
+def _placed(document: Document) -> str:
+    return f"{document.name} ({document.place})"

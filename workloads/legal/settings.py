@@ -94,6 +94,7 @@ class Settings:
     rates: Rates = Rates()
     split: Split = Split()
     generator: Generator = Generator()
+    copies: Literal["refuse", "drop"] = option("refuse", "Documents in two splits; drop: the test keeps its own.")
     bad_input_limit: int = option(0, "Bad lines that are left out; one more refuses the data.", minimum=0)
 
     @property

@@ -1,7 +1,7 @@
 """Questions about pictures with their answers: tables whose columns the configuration names, in parts by picture."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -89,7 +89,7 @@ def questions(source: Path) -> list[Record]:
     for path in sorted(source.rglob("*.txt")):
         beside = (path.with_suffix(suffix) for suffix in pictures.SUFFIXES)
         if image := next((picture for picture in beside if picture.is_file()), None):
-            lines = (" ".join(line.split()) for line in tables.read_text(path, printable(path)).splitlines())
+            lines = (" ".join(line.split()) for line in tables.read_lines(path, printable(path)))
             records += [Record(n, line, str(image), str(image.resolve())) for n, line in enumerate(lines, 1) if line]
     if not records:
         how = "Give a folder of pictures, each with a text file of the same name and a question a line in it."
@@ -98,17 +98,46 @@ def questions(source: Path) -> list[Record]:
 
 
 def _cleaned(records: Sequence[Record]) -> list[Record]:
-    """Returns each question once, as it comes first; rare types as one; no parts that share pictures."""
+    """Returns each question once, as it comes first; rare types as one; no parts that share pictures. Notes these."""
     first: dict[tuple[str, str, str], Record] = {}
     for record in records:
         first.setdefault((record.picture, normal(record.question), normal(record.answer)), record)
+    _note_repeats(records, first)
     counts = Counter(record.kind for record in first.values() if record.kind)
     least = _RARE * len(first)
     odd = {kind for kind, count in counts.items() if count < least or printable(kind, most=_KIND_LETTERS) != kind}
+    if odd:
+        number = sum(counts[kind] for kind in odd)
+        names = printable(", ".join(sorted(odd)), most=200)
+        note(f"Questions that count as {OTHER}: {number:,}, of {len(odd):,} rare or odd types ({names}).")
     records = [record._replace(kind=OTHER) if record.kind in odd else record for record in first.values()]
-    named = {(record.picture, record.part) for record in records if record.part}
-    is_shared = len(named) > len({picture for picture, _ in named})  # then all pictures are split anew
-    return [record._replace(part="") for record in records] if is_shared else records
+    parts: dict[str, set[str]] = {}
+    for record in records:
+        if record.part:
+            parts.setdefault(record.picture, set()).add(record.part)
+    shared = [picture for picture, names in parts.items() if len(names) > 1]
+    if not shared:
+        return records
+    names = dict.fromkeys(record.image for record in records if record.picture == shared[0])
+    example = " = ".join(printable(name, most=200) for name in [*names][:2])
+    note(f"Pictures in two of the files' splits: {len(shared):,}, such as {example}. All pictures are split anew.")
+    return [record._replace(part="") for record in records]
+
+
+def _note_repeats(records: Sequence[Record], first: Mapping[tuple[str, str, str], Record]) -> None:
+    """Notes rows that repeat another one, which are left out, and questions with several answers, which stay."""
+    if repeats := len(records) - len(first):
+        taken = {(record.file, record.number) for record in first.values()}
+        again = next(record for record in records if (record.file, record.number) not in taken)
+        what = f"Rows with picture, question and answer of an earlier one: {repeats:,}, left out"
+        note(f"{what}, such as {again.place}.")
+    answers: dict[tuple[str, str], list[Record]] = {}
+    for (picture, question, _), record in first.items():
+        answers.setdefault((picture, question), []).append(record)
+    several = [rows for rows in answers.values() if len(rows) > 1]
+    if several:
+        example = " and ".join(f"{printable(row.answer, most=60)} ({row.place})" for row in several[0][:2])
+        note(f"Questions about one picture with several answers: {len(several):,}, such as {example}. All are trained.")
 
 
 def split(records: Sequence[Record], shares: Split) -> dict[str, list[Record]]:

@@ -1,6 +1,7 @@
 """Labelled sentences in the documented layout, sentences of running text, and whole documents in parts."""
 
 import itertools
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -8,10 +9,12 @@ import pytest
 import yaml
 
 from lib.errors import BadInput
+from lib.supervised.coverage import covering
 from lib.task import load_config
+from lib.task.notes import collecting
 from tests.workloads.legal.conftest import CORPUS, judgments
 from workloads.legal.documents import check_leaks, class_names, deal, read, read_plain, split_sentences, split_text
-from workloads.legal.settings import Settings, Split
+from workloads.legal.settings import Settings, Source, Split
 
 FINE = "The appeal is heard\tFacts\nIt is dismissed\tRuling\n"
 
@@ -194,3 +197,60 @@ def test_a_copy_under_another_name_is_refused_and_a_sentence_that_many_judgments
     check_leaks(made, {"train": [0], "validation": [1], "test": [2]})
     with pytest.raises(BadInput, match="No document is left for train: there are 1 in all"):
         deal(made[:1], Split())
+
+
+def test_copies_are_left_out_by_one_key_and_the_test_stays_whole():
+    made = judgments(6)
+    copies = [replace(made[number], name=f"copy {number}", file=f"copy{number}.txt") for number in (0, 1)]
+    files = ["train.txt", "train.txt", "train.txt", "val.txt", "test.txt", "test.txt", "test.txt", "val.txt"]
+    documents = [replace(one, file=file) for one, file in zip([*made, *copies], files, strict=True)]
+    with pytest.raises(BadInput, match=r"in two parts: 2. .*set workload.copies: drop"):
+        deal(documents, Split())
+    with collecting() as notes:
+        parts = deal(documents, Split(), copies="drop")
+    assert {name: names_of(part) for name, part in parts.items()} == {
+        "train": ["j02"], "validation": ["j03", "copy 1"], "test": ["j04", "j05", "copy 0"],
+    }  # fmt: skip
+    assert notes == [
+        "Documents of train that are left out as copies: 2, such as j00 (train.txt, line 1), a copy of copy 0 "
+        "(test.txt, line 1)."
+    ]
+    with pytest.raises(BadInput, match="All documents of train are in another part"):
+        deal([documents[0], documents[6], documents[3]], Split(), copies="drop")
+
+
+def test_files_lines_columns_and_categories_that_give_nothing_are_named(tmp_path):
+    folder(tmp_path, a=FINE, b=f"\n{FINE}", README="read me", categories="Tax\ta c\n")
+    (tmp_path / "more.csv").write_text("sentence,role,year\nOne thing,Facts,1\n")
+    with collecting() as notes, covering(tmp_path):
+        found, text = read(tmp_path, Settings())
+    assert len(found) == 2 and text == "Sentences with a role: 4 in 2 documents; left out: 0."
+    assert notes == [
+        "Files without a sentence and its role: README.txt.",
+        "Names in categories.txt that are no document: c.",
+        "Documents without a category: 1, such as b.",
+        "a.txt: 2 rows of 2 lines.",
+        "b.txt: 2 rows of 3 lines (1 blank).",
+        "Files beside them that were not read: more.csv.",
+    ]
+    (tmp_path / "categories.txt").write_text("Tax\ta b\nCivil\ta\n")
+    with pytest.raises(BadInput, match="a has two categories, Tax and Civil. Keep one"):
+        documents(tmp_path)
+    (tmp_path / "categories.txt").unlink()
+    settings = Settings(source=Source(files="*.csv"))
+    with collecting() as notes, covering(tmp_path):
+        read(tmp_path, settings)
+    assert notes[0] == "more.csv: 1 row of 2 lines (1 head)."
+    assert notes[1] == "Columns of more.csv that nothing used: year."
+
+
+def test_a_task_says_what_was_read_and_left_out(tmp_path, legal):
+    for number, one in enumerate(judgments(12)):
+        lines = (f"{sentence}\t{role}\n" for sentence, role in zip(one.sentences, one.roles, strict=True))
+        folder(tmp_path / "data", **{f"{'train' if number < 9 else 'test'}/{one.name}": "".join(lines)})
+    shutil.copyfile(tmp_path / "data" / "test" / "j09.txt", tmp_path / "data" / "train" / "again.txt")
+    with pytest.raises(BadInput, match="set workload.copies: drop"):
+        legal({"data.dir": "data"}).describe_data()
+    text = legal({"data.dir": "data", "workload.copies": "drop"}).describe_data()
+    assert "Documents of train that are left out as copies: 1, such as again" in text
+    assert "13 files: 156 rows of 156 lines." in text

@@ -29,7 +29,7 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
     batch = task.example_batch(3, torch.device("cpu"))
     assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
     assert batch["tokens"].shape == (3, 48) and batch["positions"].shape == (3, POSITIONS)
-    assert not {"corpus", "documents"} & {*vars(task)}
+    assert not {"corpus", "_dealt"} & {*vars(task)}
     task = legal({"training.micro_batch": 2, "training.effective_batch": 4})
     assert checks.examine(task, task.config) == []
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from lib.supervised.coverage import covering
 from lib.task.notes import collecting
 from workloads.vqa.data import Record, read
 from workloads.vqa.settings import Settings
@@ -36,7 +37,7 @@ def lines(path, *rows):
 
 def collected(folder, limit=0):
     """Returns the records of a folder, and the notes on them."""
-    with collecting() as notes:
+    with collecting() as notes, covering(folder):
         records = read(folder, Settings(bad_input_limit=limit))
     return records, notes
 

@@ -144,3 +144,30 @@ def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(
     assert all(parts.values()) and {one.part for one in parts["train"]} == {"train"}
     with pytest.raises(BadInput, match="No picture is left for validation: there are 2 in all"):
         split([record(1), record(2)], Split())
+
+
+def test_repeats_contradictions_and_rare_types_are_counted_and_named(tmp_path):
+    rows = [row(number, kind="COLOR") for number in range(1, 101)]
+    more = [row(1, kind="COLOR"), row(2, answer="Màu đỏ.", kind="COLOR"), row(3, answer="cam", kind="ODD")]
+    lines(tmp_path / "a.jsonl", *rows, *more)
+    for number in range(1, 101):
+        picture(tmp_path / f"{number}.jpg", number)
+    records, notes = collected(tmp_path)
+    assert len(records) == 101
+    assert notes[1:] == [
+        "Rows with picture, question and answer of an earlier one: 2, left out, such as a.jsonl, row 101.",
+        "Questions about one picture with several answers: 1, such as màu đỏ (a.jsonl, row 3) "
+        "and cam (a.jsonl, row 103). All are trained.",
+        "Questions that count as other types: 1, of 1 rare or odd types (ODD).",
+        "a.jsonl: 103 rows of 103 lines.",
+    ]
+
+
+def test_splits_of_files_that_share_pictures_are_named(tmp_path):
+    lines(tmp_path / "train.jsonl", row(1), row(2))
+    lines(tmp_path / "test.jsonl", row(3))
+    for number, colour in ((1, 1), (2, 2), (3, 2)):
+        picture(tmp_path / f"{number}.jpg", colour)
+    sentence = collected(tmp_path)[1][1]
+    assert sentence.startswith("Pictures in two of the files' splits: 1, such as ") and "3.jpg = " in sentence
+    assert sentence.endswith("2.jpg. All pictures are split anew.")

@@ -7,7 +7,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from lib.config import option
-from lib.supervised import Supervised, padded, split
+from lib.supervised import Supervised, padded, records, split
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Text(Supervised):
 
     def read(self, source):
         files = [source] if source.is_file() else sorted(source.glob("*.tsv"))
-        lines = ((path, *line.split("\t"), None) for path in files for line in path.read_text().splitlines())
-        return split(line[:3] for line in lines)
+        rows = ((path, row) for path in files for row in records(path, columns=("text", "label")))
+        return split((path, row["text"], row.get("label")) for path, row in rows)
 
     def group(self, sample):
         return sample[0]

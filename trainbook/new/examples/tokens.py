@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from transformers import BertConfig, BertForTokenClassification
 
 from lib.config import option
-from lib.supervised import IGNORED, Supervised, padded, split
+from lib.supervised import IGNORED, Supervised, padded, paragraphs, split
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,8 @@ class Tokens(Supervised):
         return BertForTokenClassification(BertConfig(**sizes, num_labels=len(s.classes)))
 
     def read(self, source):
-        files = [source] if source.is_file() else sorted(source.glob("*.tsv"))
-        texts = (text for path in files for text in path.read_text().strip().split("\n\n"))
-        lines = ([line.partition("\t") for line in text.splitlines()] for text in texts)
-        return split(([word for word, *_ in rows], [tag for *_, tag in rows]) for rows in lines)
+        texts = paragraphs(source, "*.tsv", ("word", "tag"))
+        return split(([row["word"] for row in rows], [row.get("tag", "") for row in rows]) for rows in texts)
 
     def example(self):
         return ["word"] * self.settings.length, [self.settings.classes[0]] * self.settings.length

@@ -1,0 +1,138 @@
+"""Finds users' files and reads their text: unpacked, with or without a byte order mark, in no guessed encoding."""
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import re
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from lib.config.files import read_bytes
+from lib.errors import BadInput, printable
+from lib.supervised import coverage
+
+_MOST_BYTES = 2**30  # of a file, also when it is unpacked
+# By the first bytes, not by the name: servers unpack files and keep their names
+_OPENERS: dict[re.Pattern[bytes], Callable[..., Any]] = {
+    re.compile(rb"\x1f\x8b"): gzip.open,
+    re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"): bz2.open,
+    re.compile(rb"\xfd7zXZ\x00"): lzma.open,
+}
+_ZIP = b"PK\x03\x04"
+_MARKS = {  # the longest first: UTF-32 begins as UTF-16 does
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_UTF_8 = "UTF-8"
+_BROKEN = (OSError, EOFError, RuntimeError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+
+
+def matching(source: Path, pattern: str) -> dict[str, Path]:
+    """Returns a file, or the files of a folder that match, by their names below it; no hidden ones."""
+    if source.is_file():
+        return {source.name: source}
+    paths = sorted(source.glob(pattern.lstrip("/") or "*"))
+    files = [path for path in paths if path.is_file() and path.name[0] != "."]
+    return {path.relative_to(source).as_posix(): path for path in files}
+
+
+def find_files(source: Path, pattern: str) -> dict[str, Path]:
+    """Returns what `matching` returns. Raises BadInput for no file."""
+    files = matching(source, pattern)
+    if not files:
+        where = f"below {printable(source)} matches workload.source.files, {printable(pattern)}"
+        raise BadInput(f"No file {where}.")
+    if source.is_dir():
+        coverage.add_folder(source)
+    return files
+
+
+def unpacked(path: Path, shown: str) -> tuple[str, bytes]:
+    """Returns the suffix and the bytes of a file, or of the one file that is packed in it. Raises BadInput."""
+    name = path.name.lower()
+    while name.endswith(coverage.PACKED):
+        name = name.rpartition(".")[0]
+    try:
+        content = read_bytes(path, _MOST_BYTES)
+    except OSError as error:
+        raise BadInput(f"{shown} cannot be read ({error}).") from None
+    try:
+        if content.startswith(_ZIP):
+            name, content = _member(content, shown)
+        for magic, opener in _OPENERS.items():
+            if magic.match(content):
+                content = _bounded(opener(io.BytesIO(content)), shown)
+    except BadInput:
+        raise
+    except _BROKEN as error:
+        raise BadInput(f"{shown} cannot be unpacked ({error}). Copy it again, or unpack it.") from None
+    return PurePosixPath(name).suffix, content
+
+
+def _member(content: bytes, shown: str) -> tuple[str, bytes]:
+    """Returns the name and the bytes of the one file in a ZIP archive."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        names = [info.filename for info in archive.infolist() if not info.is_dir()]
+        hidden = re.compile(r"(^|/)(\.|__MACOSX/)")
+        names = [name for name in names if not hidden.search(name)]
+        if "[Content_Types].xml" in names:
+            raise BadInput(f"{shown} is a workbook. Save its sheet as CSV in UTF-8.")
+        if len(names) != 1:
+            inside = printable(", ".join(names), most=200) or "none"
+            raise BadInput(f"{shown} holds {len(names)} files ({inside}). Pack one, or unpack it.")
+        with archive.open(names[0]) as file:
+            return names[0].lower(), _bounded(file, shown)
+
+
+def _bounded(file: IO[bytes], shown: str) -> bytes:
+    content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise BadInput(f"{shown} has more than {_MOST_BYTES:,} bytes unpacked. Split it.")
+    return content
+
+
+def decoded(content: bytes, shown: str) -> tuple[str, str]:
+    """Returns text without its byte order mark, and the encoding. Raises BadInput with the line of a wrong byte.
+
+    No encoding is guessed: Windows-1252 reads almost any bytes, those of Cyrillic or Polish pages as wrong letters.
+    """
+    encoding = next((name for mark, name in _MARKS.items() if content.startswith(mark)), _UTF_8)
+    try:
+        text = content.decode(encoding).lstrip("\ufeff")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].decode(encoding, "replace").count("\n") + 1
+        before = content[max(0, error.start - 10) : error.start].rpartition(b"\n")[2]
+        after = content[error.start : error.start + 10].partition(b"\n")[0]
+        around = (before + after).decode("cp1252", "replace").strip()
+        guess = f" In Windows-1252 it would be in {around!r}." if encoding == _UTF_8 else ""
+        byte = f"Byte 0x{content[error.start]:02x} is not {encoding}."
+        raise BadInput(f"{shown}:{line}: {byte}{guess} Save the file as UTF-8.") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise BadInput(f"{shown}:{line}: There is a NUL byte, as in UTF-16 without a mark. Save the file as UTF-8.")
+    return text, encoding
+
+
+def read_text(path: Path, shown: str) -> str:
+    """Returns the text of a file. Raises BadInput with the line of a wrong byte."""
+    text, encoding = decoded(unpacked(path, shown)[1], shown)
+    if encoding != _UTF_8:
+        coverage.add(coverage.Report(path, remarks=[encoding]))
+    return text
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Splits a text into lines with their ends: \n, \r\n or \r, and no other one (U+2028 may stand in a cell)."""
+    return list(io.StringIO(text, newline=""))
+
+
+def read_lines(path: Path, shown: str) -> list[str]:
+    """Returns the lines of a file without their ends. Raises BadInput with the line of a wrong byte."""
+    return [line.rstrip("\r\n") for line in lines_of(read_text(path, shown))]
