@@ -38,6 +38,7 @@ _RESERVED = re.compile(rf"(?:{_any_of(_HELPERS)})*{_STRONG}(?:{_STRONG}|{_any_of
 _PART, _MASK = (re.compile(rf"(?<![a-z]){_any_of(words)}") for words in (_PARTS, _MASKS))
 # a_mask is the mask of a, and so is a_mask_1
 _AFFIX = re.compile(rf"^{_any_of(_MASKS)}[ _.-]+|[ _.-]+{_any_of(_MASKS)}(?:[ _.-]?\d+)?$", re.IGNORECASE)
+_OF_IMAGE = re.compile(r"[ _.-]+(?:image|img|sat|rgb)$", re.IGNORECASE)  # a_sat is the picture of a_mask
 _OTHER_SYSTEMS = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "thumbs.db", "ehthumbs.db",
                   "desktop.ini"}  # fmt: skip
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -379,7 +380,7 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
     """
     paths, others = _pictures(source)
     places = {path: place_of(path.relative_to(source)) for path in paths}
-    stems = {path.stem.casefold() for path in paths}
+    stems = {stem for path in paths for stem in _stems(path)}
     masks, images = defaultdict[str, list[Path]](list), []
     for path in paths:
         bare = _AFFIX.sub("", path.stem).casefold()
@@ -407,10 +408,15 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
     return _dealt([((Picture(image), Mask(mask)), places[image].part) for image, mask in pairs.items()])
 
 
+def _stems(image: Path) -> list[str]:
+    stem = image.stem.casefold()
+    return list(dict.fromkeys([stem, _OF_IMAGE.sub("", stem)]))
+
+
 def _mask_of(image: Path, masks: Mapping[str, list[Path]], places: Mapping[Path, Place]) -> Path | None:
     """Returns the mask of a picture: of its stem, and of no other part or folder."""
     part, _, folders = places[image]
-    several = masks.get(image.stem.casefold(), [])
+    several = next((masks[stem] for stem in _stems(image) if stem in masks), [])
     exact = [path for path in several if (places[path].part, places[path].folders) == (part, folders)]
     near = [p for p in several if "" in (part, places[p].part) or part == places[p].part]
     near = [p for p in near if () in (folders, places[p].folders) or folders == places[p].folders]

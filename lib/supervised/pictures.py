@@ -57,6 +57,10 @@ _NAMED = {*_OPENED, *_UNSIGNED, "MPO"}
 SUFFIXES = tuple(sorted(suffix for suffix, name in Image.registered_extensions().items() if name in _NAMED))
 
 
+class _Unfit(Exception):
+    """What a file holds cannot be used: the text goes on after its name."""
+
+
 class Picture(PosixPath):
     """The path of a picture that `picture` reads."""
 
@@ -180,10 +184,13 @@ def _as_rgb(image: Image.Image, side: int) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int | None:
-    """Returns how EXIF turns an image, 1: not at all; None where its EXIF is damaged."""
+    """Returns how EXIF turns an image, 1: not at all; None where it has EXIF of which nothing can be read."""
     try:
-        return int(image.getexif().get(_ORIENTATION) or 1)
-    except Exception:  # whatever Pillow's parser raises
+        tags = image.getexif()
+        if image.info.get("exif") and not len(tags):
+            return None
+        return int(tags.get(_ORIENTATION) or 1)
+    except Exception:  # whatever an older Pillow's parser raises
         return None
 
 
@@ -202,6 +209,8 @@ def _naming(source: Any, what: str = "picture") -> Iterator[None]:
         raise BadInput(f"There is no {what} {shown}.") from None
     except (BadInput, MemoryError):
         raise
+    except _Unfit as error:
+        raise BadInput(f"The {what} {shown} {error}") from None
     except Exception as error:  # Pillow raises many kinds for broken files
         why = printable(error, most=120)
         raise BadInput(f"The {what} {shown} cannot be decoded ({why}). Download it again, or save it anew.") from None
@@ -219,7 +228,7 @@ def mask(source: Any, size: int = 0, codes: Sequence[int] = (), ignored: Sequenc
     """
     with _naming(source, "mask"):
         numbers, kind = _numbers(source)
-        classes = _classes(_coded(numbers, kind, codes), codes, ignored, f"The mask {printable(source, most=200)}")
+        classes = _classes(_coded(numbers, kind, codes), codes, ignored)
     if size:
         small = Image.fromarray(classes.astype(np.int32)).resize((size, size), Image.Resampling.NEAREST)
         classes = np.asarray(small).astype(np.int64)
@@ -238,8 +247,8 @@ def _numbers(source: Any) -> tuple[np.ndarray, str]:
     if image.width * image.height > _MOST_PIXELS:
         raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels")
     if image.format in _LOSSY or (image.format == "WEBP" and b"VP8L" not in content[:64]):
-        what = f"The mask {printable(source, most=200)} is a {image.format}, which blurs the numbers of classes"
-        raise BadInput(f"{what}. Save the masks as PNG from where they were drawn.")
+        how = "Save the masks as PNG from where they were drawn."
+        raise _Unfit(f"is a {image.format}, which blurs the numbers of classes. {how}")
     return _of_image(image)
 
 
@@ -248,17 +257,19 @@ def _of_image(image: Image.Image) -> tuple[np.ndarray, str]:
     step = _STEPS.get(raw, 1)
     image = _turned(image, _orientation(image))
     if image.mode not in _NUMBERED:
-        raise ValueError(f"its colours are {image.mode}, and no numbers")
+        raise _Unfit(f"has colours of the kind {image.mode}. Save the numbers of classes as greys in a PNG.")
     planes = np.asarray(image)
     if image.mode in _ALPHA:
         planes = _without_alpha(planes)
-    return _of_bands(planes[..., :3] if planes.ndim == 3 else planes // step)
+    if planes.ndim == 3:
+        return _of_bands(planes[..., :3])
+    return _of_bands(planes // step if step > 1 else planes)
 
 
 def _without_alpha(planes: np.ndarray) -> np.ndarray:
     colours, alpha = planes[..., :-1], planes[..., -1]
     if len(np.unique(alpha)) > 1 and all(len(np.unique(band)) == 1 for band in np.moveaxis(colours, 2, 0)):
-        raise ValueError("its pixels differ in their transparency alone; save the numbers of classes as greys")
+        raise _Unfit("has pixels that differ in their transparency alone. Save the numbers of classes as greys.")
     return colours[..., 0] if colours.shape[2] == 1 else colours
 
 
@@ -269,38 +280,38 @@ def _of_bands(planes: np.ndarray) -> tuple[np.ndarray, str]:
     if (planes == first[..., None]).all():
         return first, "greys"
     if planes.dtype != np.uint8:
-        raise ValueError("its three bands have more than 8 bits and differ")
+        raise _Unfit("has three bands of more than 8 bits that differ. Save the numbers of classes as greys.")
     return planes @ COLOUR, "colours"
 
 
 def _coded(numbers: np.ndarray, kind: str, codes: Sequence[int]) -> np.ndarray:
-    """Returns the values in which `codes` are: colours if one of them is above 255. Raises ValueError for others."""
+    """Returns the values in which `codes` are: colours if one of them is above 255. Raises _Unfit for other colours."""
     has_colours = max(codes, default=0) > 255
     if kind == "greys" and has_colours:
         return numbers.astype(np.int64) * _GREY
     if kind == "colours" and not has_colours:
         colour = int(numbers[numbers % _GREY != 0].flat[0])
-        shown = f"colours, such as ({colour >> 16}, {colour >> 8 & 255}, {colour & 255})"
-        how = "save the numbers of classes, or give red * 65536 + green * 256 + blue of each class in workload.codes"
-        raise ValueError(f"it has {shown}; {how} (here {colour})")
+        what = f"has colours, such as ({colour >> 16}, {colour >> 8 & 255}, {colour & 255})"
+        how = "Save the numbers of classes, or give red * 65536 + green * 256 + blue of each class in workload.codes"
+        raise _Unfit(f"{what}. {how} (here {colour}).")
     return numbers
 
 
-def _classes(values: np.ndarray, codes: Sequence[int], ignored: Sequence[int], what: str) -> np.ndarray:
-    """Returns the class of each value. Raises BadInput, which begins with `what`, for a value that is none."""
+def _classes(values: np.ndarray, codes: Sequence[int], ignored: Sequence[int]) -> np.ndarray:
+    """Returns the class of each value. Raises _Unfit for a value that is none."""
     is_ignored = np.isin(values, np.asarray(ignored, np.int64)) | ~np.isfinite(values)
     classes = np.full(values.shape, IGNORED, np.int64)
     if len(codes):
+        is_known = np.isin(values, np.asarray(codes, np.int64))
         for number, code in enumerate(codes):
             classes[values == code] = number
-        is_known = np.isin(values, np.asarray(codes, np.int64))
     else:
         is_known = (values >= 0) & (values == np.floor(values))
         classes[is_known] = values[is_known].astype(np.int64)
     classes[is_ignored] = IGNORED
-    if not (is_known | is_ignored).all():
-        strange = np.unique(values[~(is_known | is_ignored)])
-        raise BadInput(f"{what} {_not_known(strange.tolist(), codes)}")
+    is_strange = ~(is_known | is_ignored)
+    if is_strange.any():
+        raise _Unfit(_not_known(np.unique(values[is_strange]).tolist(), codes))
     return classes
 
 
@@ -347,13 +358,12 @@ def check(paths: Iterable[str | Path]) -> dict[str | Path, Look]:
 
 
 def _look(path: str | Path) -> Look:
+    is_mask = isinstance(path, Mask)
     try:
-        digest = hashlib.sha256(read_bytes(Path(path), _MOST_BYTES)).hexdigest()[:20]
-        with _naming(path, "mask" if isinstance(path, Mask) else "picture"):
-            return _look_at_mask(path, digest) if isinstance(path, Mask) else _look_at_picture(path, digest)
-    except FileNotFoundError:
-        return Look(wrong=f"There is no picture {printable(path, most=200)}.")
-    except (BadInput, OSError) as error:
+        with _naming(path, "mask" if is_mask else "picture"):
+            digest = hashlib.sha256(read_bytes(Path(path), _MOST_BYTES)).hexdigest()[:20]
+            return _look_at_mask(path, digest) if is_mask else _look_at_picture(path, digest)
+    except BadInput as error:
         return Look(wrong=str(error))
 
 
@@ -371,12 +381,12 @@ def _look_at_picture(path: str | Path, digest: str) -> Look:
     return Look(digest, "", width, height, tuple(remarks))
 
 
-def _look_at_mask(path: Mask, digest: str) -> Look:
+def _look_at_mask(path: str | Path, digest: str) -> Look:
     numbers, kind = _numbers(path)
     height, width = numbers.shape
     values = np.unique(numbers[np.isfinite(numbers)])
     if (values != np.floor(values)).any():
-        raise ValueError(f"it holds {values[values != np.floor(values)][0]:g}, which is no number of a class")
+        raise _Unfit(f"holds {values[values != np.floor(values)][0]:g}. Classes are whole numbers: export them so.")
     return Look(digest, "", width, height, (), kind, tuple(int(value) for value in values[:_VALUES]))
 
 
@@ -449,7 +459,7 @@ def _note_missing(looks: Iterable[Look], codes: Sequence[int], names: Sequence[s
     """Notes classes that no mask shows."""
     shown: set[int] = set()
     for look in looks:
-        with suppress(ValueError):  # one that is left out
+        with suppress(_Unfit):  # one that is left out
             shown.update(_coded(np.array(look.values), look.kind, codes).tolist())
     missing = [name for name, code in zip(names, codes, strict=False) if code not in shown]
     if missing:
@@ -493,18 +503,16 @@ def _wrong(path: Path, looks: Mapping[Any, Look], first: Path, codes: Sequence[i
     look = looks[path]
     if look.wrong or not isinstance(path, Mask):
         return look.wrong
-    shown = f"The mask {printable(path, most=200)}"
     try:
-        _classes(_coded(np.array(look.values), look.kind, codes), codes, ignored, shown)
+        with _naming(path, "mask"):
+            _classes(_coded(np.array(look.values), look.kind, codes), codes, ignored)
     except BadInput as error:
         return str(error)
-    except ValueError as error:
-        return f"{shown} cannot be used ({error})."
     whole = looks[first]
     if whole.wrong or _are_alike(whole, look):
         return ""
     sizes = f"{look.width} x {look.height} pixels, and its picture {whole.width} x {whole.height}"
-    return f"{shown} has {sizes}. Export both in one shape, or turn one of them."
+    return f"The mask {printable(path, most=200)} has {sizes}. Export both in one shape, or turn one of them."
 
 
 def _are_alike(one: Look, other: Look) -> bool:

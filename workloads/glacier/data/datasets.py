@@ -36,6 +36,7 @@ _LOOKED_AT, _OFTEN, _CODES = 50, 10, 20  # tiles that no-data values are looked 
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 _LEAST_SHARE = 1e-6  # of a class, in a logarithm
+_UNLIKE = 50  # times that a band's values may differ between scenes without a warning
 _INDEX_TILES = 200  # over which the indices' mean and deviation are taken
 _DRAWN = 2_000  # crops by which the shares of classes are estimated
 
@@ -139,6 +140,39 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.nd
     return mean, np.where(variance > 0, np.sqrt(variance), 1.0)
 
 
+def applied_scalings(store: Store) -> list[str]:
+    """Returns a sentence on the scenes whose tags state a scale or an offset, which is applied."""
+    scaled = [number for number, pairs in enumerate(store.scalings) if any(tuple(pair) != (1, 0) for pair in pairs)]
+    if not scaled:
+        return []
+    scale, offset = next(pair for pair in store.scalings[scaled[0]] if tuple(pair) != (1, 0))
+    what = f"Scale and offset tags are applied to {len(scaled):,} of {len(store.names):,} scenes"
+    return [f"{what}, such as {store.names[scaled[0]]}: value * {scale:g} + {offset:g}."]
+
+
+def unlike_scenes(store: Store, bands: Sequence[str]) -> list[str]:
+    """Returns a warning where a band has another unit in some scenes, by its values: 0.2 in one and 2000 in another."""
+    levels, names = _levels(store.table), np.array(store.names)[np.unique(store.table.scene)]
+    lines = []
+    for name, level in zip(bands, levels.T, strict=True):
+        is_low = (level > 0) & (level * _UNLIKE < level.max())
+        if is_low.any():
+            low, high = names[is_low][level[is_low].argmin()], names[level.argmax()]
+            what = f"Warning: the band {name} is {level[is_low].min():.3g} in {low} and {level.max():.3g} in {high}"
+            lines.append(f"{what}; {is_low.sum():,} scenes are below a {_UNLIKE}th. Bring all to one unit.")
+    return lines
+
+
+def _levels(table: Table) -> np.ndarray:
+    """Returns (scenes with tiles, bands) the root of the mean square: the size of values of both signs."""
+    numbers, scene = np.unique(table.scene, return_inverse=True)
+    valid = table.valid.astype(np.float64)
+    totals, pixels = np.zeros((len(numbers), table.mean.shape[1])), np.zeros(len(numbers))
+    np.add.at(totals, scene, table.squares + valid[:, None] * table.mean**2)
+    np.add.at(pixels, scene, valid)
+    return np.sqrt(totals / np.maximum(pixels, 1)[:, None])
+
+
 def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
     """Returns a sentence on each band whose least value comes often and far below all others, such as -9999."""
     numbers = np.unique(np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round().astype(int)).tolist()
@@ -148,6 +182,8 @@ def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
         # A band of a few codes has gaps, too
         if len(values) > _CODES and counts[0] >= _OFTEN and values[1] - values[0] > (values[-1] - values[1]) / 2:
             share, how = counts[0] / counts.sum(), f"set workload.source.nodata: [{values[0]:g}]"
+            if applied_scalings(store):
+                how = "set workload.source.nodata to the number that the files have there, before scale and offset"
             what = f"of the pixels of the band {name} are {values[0]:g}, far below all others"
             lines.append(f"Warning: {share:.1%} {what}. If that means no data, {how}.")
     return lines
@@ -377,6 +413,8 @@ class Data:
         }  # fmt: skip
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
         lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes]
+        lines += applied_scalings(self.store)
+        lines += unlike_scenes(self.store, settings.source.bands)
         lines += unnamed_nodata(self.store, settings.source.bands)
         lines.append(aligned([["share of pixels", *settings.source.classes], *table], left=[0]))
         means = enumerate(zip(*tile_statistics(self.store.table, parts.train), strict=True), 1)

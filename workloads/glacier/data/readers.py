@@ -71,6 +71,7 @@ class Opened:
         first, path = files[0], scene.images[0]
         self.scene, self.source, self.files, self.height, self.width = scene, source, files, first.height, first.width
         self.crs, self.transform = (first.crs.to_string(), first.transform) if first.crs else (None, None)
+        self.scalings = self._scalings()
         if len(scene.images) == 1 and first.count < max(source.chosen):
             what = f"{path} has {first.count} bands; the settings read band {max(source.chosen)}"
             raise Unusable(f"{what}. Set workload.source.bands and workload.source.channels.")
@@ -91,16 +92,37 @@ class Opened:
                 what = f"{other} and {path} have the same size but cover other ground"
                 raise Unusable(f"{what}. Resample them to one grid.")
 
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The file of each band, and its number in it."""
+        files = len(self.scene.images)
+        return [(0, n) for n in self.source.chosen] if files == 1 else [(n, 1) for n in range(files)]
+
+    def _scalings(self) -> list[tuple[float, float]]:
+        """Returns the scale and the offset that each band's tags state. Raises Unusable for those of no number."""
+        scalings = []
+        for file, number in self.places:
+            tags = [getattr(self.files[file], name, None) for name in ("scales", "offsets")]
+            has_tags = all(tags) and number <= len(tags[0])
+            scale, offset = (tags[0][number - 1], tags[1][number - 1]) if has_tags else (1.0, 0.0)
+            if not (np.isfinite(scale) and np.isfinite(offset) and scale):
+                what = f"{self.scene.images[file]} states the scale {scale:g} and the offset {offset:g}"
+                raise Unusable(f"{what}. Correct or remove these tags (gdal_edit.py -unsetscale -unsetoffset).")
+            scalings.append((float(scale), float(offset)))
+        return scalings
+
     def bands(self, window: Window) -> np.ndarray:
-        """Reads (bands, h, w) float32, with NaN in every band where one has no data, and beyond the scene's end."""
-        paths = self.scene.images
-        places = [(0, n) for n in self.source.chosen] if len(paths) == 1 else [(n, 1) for n in range(len(paths))]
+        """Reads (bands, h, w) float32, with NaN in every band where one has no data, and beyond the scene's end.
+
+        Scale and offset that a file's tags state are applied; numbers of no data are those before that.
+        """
+        paths, places = self.scene.images, self.places
         image = np.full((len(places), *window[2:]), np.nan, np.float32)
-        for whole, (file, number) in zip(image, places, strict=True):
+        for whole, (file, number), (scale, offset) in zip(image, places, self.scalings, strict=True):
             values = _read_window(paths[file], self.files[file], number, window)
             plane = whole[: values.shape[0], : values.shape[1]]
             with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
-                plane[:] = values
+                plane[:] = values if (scale, offset) == (1, 0) else values * scale + offset
             for nodata in (self.files[file].nodatavals[number - 1], *self.source.nodata):
                 if nodata is not None:
                     plane[values == nodata] = np.nan
@@ -197,6 +219,9 @@ def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     for index, code in enumerate(source.codes):
         target[mask == code] = index
     unknown = (target == IGNORE) & ~np.isin(mask, source.ignored_codes) & np.isfinite(mask)
+    if unknown.any() and path and path.suffix.lower() in (".jpg", ".jpeg"):
+        what = f"The mask {path} is a JPEG, which blurs the codes: {int(unknown.sum()):,} pixels of a window have none"
+        raise Unusable(f"{what}. Save the masks as PNG or GeoTIFF from where they were drawn.")
     if unknown.any():
         codes = np.unique(mask[unknown]).tolist()
         values = f"{'values' if len(codes) > 1 else 'the value'} {', '.join(f'{code:g}' for code in codes[:5])}"
