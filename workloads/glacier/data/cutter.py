@@ -116,20 +116,23 @@ def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles
     summary = f"{len(store):,} tiles of {tiles.size} x {tiles.size} from {len(scenes):,} scenes; left out {invalid:,} "
     summary += f"with too few valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
     print(summary)
-    small = [
-        _smaller(scene, tiles.size) for scene in scenes if min(scene["pixels"]) < tiles.size and not scene["tiles"]
-    ]
+    small = _smaller_scenes(scenes, tiles.size)
     if not len(store):
-        how = f"{small[0]} {_SMALLER}" if small else "Lower the shares in workload.tiles."
-        raise BadInput(f"No tile is left. {summary} {how}")
+        raise BadInput(f"No tile is left. {summary} {small or 'Lower the shares in workload.tiles.'}")
     if small:
-        print(f"Warning: {len(small):,} scenes are smaller than a tile and give none. {small[0]} {_SMALLER}")
+        print(f"Warning: {small}")
     return store
 
 
-def _smaller(scene: Mapping[str, Any], size: int) -> str:
-    height, width = scene["pixels"]
-    return f"The scene {scene['name']} has {height} x {width} pixels, and a tile {size} x {size}."
+def _smaller_scenes(scenes: Sequence[Mapping[str, Any]], size: int) -> str:
+    """Returns a sentence on scenes that are smaller than a tile and give none, or ""."""
+    small = [scene for scene in scenes if min(scene["pixels"]) < size and not scene["tiles"]]
+    if not small:
+        return ""
+    height, width = small[0]["pixels"]
+    what = f"The scene {small[0]['name']} has {height} x {width} pixels, and a tile {size} x {size}"
+    more = f" ({len(small):,} such scenes give no tile)" if len(small) > 1 else ""
+    return f"{what}{more}. Set workload.tiles.size to {min(height, width)} or less, or leave them out."
 
 
 def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ from workloads.glacier.data.cutter import VERSION, Store, Table, cut, cut_archiv
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.losses import distance_maps
 from workloads.glacier.model import difference
-from workloads.glacier.settings import IGNORE, Sampling, Settings
+from workloads.glacier.settings import IGNORE, UNLIKE, Sampling, Settings
 
 ANYWHERE = -1  # in the place of a class
 BAND_NOISE = 0.05  # deviation of a band's random gain and offset, in its own deviations
@@ -36,7 +36,6 @@ _LOOKED_AT, _OFTEN, _CODES = 50, 10, 20  # tiles that no-data values are looked 
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 _LEAST_SHARE = 1e-6  # of a class, in a logarithm
-_UNLIKE = 50  # times that a band's values may differ between scenes without a warning
 _INDEX_TILES = 200  # over which the indices' mean and deviation are taken
 _DRAWN = 2_000  # crops by which the shares of classes are estimated
 
@@ -155,11 +154,11 @@ def unlike_scenes(store: Store, bands: Sequence[str]) -> list[str]:
     levels, names = _levels(store.table), np.array(store.names)[np.unique(store.table.scene)]
     lines = []
     for name, level in zip(bands, levels.T, strict=True):
-        is_low = (level > 0) & (level * _UNLIKE < level.max())
+        is_low = (level > 0) & (level * UNLIKE < level.max())
         if is_low.any():
             low, high = names[is_low][level[is_low].argmin()], names[level.argmax()]
             what = f"Warning: the band {name} is {level[is_low].min():.3g} in {low} and {level.max():.3g} in {high}"
-            lines.append(f"{what}; {is_low.sum():,} scenes are below a {_UNLIKE}th. Bring all to one unit.")
+            lines.append(f"{what}; {is_low.sum():,} scenes are below a {UNLIKE}th. Bring all to one unit.")
     return lines
 
 

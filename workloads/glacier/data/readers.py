@@ -22,6 +22,7 @@ from workloads.glacier.settings import IGNORE, Source
 
 # GDAL would open any format, one that names other files too, such as .vrt
 DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+_LOSSY = (".jpg", ".jpeg")
 _GDAL = {
     "GDAL_CACHEMAX": 64,  # MB; GDAL's own default is 5 % of the machine's RAM
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # no files beside it: world files, overviews, masks
@@ -69,6 +70,9 @@ class Opened:
     def __init__(self, scene: Scene, source: Source, files: Sequence[Any]):
         """`files` are those of the scene, rasters or arrays, which must fit together. Raises Unusable."""
         first, path = files[0], scene.images[0]
+        if scene.mask and scene.mask.suffix.lower() in _LOSSY:
+            how = "Save the masks as PNG or GeoTIFF from where they were drawn."
+            raise Unusable(f"The mask {scene.mask} is a JPEG, which blurs the codes of classes. {how}")
         self.scene, self.source, self.files, self.height, self.width = scene, source, files, first.height, first.width
         self.crs, self.transform = (first.crs.to_string(), first.transform) if first.crs else (None, None)
         self.scalings = self._scalings()
@@ -219,9 +223,6 @@ def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     for index, code in enumerate(source.codes):
         target[mask == code] = index
     unknown = (target == IGNORE) & ~np.isin(mask, source.ignored_codes) & np.isfinite(mask)
-    if unknown.any() and path and path.suffix.lower() in (".jpg", ".jpeg"):
-        what = f"The mask {path} is a JPEG, which blurs the codes: {int(unknown.sum()):,} pixels of a window have none"
-        raise Unusable(f"{what}. Save the masks as PNG or GeoTIFF from where they were drawn.")
     if unknown.any():
         codes = np.unique(mask[unknown]).tolist()
         values = f"{'values' if len(codes) > 1 else 'the value'} {', '.join(f'{code:g}' for code in codes[:5])}"
