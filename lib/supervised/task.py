@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, folders, pictures, samples, scoring, simple, text
+from lib.supervised import chunks, evaluation, pictures, replaced, samples, scoring, simple, text
 from lib.supervised.methods import Comparing
 from lib.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
 from lib.task import Batch
@@ -193,7 +193,7 @@ class Supervised(Comparing):
         if type(self).fingerprint is not Supervised.fingerprint or not self.sources:
             return {}
         digests = {source: digests for source, (_, digests) in zip(self.sources, self._hashes, strict=True)}
-        return folders.replaceable(self.parts, digests)
+        return replaced.hashes(self.parts, digests)
 
     prepared, baselines = samples.prepared, evaluation.simple_rows
 

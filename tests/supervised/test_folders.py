@@ -1,13 +1,14 @@
 """What a folder of pictures means: folders or a table of classes, masks of the same stems; the rest is counted."""
 
 import csv
+from pathlib import PurePosixPath
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from lib.errors import BadInput
-from lib.supervised import folders, labelled_pictures, pictures_with_masks
+from lib.supervised import labelled_pictures, pictures_with_masks
+from lib.supervised.places import is_of_another_system, pictures_and_others
 from lib.supervised.samples import reading
 from lib.task.notes import collecting
 
@@ -133,7 +134,7 @@ RESERVED = ["train", "Test", "VALID", "val", "validation", "images", "train_imag
 def test_folders_that_are_called_so_are_no_classes(put, name):
     parts, notes = read(put(*many("cat/{}.png"), *many("dog/{}.png"), f"{name}/x.png"))
     assert {label for _, label in together(parts)} == {"cat", "dog"}
-    assert f"Pictures in no folder of a class, which are not used: 1 ({name}: 1)." in notes
+    assert f"Pictures in no folder of a class, which are not used: 1 ({name}: 1)" in notes
 
 
 @pytest.mark.parametrize("name", ["latest", "attest", "trains of thought", "evaluated", "imagery", "0", "Tree", "new"])
@@ -275,5 +276,5 @@ def test_hidden_files_of_other_systems_are_told_from_data(tmp_path):
     for name in (*hidden, "a.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    assert [path.name for path in folders.files(tmp_path)] == ["a.png"]
-    assert np.all([folders.is_of_another_system(folders.PurePosixPath(name)) for name in hidden])
+    assert pictures_and_others(tmp_path) == ([tmp_path / "a.png"], [])
+    assert all(is_of_another_system(PurePosixPath(name)) for name in hidden)
