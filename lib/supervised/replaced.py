@@ -7,7 +7,7 @@ from typing import Any
 
 from lib.config.files import absolute
 from lib.errors import BadInput
-from lib.supervised.pictures import paths_in
+from lib.supervised.look import paths_in
 from lib.supervised.places import is_of_another_system
 from lib.supervised.samples import input_of
 from lib.task.contract import canonical, sketch

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, pictures, replaced, samples, scoring, simple, text
+from lib.supervised import chunks, evaluation, look, replaced, samples, scoring, simple, text
 from lib.supervised.methods import Comparing
 from lib.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
 from lib.task import Batch
@@ -158,7 +158,7 @@ class Supervised(Comparing):
             raise BadInput("data.dir is empty, and there is no mounted input. Give the folder of the data.")
         parts, notes = samples.read_parts(self)
         with collecting() as more:
-            pictures.check_samples(self, parts)
+            look.check_samples(self, parts)
         return parts, [*notes, *more]
 
     def _has_data(self) -> bool:

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from lib.errors import BadInput
-from lib.supervised import IGNORED, mask, picture, pictures
+from lib.supervised import IGNORED, look, mask, picture
 from lib.supervised.pictures import Mask, Picture
 from lib.task.notes import collecting
 from tests.supervised import drawn
@@ -61,8 +61,8 @@ def test_a_picture_is_read_by_what_it_means(tmp_path, name, write, wanted):
     corners = ((SIDE // 2, -8), (SIDE // 2, 8)) if wanted == "turned" else ((8, SIDE // 2), (-8, SIDE // 2))
     for place, colour in zip(corners, HALF if wanted == "turned" else wanted, strict=True):
         assert np.abs(array[place].astype(int) - colour).max() < 16, f"{array[place]} for {colour}"
-    (look,) = pictures.check([Picture(tmp_path / name)]).values()
-    assert not look.wrong, look.wrong
+    (one,) = look.check([Picture(tmp_path / name)]).values()
+    assert not one.wrong, one.wrong
 
 
 BROKEN = {
@@ -82,8 +82,8 @@ def test_a_broken_picture_is_refused_by_its_name(tmp_path, name, write):
     write(tmp_path / name)
     with pytest.raises(BadInput, match=name):
         picture(tmp_path / name)
-    (look,) = pictures.check([Picture(tmp_path / name)]).values()
-    assert name in look.wrong and ("decoded" in look.wrong or "no picture" in look.wrong)
+    (one,) = look.check([Picture(tmp_path / name)]).values()
+    assert name in one.wrong and ("decoded" in one.wrong or "no picture" in one.wrong)
 
 
 def test_an_image_in_memory_is_read_as_a_file_is():
@@ -115,8 +115,8 @@ def test_a_mask_s_numbers_are_its_classes(tmp_path, name, write, how):
     write(tmp_path / name)
     assert np.array_equal(mask(tmp_path / name, **how), STRIPES)
     assert np.array_equal(mask(tmp_path / name, 4, **how), STRIPES[1::2, 1::2])
-    (look,) = pictures.check([Mask(tmp_path / name)]).values()
-    assert not look.wrong and len(look.values) == 4
+    (one,) = look.check([Mask(tmp_path / name)]).values()
+    assert not one.wrong and len(one.values) == 4
 
 
 NO_MASKS = {
@@ -157,15 +157,15 @@ def test_pictures_are_looked_at_once_until_they_change(tmp_path, monkeypatch):
     for path in paths:
         drawn.half().save(path)
     paths[2].write_bytes(b"broken")
-    first = pictures.check(paths)
-    assert [bool(look.wrong) for look in first.values()] == [False, False, True]
+    first = look.check(paths)
+    assert [bool(one.wrong) for one in first.values()] == [False, False, True]
     seen = []
-    look = pictures._look
-    monkeypatch.setattr(pictures, "_look", lambda path: seen.append(path) or look(path))
-    assert pictures.check(paths) == first and seen == [paths[2]], "what is broken may be mended in place"
+    decode = look._look
+    monkeypatch.setattr(look, "_look", lambda path: seen.append(path) or decode(path))
+    assert look.check(paths) == first and seen == [paths[2]], "what is broken may be mended in place"
     drawn.plain().save(paths[0])
     drawn.plain().save(paths[2])
-    assert pictures.check(paths)[paths[0]].digest != first[paths[0]].digest
+    assert look.check(paths)[paths[0]].digest != first[paths[0]].digest
     assert seen[1:] == [paths[0], paths[2]]
 
 
@@ -174,7 +174,5 @@ def test_how_pictures_are_read_is_noted(tmp_path):
         write(tmp_path / name)
     Image.fromarray(drawn.ramp()).save(tmp_path / "c.png")
     with collecting() as notes:
-        pictures.note_remarks(
-            pictures.check([Picture(tmp_path / name) for name in ("a.gif", "b.jpg", "c.png")]).values()
-        )
+        look.note_remarks(look.check([Picture(tmp_path / name) for name in ("a.gif", "b.jpg", "c.png")]).values())
     assert len(notes) == 3 and all(line.startswith("1 of 3 pictures") for line in notes)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import yaml
 
-from lib.supervised.pictures import SUFFIXES, Look, note_remarks, picture
-from lib.supervised.pictures import check as looked_at
+from lib.supervised import look
+from lib.supervised.pictures import SUFFIXES, picture
 
 __all__ = ["SUFFIXES", "augment", "batch", "check", "loader"]
 
@@ -47,10 +47,10 @@ def batch(records: Sequence[Any], side: int, generator: torch.Generator | None) 
     return torch.from_numpy(np.ascontiguousarray(pixels)), torch.tensor(places)
 
 
-def check(paths: Sequence[str]) -> Mapping[str, Look]:
+def check(paths: Sequence[str]) -> Mapping[str, look.Look]:
     """Returns what was seen of each picture, before anything is trained; notes those that are read in another way."""
-    looks: Any = looked_at(paths)
-    note_remarks(looks.values())
+    looks: Any = look.check(paths)
+    look.note_remarks(looks.values())
     return looks
 
 
