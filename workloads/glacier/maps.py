@@ -59,12 +59,13 @@ def coding(codes: Sequence[int]) -> tuple[np.dtype, int]:
 def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: int) -> np.ndarray:
     """Returns (h, w) codes; of each window the middle half is taken."""
     dtype, nodata = coding(opened.source.codes)
-    codes, mask = np.asarray(opened.source.codes, dtype), np.full((opened.height, opened.width), nodata, dtype)
+    codes = np.asarray(opened.source.codes, dtype)
+    mask = np.full((opened.height, opened.width), nodata, dtype)
     squares, pixels = np.zeros(len(opened.source.bands)), 0
     for (top, rows), (left, columns) in itertools.product(*(_cores(length, size) for length in mask.shape)):
         image = opened.bands((top, left, size, size))
         squares += np.nansum(image.astype(np.float64) ** 2, (1, 2))
-        pixels += int((~np.isnan(image[0])).sum())
+        pixels += np.isfinite(image[0]).sum()
         part = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
         p = probabilities(models, torch.from_numpy(image)[None], views, part)[0]
         is_seen = ~np.isnan(image[0][part])

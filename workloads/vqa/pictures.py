@@ -29,7 +29,8 @@ def loader(side: int) -> Callable[[str], np.ndarray]:
 
     A picture is scaled whatever its shape, as BLIP does.
     """
-    return functools.lru_cache(max(1, _CACHED // (3 * side**2)))(functools.partial(picture, size=side))
+    number = max(1, _CACHED // (3 * side**2))
+    return functools.lru_cache(number)(functools.partial(picture, size=side))
 
 
 def batch(records: Sequence[Any], side: int, generator: torch.Generator | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -126,7 +126,8 @@ def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles
 
 def _smaller_scenes(scenes: Sequence[Mapping[str, Any]], size: int) -> str:
     """Returns a sentence on scenes that are smaller than a tile and give none, or ""."""
-    small = [scene for scene in scenes if min(scene["pixels"]) < size and not scene["tiles"]]
+    bare = [scene for scene in scenes if not scene["tiles"]]
+    small = [scene for scene in bare if min(scene["pixels"]) < size]
     if not small:
         return ""
     height, width = small[0]["pixels"]
@@ -158,8 +159,8 @@ def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles
         facts = _written(opened, [(*corner, size, size) for corner in corners], tiles, out)
     space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
     record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space, "file": file, **facts}
-    record |= {"stamp": stamp, "size": path.stat().st_size, "pixels": [opened.height, opened.width]}
-    record |= {"scalings": opened.scalings}
+    record |= {"stamp": stamp, "size": path.stat().st_size}
+    record |= {"pixels": [opened.height, opened.width], "scalings": opened.scalings}
     with disk.whole(folder / f"{file}.json", cache=True) as aside:
         aside.write_text(json.dumps(record), "utf-8")
     return record

@@ -141,35 +141,44 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def applied_scalings(store: Store) -> list[str]:
     """Returns a sentence on the scenes whose tags state a scale or an offset, which is applied."""
-    scaled = [number for number, pairs in enumerate(store.scalings) if any(tuple(pair) != (1, 0) for pair in pairs)]
+    scaled = {}
+    for name, pairs in zip(store.names, store.scalings, strict=True):
+        units = [pair for pair in pairs if tuple(pair) != (1, 0)]
+        if units:
+            scaled[name] = units[0]
     if not scaled:
         return []
-    scale, offset = next(pair for pair in store.scalings[scaled[0]] if tuple(pair) != (1, 0))
     what = f"Scale and offset tags are applied to {len(scaled):,} of {len(store.names):,} scenes"
-    return [f"{what}, such as {store.names[scaled[0]]}: value * {scale:g} + {offset:g}."]
+    name, (scale, offset) = next(iter(scaled.items()))
+    return [f"{what}, such as {name}: value * {scale:g} + {offset:g}."]
 
 
 def unlike_scenes(store: Store, bands: Sequence[str]) -> list[str]:
     """Returns a warning where a band has another unit in some scenes, by its values: 0.2 in one and 2000 in another."""
-    levels, names = _levels(store.table), np.array(store.names)[np.unique(store.table.scene)]
+    levels = _levels(store.table)
+    names = [store.names[number] for number in np.unique(store.table.scene)]
     lines = []
-    for name, level in zip(bands, levels.T, strict=True):
-        is_low = (level > 0) & (level * UNLIKE < level.max())
-        if is_low.any():
-            low, high = names[is_low][level[is_low].argmin()], names[level.argmax()]
-            what = f"Warning: the band {name} is {level[is_low].min():.3g} in {low} and {level.max():.3g} in {high}"
-            lines.append(f"{what}; {is_low.sum():,} scenes are below a {UNLIKE}th. Bring all to one unit.")
+    for band, level in zip(bands, levels.T, strict=True):
+        usual = np.where(level > 0, level, level.max())  # a scene of zeros has no unit
+        low, high = int(usual.argmin()), int(usual.argmax())
+        number = int((usual * UNLIKE < usual[high]).sum())
+        if number:
+            what = (
+                f"Warning: the band {band} is {usual[low]:.3g} in {names[low]} and {usual[high]:.3g} in {names[high]}"
+            )
+            lines.append(f"{what}; {number:,} scenes are below a {UNLIKE}th. Bring all to one unit.")
     return lines
 
 
 def _levels(table: Table) -> np.ndarray:
     """Returns (scenes with tiles, bands) the root of the mean square: the size of values of both signs."""
     numbers, scene = np.unique(table.scene, return_inverse=True)
-    valid = table.valid.astype(np.float64)
-    totals, pixels = np.zeros((len(numbers), table.mean.shape[1])), np.zeros(len(numbers))
-    np.add.at(totals, scene, table.squares + valid[:, None] * table.mean**2)
+    valid = table.valid.astype(np.float64)[:, None]
+    totals = np.zeros((len(numbers), table.mean.shape[1]))
+    pixels = np.zeros((len(numbers), 1))
+    np.add.at(totals, scene, table.squares + valid * table.mean**2)
     np.add.at(pixels, scene, valid)
-    return np.sqrt(totals / np.maximum(pixels, 1)[:, None])
+    return np.sqrt(totals / np.maximum(pixels, 1))
 
 
 def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:

@@ -99,20 +99,21 @@ class Opened:
     @property
     def places(self) -> list[tuple[int, int]]:
         """The file of each band, and its number in it."""
-        files = len(self.scene.images)
-        return [(0, n) for n in self.source.chosen] if files == 1 else [(n, 1) for n in range(files)]
+        files = range(len(self.scene.images))
+        if len(files) == 1:
+            return [(0, number) for number in self.source.chosen]
+        return [(file, 1) for file in files]
 
     def _scalings(self) -> list[tuple[float, float]]:
-        """Returns the scale and the offset that each band's tags state. Raises Unusable for those of no number."""
+        """Returns the scale and the offset that each band's tags state. Raises Unusable for those that are no unit."""
         scalings = []
         for file, number in self.places:
-            tags = [getattr(self.files[file], name, None) for name in ("scales", "offsets")]
-            has_tags = all(tags) and number <= len(tags[0])
-            scale, offset = (tags[0][number - 1], tags[1][number - 1]) if has_tags else (1.0, 0.0)
-            if not (np.isfinite(scale) and np.isfinite(offset) and scale):
+            scale = _tag(self.files[file], "scales", number, 1.0)
+            offset = _tag(self.files[file], "offsets", number, 0.0)
+            if scale == 0 or not np.isfinite([scale, offset]).all():
                 what = f"{self.scene.images[file]} states the scale {scale:g} and the offset {offset:g}"
                 raise Unusable(f"{what}. Correct or remove these tags (gdal_edit.py -unsetscale -unsetoffset).")
-            scalings.append((float(scale), float(offset)))
+            scalings.append((scale, offset))
         return scalings
 
     def bands(self, window: Window) -> np.ndarray:
@@ -126,7 +127,9 @@ class Opened:
             values = _read_window(paths[file], self.files[file], number, window)
             plane = whole[: values.shape[0], : values.shape[1]]
             with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
-                plane[:] = values if (scale, offset) == (1, 0) else values * scale + offset
+                plane[:] = values
+                if (scale, offset) != (1, 0):
+                    plane[:] = values * scale + offset
             for nodata in (self.files[file].nodatavals[number - 1], *self.source.nodata):
                 if nodata is not None:
                     plane[values == nodata] = np.nan
@@ -179,6 +182,12 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     with contextlib.ExitStack() as stack:
         arrays = {path: _Array(path, path == scene.mask) for path in scene.files if path.suffix == ".npy"}
         yield Opened(scene, source, [arrays.get(path) or stack.enter_context(raster(path)) for path in scene.files])
+
+
+def _tag(data: Any, name: str, number: int, default: float) -> float:
+    """Returns what a tag of a raster states of a band; an array has no tags."""
+    values = getattr(data, name, ())
+    return float(values[number - 1]) if number <= len(values) else default
 
 
 def _opaque(data: Any) -> list[int]:
