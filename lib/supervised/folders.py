@@ -133,7 +133,8 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
     _check_stems(pairs)
     if not pairs:
         there = f"{len(images):,} pictures and {len(paths) - len(images):,} masks ({counted(paths, source)})"
-        how = "Give each picture a mask of the same name, in the folders images and masks."
+        how = "Give each picture a mask of the same name, in the folders images and masks"
+        how += ". Write masks that stand in a table, such as run lengths, to PNG files first."
         raise BadInput(f"{named(source)} has {there}, and none belong together. {how}")
     note_others(others)
     used = {*pairs.values()}

@@ -85,7 +85,8 @@ def is_of_another_system(path: PurePath) -> bool:
 
 def pictures_and_others(source: Path) -> tuple[list[Path], list[Path]]:
     """Returns the pictures in a folder and below it, and the other files, without those of other systems."""
-    pictures, others = [], []
+    pictures: list[Path] = []
+    others: list[Path] = []
     for path in sorted(_walked(source)):
         if is_of_another_system(path.relative_to(source)):
             continue

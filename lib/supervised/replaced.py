@@ -22,7 +22,8 @@ def hashes(parts: Mapping[str, Any], digests: Mapping[Path, Mapping[Path, str]])
     """
     if not all(isinstance(part.samples, list | tuple) for part in parts.values()):
         return {}
-    lines, inputs = [], set()
+    lines: list[str] = []
+    inputs: set[Path] = set()
     try:
         for name, part in parts.items():
             for sample in part.samples:
