@@ -1,5 +1,7 @@
 """Pictures are read by what they mean, and masks by their numbers; each is right, or refused by its name."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -63,6 +65,29 @@ def test_a_picture_is_read_by_what_it_means(tmp_path, name, write, wanted):
         assert np.abs(array[place].astype(int) - colour).max() < 16, f"{array[place]} for {colour}"
     (one,) = look.check([Picture(tmp_path / name)]).values()
     assert not one.wrong, one.wrong
+
+
+def test_a_picture_of_one_value_keeps_its_light(tmp_path):
+    for value, grey in ((0, 0), (65535, 255), (4095, 255), (128, 128)):
+        Image.fromarray(np.full((8, 8), value, np.uint16)).save(tmp_path / "a.png")
+        assert (picture(tmp_path / "a.png") == grey).all()
+
+
+FORMATS = ("PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP", "JPEG2000", "ICO", "PPM")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damaged_bytes_are_read_or_refused_and_never_end_the_program(tmp_path, kind):
+    drawn.half().save(tmp_path / "whole", kind)
+    whole, draw = (tmp_path / "whole").read_bytes(), np.random.default_rng(0)
+    for _ in range(30):
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        places = draw.integers(0, min(len(whole), 300), 4)
+        damaged[places] = draw.integers(0, 256, 4)
+        (tmp_path / "a.png").write_bytes(damaged.tobytes()[: draw.integers(1, len(whole) + 1)])
+        for read in (picture, mask):
+            with contextlib.suppress(BadInput):
+                assert read(tmp_path / "a.png", 8).shape[:2] == (8, 8)
 
 
 BROKEN = {

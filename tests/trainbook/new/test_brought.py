@@ -153,6 +153,11 @@ def test_a_mask_of_another_shape_than_its_picture_and_a_class_of_no_mask_are_nam
     assert "No mask shows the class lake." in described and "Pictures without a mask" in described
 
 
+def test_masks_are_looked_at_where_no_classes_are_listed(brought):
+    task = load_task(brought("segmentation", **{"workload.classes": []}))
+    assert sum(map(len, task.datasets().values())) == 30
+
+
 def test_files_of_a_task_that_globs_by_itself_are_looked_at_too(brought, tmp_path):
     brought("images")
     code = (tmp_path / "images.py").read_text()
