@@ -201,7 +201,7 @@ def paths_in(sample: Any) -> list[Path]:
 
 def _coding(task: Any, paths: Iterable[Any]) -> Coding:
     # As given: what is learned from data is not known yet
-    names = task.given_names() if any(isinstance(path, Mask) for path in paths) else []
+    names = task._given_names() if any(isinstance(path, Mask) for path in paths) else []
     codes = getattr(task.settings, "codes", ()) or range(len(names))
     return Coding(names, tuple(codes), tuple(getattr(task.settings, "ignored_codes", ())))
 

@@ -238,9 +238,9 @@ class Supervised(Comparing):
         return names
 
     def known_names(self) -> list[str]:
-        return self.given_names() or ([] if self.kind == "numbers" else list(self.learned().get("classes", [])))
+        return self._given_names() or ([] if self.kind == "numbers" else list(self.learned().get("classes", [])))
 
-    def given_names(self) -> list[str]:
+    def _given_names(self) -> list[str]:
         """Returns the names of the classes that the class or a setting `classes` lists; none where data tells them."""
         names = getattr(self, "classes", None) or getattr(self.settings, "classes", None)
         return [*map(str, names)] if isinstance(names, tuple | list) else []
@@ -255,7 +255,7 @@ class Supervised(Comparing):
         with torch.device("cpu"):  # of a plan, too, which makes the model on `meta`
             if self._has_data():
                 train = self.parts["train"].samples
-                names = [] if self.given_names() else samples.class_names(self.kind, train)
+                names = [] if self._given_names() else samples.class_names(self.kind, train)
                 values = {"classes": names} if names else {}
                 values |= {**samples.of_files(train, self.source), **self.learn(train)}
                 with naming(f"JSON of what {type(self).__name__}.learn returns", "Return numbers, text, or lists."):
