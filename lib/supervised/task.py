@@ -15,12 +15,13 @@ from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, samples, scoring, simple, text
+from lib.supervised import chunks, evaluation, look, replaced, samples, scoring, simple, text
 from lib.supervised.methods import Comparing
 from lib.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
 from lib.task import Batch
 from lib.task.contract import to_write
 from lib.task.loading import locate_data
+from lib.task.notes import collecting
 from lib.task.place import naming
 
 Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels", "text"]
@@ -155,7 +156,10 @@ class Supervised(Comparing):
     def _parts_and_notes(self) -> tuple[dict[str, Part], list[str]]:
         if not self._has_data():
             raise BadInput("data.dir is empty, and there is no mounted input. Give the folder of the data.")
-        return samples.read_parts(self)
+        parts, notes = samples.read_parts(self)
+        with collecting() as more:
+            look.check_samples(self, parts)
+        return parts, [*notes, *more]
 
     def _has_data(self) -> bool:
         """Whether there is a source, or `read` needs none."""
@@ -182,6 +186,14 @@ class Supervised(Comparing):
     def fingerprint(self) -> str:
         """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
         return self._digest
+
+    @cached_property
+    def replaceable(self) -> dict[str, Any]:
+        """Hashes by which a run recognises samples of which files alone were replaced; {} where none can be."""
+        if type(self).fingerprint is not Supervised.fingerprint or not self.sources:
+            return {}
+        digests = {source: digests for source, (_, digests) in zip(self.sources, self._hashes, strict=True)}
+        return replaced.hashes(self.parts, digests)
 
     prepared, baselines = samples.prepared, evaluation.simple_rows
 
@@ -229,6 +241,7 @@ class Supervised(Comparing):
         return self._given_names() or ([] if self.kind == "numbers" else list(self.learned().get("classes", [])))
 
     def _given_names(self) -> list[str]:
+        """Returns the names of the classes that the class or a setting `classes` lists; none where data tells them."""
         names = getattr(self, "classes", None) or getattr(self.settings, "classes", None)
         return [*map(str, names)] if isinstance(names, tuple | list) else []
 
@@ -371,5 +384,5 @@ class Supervised(Comparing):
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""
         without: dict[str, Any] = {"_seen": {}, "_tested": {}, "_beside": {}, "_passed": None}
-        samples = ("parts", "_parts_and_notes", "guesses")
+        samples = ("parts", "_parts_and_notes", "guesses", "_hashes", "replaceable")
         return {name: value for name, value in vars(self).items() if name not in samples} | without

@@ -21,6 +21,7 @@ from lib.task.blocks import find_blocks
 Batch = dict[str, Tensor]
 SPLITS = ("train", "validation", "test")
 _CHUNK = 2**20  # bytes that are read at once
+_BUCKETS, _DIGITS = 512, 6  # of a sketch: 3 KB in each checkpoint
 _IGNORED = -100  # the label of what has no target, as in torch and transformers
 
 
@@ -98,8 +99,16 @@ class Task:
 
     @functools.cached_property  # every save asks for it
     def _files_hash(self) -> str:
-        hashes = [fingerprint(source) for source in self.sources]
+        hashes = [whole for whole, _ in self._hashes]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+    @functools.cached_property
+    def _hashes(self) -> list[tuple[str, dict[Path, str]]]:
+        return [file_hashes(source) for source in self.sources]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the hashes of files, which no loader worker needs."""
+        return {name: value for name, value in vars(self).items() if name != "_hashes"}
 
     def datasets(self) -> dict[str, Any]:
         """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
@@ -260,15 +269,40 @@ def check_loss_terms(task: Task, counts: Mapping, terms: Iterable[str], does: st
 
 def fingerprint(source: Path) -> str:
     """Returns a hash of the names and bytes of all files in a folder and below it, or of one file."""
+    return file_hashes(source)[0]
+
+
+def file_hashes(source: Path) -> tuple[str, dict[Path, str]]:
+    """Returns what `fingerprint` returns, and a hash of the bytes of each file."""
     digest = hashlib.sha256()
     files = [path for path in source.rglob("*") if path.is_file()] if source.is_dir() else [source]
     named = {path.relative_to(source).as_posix() if path != source else "": path for path in files}
+    hashes = {}
     for name in sorted(named):
+        own = hashlib.sha256()
         digest.update(f"{name}\n{named[name].stat().st_size}\n".encode("utf-8", "surrogateescape"))
         with named[name].open("rb") as file:
             while piece := file.read(_CHUNK):
                 digest.update(piece)
-    return digest.hexdigest()
+                own.update(piece)
+        hashes[named[name]] = own.hexdigest()
+    return digest.hexdigest(), hashes
+
+
+def sketch(digests: Mapping[str, str]) -> str:
+    """Returns a short text by which two states of many files are compared: see `differing`."""
+    buckets = [hashlib.sha256() for _ in range(_BUCKETS)]
+    for name in sorted(digests):
+        line = f"{name} {digests[name]}\n".encode("utf-8", "surrogateescape")
+        place = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:4]
+        buckets[int.from_bytes(place) % _BUCKETS].update(line)
+    return "".join(bucket.hexdigest()[:_DIGITS] for bucket in buckets)
+
+
+def differing(one: str, other: str) -> int:
+    """Returns in how many files two sketches differ at least: exactly, unless two fall into one of the buckets."""
+    places = range(0, max(len(one), len(other)), _DIGITS)
+    return sum(one[place : place + _DIGITS] != other[place : place + _DIGITS] for place in places)
 
 
 def canonical(value: Any, root: Path | None = None) -> str:

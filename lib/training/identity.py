@@ -19,6 +19,7 @@ from lib.config.reader import flat, other_unit
 from lib.errors import BadInput, printable
 from lib.machine import platform as machine_platform
 from lib.task import Task, find_task
+from lib.task.contract import differing
 from lib.task.files import named_files, own_files
 from lib.task.loading import WORKLOADS
 from lib.text import aligned
@@ -43,6 +44,7 @@ _COMPUTED = (
 )  # fmt: skip
 _HASHED = ("data fingerprint", "code of lib", "code of the task")
 _TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
+_SAMPLES = "data samples"  # hashes that tell samples from the bytes of their files: see Supervised.replaceable
 
 Differences = Mapping[str, tuple[Any, Any]]  # key -> its value saved, and now
 
@@ -59,6 +61,7 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
         "version of torch": torch.__version__, "version of Python": platform.python_version(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         **({"ranks": ranks.world()} if addends > 2 else {}),
+        **({_SAMPLES: hashes} if (hashes := getattr(task, "replaceable", {})) else {}),
         **_code(type(task), tuple(named_files(config).values())),
     }  # fmt: skip
 
@@ -106,16 +109,37 @@ def check(
             ways += "\nTo keep the trained weights and continue with the changes:\n  "
             ways += line.format("run.accept_changes", yes)
         raise BadInput(f"The run in {run} {is_not} configuration:\n{_table(different)}\n{ways}")
-    if not different:
+    lines = [_replaced(saved, now)]
+    if different:
+        outcome = "was completed with other settings" if is_completed else "resumes, but not bit for bit"
+        lines.append(f"The run {outcome}, because these differ:\n{_table(different)}")
+    return "\n".join(filter(None, lines))
+
+
+def _has_same_samples(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Returns whether samples, targets and splits are the same, whatever bytes the samples' files have."""
+    one, other = saved.get(_SAMPLES), now.get(_SAMPLES)
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return False
+    return one.get("rest") == other["rest"] and isinstance(one.get("files"), str)
+
+
+def _replaced(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Returns how many files of the samples have other bytes than saved; "" for none."""
+    if saved.get("data fingerprint") == now.get("data fingerprint") or not _has_same_samples(saved, now):
         return ""
-    outcome = "was completed with other settings" if is_completed else "resumes, but not bit for bit"
-    return f"The run {outcome}, because these differ:\n{_table(different)}"
+    number, total = differing(saved[_SAMPLES]["files"], now[_SAMPLES]["files"]), now[_SAMPLES]["number"]
+    what = f"Other bytes than when the run was saved: at least {number:,} of the samples' {total:,} files"
+    return f"{what}. Samples, targets and splits are the same."
 
 
 def compare(
     saved: Mapping[str, Any], now: Mapping[str, Any], is_completed: bool = False, accepted: str | None = None
 ) -> tuple[Differences, bool]:
     """Returns what differs, and whether that makes another run; then only what makes it one."""
+    if _has_same_samples(saved, now):
+        now = {**now, "data fingerprint": saved.get("data fingerprint")}
+    saved, now = ({key: value for key, value in side.items() if key != _SAMPLES} for side in (saved, now))
     saved = _portable({**{key: value for key, value in _defaults().items() if key in now}, **saved})
     now = _portable(now)
     left_out = {*(REMOVED.keys() - now.keys()), *(_MACHINE if is_completed else ())}

@@ -18,7 +18,7 @@ from workloads.glacier.data import layout, readers
 from workloads.glacier.data.cutter import starts
 from workloads.glacier.data.readers import Opened, Unusable
 from workloads.glacier.judging import COLOURS
-from workloads.glacier.settings import Source
+from workloads.glacier.settings import UNLIKE, Source
 
 _NODATA = 255  # in a map, wherever no class has this code
 
@@ -59,14 +59,31 @@ def coding(codes: Sequence[int]) -> tuple[np.dtype, int]:
 def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: int) -> np.ndarray:
     """Returns (h, w) codes; of each window the middle half is taken."""
     dtype, nodata = coding(opened.source.codes)
-    codes, mask = np.asarray(opened.source.codes, dtype), np.full((opened.height, opened.width), nodata, dtype)
+    codes = np.asarray(opened.source.codes, dtype)
+    mask = np.full((opened.height, opened.width), nodata, dtype)
+    squares, pixels = np.zeros(len(opened.source.bands)), 0
     for (top, rows), (left, columns) in itertools.product(*(_cores(length, size) for length in mask.shape)):
         image = opened.bands((top, left, size, size))
+        squares += np.nansum(image.astype(np.float64) ** 2, (1, 2))
+        pixels += np.isfinite(image[0]).sum()
         part = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
         p = probabilities(models, torch.from_numpy(image)[None], views, part)[0]
         is_seen = ~np.isnan(image[0][part])
         mask[rows, columns] = np.where(is_seen, codes[p.argmax(0).numpy()], np.asarray(nodata, dtype))
+    _compare_units(models[0], np.sqrt(squares / max(pixels, 1)), opened)
     return mask
+
+
+def _compare_units(model: nn.Module, levels: np.ndarray, opened: Opened) -> None:
+    """Warns of a scene whose bands are in another unit than the training's: 0.2 there, and 2000 here."""
+    if not hasattr(model, "mean"):
+        return
+    trained = torch.hypot(model.mean, model.deviation).flatten().tolist()  # type: ignore[operator, arg-type]
+    for name, level, usual in zip(opened.source.bands, levels, trained, strict=False):
+        if level and usual and max(level / usual, usual / level) > UNLIKE:
+            what = f"Warning: the band {name} of {opened.scene.name} is {level:.3g}, and {usual:.3g} in the training"
+            print(f"{what}. Bring it to that unit; scale and offset tags are applied.")
+            return
 
 
 def _write(mask: np.ndarray, opened: Opened, path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from lib.config.reader import option
 
 IGNORE = 255  # the label of what counts nowhere: no data, no label
+UNLIKE = 50  # times that a band's values may differ between scenes without a warning
 BAND = "{band}"  # in a pattern of images: a file a band
 TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
 # Pairs of bands by their names: water, snow and water, plants, and two that tell lakes from shadow

@@ -1,12 +1,9 @@
-"""Pictures as arrays: decoded within limits, scaled, and changed in ways that cannot change an answer."""
+"""Pictures in batches, scaled, and changed in ways that cannot change an answer."""
 
 import functools
-import hashlib
-import io
 import operator
 import re
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +11,11 @@ import numpy as np
 import torch
 import yaml
 
-from lib.config.files import read_bytes
-from lib.errors import BadInput, printable
-from lib.report.progress import counted
+from lib.supervised import look
+from lib.supervised.pictures import SUFFIXES, picture
 
-# What Pillow opens here: none that runs a program or fetches another file, as EPS and WMF do
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
-_MOST_BYTES, _MOST_PIXELS = 2**28, 2**26  # of a file
-_SMALL = 32  # pixels on a side, to which a picture is decoded that is only checked
+__all__ = ["SUFFIXES", "augment", "batch", "check", "loader"]
+
 _ROOM = 1 / 8  # of a side at most by which training pictures shrink, and within which they move
 _LIGHT = 0.1  # share by which their light changes at most
 _CACHED = 2**28  # bytes of pictures that a process keeps
@@ -36,14 +29,8 @@ def loader(side: int) -> Callable[[str], np.ndarray]:
 
     A picture is scaled whatever its shape, as BLIP does.
     """
-    from PIL import Image
-
-    @functools.lru_cache(max(1, _CACHED // (3 * side**2)))
-    def load(path: str) -> np.ndarray:
-        image = _decoded(path, side)
-        return np.asarray(image.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0))
-
-    return load
+    number = max(1, _CACHED // (3 * side**2))
+    return functools.lru_cache(number)(functools.partial(picture, size=side))
 
 
 def batch(records: Sequence[Any], side: int, generator: torch.Generator | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,49 +48,11 @@ def batch(records: Sequence[Any], side: int, generator: torch.Generator | None) 
     return torch.from_numpy(np.ascontiguousarray(pixels)), torch.tensor(places)
 
 
-def check(paths: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns a hash of each picture's file, and a sentence where it cannot be used, before anything is trained."""
-
-    def judge(path: str) -> tuple[str, str]:
-        try:
-            _decoded(path, _SMALL)
-            return hashlib.sha256(read_bytes(Path(path), _MOST_BYTES)).hexdigest()[:20], ""
-        except (BadInput, OSError) as error:
-            return "", str(error)
-
-    with ThreadPoolExecutor(8) as threads:
-        judged = counted(threads.map(judge, paths), "Looking at the pictures", len(paths))
-        return dict(zip(paths, judged, strict=True))
-
-
-def _decoded(path: str | Path, side: int) -> Any:
-    """Returns a picture of Pillow in RGB, of at least `side` pixels where the file has as many. Raises BadInput."""
-    from PIL import Image, ImageOps
-
-    shown = printable(path, most=200)
-    try:
-        content = read_bytes(Path(path), _MOST_BYTES)
-        image = Image.open(io.BytesIO(content), formats=_FORMATS)
-        if image.width * image.height > _MOST_PIXELS:
-            raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels")
-        image.draft("RGB", (side, side))  # a JPEG is decoded at an eighth of its size where that is enough
-        image = ImageOps.exif_transpose(image)
-        if image.mode[0] in "IF":  # of 12 bits in 16 only a sixteenth of the range would be used
-            grey = np.asarray(image, np.float32)
-            least, most = float(np.nanmin(grey)), float(np.nanmax(grey))
-            grey = np.nan_to_num((grey - least) * (255 / max(most - least, 1e-9)))
-            image = Image.fromarray(grey.astype(np.uint8))
-        if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
-            image = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-        return image.convert("RGB")
-    except FileNotFoundError:
-        raise BadInput(f"There is no picture {shown}.") from None
-    except MemoryError:
-        raise
-    except Exception as error:  # Pillow raises many kinds for broken files
-        why = printable(error, most=120)
-        raise BadInput(f"The picture {shown} cannot be decoded ({why}). Download it again, or save it anew.") from None
+def check(paths: Sequence[str]) -> Mapping[str, look.Look]:
+    """Returns what was seen of each picture, before anything is trained; notes those that are read in another way."""
+    looks: Any = look.check(paths)
+    look.note_remarks(looks.values())
+    return looks
 
 
 def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator) -> np.ndarray:

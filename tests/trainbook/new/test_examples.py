@@ -66,7 +66,7 @@ def test_the_examples_are_short_as_they_are_formatted():
     subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "--quiet", *files], check=True)
     for file in files:
         code = re.sub(r'^ *""".*"""$|^ *#.*$', "", file.read_text(), flags=re.MULTILINE)
-        assert sum(bool(line.strip()) for line in code.splitlines()) <= 45
+        assert sum(bool(line.strip()) for line in code.splitlines()) <= 50
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -72,8 +72,8 @@ def test_what_is_no_picture_or_too_large_is_refused(tmp_path, write, sentence):
     write(tmp_path / "a.jpg")
     with pytest.raises(BadInput, match=f"a.jpg.*{sentence}"):
         pictures.loader(8)(tmp_path / "a.jpg")
-    ((digest, wrong),) = pictures.check([str(tmp_path / "a.jpg")]).values()
-    assert not digest and wrong
+    (look,) = pictures.check([str(tmp_path / "a.jpg")]).values()
+    assert not look.digest and look.wrong
 
 
 def marked():

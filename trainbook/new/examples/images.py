@@ -1,4 +1,4 @@
-"""The class of an image: PNG or JPEG files in a folder for each class."""
+"""The class of an image: pictures in a folder for each class, or in a table with their names."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,20 +9,23 @@ from PIL import Image
 from torch import nn
 
 from lib.config import option
-from lib.supervised import Supervised, split
+from lib.supervised import IN_FOLDERS, Supervised, labelled_pictures, picture
 
 
 @dataclass(frozen=True)
 class Settings:
-    classes: tuple[str, ...] = option(("circle", "square", "triangle"), "The names of the class folders.")
+    classes: tuple[str, ...] = option(("circle", "square", "triangle"), "The names of the classes.")
+    table: str = option("", "The table that lists the images; empty: the one that has their names, if there is one.")
+    target: str = option("", "Its column of the class; empty: the one beside the names.")
     size: int = option(64, "The height and width that images are scaled to.", minimum=8)
     width: int = option(16, "The channels of the first layer.", minimum=1)
     backbone: str = option("", "An image classifier of transformers; empty: a small network.", path=True)
     flip: bool = option(True, "Whether training mirrors half of the images, as where left and right say nothing.")
+    bad_input_limit: int = option(0, "Bad images that are left out; one more refuses the data.", minimum=0)
 
 
 class Images(Supervised):
-    Settings, sentinels, metrics = Settings, ("*/*.png", "*/*.jpg", "*/*.jpeg"), ("accuracy", "macro_f1")
+    Settings, sentinels, metrics = Settings, IN_FOLDERS, ("accuracy", "macro_f1")
 
     def model(self):
         if backbone := self.settings.backbone:  # a folder, a mounted model or a name on the Hugging Face hub
@@ -39,15 +42,13 @@ class Images(Supervised):
         return nn.Sequential(*blocks, *head)
 
     def read(self, source):
-        paths = (path for path in source.glob("*/*") if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
-        return split((path, path.parent.name) for path in paths)
+        return labelled_pictures(source, self.settings.classes, self.settings.table, self.settings.target)
 
     def example(self):
         return Image.new("RGB", (self.settings.size, self.settings.size)), "a class"
 
     def batch(self, samples, training):
-        images = (x if isinstance(x, Image.Image) else Image.open(x) for x, _ in samples)
-        scaled = [x.convert("RGB").resize((self.settings.size, self.settings.size)) for x in images]
+        scaled = [picture(image, self.settings.size) for image, _ in samples]
         x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
         flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training * self.settings.flip
         labels = torch.tensor([label for _, label in samples])

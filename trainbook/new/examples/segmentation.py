@@ -1,4 +1,4 @@
-"""The class of each pixel, by a small U-Net: images and masks, PNG files of the same names in two folders."""
+"""The class of each pixel, by a small U-Net: images and masks of the same names in two folders."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.config import option
-from lib.supervised import Supervised, split
+from lib.supervised import BESIDE_MASKS, Supervised, mask, picture, pictures_with_masks
 
 
 @dataclass(frozen=True)
 class Settings:
     classes: tuple[str, ...] = option(("ground", "circle"), "The names of the values 0, 1, ... of a mask.")
+    codes: tuple[int, ...] = option((), "The values of the classes in a mask, in their order; empty: 0, 1, ...")
+    ignored_codes: tuple[int, ...] = option((), "Values of pixels that have no class, 255 say.")
+    bad_input_limit: int = option(0, "Bad images and masks that are left out; one more refuses the data.", minimum=0)
     size: int = option(64, "The height and width that images and masks are scaled to.", minimum=8)
     width: int = option(16, "The channels of the first layer.", minimum=1)
 
@@ -40,24 +43,25 @@ class UNet(nn.Module):
 
 
 class Segmentation(Supervised):
-    Settings, sentinels = Settings, ("images/*.png",)
+    Settings, sentinels = Settings, BESIDE_MASKS
     kind, metrics = "tokens", ("mean_iou", "mean_dice", "accuracy")
 
     def model(self):
         return UNet(self.settings.width, len(self.settings.classes))
 
     def read(self, source):
-        return split((path, source / "masks" / path.name) for path in source.glob("images/*.png"))
+        return pictures_with_masks(source)
 
     def example(self):
         return Image.new("RGB", (self.settings.size,) * 2), Image.new("L", (self.settings.size,) * 2)
 
     def scaled(self, image, mode):
-        image = image if isinstance(image, Image.Image) else Image.open(image)
-        how = Image.Resampling.BILINEAR if mode == "RGB" else Image.Resampling.NEAREST
-        return np.array(image.convert(mode).resize((self.settings.size,) * 2, how))
+        settings = self.settings
+        if mode == "RGB":
+            return picture(image, settings.size)
+        return mask(image, settings.size, settings.codes, settings.ignored_codes)
 
     def batch(self, samples, training):
         images = torch.from_numpy(np.stack([self.scaled(image, "RGB") for image, _ in samples]))
         masks = torch.from_numpy(np.stack([self.scaled(mask, "L") for _, mask in samples]))
-        return {"x": images.permute(0, 3, 1, 2) / 255, "labels": masks.long()}
+        return {"x": images.permute(0, 3, 1, 2) / 255, "labels": masks}

@@ -33,7 +33,7 @@ from workloads.glacier.data import layout, readers
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.settings import IGNORE, Cut, Settings, Source
 
-VERSION = 9  # of the store's files
+VERSION = 10  # of the store's files
 _FLOAT16_MAX = 65_504.0
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 SIDE = 8  # pixels of a window
@@ -65,8 +65,9 @@ class Store:
     def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], bands: int, size: int, storage: str):
         self.folder, self.size = folder, size
         self._form = np.dtype([("image", storage, (bands, size, size)), ("target", np.uint8, (size, size))])
-        columns = ([scene[key] for scene in scenes] for key in ("name", "group", "part", "digest", "file", "sketch"))
-        self.names, self.groups, self.parts, self.digests, self.files, self.sketches = columns
+        keys = ("name", "group", "part", "digest", "file", "sketch", "scalings")
+        columns = ([scene[key] for scene in scenes] for key in keys)
+        self.names, self.groups, self.parts, self.digests, self.files, self.sketches, self.scalings = columns
         tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
         self.table = Table(
             np.array([number for number, _, _ in tiles], np.int64),
@@ -115,9 +116,24 @@ def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles
     summary = f"{len(store):,} tiles of {tiles.size} x {tiles.size} from {len(scenes):,} scenes; left out {invalid:,} "
     summary += f"with too few valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
     print(summary)
+    small = _smaller_scenes(scenes, tiles.size)
     if not len(store):
-        raise BadInput(f"No tile is left. {summary} Lower the shares in workload.tiles.")
+        raise BadInput(f"No tile is left. {summary} {small or 'Lower the shares in workload.tiles.'}")
+    if small:
+        print(f"Warning: {small}")
     return store
+
+
+def _smaller_scenes(scenes: Sequence[Mapping[str, Any]], size: int) -> str:
+    """Returns a sentence on scenes that are smaller than a tile and give none, or ""."""
+    bare = [scene for scene in scenes if not scene["tiles"]]
+    small = [scene for scene in bare if min(scene["pixels"]) < size]
+    if not small:
+        return ""
+    height, width = small[0]["pixels"]
+    what = f"The scene {small[0]['name']} has {height} x {width} pixels, and a tile {size} x {size}"
+    more = f" ({len(small):,} such scenes give no tile)" if len(small) > 1 else ""
+    return f"{what}{more}. Set workload.tiles.size to {min(height, width)} or less, or leave them out."
 
 
 def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
@@ -144,6 +160,7 @@ def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles
     space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
     record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space, "file": file, **facts}
     record |= {"stamp": stamp, "size": path.stat().st_size}
+    record |= {"pixels": [opened.height, opened.width], "scalings": opened.scalings}
     with disk.whole(folder / f"{file}.json", cache=True) as aside:
         aside.write_text(json.dumps(record), "utf-8")
     return record

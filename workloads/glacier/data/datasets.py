@@ -28,7 +28,7 @@ from workloads.glacier.data.cutter import VERSION, Store, Table, cut, cut_archiv
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.losses import distance_maps
 from workloads.glacier.model import difference
-from workloads.glacier.settings import IGNORE, Sampling, Settings
+from workloads.glacier.settings import IGNORE, UNLIKE, Sampling, Settings
 
 ANYWHERE = -1  # in the place of a class
 BAND_NOISE = 0.05  # deviation of a band's random gain and offset, in its own deviations
@@ -139,6 +139,48 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.nd
     return mean, np.where(variance > 0, np.sqrt(variance), 1.0)
 
 
+def applied_scalings(store: Store) -> list[str]:
+    """Returns a sentence on the scenes whose tags state a scale or an offset, which is applied."""
+    scaled = {}
+    for name, pairs in zip(store.names, store.scalings, strict=True):
+        units = [pair for pair in pairs if tuple(pair) != (1, 0)]
+        if units:
+            scaled[name] = units[0]
+    if not scaled:
+        return []
+    what = f"Scale and offset tags are applied to {len(scaled):,} of {len(store.names):,} scenes"
+    name, (scale, offset) = next(iter(scaled.items()))
+    return [f"{what}, such as {name}: value * {scale:g} + {offset:g}."]
+
+
+def unlike_scenes(store: Store, bands: Sequence[str]) -> list[str]:
+    """Returns a warning where a band has another unit in some scenes, by its values: 0.2 in one and 2000 in another."""
+    levels = _levels(store.table)
+    names = [store.names[number] for number in np.unique(store.table.scene)]
+    lines = []
+    for band, level in zip(bands, levels.T, strict=True):
+        usual = np.where(level > 0, level, level.max())  # a scene of zeros has no unit
+        low, high = int(usual.argmin()), int(usual.argmax())
+        number = int((usual * UNLIKE < usual[high]).sum())
+        if number:
+            what = (
+                f"Warning: the band {band} is {usual[low]:.3g} in {names[low]} and {usual[high]:.3g} in {names[high]}"
+            )
+            lines.append(f"{what}; {number:,} scenes are below a {UNLIKE}th. Bring all to one unit.")
+    return lines
+
+
+def _levels(table: Table) -> np.ndarray:
+    """Returns (scenes with tiles, bands) the root of the mean square: the size of values of both signs."""
+    numbers, scene = np.unique(table.scene, return_inverse=True)
+    valid = table.valid.astype(np.float64)[:, None]
+    totals = np.zeros((len(numbers), table.mean.shape[1]))
+    pixels = np.zeros((len(numbers), 1))
+    np.add.at(totals, scene, table.squares + valid * table.mean**2)
+    np.add.at(pixels, scene, valid)
+    return np.sqrt(totals / np.maximum(pixels, 1))
+
+
 def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
     """Returns a sentence on each band whose least value comes often and far below all others, such as -9999."""
     numbers = np.unique(np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round().astype(int)).tolist()
@@ -148,6 +190,8 @@ def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
         # A band of a few codes has gaps, too
         if len(values) > _CODES and counts[0] >= _OFTEN and values[1] - values[0] > (values[-1] - values[1]) / 2:
             share, how = counts[0] / counts.sum(), f"set workload.source.nodata: [{values[0]:g}]"
+            if applied_scalings(store):
+                how = "set workload.source.nodata to the number that the files have there, before scale and offset"
             what = f"of the pixels of the band {name} are {values[0]:g}, far below all others"
             lines.append(f"Warning: {share:.1%} {what}. If that means no data, {how}.")
     return lines
@@ -377,6 +421,8 @@ class Data:
         }  # fmt: skip
         table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
         lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes]
+        lines += applied_scalings(self.store)
+        lines += unlike_scenes(self.store, settings.source.bands)
         lines += unnamed_nodata(self.store, settings.source.bands)
         lines.append(aligned([["share of pixels", *settings.source.classes], *table], left=[0]))
         means = enumerate(zip(*tile_statistics(self.store.table, parts.train), strict=True), 1)

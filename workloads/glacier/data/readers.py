@@ -22,6 +22,7 @@ from workloads.glacier.settings import IGNORE, Source
 
 # GDAL would open any format, one that names other files too, such as .vrt
 DRIVERS = {".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
+_LOSSY = (".jpg", ".jpeg")
 _GDAL = {
     "GDAL_CACHEMAX": 64,  # MB; GDAL's own default is 5 % of the machine's RAM
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # no files beside it: world files, overviews, masks
@@ -69,8 +70,12 @@ class Opened:
     def __init__(self, scene: Scene, source: Source, files: Sequence[Any]):
         """`files` are those of the scene, rasters or arrays, which must fit together. Raises Unusable."""
         first, path = files[0], scene.images[0]
+        if scene.mask and scene.mask.suffix.lower() in _LOSSY:
+            how = "Save the masks as PNG or GeoTIFF from where they were drawn."
+            raise Unusable(f"The mask {scene.mask} is a JPEG, which blurs the codes of classes. {how}")
         self.scene, self.source, self.files, self.height, self.width = scene, source, files, first.height, first.width
         self.crs, self.transform = (first.crs.to_string(), first.transform) if first.crs else (None, None)
+        self.scalings = self._scalings()
         if len(scene.images) == 1 and first.count < max(source.chosen):
             what = f"{path} has {first.count} bands; the settings read band {max(source.chosen)}"
             raise Unusable(f"{what}. Set workload.source.bands and workload.source.channels.")
@@ -91,16 +96,40 @@ class Opened:
                 what = f"{other} and {path} have the same size but cover other ground"
                 raise Unusable(f"{what}. Resample them to one grid.")
 
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The file of each band, and its number in it."""
+        files = range(len(self.scene.images))
+        if len(files) == 1:
+            return [(0, number) for number in self.source.chosen]
+        return [(file, 1) for file in files]
+
+    def _scalings(self) -> list[tuple[float, float]]:
+        """Returns the scale and the offset that each band's tags state. Raises Unusable for those that are no unit."""
+        scalings = []
+        for file, number in self.places:
+            scale = _tag(self.files[file], "scales", number, 1.0)
+            offset = _tag(self.files[file], "offsets", number, 0.0)
+            if scale == 0 or not np.isfinite([scale, offset]).all():
+                what = f"{self.scene.images[file]} states the scale {scale:g} and the offset {offset:g}"
+                raise Unusable(f"{what}. Correct or remove these tags (gdal_edit.py -unsetscale -unsetoffset).")
+            scalings.append((scale, offset))
+        return scalings
+
     def bands(self, window: Window) -> np.ndarray:
-        """Reads (bands, h, w) float32, with NaN in every band where one has no data, and beyond the scene's end."""
-        paths = self.scene.images
-        places = [(0, n) for n in self.source.chosen] if len(paths) == 1 else [(n, 1) for n in range(len(paths))]
+        """Reads (bands, h, w) float32, with NaN in every band where one has no data, and beyond the scene's end.
+
+        Scale and offset that a file's tags state are applied; numbers of no data are those before that.
+        """
+        paths, places = self.scene.images, self.places
         image = np.full((len(places), *window[2:]), np.nan, np.float32)
-        for whole, (file, number) in zip(image, places, strict=True):
+        for whole, (file, number), (scale, offset) in zip(image, places, self.scalings, strict=True):
             values = _read_window(paths[file], self.files[file], number, window)
             plane = whole[: values.shape[0], : values.shape[1]]
             with np.errstate(over="ignore", invalid="ignore"):  # a number that float32 lacks becomes no data
                 plane[:] = values
+                if (scale, offset) != (1, 0):
+                    plane[:] = values * scale + offset
             for nodata in (self.files[file].nodatavals[number - 1], *self.source.nodata):
                 if nodata is not None:
                     plane[values == nodata] = np.nan
@@ -153,6 +182,12 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     with contextlib.ExitStack() as stack:
         arrays = {path: _Array(path, path == scene.mask) for path in scene.files if path.suffix == ".npy"}
         yield Opened(scene, source, [arrays.get(path) or stack.enter_context(raster(path)) for path in scene.files])
+
+
+def _tag(data: Any, name: str, number: int, default: float) -> float:
+    """Returns what a tag of a raster states of a band; an array has no tags."""
+    values = getattr(data, name, ())
+    return float(values[number - 1]) if number <= len(values) else default
 
 
 def _opaque(data: Any) -> list[int]:
