@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import published
 from lib.report.findings import Finding
@@ -35,6 +36,7 @@ from workloads.chat.rows import Row, Written
 from workloads.chat.settings import Settings
 
 _SHOWN, _STRETCH = 10, 90  # rows and answers that are shown; characters of a stretch of a row
+_MOST_FACTS = 2**22  # bytes of a configuration of a base
 _OTHER = 1200  # characters of a piece of other text
 _MOST_OTHER = 24  # pieces whose perplexity is measured
 # Heads that do more than a product: their logits are computed whole
@@ -187,6 +189,9 @@ class Chat(Supervised):
 
     @cached_property
     def _folder(self) -> Path:
+        return self._find_base()
+
+    def _find_base(self) -> Path:
         base = self.settings.base
         located = published.located(base) if base else None
         if located is None:
@@ -199,9 +204,11 @@ class Chat(Supervised):
         """Tokenizer and template, the sizes that rows must fit, of a model that also sees for text, and other text."""
         path, other, stops = self._folder / "generation_config.json", self.settings.other.text, []
         if path.is_file():
-            stops = json.loads(path.read_text("utf-8")).get("eos_token_id") or []
-        facts = json.loads((self._folder / "config.json").read_text("utf-8"))
+            stops = _facts(path).get("eos_token_id") or []
+        facts = _facts(self._folder / "config.json")
         facts = {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
+        if not isinstance(facts.get("vocab_size"), int):
+            raise BadInput(f"{printable(self._folder / 'config.json')} names no vocab_size. Copy the base again.")
         values = {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
         if other:
             values["other"] = Path(other) if Path(other).is_file() else self._folder / other
@@ -222,6 +229,8 @@ class Chat(Supervised):
         """Returns what goes with the weights, so that a run resumes without its base; nothing in a plan."""
         if self._learned is None and not self.is_planned:
             self._learned = dict(self._of_base)
+        if self._learned and "tokenizer" not in self._learned:  # the run's is damaged: it may be the base's
+            self._learned = {**self._learned, "tokenizer": self._of_base["tokenizer"]}
         return self._learned or {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
@@ -330,6 +339,7 @@ class Chat(Supervised):
         prompts = {"untouched base": lambda row: row, f"base, {shots} examples": prompted}
         if not hasattr(model, "disable_adapter"):
             try:
+                self._find_base()  # without which a model of its sizes would be made
                 base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
             except BadInput as error:
                 print(f"The test goes without the untouched base: {error}")
@@ -388,6 +398,14 @@ class Chat(Supervised):
             tokenizer.save_pretrained(merged)
             tested = [self.template.encode(row).ids for row in self.parts["test"].samples[:_SHOWN]]
             print(prove(model, merged, tested))
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """Reads a configuration of a base. Raises BadInput where it is no JSON object."""
+    try:
+        return untrusted.objects(untrusted.read(path, _MOST_FACTS))
+    except (OSError, BadInput) as error:
+        raise BadInput(f"{printable(path)} cannot be read ({error}). Copy the base again.") from None
 
 
 def _conversations(samples: Iterable[Row]) -> int:
@@ -464,7 +482,8 @@ def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
 
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     dtype = torch.float32 if size < _IN_FP32 else torch.float16
-    other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+    with published.quiet(size):
+        other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
     device, (widest, difference, same, count) = next(model.parameters()).device, (0.0, 0.0, 0, 0)
     for row in rows:
         first = model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()
