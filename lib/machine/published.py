@@ -99,12 +99,12 @@ def _check_whole(files: Sequence[Path]) -> None:
     for file in files:
         try:
             _open(file)
-        except (*_DAMAGED, ValueError) as error:
+        except (*_DAMAGED, ValueError, RuntimeError) as error:
             raise _unreadable(file, error) from None
 
 
 def _open(file: Path) -> None:
-    """Opens a file of weights, of which the sizes must fit. Raises an error of `_DAMAGED` or ValueError."""
+    """Opens a file of weights, of which the sizes must fit. Raises one of many errors otherwise."""
     if not size_of(file):
         raise ValueError("it is empty")
     if file.suffix == ".safetensors":
@@ -112,8 +112,10 @@ def _open(file: Path) -> None:
             return
     with file.open("rb") as content:
         is_zip = content.read(2) == b"PK"
-    if is_zip:  # else an old pickle, of which loading shows whether it is whole
+    if is_zip:
         zipfile.ZipFile(file).close()
+    else:  # an old pickle, of which only loading shows whether it is whole
+        torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _unreadable(path: Path, error: Exception) -> BadInput:

@@ -56,7 +56,9 @@ def _check_same(values: Mapping[str, Any], files: Mapping[str, Path]) -> None:
     for name, path in files.items():
         before = values.get(name)
         if _is_reference(before) and _reference(name, path) != before:
-            what = f"The file {printable(before['file'])} of this run is damaged or gone, and {printable(path)} is another"
+            what = (
+                f"The file {printable(before['file'])} of this run is damaged or gone, and {printable(path)} is another"
+            )
             raise BadInput(f"{what}. Copy the run's folder again, or choose another run.name to begin with it.")
 
 

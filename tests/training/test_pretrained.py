@@ -71,7 +71,7 @@ def one_file(folder):
 def shards(folder):
     model = transformers.BertModel.from_pretrained(folder)
     one_file(folder).unlink()
-    model.save_pretrained(folder, max_shard_size="500B")
+    model.save_pretrained(folder, max_shard_size="1KB")
     return sorted(folder.glob("model-*.safetensors"))[1]
 
 

@@ -67,7 +67,7 @@ def exact(right: str, written: str) -> float:
 
 def called(right: str, written: str) -> float:
     """Returns whether a text makes the calls of the right one: names and arguments by their values."""
-    return float(isinstance(right, Written) and calls.are_same_calls(right, written, right.message.calls))
+    return float(_has_calls(right) and calls.are_same_calls(right, written, calls_of(right.message)))
 
 
 def _has_calls(answer: str) -> bool:

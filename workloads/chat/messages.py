@@ -102,10 +102,10 @@ def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> T
     """
     record = {key: value for key, value in record.items() if not _is_nothing(value)}
     _refuse(record)
-    _check_weight(record)
     key = next((key for key in (*_LISTS, *_PROMPTS) if key in record), "")
     if not key:
         raise BadInput(f"it has the keys {printable(', '.join(map(str, record)), most=200) or 'of none'}")
+    _check_weight(record)
     counts = Counter[str]()
     if key in _LISTS:
         turns, taken = _listed(record[key], key, counts), [key]

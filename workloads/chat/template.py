@@ -3,6 +3,7 @@
 import datetime
 import functools
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -32,6 +33,7 @@ from workloads.chat.rows import Row, Written, answered, placed
 _PROBE = "Zk4 closing 92"  # words that no template has
 _PROBED_TURNS = 12
 _MOST_CACHED = 200_000  # rows
+_NOW = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 _NO_CALLS = "have calls: the chat template of the base does not show tool calls"
 _NO_TOOLS = "have tools: the chat template of the base does not show tools"
 
@@ -73,7 +75,11 @@ class Template:
         self.source, self.form, self.date = str(tokenizer.chat_template), Form(), date
         self.specials = sorted({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True)
         proof.prove(f"{self.source} {self.specials}", self._probes)
-        self.end = self._end_of(self.render([("user", "x"), ("assistant", _PROBE)]).partition(_PROBE)[2])
+        head, _, tail = self.render([("user", "x"), ("assistant", _PROBE)]).partition(_PROBE)
+        asked = self.render([("user", "x")], asks=True)
+        # What the template writes before each answer, such as an empty thought
+        self.opening = head.removeprefix(asked).strip() if head.startswith(asked) else ""
+        self.end = self._end_of(tail)
         self.stops = sorted({*stops, tokenizer.eos_token_id, *self._numbers([self.end])} - {None})
         added = tokenizer.added_tokens_decoder.items()
         # Special tokens that an answer is read without; those of a call belong to it
@@ -128,8 +134,8 @@ class Template:
                 options["tools"] = values_of_tools(content)
             else:
                 messages.append({"role": role, **self.form.message(values_of(content))})
-        if self.date:
-            options["strftime_now"] = datetime.date.fromisoformat(self.date).strftime
+        if self.date and isinstance(self.tokenizer.chat_template, str):
+            options["chat_template"] = _dated(self.tokenizer.chat_template, self.date)
         with proof.limited():
             return self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=asks, **options)  # fmt: skip
@@ -150,6 +156,7 @@ class Template:
     def decode(self, ids: Sequence[int]) -> str:
         end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
         text = self.tokenizer.decode([token for token in ids[:end] if token not in self.hidden]).strip()
+        text = text.removeprefix(self.opening).lstrip()
         return text if end < len(ids) else Unfinished(text)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
@@ -178,10 +185,10 @@ class Template:
     def lacking(self, row: Row, text: str) -> Iterator[Wrong]:
         """Yields what a row has and its rendered text does not show."""
         functions = [tool["function"]["name"] for tool in values_of_tools(row.turns[0][1])] if row.has_tools else []
-        if not calls.is_shown(functions, text):
+        made = [[call["name"], call["arguments"]] for _, content in row.whole for call in calls_of(content)]
+        if functions and not (calls.is_shown(functions, text) and self.render(row.whole[1:]) != text):
             yield "tools", "bad", _NO_TOOLS
-        made = [call for _, content in row.whole for call in calls_of(content)]
-        if made and not calls.is_shown([[call["name"], call["arguments"]] for call in made], text):
+        if made and not (calls.is_shown(made, text) and self.render([*map(_uncalled, row.whole)]) != text):
             yield "calls", "bad", _NO_CALLS
 
     def apart(self, row: Row) -> list[Row]:
@@ -238,12 +245,11 @@ class Template:
 
     def _alone(self, row: Row) -> tuple[str, list[tuple[int, int]], list[Wrong]]:
         """Returns the prompt and the last answer alone, as generation has them, as `spans` does."""
-        before = self.render(row.turns, asks=True)
-        if not isinstance(row.last, Message):
-            written = row.answer + self.end
-            return before + written, [(len(before), len(before) + len(written))], []
-        after = self.render(row.whole)
+        before, after = self.render(row.turns, asks=True), self.render(row.whole)
         if not after.startswith(before):  # as a prompt that begins a thought
+            if not isinstance(row.last, Message):
+                written = row.answer + self.end
+                return before + written, [(len(before), len(before) + len(written))], []
             head = self.render([*row.turns, ("assistant", _PROBE)]).partition(_PROBE)[0]
             if not after.startswith(head):
                 return after, [], [("rewritten call", "bad", "have a call that the template begins otherwise")]
@@ -298,6 +304,18 @@ class Template:
             text = text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"
             stretches.append(f"⟦{text}⟧" if is_in else text)
         return "".join(stretches)
+
+
+@functools.lru_cache(8)
+def _dated(template: str, date: str) -> str:
+    """Returns a template that writes a day in the place of today."""
+    day = datetime.date.fromisoformat(date)
+    return _NOW.sub(lambda match: as_json(day.strftime(match[2])), template)
+
+
+def _uncalled(turn: tuple[str, str]) -> tuple[str, str]:
+    values = {name: value for name, value in values_of(turn[1]).items() if name != "tool_calls"}
+    return (turn[0], content_of(values)) if calls_of(turn[1]) else turn
 
 
 def _probed_call() -> str:

@@ -23,19 +23,21 @@ QWEN = (  # objects, which tojson writes; of a text it would make JSON in JSON
     "{{ '\n<tool_call>\n{\"name\": \"' + c.name + '\", \"arguments\": ' + c.arguments | tojson + '}\n</tool_call>' }}"
     "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}" + ASKS
 )
-DEEPSEEK = (  # arguments as text, and a call only beside a content that is none
-    TOOLS + "{% for m in messages %}" + ROLE + "{% if m.role == 'assistant' and m.content is none %}"
+DEEPSEEK = (  # arguments as text, and a call only where there is no content
+    TOOLS + "{% for m in messages %}" + ROLE + "{% if m.role == 'assistant' and not m.content is string %}"
     "{% for c in m.tool_calls %}{{ '<|call|>' + c.function.name + '\n' + c.function.arguments + '<|/call|>' }}"
     "{% endfor %}{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}" + ASKS
 )
 LLAMA = (  # another key, one call, another token at its end, and the answer of a tool as JSON
     TOOLS + "{% for m in messages %}" + ROLE + "{% if 'tool_calls' in m %}{% set c = m.tool_calls[0].function %}"
     "{{ '{\"name\": \"' + c.name + '\", \"parameters\": ' + c.arguments | tojson + '}<|eom|>\n' }}"
-    "{% else %}{{ (m.content | tojson if m.role == 'tool' else m.content) + '<|im_end|>\n' }}{% endif %}{% endfor %}" + ASKS
+    "{% else %}{{ (m.content | tojson if m.role == 'tool' else m.content) + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    + ASKS
 )
 MISTRAL = (  # ids of nine letters, tools before the last question alone, so that earlier turns are rewritten
     "{% for m in messages %}{% if m.role == 'user' %}"
-    "{% if tools and loop.last %}{{ '[TOOLS]' + tools | tojson }}{% endif %}{{ '[INST]' + m.content + '[/INST]' }}"
+    "{% if tools and m == (messages | selectattr('role', 'equalto', 'user') | list)[-1] %}"
+    "{{ '[TOOLS]' + tools | tojson }}{% endif %}{{ '[INST]' + m.content + '[/INST]' }}"
     "{% elif m.role == 'tool' %}{{ '[RESULT]' + m.content + '[/RESULT]' }}"
     "{% elif m.tool_calls is defined %}{{ '[CALLS][' }}{% for c in m.tool_calls %}"
     "{% if c.id | length != 9 %}{{ raise_exception('ids have 9 letters') }}{% endif %}"
@@ -44,7 +46,8 @@ MISTRAL = (  # ids of nine letters, tools before the last question alone, so tha
 )
 THINKING = (  # a prompt that begins a thought, which a call does not have
     TOOLS + "{% for m in messages %}" + ROLE + "{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-    "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
 )
 MARKS = ("<|im_start|>", "<|call|>", "<|/call|>", "<|eom|>", "[CALLS]")
@@ -83,6 +86,15 @@ def test_calls_are_trained_as_the_template_writes_them_with_their_end_and_tools_
     assert '"parameters"' in template.tokenizer.decode(prompt)
     findings = examine({"train": [talk]}, template, {"train": 2000}, 10**6)
     assert not [finding for finding in findings if finding.verdict == "bad"]
+
+
+@pytest.mark.parametrize("name", KNOWING)
+def test_every_answer_of_a_longer_talk_is_trained_once_also_where_the_template_moves_the_tools(name):
+    template = template_of(KNOWING[name], MARKS)
+    again = [{"role": "user", "content": "and in Rome?"}, {"role": "assistant", "content": "I do not know."}]
+    texts = [text.strip() for text in trained(template, row(*MESSAGES, *again))]
+    assert len(texts) == 3 and "weather" in texts[0]
+    assert texts[1:] == ["It is 12.<|im_end|>", "I do not know.<|im_end|>"]
 
 
 @pytest.mark.parametrize("name", KNOWING)
@@ -146,7 +158,10 @@ def test_a_thought_is_trained_where_the_template_has_it_and_else_refused_by_name
 
 
 def test_keys_that_the_template_does_not_read_are_counted_and_leave_a_plain_row():
-    messages = [{"role": "user", "content": "x", "name": "Ann", "id": 7}, {"role": "assistant", "content": "y", "id": 8}]
+    messages = [
+        {"role": "user", "content": "x", "name": "Ann", "id": 7},
+        {"role": "assistant", "content": "y", "id": 8},
+    ]
     unread = Counter()
     taken = template_of().taken(row(*messages, tools=()), unread)
     assert tuple(taken) == ((("user", "x"),), "y") and unread == {"name": 1, "id": 2}
@@ -166,6 +181,7 @@ def test_the_form_of_the_small_base_is_the_documented_one():
     text = template_of(SMALL).render(row(*MESSAGES).whole)
     assert text == (
         f"<|im_start|>tools\n{json.dumps(TOOL)}\n<|im_end|>\n<|im_start|>user\nweather in Oslo?<|im_end|>\n"
-        '<|im_start|>assistant\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'
-        '<|im_end|>\n<|im_start|>tool\n{"degrees": 12}<|im_end|>\n<|im_start|>assistant\nIt is 12.<|im_end|>\n'
+        '<|im_start|>assistant\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}\n'
+        '</tool_call><|im_end|>\n<|im_start|>tool\n{"degrees": 12}<|im_end|>\n'
+        "<|im_start|>assistant\nIt is 12.<|im_end|>\n"
     )

@@ -10,7 +10,7 @@ from workloads.chat.template import made_of
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 HOSTILE = {
     "a loop": (LOOP, "does not end within 0.5 seconds"),
-    "a power": ("{{ 10 ** 10 ** 8 }}", "does not end within 0.5 seconds"),
+    "a power": ("{{ 10 ** (10 ** 8) }}", "does not end within 0.5 seconds"),
     "a long text": ("{% set x = 'a' * 100000000000 %}", "takes more than 1 GiB of memory"),
     "doubling": (
         "{% set n = namespace(x='aaaaaaaaaa') %}{% for a in range(40) %}{% set n.x = n.x + n.x %}{% endfor %}",
@@ -18,7 +18,8 @@ HOSTILE = {
     ),
     "a draw": ("{% for m in messages %}{{ range(9) | random }}{% endfor %}", "writes the same conversation otherwise"),
     "a draw in long talks": (
-        "{% if messages | length > 9 %}{{ range(99999) | random }}{% endif %}", "writes the same conversation otherwise"),
+        "{% if messages | length > 9 %}{{ range(99999) | random }}{% endif %}", "writes the same conversation otherwise"
+    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Files of conversations: JSON lines, lists and tables; what they lack is named by its line, what is left out by name."""
+"""Files of conversations: JSON lines, lists and tables; mistakes are named by line, what is left out by its name."""
 
 import json
 import os
@@ -19,7 +19,8 @@ FILES = {
     "lines.json": LINES, "list.json": json.dumps(RECORDS), "indented.json": json.dumps(RECORDS, indent=2),
     "list.jsonl": json.dumps(RECORDS), "objects.json": "\n".join(json.dumps(record, indent=1) for record in RECORDS),
     "raw.jsonl": "\n".join(json.dumps(record, ensure_ascii=False) for record in RECORDS),
-    "rows.csv": pd.DataFrame(RECORDS).to_csv(index=False), "rows.tsv": pd.DataFrame(RECORDS).to_csv(index=False, sep="\t"),
+    "rows.csv": pd.DataFrame(RECORDS).to_csv(index=False),
+    "rows.tsv": pd.DataFrame(RECORDS).to_csv(index=False, sep="\t"),
 }  # fmt: skip
 
 

@@ -16,8 +16,7 @@ from lib.task import load_config, load_task
 from tests.conftest import ROOT
 from tests.workloads.chat.conftest import CONFIG, calls, write_base, write_rows
 from trainbook.commands import main as command
-from workloads.chat import exact, plain, prove, stopped, valid, write_merged
-from workloads.chat import rows
+from workloads.chat import exact, plain, prove, rows, stopped, valid, write_merged
 from workloads.chat.rows import Row
 
 
@@ -260,6 +259,7 @@ def test_another_tokenizer_of_the_base_changes_nothing_for_a_begun_run(chat, tmp
 
 def test_a_damaged_tokenizer_in_the_cache_is_written_anew(chat, tmp_path):
     first = chat()
+    first.learned()
     (path,) = (tmp_path / "cache").rglob("tokenizer-*.json")
     whole, row = path.read_text(), calls(1)[0]
     for text in (whole.replace('"a"', '"Q"'), whole[:500], ""):
@@ -314,7 +314,9 @@ def calling(config):
     (config.parent / "base" / "chat_template.jinja").write_text(SMALL)
     write_rows(config.parent / "talks" / "train.jsonl", talks(30))
     write_rows(config.parent / "talks" / "test.jsonl", ({**talk, "id": 1} for talk in reversed([*talks(39)][30:])))
-    config.write_text(config.read_text().replace("data: {", "data: {dir: talks, ").replace("length: 200", "length: 500"))
+    config.write_text(
+        config.read_text().replace("data: {", "data: {dir: talks, ").replace("length: 200", "length: 500")
+    )
     return config
 
 

@@ -35,6 +35,7 @@ FORMS = {
     "Mistral": (MISTRAL, (), "</s>", "<s>"),
     "Gemma": (GEMMA, ("<start>",), "<end>", "<bos>"),
 }
+THOUGHT = "<think>\n\n</think>\n\n"
 DIALOGUE = row_of((("user", "one"), ("assistant", "1"), ("user", "two"), ("assistant", "two is 2")))
 
 
@@ -70,12 +71,13 @@ def test_the_tokens_before_an_answer_are_those_that_generation_is_given(form):
 def test_a_template_that_rewrites_earlier_turns_trains_each_answer_after_the_prompt_of_generation():
     template = template_of(QWEN3)
     rows = template.apart(DIALOGUE)
-    assert [spoken(template, row) for row in rows] == [["1<|im_end|>"], ["two is 2<|im_end|>"]]
+    assert [spoken(template, row) for row in rows] == [[f"{THOUGHT}1<|im_end|>"], [f"{THOUGHT}two is 2<|im_end|>"]]
     for row in rows:
         prompt = template.prompt(row.turns)
         assert list(template.encode(row).ids[: len(prompt)]) == prompt
     encoded, prompt = template.encode(DIALOGUE), template.prompt(DIALOGUE.turns)
-    assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == ["two is 2<|im_end|>"]
+    assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == [f"{THOUGHT}two is 2<|im_end|>"]
+    assert template.decode(template.tokens(f"{THOUGHT}two<|im_end|>")) == "two", "what is always written is no answer"
     ((name, _, what),) = encoded.notes
     assert name == "rewritten" and "writes otherwise once others follow: each answer is trained after" in what
 
