@@ -364,3 +364,11 @@ def test_a_base_that_knows_no_calls_refuses_rows_with_some_by_name_also_new_ones
     write_rows(tmp_path / "new.jsonl", [[*talks(2)][1]])
     with pytest.raises(BadInput, match="new.jsonl:1: Conversations have calls"):
         task.read_new(tmp_path / "new.jsonl")
+
+
+def test_a_resumed_run_whose_frozen_base_is_gone_says_that_it_is_not_there(config, capsys):
+    base = f"workload.base={config.parent / 'base'}"
+    train(config, "my", base, "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
+    shutil.rmtree(config.parent / "base")
+    train(config, "my", base, code=2)
+    assert "are not there, of which the checkpoints omit" in capsys.readouterr().err
