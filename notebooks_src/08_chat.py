@@ -16,7 +16,7 @@
 #    nothing, before training;
 # 2. plan what fits the card: a base in 4 bits, adapters on all linear layers, a loss that never holds all logits;
 # 3. train on both GPUs where there are two, and resume an earlier session's run to the same bytes;
-# 4. answer held-out questions, beside the untouched base, the base with four examples in its prompt, and retrieval;
+# 4. answer held-out questions, every turn of them, beside the untouched base, the base with four examples in its prompt, and retrieval;
 # 5. leave the adapter, merged weights that were compared with it, tables, and one archive, `outputs.tar.gz`.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
@@ -35,8 +35,8 @@ print(dependencies.ensure(dependencies.with_own(["transformers", "peft", "accele
 # %% [markdown]
 # ## Parameters
 # Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
-# `{"workload.length": 1024}`. Conversations are lines of JSON: `{"messages": [{"role": "user", "content": "..."}, ...]}`, ShareGPT's
-# `conversations`, or `{"prompt": "...", "answer": "..."}`.
+# `{"workload.length": 1024}`. Conversations are JSON lines, a JSON list or a table: `{"messages": [{"role": "user", "content": "..."},
+# ...]}`, perhaps with `tool_calls` and `tools`, ShareGPT's `conversations`, or `{"prompt": "...", "answer": "..."}`.
 
 # %% tags=["parameters"]
 CONFIG: str = ""  # empty: the size for Kaggle where there is a GPU, otherwise the small one
@@ -116,6 +116,8 @@ if summary.reason == "completed":
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
 # | "There is no input ..." with the name of the base | Add a chat model (Add Input > Models) and set `BASE` to its name. Without a GPU add the repository's folder `configs/chat-base` as a data set of that name. |
+# | "rows cannot be used" | Each line has file, line and reason. Correct these rows, or leave them out. |
+# | "does not show tool calls" | The base's template has none. Take a base that knows tools, such as Qwen 2.5. |
 # | "The conversations would not teach what they should" | Each line has the mistake and the numbers of rows. Correct them, or leave these rows out. |
 # | "More than half of the conversations exceed ..." | Raise `workload.length`: `OVERRIDES = {"workload.length": 4096}`, and look at the plan again. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. |

@@ -27,7 +27,13 @@ from workloads.chat.generated import API, NUMBERS, SYLLABLES, WORDS, split_of
 
 PAD, START, STOP, END = "<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% if tools %}{{ '<|im_start|>tools\\n' }}{% for tool in tools %}{{ tool | tojson + '\\n' }}{% endfor %}"
+    "{{ '<|im_end|>\\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ ('\\n' if message['content'] or not loop.first else '') + '<tool_call>\\n' }}"
+    "{{ {'name': call['function']['name'], 'arguments': call['function']['arguments']} | tojson }}"
+    "{{ '\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 # A border of tokens stands around each digit, mark and line's end, so that what is copied has the same tokens anywhere

@@ -1,19 +1,23 @@
 """Finds, checks and reads published weights, which are untrusted, and builds models that begin with them."""
 
+import contextlib
 import hashlib
 import json
+import pickle
 import re
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lib.config.files import read_bytes, size_of
 from lib.errors import BadInput, printable
-from lib.machine import inputs, platform
+from lib.machine import inputs, memory, platform
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLED = "pytorch_model.bin"
@@ -21,6 +25,8 @@ _FORMS = (WHOLE, INDEX), (_PICKLED, f"{_PICKLED}.index.json")
 _CONFIG = "config.json"
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
+_QUIET_BYTES = 2**31  # of weights that are read without a bar of their progress
+_DAMAGED = SafetensorError, OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]
 _OF_LOADING = {  # options of from_pretrained that mean nothing to a model without weights
@@ -73,22 +79,47 @@ def read(folder: Path) -> dict[str, Tensor]:
 def _files(folder: Path) -> tuple[list[Path], set[str]]:
     """Returns the files with a folder's weights, sorted, and the tensors' names in an index. Raises BadInput."""
     whole, index = next((form for form in _FORMS if any((folder / name).is_file() for name in form)), _FORMS[0])
-    files, names = [folder / whole], set[str]()
+    files, names, place = [folder / whole], set[str](), folder
     try:
         if not files[0].is_file():
-            shards = json.loads(read_bytes(folder / index, _MOST_BYTES))["weight_map"]
+            place = folder / index
+            shards = json.loads(read_bytes(place, _MOST_BYTES))["weight_map"]
             names, files = {*shards}, [folder / file for file in sorted({*shards.values()})]
             if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
                 raise ValueError("it may name files beside it alone")
-        for file in files:
-            size_of(file)  # not a pipe or a device, which would be waited for
+        for place in files:
+            size_of(place)  # not a pipe or a device, which would be waited for
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _unreadable(folder, error) from None
+        raise _unreadable(place, error) from None
     return files, names
 
 
+def _check_whole(files: Sequence[Path]) -> None:
+    """Raises BadInput for a file of weights that is empty or cut, without reading its tensors."""
+    for file in files:
+        try:
+            _open(file)
+        except (*_DAMAGED, ValueError, RuntimeError) as error:
+            raise _unreadable(file, error) from None
+
+
+def _open(file: Path) -> None:
+    """Opens a file of weights, of which the sizes must fit. Raises one of many errors otherwise."""
+    if not size_of(file):
+        raise ValueError("it is empty")
+    if file.suffix == ".safetensors":
+        with safe_open(file, framework="pt"):
+            return
+    with file.open("rb") as content:
+        is_zip = content.read(2) == b"PK"
+    if is_zip:
+        zipfile.ZipFile(file).close()
+    else:  # an old pickle, of which only loading shows whether it is whole
+        torch.load(file, map_location="cpu", weights_only=True)
+
+
 def _unreadable(path: Path, error: Exception) -> BadInput:
-    return BadInput(f"The weights {printable(path)} cannot be read ({_why(error)}). Copy the folder again.")
+    return BadInput(f"The weights {printable(path)} cannot be read ({_why(error)}). Copy them again.")
 
 
 def _why(error: Exception) -> str:
@@ -122,6 +153,9 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"The configuration of {printable(name)} cannot be used ({_why(error)}).") from None
     files = _files(folder)[0] if folder and not task.is_planned else []  # an index may lead nowhere else
+    _check_whole(files)
+    if folder is None and not task.is_planned:
+        _check_not_needed(task, name)
     if not facts and files:
         digest = hashlib.sha256()
         for file in files:
@@ -135,7 +169,44 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key not in _OF_LOADING})
         _mark(model, options.get("quantization_config") or getattr(config, "quantization_config", None))
         return model
-    return cls.from_pretrained(folder, config=config, dtype=dtype, weights_only=True, local_files_only=True, **rest)
+    return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
+
+
+def _check_not_needed(task: Any, name: str) -> None:
+    """Raises BadInput for weights that are nowhere, and that the checkpoints of a run leave out."""
+    frozen = inputs.saved_facts("frozen", *inputs.run_folders(task.config))
+    if frozen:
+        what = f"The weights {printable(name)} are not there, of which the checkpoints omit {len(frozen):,} tensors"
+        raise BadInput(f"{what}. Mount exactly these again, or train a new run with checkpoint.frozen: save.")
+
+
+def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> nn.Module:
+    """Returns a model with the weights of a folder. Raises BadInput where these are damaged or do not fit."""
+    try:
+        with quiet(sum(map(size_of, files))):
+            return cls.from_pretrained(folder, weights_only=True, local_files_only=True, **options)
+    except _DAMAGED as error:
+        raise _unreadable(files[0] if len(files) == 1 else folder, error) from None
+    except (RuntimeError, ValueError) as error:
+        if memory.is_oom(error):
+            raise
+        what = f"The weights {printable(folder)} cannot be loaded ({_why(error)})"
+        raise BadInput(f"{what}. Look at its config.json, or copy them again.") from error
+
+
+@contextlib.contextmanager
+def quiet(size: int) -> Iterator[None]:
+    """Hides the bar of transformers while weights of so many bytes are read, if they are small."""
+    from transformers.utils import logging
+
+    if size > _QUIET_BYTES or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
 
 
 def _mark(model: Any, quantization: Any) -> None:

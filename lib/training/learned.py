@@ -39,6 +39,7 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = Non
     if len(text) > _MOST_BYTES:
         what = f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold"
         raise BadInput(f"{what}; {_MOST_BYTES:,} are the most. Write a large table into a file and return its Path.")
+    _check_same(values, files)
     if own and type(task).take_learned is Task.take_learned:
         raise BadInput(f"{name} has learned() and no take_learned(values), which a resumed run needs. Write it too.")
     plain = json.loads(json.dumps(json.loads(text), sort_keys=True))  # whole numbers, as keys, became text
@@ -48,6 +49,17 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = Non
     if taken := {**plain, **files}:
         task.take_learned(taken)
     return taken
+
+
+def _check_same(values: Mapping[str, Any], files: Mapping[str, Path]) -> None:
+    """Raises BadInput where a file of a resumed run is damaged, and what the task has in its place is another."""
+    for name, path in files.items():
+        before = values.get(name)
+        if _is_reference(before) and _reference(name, path) != before:
+            what = (
+                f"The file {printable(before['file'])} of this run is damaged or gone, and {printable(path)} is another"
+            )
+            raise BadInput(f"{what}. Copy the run's folder again, or choose another run.name to begin with it.")
 
 
 def store(task: Task, run: Path) -> None:

@@ -74,11 +74,17 @@ def index_of(text):
     return lambda folder: (sharded(folder) / "model.safetensors.index.json").write_text(text)
 
 
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-3])
+
+
 UNREADABLE = {
     "above": elsewhere("../secret.safetensors"), "a pickle": elsewhere("x.pkl"), "a missing shard": shard_gone,
     "no map": index_of("[]"), "deep": index_of('{"weight_map": ' + "[" * 100_000),
     "damaged": lambda folder: (sharded(folder) / INDEX["a.weight"]).write_bytes(b"\xff" * 40),
     "a tensor twice": lambda folder: save_file(TENSORS, sharded(folder) / INDEX["a.weight"]),
+    "cut": lambda folder: cut(sharded(folder) / INDEX["a.weight"]), "empty": lambda folder: (
+        sharded(folder) / INDEX["a.weight"]).write_bytes(b""),
     "no such tensor": lambda folder: sharded(folder, {**INDEX, "c": INDEX["a.weight"]}),
 }  # fmt: skip
 

@@ -60,6 +60,49 @@ def test_a_run_goes_on_without_the_weights_that_it_began_with(bert, tmp_path, cu
         launch.train(bert({"run.name": "new"}))
 
 
+def shorten(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def one_file(folder):
+    return folder / "model.safetensors"
+
+
+def shards(folder):
+    model = transformers.BertModel.from_pretrained(folder)
+    one_file(folder).unlink()
+    model.save_pretrained(folder, max_shard_size="1KB")
+    return sorted(folder.glob("model-*.safetensors"))[1]
+
+
+def pickled(folder, **options):
+    weights = transformers.BertModel.from_pretrained(folder).state_dict()
+    one_file(folder).unlink()
+    torch.save(weights, folder / "pytorch_model.bin", **options)
+    return folder / "pytorch_model.bin"
+
+
+def old_pickle(folder):
+    return pickled(folder, _use_new_zipfile_serialization=False)
+
+
+@pytest.mark.parametrize("damage", [shorten, lambda path: path.write_bytes(b"")], ids=["cut", "empty"])
+@pytest.mark.parametrize("form", [one_file, shards, pickled, old_pickle])
+def test_published_weights_that_are_cut_or_empty_are_named_and_to_be_copied_again(bert, tmp_path, form, damage):
+    config = bert()
+    file = form(tmp_path / "model")
+    damage(file)
+    with pytest.raises(BadInput, match=rf"The weights .*/{file.name} cannot be read \(.*\)\. Copy them again"):
+        launch.train(config)
+
+
+def test_published_weights_that_do_not_fit_their_configuration_are_named(bert, tmp_path):
+    config, path = bert(), tmp_path / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": 5}))
+    with pytest.raises(BadInput, match="The weights .*/model cannot be loaded .*config.json"):
+        launch.train(config)
+
+
 def test_a_fresh_start_takes_the_weights(bert, tmp_path, cut):
     cut(1)
     launch.train(bert({"optimizer.lr": 1e-30}))
@@ -74,7 +117,7 @@ def test_a_frozen_base_that_is_not_mounted_is_named(bert, tmp_path, cut):
     assert newest(tmp_path).tensors["model"].keys() == {"classifier.weight", "classifier.bias"}
     (tmp_path / "model").rename(tmp_path / "away")
     cut(None)
-    with pytest.raises(BadInput, match="They were published as .*/model: mount exactly these"):
+    with pytest.raises(BadInput, match="The weights .*/model are not there, of which the checkpoints omit .* tensors"):
         launch.train(bert({"workload.frozen": True}))
     (tmp_path / "away").rename(tmp_path / "model")
     assert launch.train(bert({"workload.frozen": True})).reason == "completed"

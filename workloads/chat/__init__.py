@@ -1,12 +1,13 @@
 """chat: a chat model of transformers learns from one file of conversations, by adapters on a frozen base.
 
-Data: JSON lines of messages, of prompt and answer, or in ShareGPT's form. The embedded default is the task "call" (see
-`generated`): a sentence becomes the JSON call of a small API.
+Data: JSON of messages, of prompt and answer, or in ShareGPT's form, or tables. The embedded default is the task "call"
+(see `generated`): a sentence becomes the JSON call of a small API.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -17,20 +18,25 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import published
 from lib.report.findings import Finding
 from lib.report.progress import working
 from lib.supervised import IGNORED, Supervised, padded, text
+from lib.supervised.tables import read_text
 from lib.task import Batch
+from lib.task.notes import note
 from lib.task.quantised import Linear4, quantise
 from lib.text import aligned
 from lib.training.data import to_device
-from workloads.chat import generated, rows, template
-from workloads.chat.rows import Row
+from workloads.chat import calls, checks, generated, rows, template
+from workloads.chat.messages import calls_of
+from workloads.chat.rows import Row, Written
 from workloads.chat.settings import Settings
 
 _SHOWN, _STRETCH = 10, 90  # rows and answers that are shown; characters of a stretch of a row
+_MOST_FACTS = 2**22  # bytes of a configuration of a base
 _OTHER = 1200  # characters of a piece of other text
 _MOST_OTHER = 24  # pieces whose perplexity is measured
 # Heads that do more than a product: their logits are computed whole
@@ -51,8 +57,21 @@ def _json(value: str) -> Any:
 
 
 def exact(right: str, written: str) -> float:
-    """Returns whether two texts are the same but for space around them; JSON is compared by its values."""
-    return float(right.strip() == written.strip() or (_json(right) is not None and _json(right) == _json(written)))
+    """Returns whether two texts are the same but for space around them; JSON and calls are compared by values."""
+    if right.strip() == written.strip():
+        return 1.0
+    if _has_calls(right):
+        return float(calls.are_equal(right, written))
+    return float(_json(right) is not None and calls.are_same(_json(right), _json(written)))
+
+
+def called(right: str, written: str) -> float:
+    """Returns whether a text makes the calls of the right one: names and arguments by their values."""
+    return float(_has_calls(right) and calls.are_same_calls(right, written, calls_of(right.message)))
+
+
+def _has_calls(answer: str) -> bool:
+    return isinstance(answer, Written) and bool(calls_of(answer.message))
 
 
 def valid(right: str, written: str) -> float:
@@ -78,39 +97,60 @@ class Chat(Supervised):
     def read(self, source: Path | None = None) -> dict[str, Any]:
         """Returns conversations by split. Raises BadInput where they would not teach what they should."""
         settings = self.settings
-        made = settings.generated, settings.validation_rows, settings.test_rows
-        parts = rows.read(source) if source else generated.splits(self.config.seed, *made)
+        sizes = settings.generated, settings.validation_rows, settings.test_rows
+        parts = self._taken(rows.read(source) if source else generated.splits(self.config.seed, *sizes))
         most = self._kept("positions")  # of a test also those of the answer that is generated
         limits = {part: min(settings.length, most - settings.answer * (part != "train")) for part in parts}
-        self.findings = template.examine(parts, self.template, limits, self._kept("words"))
-        template.refuse(self.findings)
+        self.findings = checks.examine(parts, self.template, limits, self._kept("words"))
+        checks.refuse(self.findings)
         for part, some in parts.items():
             parts[part] = [row for row in some if row.answer and self._size(row) <= limits[part]]
             if len(parts[part]) < 0.5 * len(some):
-                raise BadInput(f"Most rows in {part} exceed {limits[part]:,} tokens. {template.ADVICE['too long']}")
-        train = parts["train"]
+                raise BadInput(f"Most rows in {part} exceed {limits[part]:,} tokens. {checks.ADVICE['too long']}")
+        train = [self.template.finished(each) for row in parts["train"] for each in self.template.apart(row)]
         if settings.other.replay:
             other = self._other_text
             pieces = rows.pieces(other[: len(other) // 2], round(settings.other.replay * len(train)), settings.length)
             train += [piece for piece in pieces if self._size(piece) <= limits["train"]]
-        held, test = parts["validation"][: settings.validation_rows], parts["test"][: settings.test_rows]
+        held = self._answered(parts["validation"][: settings.validation_rows])
+        test = self._answered(parts["test"][: settings.test_rows])
         return {"train": rows.Rows(train, [*map(self._size, train)]), "validation": held, "test": test}
+
+    def _taken(self, parts: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+        """Returns rows without the keys of messages that the template does not read, which are noted."""
+        unread = Counter[str]()
+        taken = {part: [self.template.taken(row, unread) for row in some] for part, some in parts.items()}
+        if unread:
+            names = ", ".join(f"{printable(name, most=60)} ({count:,} turns)" for name, count in unread.most_common(20))
+            note(f"Keys of messages that the chat template does not read: {names}.")
+        return taken
+
+    def _answered(self, some: Sequence[Row]) -> list[Row]:
+        """Returns a row for each trained answer, which is scored after what stands before it."""
+        return [self.template.finished(each) for row in some for each in rows.answered(row)]
 
     def _size(self, row: Row) -> int:
         return len(self.template.encode(row).ids)
 
     def group(self, sample: Row) -> str | None:
-        return rows.question(sample) if sample.answer else None
+        return (sample.conversation or rows.question(sample)) if sample.answer else None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the template, with its encoded rows, which a loader worker makes again."""
         return {k: v for k, v in super().__getstate__().items() if k not in ("template", "_other_text")}
 
     def read_new(self, source: Path) -> list[Row]:
-        """Returns conversations to answer: of *.jsonl, answers aside, or a question a line of a text file."""
+        """Returns conversations to answer: of files, answers aside, or a question a line of a text file."""
         if source.suffix == ".txt":
-            return [Row((("user", line),), "") for line in source.read_text("utf-8").splitlines() if line.strip()]
-        return [row._replace(answer="") for some in rows.read_files(source).values() for row in some]
+            lines = read_text(source, printable(source, most=500)).split("\n")
+            return [Row((("user", line.strip()),), "") for line in lines if line.strip()]
+        files = rows.read_files(source, is_new=True)
+        samples = self._taken({"new": [row for some in files.values() for row in some]})["new"]
+        for row in samples:
+            if lacking := [*self.template.lacking(row, self.template.render(row.whole))]:
+                name, _, what = lacking[0]
+                raise BadInput(f"{row.origin}: Conversations {what}. {checks.ADVICE[name]}")
+        return [row._replace(answer="") for row in samples]
 
     def describe_data(self) -> str:
         """Returns where the rows come from, what was found in them, and ten as the model reads them."""
@@ -119,9 +159,11 @@ class Chat(Supervised):
         trained = sum(map(sum, (self.template.encode(row).trained for row in train)))
         drawn = "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
         where = f"Data: {printable(self.source)}." if self.source else drawn
-        sizes = ", ".join(f"{len(part):,} conversations in {name}" for name, part in self.datasets().items())
+        counts = {name: _conversations(part.samples) for name, part in self.datasets().items()}
+        sizes = ", ".join(f"{count:,} conversations in {name}" for name, count in counts.items())
         return "\n".join([
             f"{where} {sizes}.",
+            *self._about_calls(),
             *self.notes,
             f"Tokens of a row: median {lengths[len(lengths) // 2]}, longest {lengths[-1]}. Of all "
             f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(ends)}.",
@@ -130,10 +172,26 @@ class Chat(Supervised):
             *(self.template.shown(row, _STRETCH) for row in train[:_SHOWN]),
         ])  # fmt: skip
 
+    def _about_calls(self) -> Iterator[str]:
+        """Yields how many rows have calls and tools, and how many answers are scored where rows have several."""
+        every = {name: part.samples for name, part in self.datasets().items()}
+        some = [row for samples in every.values() for row in samples]
+        if any(row.has_calls or row.has_tools for row in some):
+            with_calls, with_tools = (
+                _conversations([row for row in some if getattr(row, name)]) for name in ("has_calls", "has_tools")
+            )
+            yield f"{with_calls:,} conversations have calls, {with_tools:,} have tools."
+        held = {name: samples for name, samples in every.items() if name != "train"}
+        if any(len(samples) > _conversations(samples) for samples in held.values()):
+            yield " ".join(f"{_scored(samples)} are scored in {name}." for name, samples in held.items())
+
     # --- tokenizer and base -------------------------------------------------------------------------------------------
 
     @cached_property
     def _folder(self) -> Path:
+        return self._find_base()
+
+    def _find_base(self) -> Path:
         base = self.settings.base
         located = published.located(base) if base else None
         if located is None:
@@ -146,9 +204,11 @@ class Chat(Supervised):
         """Tokenizer and template, the sizes that rows must fit, of a model that also sees for text, and other text."""
         path, other, stops = self._folder / "generation_config.json", self.settings.other.text, []
         if path.is_file():
-            stops = json.loads(path.read_text("utf-8")).get("eos_token_id") or []
-        facts = json.loads((self._folder / "config.json").read_text("utf-8"))
+            stops = _facts(path).get("eos_token_id") or []
+        facts = _facts(self._folder / "config.json")
         facts = {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
+        if not isinstance(facts.get("vocab_size"), int):
+            raise BadInput(f"{printable(self._folder / 'config.json')} names no vocab_size. Copy the base again.")
         values = {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
         if other:
             values["other"] = Path(other) if Path(other).is_file() else self._folder / other
@@ -160,12 +220,17 @@ class Chat(Supervised):
 
     @cached_property
     def template(self) -> template.Template:
-        return template.made_of({name: self._kept(name) for name in ("tokenizer", "template", "specials", "stops")})
+        names = ("tokenizer", "template", "specials", "stops")
+        values = {name: self._kept(name) for name in names}
+        date = (self._learned or self._of_base).get("date", "")
+        return template.made_of({**values, "date": date})
 
     def learned(self) -> dict[str, Any]:
         """Returns what goes with the weights, so that a run resumes without its base; nothing in a plan."""
         if self._learned is None and not self.is_planned:
             self._learned = dict(self._of_base)
+        if self._learned and "tokenizer" not in self._learned:  # the run's is damaged: it may be the base's
+            self._learned = {**self._learned, "tokenizer": self._of_base["tokenizer"]}
         return self._learned or {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
@@ -249,9 +314,17 @@ class Chat(Supervised):
             count += int((batch["labels"] != IGNORED).sum())
         return float(np.exp(total / max(1, count)))
 
+    def _neighbours(self) -> rows.Neighbours:
+        return rows.Neighbours(self._answered([row for row in self.parts["train"].samples if row.answer]))
+
+    def columns(self, judged: Any) -> dict[str, float]:
+        """Returns the share of right calls among the answers that have some."""
+        pairs = [pair for pair in zip(judged.true, judged.guess, strict=True) if _has_calls(pair[0])]
+        return {"call": sum(called(*pair) for pair in pairs) / len(pairs)} if pairs else {}
+
     def baselines(self) -> dict[str, np.ndarray]:
         """Returns the answers of the nearest training rows, which need no model."""
-        near = rows.Neighbours(self.parts["train"].samples)
+        near = self._neighbours()
         answers = [near.replaced(row) for row in self.parts["test"].samples]
         return {"nearest, values replaced": np.array(answers, object)}
 
@@ -260,12 +333,13 @@ class Chat(Supervised):
 
         Where all weights were trained it is loaded again.
         """
-        base, near, shots = model, rows.Neighbours(self.parts["train"].samples), self.settings.shots
+        base, near, shots = model, self._neighbours(), self.settings.shots
         room = self._kept("positions") - self.settings.answer
         prompted = lambda row: near.prompted(row, shots, lambda r: len(self.template.prompt(r.turns)) <= room)  # noqa: E731
         prompts = {"untouched base": lambda row: row, f"base, {shots} examples": prompted}
         if not hasattr(model, "disable_adapter"):
             try:
+                self._find_base()  # without which a model of its sizes would be made
                 base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
             except BadInput as error:
                 print(f"The test goes without the untouched base: {error}")
@@ -288,10 +362,21 @@ class Chat(Supervised):
             return ""
         lines, judged = [super().report(metrics, folder)], [*self._tested.values()][-1]
         answers = {"tuned": judged.guess, **self._beside, **self.guesses}
+        lines.append("\n".join(self._about_scores(judged.true, answers)))
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
             cells = [("question", row.question), ("right", row.answer), *((k, v[number]) for k, v in answers.items())]
             lines.append(aligned([[name, printable(value, most=160) or "-"] for name, value in cells], left={0, 1}))
         return "\n\n".join(lines)
+
+    def _about_scores(self, right: Sequence[str], answers: Mapping[str, Sequence[str]]) -> Iterator[str]:
+        """Yields how many answers of how many conversations were scored, and by method the share of right calls."""
+        yield f"Scored: {_scored(self.parts['test'].samples[: len(right)])}."
+        places = [place for place, answer in enumerate(right) if _has_calls(answer)]
+        if not places:
+            return
+        shares = {name: sum(called(right[n], of[n]) for n in places) / len(places) for name, of in answers.items()}
+        names = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
+        yield f"{len(places):,} of them have calls. Right by name and arguments: {names}."
 
     # --- prediction and export ----------------------------------------------------------------------------------------
 
@@ -313,6 +398,23 @@ class Chat(Supervised):
             tokenizer.save_pretrained(merged)
             tested = [self.template.encode(row).ids for row in self.parts["test"].samples[:_SHOWN]]
             print(prove(model, merged, tested))
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """Reads a configuration of a base. Raises BadInput where it is no JSON object."""
+    try:
+        return untrusted.objects(untrusted.read(path, _MOST_FACTS))
+    except (OSError, BadInput) as error:
+        raise BadInput(f"{printable(path)} cannot be read ({error}). Copy the base again.") from None
+
+
+def _conversations(samples: Iterable[Row]) -> int:
+    """Counts conversations, whose answers may be samples of their own; text that is replayed counts too."""
+    return sum(1 for row in samples if not row.number)
+
+
+def _scored(samples: Sequence[Row]) -> str:
+    return f"{len(samples):,} answers of {_conversations(samples):,} conversations"
 
 
 # --- merged weights ---------------------------------------------------------------------------------------------------
@@ -380,7 +482,8 @@ def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
 
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     dtype = torch.float32 if size < _IN_FP32 else torch.float16
-    other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+    with published.quiet(size):
+        other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
     device, (widest, difference, same, count) = next(model.parameters()).device, (0.0, 0.0, 0, 0)
     for row in rows:
         first = model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()

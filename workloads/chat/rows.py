@@ -1,24 +1,25 @@
-"""Conversations: read in the forms that they come in, in three splits, and those that are near to one."""
+"""Conversations as rows, in three splits, and those that are near to one."""
 
 import difflib
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from lib import untrusted
-from lib.errors import BadInput, first_ten, printable
 from lib.supervised import split
+from lib.task.notes import note
 from lib.training.splits import part_of
+from workloads.chat.messages import TEXT, TOOLS, Message, Turns, calls_of, is_trained, text_of, untrained
+from workloads.chat.records import read_records
 
-Turns = tuple[tuple[str, str], ...]  # (role, content)
-ROLES = ("system", "user", "assistant", "tool")
-TEXT = "text"  # the role of a plain text, of which every token is trained
-_SHAREGPT = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "function": "tool"}
 _TRIED = 8  # nearest rows of which the one that fits best is taken
-_COLUMNS = {"prompt": "answer", "question": "answer", "instruction": "output"}
+
+
+class Written(str):
+    """An answer that is more than text, as the template writes it, beside its `message`."""
+
+    message: Message
 
 
 class Row(NamedTuple):
@@ -26,41 +27,46 @@ class Row(NamedTuple):
 
     turns: Turns
     answer: str
+    origin = ""  # file and line; no part of a row, as all below: rows are compared, split and hashed without
+    conversation = ""  # the question of the whole conversation, of which this is one answer
+    number = 0  # of the answer in its conversation
+
+    @property
+    def last(self) -> str:
+        """The content of the answer."""
+        return self.answer.message if isinstance(self.answer, Written) else self.answer
 
     @property
     def whole(self) -> Turns:
-        return (*self.turns, ("assistant", self.answer)) if self.answer else self.turns
+        return (*self.turns, ("assistant", self.last)) if self.answer else self.turns
+
+    @property
+    def exchange(self) -> Turns:
+        """The turns from the last user's on, before the answer."""
+        users = [number for number, (role, _) in enumerate(self.turns) if role == "user"]
+        return self.turns[users[-1] :] if users else (("user", ""),)
 
     @property
     def question(self) -> str:
-        return next((content for role, content in reversed(self.turns) if role == "user"), "")
+        return "\n".join(text_of(content) for role, content in self.exchange if role in ("user", "tool"))
+
+    @property
+    def has_calls(self) -> bool:
+        return any(calls_of(content) for _, content in self.whole)
+
+    @property
+    def has_tools(self) -> bool:
+        return self.turns[:1] != () and self.turns[0][0] == TOOLS
 
 
 class Placed(Row):
-    """A row of a file. Its line there is no part of it: rows are compared, split and hashed without."""
-
-    origin: str = ""
+    """A row that knows where it comes from."""
 
 
-def turns_of(record: Mapping[str, Any]) -> Turns:
-    """Returns the turns of messages, of ShareGPT's conversations, or of columns with one exchange. Raises BadInput."""
-    turns = record.get("messages", record.get("conversations"))
-    if isinstance(turns, list) and all(isinstance(turn, Mapping) for turn in turns):
-        pairs = ((turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))) for turn in turns)
-        return tuple((_SHAREGPT.get(str(role), str(role)), _plain(content)) for role, content in pairs)
-    for column, target in _COLUMNS.items():
-        if column in record:
-            system = (("system", _plain(record["system"])),) if record.get("system") else ()
-            question = "\n".join(filter(None, [_plain(record[column]), _plain(record.get("input"))]))
-            answer = _plain(record.get(target, record.get("completion")))
-            return (*system, ("user", question), ("assistant", answer))
-    raise BadInput(f"it has the keys {printable(', '.join(record), most=200)}")
-
-
-def _plain(content: Any) -> str:
-    if isinstance(content, list) and any(isinstance(part, Mapping) and "text" in part for part in content):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
-    return "" if content is None else content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+def placed(row: Row, origin: str = "", conversation: str = "", number: int = 0) -> Placed:
+    place = Placed(*row)
+    vars(place).update(origin=origin, conversation=conversation, number=number)
+    return place
 
 
 def row_of(turns: Turns) -> Row:
@@ -68,38 +74,61 @@ def row_of(turns: Turns) -> Row:
     return Row(turns[:-1], turns[-1][1]) if turns and turns[-1][0] == "assistant" else Row(turns, "")
 
 
-def read_files(source: Path) -> dict[Path, list[Row]]:
-    """Returns the rows of a file, or of *.jsonl in a folder. Raises BadInput that names the lines which are none."""
-    paths = [source] if source.is_file() else sorted(source.glob("*.jsonl"))
-    files, wrong = {path: list[Row]() for path in paths}, list[str]()
-    for path, rows in files.items():
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
-            try:
-                if line.strip():
-                    rows.append(row := Placed(*row_of(turns_of(untrusted.objects(line)))))
-                    row.origin = f"{path.name}:{number}"
-            except BadInput as error:
-                wrong.append(f"{path}:{number}: {error}.")
-    if wrong:
-        advice = "Give messages (role, content), conversations (from, value), or prompt and answer, as a JSON object."
-        raise BadInput(f"{len(wrong):,} lines are no conversations:\n{first_ten(wrong)}\n{advice}")
-    return files
+def read_files(source: Path, is_new: bool = False) -> dict[Path, list[Row]]:
+    """Returns the rows of a file, or of the files in a folder. New ones need no answers. Raises BadInput."""
+    files = read_records(source, is_new)
+    return {path: [placed(row_of(turns), origin) for origin, turns in rows] for path, rows in files.items()}
 
 
 def read(source: Path) -> dict[str, list[Row]]:
-    """Returns the rows of *.jsonl by split: by a file's name (train, validation, val, dev, test) or by question."""
+    """Returns the rows of a source by split: by a file's name (train, validation, val, dev, test) or by question."""
     parts: dict[str, list[Row]] = {}
     for path, rows in read_files(source).items():
-        parts.setdefault(part_of(Path(path.name)) if source.is_dir() else "", []).extend(rows)
-    given = parts.keys() & {"validation", "test"}
-    shares = {part: 0.1 * (part not in given) for part in ("validation", "test")} if given else {}
+        part = part_of(Path(path.name)) if source.is_dir() else ""
+        parts.setdefault(part, []).extend(map(trimmed, rows))
+    _note_trimmed([row for rows in parts.values() for row in rows])
+    held_out = parts.keys() & {"validation", "test"}
+    shares = {part: 0.1 * (part not in held_out) for part in ("validation", "test")} if held_out else {}
     drawn = split([*parts.get("", []), *parts.get("train", [])], **shares)
-    return {**drawn, **{part: parts[part] for part in given}}
+    return {**drawn, **{part: parts[part] for part in held_out}}
+
+
+def trimmed(row: Row) -> Row:
+    """Returns a row that ends with its last trained answer; a later turn teaches nothing."""
+    numbers = _trained(row)
+    if not numbers or numbers[-1] + 1 == len(row.whole):
+        return row
+    shorter = placed(row_of(row.whole[: numbers[-1] + 1]), row.origin)
+    vars(shorter).update(is_trimmed=True)
+    return shorter
+
+
+def _note_trimmed(rows: Sequence[Row]) -> None:
+    if shorter := [row for row in rows if getattr(row, "is_trimmed", False)]:
+        what = f"{len(shorter):,} conversations go on after their last trained answer (the first: {shorter[0].origin})"
+        note(f"{what}. Their later turns are left out.")
+
+
+def _trained(row: Row) -> list[int]:
+    """Returns the numbers of the turns that are trained."""
+    turns = enumerate(row.whole)
+    return [number for number, (role, content) in turns if role == "assistant" and is_trained(content)]
+
+
+def answered(row: Row) -> list[Row]:
+    """Returns a row for each trained answer, after what stands before it; earlier answers are not trained there."""
+    numbers, whole = _trained(row), row.whole
+    if len(numbers) <= 1:
+        return [row]
+    before = tuple((role, untrained(content) if role == "assistant" else content) for role, content in whole)
+    rows = [Row(before[:number], whole[number][1]) for number in numbers]
+    return [placed(each, row.origin, question(row), number) for number, each in enumerate(rows)]
 
 
 def question(row: Row) -> str:
     """Returns what is asked, as two rows with the same are compared: without case and spacing."""
-    return " ".join("\n".join(content for role, content in row.turns if role != "system").casefold().split())
+    texts = [text_of(content) for role, content in row.turns if role not in ("system", TOOLS)]
+    return " ".join("\n".join(texts).casefold().split())
 
 
 def pieces(text: str, count: int, length: int) -> list[Row]:
@@ -132,9 +161,10 @@ class Neighbours:
 
     def prompted(self, row: Row, most: int, fits: Callable[[Row], bool]) -> Row:
         """Returns a row after as many of its `most` nearest examples as fit, as earlier turns, the nearest last."""
-        head, rest = ([turn for turn in row.turns if (turn[0] == "system") == is_head] for is_head in (True, False))
+        head = [turn for turn in row.turns if turn[0] in ("system", TOOLS)]
+        rest = [turn for turn in row.turns if turn not in head]
         for near in self.nearest(row, most):
-            longer = [("user", near.question), ("assistant", near.answer), *rest]
+            longer = [*near.exchange, ("assistant", near.last), *rest]
             if not fits(more := Row((*head, *longer), row.answer)):
                 break
             row, rest = more, longer

@@ -5,20 +5,15 @@ import pytest
 from lib.errors import BadInput
 from tests.workloads.chat.conftest import calls, template_of
 from tests.workloads.chat.test_template import FORMS, GEMMA, MISTRAL, NO_END, QWEN3
+from workloads.chat.checks import examine, refuse
 from workloads.chat.rows import Row, row_of
-from workloads.chat.template import examine, refuse
 
 GOOD = calls(60)
 TEST = calls(20, "test")
 QUESTION, ANSWER = GOOD[0].turns[0], ("assistant", GOOD[0].answer)
 PLANTED = {  # rows among 60 good ones -> the finding and its verdict
-    "without an answer": ([row_of((QUESTION, ("assistant", "  ")))], "no answer", "bad"),
     "longer before its answer than the length": ([row_of((("user", "word " * 300), ANSWER))], "too long", "warning"),
     "rendered before": ([row_of((("user", "<|im_start|>user\nhi<|im_end|>"), ANSWER))], "marks in text", "warning"),
-    "ending with a question": ([row_of((("user", "new"), ANSWER, ("user", "and then?")))], "last turn", "warning"),
-    "with another role": ([row_of((("narrator", "x"), QUESTION, ANSWER))], "unknown role", "bad"),
-    "with an empty answer among others": (
-        [row_of((QUESTION, ("assistant", " "), ("user", "and?"), ANSWER))], "empty answer", "warning"),
     "twice the same": ([GOOD[5]], "duplicate", "warning"),
     "with another answer": ([GOOD[6]._replace(answer="no")], "contradiction", "warning"),
     "a question of the test": ([Row((("user", TEST[1].question.upper()),), "yes")], "in two splits", "bad"),
@@ -73,5 +68,5 @@ def test_a_tokenizer_with_more_words_than_the_model_is_named():
 def test_bad_findings_refuse_a_run_and_others_do_not():
     template = template_of()
     refuse([*found(PLANTED["twice the same"][0], template).values()])
-    with pytest.raises(BadInput, match=r"no answer: 1 rows have no answer.*\(1 in train: train 61\)"):
-        refuse([*found(PLANTED["without an answer"][0], template).values()])
+    with pytest.raises(BadInput, match=r"in two splits: 1 rows ask what is asked in train too.*\(1 in test: test 1\)|"):
+        refuse([*found(PLANTED["a question of the test"][0], template).values()])

@@ -5,6 +5,7 @@ import pytest
 from lib.errors import BadInput
 from tests.workloads.chat.conftest import calls, write_rows
 from workloads.chat import generated, rows
+from workloads.chat.messages import turns_of
 from workloads.chat.rows import Neighbours, Row
 
 TURNS = (("system", "be brief"), ("user", "one and one"), ("assistant", "2"))
@@ -21,19 +22,19 @@ FORMS = [
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_is_the_same_in_every_form(form):
-    assert rows.row_of(rows.turns_of(form)) == Row(TURNS[:2], "2")
+    assert rows.row_of(turns_of(form)) == Row(TURNS[:2], "2")
 
 
 def test_an_instruction_is_followed_by_its_input_and_an_object_as_an_answer_becomes_json():
     record = {"system": "", "instruction": "add", "input": "1 and 2", "output": {"sum": 3}}
-    assert rows.turns_of(record) == (("user", "add\n1 and 2"), ("assistant", '{"sum": 3}'))
-    assert rows.turns_of({"prompt": "two", "answer": [1, 2]})[1] == ("assistant", "[1, 2]")
+    assert turns_of(record) == (("user", "add\n1 and 2"), ("assistant", '{"sum": 3}'))
+    assert turns_of({"prompt": "two", "answer": [1, 2]})[1] == ("assistant", "[1, 2]")
 
 
 def test_lines_that_are_no_rows_are_refused_together_by_file_and_line_at_most_ten(tmp_path):
     write_rows(tmp_path / "test.jsonl", [{"text": k} for k in range(20)])
     (tmp_path / "train.jsonl").write_text('{"prompt": "x", "answer": "y"}\n\n{"prompt": \n')
-    with pytest.raises(BadInput, match="^21 lines are no conversations:\n") as refused:
+    with pytest.raises(BadInput, match="^21 rows cannot be used:\n") as refused:
         rows.read(tmp_path)
     assert str(refused.value).count("jsonl:") == 10 and "test.jsonl:10: it has the keys text.\n" in str(refused.value)
 

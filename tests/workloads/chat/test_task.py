@@ -12,9 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from lib.errors import BadInput
 from lib.launch import ensemble
+from lib.task import load_config, load_task
+from tests.conftest import ROOT
 from tests.workloads.chat.conftest import CONFIG, calls, write_base, write_rows
 from trainbook.commands import main as command
-from workloads.chat import exact, plain, prove, stopped, valid, write_merged
+from workloads.chat import exact, plain, prove, rows, stopped, valid, write_merged
 from workloads.chat.rows import Row
 
 
@@ -110,6 +112,15 @@ def test_a_fully_trained_model_is_tested_without_a_base_that_is_not_mounted_any_
     model, loader = task.model(), Loader(task, "test")
     shutil.rmtree(base)
     assert task.beside(model, loader) == {} and "The test goes without the untouched base" in capsys.readouterr().out
+
+
+def test_a_resumed_full_training_without_its_base_has_no_row_of_an_untouched_base(config):
+    changes = ("workload.method=full", f"workload.base={config.parent / 'base'}")
+    train(config, "cut", *changes, "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
+    shutil.rmtree(config.parent / "base")
+    run = train(config, "cut", *changes)
+    methods = [row["method"] for row in csv.DictReader((run / "evaluation.csv").open())]
+    assert methods[-1] == "network" and "untouched base" not in methods
 
 
 class Loader:
@@ -244,3 +255,120 @@ def test_another_tokenizer_of_the_base_changes_nothing_for_a_begun_run(chat, tmp
     task.take_learned(values)
     row = calls(1)[0]
     assert task.template.encode(row) == first.template.encode(row)
+
+
+def test_a_damaged_tokenizer_in_the_cache_is_written_anew(chat, tmp_path):
+    first = chat()
+    first.learned()
+    (path,) = (tmp_path / "cache").rglob("tokenizer-*.json")
+    whole, row = path.read_text(), calls(1)[0]
+    for text in (whole.replace('"a"', '"Q"'), whole[:500], ""):
+        path.write_text(text)
+        assert chat().template.encode(row) == first.template.encode(row) and path.read_text() == whole
+
+
+def test_a_run_whose_tokenizer_is_damaged_stops_where_the_bases_is_another(config, capsys):
+    train(config, "my", "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
+    (kept,) = (config.parent / "runs" / "my" / "data").glob("tokenizer*.json")
+    whole, base = kept.read_text(), config.parent / "base" / "tokenizer.json"
+    kept.write_text(whole[:-9])
+    other = json.loads(base.read_text())
+    words = other["model"]["vocab"]
+    words["a"], words["b"] = words["b"], words["a"]
+    before = base.read_text()
+    base.write_text(json.dumps(other))
+    train(config, "my", code=2)
+    assert "tokenizer.json of this run is damaged or gone" in capsys.readouterr().err
+    base.write_text(before)
+    train(config, "my")
+    assert kept.read_text() == whole, "the base's is the same"
+
+
+def test_a_base_whose_configuration_is_damaged_is_named(config, capsys):
+    for name, text in (("generation_config.json", "{"), ("config.json", '{"model_type": "llama"}')):
+        path = config.parent / "base" / name
+        before = path.read_text()
+        path.write_text(text)
+        train(config, "my", code=2)
+        assert name in capsys.readouterr().err
+        path.write_text(before)
+
+
+SMALL = (ROOT / "configs" / "chat-base" / "chat_template.jinja").read_text("utf-8")
+CALL = {"name": "weather", "arguments": {"city": "Oslo"}}
+
+
+def talks(count):
+    """Talks with a call and its answer, and plain ones, two of each three and one."""
+    for number in range(count):
+        ask = {"role": "user", "content": f"weather in Oslo {number}?"}
+        call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": CALL}]}
+        answer = {"role": "assistant", "content": f"It is {number}."}
+        plain = [ask, answer]
+        yield {"messages": plain if number % 3 == 0 else [ask, call, {"role": "tool", "content": "12"}, answer]}
+
+
+@pytest.fixture
+def calling(config):
+    """A configuration whose base knows calls, with talks that make some."""
+    (config.parent / "base" / "chat_template.jinja").write_text(SMALL)
+    write_rows(config.parent / "talks" / "train.jsonl", talks(30))
+    write_rows(config.parent / "talks" / "test.jsonl", ({**talk, "id": 1} for talk in reversed([*talks(39)][30:])))
+    config.write_text(
+        config.read_text().replace("data: {", "data: {dir: talks, ").replace("length: 200", "length: 500")
+    )
+    return config
+
+
+def test_every_trained_answer_is_scored_and_calls_as_calls(calling, capsys):
+    run = train(calling, "my", "workload.test_rows=6")
+    out = capsys.readouterr().out
+    assert "Scored: 10 answers of 6 conversations." in out and "4 of them have calls. Right by name and" in out
+    (network,) = [row for row in csv.DictReader((run / "evaluation.csv").open()) if row["method"] == "network"]
+    assert 0 <= float(network["call"]) <= 1
+    answers = [*csv.DictReader((run / "answers.csv").open())]
+    assert len(answers) == 10 and len({row["question"] for row in answers}) == 6
+    assert sum(row["target"].startswith("<tool_call>") for row in answers) == 4
+
+
+def test_the_description_counts_calls_answers_and_what_was_not_read(calling):
+    task = load_task(load_config(calling))
+    about = task.describe_data()
+    assert "24 conversations have calls, 0 have tools." in about and "Keys that are not read: id (9 rows)." in about
+    assert "10 answers of 6 conversations are scored in test." in about
+
+
+def test_the_loss_of_a_test_counts_each_trained_token_once(calling):
+    task = load_task(load_config(calling, {"workload.test_rows": 9}))
+    (path,) = [calling.parent / "talks" / "test.jsonl"]
+    whole = [task.template.encode(row) for row in rows.read_files(path)[path]]
+    samples = task.parts["test"].samples
+    assert len(samples) == 15
+    assert task.count(task.labelled(samples)) == {"loss": sum(sum(each.trained) for each in whole)}
+    assert {task.group(sample) for sample in samples} == {rows.question(row) for row in rows.read_files(path)[path]}
+
+
+def test_examples_in_a_prompt_have_their_calls(calling):
+    task = load_task(load_config(calling))
+    near, sample = task._neighbours(), task.parts["test"].samples[0]
+    prompted = near.prompted(sample, 8, lambda row: True)
+    assert any(row.has_calls for row in near.nearest(sample, 8))
+    assert "<tool_call>" in task.template.render(prompted.turns)
+
+
+def test_a_base_that_knows_no_calls_refuses_rows_with_some_by_name_also_new_ones(calling, base, tmp_path):
+    shutil.copy(base / "chat_template.jinja", calling.parent / "base" / "chat_template.jinja")
+    task = load_task(load_config(calling))
+    with pytest.raises(BadInput, match="26 rows have calls: the chat template of the base does not show tool calls"):
+        assert task.parts
+    write_rows(tmp_path / "new.jsonl", [[*talks(2)][1]])
+    with pytest.raises(BadInput, match="new.jsonl:1: Conversations have calls"):
+        task.read_new(tmp_path / "new.jsonl")
+
+
+def test_a_resumed_run_whose_frozen_base_is_gone_says_that_it_is_not_there(config, capsys):
+    base = f"workload.base={config.parent / 'base'}"
+    train(config, "my", base, "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
+    shutil.rmtree(config.parent / "base")
+    train(config, "my", base, code=2)
+    assert "are not there, of which the checkpoints omit" in capsys.readouterr().err

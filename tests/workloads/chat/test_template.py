@@ -35,6 +35,7 @@ FORMS = {
     "Mistral": (MISTRAL, (), "</s>", "<s>"),
     "Gemma": (GEMMA, ("<start>",), "<end>", "<bos>"),
 }
+THOUGHT = "<think>\n\n</think>\n\n"
 DIALOGUE = row_of((("user", "one"), ("assistant", "1"), ("user", "two"), ("assistant", "two is 2")))
 
 
@@ -67,12 +68,18 @@ def test_the_tokens_before_an_answer_are_those_that_generation_is_given(form):
     assert encoded.trained.index(True) == len(template.prompt(DIALOGUE.turns[:1]))
 
 
-def test_a_template_that_rewrites_earlier_turns_trains_the_last_answer_after_the_prompt_of_generation():
+def test_a_template_that_rewrites_earlier_turns_trains_each_answer_after_the_prompt_of_generation():
     template = template_of(QWEN3)
+    rows = template.apart(DIALOGUE)
+    assert [spoken(template, row) for row in rows] == [[f"{THOUGHT}1<|im_end|>"], [f"{THOUGHT}two is 2<|im_end|>"]]
+    for row in rows:
+        prompt = template.prompt(row.turns)
+        assert list(template.encode(row).ids[: len(prompt)]) == prompt
     encoded, prompt = template.encode(DIALOGUE), template.prompt(DIALOGUE.turns)
-    assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == ["two is 2<|im_end|>"]
+    assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == [f"{THOUGHT}two is 2<|im_end|>"]
+    assert template.decode(template.tokens(f"{THOUGHT}two<|im_end|>")) == "two", "what is always written is no answer"
     ((name, _, what),) = encoded.notes
-    assert name == "rewritten" and "writes otherwise once others follow: the last answer alone is trained" in what
+    assert name == "rewritten" and "writes otherwise once others follow: each answer is trained after" in what
 
 
 def test_a_token_across_the_border_is_cut_there_as_in_generation():

@@ -1,0 +1,151 @@
+"""Calls of functions: how a template wants them, whether it shows them, and whether two texts make the same ones."""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from workloads.chat.messages import as_json
+
+PROBE = {"name": "zk4_function", "arguments": {"zk4_key": "zk4 value"}}
+_ID_LETTERS = 9  # of Mistral's ids of calls
+
+
+# --- as a template wants them -----------------------------------------------------------------------------------------
+
+
+class Form(NamedTuple):
+    """How messages with calls are handed to a template."""
+
+    has_objects: bool = True  # arguments as an object, else as JSON in a text
+    empty: str | None = ""  # the content beside a call that has none
+    is_nested: bool = True  # name and arguments below `function`, as OpenAI has them
+    has_long_ids: bool = True  # ids as they are, else in nine letters
+
+    def message(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the values of a message as the template wants them."""
+        values = {name: value for name, value in values.items() if name != "weight"}
+        if "tool_call_id" in values:
+            values["tool_call_id"] = self._id(values["tool_call_id"])
+        if "tool_calls" in values:
+            values["content"] = values["content"] or self.empty
+            values["tool_calls"] = [*map(self._call, values["tool_calls"])]
+        return values
+
+    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        function = dict(call["function"])
+        if not self.has_objects:
+            function["arguments"] = as_json(function["arguments"])
+        head = {name: value for name, value in call.items() if name != "function"}
+        if "id" in call:
+            head["id"] = self._id(call["id"])
+        return {**head, "function": function} if self.is_nested else {**head, **function}
+
+    def _id(self, name: Any) -> str:
+        if self.has_long_ids:
+            return str(name)
+        return hashlib.sha256(str(name).encode("utf-8", "surrogatepass")).hexdigest()[:_ID_LETTERS]
+
+
+FORMS = [Form(*values) for values in itertools.product((True, False), ("", None), (True, False), (True, False))]
+
+
+def form_of(render: Callable[[Form], str]) -> Form | None:
+    """Returns the form in which a template shows the probe best, the first of equals; None where it never does."""
+    best, quality = None, 0
+    for form in FORMS:
+        try:
+            level = _quality(render(form))
+        except Exception:
+            continue
+        if level > quality:
+            best, quality = form, level
+    return best
+
+
+def _quality(text: str) -> int:
+    """Returns 2 where the probe's arguments are JSON in a text, 1 where they are there otherwise, else 0."""
+    is_there = all(part in text for part in ("zk4_function", "zk4_key", "zk4 value"))
+    if not is_there or r"\"zk4_key" in text or "'zk4_key'" in text:  # JSON in JSON, or Python's way of writing
+        return 0
+    return 2 if any(_holds(value, PROBE["arguments"]) for value in pieces(text)) else 1
+
+
+def _holds(value: Any, wanted: Any) -> bool:
+    if value == wanted:
+        return True
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return any(_holds(each, wanted) for each in inner)
+
+
+# --- whether they are shown -------------------------------------------------------------------------------------------
+
+
+def is_shown(value: Any, text: str) -> bool:
+    """Returns whether a text has a value of JSON: all keys, words and numbers in it."""
+    if isinstance(value, Mapping):
+        return all(is_shown(key, text) and is_shown(inner, text) for key, inner in value.items())
+    if isinstance(value, list):
+        return all(is_shown(inner, text) for inner in value)
+    if isinstance(value, str):
+        return value.strip() in text or any(escaped in text for escaped in _escaped(value.strip()))
+    return json.dumps(value) in text or str(value) in text
+
+
+def _escaped(text: str) -> Iterator[str]:
+    yield from (json.dumps(text, ensure_ascii=is_ascii)[1:-1] for is_ascii in (False, True))
+
+
+# --- whether two texts make the same ones -----------------------------------------------------------------------------
+
+
+def pieces(text: str) -> list[Any]:
+    """Cuts a text into its objects and lists of JSON and the words between them."""
+    parts, words, place, decoder = list[Any](), "", 0, json.JSONDecoder()
+    while place < len(text):
+        value = None
+        if text[place] in "{[":
+            value, end = _decoded(decoder, text, place)
+        if value is None:
+            words += text[place]
+            place += 1
+            continue
+        parts += [*_words(words), value]
+        words, place = "", end
+    return [*parts, *_words(words)]
+
+
+def _decoded(decoder: json.JSONDecoder, text: str, place: int) -> tuple[Any, int]:
+    try:
+        return decoder.raw_decode(text, place)
+    except (ValueError, RecursionError):
+        return None, place
+
+
+def _words(text: str) -> list[str]:
+    return [" ".join(text.split())] if text.strip() else []
+
+
+def are_same(first: Any, second: Any) -> bool:
+    """Returns whether two values of JSON are the same: 1 is 1.0, and not true."""
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(are_same(value, second[key]) for key, value in first.items())
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(are_same, first, second))
+    return first == second
+
+
+def are_equal(right: str, written: str) -> bool:
+    """Returns whether two texts are the same, JSON in them by its values."""
+    return are_same(pieces(right), pieces(written))
+
+
+def are_same_calls(right: str, written: str, calls: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether a text makes the calls of the right one: names and arguments by their values."""
+    values = [value for value in pieces(right) if not isinstance(value, str)]
+    if not all(_holds(values, call["name"]) for call in calls):  # names stand outside of JSON
+        return are_equal(right, written)
+    return are_same(values, [value for value in pieces(written) if not isinstance(value, str)])

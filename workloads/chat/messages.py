@@ -1,0 +1,352 @@
+"""Turns of conversations: read from records in the forms that they come in. Raises BadInput for what is not read."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from lib import untrusted
+from lib.errors import BadInput, printable
+
+Turns = tuple[tuple[str, str], ...]  # (role, content)
+ROLES = ("system", "user", "assistant", "tool")
+TEXT = "text"  # the role of a plain text, of which every token is trained
+TOOLS = "tools"  # the role of the functions that a conversation may call, a list as JSON, before its other turns
+REASONING = ("reasoning_content", "reasoning", "thinking", "thought")  # names of what is thought before an answer
+_SYNONYMS = {
+    "human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant",
+    "chatgpt": "assistant", "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool",
+    "tool_response": "tool", "function_call": "assistant", "tool_call": "assistant",
+}  # fmt: skip
+_CALLING = ("function_call", "tool_call")  # roles whose content is a call as JSON
+_LISTS = ("messages", "conversations", "conversation")
+_PROMPTS = ("prompt", "question", "instruction", "query")
+_ANSWERS = ("answer", "completion", "output", "response")
+_INPUTS = ("input", "context")
+_TOOLS = ("tools", "functions")
+_FLAGS = ("weight", "loss", "loss_weight", "loss_scale", "train", "training", "trainable", "train_on_turn")
+_TEXTS = {"text", "input_text", "output_text", ""}  # types of the parts of a content that are read
+_MEDIA = ("image", "images", "image_url", "video", "videos", "audio", "audios")
+_REFUSED = {
+    **dict.fromkeys(_MEDIA, "pictures, sounds and films are not read"),
+    **dict.fromkeys(("chosen", "rejected", "rejected_response"), "preferences are not trained: give the answer alone"),
+    "kto_tag": "good and bad answers are not weighed: leave out the bad rows, then the key",
+    **dict.fromkeys(("mask", "loss_mask", "train_detail"), 'write "weight": 0 to an answer that is not to be trained'),
+    "refusal": "write it as the content",
+    "chat_template_kwargs": "options of a template are not read",
+}
+
+
+class Message(str):
+    """A turn that is more than text, as JSON: content, tool_calls, name, reasoning_content; weight 0: not trained."""
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        return _values(str(self))
+
+    @property
+    def calls(self) -> Sequence[Mapping[str, Any]]:
+        return [call["function"] for call in self.values.get("tool_calls", ())]
+
+
+@lru_cache(2**15)
+def _values(text: str) -> Mapping[str, Any]:
+    return json.loads(text)
+
+
+def content_of(values: Mapping[str, Any]) -> str:
+    """Returns a turn's content: text where it has no more, else a `Message`."""
+    return values["content"] if values.keys() == {"content"} else Message(as_json(values))
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def values_of(content: str) -> Mapping[str, Any]:
+    return content.values if isinstance(content, Message) else {"content": content}
+
+
+def calls_of(content: str) -> Sequence[Mapping[str, Any]]:
+    return content.calls if isinstance(content, Message) else ()
+
+
+def text_of(content: str) -> str:
+    """Returns what a turn says: its text and its calls, without their ids."""
+    if not isinstance(content, Message):
+        return content
+    return "\n".join(filter(None, [content.values["content"], *map(as_json, content.calls)]))
+
+
+def is_trained(content: str) -> bool:
+    return values_of(content).get("weight") != 0
+
+
+def untrained(content: str) -> str:
+    return content_of({**values_of(content), "weight": 0})
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def is_record(record: Any) -> bool:
+    """Returns whether a value has a key of a conversation."""
+    return isinstance(record, Mapping) and any(key in record for key in (*_LISTS, *_PROMPTS))
+
+
+def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> Turns:
+    """Returns the turns of messages, of ShareGPT's conversations, or of columns with one exchange.
+
+    `unread` counts the keys with a value that were not read. Raises BadInput.
+    """
+    record = {key: value for key, value in record.items() if not _is_nothing(value)}
+    _refuse(record)
+    key = next((key for key in (*_LISTS, *_PROMPTS) if key in record), "")
+    if not key:
+        raise BadInput(f"it has the keys {printable(', '.join(map(str, record)), most=200) or 'of none'}")
+    _check_weight(record)
+    counts = Counter[str]()
+    if key in _LISTS:
+        turns, taken = _listed(record[key], key, counts), [key]
+    else:
+        turns, taken = _exchanged(record, key, counts)
+    head = [*_tools(record), *_system(record, turns)]
+    read = {*taken, *_TOOLS, "system", *_FLAGS}
+    counts.update(str(name) for name in record.keys() - read)
+    if unread is not None:
+        unread.update(counts)
+    return (*head, *turns)
+
+
+def check_answers(turns: Turns) -> None:
+    """Raises BadInput for a conversation that would train nothing, or an empty answer."""
+    answers = [content for role, content in turns if role == "assistant"]
+    if not answers:
+        raise BadInput("it has no answer")
+    trained = [content for content in answers if is_trained(content)]
+    if not trained:
+        raise BadInput("nothing of it would be trained: every answer has the weight 0")
+    if not all(values_of(content)["content"].strip() or calls_of(content) for content in trained):
+        raise BadInput("it has an empty answer, which would train nothing")
+
+
+def _is_nothing(value: Any) -> bool:
+    """Returns whether a key may as well be absent: 0 and false are values."""
+    return value is None or (isinstance(value, str | list | tuple | Mapping) and not len(value))
+
+
+def _refuse(values: Mapping[str, Any]) -> None:
+    """Raises BadInput for keys that change what should be learned, and that cannot be obeyed."""
+    if key := next((key for key in values if key in _REFUSED), ""):
+        raise BadInput(f"it has the key {key}: {_REFUSED[key]}")
+    if isinstance(values.get("label"), bool | int):
+        raise BadInput(f"it has the key label: {_REFUSED['kto_tag']}")
+
+
+def _check_weight(record: Mapping[str, Any]) -> None:
+    """Raises BadInput for a weight of a whole conversation other than 1."""
+    if key := next((key for key in _FLAGS if key in record and record[key] != 1), ""):
+        raise BadInput(f"its {key} is {untrusted.shown(record[key])}: rows are not weighed. Leave those of 0 out")
+
+
+def _tools(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the turn that holds a conversation's functions, in OpenAI's form."""
+    keys = [key for key in _TOOLS if key in record]
+    if len(keys) > 1:
+        raise BadInput("it has tools and functions. Give one of them")
+    for key in keys:
+        tools = _parsed(record[key], key)
+        tools = tools if isinstance(tools, list) else [tools]
+        yield TOOLS, as_json([_tool(_parsed(tool, key), key) for tool in tools])
+
+
+def _tool(tool: Any, key: str) -> Mapping[str, Any]:
+    is_object = isinstance(tool, Mapping)
+    function = tool.get("function", tool) if is_object else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise BadInput(f"its {key} hold {untrusted.shown(tool)}, which is no function with a name")
+    if "function" in tool:
+        return tool
+    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+
+
+def _system(record: Mapping[str, Any], turns: Turns) -> Iterator[tuple[str, str]]:
+    """Yields the turn of the key `system`, which may stand beside the messages."""
+    if "system" not in record:
+        return
+    text = _column(record["system"])
+    if turns[0] == ("system", text):
+        return
+    if turns[0][0] == "system":
+        raise BadInput("it has a key system beside another system turn. Give one of them")
+    yield "system", text
+
+
+def _exchanged(record: Mapping[str, Any], key: str, unread: Counter[str]) -> tuple[Turns, list[str]]:
+    """Returns the turns of columns with one exchange, and the names of the columns."""
+    answers = [name for name in _ANSWERS if name in record]
+    if len(answers) > 1:
+        raise BadInput(f"it has several answers: {', '.join(answers)}. Give one of them")
+    inputs = [name for name in _INPUTS if name in record]
+    turns = [*_history(record.get("history"))]
+    if _is_listed(record[key]):
+        turns += [(role, _prompting(role, content)) for role, content in _listed(record[key], key, unread)]
+    else:
+        turns.append(("user", "\n".join(_column(record[name]) for name in [key, *inputs])))
+    for name in answers:
+        is_list = _is_listed(record[name])
+        turns += _listed(record[name], name, unread) if is_list else [("assistant", _column(record[name]))]
+    return tuple(turns), [key, *inputs, *answers, "history"]
+
+
+def _prompting(role: str, content: str) -> str:
+    """Returns a turn of a prompt: its answers are not trained, as in TRL."""
+    return untrained(content) if role == "assistant" else content
+
+
+def _is_listed(value: Any) -> bool:
+    is_list = isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value)
+    return is_list and any({"role", "from"} & turn.keys() for turn in value)
+
+
+def _history(pairs: Any) -> Iterator[tuple[str, str]]:
+    """Yields the earlier exchanges of Alpaca's `history`, pairs of question and answer."""
+    pairs = _parsed([] if pairs is None else pairs, "history")
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise BadInput(f"its history holds {untrusted.shown(pair)} instead of [question, answer]")
+        yield "user", _column(pair[0])
+        yield "assistant", _column(pair[1])
+
+
+def _column(value: Any) -> str:
+    """Returns the text of a column; an object or a list becomes JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else as_json(value)
+
+
+def _parsed(value: Any, key: str) -> Any:
+    """Returns a value that may be written as JSON in a text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise BadInput(f"its {key} are no JSON: {untrusted.shown(value)}") from None
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def _listed(messages: Any, key: str, unread: Counter[str]) -> Turns:
+    """Returns the turns of a list of messages, perhaps a list as JSON."""
+    messages = _parsed(messages, key)
+    if not isinstance(messages, list) or not messages:
+        raise BadInput(f"its {key} are {untrusted.shown(messages)} instead of a list of messages")
+    return tuple(_turn(message, key, unread) for message in messages)
+
+
+def _turn(message: Any, key: str, unread: Counter[str]) -> tuple[str, str]:
+    """Returns role and content of a message in OpenAI's form or ShareGPT's."""
+    if not isinstance(message, Mapping):
+        raise BadInput(f"its {key} hold {untrusted.shown(message)} instead of a message")
+    label = str(message.get("role", message.get("from"))).strip().casefold()
+    role = _SYNONYMS.get(label, label)
+    if role not in ROLES:
+        raise BadInput(f"it has the role {printable(label, most=40)}, which is none of {', '.join(ROLES)}")
+    source = next((name for name in ("content", "value") if name in message), "")
+    filled = {name: value for name, value in message.items() if not _is_nothing(value)}
+    _refuse(filled)
+    calls = _calls(filled, label, source)
+    if not source and not calls:
+        raise BadInput(f"a turn of the role {role} has no content: its keys are {printable(', '.join(message))}")
+    values = {"content": "" if label in _CALLING else _content(message.get(source), role)}
+    if calls:
+        values["tool_calls"] = calls
+    if calls and role != "assistant":
+        raise BadInput(f"a turn of the role {role} has calls, which are an assistant's")
+    if not _trains(filled, role, unread):
+        values["weight"] = 0
+    read = {"role", "from", "content", "value", "tool_calls", "function_call", *_FLAGS}
+    rest = {name: value for name, value in filled.items() if name not in read}
+    return role, content_of({**rest, **values})
+
+
+def _trains(message: Mapping[str, Any], role: str, unread: Counter[str]) -> bool:
+    """Returns whether an answer is to be trained. Raises BadInput for a weight between."""
+    for name in (name for name in _FLAGS if name in message):
+        value = message[name]
+        if value not in (0, 1):
+            raise BadInput(f"the {name} of a turn is {untrusted.shown(value)}: 0 and 1 alone are obeyed")
+        if role == "assistant" and not value:
+            return False
+        if role != "assistant" and value:
+            unread[f"{name} of a turn that is no answer"] += 1
+    return True
+
+
+def _content(content: Any, role: str) -> str:
+    """Returns the text of a content, of which parts are read by their type. Raises BadInput for other types."""
+    parts = [content] if isinstance(content, Mapping) and "type" in content else content
+    if isinstance(parts, list) and _has_parts(parts, role):
+        return "".join(map(_part, parts))
+    return _column(content)
+
+
+def _has_parts(content: Sequence[Any], role: str) -> bool:
+    """Returns whether a list has parts; any other list is JSON, such as the answer of a tool."""
+    if all(isinstance(part, str) for part in content):
+        return True
+    objects = [part for part in content if isinstance(part, Mapping)]
+    if role == "tool":
+        return any(part.get("type") in (*_TEXTS, *_MEDIA) for part in objects)
+    return bool(objects)
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise BadInput(f"a content has the part {untrusted.shown(part)}, which is no text")
+    kind = part.get("type") or ""
+    text = part.get("text", part.get("value"))
+    if kind not in _TEXTS or not isinstance(text, str):
+        raise BadInput(f"a content has a part of the type {printable(kind or part, most=40)}, and text alone is read")
+    return text
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def _calls(message: Mapping[str, Any], label: str, source: str) -> list[Mapping[str, Any]]:
+    """Returns the calls of a message in OpenAI's form: its own, its `function_call`, or its content as JSON."""
+    if label in _CALLING:
+        calls = _parsed(message.get(source), f"calls ({label})")
+    else:
+        calls = _parsed(message.get("tool_calls", []), "tool_calls")
+    calls = calls if isinstance(calls, list) else [calls]
+    if "function_call" in message:
+        calls = [*calls, _parsed(message["function_call"], "function_call")]
+    return [*map(_call, calls)]
+
+
+def _call(call: Any) -> Mapping[str, Any]:
+    is_object = isinstance(call, Mapping)
+    function = call.get("function", call) if is_object else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise BadInput(f"it has the call {untrusted.shown(call)}, which names no function")
+    source = next((key for key in ("arguments", "parameters", "input") if key in function), "")
+    arguments = function.get(source)
+    arguments = {} if _is_nothing(arguments) else _arguments(arguments, function["name"])
+    whole = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    return {"id": str(call["id"]), **whole} if call.get("id") else whole
+
+
+def _arguments(arguments: Any, name: str) -> Mapping[str, Any]:
+    """Returns a call's arguments, which may be JSON in a text, as an object."""
+    arguments = _parsed(arguments, f"arguments of {printable(name, most=60)}")
+    if not isinstance(arguments, Mapping):
+        raise BadInput(f"the arguments of {printable(name, most=60)} are {untrusted.shown(arguments)}, no object")
+    return arguments

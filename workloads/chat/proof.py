@@ -1,0 +1,94 @@
+"""Proves that a stranger's template comes to an end, in bounded memory, and writes the same twice."""
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from lib.errors import BadInput
+
+SECONDS = 10.0  # of a rendering, and of all of a proof
+_MOST_BYTES = 2**30  # that a proof may take
+_MOST_TEXT = 2**20  # bytes of a proof's result
+_ADVICE = "Take the chat_template.jinja of another copy of this base, or another base (workload.base)"
+_proved: set[str] = set()  # keys of what this process has proved
+
+
+def prove(key: str, renderings: Callable[[], list[str]]) -> None:
+    """Makes renderings twice, in a process of its own, once for each key. Raises BadInput where they are not usable.
+
+    The process is a fork, which has the compiled template, and does nothing else: no thread, lock or device is used.
+    """
+    if key in _proved:
+        return
+    answer = _in_fork(renderings)
+    if answer is None:
+        raise BadInput(f"The chat template of the base does not end within {SECONDS:g} seconds. {_ADVICE}.")
+    if answer:
+        raise BadInput(f"The chat template of the base {answer}. {_ADVICE}.")
+    _proved.add(key)
+
+
+def _in_fork(renderings: Callable[[], list[str]]) -> str | None:
+    """Returns what is wrong with renderings, "" for nothing; None where they come to no end."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads
+        process = os.fork()
+    if not process:
+        _answer(writer, renderings)
+    os.close(writer)
+    try:
+        is_ready = bool(select.select([reader], [], [], SECONDS)[0])
+        return os.read(reader, _MOST_TEXT).decode() if is_ready else None
+    finally:
+        os.close(reader)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def _answer(writer: int, renderings: Callable[[], list[str]]) -> None:
+    """Makes renderings in bounded memory, writes what is wrong, and ends the process."""
+    try:
+        _limit_memory()
+        first, second = renderings(), renderings()
+        what = "" if first == second else "writes the same conversation otherwise each time"
+    except MemoryError:
+        what = f"takes more than {_MOST_BYTES / 2**30:g} GiB of memory"
+    except BaseException as error:
+        what = f"cannot be used ({type(error).__name__})"
+    os.write(writer, what.encode("utf-8", "replace"))
+    os._exit(0)
+
+
+def _limit_memory() -> None:
+    with contextlib.suppress(OSError, ValueError):  # a system without /proc, or a lower limit
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + _MOST_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Raises BadInput inside the block where it takes too long; in the main thread alone, which has signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_: int, __: FrameType | None) -> None:
+        raise BadInput(f"The chat template of the base does not end within {SECONDS:g} seconds. {_ADVICE}.")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
