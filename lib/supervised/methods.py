@@ -43,6 +43,7 @@ class Comparing(Task):
     started: Any  # its scores of the latest evaluation's targets, with these
     outputs: Any  # a method of `Supervised`
     about_gate: str = ""
+    owners: Mapping[nn.Module, Any] = {}  # of models that predict together: the task with what each learned
     _tested: Mapping[str, Judged] = {}  # by method, the last of which is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
     _passed: tuple[Any, ...] | None = None  # model, batch and outputs of an evaluation's latest batch

@@ -63,10 +63,12 @@ def test_files_without_folders_of_classes_are_found_by_their_ending_and_named(fi
     write(new / "deeper" / "still", b="1")
     (new / "readme.txt").write_text("no number")
     answers = files.predict([model(20.0)], new, out)
-    assert rows(out) == [
+    assert [row[:3] for row in rows(out)] == [
         ["sample", "prediction", "probability"],
         ["a.num", "zero", "1.0"], ["c.num", "one", "1.0"], ["deeper/still/b.num", "one", "1.0"],
     ]  # fmt: skip
+    assert rows(out)[0][3:] == ["one", "zero"], "a column for each class"
+    assert [float(row[4]) for row in rows(out)[1:]] == pytest.approx([1.0, 0.0, 0.0], abs=1e-6)
     assert answers["a.num"]["prediction"] == "zero" and list(answers) == ["a.num", "c.num", "deeper/still/b.num"]
     assert list(files.predict([model(20.0)], new / "c.num", None)) == ["c.num"]
 
