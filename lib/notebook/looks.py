@@ -130,9 +130,13 @@ def _predicted(
     return "\n".join(lines)
 
 
-def _table(answers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the first answers as a table."""
-    some = [*answers.items()][:_ROWS]
-    columns = [*some[0][1]][:_COLUMNS]
-    rows = [[printable(name), *(printable(row.get(c, ""), most=40) for c in columns)] for name, row in some]
-    return aligned([["sample", *map(printable, columns)], *rows], left={0})
+def _table(answers: Mapping[str, Any]) -> str:
+    """Returns the first answers as a table; an answer that is no row is the prediction."""
+    names = [*answers][:_ROWS]
+    rows = [answers[name] if isinstance(answers[name], Mapping) else {"prediction": answers[name]} for name in names]
+    columns = [*rows[0]][:_COLUMNS]
+    table = [["sample", *map(printable, columns)]]
+    for name, row in zip(names, rows, strict=True):
+        cells = (printable(row.get(column, ""), most=40) for column in columns)
+        table.append([printable(name), *cells])
+    return aligned(table, left={0})

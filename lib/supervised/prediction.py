@@ -15,13 +15,12 @@ from lib.report.progress import choose_progress, time_left
 from lib.report.result import write_image, write_table
 from lib.supervised import simple, text
 from lib.supervised.evaluation import classes_last
-from lib.supervised.samples import IGNORED, in_order, path_of, reading, target_of, with_target
+from lib.supervised.samples import IGNORED, MOST_CLASSES, in_order, path_of, reading, target_of, with_target
 from lib.task.batches import in_batches
 from lib.task.notes import collecting, note
 from lib.task.place import naming
 
 FILE = "predictions.csv"
-MOST_CLASSES = 1000  # with a column each: rows of more would take more memory than the model
 _AT_ONCE = 32  # samples, where no micro-batch is set: training, which fits, takes more memory
 _COLUMNS = ("sample", "target", "prediction", "probability")  # no class has one of these as its column
 _Members = list[tuple[Any, list[nn.Module]]]  # tasks, each with its models
@@ -60,70 +59,103 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
     if not isinstance(source, Path) or not source.exists():
         raise BadInput(f"There is no {printable(source)}. Give one folder or file with new data.")
 
-    members = by_task(task, models)
-    samples = [list(member.read_new(source)) for member, _ in members]
-    if len(numbers := {len(rows) for rows in samples}) > 1:
-        what = f"The members read {' and '.join(map(str, sorted(numbers)))} samples of {printable(source)}"
-        raise BadInput(f"{what}. Let read, or read_new, return the same new samples whatever was learned.")
-    items, progress, line = [*zip(*samples, strict=True)], choose_progress(), time_left("samples predicted")
+    members = _members(task, models)
+    items = _read_by_all(members, source)
+    most = task.config.training.micro_batch or _AT_ONCE
+    progress, line = choose_progress(), time_left("samples predicted")
     rows: list[Mapping[str, Any]] = []
     with collecting() as notes, torch.inference_mode():
-        for more in in_batches(partial(_answered, members), items, task.config.training.micro_batch or _AT_ONCE):
+        for more in in_batches(partial(_answered, members), items, most):
             rows += more
             progress.update(len(rows), len(items), partial(line, len(rows), len(items)))
         progress.close()
         _note_empty(task, rows)
-    print(*notes, sep="\n", end="\n" * bool(notes))
-    answers = dict(zip(_names(samples[0], source), rows, strict=True))
+    for sentence in notes:
+        print(sentence)
+    names = _names([first for first, *_ in items], source)
+    answers = dict(zip(names, rows, strict=True))
     if out is not None:
         _write(answers, out)
     return answers
 
 
-def by_task(task: Any, models: Sequence[nn.Module]) -> _Members:
-    """Returns the tasks whose learned values models were trained with, each with its models; `task` where it is one."""
+def _members(task: Any, models: Sequence[nn.Module]) -> _Members:
+    """Returns the tasks whose learned values models were trained with, each with its models."""
     members: dict[int, tuple[Any, list[nn.Module]]] = {}
     for model in models:
-        member = task.owners.get(model, task)
-        member.tta = task.tta
-        members.setdefault(id(member), (member, []))[1].append(model)
+        owner = task.owners.get(model, task)
+        owner.tta = task.tta
+        _, own_models = members.setdefault(id(owner), (owner, []))
+        own_models.append(model)
     return [*members.values()] or [(task, [])]
+
+
+def new_samples(task: Any, source: Path) -> list[Any]:
+    """Returns what `read_new` of a task reads, all of which `split` takes for a test. Raises BadInput for nothing."""
+    with reading(source, is_new=True):
+        samples = list(task.read_new(source))
+    if not samples:
+        what = f"{type(task).__name__}.read_new found no samples in {printable(source)}"
+        raise BadInput(f"{what}. Give new data laid out as it reads it.")
+    return samples
+
+
+def _read_by_all(members: _Members, source: Path) -> list[tuple[Any, ...]]:
+    """Returns each new sample as each member reads it. Raises BadInput where they read other numbers of samples."""
+    samples = [new_samples(task, source) for task, _ in members]
+    numbers = sorted({len(rows) for rows in samples})
+    if len(numbers) > 1:
+        what = f"The members read {' and '.join(map(str, numbers))} samples of {printable(source)}"
+        raise BadInput(f"{what}. Let read, or read_new, return the same new samples whatever was learned.")
+    return [*zip(*samples, strict=True)]
 
 
 def _answered(members: _Members, items: Sequence[Sequence[Any]]) -> list[Mapping[str, Any]]:
     """Returns a row for each item, a sample as each member reads it, by the mean of all models. Raises BadInput."""
+    first, models = members[0]
     samples = [[_completed(task, item[place]) for item in items] for place, (task, _) in enumerate(members)]
-    (first, models), *others = members
-    is_plain = type(first).answers is answers and first.kind not in ("text", "next_tokens")
-    if others and is_plain:
-        sums = [_summed(task, models, some) for (task, models), some in zip(members, samples, strict=True)]
-        if len(shapes := {tuple(total.shape[1:]) for total, _ in sums}) > 1:
-            raise BadInput(f"The members answer in different shapes, {shapes}. Predict with one of them.")
-        mean = sum(total for total, _ in sums) / sum(len(models) for _, models in members)
-        return _rows(first, mean, sums[0][1])
-    each = []
-    for (task, models), some in zip(members, samples, strict=True):
-        rows = task.answers(models, some)
-        if len(rows) != len(some):
-            raise BadInput(f"{type(task).__name__}.answers returned {len(rows)} rows for {len(some)} samples.")
-        each.append([row if isinstance(row, Mapping) else {"prediction": row} for row in rows])
+    if len(members) == 1:
+        return _own_rows(first, models, samples[0])
+    if type(first).answers is answers and first.kind not in ("text", "next_tokens"):
+        return _mean_rows(members, samples)
+    rows = [_own_rows(task, models, some) for (task, models), some in zip(members, samples, strict=True)]
     sizes = [len(models) for _, models in members]
-    return [_averaged(first, row, sizes) for row in zip(*each, strict=True)] if others else each[0]
+    return [_averaged(first, each, sizes) for each in zip(*rows, strict=True)]
+
+
+def _own_rows(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
+    rows = task.answers(models, samples)
+    if len(rows) != len(samples):
+        raise BadInput(f"{type(task).__name__}.answers returned {len(rows)} rows for {len(samples)} samples.")
+    return [row if isinstance(row, Mapping) else {"prediction": row} for row in rows]
+
+
+def _mean_rows(members: _Members, samples: Sequence[list[Any]]) -> list[Mapping[str, Any]]:
+    """Returns rows by the mean of what the models of all members answer. Raises BadInput for other shapes."""
+    sums = [_summed(task, models, some) for (task, models), some in zip(members, samples, strict=True)]
+    shapes = {tuple(total.shape[1:]) for total, _ in sums}
+    if len(shapes) > 1:
+        what = f"The members answer in different shapes: {', '.join(map(str, sorted(shapes)))}"
+        raise BadInput(f"{what}. Choose one by --run NAME.")
+    total = torch.stack([total for total, _ in sums]).sum(0)
+    _, labels = sums[0]
+    return _rows(members[0][0], total / sum(len(models) for _, models in members), labels)
 
 
 def _averaged(task: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
-    """Returns the mean of the members' rows for one sample, of whose columns text must be equal. Raises BadInput."""
+    """Returns the mean of the members' rows for a sample; what is no number must be equal. Raises BadInput."""
     row: dict[str, Any] = {}
     for column, value in rows[0].items():
         values = [other.get(column) for other in rows]
-        if all(isinstance(each, int | float) and not isinstance(each, bool) for each in values):
-            row[column] = sum(each * size for each, size in zip(values, sizes, strict=True)) / sum(sizes)
-        elif all(each == value for each in values):
+        if all(type(each) in (int, float) for each in values):
+            total = sum(each * size for each, size in zip(values, sizes, strict=True))
+            row[column] = total / sum(sizes)
+        elif all(np.array_equal(each, value) for each in values):
             row[column] = value
         else:
             what = f"{type(task).__name__}.answers returns a {column} that is no number"
-            advice = "Answer in numbers, such as a probability for each class, or predict with one run by --run."
-            raise BadInput(f"{what}, and members with different learned values cannot average it. {advice}")
+            advice = "Answer in numbers, such as a probability for each class, or choose one by --run NAME."
+            raise BadInput(f"{what}, which members that learned different values cannot average. {advice}")
     return row
 
 

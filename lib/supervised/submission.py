@@ -3,19 +3,23 @@
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.supervised import ids, prediction
+from lib.supervised import ids, prediction, tabletext
+from lib.supervised.tabletext import Table
 from lib.task.notes import collecting, note
 
 FILE = "submission.csv"
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
-_AFTER = re.compile(r"[^\w]|_")  # what stands between a prefix and the name of a class
+_SIGN = re.compile(r"\W|_")  # between a prefix and the name of a class
 _JOINTS = (" ", ",", ";", "|", ", ", "; ")  # between classes of a sample in one cell
+_NO_AND_YES = (["0", "1"], ["False", "True"], ["false", "true"], ["no", "yes"])
+_MOST_NAMED = 20  # columns or classes in a sentence
 Answer = Mapping[str, Any]
 Cells = dict[str, Callable[[Answer], Any]]  # of the columns that are filled
 
@@ -30,29 +34,34 @@ def write(task: Any, answers: Mapping[str, Answer], source: Path, sample: Path, 
         raise BadInput(f"{type(task).__name__} does not answer in a row a sample, so no submission can be made of it.")
     with collecting() as notes:
         table = _read(sample)
-        wanted = [row[0] for row in table.rows]
-        join = ids.joined(task, answers, source, wanted, table.head[0], id_column, sample)
+        wanted = ids.Wanted(sample, table.head[0], [row[0] for row in table.rows], id_column)
+        join = ids.joined(task, answers, source, wanted)
         cells = _filled(task, answers, table)
     if not cells:
-        first = next(iter(answers.values()))
-        what = f"No column of {printable(sample)} can be filled: {'; '.join(notes)}"
-        raise BadInput(f"{what} An answer has the columns {printable(', '.join(first), most=300)}.")
+        columns = ", ".join(next(iter(answers.values())))
+        what = f"No column of {printable(sample)} can be filled: {' '.join(notes)}"
+        raise BadInput(f"{what} An answer has the columns {printable(columns, most=300)}.")
+    rows = [_row(table.head, row, cells, answers[key]) for row, key in zip(table.rows, join.keys, strict=True)]
     with disk.whole(out) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=table.separator, lineterminator="\n")
-        writer.writerow(table.head)
-        for row, key in zip(table.rows, join.keys, strict=True):
-            pairs = zip(table.head, row, strict=True)
-            writer.writerow([cells[name](answers[key]) if name in cells else cell for name, cell in pairs])
-    about = f"The submission: {printable(out)}, {len(wanted):,} rows joined {join.sentence}. Filled: "
-    about += printable(", ".join(cells), most=300)
-    if unused := [key for key in answers if key not in {*join.keys}]:
-        notes.append(f"{len(unused):,} of {len(answers):,} answers have no id in the sample, such as {unused[0]}.")
-    return "\n".join([f"{about}.", *map(printable, notes)])
+        writer.writerows([table.head, *rows])
+    about = f"The submission: {printable(out)}, {len(rows):,} rows joined {join.way}"
+    lines = [f"{about}. Filled: {printable(', '.join(cells), most=300)}."]
+    taken = {*join.keys}
+    unused = [key for key in answers if key not in taken]
+    if unused:
+        lines.append(f"{len(unused):,} of {len(answers):,} answers have no id in the sample, such as {unused[0]}.")
+    return "\n".join(map(printable, [*lines, *notes]))
 
 
-def _read(sample: Path) -> ids.Table:
+def _row(head: Sequence[str], row: Sequence[str], cells: Cells, answer: Answer) -> list[Any]:
+    """Returns a row of the sample with the columns of `cells` filled."""
+    return [cells[name](answer) if name in cells else cell for name, cell in zip(head, row, strict=True)]
+
+
+def _read(sample: Path) -> Table:
     """Reads a sample submission. Raises BadInput for one without ids or without a column to fill."""
-    table, what = ids.read_table(sample, "The sample submission"), f"The sample submission {printable(sample)}"
+    table, what = tabletext.read(sample, "The sample submission"), f"The sample submission {printable(sample)}"
     advice = "Its first line names the columns, the first of which has the ids"
     if len(table.head) < 2 or len(table.separator) != 1:
         raise BadInput(f"{what} has no column to fill: {printable(', '.join(table.head), most=200)}. {advice}.")
@@ -63,123 +72,136 @@ def _read(sample: Path) -> ids.Table:
     return table
 
 
-def _filled(task: Any, answers: Mapping[str, Answer], table: ids.Table) -> Cells:
+def _filled(task: Any, answers: Mapping[str, Answer], table: Table) -> Cells:
     """Returns how each column of a sample is filled; notes those that are not."""
-    row = next(iter(answers.values()))
-    classes, cells = _classes(task, row), Cells()
-    named = {**{name.casefold(): name for name in row}, **{name: name for name in row}}
-    if getattr(task, "kind", "") in ("classes", "labels"):  # a sample's may be the number, and of another class
-        named = {name: key for name, key in named.items() if key not in ("prediction", "probability")}
+    answer = next(iter(answers.values()))
+    classes = _classes(task, answer)
+    keys = _keys(task, answer, classes)
+    cells: Cells = {}
     for column in table.head[1:]:
-        key = named.get(column.strip()) or named.get(column.strip().casefold())
-        if column.strip() in classes:
-            key = classes[column.strip()]
-        if key and _is_cell(row[key]):
-            cells[column] = _cell_of(key)
+        name = column.strip()
+        key = keys.get(name) or keys.get(name.casefold())
+        if key and _is_cell(answer[key]):
+            cells[column] = itemgetter(key)
     cells |= _prefixed(classes, [column for column in table.head[1:] if column not in cells])
-    left = [column for column in table.head[1:] if column not in cells]
-    target = str(getattr(getattr(task, "settings", None), "target", ""))
-    for column in left:
+    target = getattr(getattr(task, "settings", None), "target", "")
+    for column in [column for column in table.head[1:] if column not in cells]:
         if len(table.head) == 2 or column in (target, "prediction"):
-            cells |= _predicted(task, row, classes, column, table.column(column))
-    if left := [column for column in left if column not in cells]:
-        which = printable(", ".join(left[:10]), most=300) + (f" and {len(left) - 10:,} more" if left[10:] else "")
-        columns = printable(", ".join(row), most=300)
-        note(f"Left as in the sample, since no answer fills them: {which}. An answer has the columns {columns}.")
+            cells |= _predicted(task, answer, classes, column, table.column(column))
+    left = [column for column in table.head[1:] if column not in cells]
+    if left:
+        which = ", ".join(left[:_MOST_NAMED]) + (" ..." if left[_MOST_NAMED:] else "")
+        about = f"Left as in the sample, since no answer fills them ({len(left)}): {which}"
+        note(f"{about}. An answer has the columns {', '.join([*answer][:_MOST_NAMED])}.")
     return {column: cells[column] for column in table.head if column in cells}
 
 
-def _classes(task: Any, row: Answer) -> dict[str, str]:
+def _classes(task: Any, answer: Answer) -> dict[str, str]:
     """Returns the column in an answer of each class by its name, in the order of the classes."""
     if getattr(task, "kind", "") not in ("classes", "labels"):
         return {}
-    count = len(task.known_names()) or max(task.width, len(row))
-    columns = zip(map(task.named, range(count)), prediction.class_columns(task, count), strict=True)
-    return {name: column for name, column in columns if column in row}
+    count = len(task.known_names()) or len(answer)
+    names = [task.named(number) for number in range(count)]
+    columns = prediction.class_columns(task, count)
+    return {name: column for name, column in zip(names, columns, strict=True) if column in answer}
+
+
+def _keys(task: Any, answer: Answer, classes: Mapping[str, str]) -> dict[str, str]:
+    """Returns the columns of an answer by the names that a sample may have for them."""
+    keys = {name.casefold(): name for name in answer} | {name: name for name in answer}
+    if getattr(task, "kind", "") not in ("classes", "labels"):
+        return keys
+    # In a sample these may be the class's number, and the probability of another class
+    keys = {name: key for name, key in keys.items() if key not in ("prediction", "probability")}
+    return {**keys, **classes}
 
 
 def _is_cell(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _cell_of(key: str) -> Callable[[Answer], Any]:
-    return lambda answer: answer[key]
-
-
 def _prefixed(classes: Mapping[str, str], columns: Sequence[str]) -> Cells:
-    """Returns cells of columns such as prob_cat or class_0 if all begin, or end, alike and name each class once."""
-    if not classes:
-        return {}
-    matches: dict[tuple[str, str], dict[str, str]] = {}
+    """Returns cells of columns such as prob_cat or cat_p, if these name each class, and no other column is alike."""
+    for before, after in _ends(classes, columns):
+        alike = [name for name in columns if name.startswith(before) and name.endswith(after)]
+        named = {name: name[len(before) : len(name) - len(after)] for name in alike}
+        if sorted(named.values()) == sorted(classes):
+            return {column: itemgetter(classes[name]) for column, name in named.items()}
+    return {}
+
+
+def _ends(classes: Mapping[str, str], columns: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns what stands before or behind the names of classes, with a sign between."""
+    ends = set()
     for column in columns:
         for name in classes:
             before, after = column.removesuffix(name), column.removeprefix(name)
-            if before != column and _AFTER.fullmatch(before[-1:]):
-                matches.setdefault((before, ""), {})[column] = name
-            if after != column and _AFTER.fullmatch(after[:1]):
-                matches.setdefault(("", after), {})[column] = name
-    whole = [each for each in matches.values() if {*each.values()} == {*classes} and len(each) == len(classes)]
-    if len(whole) != 1 or _hides_another(whole[0], columns, matches):
-        return {}
-    return {column: _cell_of(classes[name]) for column, name in whole[0].items()}
-
-
-def _hides_another(chosen: Mapping[str, str], columns: Sequence[str], matches: Mapping[tuple[str, str], Any]) -> bool:
-    """Tells whether more columns have the prefix than there are classes: class_1 to class_3 of the classes 0 to 2."""
-    ((before, after),) = [ends for ends, each in matches.items() if each is chosen]
-    return any(name not in chosen and name.startswith(before) and name.endswith(after) for name in columns)
+            if before != column and _SIGN.fullmatch(before[-1:]):
+                ends.add((before, ""))
+            if after != column and _SIGN.fullmatch(after[:1]):
+                ends.add(("", after))
+    return sorted(ends, key=lambda pair: (-len(pair[0]) - len(pair[1]), pair))
 
 
 # --- one column of answers --------------------------------------------------------------------------------------------
 
 
-def _predicted(task: Any, row: Answer, classes: Mapping[str, str], column: str, values: Sequence[str]) -> Cells:
+def _predicted(task: Any, answer: Answer, classes: Mapping[str, str], column: str, values: Sequence[str]) -> Cells:
     """Returns how the column of a sample with one answer is filled, as far as that is sure; notes what is not."""
-    kind = getattr(task, "kind", "")
-    if kind == "classes" and "prediction" in row:
-        return _of_class(task, classes, column, values)
+    kind, key = getattr(task, "kind", ""), "prediction"
+    values = [value.strip() for value in values if value.strip()]
+    if kind == "classes" and key in answer:
+        return _of_class([*classes] or task.known_names(), classes, column, values)
     if kind == "labels" and classes:
         return _of_labels(classes, column, values)
-    key = "prediction" if "prediction" in row else next(iter(row)) if len(row) == 1 else ""
-    if key and _is_cell(row[key]):
-        return {column: _cell_of(key)}
-    if key:
-        advice = f"Let {type(task).__name__}.answers return text, such as run lengths."
-        note(f"The answer for {printable(column)} is an image, which no cell can hold. {advice}")
+    if key not in answer and len(answer) == 1:
+        (key,) = answer
+    if key not in answer:
+        return {}
+    if _is_cell(answer[key]):
+        return {column: itemgetter(key)}
+    advice = f"Let {type(task).__name__}.answers return text, such as run lengths."
+    note(f"The answer for {column} is an image, which no cell can hold. {advice}")
     return {}
 
 
-def _of_class(task: Any, classes: Mapping[str, str], column: str, values: Sequence[str]) -> Cells:
-    """Returns the name of the likeliest class, or its number or probability where the sample has such numbers."""
-    shown, filled = printable(column), [value.strip() for value in values if value.strip()]
-    names = [*classes] or task.known_names()
-    are_numerals = all(map(_NUMBER.fullmatch, names))
-    if not filled or not all(map(_NUMBER.fullmatch, filled)):
-        if filled and names and not {*filled} & {*names}:
-            if are_numerals:
-                advice = "Name the classes in a setting `classes`."
-                note(f"{shown} has words such as {printable(filled[0], most=60)}, and classes are numbers. {advice}")
-                return {}
-            note(f"{printable(filled[0], most=60)}, which {shown} has in the sample, is none of the classes.")
-        return {column: _cell_of("prediction")}
-    if any(not float(value).is_integer() for value in filled):
+def _of_class(names: Sequence[str], classes: Mapping[str, str], column: str, values: Sequence[str]) -> Cells:
+    """Returns the likeliest class: its name, or its number or probability where the sample has such numbers."""
+    has_numbers = bool(values) and all(map(_NUMBER.fullmatch, values))
+    are_numerals = bool(names) and all(map(_NUMBER.fullmatch, names))
+    if not has_numbers:
+        return _of_words(names, are_numerals, column, values)
+    if not all(float(value).is_integer() for value in values):
         return _of_second(classes, column)
     if are_numerals:
-        written = {name: _like(name, filled) for name in names}
+        written = {name: _like(name, values) for name in names}
         return {column: lambda answer: written.get(answer["prediction"], answer["prediction"])}
-    numbers = {name: _like(str(number), filled) for number, name in enumerate(names)}
-    note(f"{shown} has numbers of classes: {', '.join(f'{number} {name}' for name, number in numbers.items())}.")
+    numbers = {name: _like(str(number), values) for number, name in enumerate(names)}
+    meaning = ", ".join(f"{number} {name}" for name, number in [*numbers.items()][:_MOST_NAMED])
+    note(f"{column} has numbers of classes: {meaning}.")
     return {column: lambda answer: numbers[answer["prediction"]]}
 
 
+def _of_words(names: Sequence[str], are_numerals: bool, column: str, values: Sequence[str]) -> Cells:
+    """Returns the name of the class, unless the sample has words where classes are numbers."""
+    is_known = not values or not {*names}.isdisjoint(values)
+    if not is_known and are_numerals:
+        what = f"{column} has words such as {values[0]}, and classes are numbers"
+        note(f"{what}. Name the classes in a setting `classes`.")
+        return {}
+    if not is_known:
+        note(f"{values[0]}, which {column} has in the sample, is none of the classes.")
+    return {column: itemgetter("prediction")}
+
+
 def _of_second(classes: Mapping[str, str], column: str) -> Cells:
-    """Returns the probability of class 1 of 0 and 1; notes it where that class is not known."""
-    if [*classes] in (["0", "1"], ["False", "True"], ["false", "true"], ["no", "yes"]):
-        name = [*classes][1]
-        note(f"{printable(column)} has the probability of {name}.")
-        return {column: _cell_of(classes[name])}
-    advice = "Rename the column in the sample as that class."
-    note(f"{printable(column)} has fractions, as probabilities of one class, and does not say of which. {advice}")
+    """Returns the probability of the second of two classes whose names say which it is; notes it otherwise."""
+    if [*classes] in _NO_AND_YES:
+        _, name = classes
+        note(f"{column} has the probability of {name}.")
+        return {column: itemgetter(classes[name])}
+    what = f"{column} has fractions, as probabilities of one class, and does not say of which"
+    note(f"{what}. Rename the column in the sample as that class.")
     return {}
 
 
@@ -191,11 +213,14 @@ def _like(numeral: str, values: Sequence[str]) -> str:
 
 
 def _of_labels(classes: Mapping[str, str], column: str, values: Sequence[str]) -> Cells:
-    """Returns the classes above one half, joined as in the sample."""
-    if len(classes) == 1 and all(map(_NUMBER.fullmatch, (value.strip() for value in values))):
-        return {column: _cell_of(next(iter(classes.values())))}
-    joints = [joint for joint in _JOINTS if any(joint in value for value in values)]
-    parts = {each: {part for value in values for part in value.split(each)} for each in joints}
-    joint = next((each for each in joints if parts[each] <= {*classes}), "")
-    note(f"{printable(column)} has classes joined by {joint or '; '!r}.")
-    return {column: lambda answer: (joint or "; ").join(n for n, key in classes.items() if answer[key] > 0.5)}
+    """Returns the classes above one half, joined as in the sample; of a single class its probability for numbers."""
+    if len(classes) == 1 and values and all(map(_NUMBER.fullmatch, values)):
+        return {column: itemgetter(*classes.values())}
+    joint = next((joint for joint in _JOINTS if _joins(joint, classes, values)), "; ")
+    note(f"{column} has classes joined by {joint!r}.")
+    return {column: lambda answer: joint.join(name for name, key in classes.items() if answer[key] > 0.5)}
+
+
+def _joins(joint: str, classes: Mapping[str, str], values: Sequence[str]) -> bool:
+    parts = {part for value in values for part in value.split(joint)}
+    return any(joint in value for value in values) and parts <= classes.keys()
