@@ -13,7 +13,8 @@ import yaml
 from lib import checkpoint
 from lib.checkpoint import weights
 from lib.errors import BadInput
-from lib.launch import ensemble
+from lib.launch import ensemble, queue
+from lib.notebook import looks
 from tests.conftest import ROOT
 from trainbook.commands import main
 from trainbook.new import made
@@ -79,6 +80,9 @@ def test_folds_of_the_page_keep_what_they_learned_and_average_their_answers_into
     with Path("both/submission.csv").open() as file:
         submitted = {row["Id"]: float(row["price"]) for row in csv.DictReader(file)}
     assert submitted == {str(number): pytest.approx(value) for number, value in zip(ids, mean.tolist(), strict=True)}
+    text = looks.predict_together(queue.entries(Path("house.yaml")), "new.csv", "sample.csv")  # as in a notebook
+    assert "20 rows joined by the column Id of new.csv" in text
+    assert Path("runs/submission.csv").read_bytes() == Path("both/submission.csv").read_bytes()
     held = [Path("runs", f"house-fold{k}", "answers.csv").read_text().splitlines()[1:] for k in (0, 1)]
     assert sum(map(len, held)) == 60, "each row is answered once by a model that did not train on it"
 
