@@ -230,18 +230,20 @@ if summary.reason == "completed" and (drawn := looks.worst(run)):
 notebook.show(notebook.runs(run))
 
 # %% [markdown]
-# ## New images, and a submission
-# The best weights predict images without classes. With a competition's sample submission, `submission.csv` in its form
-# lies in the output folder: its first column has the names of files, with or without their ending.
+# ## New data, and a submission
+# The best weights predict data without targets. With a competition's sample submission, `submission.csv` in its form lies in
+# the output folder. Its ids are names of files, with or without their ending, or values of a column of the new data. Its
+# columns are filled by their names: a class, or a probability for each.
 
 # %%
-NEW_DATA = ""  # a folder of images, or a mounted input; empty: digits that were kept aside, where those are the data
+NEW_DATA = ""  # a folder, a file or a mounted input; empty: digits that were kept aside, where those are the data
 SAMPLE = ""  # a sample_submission.csv; empty: none
+ID_COLUMN = ""  # the column of the new data with the sample's ids; empty: the one of the same name, or with all ids
 TTA = False  # True: each answer is the mean over the image and its mirror image
 if not NEW_DATA and (PROJECT / "new").is_dir():
     NEW_DATA, SAMPLE = str(PROJECT / "new"), str(PROJECT / "new" / "sample_submission.csv")
 if NEW_DATA and summary.reason == "completed":
-    notebook.show(looks.predict(run, NEW_DATA, SAMPLE, TTA))
+    notebook.show(looks.predict(run, NEW_DATA, SAMPLE, TTA, ID_COLUMN))
 
 # %% shared: packaging
 

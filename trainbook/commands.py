@@ -11,7 +11,7 @@ import yaml
 
 from lib import __version__, command
 from lib.config import split_overrides
-from lib.errors import printable
+from lib.errors import BadInput, printable
 from lib.text import aligned
 from trainbook import new
 from trainbook.kaggle import commands as kaggle_commands
@@ -155,7 +155,10 @@ def _queue(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from lib.launch import ensemble
 
-    keywords = {"own_task": options.task, "trusted": options.trust, "name": options.name}
+    keywords: dict[str, Any] = {"own_task": options.task, "trusted": options.trust, "name": options.name}
     archive, data, out = Path(options.archive), Path(options.data), Path(options.out)
+    keywords |= {"sample": Path(options.sample) if options.sample else None, "id_column": options.id_column}
+    if options.id_column and not options.sample:
+        raise BadInput("--id names the column of ids for a submission. Give its sample by --sample FILE too.")
     print(ensemble.run(archive, data, out, changes=split_overrides(options.set), **keywords))
     return 0

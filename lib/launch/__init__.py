@@ -171,7 +171,10 @@ def _tested(run: Run, state: State) -> dict[str, Any]:
         if best:
             weights.restore(state.model, best)
             state.ema = None  # the best weights are averages already
-        print(f"Testing the weights of step {best.step if best else state.step:,} on held-out data.", flush=True)
+        on = "held-out data"
+        if getattr(run.task, "repeats_validation", False):
+            on = "the validation data: the same samples chose the step"
+        print(f"Testing the weights of step {best.step if best else state.step:,} on {on}.", flush=True)
         shown = choose_progress()
         scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], shown)
         shown.close()

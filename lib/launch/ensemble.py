@@ -22,6 +22,7 @@ from lib.launch.run import CODE
 from lib.machine import memory
 from lib.report import outputs
 from lib.report.summary import Summary
+from lib.supervised import Supervised, submission
 from lib.task import Task, find_task, load_config, model_on_meta
 from lib.task.files import label
 from lib.training.learned import restored
@@ -41,13 +42,25 @@ _MOST_MEMBERS = 20_000
 _MOST_RATIO = 100  # weights hardly shrink; text shrinks to a tenth
 
 
-def run(archive: Path, source: Path, out: Path, **options: Any) -> str:
-    """Predicts all of `source` with an archive's models, into `out`; returns a line. Options are of `load_members`."""
+def run(archive: Path, source: Path, out: Path, sample: Path | None = None, id_column: str = "", **options: Any) -> str:
+    """Predicts all of `source` with an archive's models, into `out`; returns a line. Options are of `load_members`.
+
+    With a `sample` submission `out` has one in its form. Raises BadInput.
+    """
+    if sample is not None and not sample.is_file():
+        raise BadInput(f"There is no file {printable(sample)}. Give a sample submission.")
     with _runs(archive, options.get("trusted", False)) as runs:  # a task may import files when it predicts
         task, models = load_members(runs, **{"name": "", **options})
         predictions = task.predict(models, source, out)
-    of_whom = "one model" if len(models) == 1 else f"{len(models)} models together"
-    return f"{len(predictions)} predictions of {of_whom} are in {out}."
+        of_whom = "one model" if len(models) == 1 else f"{len(models)} models together"
+        line = f"{len(predictions)} predictions of {of_whom} are in {out}."
+        if sample is None:
+            return line
+        try:
+            about = submission.write(task, predictions, source, sample, out / submission.FILE, id_column)
+        except BadInput as error:
+            raise BadInput(f"{line} No submission was written. {error}") from None
+    return f"{line}\n{about}"
 
 
 def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
@@ -114,21 +127,41 @@ def load_members(
         _check_together(members)
     first, learned, models = None, {}, []
     for run, config in members.items():
-        summary, steps = Summary.read(run), checkpoint.steps(run / "best")
-        best = summary.best.get("step") if summary else None
-        saved = weights.read(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+        saved = _saved(run)
         task = find_task(config.task)(config)
         first, learned = first or task, learned if first else saved.state.get("learned", {})
-        if is_alike := saved.state.get("learned", {}) == learned:
-            task.take_learned(restored(learned, run))
-        if not is_alike or (task is not first and _form(task) != _form(first)):
-            what = "their inputs or answers differ, or what they learned from data"
-            raise BadInput(f"{printable(run.name)} cannot vote together with {first.config.run.name}: {what}.")
+        values = saved.state.get("learned", {})
+        task.take_learned(restored(values, run))
+        is_alike = values == learned and (task is first or _form(task) == _form(first))
+        if not is_alike:
+            _check_averaged(first, task)
         models.append(_model(task, saved, run))
+        if not is_alike:
+            first.owners = {**first.owners, models[-1]: task}
     assert first
     first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
+
+
+def _saved(run: Path) -> Checkpoint:
+    """Returns the best weights of a run."""
+    summary, steps = Summary.read(run), checkpoint.steps(run / "best")
+    best = summary.best.get("step") if summary else None
+    return weights.read(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+
+
+def _check_averaged(first: Task, task: Task) -> None:
+    """Raises BadInput unless a member that learned other values answers in the same classes or numbers as the first."""
+    what = f"{printable(task.config.run.name)} cannot vote together with {printable(first.config.run.name)}"
+    if not all(isinstance(each, Supervised) and type(each).predict is Supervised.predict for each in (first, task)):
+        raise BadInput(f"{what}: their inputs or answers differ, or what they learned from data.")
+    if first.kind != task.kind:
+        raise BadInput(f"{what}: its kind is {task.kind!r}, and there {first.kind!r}.")
+    names, others = task.known_names(), first.known_names()
+    if names != others:
+        both = " and ".join(printable(", ".join(each) or "none", most=200) for each in (others, names))
+        raise BadInput(f"{what}: their classes are {both}. List all classes in a setting `classes`, and train again.")
 
 
 def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:

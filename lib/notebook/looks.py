@@ -1,10 +1,10 @@
 """What a notebook shows of images, before the training and after the test, and the submission at its end."""
 
 import contextlib
-import csv
 import io
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,18 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
 from lib.launch import ensemble
+from lib.launch.queue import Entry
 from lib.launch.run import Run
 from lib.machine import inputs, platform
 from lib.report import figure
-from lib.report.result import write_table
+from lib.supervised import prediction, submission
 from lib.task import Batch, Task
 from lib.task.batches import in_batches
 from lib.task.place import naming
 from lib.text import aligned
 
 _AT_ONCE = 32  # samples of a test, where no micro-batch is set
-_COLUMNS = 8  # of pictures
+_COLUMNS = 8  # of pictures, and of answers that are printed
 _ROWS = 5  # of predictions that are printed
 
 
@@ -92,36 +93,50 @@ def _best(run: Run) -> tuple[Task, list[nn.Module]]:
         return ensemble.load(run.folder, run.config.task)
 
 
-def predict(run: Run, source: str, sample: str = "", tta: bool = False) -> str:
-    """Predicts a folder by the best weights; returns what was written, with a submission in the form of `sample`."""
-    here = platform.detect()
-    task, models = _best(run)
-    task.tta = tta  # type: ignore[attr-defined]
-    answers = task.predict(models, inputs.find_input(source, here), run.output_dir)
-    first = [(name, *map(str, row.values())) for name, row in [*answers.items()][:_ROWS]]
-    lines = [aligned([("file", *next(iter(answers.values()))), *first], left={0})]
-    lines += [f"{len(answers):,} predictions: {run.output_dir / 'predictions.csv'}"]
-    if sample:
-        path = submission(answers, inputs.find_input(sample, here), run.output_dir / "submission.csv")
-        lines += [f"The submission: {path}"]
+def predict(run: Run, source: str, sample: str = "", tta: bool = False, id_column: str = "") -> str:
+    """Predicts new data by the best weights; returns what was written, with a submission in the form of `sample`.
+
+    What is refused is returned as a sentence: the cells below, which pack the run, are still to come.
+    """
+    return _predicted(run.output_dir, partial(_best, run), source, sample, tta, id_column)
+
+
+def predict_together(
+    runs: Sequence[Entry], source: str, sample: str = "", tta: bool = False, id_column: str = ""
+) -> str:
+    """Predicts new data by all folds and seeds of a completed queue together, as `predict` does by one run."""
+    folders = [entry.folder for entry in runs if not entry.is_earlier]
+    tasks = {entry.config.task for entry in runs if not entry.is_earlier}
+    load = partial(ensemble.load_members, folders, *tasks)
+    return _predicted(folders[0].parent, load, source, sample, tta, id_column)
+
+
+def _predicted(
+    out: Path, load: Callable[[], tuple[Any, list[nn.Module]]], source: str, sample: str, tta: bool, id_column: str
+) -> str:
+    here, lines = platform.detect(), list[str]()
+    try:
+        data = inputs.find_input(source, here)
+        task, models = load()
+        task.tta = tta
+        answers = task.predict(models, data, out)
+        lines.append(_table(answers))
+        lines.append(f"{len(answers):,} predictions: {out / prediction.FILE}")
+        if sample:
+            path = inputs.find_input(sample, here)
+            lines.append(submission.write(task, answers, data, path, out / submission.FILE, id_column))
+    except BadInput as error:
+        lines.append(f"No submission was written. {error}" if lines else f"Nothing was predicted. {error}")
     return "\n".join(lines)
 
 
-def submission(answers: Mapping[str, Mapping[str, Any]], sample: Path, out: Path) -> Path:
-    """Writes the `prediction` of each id, a file's path or name, of a sample submission; returns `out`."""
-    with sample.open(encoding="utf-8-sig", newline="") as file:
-        head, *rows = [row for row in csv.reader(file) if row] or [[]]
-    if len(head) != 2:
-        what = f"{printable(sample)} has the columns {printable(', '.join(head), most=200)}"
-        raise BadInput(f"{what}. A submission is written of two: an id and the answer. Make yours of predictions.csv.")
-    by_id: dict[str, Any] = {}
-    for name, row in answers.items():
-        path = PurePosixPath(name)
-        for key in {name, str(path.with_suffix("")), path.name, path.stem}:
-            by_id[key] = None if key in by_id else row["prediction"]  # None: two files of one name
-    if missing := [row[0] for row in rows if by_id.get(row[0]) is None]:
-        which = f"{len(missing):,} of {len(rows):,} ids in {printable(sample)}"
-        one, other = (printable(name, most=60) for name in (missing[0], next(iter(answers))))
-        what = f"{which}, such as {one}, are the name of no predicted file, or of two. A file is {other}"
-        raise BadInput(f"{what}. Give the folder with the files that the ids name.")
-    return write_table(out, [head, *([row[0], by_id[row[0]]] for row in rows)])
+def _table(answers: Mapping[str, Any]) -> str:
+    """Returns the first answers as a table; an answer that is no row is the prediction."""
+    names = [*answers][:_ROWS]
+    rows = [answers[name] if isinstance(answers[name], Mapping) else {"prediction": answers[name]} for name in names]
+    columns = [*rows[0]][:_COLUMNS]
+    table = [["sample", *map(printable, columns)]]
+    for name, row in zip(names, rows, strict=True):
+        cells = (printable(row.get(column, ""), most=40) for column in columns)
+        table.append([printable(name), *cells])
+    return aligned(table, left={0})

@@ -13,7 +13,7 @@ from lib.errors import BadInput
 from lib.report.progress import working
 from lib.scores import least
 from lib.supervised import chunks, scoring, simple
-from lib.supervised.samples import FLOATS, Part, target_of
+from lib.supervised.samples import FLOATS, MOST_CLASSES, Part, target_of
 from lib.task import Batch, Task
 
 _AT_ONCE = 64  # samples that are batched to look at their targets
@@ -104,7 +104,7 @@ def _answered(
         columns = [pairs // classes**2, pairs // classes % classes, pairs % classes, counts]
     elif sample.dim() > 1:
         columns[0] = sample[:, 0]
-    has_scores = has_scores or scoring.needs_probabilities(task.metrics)
+    has_scores = has_scores or _has_shares(task, outputs)
     scores = _of_known(task, labels, outputs) if has_scores else torch.zeros(0)
     return [column.cpu().numpy() for column in columns], scores
 
@@ -125,9 +125,16 @@ def _of_known(task: Any, labels: Tensor, values: Any) -> Tensor:
     return (chunks.logits(values[0][known], values[1]) if isinstance(values, tuple) else values[known]).cpu()
 
 
+def _has_shares(task: Any, outputs: Any) -> bool:
+    if scoring.needs_probabilities(task.metrics):
+        return True
+    has_few = task.kind in ("classes", "labels") and outputs.shape[-1] <= MOST_CLASSES
+    return has_few and not task.has_own_scores  # which are no logits
+
+
 def shares(task: Any, scores: Tensor) -> np.ndarray | None:
-    """Returns (targets, classes) probabilities, where a metric needs them."""
-    if not scoring.needs_probabilities(task.metrics):
+    """Returns (targets, classes) probabilities, where a metric or answers.csv needs them."""
+    if not _has_shares(task, scores):
         return None
     return (scores.sigmoid() if task.kind == "labels" else scores.softmax(-1)).numpy()
 

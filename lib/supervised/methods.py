@@ -16,7 +16,7 @@ from lib.errors import BadInput, printable
 from lib.report import result
 from lib.scores import Interval, concluded, intervals, resampled
 from lib.supervised import evaluation, prediction, scoring, simple, text
-from lib.supervised.samples import Part, path_of
+from lib.supervised.samples import Part, is_same, path_of
 from lib.supervised.scoring import Judged
 from lib.task import Batch, Task
 from lib.task.contract import canonical, to_write
@@ -43,6 +43,7 @@ class Comparing(Task):
     started: Any  # its scores of the latest evaluation's targets, with these
     outputs: Any  # a method of `Supervised`
     about_gate: str = ""
+    owners: Mapping[nn.Module, Any] = {}  # of models that predict together: the task with what each learned
     _tested: Mapping[str, Judged] = {}  # by method, the last of which is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
     _passed: tuple[Any, ...] | None = None  # model, batch and outputs of an evaluation's latest batch
@@ -116,7 +117,11 @@ class Comparing(Task):
 
     @property
     def combines(self) -> bool:
-        return self.starts or type(self).combined is not Comparing.combined
+        return self.starts or self.has_own_scores
+
+    @property
+    def has_own_scores(self) -> bool:
+        return type(self).combined is not Comparing.combined
 
     @cached_property
     def guesses(self) -> dict[str, Any]:
@@ -204,6 +209,8 @@ class Comparing(Task):
         last, is_error = [*rows][-1], scoring.better(self.metrics[0]) == "min"
         conclusion = concluded(repr(last), strongest, names[0], gains[last][0], units, self.unit, is_error)
         about = f"In brackets: 95 % of {draws:,} draws of the {units:,} {self.unit}s of the test; gains are paired."
+        if self.repeats_validation:
+            about += " The test is the validation: the same samples chose the step."
         return f"{aligned(table, left={0})}\n{about}\n{conclusion}"
 
     def compared(self, rows: Mapping[str, Judged], strongest: str) -> tuple[_Intervals, _Intervals, int, int]:
@@ -247,9 +254,19 @@ class Comparing(Task):
         nothing = np.full(len(sums), np.nan)
         return np.stack([values.get(scoring.name_of(metric), nothing) for metric in self.metrics], -1)
 
+    @cached_property
+    def repeats_validation(self) -> bool:
+        """Whether the samples of the test are those of the validation, as in folds without a test of their own."""
+        parts = self.parts
+        return {"validation", "test"} <= parts.keys() and is_same(parts["validation"], parts["test"])
+
     def check_groups(self) -> None:
+        if not self.has_groups:
+            return
         first: dict[str, str] = {}
-        for part in self.parts if self.has_groups else ():
+        for part in self.parts:
+            if part == "test" and self.repeats_validation:
+                continue
             for name in sorted({*self._groups(part)}):
                 if first.setdefault(name, part) != part:
                     what = f"The {self.unit} {printable(name, most=60)} is in {first[name]} and in {part}"
@@ -264,15 +281,29 @@ class Comparing(Task):
         return value if isinstance(value, str) else canonical(value, self.source)
 
     def _answers(self, rows: Mapping[str, Judged]) -> Iterator[list[Any]]:
-        """Yields a head and a row a sample, those of a group together; nothing where a sample has several targets."""
+        """Yields a head and a row a sample, those of a group together; nothing where a sample has several targets.
+
+        Classes have a column each with their probability, where the answer has probabilities.
+        """
         *_, answer = rows.values()
-        if answer.counts is not None or answer.true.ndim > 1 or self.kind == "tokens":
+        if answer.counts is not None or self.kind == "tokens" or (answer.true.ndim > 1 and self.kind != "labels"):
             return
         samples = self.parts["test"].samples
         is_read = isinstance(samples, list | tuple) or type(self).cells is not Comparing.cells
         cells = [self.cells(samples[number] if is_read else None, number) for number in answer.sample.tolist()]
-        yield [*cells[0], "target", *rows]
+        shares = [] if answer.shares is None else answer.shares.tolist()
+        yield [*cells[0], "target", *rows, *(prediction.class_shares(self, shares[0]) if shares else ())]
         guesses = zip(answer.true.tolist(), *(judged.guess.tolist() for judged in rows.values()), strict=True)
-        answers = ([self.named(k) for k in row] if self.kind == "classes" else row for row in guesses)
+        answers = [[self._named_answer(guess) for guess in row] for row in guesses]
+        if shares:
+            answers = [
+                [*row, *prediction.class_shares(self, of).values()] for row, of in zip(answers, shares, strict=True)
+            ]
         table = ([*first.values(), *row] for first, row in zip(cells, answers, strict=True))
         yield from sorted(table, key=lambda row: row[: len(cells[0])])
+
+    def _named_answer(self, guess: Any) -> Any:
+        """Returns the name of a class, or of all marked classes; other answers as they are."""
+        if self.kind == "labels":
+            return "; ".join(self.named(number) for number, is_marked in enumerate(guess) if is_marked)
+        return self.named(guess) if self.kind == "classes" else guess

@@ -22,6 +22,7 @@ from lib.task.place import naming
 
 IGNORED = -100  # the label of what has no target, as in torch and transformers
 FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where they are NaN
+MOST_CLASSES = 1000  # whose probabilities are kept and written: those of more would take more memory than a model
 FOLDS = 5  # of training samples, for the simple method
 PARTS = ("train", "validation", "test")
 _ORDERING = ("weights", "lengths", "order")  # what a sequence of samples may have that decides the order of an epoch
@@ -266,6 +267,22 @@ def digest(parts: Mapping[str, Part]) -> str:
                 raise
             digest.update(b"objects\n")
     return digest.hexdigest()[:16]
+
+
+def is_same(one: Part, other: Part) -> bool:
+    """Tells whether two parts have the same samples, in any order; lazy sequences only if they are one."""
+    lists = [part.samples for part in (one, other)]
+    if lists[0] is lists[1]:
+        return True
+    if len(lists[0]) != len(lists[1]) or not all(isinstance(rows, list | tuple) for rows in lists):
+        return False
+    if all(first is second for first, second in zip(*lists, strict=True)):
+        return True
+    with contextlib.suppress(BadInput):
+        texts = ([canonical(row, one.task.source) for row in rows] for rows in lists)
+        first, second = map(sorted, texts)
+        return first == second
+    return False
 
 
 def class_names(kind: str, samples: Any) -> list[str]:

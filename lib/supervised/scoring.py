@@ -9,6 +9,7 @@ import numpy as np
 
 from lib.errors import BadInput, printable
 
+# A function whose attribute `rows` is True judges whole samples: it takes (samples, numbers), NaN where unknown.
 Metric = str | Callable[[np.ndarray, np.ndarray], float]
 
 # Short name -> function of scikit-learn and its arguments. Without zero_division it warns of each class never guessed.
@@ -106,6 +107,8 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
 
 def _score(metric: Metric, judged: Judged) -> float:
     true, guess, counts, shares, _ = judged
+    if getattr(metric, "rows", False):
+        return float(_function(metric)(true.reshape(len(true), -1), guess.reshape(len(guess), -1)))
     if metric in _PROBABILITIES:
         return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
     weighed = {} if counts is None or callable(metric) else {"sample_weight": counts}

@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 
 from lib import launch
-from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.notebook import looks
 from lib.task import load_config
@@ -83,16 +82,28 @@ def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mi
         assert said == pytest.approx(shares.max(-1).values.tolist(), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("sample", "sentence"),
-    [
-        ("id,label\nb.png,0\n", "1 of 1 ids in .*such as b.png.* or of two"),
-        ("id,cat,dog\na,0,1\n", "has the columns id, cat, dog. A submission is written of two"),
-    ],
-)
-def test_a_sample_submission_whose_ids_are_no_files_is_refused(tmp_path, sample, sentence):
-    (tmp_path / "sample.csv").write_text(sample)
-    answers = {"x/a.png": {"prediction": "cat"}, "x/b.png": {"prediction": "dog"}, "y/b.png": {"prediction": "cat"}}
-    with pytest.raises(BadInput, match=sentence):
-        looks.submission(answers, tmp_path / "sample.csv", tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()
+def test_a_refused_submission_or_prediction_is_printed_and_what_follows_still_runs(images, tmp_path):
+    new = tmp_path / "new"
+    new.mkdir()
+    shutil.copyfile(next((tmp_path / "images").rglob("*.png")), new / "a.png")
+    (new / "sample.csv").write_text("id,label\nb,0\n")
+    text = looks.predict(images, str(new), str(new / "sample.csv"))
+    assert "1 predictions: " in text and "No submission was written. 1 of 1 ids in" in text
+    assert (tmp_path / "runs" / "predictions.csv").is_file() and not (tmp_path / "runs" / "submission.csv").exists()
+    assert looks.predict(images, str(tmp_path / "nowhere")).startswith("Nothing was predicted. There is no input")
+
+
+def test_probabilities_of_all_classes_are_predicted_and_fill_the_columns_of_a_sample(images, tmp_path):
+    new = tmp_path / "new"
+    new.mkdir()
+    for number, path in enumerate(sorted((tmp_path / "images").rglob("*.png"))[:4]):
+        shutil.copyfile(path, new / f"{number}.png")
+    (new / "sample.csv").write_text("id,triangle,circle,square\n2,0,0,0\n0,0,0,0\n")
+    text = looks.predict(images, str(new), str(new / "sample.csv"))
+    assert "2 of 4 answers have no id in the sample" in text
+    batch = images.task.labelled([(new / f"{number}.png", 0) for number in (2, 0)])["pixel_values"]
+    shares = shares_of(images, batch)[:, [2, 0, 1]]
+    with (tmp_path / "runs" / "submission.csv").open() as file:
+        head, *rows = csv.reader(file)
+    assert head == ["id", "triangle", "circle", "square"] and [row[0] for row in rows] == ["2", "0"]
+    assert [[*map(float, row[1:])] for row in rows] == [pytest.approx(row, abs=1e-6) for row in shares.tolist()]

@@ -12,7 +12,7 @@ from lib.errors import BadInput
 from lib.scores import resampled
 from lib.supervised import Judged, records, split
 from lib.supervised.scoring import of_classes
-from tests.supervised.tasks import Heights, Pixels, PixelsLast, Tags, Words
+from tests.supervised.tasks import Heights, Pixels, PixelsLast, Tags, Topics, Words
 from tests.supervised.test_supervised import Loader, batch_of
 
 
@@ -58,6 +58,37 @@ def test_a_group_is_dealt_to_one_part_and_refused_in_two(pages, monkeypatch):
         pages().datasets()
 
 
+@pytest.mark.parametrize("copies", [False, True], ids=["one list", "equal lists"])
+def test_a_group_may_be_in_validation_and_test_where_these_are_the_same_samples(pages, monkeypatch, tmp_path, copies):
+    held = [(f"{'ab'[k % 2]}x{k}", ("vowel", "consonant")[k % 2]) for k in range(8)]
+    again = held[::-1] if copies else held
+    rows = {"train": [("a20", "vowel"), ("b22", "consonant")], "validation": held, "test": again}
+    monkeypatch.setattr(Pages, "read", lambda self, source: rows)
+    monkeypatch.setattr(Pages, "baselines", lambda self: {})
+    task = pages()
+    assert task.datasets() and task.repeats_validation
+    evaluated(task)
+    text = task.report({}, tmp_path)
+    assert "draws of the 4 pages of the test" in text and "the same samples chose the step" in text
+    rows["test"] = held[:6]
+    with pytest.raises(BadInput, match="The page page 00 is in validation and in test"):
+        pages().datasets()
+
+
+def test_answers_of_any_number_of_classes_have_their_names_and_probabilities(configured, tmp_path):
+    task = Topics(configured("Topics"))
+    model, _ = evaluated(task)
+    task.report({}, tmp_path)
+    rows, batch = rows_of(tmp_path / "answers.csv"), batch_of(task, "test", 10)
+    assert [*rows[0]][:2] == ["sample", "target"] and [*rows[0]][-3:] == ["network", "long", "vowel"]
+    targets = ["; ".join(sorted(sample[1])) for sample in task.parts["test"].samples]
+    by_number = {int(row["sample"]): row for row in rows}
+    assert [by_number[number]["target"] for number in range(10)] == targets
+    shares = model(batch["x"]).sigmoid().tolist()
+    written = [[float(by_number[number][name]) for name in ("long", "vowel")] for number in range(10)]
+    assert written == [pytest.approx(row, abs=1e-6) for row in shares]
+
+
 def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_paired_gain(pages, tmp_path):
     task = pages()
     _, scores = evaluated(task)
@@ -72,7 +103,9 @@ def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_pai
     assert network["gain_accuracy"] == pytest.approx(gain, abs=1e-6)
     assert float(rows["nearly right"]["gain_macro_f1_high"]) == 0 and "f1_vowel" in rows["network"]
     answers = rows_of(tmp_path / "answers.csv")
-    assert [*answers[0]] == ["page", "sample", "target", *rows] and len(answers) == len(true)
+    assert [*answers[0]][:-4] == ["page", "sample", "target", *rows] and len(answers) == len(true)
+    assert [*answers[0]][-4:] == ["consonant", "vowel", "2", "3"], "the probabilities of four outputs"
+    assert all(float(row[row["network"]]) == max(float(row[name]) for name in [*row][-4:]) for row in answers)
     assert all(row["target"] == row["nearly right"] or int(row["sample"]) % 5 == 0 for row in answers)
 
 

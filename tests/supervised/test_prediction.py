@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from lib.errors import BadInput
 from lib.supervised import Supervised, prediction
+from tests.supervised.tasks import Heights
 
 
 class Files(Supervised):
@@ -63,10 +65,12 @@ def test_files_without_folders_of_classes_are_found_by_their_ending_and_named(fi
     write(new / "deeper" / "still", b="1")
     (new / "readme.txt").write_text("no number")
     answers = files.predict([model(20.0)], new, out)
-    assert rows(out) == [
+    assert [row[:3] for row in rows(out)] == [
         ["sample", "prediction", "probability"],
         ["a.num", "zero", "1.0"], ["c.num", "one", "1.0"], ["deeper/still/b.num", "one", "1.0"],
     ]  # fmt: skip
+    assert rows(out)[0][3:] == ["one", "zero"], "a column for each class"
+    assert [float(row[4]) for row in rows(out)[1:]] == pytest.approx([1.0, 0.0, 0.0], abs=1e-6)
     assert answers["a.num"]["prediction"] == "zero" and list(answers) == ["a.num", "c.num", "deeper/still/b.num"]
     assert list(files.predict([model(20.0)], new / "c.num", None)) == ["c.num"]
 
@@ -150,10 +154,29 @@ def test_masks_stay_in_their_folder_whatever_the_samples_are_called(tmp_path):
     assert not (tmp_path / "home").exists() and (tmp_path / "out" / "predictions" / "2.png").is_file()
 
 
-def test_new_data_that_is_none_and_names_of_a_stranger_are_refused(files, tmp_path):
+def test_new_data_that_is_none_and_names_of_a_stranger_are_refused(files, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match=r"no file ending in .num in .* write read_new\(source\) in Files"):
+        files.predict([], tmp_path / "empty", None)
+    monkeypatch.setattr(Files, "read_new", lambda self, source: [])
+    with pytest.raises(BadInput, match=r"Files.read_new found no samples in .*empty"):
         files.predict([], tmp_path / "empty", None)
     for values in ({"classes": 5}, {"classes": ["a", 1]}, {"suffixes": {"a": 1}}):  # of an untrusted archive
         with pytest.raises(BadInput, match="of what was learned from data are no names"):
             files.take_learned(values)
+
+
+def test_own_answers_of_members_are_averaged_where_they_are_numbers(configured, monkeypatch):
+    one, other = Heights(configured("Heights")), Heights(configured("Heights"))
+    models = [nn.Linear(2, 1) for _ in range(3)]
+    one.owners = {models[2]: other}
+    given = {id(one): {"mean": 1.0, "name": "a"}, id(other): {"mean": 4.0, "name": "a"}}
+    monkeypatch.setattr(Heights, "answers", lambda self, models, samples: [given[id(self)]] * len(samples))
+    monkeypatch.setattr(Heights, "read_new", lambda self, source: [((1.0, 2.0), None)])
+    assert one.predict(models, Path(), None)["0"] == {"mean": 2.0, "name": "a"}, "two models and one"
+    given[id(other)]["name"] = "b"
+    with pytest.raises(BadInput, match="Heights.answers returns a name that is no number"):
+        one.predict(models, Path(), None)
+    monkeypatch.setattr(Heights, "read_new", lambda self, source: [((1.0, 2.0), None)] * (1 + (self is other)))
+    with pytest.raises(BadInput, match="The members read 1 and 2 samples"):
+        one.predict(models, Path(), None)

@@ -63,3 +63,18 @@ def test_a_constant_is_the_commonest_class_or_the_mean_and_weights_are_scikit_le
     weights = balanced(np.bincount(TRUE), 4)
     assert weights[:3] == pytest.approx(compute_class_weight("balanced", classes=np.arange(3), y=TRUE))
     assert weights[TRUE].mean() == pytest.approx(1.0) and weights[3] == 1.0
+
+
+def test_a_metric_that_asks_for_rows_gets_whole_samples_with_what_is_unknown():
+    true, guess = np.array([[1.0, np.nan], [3.0, 4.0], [5.0, 6.0]]), np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]])
+    shapes = []
+
+    def right_rows(true, guess):
+        shapes.append((true.shape, guess.shape))
+        return np.mean(((true == guess) | np.isnan(true)).reshape(len(true), -1).all(1))
+
+    assert scores([right_rows], true, guess) == {"right_rows": 0.75}, "the mean of columns 1 and 0.5"
+    right_rows.rows = True
+    assert scores([right_rows], true, guess) == {"right_rows": 2 / 3}
+    assert scores([right_rows], true[:, 0], guess[:, 0]) == {"right_rows": 1.0}
+    assert shapes[-2:] == [((3, 2), (3, 2)), ((3, 1), (3, 1))]

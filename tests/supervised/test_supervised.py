@@ -169,7 +169,9 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
     assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
 
 
-def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, quick, monkeypatch):
+def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(
+    configured, task, quick, monkeypatch, capsys
+):
     monkeypatch.setattr(Supervised, "baselines", lambda self: {})
     summary = launch.train(configured("Topics"))
     assert summary.reason == "completed" and list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]
@@ -192,7 +194,14 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
     with torch.no_grad():
         model.weight.zero_(), model.bias.copy_(torch.tensor([-1.0, 1.0]))
     monkeypatch.setattr(type(topics), "read_new", lambda self, source: [("word", None)])
-    assert topics.predict([model], Path(), None)["0"] == {"prediction": "vowel", "probability": "0.731059"}
+    shares = {"long": 0.2689414, "vowel": 0.7310586}
+    answer = topics.predict([model], Path(), None)["0"]
+    assert answer == {"prediction": "vowel", "probability": "0.731059", **shares}
+    with torch.no_grad():
+        model.bias.fill_(-1.0)
+    answer = topics.predict([model], Path(), None)["0"]
+    assert answer == {"prediction": "", "probability": "", "long": 0.2689414, "vowel": 0.2689414}
+    assert "1 of 1 samples have no class with a probability above 0.5" in capsys.readouterr().out
     with pytest.raises(BadInput):
         topics.prepared(("x", ["wide"]))
 

@@ -78,8 +78,9 @@ def _checked(path: Path) -> Config:
         what = "letters, digits, points, spaces and hyphens"
         raise BadInput(f"A notebook carries a configuration whose name has {what}, and .yaml at its end: not {path}.")
     config = load_config(path)
-    if has_queue(path, config):
-        raise BadInput(f"{path} asks for a queue of several runs; such a notebook trains one. Take queue out of it.")
+    if config.queue.before:
+        what = f"{path} names other configurations in queue.before, which such a notebook does not carry"
+        raise BadInput(f"{what}. Train them first, and give the folder of one as run.initial_weights.")
     return config
 
 
@@ -135,7 +136,7 @@ def _filled(own: Own, internet: bool) -> Source:
         "@FILE@": (names or [f"configs/{own.name}.yaml"])[0].removeprefix("configs/"),
         "@COMMAND@": f"`trainbook notebook {own.path.name}`",
     }  # fmt: skip
-    source = read_source(TEMPLATE)
+    source = read_source(TEMPLATE, "queue" if has_queue(own.path, own.config) else "run")
     for cell in source.cells:
         for placeholder, value in values.items():
             cell.source = cell.source.replace(placeholder, value)

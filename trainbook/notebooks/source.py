@@ -69,9 +69,9 @@ def has_tag(cell: "NotebookNode", *tags: str) -> bool:
     return not set(tags).isdisjoint(cell.metadata.get("tags", []))
 
 
-def read_source(path: Path) -> Source:
-    """Reads and checks a source. Raises BadInput."""
-    text = path.read_text(encoding="utf-8")
+def read_source(path: Path, kind: str = "run") -> Source:
+    """Reads and checks a source, whose shared cells are those of one run or of a `kind` "queue". Raises BadInput."""
+    text = re.sub(r"^(# %% shared: \w+)-run$", rf"\1-{kind}", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     match = HEADER.match(text)
     if not match or not text[match.end() :].startswith("# %%"):
         raise BadInput(f"{path}:1: not a notebook source: '# ---', '# trainbook:', keys, '# ---', then '# %%'.")

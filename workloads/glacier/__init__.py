@@ -183,6 +183,10 @@ class Glacier(methods.Comparing):
         return self.data.parts.groups[sample]
 
     @property
+    def repeats_validation(self) -> bool:
+        return self.data.parts.test is self.data.parts.validation
+
+    @property
     def parts(self) -> dict[str, Any]:
         """The tiles of the test on which methods are compared, by their indices."""
         test = self.datasets()["test"]

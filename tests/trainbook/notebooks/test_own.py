@@ -87,8 +87,23 @@ def test_title_text_and_packages_come_from_the_task_and_the_sections_are_those_o
     assert '(HOME / "configs/mine.py").read_text()' in text and "@" not in text
     built_there = json.loads((ROOT / "notebooks" / "02_glacier_pretrain.ipynb").read_text("utf-8"))
     headings = [line for line in text.split("\n") if line.startswith("## ")]
+    headings.remove("## New data, and a submission")
     assert headings == [line for line in text_of(built_there).split("\n") if line.startswith("## ")]
     assert list(carried.parameters(made)) == list(carried.parameters(built_there))
+
+
+def test_a_queue_is_trained_run_by_run_and_its_members_predict_together(config):
+    one = text_of(built(config))
+    assert "looks.predict(run, NEW_DATA, SAMPLE, TTA, ID_COLUMN)" in one and "run_queue" not in one
+    config.write_text(project.CONFIG + "queue: {seeds: [1, 2]}\n")
+    made = built(config)
+    text = text_of(made)
+    assert "looks.predict_together(runs, NEW_DATA, SAMPLE, TTA, ID_COLUMN)" in text
+    assert 'runs = notebook.configure_queue("my", HOME, globals())' in text and "queue.run_queue(runs)" in text
+    assert "launch.train(" not in text and "@" not in text
+    assert carried.workload(made) == ("my", True)
+    headings = [line for line in text.split("\n") if line.startswith("## ")]
+    assert headings == [line for line in one.split("\n") if line.startswith("## ")]
 
 
 def test_a_task_in_another_folder_keeps_its_place_beside_the_configuration(config):
@@ -102,7 +117,10 @@ def test_a_task_in_another_folder_keeps_its_place_beside_the_configuration(confi
 
 
 REFUSED = [
-    (lambda c: c.write_text(project.CONFIG + "queue: {seeds: [1, 2]}\n"), "asks for a queue of several runs"),
+    (
+        lambda c: c.write_text(project.CONFIG + "queue: {before: [a.yaml]}\n"),
+        "names other configurations in queue.before",
+    ),
     (lambda c: c.write_text(project.CONFIG.replace("mine.py", str(c.parent / "mine.py"))), "task: mine.py:Mine"),
     (lambda c: c.with_name("late.py").write_text("x = (\n"), r"late\.py:1: This is no Python"),
     (lambda c: c.with_name("late.py").write_text(LARGE), "The largest carried files: configs/late.py"),
