@@ -36,11 +36,6 @@ def test_draws_are_the_metric_of_rows_taken_again_with_their_units():
         assert score == pytest.approx(rmsle(NUMBERS.true[rows], NUMBERS.guess[rows]))
 
 
-@pytest.fixture
-def few(monkeypatch):
-    monkeypatch.setattr(bootstrap, "_MOST_DRAWS", 60)
-
-
 def test_a_functions_interval_is_that_of_the_same_metric_by_name(few):
     named, of_function = (bootstrap.of_metric(m, [NUMBERS], np.arange(40), 40).scores for m in ("rmsle", rmsle))
     assert named == pytest.approx(of_function)

@@ -21,7 +21,7 @@ from lib.supervised.stored import simple_of
 from tests.supervised.tasks import Following, Heights, Tags, Words
 from tests.supervised.test_methods import Pages, rows_of
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("quick", "few")
 STARTS = {"training.start_from_baseline": True}
 
 

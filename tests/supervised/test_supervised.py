@@ -169,7 +169,9 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
     assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
 
 
-def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(configured, task, quick, monkeypatch):
+def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(
+    configured, task, quick, few, monkeypatch
+):
     monkeypatch.setattr(Supervised, "baselines", lambda self: {})
     summary = launch.train(configured("Topics"))
     assert summary.reason == "completed" and list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]
