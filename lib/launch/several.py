@@ -240,4 +240,5 @@ class _Launch:
         self._signals += 1
         if self._signals > 1 or not self._ranks:
             raise KeyboardInterrupt
-        self._ranks[0].send_signal(signal.SIGINT)  # one is enough: they stop together
+        for process in self._ranks:  # each of them leaves its own evaluation
+            process.send_signal(signal.SIGINT)

@@ -43,6 +43,7 @@ class State:
     skipped_in_a_row: int = 0
     pending: dict[str, Any] = field(default_factory=dict)  # losses of the row that is not yet written
     rows: int = 0  # of metrics.csv up to this step
+    validation_due: bool = False  # of this step: a signal stopped it
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # published frozen weights, in no checkpoint, with seals
@@ -198,6 +199,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained", "unsaved")
     facts = {
         **({"stopping": state.stopping.facts()} if state.stopping.after else {}),
+        **({"validation_due": True} if state.validation_due else {}),
         **{name: getattr(state, name) for name in names},
         "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
         "plateau": state.plateau.facts() if state.plateau else None,
@@ -258,6 +260,7 @@ def restore_state(
     if state.scaler.is_enabled() and facts["scaler"]:
         state.scaler.load_state_dict(facts["scaler"])
     state.step, state.rows = saved.step, facts.get("rows", 0)  # none in a checkpoint of an earlier version
+    state.validation_due = facts.get("validation_due", False)
     for name in ("kept_best", "pending", "skipped_steps", "skipped_in_a_row"):
         setattr(state, name, facts[name])
     state.micro_batch = min(state.micro_batch, facts["micro_batch"])
