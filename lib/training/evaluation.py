@@ -9,6 +9,7 @@ import torch
 
 from lib import ranks
 from lib.config import Config
+from lib.errors import TrainingFailed
 from lib.machine import memory
 from lib.report.progress import Progress, Within, time_left, working
 from lib.task import Batch, Task
@@ -17,7 +18,6 @@ from lib.training.data import check_samples, micro_batches, to_device
 from lib.training.order import EVALUATE, mix, put_back, seed_all, seeded_draws
 from lib.training.precision import autocast
 from lib.training.state import State
-from lib.training.step import halved
 
 
 class EvaluationStopped(BaseException):
@@ -100,8 +100,20 @@ def evaluate(
             raise EvaluationStopped
         if not lacks_anywhere:
             return ranks.from_first(scores)
-        where, advice = f"in the evaluation at step {state.step}", "Let Task.evaluate keep its results on the CPU"
-        state.evaluation_batch = halved(state, loader.most, "oom_evaluation", where, "no metric changes", advice)
+        state.evaluation_batch = _halved(state, loader.most)
+
+
+def _halved(state: State, before: int) -> int:
+    """Clears memory; returns half of an evaluation's batch, with an event. Raises TrainingFailed for one sample."""
+    where = f"Memory ran out in the evaluation at step {state.step}"
+    if before <= 1:
+        advice = "Let Task.evaluate keep its results on the CPU, make the model or its input smaller"
+        raise TrainingFailed(f"{where} with one sample at once. {advice}, or take a larger card.")
+    memory.clear_memory()
+    size = (before + 1) // 2
+    sentence = f"{where}: it is repeated with {size} samples at once instead of {before}; no metric changes."
+    state.events.record(state.step, "oom_evaluation", before, size, sentence)
+    return size
 
 
 _baselines: "weakref.WeakKeyDictionary[Task, dict[str, float]]" = weakref.WeakKeyDictionary()

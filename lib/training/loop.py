@@ -70,7 +70,7 @@ def train(
         MetricsLog(folder / METRICS if ranks.is_first() else None, state.step, state.rows) as metrics,
         Sampler() as sampler,
         saver,
-        memory_for_next_launch(state),
+        memory_for_next_launch(state, training.slot),
     ):
         if state.validation_due:
             _validate(state, task, config, sets["validation"], session, progress, meter, metrics, saver, order)

@@ -16,7 +16,7 @@ from lib.ranks.sums import add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task
 from lib.task.contract import check_loss_terms, check_terms
-from lib.training import data, optimization
+from lib.training import data, norms, optimization
 from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_all
 from lib.training.precision import autocast
@@ -40,8 +40,7 @@ def optimizer_step(
     state.frozen = [p for group in state.groups if not group.is_trained(step) for p in group.parameters.values()]
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
     while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:
-        stays, advice = "the effective batch stays the same", "Set training.gradient_checkpointing to all"
-        state.micro_batch = halved(state, state.micro_batch, "oom_training", f"at step {step}", stays, advice)
+        _halve_micro_batch(state, config.training.slot, step)
     means, logged, is_finite = computed
     if is_finite:
         state.skipped_in_a_row = 0
@@ -74,6 +73,8 @@ def _before_update(
             parameter.requires_grad_(False)
         computed = _gradients(state, task, config, slots, step, counts, meter)
     except Exception as error:
+        if norms.is_refusal(error):
+            raise norms.refused(config.training.slot, state.micro_batch) from error
         if not memory.is_oom(error):
             raise
     finally:
@@ -160,7 +161,7 @@ def _gradients(
 
 
 @contextlib.contextmanager
-def memory_for_next_launch(state: State) -> Iterator[None]:
+def memory_for_next_launch(state: State, slot: int) -> Iterator[None]:
     """Turns torch's error about memory that ran out, where nothing inside could repeat the work, into OutOfMemory."""
     try:
         yield
@@ -169,25 +170,40 @@ def memory_for_next_launch(state: State) -> Iterator[None]:
         if in_worker or isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
             raise
         before = state.micro_batch
-        smaller = (before + 1) // 2 if before > 1 else 0
+        has_norms = norms.has_batch_norms(state.model)
+        smaller = norms.smaller(before, slot, 2 if has_norms else 1)
         why = "the other ranks wait for this one" if ranks.world() > 1 else "the weights may have changed in part"
-        advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
+        advice = _advice(has_norms)
         if smaller:
             advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
         what = f"Memory ran out at step {state.step} in micro-batches of {before}, where it cannot be repeated: {why}."
         raise OutOfMemory(what, smaller, advice, before) from error
 
 
-def halved(state: State, before: int, kind: str, where: str, stays: str, advice: str) -> int:
-    """Clears memory; returns half of a size, with an event. Raises TrainingFailed where no half is left."""
-    size = (before + 1) // 2
-    if before <= 1:
-        what = f"Memory ran out {where} with one sample at once"
-        raise TrainingFailed(f"{what}. {advice}, make the model or its input smaller, or take a larger card.")
+def _halve_micro_batch(state: State, slot: int, step: int) -> None:
+    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where none is smaller."""
+    before = state.micro_batch
+    has_norms = norms.has_batch_norms(state.model)
+    size = norms.smaller(before, slot, 2 if has_norms else 1)
+    if not size:
+        raise TrainingFailed(f"Memory ran out at step {step} with {_samples(before)} at once. {_advice(has_norms)}")
     memory.clear_memory()
-    sentence = f"Memory ran out {where}: it is repeated with {size} samples at once instead of {before}; {stays}."
-    state.events.record(state.step, kind, before, size, sentence)
-    return size
+    what = f"Memory ran out at step {step}: it is repeated with {_samples(size)} at once instead of {before}"
+    state.events.record(state.step, "oom_training", before, size, f"{what}; the effective batch stays the same.")
+    state.micro_batch = size
+
+
+def _samples(number: int) -> str:
+    return "one sample" if number == 1 else f"{number} samples"
+
+
+def _advice(has_norms: bool) -> str:
+    """Returns what to do where no smaller micro-batch is left."""
+    advice = "Set training.gradient_checkpointing to all, make the model or its input smaller, or take a larger card."
+    if not has_norms:
+        return advice
+    why = "The model has batch norms, whose statistics need two samples in each micro-batch: it is not made smaller"
+    return f"{why}. {advice} If each norm sees many pixels of a sample, training.micro_batch: 1 works too."
 
 
 def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
