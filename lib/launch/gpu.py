@@ -16,9 +16,8 @@ import yaml
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from lib import private
 from lib.config import Config, with_changes
 from lib.planner.cuda import Fp16OnCpu
 from lib.ranks.sums import add_counts
@@ -116,10 +115,12 @@ class _Watched:
         calls: dict[str, Iterator[int]] = {}
 
         def before(name: str, module: nn.Module, *values: Any) -> None:
-            self.taken |= {id(value): name for value in tree_leaves(values) if isinstance(value, Tensor)}
+            self.taken |= {id(value): name for value in private.tree_leaves(values) if isinstance(value, Tensor)}
 
         def after(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-            tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point() and t.numel()]
+            tensors = [
+                t for t in private.tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point() and t.numel()
+            ]
             for tensor in tensors:
                 key = (name, next(calls.setdefault(name, itertools.count())))
                 self.outputs[key], self.users[key] = _largest(tensor), id(tensor)
@@ -205,7 +206,7 @@ class _OneHot(TorchFunctionMode):
         return args[0].new_zeros(*args[0].shape, args[1]).scatter_(-1, args[0].unsqueeze(-1), 1)
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(private.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()

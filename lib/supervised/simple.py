@@ -20,6 +20,7 @@ from safetensors import numpy as safe
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lib import private
 from lib.errors import BadInput, printable
 from lib.report.progress import working
 from lib.supervised import scoring
@@ -266,11 +267,12 @@ def _fitted(task: Any, values: Any, target: np.ndarray, width: int, penalty: flo
         outputs = np.array([column])
         if has_classes:  # of two it has the second's score alone
             outputs, bias[present] = present[1:] if len(present) == 2 else present, 0
-        bias[outputs] = model.intercept_ if penalty else np.ravel(model._baseline_prediction)
+        bias[outputs] = model.intercept_ if penalty else private.boosting_begins_with(model)
         if penalty:
             weights[:, outputs] = np.reshape(model.coef_, (len(outputs), -1)).T
         else:
-            trees += [_tree(each.nodes, o) for each in model._predictors for each, o in zip(each, outputs, strict=True)]
+            for of_round in private.boosted_trees(model):
+                trees += [_tree(tree.nodes, output) for tree, output in zip(of_round, outputs, strict=True)]
     return [weights, bias, np.concatenate(trees)]
 
 

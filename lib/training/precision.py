@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from lib import private
 from lib.checkpoint import weights
 from lib.config import Config, Training
 from lib.errors import BadInput
@@ -90,7 +90,7 @@ def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
     @functools.wraps(forward)
     def wide(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast(device, enabled=False):
-            return forward(*tree_map(widened, args), **tree_map(widened, kwargs))
+            return forward(*private.tree_map(widened, args), **private.tree_map(widened, kwargs))
 
     return wide
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from lib import ranks
+from lib import private, ranks
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
@@ -44,11 +44,7 @@ def optimizer_step(
     means, logged, is_finite = computed
     if is_finite:
         state.skipped_in_a_row = 0
-        update = getattr(state.optimizer.step, "__wrapped__", None)  # without torch's profiler mark, 20 microseconds
-        if state.scaler.is_enabled() or not update:
-            state.scaler.step(state.optimizer)
-        else:
-            update(state.optimizer)
+        state.scaler.step(state.optimizer)
         if state.ema:
             state.ema.update(step)
         meter.log(logged)
@@ -68,7 +64,7 @@ def _before_update(
     buffers, computed = list[dict[str, Tensor]](), None
     try:
         # A failed step must leave batch statistics alone.
-        buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
+        buffers = [_copied(module) for module in state.with_buffers]
         for parameter in state.frozen:
             parameter.requires_grad_(False)
         computed = _gradients(state, task, config, slots, step, counts, meter)
@@ -96,7 +92,7 @@ def _before_update(
     _drop_gradients(state.parameters)  # a failed backward pass leaves partial ones
     _restore_buffers(state, buffers)
     if state.scaler.is_enabled():
-        state.scaler._per_optimizer_states.pop(id(state.optimizer), None)  # unscaling twice would be refused
+        private.forget_unscaling(state.scaler, state.optimizer)
     return None
 
 
@@ -115,7 +111,7 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Computes the norm of all gradients as torch's `get_total_norm` does, in half the time."""
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients) if gradients else [torch.zeros(())]))
+    return torch.linalg.vector_norm(torch.stack(private.norms_of(gradients) if gradients else [torch.zeros(())]))
 
 
 def _gradients(
@@ -211,12 +207,16 @@ def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
         parameter.grad = None  # what zero_grad does, in a tenth of its time
 
 
+def _copied(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.named_buffers(recurse=False)}
+
+
 def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
     if buffers:  # else memory ran out while they were copied, before anything changed
         with torch.no_grad():
             for module, copies in zip(state.with_buffers, buffers, strict=True):
                 for name, value in copies.items():
-                    module._buffers[name].copy_(value)
+                    module.get_buffer(name).copy_(value)
 
 
 def _name_marred(state: State, step: int, order: Order, slots: list[Batch]) -> None:
