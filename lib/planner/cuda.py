@@ -28,6 +28,7 @@ from lib.machine.facts import Card
 from lib.planner import kernels
 from lib.planner.card import Target
 from lib.planner.tracker import users_line
+from lib.training.precision import is_beyond_fp16
 
 _LISTS = yaml.safe_load(Path(__file__).with_name("autocast.yaml").read_text("utf-8"))
 TO_HALF, TO_FP32, RESULT_FP32, TO_WIDEST = (
@@ -334,7 +335,7 @@ class Fp16OnCpu(InnerCalls):
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
-            if not halves or "Half" not in str(error):
+            if not halves or "Half" not in str(error) or is_beyond_fp16(error):
                 raise
         args, kwargs = _cast((args, kwargs), torch.float16, torch.float32)  # a kernel that a CPU lacks
         return _cast(func(*args, **kwargs), torch.float32, torch.float16)

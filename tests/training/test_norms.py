@@ -7,9 +7,10 @@ from torch import nn
 from lib.errors import BadInput, TrainingFailed
 from lib.planner import search
 from lib.planner.card import find_card
+from lib.task import load_task
 from lib.training import norms
 from lib.training.checks import check
-from tests.toy import Net, Toy
+from tests.toy import Net
 from tests.training.test_loop import fit
 from tests.training.test_step import run_in, tight
 
@@ -55,8 +56,8 @@ def test_a_micro_batch_of_one_sample_is_refused_by_checks_by_training_and_by_a_p
 
 
 def test_one_sample_of_several_values_is_trained(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(Toy, "model", of_maps)
     config = toy({"training.micro_batch": 1, "training.max_steps": 2})
+    monkeypatch.setattr(type(load_task(config)), "model", of_maps)
     check(config)
     assert fit(config, tmp_path).reason == "completed"
 
