@@ -205,8 +205,8 @@ class Comparing(Task):
         names = [*map(scoring.name_of, self.metrics)]
         table = [["", *names, f"{names[0]} above {strongest!r}"]]
         for name, scores in compared.scores.items():
-            gain = "" if name == strongest else compared.gains[name][0].signed
-            table.append([name, *map(str, scores), gain])
+            cell = "" if name == strongest else compared.gains[name][0].signed
+            table.append([name, *map(str, scores), cell])
         has_sums = len(compared.about) < len(names)
         draws = f"{compared.draws:,} draws" if has_sums else "draws"
         about = f"In brackets: 95 % of {draws} of the {compared.units:,} {self.unit}s of the test; gains are paired."
@@ -251,9 +251,7 @@ class Comparing(Task):
             scores[name] = intervals(_known(values[0], whole[:, place]), values[1:], units)
             beside = whole[:, place] - whole[best, place]
             gains[name] = intervals(_known(differences[0], beside), differences[1:], units)
-        by_method = ({row: [*of_row] for row, of_row in zip(rows, zip(*each.values(), strict=True), strict=True)}
-                     for each in (scores, gains))  # fmt: skip
-        return Compared(*by_method, units, number, about)
+        return Compared(_by_row(rows, scores), _by_row(rows, gains), units, number, about)
 
     def _from_sums(
         self, rows: Mapping[str, Judged], unit: np.ndarray, units: int, draws: int, best: int
@@ -331,3 +329,8 @@ class Comparing(Task):
 def _known(values: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Replaces NaN by what stands there in `others`."""
     return np.where(np.isnan(values), others, values)
+
+
+def _by_row(rows: Iterable[str], of_metrics: Mapping[str, list[Interval]]) -> dict[str, list[Interval]]:
+    """Turns the intervals of each metric, one a row, into those of each row, one a metric."""
+    return {row: [intervals_of[place] for intervals_of in of_metrics.values()] for place, row in enumerate(rows)}

@@ -55,7 +55,9 @@ class Judged(NamedTuple):
 
     def at(self, places: np.ndarray) -> "Judged":
         """Returns the targets at these places, each as often as its place is named."""
-        return Judged(*(None if values is None else values[places] for values in self))
+        counts = None if self.counts is None else self.counts[places]
+        shares = None if self.shares is None else self.shares[places]
+        return Judged(self.true[places], self.guess[places], counts, shares, self.sample[places])
 
 
 def name_of(metric: Metric) -> str:

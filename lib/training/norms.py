@@ -28,7 +28,7 @@ def smallest_piece(slot: int, micro_batch: int) -> int:
     return slot % micro_batch or min(slot, micro_batch)
 
 
-def is_refusal(error: Exception) -> bool:
+def is_refusal(error: BaseException) -> bool:
     return isinstance(error, ValueError) and _REFUSAL in str(error)
 
 
