@@ -56,6 +56,7 @@ class _State(Names):
     skipped_in_a_row: Natural
     micro_batch: Natural
     rows: Natural = 0
+    validation_due: bool = False
     plateau: _Plateau | None = None
     stopping: _Stopping = field(default_factory=lambda: _Stopping(0, 0, None))
 

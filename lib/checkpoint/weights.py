@@ -40,9 +40,9 @@ def widen(model: nn.Module) -> None:
         if parameter.dtype in _HALVES:
             parameter.data = parameter.data.float()
     for module in model.modules():
-        for name, value in module._buffers.items():
-            if value is not None and value.dtype in _HALVES:
-                module._buffers[name] = value.float()
+        for name, value in [*module.named_buffers(recurse=False)]:
+            if value.dtype in _HALVES:
+                setattr(module, name, value.float())
 
 
 def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()) -> None:

@@ -16,9 +16,8 @@ import yaml
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from lib import private
 from lib.config import Config, with_changes
 from lib.planner.cuda import Fp16OnCpu
 from lib.ranks.sums import add_counts
@@ -26,10 +25,9 @@ from lib.report.findings import Finding
 from lib.task import Batch, Task
 from lib.training import data
 from lib.training.order import DROPOUT, Order, mix, put_back, seed_all
-from lib.training.precision import Precision, autocast, keep_in_fp32
+from lib.training.precision import LARGEST_FP16, BeyondFp16, Precision, autocast, keep_in_fp32
 from lib.training.state import State, new_state
 
-LARGEST = 65_504  # of fp16: IEEE 754 binary16
 _SCALES = (65_536.0, 4_096.0, 64.0)  # the first is where torch's GradScaler begins
 _SIZE, _BATCHES = 2, 2
 _MOST_MODULES = 16  # that are taken out of fp16 one after another before it is given up
@@ -56,18 +54,21 @@ class Fp16:
     gradients: dict[str, float] = field(default_factory=dict)
     scale: float = 0.0  # of the loss: the largest at which all gradients are finite; 0: none
     elsewhere: str = ""  # what overflows outside of every module
+    constant: str = ""  # a sentence on a number in the code that fp16 does not hold
 
     @property
     def finding(self) -> Finding:
         """The verdict, with the line to write."""
         value = f"{len(self.activations)} modules fit into fp16 at a loss scale of {self.scale:,.0f}"
+        if self.constant:
+            return Finding("fp16", self.constant, "bad")
         if self.elsewhere:
             how = "`with torch.autocast(x.device.type, enabled=False):` on x.float()"
             advice = f"Compute the large numbers in fp32 ({how}), or give the loss smaller ones: standardised targets."
             return Finding("fp16", f"the gradient that reaches {self.elsewhere} is beyond fp16", "bad", advice)
         if self.modules:
-            reached = [f"{name} ({size:,.0f})" if size > LARGEST else name for name, size in self.modules.items()]
-            value = f"not finite in fp16, which ends at {LARGEST:,}: {', '.join(reached)}"
+            reached = [f"{name} ({size:,.0f})" if size > LARGEST_FP16 else name for name, size in self.modules.items()]
+            value = f"not finite in fp16, which ends at {LARGEST_FP16:,}: {', '.join(reached)}"
             names = ", ".join(self.modules)
             return Finding("fp16", value, "bad", f"Write training.fp32_modules: [{names}], which computes it in fp32.")
         return Finding("fp16", value)
@@ -82,21 +83,31 @@ def examine_fp16(task: Task, config: Config, device: torch.device | None = None)
         state = new_state(task, config, device, "fp32")
         wide = _watched(state, task, config, batches, 1.0, "fp32")
         result.activations, result.gradients = _by_module(wide.outputs), _by_module(wide.gradients)
-        for _ in range(_MOST_MODULES):
-            for scale in _SCALES:
-                half = _watched(state, task, config, batches, scale, "fp16")
-                name = half.culprit(wide, result.modules)
-                if name is None or half.is_forward:
-                    break
-            if name is None:
-                result.scale = scale
-                break
-            if not name:
-                result.elsewhere = half.place
-                break
-            result.modules[name] = result.activations.get(name, 0.0)
-            keep_in_fp32(state.model, [name], state.device)
+        try:
+            _take_out(result, state, task, config, batches, wide)
+        except BeyondFp16 as error:
+            result.constant = str(error)
     return result
+
+
+def _take_out(
+    result: Fp16, state: State, task: Task, config: Config, batches: Sequence[Batch], wide: "_Watched"
+) -> None:
+    """Computes one module after another in fp32, until all that fp16 reaches is finite."""
+    for _ in range(_MOST_MODULES):
+        for scale in _SCALES:
+            half = _watched(state, task, config, batches, scale, "fp16")
+            name = half.culprit(wide, result.modules)
+            if name is None or half.is_forward:
+                break
+        if name is None:
+            result.scale = scale
+            return
+        if not name:
+            result.elsewhere = half.place
+            return
+        result.modules[name] = result.activations.get(name, 0.0)
+        keep_in_fp32(state.model, [name], state.device)
 
 
 class _Watched:
@@ -116,10 +127,12 @@ class _Watched:
         calls: dict[str, Iterator[int]] = {}
 
         def before(name: str, module: nn.Module, *values: Any) -> None:
-            self.taken |= {id(value): name for value in tree_leaves(values) if isinstance(value, Tensor)}
+            self.taken |= {id(value): name for value in private.tree_leaves(values) if isinstance(value, Tensor)}
 
         def after(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-            tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point() and t.numel()]
+            tensors = [
+                t for t in private.tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point() and t.numel()
+            ]
             for tensor in tensors:
                 key = (name, next(calls.setdefault(name, itertools.count())))
                 self.outputs[key], self.users[key] = _largest(tensor), id(tensor)
@@ -205,7 +218,7 @@ class _OneHot(TorchFunctionMode):
         return args[0].new_zeros(*args[0].shape, args[1]).scatter_(-1, args[0].unsqueeze(-1), 1)
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(private.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()

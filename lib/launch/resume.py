@@ -12,7 +12,7 @@ from lib.machine.inputs import saved_facts
 from lib.report.metrics import EVENTS, METRICS, EventLog
 from lib.report.outputs import TRACKING
 from lib.report.summary import Summary
-from lib.training import identity, loop
+from lib.training import identity, loop, optimization
 from lib.training.session import Session
 
 ATTEMPTS = 3  # in a row without a new checkpoint
@@ -66,7 +66,7 @@ def how_to_continue(summary: Summary) -> str:
 
 
 def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
-    """Returns one sentence: the checkpoint, its step, and how many steps are left."""
+    """Returns the checkpoint, its step, how many steps are left, and a changed learning rate: a line each."""
     total, name = run.config.training.max_steps, run.config.run.name
     if saved is None:
         return f"No earlier checkpoint of {name}: training starts at step 0 of {total:,}."
@@ -74,7 +74,9 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     if left and 0 < run.config.training.stop_after_evaluations <= waited:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
         return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
-    return f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
+    resuming = f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
+    seam = optimization.seam(saved.state["identity"], run.config, saved.step) if left else ""
+    return "\n".join(filter(None, [resuming, seam]))
 
 
 def newest_summary(run: Run) -> Summary:

@@ -35,6 +35,7 @@ from lib.training.session import handed_down, handling_signals
 
 LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
+_LAST_BYTES = 64 * 1024  # of what the ranks wrote to standard error
 # Errors that name no cause but another rank that is gone or does not answer.
 _LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL)
 _LIBRARY = Path(__file__).resolve().parents[2]
@@ -121,6 +122,8 @@ class _Launch:
         self.errors = ""  # the end of standard error
         self._signals = 0
         self._ranks: list[subprocess.Popen] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()  # of the first rank; None: it has ended
+        self._reader: threading.Thread | None = None
 
     def run(self) -> Exception | None:
         """Returns None after a clean end, otherwise why it ended."""
@@ -133,7 +136,8 @@ class _Launch:
                     self._watch()
                 finally:
                     codes = self._end()
-            self.errors = "\n".join((self._place / "stderr.txt").read_text("utf-8", "replace").splitlines()[-30:])
+                    self._show_rest()
+            self.errors = _last_lines(self._place / "stderr.txt")
             return self._verdict(codes)
 
     def _start(self, errors: Any) -> None:
@@ -162,18 +166,12 @@ class _Launch:
 
     def _watch(self) -> None:
         """Shows what the first rank prints until all have ended; one that failed ends them after a moment."""
-        lines: queue.Queue[str | None] = queue.Queue()
-
-        def read() -> None:
-            for raw in self._ranks[0].stdout or ():
-                lines.put(raw.decode("utf-8", "replace").rstrip("\n"))
-            lines.put(None)
-
-        threading.Thread(target=read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         until, looked, is_read = float("inf"), 0.0, False
         while time.monotonic() < until:
             with contextlib.suppress(queue.Empty):
-                if (line := lines.get(timeout=0.2)) is None:
+                if (line := self._lines.get(timeout=0.2)) is None:
                     is_read = True
                 else:
                     self._show(line)
@@ -187,6 +185,20 @@ class _Launch:
                     return
                 if has_ended or words:
                     until = min(until, looked + GRACE_SECONDS)
+
+    def _read(self) -> None:
+        for raw in self._ranks[0].stdout or ():
+            self._lines.put(raw.decode("utf-8", "replace").rstrip("\n"))
+        self._lines.put(None)
+
+    def _show_rest(self) -> None:
+        """Shows what the first rank printed before its end, which may be thousands of lines."""
+        if self._reader is None:
+            return
+        self._reader.join(GRACE_SECONDS)  # a process that the rank has started may hold its output open
+        with contextlib.suppress(queue.Empty):
+            while (line := self._lines.get_nowait()) is not None:
+                self._show(line)
 
     def _show(self, line: str) -> None:
         counts = None
@@ -240,4 +252,12 @@ class _Launch:
         self._signals += 1
         if self._signals > 1 or not self._ranks:
             raise KeyboardInterrupt
-        self._ranks[0].send_signal(signal.SIGINT)  # one is enough: they stop together
+        for process in self._ranks:  # each of them leaves its own evaluation
+            process.send_signal(signal.SIGINT)
+
+
+def _last_lines(path: Path, number: int = 30) -> str:
+    """Returns the last lines of a file, of which at most the end is read."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-number:])

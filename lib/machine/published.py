@@ -127,8 +127,29 @@ def _why(error: Exception) -> str:
     return printable(text.splitlines()[0], most=300)
 
 
+_DROPPED = {  # options that transformers 5 no longer takes: what to write
+    "use_flash_attention_2": 'attn_implementation="flash_attention_2"',
+    "load_in_8bit": "quantization_config=BitsAndBytesConfig(load_in_8bit=True)",
+    "load_in_4bit": "quantization_config=BitsAndBytesConfig(load_in_4bit=True)",
+    "use_auth_token": "token=...",
+}
+
+
+def _of_today(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns options of `from_pretrained` as transformers 5 has them, and prints what it renames. Raises BadInput."""
+    options = dict(options)
+    for name in _DROPPED.keys() & options.keys():
+        raise BadInput(f"transformers 5 takes no {name} in from_pretrained. Write {_DROPPED[name]}.")
+    if "torch_dtype" in options:
+        value = options.pop("torch_dtype")
+        print(f"torch_dtype={value} is taken as dtype={value}: transformers 5 has this name.")
+        options.setdefault("dtype", value)
+    return options
+
+
 def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn.Module:
     """Does what `Task.pretrained` says."""
+    options = _of_today(options)
     rest = {"dtype": torch.float32, **options}
     dtype = rest.pop("dtype")
     facts = before = task.published.get(name, {})

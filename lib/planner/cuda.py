@@ -21,19 +21,19 @@ import torch.utils.checkpoint
 import yaml
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
+from lib import private
 from lib.errors import NotTraceable
 from lib.machine.facts import Card
 from lib.planner import kernels
 from lib.planner.card import Target
 from lib.planner.tracker import users_line
+from lib.training.precision import is_beyond_fp16
 
 _LISTS = yaml.safe_load(Path(__file__).with_name("autocast.yaml").read_text("utf-8"))
 TO_HALF, TO_FP32, RESULT_FP32, TO_WIDEST = (
     frozenset(_LISTS[name].split()) for name in ("to_half", "to_fp32", "result_fp32", "to_widest")
 )
-_SOFTMAX = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
 HALF = (torch.float16, torch.bfloat16)
 _NUMBERS = {0: "math", 1: "flash", 2: "efficient"}  # torch.nn.attention.SDPBackend; cuDNN's comes last by default
 _PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
@@ -107,10 +107,10 @@ class CudaSemantics(InnerCalls):
         return self._half_weights[id(value)][1]
 
     def _cast_all(self, args: tuple, kwargs: dict, to: torch.dtype) -> tuple[tuple, dict]:
-        return tree_map_only(Tensor, lambda t: self._cast(t, to), (args, kwargs))
+        return private.tree_map_only(Tensor, lambda t: self._cast(t, to), (args, kwargs))
 
     def _autocast_call(self, func: Any, name: str, args: tuple, kwargs: dict, half: torch.dtype) -> Any:
-        leaves = tree_leaves((args, kwargs))
+        leaves = private.tree_leaves((args, kwargs))
         is_half = getattr(args[0] if args else None, "dtype", None) in HALF
         has_dtype = any(isinstance(value, torch.dtype) for value in leaves)
         smoothing = _argument(args, kwargs, 5, "label_smoothing")  # of cross_entropy_loss
@@ -121,7 +121,7 @@ class CudaSemantics(InnerCalls):
             return _half_cross_entropy(*args, **kwargs)
         elif name in TO_FP32:
             args, kwargs = self._cast_all(args, kwargs, torch.float32)
-        elif name in _SOFTMAX and is_half and not has_dtype:
+        elif name in private.softmax_to_half and is_half and not has_dtype:
             return _half_softmax(name, args[0], _argument(args, kwargs, 1, "dim"))
         elif name in RESULT_FP32 and is_half and not has_dtype:
             kwargs["dtype"] = torch.float32
@@ -189,11 +189,11 @@ def _drops(x: Any, p: float = 0.5, training: bool = True, train: bool | None = N
 def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:
     """Applies softmax: CUDA converts fp16 inside the kernel, without an fp32 copy of the input; bf16 gets one."""
     is_fp16 = x.dtype is torch.float16
-    return _SOFTMAX[name](x if is_fp16 else x.float(), dim, is_fp16)
+    return private.softmax_to_half[name](x if is_fp16 else x.float(), dim, is_fp16)
 
 
 def _half_cross_entropy(x: Tensor, target: Tensor, weight=None, reduction=1, ignore_index=-100, *_, **__) -> Tensor:
-    return torch._C._nn.nll_loss_nd(_half_softmax("log_softmax", x, 1), target, weight, reduction, ignore_index)
+    return private.nll_loss(_half_softmax("log_softmax", x, 1), target, weight, reduction, ignore_index)
 
 
 def _for_cuda(function: Callable) -> Callable:
@@ -261,8 +261,7 @@ def attend(kernel, query, key, value, mask: Tensor | None, dropout: float, causa
         width = query.shape[-1]
         if width % 8:
             query, key, value = (F.pad(t, (0, -width % 8)) for t in (query, key, value))
-        flash = torch.ops.aten._scaled_dot_product_flash_attention
-        return flash(query, key, value, dropout, causal, False, scale=scale)[0][..., :width]
+        return private.attend_flash(query, key, value, dropout, causal, False, scale=scale)[0][..., :width]
     if kernel == "math" and causal:
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
     if mask is not None and mask.dtype is torch.bool:
@@ -275,8 +274,7 @@ def attend(kernel, query, key, value, mask: Tensor | None, dropout: float, causa
             mask = F.pad(mask, (0, -columns % 16))[..., :columns]
         mask = mask.expand(*query.shape[:3], key.shape[2])
     keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-    return efficient(query, key, value, mask, keeps, dropout, causal, scale=scale)[0]
+    return private.attend_efficient(query, key, value, mask, keeps, dropout, causal, scale=scale)[0]
 
 
 def _plain(query, key, value, bias: Tensor | None, dropout: float, scale: float | None) -> Tensor:
@@ -285,7 +283,7 @@ def _plain(query, key, value, bias: Tensor | None, dropout: float, scale: float 
     scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
     if bias is not None:
         scores = scores + bias
-    scores = torch.ops.aten._safe_softmax(scores, -1)
+    scores = private.safe_softmax(scores, -1)
     if dropout > 0:
         scores = torch.native_dropout(scores, dropout, True)[0]
     return torch.matmul(scores, value)
@@ -293,7 +291,7 @@ def _plain(query, key, value, bias: Tensor | None, dropout: float, scale: float 
 
 def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
     """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E)."""
-    cuda, order = torch.backends.cuda, [_NUMBERS.get(int(n), "") for n in torch._C._get_sdp_priority_order()]
+    cuda, order = torch.backends.cuda, [_NUMBERS.get(int(n), "") for n in private.attention_order()]
     flash, efficient = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
     on = {"math": cuda.math_sdp_enabled(), "flash": flash, "efficient": efficient}
     enabled = [kernel for kernel in order if on.get(kernel)]
@@ -323,23 +321,25 @@ class Fp16OnCpu(InnerCalls):
             return self._call(func, name, args, kwargs)
 
     def _call(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor | torch.dtype)]
+        leaves = [leaf for leaf in private.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor | torch.dtype)]
         halves = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dtype is torch.float16]
         has_dtype = any(isinstance(leaf, torch.dtype) for leaf in leaves)
         if name in TO_HALF or name == "scaled_dot_product_attention":
-            rounded = tree_map_only(Tensor, lambda t: t.half().float() if t.is_floating_point() else t, (args, kwargs))
+            rounded = private.tree_map_only(
+                Tensor, lambda t: t.half().float() if t.is_floating_point() else t, (args, kwargs)
+            )
             return _cast(func(*rounded[0], **rounded[1]), torch.float32, torch.float16)
-        wide = name in TO_FP32 or (name in (*RESULT_FP32, *_SOFTMAX) and not has_dtype)
+        wide = name in TO_FP32 or (name in (*RESULT_FP32, *private.softmax_to_half) and not has_dtype)
         if halves and (wide or (name in TO_WIDEST and len({t.dtype for t in leaves if isinstance(t, Tensor)}) > 1)):
             args, kwargs = _cast((args, kwargs), torch.float16, torch.float32)
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
-            if not halves or "Half" not in str(error):
+            if not halves or "Half" not in str(error) or is_beyond_fp16(error):
                 raise
         args, kwargs = _cast((args, kwargs), torch.float16, torch.float32)  # a kernel that a CPU lacks
         return _cast(func(*args, **kwargs), torch.float32, torch.float16)
 
 
 def _cast(values: Any, before: torch.dtype, after: torch.dtype) -> Any:
-    return tree_map_only(Tensor, lambda t: t.to(after) if t.dtype is before else t, values)
+    return private.tree_map_only(Tensor, lambda t: t.to(after) if t.dtype is before else t, values)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from lib import private
 from lib.planner.allocator import round_up
 from lib.planner.card import Arithmetic, Target
 
@@ -38,14 +39,14 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     The GPU takes the longer of arithmetic and memory traffic (Williams, Waterman, Patterson, CACM 2009). An expanded
     tensor is read once.
     """
-    name = func._schema.name.removeprefix("aten::")
+    name = private.schema(func).name.removeprefix("aten::")
     tensors = [t for t in tensors_of((*args, *kwargs.values(), out)) if t.is_meta]
     if func.is_view or name in _NO_KERNEL or not tensors:
         return np.zeros(5)
     held = (math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride) for t in tensors)
     touched = sum(number * t.element_size() for number, t in zip(held, tensors, strict=True))
     traffic = touched / (1e9 * target.card.bandwidth_gb_s)
-    count = flop_registry.get(func._overloadpacket)
+    count = flop_registry.get(private.overloads(func))
     flops = count(*args, **kwargs, out_val=out) if count else 0
     types = {t.dtype for t in tensors}
     precision: Arithmetic = "fp16" if torch.float16 in types else "bf16" if torch.bfloat16 in types else "fp32"

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from lib.planner.log import Prediction
 from lib.planner.trace import predict_task, seeded
 from lib.task import Task, find_task, model_on_meta, with_slots
 from lib.task.contract import checked_blocks
+from lib.training import norms
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
 from lib.training.state import saved_bytes
@@ -167,6 +169,7 @@ class _Search:
         blocks = recomputable(model, checked_blocks(task, model))
         self.layers, self.least = len(blocks), recomputed_layers(config.training.gradient_checkpointing, blocks)
         self.precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
+        self._has_norms = norms.has_batch_norms(model)
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
@@ -187,15 +190,29 @@ class _Search:
 
     def _largest(self, recomputed: int) -> int:
         """Returns the largest micro-batch that fits, else the smallest."""
-        sizes = even_sizes(self.slot)
-        fits, fails = -1, len(sizes)
+        if self.predict(self.slot, recomputed).fits:  # most often
+            return self.slot
+        sizes = self._sizes
+        fits, fails = -1, len(sizes) - 1  # the last is the whole slot
         while fails - fits > 1:
-            middle = fails - 1 if fails == len(sizes) else (fits + fails) // 2  # most often the whole slot fits
+            middle = (fits + fails) // 2
             if self.predict(sizes[middle], recomputed).fits:
                 fits = middle
             else:
                 fails = middle
         return sizes[max(fits, 0)]
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """Micro-batches, without those that leave one sample alone if a batch norm of the model refuses it."""
+        sizes = even_sizes(self.slot)
+        if not self._has_norms:
+            return sizes
+        try:
+            self.predict(1, self.least)
+        except norms.BatchNormRefused:
+            return [size for size in sizes if norms.smallest_piece(self.slot, size) > 1]
+        return sizes
 
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (pair := (micro_batch, recomputed)) not in self._traced:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import sys
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -12,19 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._prims_common import suggest_memory_format
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
+from lib import private
 from lib.errors import NotTraceable
 from lib.planner import kernels
 from lib.planner.allocator import Allocator
 from lib.planner.card import Target
 from lib.planner.kernels import tensors_of
 from lib.planner.log import Log, Storage
+from lib.planner.results import Results
 
-# Of a forward pass, a backward pass, or the optimizer: half a minute. XLNet runs some thousand operators.
-MOST_OPERATORS = 500_000
+# Of a forward pass, a backward pass, or the optimizer. A pass of Qwen2.5-7B runs 4,500 operators in 4 to 10 s; a pass
+# that waits for a core is refused by the clock on the wall only after more operators than any model runs.
+LIMIT_SECONDS = 40.0
+MANY_OPERATORS = 15_000
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
 _HELPERS = ("contextlib.py", "functools.py", "_ops.py")
@@ -44,7 +46,7 @@ def is_users(file: str) -> bool:
     return not (file.startswith((_TORCH, _HERE, "<")) or file.endswith(_HELPERS))
 
 
-class Tracker(TorchDispatchMode):
+class Tracker(private.TorchDispatchMode):
     """Follows the storages on `device`, and counts peak, categories, modules and time; `log` has all of it.
 
     Integer tensors of the batch keep their values (up to 4 M elements): a loss picks as many masked positions as the
@@ -59,10 +61,12 @@ class Tracker(TorchDispatchMode):
         self.bounded: Counter[str] = Counter()
         self.taken: Counter[tuple[str, str]] = Counter()  # unknown values: (line, what was taken)
         self._operators = 0  # since the last moment
+        self._begin = time.monotonic(), time.thread_time()
         self.in_users_code = False  # whether the model or its loss is running
         self.parameters = self.trained = 0
         self.cost = np.zeros(5)  # see kernels.cost
         self.moments: dict[str, tuple[int, np.ndarray]] = {}
+        self._results = Results()
         self._live: dict[int, Storage] = {}
         self._peak = -1
         self._modules: list[str] = []
@@ -100,12 +104,13 @@ class Tracker(TorchDispatchMode):
         self.moments[moment] = (self.allocator.allocated, self.cost.copy())
         self.log.marks[moment] = len(self.log.events)
         self._operators = 0
+        self._begin = time.monotonic(), time.thread_time()
 
     def _follow(self, tensor: Tensor, category: str, module: str) -> None:
         if tensor.device.type != self.device:
             return
         storage = tensor.untyped_storage()
-        if (key := storage._cdata) not in self._live:
+        if (key := private.address(storage)) not in self._live:
             entry = self.take(storage.nbytes(), category, module)
             entry.alive = weakref.ref(storage, lambda _: self.drop(self._live.pop(key)))
             self._live[key] = entry
@@ -123,7 +128,7 @@ class Tracker(TorchDispatchMode):
         self.log.events.append(("free", entry))
 
     def _mark(self, tensor: Tensor, category: str, module: str) -> None:
-        if entry := self._live.get(tensor.untyped_storage()._cdata):
+        if entry := self._live.get(private.address(tensor.untyped_storage())):
             entry.category, entry.module = category, module or entry.module
 
     @contextlib.contextmanager
@@ -136,16 +141,12 @@ class Tracker(TorchDispatchMode):
             self.in_users_code = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        with torch._C.DisableTorchFunction():  # shapes on `meta` are computed by Python functions of torch, ten a call
+        with private.without_overrides():  # shapes on `meta` are computed by Python functions of torch, ten a call
             return self._dispatch(func, args, kwargs or {})
 
     def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        self._operators += 1
-        if self._operators > MOST_OPERATORS:
-            what = f"The traced step ran more than {MOST_OPERATORS:,} operators and goes on ({users_line()})"
-            why = "A prediction takes each value as False or 1, so a loop that waits for one has no end"
-            raise NotTraceable(f"{what}. {why}: give it a fixed number of turns in the step that is predicted.")
-        on_meta, name = self.device == "meta", func._schema.name.removeprefix("aten::")
+        self._check_time()
+        on_meta, name = self.device == "meta", private.schema(func).name.removeprefix("aten::")
         tensors = tensors_of((args, *kwargs.values()))
         if on_meta and any(t.is_meta for t in tensors):
             if name == "_local_scalar_dense":
@@ -160,10 +161,10 @@ class Tracker(TorchDispatchMode):
             return None  # an optimizer in one kernel, without temporaries
         module = self._origin()
         temporaries = [self.take(size, "workspace", module) for size in self._workspaces(name, args)]
-        out = func(*args, **kwargs)
+        out = self._results.of(func, args, kwargs)
         self.cost += kernels.cost(func, args, kwargs, out, self.target)
         is_image = on_meta and name == "convolution" and args[0].dim() == 4
-        if is_image and torch.channels_last in map(suggest_memory_format, args[:2]):  # as cuDNN's, unknown to `meta`
+        if is_image and torch.channels_last in map(private.memory_format, args[:2]):  # as cuDNN's, unknown to `meta`
             out = out.contiguous(memory_format=torch.channels_last)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, module)
@@ -173,6 +174,18 @@ class Tracker(TorchDispatchMode):
             self.drop(entry)
         return out
 
+    def _check_time(self) -> None:
+        """Raises NotTraceable, with the line, for a stretch of the step that seems to have no end."""
+        self._operators += 1
+        wall, cpu = self._begin
+        is_late = self._operators > MANY_OPERATORS and time.monotonic() - wall > LIMIT_SECONDS
+        if not is_late and time.thread_time() - cpu <= LIMIT_SECONDS:
+            return
+        what = f"The traced step took {LIMIT_SECONDS:g} s for {self._operators:,} operators and goes on"
+        why = "A prediction takes each value as False or 1, so a loop that waits for one has no end"
+        advice = "give it a fixed number of turns in the step that is predicted"
+        raise NotTraceable(f"{what} ({users_line()}). {why}: {advice}.")
+
     def _follow_results(self, out: Any, module: str) -> None:
         """Follows results: those of forward and recomputation are activations; the others are marked afterwards."""
         category = "activations" if torch.is_grad_enabled() else "temporaries"
@@ -181,13 +194,13 @@ class Tracker(TorchDispatchMode):
 
     def _origin(self) -> str:
         """Returns the module that an operator runs for: in backward, that of the forward operator."""
-        in_backward, forward = torch._C._current_graph_task_id() != -1, torch.is_grad_enabled()
+        in_backward, forward = private.backward_pass() != -1, torch.is_grad_enabled()
         if in_backward and not forward:
-            node = torch._C._current_autograd_node()
-            return self._origins.get(node._sequence_nr(), "") if node is not None else ""
+            node = private.running_node()
+            return self._origins.get(private.number_of(node)(), "") if node is not None else ""
         module = self._modules[-1] if self._modules else "(recomputed)" if in_backward else ""
         if forward:  # the node of this operator is the newest
-            self._origins.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
+            self._origins.setdefault(private.newest_node() - 1, module)
         return module
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
@@ -195,7 +208,7 @@ class Tracker(TorchDispatchMode):
         if not (args and isinstance(args[0], Tensor) and args[0].device.type == self.device == "meta"):
             return []
         if name in ("mm", "addmm", "bmm", "baddbmm"):
-            in_backward = torch._C._current_graph_task_id() != -1  # that thread has a handle of its own
+            in_backward = private.backward_pass() != -1  # that thread has a handle of its own
             if in_backward not in self._handles:
                 self._handles.add(in_backward)
                 self.take(self.target.cublas_workspace, "workspace")
@@ -214,9 +227,9 @@ class Tracker(TorchDispatchMode):
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
         """Runs an operator whose shape depends on values: with known ones, else with everything selected."""
         if all(_known(leaf) is not None for leaf in tensors_of(args)):
-            true = func(*tree_map_only(Tensor, _known, args), **kwargs)
-            out = tree_map_only(Tensor, lambda t: torch.empty_like(t, device="meta"), true)
-            for tensor, value in zip(tree_leaves(out), tree_leaves(true), strict=True):
+            true = func(*private.tree_map_only(Tensor, _known, args), **kwargs)
+            out = private.tree_map_only(Tensor, lambda t: torch.empty_like(t, device="meta"), true)
+            for tensor, value in zip(private.tree_leaves(out), private.tree_leaves(true), strict=True):
                 if isinstance(tensor, Tensor):
                     tensor._known_values = value
         elif name == "masked_select":
@@ -258,7 +271,7 @@ class Tracker(TorchDispatchMode):
             return
         on_cpu = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") is not None else kwargs
         with contextlib.suppress(RuntimeError, NotImplementedError):  # then the values are simply not known
-            out._known_values = func(*tree_map_only(Tensor, _known, args), **on_cpu)
+            out._known_values = func(*private.tree_map_only(Tensor, _known, args), **on_cpu)
 
 
 def _known(tensor: Tensor) -> Tensor | None:

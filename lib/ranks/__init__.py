@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lib import private
 from lib.config import environment
 from lib.errors import BadInput, TrainingFailed
 from lib.ranks.boot import die_with
@@ -116,7 +117,7 @@ def keep_pace(seconds: float = HANG_SECONDS) -> None:
     """Sets the longest wait for other ranks; after it this one ends with an error."""
     if _here.size > 1:
         for group in {dist.group.WORLD, _here.flags or dist.group.WORLD}:
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+            private.set_timeout(group, seconds)
 
 
 def highest(*values: float) -> list[float]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, _utils, nn
+from torch import Tensor, nn
 
-from lib import ranks
+from lib import private, ranks
 from lib.errors import BadInput
 from lib.ranks import gathered
 
@@ -39,10 +39,10 @@ def add_up(tensors: Sequence[Tensor]) -> None:
     """Replaces each tensor by its sum over the ranks, in buckets of one dtype; all ranks have the same shapes."""
     if ranks.world() == 1:
         return
-    for bucket in _utils._take_tensors(tensors, BUCKET_BYTES):
-        flat = _utils._flatten_dense_tensors(bucket)
+    for bucket in private.buckets(tensors, BUCKET_BYTES):
+        flat = private.flattened(bucket)
         dist.all_reduce(flat)
-        torch._foreach_copy_(bucket, list(_utils._unflatten_dense_tensors(flat, bucket)))
+        private.copy_into(bucket, private.unflattened(flat, bucket))
 
 
 def over_ranks(
@@ -64,14 +64,14 @@ def over_ranks(
     # micro-batches; of n ranks in turn it is D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
     summed, after = list[Tensor](), []
     for module, old in zip(with_buffers, buffers, strict=True):
-        if not (isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats):
+        if not (isinstance(module, private.NORMS) and module.track_running_stats):
             continue
         counter, seen = module.num_batches_tracked, int(old["num_batches_tracked"])
         passes = int(counter) - seen
         decay, whole, share = decays(module.momentum, passes, seen)
         counter.fill_(seen + passes * ranks.world())
         for name in ("running_mean", "running_var"):
-            statistic = module._buffers[name]
+            statistic = module.get_buffer(name)
             statistic.sub_(old[name], alpha=decay).mul_(share)
             summed.append(statistic)
             after.append((statistic, old[name], whole))

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import _get_current_function_mode
 from torch.utils.checkpoint import checkpoint
 
+from lib import private
 from lib.supervised.samples import IGNORED
 
 _POSITIONS = 256  # at once: of 152,000 words their logits take 156 MB in fp32, and three times that backwards
@@ -38,7 +38,7 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
 
     chunks = zip(rows.split(_POSITIONS), targets.split(_POSITIONS), strict=True)
     # Also for a head alone that is trained. A mode that simulates fp16 is not there in the backward pass.
-    again = torch.is_grad_enabled() and (hidden.is_meta or not _get_current_function_mode())
+    again = torch.is_grad_enabled() and (hidden.is_meta or not private.current_function_mode())
     sums = [checkpoint(part, *chunk, use_reentrant=False) if again else part(*chunk) for chunk in chunks]
     return torch.stack(sums).sum()
 

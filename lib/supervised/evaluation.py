@@ -167,8 +167,14 @@ def baselines(task: Any, test: scoring.Judged) -> dict[str, scoring.Judged]:
 
 
 def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scoring.Judged]:
-    of = lambda x: x if isinstance(x, scoring.Judged) else test._replace(guess=np.asarray(x), shares=None)  # noqa: E731
-    return {name: of(each) for name, each in guesses.items()}
+    """Returns guesses for the targets of `test` by method. `Judged` ones stay, if need be with its samples."""
+    rows = {}
+    for name, values in guesses.items():
+        row = values
+        if not isinstance(values, scoring.Judged):
+            row = test._replace(guess=np.asarray(values), shares=None)
+        rows[name] = row if len(row.sample) == len(row.true) else row._replace(sample=test.sample)
+    return rows
 
 
 def variance(task: Any) -> float:

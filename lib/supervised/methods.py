@@ -7,7 +7,7 @@ has a row a sample: what names it, its target, and the guess of each method.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,18 +15,30 @@ from torch import Tensor, nn
 from lib.errors import BadInput, printable
 from lib.report import result
 from lib.scores import Interval, concluded, intervals, resampled
-from lib.supervised import evaluation, prediction, scoring, simple, text
+from lib.supervised import bootstrap, evaluation, prediction, scoring, simple, text
 from lib.supervised.samples import Part, is_same, path_of
 from lib.supervised.scoring import Judged
 from lib.task import Batch, Task
 from lib.task.contract import canonical, to_write
 from lib.text import aligned
 
-_MOST_NUMBERS = 2**26  # of all draws; of more, as of every word of a large vocabulary, there are no intervals
+_MOST_NUMBERS = 2**26  # in all draws; of more, as of every word of a large vocabulary, no sums are drawn
 _MOST_DRAWN = 20_000_000  # units in all draws
 _FEWEST_DRAWS = 200
 _MOST_COLUMNS = 50  # of classes, in evaluation.csv
-_Intervals = dict[str, list[Interval]]  # of each metric that follows from sums, by method
+
+
+class Compared(NamedTuple):
+    """Methods beside each other: scores and gains over the strongest, by method and metric.
+
+    `draws` of the `units` are those of metrics that follow from sums; `about` has a sentence for each other metric.
+    """
+
+    scores: dict[str, list[Interval]]
+    gains: dict[str, list[Interval]]
+    units: int
+    draws: int
+    about: dict[str, str]
 
 
 class Comparing(Task):
@@ -191,46 +203,82 @@ class Comparing(Task):
 
     def compare(self, rows: Mapping[str, Judged], strongest: str, folder: Path) -> str:
         """Writes evaluation.csv and answers.csv into a folder; returns the table of the methods as text."""
-        names, (scores, gains, units, draws) = [*map(scoring.name_of, self.metrics)], self.compared(rows, strongest)
-        columns = {name: self.columns(judged) for name, judged in rows.items()}
-        further = list(dict.fromkeys(column for figures in columns.values() for column in figures))
-        bounds = [f"{metric}{end}" for metric in names for end in ("", "_low", "_high")]
-        table: list[list[Any]] = [["method", *bounds, *(f"gain_{name}" for name in bounds), *further]]
-        for name, more in columns.items():
-            cells = [value for interval in (*scores[name], *gains[name]) for value in interval]
-            cells += [more.get(column, np.nan) for column in further]
-            table.append([name, *("" if np.isnan(cell) else f"{cell:.6f}" for cell in cells)])
-        result.write_table(folder / "evaluation.csv", table)
+        compared = self.compared(rows, strongest)
+        self._write_evaluation(rows, compared, folder)
         if answers := [*self._answers(rows)]:
             result.write_table(folder / "answers.csv", answers)
+        names = [*map(scoring.name_of, self.metrics)]
         table = [["", *names, f"{names[0]} above {strongest!r}"]]
-        for name, of in scores.items():
-            table.append([name, *map(str, of), "" if name == strongest else gains[name][0].signed])
-        last, is_error = [*rows][-1], scoring.better(self.metrics[0]) == "min"
-        conclusion = concluded(repr(last), strongest, names[0], gains[last][0], units, self.unit, is_error)
-        about = f"In brackets: 95 % of {draws:,} draws of the {units:,} {self.unit}s of the test; gains are paired."
+        for name, scores in compared.scores.items():
+            cell = "" if name == strongest else compared.gains[name][0].signed
+            table.append([name, *map(str, scores), cell])
+        has_sums = len(compared.about) < len(names)
+        draws = f"{compared.draws:,} draws" if has_sums else "draws"
+        about = f"In brackets: 95 % of {draws} of the {compared.units:,} {self.unit}s of the test; gains are paired."
+        about = " ".join([about, *filter(None, compared.about.values())])
         if self.repeats_validation:
             about += " The test is the validation: the same samples chose the step."
+        last = [*rows][-1]
+        is_error = scoring.better(self.metrics[0]) == "min"
+        why = compared.about.get(names[0], "")
+        gain = compared.gains[last][0]
+        conclusion = concluded(repr(last), strongest, names[0], gain, compared.units, self.unit, is_error, why)
         return f"{aligned(table, left={0})}\n{about}\n{conclusion}"
 
-    def compared(self, rows: Mapping[str, Judged], strongest: str) -> tuple[_Intervals, _Intervals, int, int]:
-        """Returns metrics, gains over the strongest, and the numbers of units and draws; some have no interval."""
-        of_sample: Any = self._groups("test") if self.has_groups else range(1 + int([*rows.values()][-1].sample.max()))
+    def _write_evaluation(self, rows: Mapping[str, Judged], compared: Compared, folder: Path) -> None:
+        columns = {name: self.columns(judged) for name, judged in rows.items()}
+        further = list(dict.fromkeys(column for figures in columns.values() for column in figures))
+        bounds = [f"{scoring.name_of(metric)}{end}" for metric in self.metrics for end in ("", "_low", "_high")]
+        table: list[list[Any]] = [["method", *bounds, *(f"gain_{name}" for name in bounds), *further]]
+        for name, figures in columns.items():
+            of_row = (*compared.scores[name], *compared.gains[name])
+            cells = [value for interval in of_row for value in interval]
+            cells += [figures.get(column, np.nan) for column in further]
+            table.append([name, *("" if np.isnan(cell) else f"{cell:.6f}" for cell in cells)])
+        result.write_table(folder / "evaluation.csv", table)
+
+    def compared(self, rows: Mapping[str, Judged], strongest: str) -> Compared:
+        """Scores each method, and its gain over the strongest, over draws of the test's groups or samples."""
+        last = [*rows.values()][-1]
+        of_sample: Any = self._groups("test") if self.has_groups else range(1 + int(last.sample.max()))
         names, unit = np.unique(np.array(of_sample), return_inverse=True)
-        units, draws = len(names), max(_FEWEST_DRAWS, min(self.draws, _MOST_DRAWN // len(names)))
-        plain = {name: np.array([*scoring.scores(self.metrics, judged).values()]) for name, judged in rows.items()}
-        tallies, best = self.tallied(rows, unit, units), [*rows].index(strongest)
-        sums, scores, gains = None, _Intervals(), _Intervals()
-        if tallies is not None and draws * tallies[0].size <= _MOST_NUMBERS:
-            sums = np.concatenate([tallies.sum(0)[None], resampled(tallies, draws)])
-        for place, (name, values) in enumerate(plain.items()):
-            score = gain = np.full((2, len(values)), np.nan)  # the whole test's, and those of draws
-            if sums is not None:
-                score = self.measured(sums[:, place])
-                gain = self.measured(sums[:, place], sums[:, best]) - self.measured(sums[:, best], sums[:, place])
-            scores[name] = intervals(np.where(np.isnan(score[0]), values, score[0]), score[1:], units)
-            gains[name] = intervals(np.where(np.isnan(gain[0]), values - plain[strongest], gain[0]), gain[1:], units)
-        return scores, gains, units, draws
+        units, best = len(names), [*rows].index(strongest)
+        number = max(_FEWEST_DRAWS, min(self.draws, _MOST_DRAWN // units))
+        whole = np.array([[*scoring.scores(self.metrics, judged).values()] for judged in rows.values()])
+        from_sums = self._from_sums(rows, unit, units, number, best)
+        scores, gains, about = dict[str, list[Interval]](), dict[str, list[Interval]](), dict[str, str]()
+        for place, metric in enumerate(self.metrics):
+            name = scoring.name_of(metric)
+            values, differences = (each[..., place] for each in from_sums)
+            if np.isnan(values[0]).all():
+                drawn = bootstrap.of_metric(metric, [*rows.values()], unit, units)
+                values = np.concatenate([whole[None, :, place], drawn.scores])
+                differences = values - values[:, [best]]
+                about[name] = drawn.about
+            scores[name] = intervals(_known(values[0], whole[:, place]), values[1:], units)
+            beside = whole[:, place] - whole[best, place]
+            gains[name] = intervals(_known(differences[0], beside), differences[1:], units)
+        return Compared(_by_row(rows, scores), _by_row(rows, gains), units, number, about)
+
+    def _from_sums(
+        self, rows: Mapping[str, Judged], unit: np.ndarray, units: int, draws: int, best: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (1 + draws, methods, metrics) scores of the whole test and of draws, and gains over the best.
+
+        Metrics that do not follow from sums are NaN.
+        """
+        tallies = self.tallied(rows, unit, units)
+        if tallies is None or draws * tallies[0].size > _MOST_NUMBERS:
+            nothing = np.full((1, len(rows), len(self.metrics)), np.nan)
+            return nothing, nothing
+        sums = np.concatenate([tallies.sum(0)[None], resampled(tallies, draws)])
+        strongest = sums[:, best]
+        scores, gains = [], []
+        for place in range(len(rows)):
+            method = sums[:, place]
+            scores.append(self.measured(method))
+            gains.append(self.measured(method, strongest) - self.measured(strongest, method))
+        return np.stack(scores, 1), np.stack(gains, 1)
 
     def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
         """Returns (units, methods, ...) numbers whose sums `measured` takes, or None. `unit` is each sample's."""
@@ -307,3 +355,13 @@ class Comparing(Task):
         if self.kind == "labels":
             return "; ".join(self.named(number) for number, is_marked in enumerate(guess) if is_marked)
         return self.named(guess) if self.kind == "classes" else guess
+
+
+def _known(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Replaces NaN by what stands there in `others`."""
+    return np.where(np.isnan(values), others, values)
+
+
+def _by_row(rows: Iterable[str], of_metrics: Mapping[str, list[Interval]]) -> dict[str, list[Interval]]:
+    """Turns the intervals of each metric, one a row, into those of each row, one a metric."""
+    return {row: [intervals_of[place] for intervals_of in of_metrics.values()] for place, row in enumerate(rows)}

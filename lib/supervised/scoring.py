@@ -54,6 +54,12 @@ class Judged(NamedTuple):
         """The number of classes that are targets or guesses, with those of lower numbers."""
         return int(max(self.true.max(), self.guess.max())) + 1
 
+    def at(self, places: np.ndarray) -> "Judged":
+        """Returns the targets at these places, each as often as its place is named."""
+        counts = None if self.counts is None else self.counts[places]
+        shares = None if self.shares is None else self.shares[places]
+        return Judged(self.true[places], self.guess[places], counts, shares, self.sample[places])
+
 
 def name_of(metric: Metric) -> str:
     """Returns the name under which a metric is reported. Raises BadInput for a function without one."""
@@ -96,7 +102,7 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
     values = {}
     for metric in metrics:
         try:
-            values[name_of(metric)] = _score(metric, judged)
+            values[name_of(metric)] = score(metric, judged)
         except (ValueError, TypeError) as error:
             if callable(metric):
                 raise
@@ -105,7 +111,8 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
     return values
 
 
-def _score(metric: Metric, judged: Judged) -> float:
+def score(metric: Metric, judged: Judged) -> float:
+    """Returns one metric of the targets. Raises what the metric raises."""
     true, guess, counts, shares, _ = judged
     if getattr(metric, "rows", False):
         return float(_function(metric)(true.reshape(len(true), -1), guess.reshape(len(guess), -1)))
@@ -142,11 +149,31 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
     if metric in ("top_3_accuracy", "top_5_accuracy"):
         most = int(str(metric).split("_")[1])
         return float(np.mean((np.argsort(-shares, 1, kind="stable")[:, :most] == true[:, None]).any(1)))
-    score = metrics.roc_auc_score if metric == "roc_auc" else metrics.average_precision_score
     if true.ndim == 1:
         true, shares = (true[:, None] == 1, shares[:, 1:]) if len(classes) == 2 else (true[:, None] == classes, shares)
-    values = [score(t, s) for t, s in zip(true.T, shares.T, strict=True) if 0 < t.sum() < len(t)]
-    return float(np.mean(values)) if values else float("nan")  # a class that is never or always there ranks nothing
+    # A class that is never or always there ranks nothing.
+    ranked = np.flatnonzero((true.sum(0) > 0) & (true.sum(0) < len(true)))
+    if not len(ranked):
+        return float("nan")
+    true, shares = true[:, ranked], shares[:, ranked]
+    if metric == "roc_auc":
+        return float(_areas(true, shares).mean())
+    return float(np.mean([metrics.average_precision_score(t, s) for t, s in zip(true.T, shares.T, strict=True)]))
+
+
+def _areas(true: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """(targets, classes) marks and scores -> (classes) areas under the ROC curve, by ranks (Mann and Whitney, 1947).
+
+    scikit-learn takes 2 ms a class, which 1,000 draws of ten classes turn into a minute.
+    """
+    from scipy import stats
+
+    if not np.isfinite(shares).all():
+        raise ValueError("there are probabilities of NaN or infinity")
+    marks = true.astype(bool)
+    positive = marks.sum(0)
+    ranks = np.where(marks, stats.rankdata(shares, axis=0), 0).sum(0)
+    return (ranks - positive * (positive + 1) / 2) / (positive * (len(marks) - positive))
 
 
 def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from safetensors import numpy as safe
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lib import private
 from lib.errors import BadInput, printable
 from lib.report.progress import working
 from lib.supervised import scoring
@@ -37,6 +38,8 @@ _LEAVES, _DEPTH, _ROUNDS, _MOST_TREES = 15, 6, 100, 300
 _TRIED = {  # by what is seen: the inverse strength of a linear model's penalty; 0: boosting
     "words": (1, 10), "neighbours": (1,), "pooled pixels": (0.01, 1), "surroundings": (1, 0), "numbers": (1, 100, 0),
 }  # fmt: skip
+FORMS, TEXTS = tuple(_TRIED), ("words", "neighbours")
+NODES = 2 * _LEAVES - 1  # of a tree
 KEY, GATE = "simple", "simple_gate"  # of batches and what is learned; a buffer of the model
 
 
@@ -59,10 +62,25 @@ class Simple(NamedTuple):
         return vectors.transform(rows)
 
     def scores(self, task: Any, batch: Batch) -> Tensor:
-        """Returns log-probabilities, classes last, or numbers or logits in the labels' shape."""
-        values, labels = self.values(seen(task, batch)[1]), batch["labels"]  # type: ignore[index]
-        tensor = torch.from_numpy(self.power * self.means(values)).float()
+        """Returns log-probabilities, classes last, or numbers or logits in the labels' shape. Raises BadInput."""
+        labels = batch["labels"]
+        rows = self._rows(task, batch)
+        scores = self.means(self.values(rows))
+        if self.kind in FLOATS and scores.size != labels.numel():
+            what = f"The simple method {self.name!r} has {scores.shape[1]} outputs a sample"
+            raise BadInput(f"{what}, and the labels have the shape {tuple(labels.shape)}. It was fitted to other data.")
+        tensor = torch.from_numpy(self.power * scores).float()
         return tensor.view(labels.shape) if self.kind in FLOATS else tensor.log_softmax(-1).view(*labels.shape, -1)
+
+    def _rows(self, task: Any, batch: Batch) -> np.ndarray:
+        """Returns what the method sees of a batch. Raises BadInput if it was fitted to something else."""
+        form, rows = seen(task, batch) or ("nothing", np.zeros(0))
+        width = self.arrays["weights"].shape[1]
+        if form != self.what or (not self.terms and rows.shape[1] != width):
+            has = f"{form} of shape {rows.shape}"
+            needs = self.what if self.terms else f"{self.what}, {width} numbers each"
+            raise BadInput(f"The simple method {self.name!r} needs {needs}. A batch has {has}: features() has changed.")
+        return rows
 
     def means(self, values: Any) -> np.ndarray:
         models = zip(*(self.arrays[name] for name in ("weights", "bias", "trees")), strict=True)
@@ -70,18 +88,6 @@ class Simple(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         return {**self._asdict(), "arrays": packed({n: array.astype(np.float32) for n, array in self.arrays.items()})}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Simple":
-        """Returns the method that `as_json` gave, in fp32. Raises BadInput for anything else."""
-        try:
-            simple = cls(**{**values, "terms": tuple(map(str, values["terms"])), "arrays": unpacked(values["arrays"])})
-            width = len(simple.arrays["spread"])
-            simple.values(np.array(["a"], object) if simple.terms else np.zeros((1, width)))
-            simple.means(np.zeros((1, width), np.float32))
-            return simple
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise BadInput(f"The saved simple method cannot be read ({printable(error, most=200)}).") from None
 
 
 def packed(arrays: Mapping[str, np.ndarray]) -> str:
@@ -243,7 +249,7 @@ def _held_out(
 
 def _fitted(task: Any, values: Any, target: np.ndarray, width: int, penalty: float | None) -> list[np.ndarray]:
     """Fits each column of numbers or marks, or all classes together; returns weights, bias and trees."""
-    has_classes, trees = task.kind not in FLOATS, [np.zeros((0, 2 * _LEAVES - 1, 6))]
+    has_classes, trees = task.kind not in FLOATS, [np.zeros((0, NODES, 6))]
     weights, bias = np.zeros((values.shape[1], width)), np.full(width, UNSEEN)
     for column in range(1 if has_classes else width):
         known = np.arange(len(target)) if has_classes else np.flatnonzero(~np.isnan(target[:, column]))
@@ -261,11 +267,12 @@ def _fitted(task: Any, values: Any, target: np.ndarray, width: int, penalty: flo
         outputs = np.array([column])
         if has_classes:  # of two it has the second's score alone
             outputs, bias[present] = present[1:] if len(present) == 2 else present, 0
-        bias[outputs] = model.intercept_ if penalty else np.ravel(model._baseline_prediction)
+        bias[outputs] = model.intercept_ if penalty else private.boosting_begins_with(model)
         if penalty:
             weights[:, outputs] = np.reshape(model.coef_, (len(outputs), -1)).T
         else:
-            trees += [_tree(each.nodes, o) for each in model._predictors for each, o in zip(each, outputs, strict=True)]
+            for of_round in private.boosted_trees(model):
+                trees += [_tree(tree.nodes, output) for tree, output in zip(of_round, outputs, strict=True)]
     return [weights, bias, np.concatenate(trees)]
 
 
@@ -288,7 +295,7 @@ def _tree(nodes: np.ndarray, output: int) -> np.ndarray:
     is_leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
     children = [np.where(is_leaf, own, nodes[side]) for side in ("left", "right")]
     columns = [nodes["feature_idx"], nodes["num_threshold"], *children, nodes["value"], np.full(len(nodes), output)]
-    return np.pad(np.stack(columns, 1), ((0, 2 * _LEAVES - 1 - len(nodes)), (0, 0)))[None]
+    return np.pad(np.stack(columns, 1), ((0, NODES - len(nodes)), (0, 0)))[None]
 
 
 def with_buffers(make: Callable[[Any], nn.Module]) -> Callable[[Any], nn.Module]:
@@ -309,10 +316,16 @@ def batch(task: Any, batch: Batch) -> Batch:
 
 
 def shaped(start: Tensor, outputs: Tensor) -> Tensor:
-    """Returns the simple method's scores in the shape of outputs: of further classes it has seen no example."""
+    """Returns the simple method's scores in the shape of outputs: of further classes it has seen no example.
+
+    Raises BadInput for classes that the outputs lack.
+    """
     if start.numel() == outputs.numel():
         return start.view(outputs.shape)
-    return F.pad(start, (0, outputs.shape[-1] - start.shape[-1]), value=UNSEEN)
+    lacking = start.shape[-1] - outputs.shape[-1]
+    if lacking > 0:
+        raise BadInput(f"The simple method has {lacking} classes more than the model has outputs.")
+    return F.pad(start, (0, -lacking), value=UNSEEN)
 
 
 def gated(model: nn.Module, scores: Tensor, start: Tensor) -> Tensor:

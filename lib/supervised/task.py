@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
-from lib.supervised import chunks, evaluation, look, replaced, samples, scoring, simple, text
+from lib.supervised import chunks, evaluation, look, replaced, samples, scoring, simple, stored, text
 from lib.supervised.methods import Comparing
 from lib.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
 from lib.task import Batch
@@ -290,7 +290,7 @@ class Supervised(Comparing):
         """The simple method: what the run learned where it starts from it, else fitted now; None in a plan."""
         if self.starts:
             values = self.learned().get(simple.KEY)
-            return simple.Simple.from_json(values) if values else None
+            return None if self._learned is None else stored.simple_of(self, values)
         return None if self.kind == "text" else simple.fit(self)
 
     def count(self, batch: Batch) -> Mapping[str, float]:

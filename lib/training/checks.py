@@ -21,7 +21,7 @@ from lib.report.progress import working
 from lib.task import SPLITS, Batch, Task, load_config, load_task
 from lib.task import contract as returned
 from lib.task.place import naming
-from lib.training import data, learned
+from lib.training import data, learned, norms
 from lib.training.evaluation import EvaluationLoader, baseline_of
 from lib.training.optimization import groups_of
 from lib.training.order import INITIALISE, Order, mix, put_back, seed_all, seeded_draws
@@ -235,6 +235,7 @@ def _loss(probe: _Probe) -> None:
     if not _same(*_passes(probe, batch, counts, [_SEED, _SEED]), share=1e-4):
         what = f"{probe.name}.loss() or the model gives another loss for the same seed, or changes the batch"
         raise BadInput(f"{what}. {_SEEDED}")
+    _single_samples(probe, batch, counts)
     if any(counts.values()):
         _gradients(probe, _sums(probe, batch, counts), counts)
     probe.model.eval()
@@ -243,6 +244,21 @@ def _loss(probe: _Probe) -> None:
     except BadInput:  # of a model without losses in this mode, such as a detector
         return
     _pieces(probe, batch, counts)
+
+
+def _single_samples(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
+    """Trains on one sample where a micro-batch of the run will have one: batch norms refuse that."""
+    training = probe.config.training
+    smallest = norms.smallest_piece(training.slot, training.largest_micro_batch)
+    if smallest > 1 or not norms.has_batch_norms(probe.model):
+        return
+    one = next(data.micro_batches(batch, 1))
+    try:
+        _passes(probe, one, counts, [_SEED])
+    except BadInput as error:
+        if error.__cause__ and norms.is_refusal(error.__cause__):
+            raise norms.refused(training.slot, training.largest_micro_batch) from None
+        raise
 
 
 def _sums(probe: _Probe, batch: Batch, counts: Mapping[str, float], seed: int = _SEED) -> dict[str, Tensor]:

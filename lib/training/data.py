@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from lib import ranks
 from lib.config import Data
@@ -81,7 +80,11 @@ def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, n
         note(f"A process that loads data {loss}. From here on data.num_workers is {number} {advice}")
     for place in range(done, count):
         batch = batches[place]
-        yield pin_memory(batch) if pins else batch
+        yield _pinned(batch) if pins else batch
+
+
+def _pinned(batch: Batch) -> Batch:
+    return {name: value.pin_memory() if isinstance(value, Tensor) else value for name, value in batch.items()}
 
 
 def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:

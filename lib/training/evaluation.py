@@ -9,6 +9,7 @@ import torch
 
 from lib import ranks
 from lib.config import Config
+from lib.errors import TrainingFailed
 from lib.machine import memory
 from lib.report.progress import Progress, Within, time_left, working
 from lib.task import Batch, Task
@@ -17,7 +18,10 @@ from lib.training.data import check_samples, micro_batches, to_device
 from lib.training.order import EVALUATE, mix, put_back, seed_all, seeded_draws
 from lib.training.precision import autocast
 from lib.training.state import State
-from lib.training.step import halved
+
+
+class EvaluationStopped(BaseException):
+    """A signal came between two batches. It is no Exception, which a task's `evaluate` may catch."""
 
 
 class EvaluationLoader:
@@ -56,38 +60,60 @@ class EvaluationLoader:
 
 
 def evaluate(
-    state: State, task: Task, config: Config, dataset: Any, progress: Progress | Within | None = None
-) -> dict[str, float]:
+    state: State, task: Task, config: Config, dataset: Any, progress: Progress | Within | None = None,
+    must_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, float]:  # fmt: skip
     """Returns the task's metrics on a data set. Raises TrainingFailed where a single sample does not fit.
 
     Every rank evaluates the whole data set, because metrics are no sums over parts; the first rank's scores count.
-    Where memory runs out the evaluation is repeated with half as many samples at once: no metric changes.
+    Where memory runs out the evaluation is repeated with half as many samples at once: no metric changes. All ranks
+    raise EvaluationStopped if one of them `must_stop` after a batch.
     """
     collated = config.data.evaluation_batch or config.training.largest_micro_batch  # padding and draws follow from it
     text = time_left("batches evaluated")
 
-    def show(done: int, total: int) -> None:
+    def after_batch(done: int, total: int) -> None:
         if progress:
             progress.update(done, total, partial(text, done, total))
+        if must_stop():
+            raise EvaluationStopped
 
     task.step = state.step
     state.model.eval()
     while True:
         most = state.evaluation_batch or config.data.evaluation_batch or state.micro_batch
-        loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, show, most, state.step)
-        scores, cast = None, autocast(state.precision, state.device)
+        loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, after_batch, most, state.step)
+        scores, is_stopped = None, False
+        cast = autocast(state.precision, state.device)
         try:
             with put_back(state.device), state.averaged(), torch.inference_mode(), cast:
                 seed_all(mix(EVALUATE, config.seed, state.step, -1), state.device)  # before the first sample
                 scores = checked_scores(task, task.evaluate(state.model, loader))
+        except EvaluationStopped:
+            is_stopped = True
         except Exception as error:
             if not memory.is_oom(error):
                 raise
         # outside the except block, where the traceback no longer pins the activations
-        if not ranks.anywhere(scores is None):
+        stops_anywhere, lacks_anywhere = ranks.highest(is_stopped, scores is None)
+        if stops_anywhere:
+            raise EvaluationStopped
+        if not lacks_anywhere:
             return ranks.from_first(scores)
-        where, advice = f"in the evaluation at step {state.step}", "Let Task.evaluate keep its results on the CPU"
-        state.evaluation_batch = halved(state, loader.most, "oom_evaluation", where, "no metric changes", advice)
+        state.evaluation_batch = _halved(state, loader.most)
+
+
+def _halved(state: State, before: int) -> int:
+    """Clears memory; returns half of an evaluation's batch, with an event. Raises TrainingFailed for one sample."""
+    where = f"Memory ran out in the evaluation at step {state.step}"
+    if before <= 1:
+        advice = "Let Task.evaluate keep its results on the CPU, make the model or its input smaller"
+        raise TrainingFailed(f"{where} with one sample at once. {advice}, or take a larger card.")
+    memory.clear_memory()
+    size = (before + 1) // 2
+    sentence = f"{where}: it is repeated with {size} samples at once instead of {before}; no metric changes."
+    state.events.record(state.step, "oom_evaluation", before, size, sentence)
+    return size
 
 
 _baselines: "weakref.WeakKeyDictionary[Task, dict[str, float]]" = weakref.WeakKeyDictionary()

@@ -68,7 +68,7 @@ def store(task: Task, run: Path) -> None:
         reference = _reference(name, path)
         place = run / DATA / reference["file"]
         try:
-            if place.is_file() and _reference(name, place) == reference:
+            if place.is_file() and _is_stored(name, reference, place):
                 continue
             disk.make_folders(place.parent)
             with disk.whole(place) as aside:
@@ -91,7 +91,7 @@ def restored(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
             continue
         try:
             paths[name] = run / DATA / str(value["file"])
-            if not untrusted.is_name(value["file"]) or _reference(name, paths[name]) != value:
+            if not _is_stored(name, value, paths[name]):
                 raise OSError("it is not as it was written")
         except OSError as error:
             del paths[name]
@@ -106,6 +106,13 @@ def _files(values: Mapping[str, Any]) -> dict[str, Path]:
 
 def _is_reference(value: object) -> bool:
     return isinstance(value, dict) and value.keys() == _REFERENCE
+
+
+def _is_stored(name: str, reference: Mapping[str, Any], path: Path) -> bool:
+    """Returns whether a file is the one of a reference. One of another size is not read."""
+    if not untrusted.is_name(reference["file"]) or untrusted.size_of(path) != reference["bytes"]:
+        return False
+    return _reference(name, path) == reference
 
 
 def _reference(name: str, path: Path) -> dict[str, Any]:

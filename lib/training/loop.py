@@ -20,7 +20,7 @@ from lib.report.sampler import Advice, Sampler
 from lib.task import Task
 from lib.text import duration
 from lib.training import data, learned, optimization
-from lib.training.evaluation import evaluate
+from lib.training.evaluation import EvaluationStopped, evaluate
 from lib.training.order import Order
 from lib.training.precision import set_determinism
 from lib.training.session import Reason, Session
@@ -63,7 +63,6 @@ def train(
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     advice = Advice(loading.num_workers)
-    steps = range(state.step, state.step if state.stopping.is_over else training.max_steps)
     reason: Reason = "completed"
     row, saved_at = {}, time.monotonic()
     with (
@@ -71,8 +70,13 @@ def train(
         MetricsLog(folder / METRICS if ranks.is_first() else None, state.step, state.rows) as metrics,
         Sampler() as sampler,
         saver,
-        memory_for_next_launch(state),
+        memory_for_next_launch(state, training.slot),
     ):
+        if state.validation_due:
+            _validate(state, task, config, sets["validation"], session, progress, meter, metrics, saver, order)
+            _save(state, task, config, saver, meter, metrics)
+        is_over = state.validation_due or state.stopping.is_over
+        steps = range(state.step, state.step if is_over else training.max_steps)
         batches = data.train_batches(task, train_set, order, steps, loading, session.stop_alone, progress.note)
         for step, slots in meter.waiting(batches):
             begin = time.perf_counter()
@@ -94,13 +98,8 @@ def train(
                 for sentence in advice.lines(row):
                     progress.note(sentence)
             if last or _due(state.step, training.evaluate_every_steps):
-                with session.measured("evaluate"), meter.paused():
-                    scores = evaluate(state, task, config, sets["validation"], Within(progress, state.step, steps.stop))
-                    metrics.append({"step": state.step, "split": "validation", **_where(order, task, step), **scores})
-                    progress.note(_validation_line(state.step, scores, task))
-                    observe(state, task, config, scores)
-                    save_best(state, config, saver, task, scores)
-                    last = last or state.stopping.is_over
+                _validate(state, task, config, sets["validation"], session, progress, meter, metrics, saver, order)
+                last = last or state.stopping.is_over
             progress.update(state.step, training.max_steps, partial(_line, row, state, task, config, order, meter))
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
             by_time = 0 < 60 * config.checkpoint.every_minutes <= time.monotonic() - saved_at
@@ -116,9 +115,34 @@ def train(
             reason = session.stop_alone() or "interrupted"
             _save(state, task, config, saver, meter, metrics)
         saver.finish()
+        reason = session.signalled() or reason  # also by a signal of the last step, which decides nothing
     progress.close()
     peak = max(ranks.gathered(memory.peak_bytes()))
     return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated)
+
+
+def _validate(
+    state: State, task: Task, config: Config, dataset: Any, session: Session, progress: Progress, meter: Meter,
+    metrics: MetricsLog, saver: Saver, order: Order,
+) -> None:  # fmt: skip
+    """Validates, and hands the scores to all that depends on them.
+
+    A signal stops it between two batches: then it stays due, and the next session begins with it.
+    """
+    state.validation_due = True
+    within = Within(progress, state.step, config.training.max_steps)
+    with session.measured("evaluate"), meter.paused():
+        try:
+            scores = evaluate(state, task, config, dataset, within, lambda: session.is_signalled)
+        except EvaluationStopped:
+            progress.note(f"The validation of step {state.step:,} was stopped: the next session begins with it.")
+            return
+        where = _where(order, task, state.step - 1)
+        metrics.append({"step": state.step, "split": "validation", **where, **scores})
+        progress.note(_validation_line(state.step, scores, task))
+        observe(state, task, config, scores)
+        save_best(state, config, saver, task, scores)
+    state.validation_due = False
 
 
 def _save(state: State, task: Task, config: Config, saver: Saver, meter: Meter, metrics: MetricsLog) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lib import private
 from lib.checkpoint.weights import plain
-from lib.config import Config
+from lib.config import Config, with_changes
 from lib.errors import BadInput, printable
 from lib.task import Task
+from lib.untrusted import fits
 
 _FUSED_ON = ("cuda", "meta")  # meta: in a plan for CUDA
 
@@ -106,9 +108,9 @@ def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps, fused=is_fused or None)
 
 
-def state_names(group: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the names of the states that an optimizer of torch keeps for the parameters of one of its groups."""
-    if "momentum" in group:  # SGD
+def state_names(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the states that an optimizer of `build` keeps for the parameters of one of its groups."""
+    if isinstance(optimizer, torch.optim.SGD):
         return ("momentum_buffer",) if group["momentum"] else ()
     return ("step", "exp_avg", "exp_avg_sq")
 
@@ -119,7 +121,8 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
         return
     for group in optimizer.param_groups:
         # torch's momentum begins with the gradient itself, and -0.0 plus that has its bits
-        first, names = -0.0 if "momentum" in group else 0.0, state_names(group)
+        first = -0.0 if isinstance(optimizer, torch.optim.SGD) else 0.0
+        names = state_names(optimizer, group)
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:
                 like = partial(torch.full_like, parameter, first, memory_format=torch.preserve_format)
@@ -209,6 +212,34 @@ def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> 
     return (plateau.lr if plateau else config.optimizer.lr) * factor
 
 
+_OF_RATES = {
+    "optimizer.lr": float, "training.max_steps": int, "scheduler.name": str, "scheduler.warmup_steps": int,
+    "scheduler.min_lr_ratio": float,
+}  # fmt: skip
+
+
+def seam(saved: Mapping[str, Any], config: Config, step: int) -> str:
+    """Returns a sentence with the rates before and after `step`, if a run resumes there with another schedule.
+
+    `saved` has the settings of before by dotted key; a plateau has a history, and no seam.
+    """
+    is_known = all(fits(saved.get(key), kind) for key, kind in _OF_RATES.items())
+    if not step or not is_known or "plateau" in (saved["scheduler.name"], config.scheduler.name):
+        return ""
+    try:
+        former = with_changes(config, {key: saved[key] for key in _OF_RATES})
+    except BadInput:  # of an earlier version, or damaged
+        return ""
+    before, expected = (learning_rate(former, number) for number in (step - 1, step))
+    after = learning_rate(config, step)
+    if math.isclose(after, expected, rel_tol=1e-6, abs_tol=1e-15):
+        return ""
+    then = f"{saved['scheduler.name']} over {saved['training.max_steps']:,} steps"
+    now = f"{config.scheduler.name} over {config.training.max_steps:,}"
+    what = f"The learning rate goes from {before:.3g} (step {step:,}, {then}) to {after:.3g} (step {step + 1:,}, {now})"
+    return f"{what}. With scheduler.name constant or plateau no length changes it."
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = value * group["scale"]
@@ -226,7 +257,7 @@ class Ema:
     def update(self, step: int) -> None:
         """Moves the average towards the weights after the step with this number (from 0)."""
         decay = min(self.decay, (1 + step) / (10 + step))  # a short run is no average over its first steps
-        torch._foreach_lerp_(list(self.average.values()), list(self._parameters.values()), 1 - decay)
+        private.move_towards(list(self.average.values()), list(self._parameters.values()), 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

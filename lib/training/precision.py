@@ -4,20 +4,22 @@ import contextlib
 import fnmatch
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from lib import private
 from lib.checkpoint import weights
 from lib.config import Config, Training
 from lib.errors import BadInput
 from lib.machine import memory
+from lib.task.place import place_of
 
 Precision = Literal["fp32", "fp16", "bf16"]
 _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+LARGEST_FP16 = 65_504  # IEEE 754 binary16
 AUTO = "auto"  # among training.fp32_modules, until a run has decided
 
 
@@ -60,10 +62,33 @@ def allow_tf32(in_precision: Precision, on: torch.device) -> None:
         torch.set_float32_matmul_precision("high" if fits else "highest")
 
 
+class BeyondFp16(BadInput):
+    """A constant of the model is larger than fp16 holds."""
+
+
 def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractContextManager:
+    """Returns the context to compute in. In fp16 it raises BeyondFp16 with the line of a constant that is too large."""
     if in_precision == "fp32":
         return contextlib.nullcontext()
-    return torch.autocast(on.type, _HALVES[in_precision])
+    cast = torch.autocast(on.type, _HALVES[in_precision])
+    return _naming_constants(cast) if in_precision == "fp16" else cast
+
+
+@contextlib.contextmanager
+def _naming_constants(cast: contextlib.AbstractContextManager) -> Iterator[None]:
+    try:
+        with cast:
+            yield
+    except RuntimeError as error:
+        if not is_beyond_fp16(error):
+            raise
+        what = f"A constant is beyond fp16, which ends at {LARGEST_FP16:,} ({place_of(error)})"
+        raise BeyondFp16(f"{what}. Write torch.finfo(x.dtype).min in its place.") from error
+
+
+def is_beyond_fp16(error: Exception) -> bool:
+    """Returns whether torch refuses a number that fp16 does not hold: masked_fill(mask, -1e9), say."""
+    return "without overflow" in str(error)
 
 
 def keep_in_fp32(model: nn.Module, globs: Sequence[str], on: torch.device) -> None:
@@ -90,7 +115,7 @@ def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
     @functools.wraps(forward)
     def wide(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast(device, enabled=False):
-            return forward(*tree_map(widened, args), **tree_map(widened, kwargs))
+            return forward(*private.tree_map(widened, args), **private.tree_map(widened, kwargs))
 
     return wide
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
+from lib import private
 from lib.errors import BadInput
 from lib.task.blocks import find_blocks
 
@@ -45,7 +46,7 @@ def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] |
 def _recomputing(block: nn.Module) -> Callable[..., Any]:
     """Returns the block's forward pass, recomputed in backward; batch statistics change in the first pass alone."""
     forward = block.forward
-    norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    norms = [m for m in block.modules() if isinstance(m, private.NORMS) and m.track_running_stats]
     more: dict[str, Any] = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -77,7 +78,7 @@ def _versions(values: tuple) -> list[int]:
     """Returns how often each tensor among the values was changed in place; none while a compiler looks on."""
     if torch.compiler.is_compiling():
         return []
-    return [value._version for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]
+    return [private.version(value) for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]
 
 
 def _without_cache(block: nn.Module, value: Any) -> Any:
@@ -94,11 +95,13 @@ def _without_cache(block: nn.Module, value: Any) -> Any:
 @contextlib.contextmanager
 def _statistics_aside(norms: Sequence[nn.Module]) -> Iterator[None]:
     """Lets these layers update copies of their statistics; without statistics the passes would save other tensors."""
-    before = [dict(norm._buffers) for norm in norms]
-    for norm, buffers in zip(norms, before, strict=True):
-        norm._buffers.update({name: value.clone() for name, value in buffers.items() if value is not None})
+    before = [(norm, dict(norm.named_buffers(recurse=False))) for norm in norms]
+    for norm, buffers in before:
+        for name, value in buffers.items():
+            setattr(norm, name, value.clone())
     try:
         yield
     finally:
-        for norm, buffers in zip(norms, before, strict=True):
-            norm._buffers.update(buffers)
+        for norm, buffers in before:
+            for name, value in buffers.items():
+                setattr(norm, name, value)

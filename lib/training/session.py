@@ -48,7 +48,7 @@ class Session:
         self.margin_seconds = margin_seconds
         self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
         self.reserves = dict(_CONSTANT_SECONDS)  # seconds to keep free, from the longest of the last eight
-        self._is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
+        self.is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
 
     def remaining(self) -> float:
         return self.deadline - now()
@@ -67,7 +67,7 @@ class Session:
 
     def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
         """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing."""
-        if self._is_signalled:
+        if self.is_signalled:
             return "interrupted"
         needed = self.margin_seconds + self.reserves["step"] + self.reserves["save"] + self.reserves["package"]
         needed += self.reserves["evaluate"] if evaluates_next else 0.0
@@ -83,13 +83,18 @@ class Session:
         if ranks.world() > 1:
             number, due = ranks.highest(_STOPS.index(stop), save)
             stop, save = _STOPS[int(number)], bool(due)
-        self._is_signalled |= stop == "interrupted"  # the signal may have come to another rank
+        self.is_signalled |= stop == "interrupted"  # the signal may have come to another rank
         return stop, save
+
+    def signalled(self) -> Reason | None:
+        """Returns "interrupted" if a signal came to any rank."""
+        self.is_signalled = ranks.anywhere(self.is_signalled)
+        return "interrupted" if self.is_signalled else None
 
     def catching_signals(self) -> AbstractContextManager[None]:
         """Stops at the step's end on the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
         # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
-        return handling_signals(self._on_signal, lambda: self._is_signalled and ranks.under_torchrun())
+        return handling_signals(self._on_signal, lambda: self.is_signalled and ranks.under_torchrun())
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a forked loader process: Ctrl-C in a terminal reaches all of them
@@ -97,11 +102,11 @@ class Session:
                 os._exit(128 + number)
             return
         seconds = time.monotonic()
-        if self._is_signalled:
+        if self.is_signalled:
             if ranks.under_torchrun() and seconds - self._signalled_at < _ECHO_SECONDS:
                 return
             raise KeyboardInterrupt
-        self._is_signalled, self._signalled_at = True, seconds
+        self.is_signalled, self._signalled_at = True, seconds
         why = "Interrupted" if number == signal.SIGINT else "Asked to end by the system"
         print(f"{why}: finishing this step and saving; a second one stops at once.", flush=True)
 

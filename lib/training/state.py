@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib import checkpoint, ranks
+from lib import checkpoint, private, ranks
 from lib.checkpoint import weights
 from lib.checkpoint.saver import Saver
 from lib.config import Config
@@ -43,6 +43,7 @@ class State:
     skipped_in_a_row: int = 0
     pending: dict[str, Any] = field(default_factory=dict)  # losses of the row that is not yet written
     rows: int = 0  # of metrics.csv up to this step
+    validation_due: bool = False  # of this step: a signal stopped it
     ema: Ema | None = None
     plateau: optimization.Plateau | None = None
     left_out: dict[str, str] = field(default_factory=dict)  # published frozen weights, in no checkpoint, with seals
@@ -61,7 +62,7 @@ class State:
     def __post_init__(self) -> None:
         self.parameters = list(self.model.parameters())
         self.trained = weights.trained(self.model)
-        self.with_buffers = [module for module in self.model.modules() if module._buffers]
+        self.with_buffers = [module for module in self.model.modules() if [*module.buffers(recurse=False)]]
 
     def averaged(self) -> AbstractContextManager[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
@@ -190,7 +191,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     """Saves everything in the background. Raises TrainingFailed where the weights are no longer finite."""
     if not config.checkpoint.keep_last:
         return
-    largest = torch._foreach_norm([p.detach() for p in state.parameters if p.requires_grad and p.numel()], math.inf)
+    largest = private.norms_of([p.detach() for p in state.parameters if p.requires_grad and p.numel()], math.inf)
     if ranks.anywhere(bool(largest) and not bool(torch.stack(largest).isfinite().all())):
         advice = "the checkpoint before is kept. Lower optimizer.lr, or train in fp32, and run again from that."
         raise TrainingFailed(f"The weights are no longer finite at step {state.step}, so {advice}")
@@ -198,6 +199,7 @@ def save_state(state: State, task: Task, config: Config, saver: Saver) -> None:
     names = ("kept_best", "skipped_steps", "skipped_in_a_row", "pending", "rows", "micro_batch", "trained", "unsaved")
     facts = {
         **({"stopping": state.stopping.facts()} if state.stopping.after else {}),
+        **({"validation_due": True} if state.validation_due else {}),
         **{name: getattr(state, name) for name in names},
         "identity": identity.facts(config, task), "scaler": state.scaler.state_dict(),
         "plateau": state.plateau.facts() if state.plateau else None,
@@ -258,6 +260,7 @@ def restore_state(
     if state.scaler.is_enabled() and facts["scaler"]:
         state.scaler.load_state_dict(facts["scaler"])
     state.step, state.rows = saved.step, facts.get("rows", 0)  # none in a checkpoint of an earlier version
+    state.validation_due = facts.get("validation_due", False)
     for name in ("kept_best", "pending", "skipped_steps", "skipped_in_a_row"):
         setattr(state, name, facts[name])
     state.micro_batch = min(state.micro_batch, facts["micro_batch"])
@@ -278,7 +281,7 @@ def _restore_optimizer(state: State, tensors: Mapping[str, Tensor], note: Callab
     names, unused = {parameter: name for name, parameter in state.model.named_parameters()}, 0
     for parameter, group in {p: each for each in state.optimizer.param_groups for p in each["params"]}.items():
         values, own = by_name.get(names[parameter], {}), {"step": optimization.step_device(group, parameter)}
-        if is_same := values.keys() == {*optimization.state_names(group)}:
+        if is_same := values.keys() == {*optimization.state_names(state.optimizer, group)}:
             # Copied, because what was loaded is mapped from a file, whose space would not be free while it is used.
             moved = {kind: value.to(own.get(kind, state.device), copy=True) for kind, value in values.items()}
             state.optimizer.state[parameter] = moved

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from lib import ranks
+from lib import private, ranks
 from lib.config import Config
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import memory
@@ -16,7 +16,7 @@ from lib.ranks.sums import add_counts, over_ranks
 from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task
 from lib.task.contract import check_loss_terms, check_terms
-from lib.training import data, optimization
+from lib.training import data, norms, optimization
 from lib.training.optimization import make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_all
 from lib.training.precision import autocast
@@ -40,16 +40,11 @@ def optimizer_step(
     state.frozen = [p for group in state.groups if not group.is_trained(step) for p in group.parameters.values()]
     counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
     while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:
-        stays, advice = "the effective batch stays the same", "Set training.gradient_checkpointing to all"
-        state.micro_batch = halved(state, state.micro_batch, "oom_training", f"at step {step}", stays, advice)
+        _halve_micro_batch(state, config.training.slot, step)
     means, logged, is_finite = computed
     if is_finite:
         state.skipped_in_a_row = 0
-        update = getattr(state.optimizer.step, "__wrapped__", None)  # without torch's profiler mark, 20 microseconds
-        if state.scaler.is_enabled() or not update:
-            state.scaler.step(state.optimizer)
-        else:
-            update(state.optimizer)
+        state.scaler.step(state.optimizer)
         if state.ema:
             state.ema.update(step)
         meter.log(logged)
@@ -69,11 +64,13 @@ def _before_update(
     buffers, computed = list[dict[str, Tensor]](), None
     try:
         # A failed step must leave batch statistics alone.
-        buffers = [{k: v.clone() for k, v in m._buffers.items() if v is not None} for m in state.with_buffers]
+        buffers = [_copied(module) for module in state.with_buffers]
         for parameter in state.frozen:
             parameter.requires_grad_(False)
         computed = _gradients(state, task, config, slots, step, counts, meter)
     except Exception as error:
+        if norms.is_refusal(error):
+            raise norms.refused(config.training.slot, state.micro_batch) from error
         if not memory.is_oom(error):
             raise
     finally:
@@ -95,7 +92,7 @@ def _before_update(
     _drop_gradients(state.parameters)  # a failed backward pass leaves partial ones
     _restore_buffers(state, buffers)
     if state.scaler.is_enabled():
-        state.scaler._per_optimizer_states.pop(id(state.optimizer), None)  # unscaling twice would be refused
+        private.forget_unscaling(state.scaler, state.optimizer)
     return None
 
 
@@ -114,7 +111,7 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Computes the norm of all gradients as torch's `get_total_norm` does, in half the time."""
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients) if gradients else [torch.zeros(())]))
+    return torch.linalg.vector_norm(torch.stack(private.norms_of(gradients) if gradients else [torch.zeros(())]))
 
 
 def _gradients(
@@ -160,7 +157,7 @@ def _gradients(
 
 
 @contextlib.contextmanager
-def memory_for_next_launch(state: State) -> Iterator[None]:
+def memory_for_next_launch(state: State, slot: int) -> Iterator[None]:
     """Turns torch's error about memory that ran out, where nothing inside could repeat the work, into OutOfMemory."""
     try:
         yield
@@ -169,25 +166,40 @@ def memory_for_next_launch(state: State) -> Iterator[None]:
         if in_worker or isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
             raise
         before = state.micro_batch
-        smaller = (before + 1) // 2 if before > 1 else 0
+        has_norms = norms.has_batch_norms(state.model)
+        smaller = norms.smaller(before, slot, 2 if has_norms else 1)
         why = "the other ranks wait for this one" if ranks.world() > 1 else "the weights may have changed in part"
-        advice = "Set training.gradient_checkpointing to all, or take a card with more memory."
+        advice = _advice(has_norms)
         if smaller:
             advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
         what = f"Memory ran out at step {state.step} in micro-batches of {before}, where it cannot be repeated: {why}."
         raise OutOfMemory(what, smaller, advice, before) from error
 
 
-def halved(state: State, before: int, kind: str, where: str, stays: str, advice: str) -> int:
-    """Clears memory; returns half of a size, with an event. Raises TrainingFailed where no half is left."""
-    size = (before + 1) // 2
-    if before <= 1:
-        what = f"Memory ran out {where} with one sample at once"
-        raise TrainingFailed(f"{what}. {advice}, make the model or its input smaller, or take a larger card.")
+def _halve_micro_batch(state: State, slot: int, step: int) -> None:
+    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where none is smaller."""
+    before = state.micro_batch
+    has_norms = norms.has_batch_norms(state.model)
+    size = norms.smaller(before, slot, 2 if has_norms else 1)
+    if not size:
+        raise TrainingFailed(f"Memory ran out at step {step} with {_samples(before)} at once. {_advice(has_norms)}")
     memory.clear_memory()
-    sentence = f"Memory ran out {where}: it is repeated with {size} samples at once instead of {before}; {stays}."
-    state.events.record(state.step, kind, before, size, sentence)
-    return size
+    what = f"Memory ran out at step {step}: it is repeated with {_samples(size)} at once instead of {before}"
+    state.events.record(state.step, "oom_training", before, size, f"{what}; the effective batch stays the same.")
+    state.micro_batch = size
+
+
+def _samples(number: int) -> str:
+    return "one sample" if number == 1 else f"{number} samples"
+
+
+def _advice(has_norms: bool) -> str:
+    """Returns what to do where no smaller micro-batch is left."""
+    advice = "Set training.gradient_checkpointing to all, make the model or its input smaller, or take a larger card."
+    if not has_norms:
+        return advice
+    why = "The model has batch norms, whose statistics need two samples in each micro-batch: it is not made smaller"
+    return f"{why}. {advice} If each norm sees many pixels of a sample, training.micro_batch: 1 works too."
 
 
 def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -195,12 +207,16 @@ def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
         parameter.grad = None  # what zero_grad does, in a tenth of its time
 
 
+def _copied(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.named_buffers(recurse=False)}
+
+
 def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
     if buffers:  # else memory ran out while they were copied, before anything changed
         with torch.no_grad():
             for module, copies in zip(state.with_buffers, buffers, strict=True):
                 for name, value in copies.items():
-                    module._buffers[name].copy_(value)
+                    module.get_buffer(name).copy_(value)
 
 
 def _name_marred(state: State, step: int, order: Order, slots: list[Batch]) -> None:

@@ -27,6 +27,7 @@ import cloudpickle
 import numpy as np
 import torch
 
+from lib import private
 from lib.errors import BadInput
 from lib.task import find_task
 
@@ -173,7 +174,7 @@ def waiting(batches: Any, must_stop: Callable[[], object], note: Callable[[str],
 
 def loss_of(batches: Any, error: Exception) -> str:
     """Returns how the system took a worker away. Raises the error itself if the data set's own code is to blame."""
-    processes = getattr(batches, "_workers", ())
+    processes = private.processes_of(batches)
     if _OF_DATA.search(str(error)) or not processes:
         raise error
     multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)

@@ -1,6 +1,7 @@
 """What fp16 does not hold is found by module, on a CPU as on a card, and a sound model gets no false alarm."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from lib import launch
 from lib.errors import BadInput
 from lib.launch import gpu
 from lib.task import load_config, load_task
+from lib.training.checks import check
 from lib.training.precision import keep_in_fp32
 from tests.toy import Toy
 from trainbook import new
@@ -191,3 +193,37 @@ def test_a_gradient_that_the_loss_makes_too_large_is_named_by_what_it_reaches(to
     finding = gpu.examine_fp16(Prices(toy()), toy()).finding
     assert finding.verdict == "bad" and "the gradient that reaches" in finding.value
     assert "standardised targets" in finding.advice
+
+
+class Masked(nn.Module):
+    """Attention whose mask is a large number, in one of the ways that people write it."""
+
+    def __init__(self, fill):
+        super().__init__()
+        self.inner, self.fill = Attention(), fill
+
+    def forward(self, x):
+        scores = self.inner.qkv(x)
+        return self.fill(scores, scores > 9).softmax(-1)[..., :WIDTH]
+
+
+FILLS = {
+    "masked_fill": lambda scores, mask: scores.masked_fill(mask, -1e9),
+    "full_like": lambda scores, mask: torch.where(mask, torch.full_like(scores, -1e9), scores),
+    "clamp": lambda scores, mask: scores.clamp(max=1e6),
+    "pad": lambda scores, mask: F.pad(scores, (0, 1), value=-1e9),
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_a_constant_beyond_fp16_is_named_with_its_line_and_what_to_write(toy, monkeypatch, name):
+    config = toy({"training.precision": "fp16"})
+    layers = nn.Linear(3, WIDTH), Masked(FILLS[name]), nn.Linear(WIDTH, 1)
+    monkeypatch.setattr(type(load_task(config)), "model", lambda self: nn.Sequential(*map(copy.deepcopy, layers)))
+    finding = gpu.examine_fp16(load_task(config), config).finding
+    words = r"A constant is beyond fp16, which ends at 65,504 \(.*test_fp16.py:\d+: .*1e\d.* Write torch.finfo"
+    assert finding.verdict == "bad" and re.search(words, finding.value), finding
+    with pytest.raises(BadInput, match=words):
+        check(config)
+    with pytest.raises(BadInput, match=words):
+        launch.train(config)

@@ -11,6 +11,8 @@ from lib.errors import BadInput, OutOfMemory
 from lib.launch.queue import find_completed
 from lib.report.metrics import read
 from lib.report.summary import Summary
+from lib.task import load_task
+from lib.training import identity, optimization
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -104,3 +106,23 @@ def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_kee
     assert (failed.reason, failed.limit["samples"]) == ("failed", 2)
     assert launch.train(config).micro_batch == 2
     assert {row["micro_batch"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")} == {"2", ""}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training.max_steps": 12}, "from 0.00067 (step 6, cosine over 6 steps) to 0.005 (step 7, cosine over 12)"),
+        ({"training.max_steps": 12, "scheduler.name": "linear"}, "cosine over 6 steps) to 0.005 (step 7, linear over"),
+        ({"training.max_steps": 12, "scheduler.name": "plateau"}, ""),
+        ({"training.max_steps": 6}, ""),
+    ],
+)
+def test_a_run_made_longer_says_the_rates_before_and_after_the_seam(toy, changes, words):
+    options = {"scheduler.name": "cosine", "scheduler.warmup_steps": 0, "training.max_steps": 6}
+    saved = identity.facts(toy(options), load_task(toy(options)))
+    text = optimization.seam(saved, toy({**options, **changes}), 6)
+    assert words in text and bool(text) == bool(words)
+    constant = {**options, "scheduler.name": "constant"}
+    facts = identity.facts(toy(constant), load_task(toy(constant)))
+    assert not optimization.seam(facts, toy({**constant, "training.max_steps": 12}), 6)
+    assert not optimization.seam({**saved, "training.max_steps": "x"}, toy({**options, **changes}), 6), "damaged"

@@ -155,3 +155,44 @@ def test_memory_that_runs_out_on_a_rank_starts_again_with_half_the_micro_batch(t
     launch.train(toy({"device.processes": 2, **SLOTS, "training.micro_batch": 4}))
     assert rows == [(4, None), (4, 2)]
     assert "oom_relaunch,4,2" in (tmp_path / "runs" / "toy" / "events.csv").read_text()
+
+
+SHOUTING = """
+import json, sys
+
+for number in range(30_000):
+    print("line", number, "x" * 100)
+    print("error", number, "x" * 100, file=sys.stderr)
+words = {"rank": 0, "kind": "ValueError", "text": "the cause", "time": 0, "traceback": "the cause", "lost": False}
+open(sys.argv[1], "w").write(json.dumps(words))
+print("the last line")
+raise SystemExit(1)
+"""
+
+
+def test_the_last_lines_of_a_rank_that_prints_much_before_it_fails_are_shown(toy, monkeypatch):
+    class Shown:
+        """A slow one: at the first line it is held up until the rank has ended."""
+
+        lines, rank = [], None
+
+        def note(self, line):
+            self.rank.wait()
+            self.lines.append(line)
+
+        def update(self, *counts):
+            pass
+
+    def start(self, errors):
+        words = str(self._place / "failed-0.json")
+        command = [sys.executable, "-c", SHOUTING, words]
+        shown.rank = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+        self._ranks.append(shown.rank)
+
+    monkeypatch.setattr(several._Launch, "_start", start)
+    shown = Shown()
+    ended = several._Launch(toy(), 1, shown)
+    assert "the cause" in str(ended.run())
+    assert shown.lines[-1] == "the last line" and len(shown.lines) == 30_001
+    assert ended.errors.splitlines()[-1].startswith("error 29999")
+    assert len(ended.errors.splitlines()) == 30

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from lib.supervised import bootstrap
 from lib.task import load_config, load_task
 from tests.conftest import ROOT
 
@@ -48,3 +49,9 @@ def task(configured, words):
         return load_task(configured(name, needs))
 
     return make
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Few draws for an interval: scikit-learn takes milliseconds for each."""
+    monkeypatch.setattr(bootstrap, "_MOST_DRAWS", 60)

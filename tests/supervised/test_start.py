@@ -16,11 +16,12 @@ from lib import launch
 from lib.errors import BadInput
 from lib.supervised import Supervised, evaluation, scoring
 from lib.supervised.scoring import Judged
-from lib.supervised.simple import Simple, _fitted, _scored, fit
+from lib.supervised.simple import _fitted, _scored, fit
+from lib.supervised.stored import simple_of
 from tests.supervised.tasks import Following, Heights, Tags, Words
 from tests.supervised.test_methods import Pages, rows_of
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("quick", "few")
 STARTS = {"training.start_from_baseline": True}
 
 
@@ -102,7 +103,7 @@ def test_each_form_of_data_has_a_strong_simple_method_on_samples_it_did_not_see(
     guess = scores if kind == "numbers" else scores.argmax(-1)
     judged = Judged(*(task.judged(batch["labels"], values).numpy() for values in (batch["labels"], guess)))
     assert scoring.scores((metric,), judged)[metric] >= least
-    again = Simple.from_json(json.loads(json.dumps(simple.as_json())))
+    again = simple_of(task, json.loads(json.dumps(simple.as_json())))
     assert torch.allclose(again.scores(task, batch), simple.scores(task, batch), atol=1e-3)
 
 
@@ -220,7 +221,6 @@ def test_what_cannot_start_from_a_simple_method_is_refused_with_the_reason(confi
     for make, why in (
         (lambda: Own(configured("Words", STARTS)), "not for Own, which has its own `combined`"),
         (lambda: Following(configured("Following", STARTS)), "not for Following, whose kind is 'next_tokens'"),
-        (lambda: Simple.from_json({"name": "x", "arrays": "AAAA"}), "cannot be read"),
     ):
         with pytest.raises(BadInput, match=why):
             make()

@@ -170,7 +170,7 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
 
 
 def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(
-    configured, task, quick, monkeypatch, capsys
+    configured, task, quick, few, monkeypatch, capsys
 ):
     monkeypatch.setattr(Supervised, "baselines", lambda self: {})
     summary = launch.train(configured("Topics"))

@@ -49,7 +49,7 @@ def test_a_batch_whose_values_share_memory_can_be_pinned(toy, monkeypatch):
             batch = super().collate(samples, generator)
             return {**batch, "same": torch.rand(1, 3, generator=generator).expand(len(samples), 3)}
 
-    monkeypatch.setattr(data, "pin_memory", pinned)
+    monkeypatch.setattr(data, "_pinned", pinned)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     task, options = Expanded(toy()), toy().data
     ((_, (batch,)),) = data.train_batches(task, task.datasets()["train"], Order(8, 0, 8, 1), range(1), options)

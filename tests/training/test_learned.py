@@ -99,3 +99,15 @@ def test_a_task_that_could_not_take_it_back_is_refused(own, monkeypatch):
     monkeypatch.delattr(type(task), "take_learned")
     with pytest.raises(BadInput, match=r"Own has learned\(\) and no take_learned\(values\)"):
         learned.take(task, None)
+
+
+def test_a_kept_file_of_another_size_is_refused_without_being_read(tmp_path, monkeypatch, capsys):
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "words.txt"
+    file.write_text("ten bytes.")
+    reference = learned._reference("words", file)
+    assert learned.restored({"words": reference}, tmp_path) == {"words": file}
+    file.write_text("ten bytes, and more")
+    monkeypatch.setattr(learned.hashlib, "file_digest", lambda *_: pytest.fail("it was hashed"))
+    assert learned.restored({"words": reference}, tmp_path) == {}
+    assert "is not used: it is not as it was written" in capsys.readouterr().out

@@ -184,3 +184,17 @@ def test_a_model_begins_with_pickled_weights_without_running_code_and_with_an_in
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     with pytest.raises(BadInput, match="may name files beside it alone"):
         published.pretrained(task, str(tmp_path), transformers.BertModel, {})
+
+
+def test_options_of_an_earlier_transformers_are_renamed_with_a_line_or_refused_with_what_to_write(
+    toy, tmp_path, capsys
+):
+    sizes = {"vocab_size": 11, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
+    transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=4)).save_pretrained(tmp_path / "model")
+    task = SimpleNamespace(published={}, is_planned=False, config=toy())
+    folder = str(tmp_path / "model")
+    model = published.pretrained(task, folder, transformers.BertModel, {"torch_dtype": torch.float16})
+    assert model.dtype is torch.float16
+    assert "torch_dtype=torch.float16 is taken as dtype=torch.float16" in capsys.readouterr().out
+    with pytest.raises(BadInput, match=r"takes no use_flash_attention_2 .* Write attn_implementation="):
+        published.pretrained(task, folder, transformers.BertModel, {"use_flash_attention_2": True})

@@ -207,7 +207,7 @@ def test_running_out_between_two_sums_over_ranks_ends_the_launch_because_others_
     monkeypatch.setattr(sums, "add_up", lambda tensors: None)
     fail_once(monkeypatch, step, "total_norm")
     waiting = pytest.raises(OutOfMemory, match="the other ranks wait for this one")
-    with waiting as raised, step.memory_for_next_launch(state):
+    with waiting as raised, step.memory_for_next_launch(state, 8):
         step.optimizer_step(state, task, config, [batch], 0, None, Meter({}, state.device))
     assert raised.value.micro_batch == 4
     assert all(torch.equal(a, b) for a, b in zip(before, state.parameters, strict=True))

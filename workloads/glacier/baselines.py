@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lib import private
 from workloads.glacier.judging import tile_counts
 from workloads.glacier.model import difference
 from workloads.glacier.settings import IGNORE
@@ -139,11 +140,12 @@ class Boosted(nn.Module):
             present = np.asarray(model.classes_).astype(int)
             outputs = present[1:] if len(present) == 2 else present  # of two classes the second alone has trees
             bias[torch.from_numpy(present)] = 0
-            for turn, trees in enumerate(getattr(model, "_predictors", ())):
+            for turn, trees in enumerate(private.boosted_trees(model)):
                 for output, tree in zip(outputs.tolist(), trees, strict=True):
                     nodes[turn * len(bias) + output, : len(tree.nodes)] = torch.from_numpy(_columns(tree.nodes))
-            if hasattr(model, "_baseline_prediction"):
-                bias[torch.from_numpy(outputs)] = torch.from_numpy(model._baseline_prediction).float().flatten()
+            first = private.boosting_begins_with(model)
+            if first is not None:
+                bias[torch.from_numpy(outputs)] = torch.from_numpy(first).float()
 
     def log_p(self, image: Tensor, method: int, places: tuple[slice, slice] = EVERYWHERE) -> Tensor:
         """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of the pixels in these rows and columns."""
@@ -181,17 +183,14 @@ def _trees(columns: np.ndarray, width: int) -> Iterator[tuple[int, Any]]:
 
     Its loop has no bounds: a node whose children do not come after it, or whose feature there is not, is a leaf.
     """
-    from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
-    from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
-
     feature, left, right = (np.floor(np.nan_to_num(columns[..., n])) for n in (0, 2, 3))
     after, end = np.arange(columns.shape[1]), columns.shape[1]
     is_inner = (left > after) & (right > after) & (left < end) & (right < end) & (feature >= 0) & (feature < width)
-    nodes = np.zeros(columns.shape[:2], PREDICTOR_RECORD_DTYPE)
+    nodes = private.tree_nodes(columns.shape[:2])
     nodes["is_leaf"] = ~is_inner
     for name, values in (("feature_idx", feature), ("left", left), ("right", right)):
         nodes[name] = np.where(is_inner, values, 0)
     nodes["num_threshold"], nodes["missing_go_to_left"] = columns[..., 1], columns[..., 4] > 0
     nodes["value"] = columns[..., 5]
     for number in np.flatnonzero(is_inner[:, 0] | (columns[:, 0, 5] != 0)):
-        yield number, TreePredictor(nodes[number], _NO_CATEGORIES[0], _NO_CATEGORIES[0])
+        yield number, private.tree_of(nodes[number], _NO_CATEGORIES[0])

@@ -1,0 +1,41 @@
+"""Batch norms need two values for each channel: which micro-batches have them, and torch's refusal in words."""
+
+from torch import nn
+
+from lib.errors import BadInput
+
+_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_REFUSAL = "Expected more than 1 value per channel when training"  # torch.nn.functional.batch_norm
+
+
+class BatchNormRefused(BadInput):
+    """A micro-batch gave a batch norm a single value for each channel."""
+
+
+def has_batch_norms(model: nn.Module) -> bool:
+    """Returns whether a batch norm of the model takes its statistics from the batch now."""
+    return any(isinstance(module, _KINDS) and module.training for module in model.modules())
+
+
+def smaller(before: int, slot: int, least: int) -> int:
+    """Returns about half of a micro-batch, of which each piece of a slot has at least `least` samples; 0 for none."""
+    sizes = range((before + 1) // 2, before)
+    return next((size for size in sizes if smallest_piece(slot, size) >= least), 0)
+
+
+def smallest_piece(slot: int, micro_batch: int) -> int:
+    """Returns the samples of the last micro-batch of a slot."""
+    return slot % micro_batch or min(slot, micro_batch)
+
+
+def is_refusal(error: BaseException) -> bool:
+    return isinstance(error, ValueError) and _REFUSAL in str(error)
+
+
+def refused(slot: int, micro_batch: int) -> BatchNormRefused:
+    """Words torch's refusal of a micro-batch with a single value for each channel."""
+    piece = smallest_piece(slot, micro_batch)
+    what = f"A batch norm got one value for each channel, in a micro-batch of {piece} sample{'s' * (piece > 1)}"
+    sizes = f"training.micro_batch is {micro_batch}, and a slot has {slot} samples"
+    advice = "Choose sizes that leave at least two samples everywhere, or another norm (nn.GroupNorm, nn.LayerNorm)."
+    return BatchNormRefused(f"{what}. Its variance needs two. {sizes}. {advice}")
