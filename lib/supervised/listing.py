@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lib.errors import BadInput, first_ten, printable
 from lib.supervised.pictures import SUFFIXES
 from lib.supervised.places import Place, both, counted, named, part_of
-from lib.supervised.samples import records
+from lib.supervised.tables import records
 from lib.task.notes import note
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
