@@ -106,8 +106,7 @@ def predict_together(
 ) -> str:
     """Predicts new data by all folds and seeds of a completed queue together, as `predict` does by one run."""
     folders = [entry.folder for entry in runs if not entry.is_earlier]
-    tasks = {entry.config.task for entry in runs if not entry.is_earlier}
-    load = partial(ensemble.load_members, folders, *tasks)
+    load = partial(ensemble.load_members, folders, runs[-1].config.task, name="")
     return _predicted(folders[0].parent, load, source, sample, tta, id_column)
 
 

@@ -216,7 +216,8 @@ def _columns_of_files(forms: _Forms, count: int, source: Path, sample: Path) -> 
     """Returns the columns of tables in which one column names each file once."""
     columns: list[Column] = []
     for table in _tables(source, sample):
-        rows = next(filter(None, (_rows_of_files(forms, count, table, name) for name in _unique(table))), None)
+        by_column = (_rows_of_files(forms, count, table, name) for name in _unique(table))
+        rows = next(filter(None, by_column), {})
         for place, name in enumerate(table.head if rows else ()):
             values = [rows[file][place] for file in range(count)]
             columns.append(Column(name, printable(table.path.name), values))

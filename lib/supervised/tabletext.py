@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pandas
 
@@ -111,7 +112,7 @@ def _separator(text: str, suffix: str) -> str:
 
 def _of_lines(text: str, separator: str, shown: str) -> tuple[list[list[str]], list[str]]:
     """Returns the cells and the text of each row. Raises BadInput with the line."""
-    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
+    quoting: Any = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
     rows: list[list[str]] = []
     texts: list[str] = []
     lines: list[str] = []  # of the row that is read

@@ -73,3 +73,10 @@ def test_a_disk_or_an_interrupt_is_a_sentence_and_a_mistake_of_a_task_its_traceb
 def test_a_python_without_the_packages_says_where_to_get_them():
     done = run("-S", "-c", "import runpy; runpy.run_module('lib', run_name='__main__')")
     assert done.returncode == 1 and "Traceback" not in done.stderr and "make train" in done.stderr
+
+
+def test_a_column_of_ids_without_a_sample_and_a_sample_that_is_not_there_are_refused(tmp_path, capsys):
+    assert commands.main(["predict", str(tmp_path), str(tmp_path), str(tmp_path / "out"), "--id", "Id"]) == 2
+    assert "Give its sample by --sample FILE too" in capsys.readouterr().err
+    assert commands.main(["predict", str(tmp_path), str(tmp_path), str(tmp_path / "out"), "--sample", "none.csv"]) == 2
+    assert "There is no file none.csv" in capsys.readouterr().err
