@@ -54,7 +54,7 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = Non
 def _check_same(values: Mapping[str, Any], files: Mapping[str, Path]) -> None:
     """Raises BadInput where a file of a resumed run is damaged, and what the task has in its place is another."""
     for name, path in files.items():
-        before = values.get(name)
+        before: Any = values.get(name)
         if _is_reference(before) and _reference(name, path) != before:
             what = (
                 f"The file {printable(before['file'])} of this run is damaged or gone, and {printable(path)} is another"

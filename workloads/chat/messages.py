@@ -28,9 +28,11 @@ _TOOLS = ("tools", "functions")
 _FLAGS = ("weight", "loss", "loss_weight", "loss_scale", "train", "training", "trainable", "train_on_turn")
 _TEXTS = {"text", "input_text", "output_text", ""}  # types of the parts of a content that are read
 _MEDIA = ("image", "images", "image_url", "video", "videos", "audio", "audios")
+_BEGINNINGS = {  # of keys that are refused
+    **dict.fromkeys(("image", "video", "audio"), "pictures, sounds and films are not read"),
+    **dict.fromkeys(("chosen", "rejected"), "preferences are not trained: give the answer alone"),
+}
 _REFUSED = {
-    **dict.fromkeys(_MEDIA, "pictures, sounds and films are not read"),
-    **dict.fromkeys(("chosen", "rejected", "rejected_response"), "preferences are not trained: give the answer alone"),
     "kto_tag": "good and bad answers are not weighed: leave out the bad rows, then the key",
     **dict.fromkeys(("mask", "loss_mask", "train_detail"), 'write "weight": 0 to an answer that is not to be trained'),
     "refusal": "write it as the content",
@@ -138,8 +140,10 @@ def _is_nothing(value: Any) -> bool:
 
 def _refuse(values: Mapping[str, Any]) -> None:
     """Raises BadInput for keys that change what should be learned, and that cannot be obeyed."""
-    if key := next((key for key in values if key in _REFUSED), ""):
-        raise BadInput(f"it has the key {key}: {_REFUSED[key]}")
+    for key, value in values.items():
+        beginning = next((text for text in _BEGINNINGS if str(key).startswith(text) and value), "")
+        if reason := _REFUSED.get(key) or _BEGINNINGS.get(beginning):
+            raise BadInput(f"it has the key {printable(key, most=60)}: {reason}")
     if isinstance(values.get("label"), bool | int):
         raise BadInput(f"it has the key label: {_REFUSED['kto_tag']}")
 
@@ -158,7 +162,8 @@ def _tools(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in keys:
         tools = _parsed(record[key], key)
         tools = tools if isinstance(tools, list) else [tools]
-        yield TOOLS, as_json([_tool(_parsed(tool, key), key) for tool in tools])
+        if tools:
+            yield TOOLS, as_json([_tool(_parsed(tool, key), key) for tool in tools])
 
 
 def _tool(tool: Any, key: str) -> Mapping[str, Any]:

@@ -77,6 +77,7 @@ READ = {
     "a list and a text": {"prompt": [USER], "completion": "Hello!"},
     "response": {"instruction": "hi", "response": "Hello!"},
     "weights of 1 and null": {"messages": [{**USER, "weight": None}, {**ANSWER, "weight": 1.0}]},
+    "no tools, as JSON": {"messages": [USER, ANSWER], "tools": "[]"},
     "empty images": {"messages": [USER, ANSWER], "images": [], "rejected": None},
 }
 
@@ -102,6 +103,8 @@ REFUSED = {
     "a thought among parts": (exchange([{"type": "reasoning", "text": "so"}]), "part of the type reasoning"),
     "a picture of a tool": ({"messages": [USER, {"role": "tool", "content": [PART]}, ANSWER]}, "type image_url"),
     "preferences": (with_key(chosen="a", rejected="b"), "key chosen: preferences"),
+    "preferences as messages": (with_key(chosen_messages=[ANSWER]), "key chosen_messages: preferences"),
+    "the path of a picture": (with_key(image_path="a.png"), "key image_path: pictures"),
     "KTO": (with_key(label=False), "key label: good and bad"),
     "LlamaFactory's KTO": (with_key(kto_tag=True), "key kto_tag"),
     "half a weight": (in_answer(weight=0.5), "the weight of a turn is 0.5"),
