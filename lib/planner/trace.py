@@ -36,13 +36,13 @@ META = torch.device("meta")
 def predict(
     model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32",
     optimizer: Callable[[list[nn.Parameter]], Any] | None = None, accumulation: int = 1, clip_norm: float = 1.0,
-    keeps_outputs: bool = False, zeroes_after_forward: bool = False,
+    keeps_outputs: bool = False, zeroes_after_forward: bool = False, has_state: bool = False,
 ) -> Followed:  # fmt: skip
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
     `keeps_outputs`: the loop holds what a step returned until the next is computed, as one without `del` does.
-    `zeroes_after_forward`: it calls zero_grad between forward and backward pass, as Lightning does. An optimizer that
-    comes with its state is followed for one step. Raises BadInput;
+    `zeroes_after_forward`: it calls zero_grad between forward and backward pass, as Lightning does.
+    `has_state`: the optimizer begins with its state, so that one step is traced instead of two. Raises BadInput;
     NotTraceable for what depends on values, and for a second card; what `step` raises.
     """
     target, passes = find_card(card), min(accumulation, PASSES)
@@ -50,11 +50,13 @@ def predict(
     with _users_model(model, target) as (net, tracker, semantics):
         made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
         _force_foreach(made)
+        if has_state:
+            _make_state(made)
         tracker.adopt(net)
         tracker.adopt_state(made.state)
         with tracker:
             tracker.at("after load")
-            for _ in range(1 if made.state else STEPS):
+            for _ in range(1 if has_state else STEPS):
                 tracker.at("start")
                 if not zeroes_after_forward:
                     made.zero_grad()
@@ -192,6 +194,13 @@ def seeded() -> Iterator[None]:
     with put_back():
         seed_all(0, torch.device("cpu"))
         yield
+
+
+def _make_state(optimizer: Any) -> None:
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:

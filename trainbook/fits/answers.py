@@ -9,47 +9,49 @@ from lib.planner import Prediction
 from lib.planner.card import Target
 from lib.planner.table import QUOTA_HOURS, quota
 from lib.text import computed
-from trainbook.fits.folded import fits
+from trainbook.fits.folded import Folded, fits, peak_of
 from trainbook.fits.language import Question, settings_of
 
 _LENGTHS = [256 * n for n in range(1, 512) if n % 2 ** max(0, n.bit_length() - 4) == 0]  # the next is an eighth longer
 
+_FAR = 8  # times a length: the time of a trace grows with the length, and the second one is traced with more layers
 
-def answer(question: Question, prediction: Prediction, tokens: int) -> Iterator[str]:
+
+def answer(question: Question, folded: Folded, prediction: Prediction, tokens: int) -> Iterator[str]:
     """Yields what to print: memory, what was assumed, the time for `tokens`, the largest length, and remedies."""
     yield f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:\n{prediction}"
     yield question.assumed
     if question.method != "inference":
         yield _time(question, prediction, tokens)
-    if length := longest(question, prediction):
+    if length := _longest(folded, prediction):
         yield f"The largest length that fits: {length:,} tokens, {question.batch} at once."
     if not prediction.fits:
         yield f"To make it fit: {'; '.join(_remedies(question, prediction, length)) or 'take a smaller model'}."
 
 
-def longest(question: Question, prediction: Prediction | None = None) -> int:
-    """Returns the largest of _LENGTHS, and of the model's own, that fits; 0 for none. `prediction` is the question's.
+def longest(question: Question) -> int:
+    """Returns the largest of _LENGTHS, and of the model's own, that fits; 0 for none."""
+    folded = Folded(question)
+    return _longest(folded, folded.at(question.length))
+
+
+def _longest(folded: Folded, prediction: Prediction) -> int:
+    """Returns the same from the prediction of the question's own length.
 
     The peak grows with the length ever faster: the line through two lengths lies above it between them and below it
     beyond them, so most lengths are decided without a trace.
     """
-    prediction = prediction or fits(question)
-    limit = prediction.limit_bytes
-    bound = settings_of(question.model).get("max_position_embeddings") or 2**17
+    bound = settings_of(folded.question.model).get("max_position_embeddings") or 2**17
     lengths = [*(length for length in _LENGTHS if length < bound), bound]
-    peaks = {question.length: _peak(prediction)}
+    limit = prediction.limit_bytes
+    peaks = {folded.question.length: peak_of(prediction)}
     while unknown := [length for length in lengths if _does_fit(length, peaks, limit) is None]:
         length = _next(unknown, peaks, limit, prediction.moments["after load"])
-        peaks[length] = _peak(fits(replace(question, length=length)))
+        peaks[length] = folded.peak_at(length)
     return max((length for length in lengths if _does_fit(length, peaks, limit)), default=0)
 
 
-def _peak(prediction: Prediction) -> int:
-    """Returns the peak, above the limit if the segments do not fit although the peak does."""
-    return prediction.peak_bytes if prediction.fits else max(prediction.peak_bytes, prediction.limit_bytes + 1)
-
-
-def _does_fit(length: int, peaks: Mapping[int, int], limit: int) -> bool | None:
+def _does_fit(length: int, peaks: Mapping[int, float], limit: int) -> bool | None:
     """Returns whether a length fits by the peaks of others; None if they do not decide it."""
     smaller = sorted(other for other in peaks if other <= length)
     larger = sorted(other for other in peaks if other >= length)
@@ -59,21 +61,21 @@ def _does_fit(length: int, peaks: Mapping[int, int], limit: int) -> bool | None:
         return False
     if smaller and larger and _line(smaller[-1], larger[0], peaks, length) <= limit:
         return True
-    beside = (smaller[-2:], larger[:2])
-    if any(len(pair) == 2 and _line(*pair, peaks, length) > limit for pair in beside):
-        return False
-    return None
+    beside = [pair for pair in (smaller[-2:], larger[:2]) if len(pair) == 2]
+    lines = [_line(*pair, peaks, length) for pair in beside if all(math.isfinite(peaks[other]) for other in pair)]
+    return False if any(line > limit for line in lines) else None
 
 
-def _line(first: int, second: int, peaks: Mapping[int, int], length: int) -> float:
+def _line(first: int, second: int, peaks: Mapping[int, float], length: int) -> float:
     return peaks[first] + (peaks[second] - peaks[first]) * (length - first) / (second - first)
 
 
-def _next(unknown: Sequence[int], peaks: Mapping[int, int], limit: int, weights: int) -> int:
+def _next(unknown: Sequence[int], peaks: Mapping[int, float], limit: int, weights: int) -> int:
     """Returns the length to trace next: by one peak that above the weights grows in proportion, else by two."""
     if len(peaks) == 1:
+        most = _FAR * max(peaks)
         peaks = {0: weights, **peaks}
-        fitting = [length for length in unknown if _line(*peaks, peaks, length) <= limit]
+        fitting = [length for length in unknown if _line(*peaks, peaks, length) <= limit and length <= most]
         return fitting[-1] if fitting else unknown[0]
     is_between = min(peaks) < unknown[0] and unknown[-1] < max(peaks)
     return unknown[len(unknown) // 2] if is_between else unknown[-1]

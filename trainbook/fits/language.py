@@ -110,21 +110,13 @@ def traced(question: Question, settings: Mapping[str, Any], has_state: bool = Fa
         prompt = net(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
         return net(input_ids=ids[:, -1:], past_key_values=prompt.past_key_values, use_cache=True)
 
-    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
-        made = _OPTIMIZERS[question.optimizer](trained)
-        if has_state:
-            for parameter in trained:
-                parameter.grad = torch.empty_like(parameter)
-            made.step()
-            made.zero_grad()
-        return made
-
     model = partial(_model, settings, question, precision)
     if is_inference:
         return predict_inference(model, step, question.card)
-    in_autocast = precision if question.autocast else "fp32"
-    return predict(model, step, question.card, precision=in_autocast, optimizer=optimizer)
+    kind, in_autocast = _OPTIMIZERS[question.optimizer], precision if question.autocast else "fp32"
+    optimizer = lambda parameters: kind([p for p in parameters if p.requires_grad])  # noqa: E731
+    options = {"precision": in_autocast, "optimizer": optimizer, "has_state": has_state}
+    return predict(model, step, question.card, **options)
 
 
 def settings_of(model: str) -> dict[str, Any]:
