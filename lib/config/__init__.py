@@ -304,7 +304,7 @@ def split_overrides(
 
 
 def as_overrides(overrides: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """Returns the OVERRIDES of a notebook, of which `papermill -p` makes a text. Raises BadInput for what is no dict."""
+    """Returns the OVERRIDES of a notebook, of which `papermill -p` makes a text. Raises BadInput for other values."""
     with contextlib.suppress(yaml.YAMLError):
         values = yaml.safe_load(overrides) if isinstance(overrides, str) else overrides
         if isinstance(values, Mapping) or values is None:

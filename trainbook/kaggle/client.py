@@ -251,9 +251,8 @@ def wait_until_ready(dataset: str) -> None:
     """
     word = insist(lambda: _word_of(dataset), denied=SETTLING)
     if word not in _SPOILED and word != "ready":
-        print(
-            f"{dataset} is {word}: waiting until it can be attached, at most {READY * PAUSE / 60:.0f} min.", flush=True
-        )
+        limit = f"at most {READY * PAUSE / 60:.0f} minutes"
+        print(f"{dataset} is not ready yet ({word}): waiting until it can be attached, {limit}.", flush=True)
     for _ in range(READY):
         if word == "ready":
             return
@@ -261,7 +260,9 @@ def wait_until_ready(dataset: str) -> None:
             raise BadInput(f"{dataset} is {word} on Kaggle. Upload it again: trainbook kaggle dataset.")
         time.sleep(PAUSE)
         word = insist(lambda: _word_of(dataset), denied=SETTLING)
-    raise NoAnswer(f"{dataset} is still {word}, so nothing was pushed. Push again when Kaggle shows its files.")
+    raise NoAnswer(
+        f"{dataset} is still not ready ({word}); nothing was pushed. Push again when Kaggle shows its files."
+    )
 
 
 def _word_of(dataset: str) -> str:

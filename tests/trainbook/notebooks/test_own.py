@@ -104,7 +104,7 @@ def test_a_task_in_another_folder_keeps_its_place_beside_the_configuration(confi
 REFUSED = [
     (lambda c: c.write_text(project.CONFIG + "queue: {seeds: [1, 2]}\n"), "asks for a queue of several runs"),
     (lambda c: c.write_text(project.CONFIG.replace("mine.py", str(c.parent / "mine.py"))), "task: mine.py:Mine"),
-    (lambda c: c.with_name("late.py").write_text("x = (\n"), r"late\.py:1: This is no Python"),
+    (lambda c: c.with_name("late.py").write_text("x = (\n"), r"late\.py:1: Python 3\.\S+ cannot read this"),
     (lambda c: c.with_name("late.py").write_text(LARGE), "The largest carried files: configs/late.py"),
 ]
 

@@ -29,7 +29,7 @@ class Text(Supervised):
 
     def read(self, source):
         files = [source] if source.is_file() else sorted(source.glob("*.tsv"))
-        lines = ((path, *line.split("\t"), None) for path in files for line in path.read_text().splitlines())
+        lines = ((path, *line.split("\t"), None) for path in files for line in path.read_text("utf-8").splitlines())
         return split(line[:3] for line in lines)
 
     def group(self, sample):

@@ -27,7 +27,7 @@ class Tokens(Supervised):
 
     def read(self, source):
         files = [source] if source.is_file() else sorted(source.glob("*.tsv"))
-        texts = (text for path in files for text in path.read_text().strip().split("\n\n"))
+        texts = (text for path in files for text in path.read_text("utf-8").strip().split("\n\n"))
         lines = ([line.partition("\t") for line in text.splitlines()] for text in texts)
         return split(([word for word, *_ in rows], [tag for *_, tag in rows]) for rows in lines)
 
