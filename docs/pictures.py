@@ -1,6 +1,6 @@
 """Trains the image example of docs/own.md in a temporary folder, and keeps its picture and its table for docs/own.md.
 
-    python -m docs.pictures      writes docs/pictures/run.png and docs/pictures/run.txt, in about a minute
+python -m docs.pictures      writes docs/pictures/run.png and docs/pictures/run.txt, in about a minute
 """
 
 import os
@@ -21,18 +21,24 @@ def run() -> str:
     return f"```text\n{TABLE.read_text('utf-8')}```\n"
 
 
+def trained(folder: str, *options: str) -> str:
+    """Runs the page's two commands in a folder; returns the table of the test that the run prints."""
+    _command(folder, "new", "my", "--like", "images")
+    printed = _command(folder, "train", "my.yaml", *options)
+    table = re.search(r"^metric .*?(?=\n\n)", printed, re.MULTILINE | re.DOTALL)
+    if not table:
+        raise RuntimeError(f"The run printed no table of its test:\n{printed[-2000:]}")
+    return "\n".join(line.rstrip() for line in table[0].splitlines()) + "\n"
+
+
 def main() -> None:
     """Writes, trains, and copies what a person sees at the end of the run."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory() as folder:
-        _command(folder, "new", "my", "--like", "images")
-        printed = _command(folder, "train", "my.yaml")
-        table = re.search(r"^metric .*?(?=\n\n)", printed, re.MULTILINE | re.DOTALL)
-        if not table:
-            raise RuntimeError(f"The run printed no table of its test:\n{printed[-2000:]}")
+        table = trained(folder)
         FOLDER.mkdir(exist_ok=True)
-        TABLE.write_text("\n".join(line.rstrip() for line in table[0].splitlines()) + "\n", "utf-8")
+        TABLE.write_text(table, "utf-8")
         with Image.open(Path(folder) / "runs" / "my" / "plots" / "metrics.png") as picture:
             picture.convert("RGB").quantize(COLOURS).save(PLOT, optimize=True)
     print(f"wrote {PLOT.relative_to(ROOT)} ({PLOT.stat().st_size:,} bytes) and {TABLE.relative_to(ROOT)}")
@@ -41,7 +47,9 @@ def main() -> None:
 def _command(folder: str, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "trainbook", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, encoding="utf-8", check=True
+    ).stdout
 
 
 TABLES = {"run": run}

@@ -133,7 +133,7 @@ def maskgeration(imagepath: dict, out_dir: str) -> dict:
 
 
 if members:
-    (voted / "maskgeration.py").write_text(inspect.getsource(maskgeration))
+    (voted / "maskgeration.py").write_text(inspect.getsource(maskgeration), "utf-8")
     outputs.package(run.output_dir)
 
 # %% [markdown]

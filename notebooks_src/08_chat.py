@@ -57,7 +57,7 @@ from lib.machine import memory
 from lib.notebook import widgets
 from lib.report import outputs
 
-OVERRIDES |= {"workload.base": BASE} if BASE else {}
+OVERRIDES = notebook.as_overrides(OVERRIDES) | ({"workload.base": BASE} if BASE else {})
 config = notebook.configure("chat", HOME, globals())
 
 # %% shared: gpu-run

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from docs import facts, reference
+from docs import facts, pictures, reference
 from lib.config import REMOVED, Config
 from lib.config.reader import sentences
 from lib.machine.facts import CARDS
@@ -69,6 +69,24 @@ def test_the_front_page_leads_to_every_page():
     text = (ROOT / "README.md").read_text()
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
     assert not pages - set(re.findall(r"\]\((docs/[\w.]+md)", text)), "README links every page of docs/"
+
+
+def numbers(table):
+    """Metric -> (baseline, model) of a table of a test."""
+    rows = re.findall(r"^(\w+) +(-?[\d.]+) +(-?[\d.]+) +[+-]", table, re.MULTILINE)
+    return {metric: (float(baseline), float(model)) for metric, baseline, model in rows}
+
+
+def test_the_run_that_a_page_shows_is_that_of_its_commands(tmp_path):
+    """One of 25 samples is 0.04; another machine's threads and versions may turn some."""
+    page = (ROOT / "docs" / "own.md").read_text("utf-8")
+    assert pictures.TABLE.read_text("utf-8") in page
+    assert {"trainbook new my --like images", "trainbook train my.yaml"} <= set(commands(page))
+    printed, shown = numbers(pictures.trained(str(tmp_path))), numbers(page)
+    assert printed.keys() == shown.keys() == {"accuracy", "macro_f1"}
+    for metric, values in shown.items():
+        assert printed[metric] == pytest.approx(values, abs=0.13), metric
+        assert printed[metric][1] > printed[metric][0] + 0.3, "a network gains much on this data"
 
 
 def test_every_fact_and_card_has_a_source_and_a_month():

@@ -1,7 +1,9 @@
 """What makes this a project that others can join: licence, release number, targets, hooks, workflow, templates."""
 
+import ast
 import re
 import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -31,6 +33,31 @@ def test_the_release_number_stands_in_one_place(capsys):
     assert end.value.code == 0 and capsys.readouterr().out == f"Trainbook {lib.__version__}\n"
     assert load("CITATION.cff")["version"] == lib.__version__
     assert f"## {lib.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def calls(tree):
+    """(node, name, keywords) of every call of a method."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            yield node, name, {keyword.arg for keyword in node.keywords}
+
+
+def test_every_text_file_and_child_is_read_and_written_in_utf_8():
+    """The locale decides otherwise: ruff sees files whose type it infers, the rest are seen by the names of methods."""
+    houses = ["lib", "workloads", "trainbook", "docs", "configs", "notebooks_src", "build_notebooks.py"]
+    command = [sys.executable, "-m", "ruff", "check", "--preview", "--quiet", "--select", "PLW1514", *houses]
+    subprocess.run(command, cwd=ROOT, check=True)
+    least = {"read_text": 1, "write_text": 2}  # arguments, of which the last is the encoding
+    without = []
+    for path in (
+        path for house in houses for path in ([ROOT / house] if "." in house else (ROOT / house).rglob("*.py"))
+    ):
+        for node, name, keywords in calls(ast.parse(path.read_text("utf-8"))):
+            lacks = name in least and len(node.args) < least[name] and "encoding" not in keywords
+            if lacks or (keywords & {"text", "universal_newlines"} and name in ("run", "Popen", "check_output")):
+                without.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+    assert without == []
 
 
 def test_help_names_every_target_and_no_other():

@@ -130,12 +130,18 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _fits(options: argparse.Namespace) -> int:
     from lib.planner import of_layers
-    from trainbook.fits import language
+    from trainbook.fits import answers, language
+    from trainbook.fits.folded import Folded
 
     names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
     question = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
-    prediction = language.fits(question)
-    for part in language.answer(question, prediction, options.tokens):
+    language.check(question)
+    language.settings_of(question.model)
+    depth = "the whole of it, for its layers: minutes" if options.layers else "a few of its layers: seconds"
+    print(f"Tracing {options.model}, {depth}.", flush=True)
+    folded = Folded(question)
+    prediction = language.fits(question) if options.layers else folded.at(question.length)
+    for part in answers.answer(question, folded, prediction, options.tokens):
         print(part, flush=True)
     if options.layers:
         print(f"\n{of_layers(prediction)}")

@@ -261,11 +261,11 @@ def save(model: Any, tokenizer: Any, folder: Path, recipe: dict[str, Any]) -> No
     """Writes weights in fp16 with their hash, the tokenizer and the recipe."""
     state = {name: tensor.half() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}  # tied
     model.save_pretrained(folder, state_dict=state)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "dtype": "float16"}, indent=1) + "\n")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "float16"}, indent=1) + "\n", "utf-8")
     tokenizer.save_pretrained(folder)
     recipe["sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    (folder / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n")
+    (folder / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n", "utf-8")
 
 
 def exact(model: Any, tokenizer: Any, chats: Chats, count: int) -> float:

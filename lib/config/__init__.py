@@ -3,6 +3,7 @@
 A file may begin with `base: other.yaml`, a file beside it: every key that it does not give is as in that one.
 """
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -268,7 +269,7 @@ def read_config(
     `overrides` maps dotted keys to values, or to texts from a command line; each replaces the whole value of its key.
     Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
     """
-    path, overrides, reader = Path(path), overrides or {}, Reader(REMOVED)
+    path, overrides, reader = Path(path), as_overrides(overrides), Reader(REMOVED)
     advice = "Give at least task, training.effective_batch and training.max_steps or training.epochs."
     root = reader.root(read_text(path), str(path), advice)
     reader.merge_base(root, path)
@@ -300,6 +301,16 @@ def split_overrides(
         if "=" not in pair:
             raise BadInput(f"{usage}; found {pair!r}.")
     return dict(pair.split("=", 1) for pair in pairs)
+
+
+def as_overrides(overrides: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """Returns the OVERRIDES of a notebook, of which `papermill -p` makes a text. Raises BadInput for other values."""
+    with contextlib.suppress(yaml.YAMLError):
+        values = yaml.safe_load(overrides) if isinstance(overrides, str) else overrides
+        if isinstance(values, Mapping) or values is None:
+            return dict(values or {})
+    shown = printable(repr(overrides), most=60)
+    raise BadInput(f'OVERRIDES is {shown}, no dict. Write {{"training.max_steps": 200}}, or {{}} for none.')
 
 
 def to_yaml(config: Config) -> str:

@@ -42,7 +42,7 @@ def train(config: Config | Run) -> Summary:
     """Trains, or resumes, a run in a process for each GPU; returns its summary. Raises BadInput before it writes."""
     run = config if isinstance(config, Run) else prepare(config)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_alone(run.folder))
+        stack.enter_context(_alone(run.folder, run.config.run.on_change == "new"))
         if not ranks.under_torchrun():  # SIGTERM, too, raises KeyboardInterrupt and leaves a summary
             stack.enter_context(handling_signals(signal.default_int_handler))
         return _train(run)
@@ -89,9 +89,12 @@ def _train(run: Run) -> Summary:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Path, takes_free_name: bool = False) -> Iterator[None]:
     """Holds a run's folder against a second process. Below a launcher, which holds it already, it does nothing."""
-    busy = f"Another process is training in {folder}. Wait for its end, stop it, or choose another run.name."
+    advice = "Wait for its end, stop it, or choose another run.name."
+    if takes_free_name:
+        advice = "Run again once that one has saved a checkpoint: this one then gets a free name (run.on_change: new)."
+    busy = f"Another process is training in {folder}. {advice}"
     with contextlib.ExitStack() as stack:
         with ranks.together(), disk.needed(folder, "Nothing was trained yet."):
             if ranks.is_first() and not is_watched():

@@ -3,7 +3,8 @@
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ class Run:
     places: list[Path]  # that may hold an earlier state, in the order in which the first rank tries them
     lengths: list[str]  # what a profile and the plan changed and how epochs became steps, for printing
     plan: "Plan | None" = None  # for this machine's GPU, if there is one
+    base_name: str = ""  # the name as configured, where `run.on_change: new` gave it a number
 
     @property
     def output_dir(self) -> Path:
@@ -83,7 +85,7 @@ def prepare(config: Config) -> Run:
         return run
     run = _prepared(with_changes(config, {"run.name": name}))
     line = f"{config.run.name} is a run of another configuration ({differs}). This one is the run {name}."
-    return dataclasses.replace(run, lengths=[line, *run.lengths])
+    return dataclasses.replace(run, lengths=[line, *run.lengths], base_name=config.run.name)
 
 
 def has_queue(path: Path, config: Config) -> bool:
@@ -92,27 +94,43 @@ def has_queue(path: Path, config: Config) -> bool:
     return not is_of_a_run and bool(queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from)
 
 
-def names(first: str) -> Iterator[str]:
-    """Returns NAME, NAME-2, NAME-3 without end: a run, and those of its edits with `run.on_change: new`."""
-    return itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+def made_names(config: Config) -> list[str]:
+    """Lists the run of a name and those of its edits, NAME-2 and so on: all that are here or mounted, in order."""
+    first = config.run.name
+    folders = {folder.parent for folder in run_folders(config)}
+    names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir()}
+    names |= {summary.run for folder in folders if (summary := Summary.read(folder))}  # a mount that is a run itself
+    numbers = {int(name.removeprefix(f"{first}-")) for name in names if re.fullmatch(rf"{re.escape(first)}-\d+", name)}
+    edits = [f"{first}-{number}" for number in sorted(numbers) if number > 1]
+    return [first, *(name for name in edits if name in names)]
 
 
 def _own_name(run: Run) -> tuple[str, str]:
-    """Returns the first name that no other configuration has taken, and what differs from the first that one has."""
-    differs, now = "", run.identity
-    for name in names(run.config.run.name):
-        saved: dict[str, Any] = {}
-        for place in run_folders(with_changes(run.config, {"run.name": name})):
-            summary = Summary.read(place)
-            is_done = summary is not None and summary.is_done(run.config.training)
-            if saved := (summary.identity if summary and is_done else {}) or saved_facts("identity", place):
-                break
+    """Returns the name of the run of this configuration, else the first free one; and what differs from the first."""
+    now, differs = run.identity, ""
+    names = made_names(run.config)
+    saved = {name: _saved(with_changes(run.config, {"run.name": name})) for name in names}
+    for name in (name for name in names if saved[name]):
+        place, facts, is_done = saved[name]
         accepted = accepted_changes(run.config.run.accept_changes, place)
-        different, is_other = identity.compare(saved, now, is_done, accepted) if saved else ({}, False)
+        different, is_other = identity.compare(facts, now, is_done, accepted)
         if not is_other:
-            break
+            return name, differs
         differs = differs or identity.in_a_line(different)
-    return name, differs
+    first = run.config.run.name
+    free = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+    return next(name for name in free if not saved.get(name)), differs
+
+
+def _saved(config: Config) -> tuple[Path, dict[str, Any], bool] | None:
+    """Returns the folder of a run that says what it is, that identity, and whether the run is done; None for none."""
+    for place in run_folders(config):
+        summary = Summary.read(place)
+        is_done = summary is not None and summary.is_done(config.training)
+        facts = summary.identity if summary and is_done else {}
+        if facts := facts or saved_facts("identity", place):
+            return place, facts, is_done
+    return None
 
 
 def accepted_changes(is_accepted: bool, folder: Path) -> str | None:
@@ -216,7 +234,7 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     """Plans for `count` of this machine's GPUs; returns configuration, plan, lines. Raises BadInput."""
     if not torch.cuda.is_available() or is_watched():  # a rank's launcher has planned
         return config, None, []
-    from lib.planner import process  # 2,900 lines that a run without a GPU does without
+    from lib.planner import process  # only a run with a GPU needs the planner
     from lib.planner.card import card_of_gpu
 
     try:

@@ -57,7 +57,9 @@ def as_rank() -> Iterator[None]:
         faulthandler.enable()  # a crash in C says where
     with contextlib.ExitStack() as stack:
         if number:
-            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w"))))
+            stack.enter_context(
+                contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")))
+            )
         elif place:
             os.dup2(1, 2)  # the first rank's warnings are seen beside its notes
         try:

@@ -156,5 +156,5 @@ def _cgroups(controller: str) -> list[Path]:
 def _read(*paths: Path) -> str:
     for path in paths:
         with contextlib.suppress(OSError):
-            return path.read_text().strip()
+            return path.read_text("utf-8", "replace").strip()
     return ""

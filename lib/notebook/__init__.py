@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from lib import launch, planner
-from lib.config import Config, with_changes
+from lib.config import Config, as_overrides, with_changes
 from lib.errors import BadInput, TrainingFailed, printable
 from lib.launch import queue
-from lib.launch.run import CODE, has_queue, names, run_folders
+from lib.launch.run import CODE, has_queue, made_names, run_folders
 from lib.machine import disk, platform
 from lib.notebook import widgets
 from lib.planner.html import of_plan
@@ -49,7 +49,8 @@ def show(text: str, html: str = "") -> None:
     if platform.in_notebook():
         from IPython.display import display
 
-        display({"text/html": _WRAPS + (html or as_html(text)), "text/plain": text}, raw=True)
+        # str: a Markup, as the planner returns, would escape what it is added to
+        display({"text/html": _WRAPS + str(html or as_html(text)), "text/plain": text}, raw=True)
     else:
         print(text)
 
@@ -106,7 +107,8 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
         name, why = default_config(workload, torch.cuda.is_available(), has_small)
         path = home / name
         print(f"CONFIG is empty: taking {name}, because {why}.")
-    overrides = {key: parameters[name] for name, key in KEYS.items() if parameters[name]} | parameters["OVERRIDES"]
+    overrides = {key: parameters[name] for name, key in KEYS.items() if parameters[name]}
+    overrides |= as_overrides(parameters["OVERRIDES"])
     for key, value in overrides.items():
         print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
@@ -175,9 +177,8 @@ def compare(summary: Summary) -> str:
 def runs(run: launch.Run) -> str:
     """Returns a row for each run that `run.on_change: new` made: state, test metrics, what differs from the first."""
     made, shown = list[tuple[Path, Summary]](), run.task.shown
-    for name in names(re.sub(r"-\d+$", "", run.config.run.name)):
-        if not (places := [*filter(Path.is_dir, run_folders(with_changes(run.config, {"run.name": name})))]):
-            break
+    for name in made_names(with_changes(run.config, {"run.name": run.base_name or run.config.run.name})):
+        places = run_folders(with_changes(run.config, {"run.name": name}))
         made += [(place, summary) for place in places if (summary := Summary.read(place)) and summary.identity][:1]
     rows = [("run", "state", *shown, "what differs from the first")]
     for folder, summary in made:
@@ -197,8 +198,8 @@ def _edit(before: Path, after: Path) -> str:
     """Returns the first edit in the code of a task, as `nn.ReLU() -> nn.GELU()`, and how many more lines differ."""
     paths = (sorted(code.rglob("*.py")) for code in (before, after))
     old, new = ([line for path in some for line in path.read_text("utf-8", "replace").splitlines()] for some in paths)
-    different = [line for line in difflib.ndiff(old, new) if line[0] in "+-" and line[2:].strip()]
-    sides = [[line[2:] for line in different if line[0] == sign] for sign in "-+"]
+    lines = [*difflib.unified_diff(old, new, n=0, lineterm="")][2:]  # behind the two names of files
+    sides = [[line[1:] for line in lines if line[0] == sign and line[1:].strip()] for sign in "-+"]
     old, new = (" ".join(side[:1]).split() for side in sides)
     for place in (0, -1):  # the words that both lines begin and end with
         while old and new and old[place] == new[place]:

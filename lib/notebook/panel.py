@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lib import notebook, planner
-from lib.config import Config, profiles, with_changes
+from lib.config import Config, as_overrides, profiles, with_changes
 from lib.config.reader import flat, sentences
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import platform
@@ -66,7 +66,7 @@ def show(
     path = next((path for path in paths if not config or path.stem == Path(config).stem), None)
     if path is None:
         raise BadInput(f"There is no configuration {config!r}. There are: {', '.join(path.stem for path in paths)}.")
-    start = Choice(path, overrides or {}, card or (HERE if torch.cuda.is_available() else "t4"), count)
+    start = Choice(path, as_overrides(overrides), card or (HERE if torch.cuda.is_available() else "t4"), count)
     if widgets.live():
         Panel(paths, start, Path(output_dir or platform.detect().output_dir)).show()
     else:
@@ -81,7 +81,7 @@ def side_by_side(path: Path, overrides: Mapping[str, Any], names: Sequence[str])
     plans, refused = [], []
     for name in names:
         try:
-            plans.append(Choice(path, overrides, name).plan())
+            plans.append(Choice(path, as_overrides(overrides), name).plan())
         except BadInput as error:
             refused.append(str(error))
     return "\n".join([planner.of_plans(plans)] * bool(plans) + refused)

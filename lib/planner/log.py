@@ -3,8 +3,8 @@
 import re
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -91,6 +91,15 @@ class Prediction:
         ])  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Followed(Prediction):
+    """A prediction of a user's own step with what it follows from: `Log.stretches`, and what `kernels.bounds` takes."""
+
+    stretches: Mapping[tuple[str, int], Mapping[str, int]] = field(default_factory=dict)
+    pass_cost: tuple[float, ...] = ()
+    rest_cost: tuple[float, ...] = ()
+
+
 class Log:
     """Records what an allocator did: ("alloc" or "free", storage), and ("workspace", bytes taken for a moment)."""
 
@@ -124,6 +133,29 @@ class Log:
             sizes[storage.category] += storage.size
         return {name: sizes[name] for name in CATEGORIES if sizes[name]}
 
+    def stretches(self) -> dict[tuple[str, int], dict[str, int]]:
+        """Returns the bytes by category at the highest moment of each stretch of the last step.
+
+        A stretch is what happens after a mark while one layer runs, by that layer's number, -1 before any runs.
+        """
+        moments = {number: name for name, number in self.marks.items()}
+        sizes: Counter[str] = Counter()
+        highest: dict[tuple[str, int], tuple[int, dict[str, int]]] = {}
+        total, moment, layer = 0, "", -1
+        for number, (action, storage) in enumerate(self.events):
+            moment = moments.get(number, moment)
+            if action == "workspace":
+                continue
+            change = storage.size if action == "alloc" else -storage.size
+            total += change
+            sizes[storage.category] += change
+            if action == "free" or number < self.marks.get("start", 0):
+                continue
+            layer = _number(storage.module, layer)
+            if total > highest.get((moment, layer), (0, {}))[0]:
+                highest[moment, layer] = total, dict(sizes)
+        return {stretch: by_category for stretch, (_, by_category) in highest.items()}
+
     def layers(self) -> tuple[Layer, ...]:
         marks, end = self.marks, len(self.events)
         columns = {
@@ -136,6 +168,10 @@ class Log:
         names = dict.fromkeys(name for column in columns.values() for name in column if name != OUTSIDE)
         rows = (Layer(n, **{column: sizes[n] for column, sizes in columns.items()}) for n in [*names, OUTSIDE])
         return tuple(row for row in rows if any(columns[column][row.name] for column in columns))
+
+
+def _number(module: str, default: int) -> int:
+    return next((int(part) for part in module.split(".") if part.isdigit()), default)
 
 
 def _by_layer(storages: Iterable[Storage], category: str = "") -> Counter[str]:

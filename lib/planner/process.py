@@ -42,8 +42,8 @@ def plan(config: Config, card: str | Target = "t4", count: int = 0, cancelled: t
         folders = [root, *filter(None, [os.environ.get("PYTHONPATH")]), str(Path.cwd())]
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "lib.planner", str(request), str(answer)],
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(folders)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(folders)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
         )  # fmt: skip
         error = _wait(child, cancelled)
         if child.returncode == 0:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +18,7 @@ from lib.planner import kernels
 from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, NCCL_BYTES, Target, find_card
 from lib.planner.cuda import CudaSemantics, simulated_cuda
-from lib.planner.log import Prediction
+from lib.planner.log import Followed, Prediction
 from lib.planner.tracker import Tracker, is_users
 from lib.ranks.sums import BUCKET_BYTES
 from lib.task import Batch, Task
@@ -35,12 +36,13 @@ META = torch.device("meta")
 def predict(
     model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32",
     optimizer: Callable[[list[nn.Parameter]], Any] | None = None, accumulation: int = 1, clip_norm: float = 1.0,
-    keeps_outputs: bool = False, zeroes_after_forward: bool = False,
-) -> Prediction:  # fmt: skip
+    keeps_outputs: bool = False, zeroes_after_forward: bool = False, has_state: bool = False,
+) -> Followed:  # fmt: skip
     """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
 
     `keeps_outputs`: the loop holds what a step returned until the next is computed, as one without `del` does.
-    `zeroes_after_forward`: it calls zero_grad between forward and backward pass, as Lightning does. Raises BadInput;
+    `zeroes_after_forward`: it calls zero_grad between forward and backward pass, as Lightning does.
+    `has_state`: the optimizer begins with its state, so that one step is traced instead of two. Raises BadInput;
     NotTraceable for what depends on values, and for a second card; what `step` raises.
     """
     target, passes = find_card(card), min(accumulation, PASSES)
@@ -48,10 +50,13 @@ def predict(
     with _users_model(model, target) as (net, tracker, semantics):
         made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
         _force_foreach(made)
+        if has_state:
+            _make_state(made)
         tracker.adopt(net)
+        tracker.adopt_state(made.state)
         with tracker:
             tracker.at("after load")
-            for _ in range(STEPS):
+            for _ in range(1 if has_state else STEPS):
                 tracker.at("start")
                 if not zeroes_after_forward:
                     made.zero_grad()
@@ -70,12 +75,12 @@ def predict(
                 made.step()
                 tracker.adopt_state(made.state)
                 tracker.at("after optimizer step")
-    return _result(tracker, semantics, passes)
+    return _followed(tracker, semantics, passes)
 
 
 def predict_inference(
     model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32"
-) -> Prediction:
+) -> Followed:
     """Predicts the peak of passes without gradients: what `step` returns, as caches of keys, is held to its end."""
     target = find_card(card)
     computed_in = checked(target, precision)
@@ -87,7 +92,7 @@ def predict_inference(
             result = step(net)
             tracker.at("after forward")
             del result
-    return _result(tracker, semantics, 1)
+    return _followed(tracker, semantics, 1)
 
 
 def checked(target: Target, precision: str) -> Precision:
@@ -191,6 +196,13 @@ def seeded() -> Iterator[None]:
         yield
 
 
+def _make_state(optimizer: Any) -> None:
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def _force_foreach(optimizer: torch.optim.Optimizer) -> None:
     """Sets `foreach`, as PyTorch does for parameters on a GPU and not for those on `meta`."""
     for group in optimizer.param_groups:
@@ -213,10 +225,21 @@ def _traceable() -> Iterator[None]:
         raise NotTraceable(f"{what}: {str(error).splitlines()[0]} {advice}") from error
 
 
+def _followed(tracker: Tracker, semantics: CudaSemantics, passes: int) -> Followed:
+    one_pass, rest = _costs(tracker, passes)
+    costs = {"pass_cost": tuple(one_pass.tolist()), "rest_cost": tuple(rest.tolist())}
+    return Followed(**vars(_result(tracker, semantics, passes)), stretches=tracker.log.stretches(), **costs)
+
+
+def _costs(tracker: Tracker, passes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the costs of forward and backward of one micro-batch, and of clipping and the optimizer."""
+    costs = {name: cost for name, (_, cost) in tracker.moments.items()}
+    after_passes = costs.get("after backward", costs["after forward"])
+    return (after_passes - costs["start"]) / passes, costs.get("after optimizer step", after_passes) - after_passes
+
+
 def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()) -> Prediction:
-    moments = {name: cost for name, (_, cost) in tracker.moments.items()}
-    start, after_passes = moments["start"], moments.get("after backward", moments["after forward"])
-    one_pass = (after_passes - start) / passes
+    one_pass, others = _costs(tracker, passes)
     target, peak, reserved = tracker.target, tracker.allocator.peak_allocated, tracker.allocator.peak_reserved
     most = tracker.log.with_workspaces(target.usable_bytes)
     rest = "depends on values, so its upper bound was taken"
@@ -238,7 +261,7 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
         moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
         parameters=tracker.parameters, trained=tracker.trained,
         pass_seconds=kernels.bounds(one_pass),
-        rest_seconds=kernels.bounds(moments.get("after optimizer step", after_passes) - after_passes),
+        rest_seconds=kernels.bounds(others),
         pass_kernels=round(one_pass[2] / kernels.LAUNCH_SECONDS[0]), pass_flops=float(one_pass[4]),
         attention=dict(semantics.attention), unseen=(*unseen, *libraries, *target.assumed),
         most_peak_bytes=max(peak, most.peak_allocated) if most else 0,

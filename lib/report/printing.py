@@ -31,9 +31,12 @@ class _Safe:
 
     def __init__(self, stream: TextIO):
         self._stream = stream
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper):
+            # a terminal shows letters of its own encoding alone; pipes and files are read as UTF-8, whatever the locale
+            is_chosen = stream.isatty() or "PYTHONIOENCODING" in os.environ
+            encoding = stream.encoding if is_chosen else "utf-8"
             with contextlib.suppress(OSError):  # it flushes first
-                stream.reconfigure(errors="backslashreplace")
+                stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._tried, name) if name in ("write", "flush") else getattr(self._stream, name)

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,8 @@ def own_files(path: Path) -> OwnFiles:
             names = list(imports(file.read_bytes()))
         except (SyntaxError, ValueError) as error:
             where = printable(f"{file}:{getattr(error, 'lineno', None) or 1}")
-            raise BadInput(f"{where}: This is no Python ({printable(error, most=200)}). Correct it there.") from None
+            what = f"{where}: Python {platform.python_version()} cannot read this ({printable(error, most=200)})"
+            raise BadInput(f"{what}. Correct it there; if it is newer Python, run with that version.") from None
         for name in names:
             parts = [*around[: len(around) - name.level + 1], name.dotted] if name.level else [name.dotted]
             top, *inner = [part for part in ".".join(parts).split(".") if part] or [""]

@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import get_type_hints
 
@@ -19,11 +19,14 @@ from lib.config import Config, read_config, with_changes
 from lib.errors import BadInput, NotTraceable, printable
 from lib.machine import inputs, platform
 from lib.task.contract import Task
+from lib.task.files import own_files
 from lib.task.place import explained, place_of
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 _folders: dict[str, bool] = {}  # of task files that were loaded: whether each was put into sys.path for it
-_modules: dict[Path, tuple[tuple[int, int], types.ModuleType]] = {}  # by path: time and size, and the module
+# By path: times and sizes of the task's file and of those beside it that it imports, and the module
+_modules: dict[Path, tuple["_Versions", types.ModuleType]] = {}
+_Versions = dict[Path, tuple[int, int]]
 
 
 def find_task(name: str) -> type[Task]:
@@ -44,7 +47,10 @@ def find_task(name: str) -> type[Task]:
 
 
 def _module(file: str) -> types.ModuleType:
-    """Imports a task file, once until it changes; dataclasses and pickle find it in `sys.modules`. Raises BadInput."""
+    """Imports a task file, once until it or a file beside it changes; pickle finds it in `sys.modules`.
+
+    Raises BadInput.
+    """
     try:
         path = Path(file).resolve()
         is_there = path.is_file()
@@ -53,9 +59,12 @@ def _module(file: str) -> types.ModuleType:
     if not is_there or path.suffix != ".py":
         advice = "Give its path from the folder of the configuration, or from the one that you start in."
         raise BadInput(f"The task file {printable(file, most=200)} does not exist, or is no .py file. {advice}")
-    version = path.stat().st_mtime_ns, path.stat().st_size
-    if path in _modules and _modules[path][0] == version:
-        return _modules[path][1]
+    if path in _modules:
+        versions, module = _modules[path]
+        if versions == _versions(versions):
+            return module
+        _forget({str(file) for file in versions})
+    versions = _versions(_files(path))
     _enter(str(path.parent))
     name = f"trainbook_task_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -65,8 +74,28 @@ def _module(file: str) -> types.ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise BadInput(explained(f"The import of the task file {printable(path)}", error)) from error
-    _modules[path] = version, module
+    _modules[path] = versions, module
     return module
+
+
+def _files(path: Path) -> tuple[Path, ...]:
+    try:
+        return own_files(path).files
+    except BadInput:  # no Python: the import of it says so
+        return (path,)
+
+
+def _versions(files: Iterable[Path]) -> _Versions:
+    """Returns time and size of each file, zeros for one that is gone."""
+    stats = {file: file.stat() if file.is_file() else None for file in files}
+    return {file: (stat.st_mtime_ns, stat.st_size) if stat else (0, 0) for file, stat in stats.items()}
+
+
+def _forget(files: Set[str]) -> None:
+    """Removes the modules of these files, so that the next import reads them again."""
+    for name, module in list(sys.modules.items()):
+        if getattr(getattr(module, "__spec__", None), "origin", None) in files:
+            del sys.modules[name]
 
 
 def _enter(folder: str) -> None:

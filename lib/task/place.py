@@ -2,6 +2,7 @@
 
 import contextlib
 import linecache
+import platform
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -46,4 +47,5 @@ def explained(what: str, error: BaseException, mend: str = "Correct it there.") 
     """Returns one sentence on an error that `what` raised, with the line of the user's code, and the mend."""
     place, lines = place_of(error), str(error).strip().splitlines()
     text = printable(": ".join([type(error).__name__, *lines[:1]]), most=300)
+    text += f", read as Python {platform.python_version()}" if isinstance(error, SyntaxError) else ""
     return f"{what} raises {text}{f' ({place})' if place else ''}. {mend}".replace("..", ".")

@@ -1,5 +1,6 @@
 """The files of a task of one's own lie in its run and its archive, and run only for who says so."""
 
+import platform
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from lib.config import to_yaml, with_changes
 from lib.errors import BadInput
 from lib.launch import ensemble
 from lib.launch.run import keep_code
-from lib.task import load_config
+from lib.task import find_task, load_config
 from tests import own as project
 from trainbook.commands import main
 
@@ -46,6 +47,23 @@ def test_a_run_goes_on_from_its_own_configuration_in_another_place(trained, tmp_
     assert launch.train(with_changes(config, {"training.max_steps": 6})).step == 6
     code = tmp_path / "elsewhere" / "my" / "code"
     assert {path.name for path in code.iterdir()} == {"mine.py", "layers.py", "waves.py", "late.py"}
+
+
+def test_an_edit_of_a_file_beside_the_task_runs_in_the_same_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "size.py").write_text("width = 3\n")
+    (tmp_path / "inner.py").write_text("from size import width\n")
+    (tmp_path / "mine.py").write_text(
+        "from inner import width\nfrom tests.toy import Toy as Base\n\n\nclass Mine(Base):\n    wide = width\n"
+    )
+    name = f"{tmp_path}/mine.py:Mine"
+    first = find_task(name)
+    assert first.wide == 3 and find_task(name) is first
+    (tmp_path / "size.py").write_text("width = 12\n")
+    assert find_task(name).wide == 12
+    (tmp_path / "size.py").write_text("width = (\n")
+    with pytest.raises(BadInput, match=f"SyntaxError.*, read as Python {platform.python_version()}"):
+        find_task(name)
 
 
 NAMES = """

@@ -1,5 +1,6 @@
 """The parameters cell of a training notebook, and the comparison at its end."""
 
+import difflib
 import sys
 import types
 
@@ -36,6 +37,41 @@ def test_every_parameter_reaches_the_configuration_and_a_queue_is_refused_with_i
     given = {**EMPTY, "CONFIG": "configs/graphmer_small.yaml", "OVERRIDES": {"queue.seeds": [1, 2]}}
     with pytest.raises(BadInput, match=r"trains one run[\s\S]*-m lib train .*graphmer_small.yaml"):
         notebook.configure("graphmer", ROOT, given)
+
+
+@pytest.mark.parametrize("text", ['{"optimizer.lr": 0.5}', "{optimizer.lr: 0.5}", "{'optimizer.lr': 0.5}"])
+def test_overrides_that_papermill_made_a_text_of_are_read(text):
+    given = {**EMPTY, "CONFIG": "configs/graphmer_small.yaml", "OVERRIDES": text}
+    assert notebook.configure("graphmer", ROOT, given).optimizer.lr == 0.5
+
+
+@pytest.mark.parametrize("text", ["optimizer.lr=0.5", "[1, 2]", "{", 3])
+def test_overrides_that_are_no_dict_are_refused_in_a_sentence(text):
+    with pytest.raises(BadInput, match="OVERRIDES is .*, no dict. Write {"):
+        notebook.configure("graphmer", ROOT, {**EMPTY, "OVERRIDES": text})
+
+
+def test_what_is_shown_in_a_notebook_is_html_whose_style_is_no_text(monkeypatch):
+    from IPython import display
+    from markupsafe import Markup
+
+    shown = []
+    monkeypatch.setattr(notebook.platform, "in_notebook", lambda: True)
+    monkeypatch.setattr(display, "display", lambda data, raw: shown.append(data["text/html"]))
+    notebook.show("a plan", Markup("<table></table>"))
+    notebook.show("a < b")
+    assert all(html.startswith("<style>") and "&lt;style" not in html for html in shown) and len(shown) == 2
+    assert "<table>" in shown[0] and "a &lt; b" in shown[1]
+
+
+def test_thousands_of_edited_lines_are_compared_line_by_line(tmp_path, monkeypatch):
+    monkeypatch.delattr(difflib, "ndiff")  # which compares every pair of lines, letter by letter
+    for name, change in (("old", ""), ("new", "  # edited")):
+        (tmp_path / name).mkdir()
+        lines = "".join(f"value_{n} = compute({n}, {n + 1}){change}\n" for n in range(4000))
+        (tmp_path / name / "mine.py").write_text(lines)
+    text = notebook._edit(tmp_path / "old", tmp_path / "new")
+    assert text == "code: - -> # edited and 3999 more lines"
 
 
 def test_the_newest_cell_of_the_class_becomes_the_file_that_the_configuration_names(tmp_path, monkeypatch):

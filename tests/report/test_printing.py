@@ -30,6 +30,15 @@ def test_an_output_that_takes_nothing_ends_no_program_and_letters_that_it_lacks_
     assert done.stdout.splitlines() == ["in the folder w\\xf6"] * (0 if redirection else 3)
 
 
+def test_what_is_printed_into_a_pipe_is_utf_8_in_every_locale(tmp_path):
+    variables = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    program = (
+        'from lib.report.printing import safe_printing\nwith safe_printing():\n    print("\\u27e6w\\u00f6\\u27e7")'
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, capture_output=True, check=True)
+    assert done.stdout.decode() == "⟦wö⟧\n"
+
+
 def test_a_progress_that_fails_ends_no_run_and_says_once_that_it_failed(monkeypatch, capsys):
     def fail(*arguments, **options):
         raise ValueError("it is broken")

@@ -1,6 +1,7 @@
 """What decides whether a checkpoint belongs to a run."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from lib import launch, notebook
 from lib.config.reader import flat
 from lib.errors import BadInput
+from lib.machine import disk
 from lib.task import load_config
 from lib.training import identity
 from tests.conftest import ROOT
@@ -98,6 +100,38 @@ def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds
     _, *rows = notebook.runs(last).splitlines()
     assert [row.split()[0] for row in rows] == ["toy", "toy-2", "toy-3"]
     assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02") and rows[2].endswith(", code: nn.Tanh() -> nn.GELU()")
+
+
+def test_an_edit_is_found_again_after_one_before_it_was_deleted(own, tmp_path):
+    def run(**more):
+        prepared = launch.prepare(own(**{"run.on_change": "new", **more}))
+        return prepared, launch.train(prepared).run
+
+    assert [run(**{"optimizer.lr": rate})[1] for rate in (0.1, 0.2, 0.3)] == ["toy", "toy-2", "toy-3"]
+    shutil.rmtree(tmp_path / "runs" / "toy-2")
+    last, name = run(**{"optimizer.lr": 0.3})
+    assert name == "toy-3", "it was completed under this name"
+    rows = notebook.runs(last).splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["toy", "toy-3"]
+    assert run(**{"optimizer.lr": 0.4})[1] == "toy-2", "the first free name"
+
+
+def test_a_name_that_ends_in_a_number_is_no_edit_of_a_shorter_one(own):
+    for name in ("net", "net-50"):
+        prepared = launch.prepare(own(**{"run.on_change": "new", "run.name": name}))
+        launch.train(prepared)
+    assert "one run so far" in notebook.runs(prepared)
+    edited = launch.prepare(own(**{"run.on_change": "new", "run.name": "net-50", "optimizer.lr": 0.5}))
+    assert edited.config.run.name == "net-50-2" and edited.base_name == "net-50"
+    launch.train(edited)
+    assert [row.split()[0] for row in notebook.runs(edited).splitlines()[1:]] == ["net-50", "net-50-2"]
+
+
+def test_two_at_once_are_told_how_the_second_gets_a_name(own, tmp_path):
+    prepared = launch.prepare(own(**{"run.on_change": "new"}))
+    disk.make_folders(prepared.folder)
+    with disk.lock(prepared.folder, "busy"), pytest.raises(BadInput, match="this one then gets a free name"):
+        launch.train(prepared)
 
 
 def test_code_that_failed_is_corrected_without_a_question(own, tmp_path, capsys):

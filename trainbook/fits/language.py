@@ -1,10 +1,9 @@
-"""Whether a language model fits a card: `trainbook fits Qwen2.5-7B --method qlora --gpu t4 --length 2048`"""
+"""A language model of published sizes as a user would train it, and the memory of its step by a trace."""
 
 import math
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,17 @@ from torch import Tensor, nn
 
 from lib import untrusted
 from lib.errors import BadInput
-from lib.machine.facts import CARDS
-from lib.planner import Prediction
-from lib.planner.card import Target, find_card
-from lib.planner.table import QUOTA_HOURS, quota
+from lib.planner.card import find_card
+from lib.planner.log import Followed
 from lib.planner.trace import checked, predict, predict_inference, tied
 from lib.supervised import chunks
 from lib.task.quantised import Quantised, replaced
-from lib.text import computed
 
 KINDS = ("nf4", "nf4-dq", "int8")
 # bitsandbytes' optimizers: blocks of 256 values have a scale of 4 bytes; tensors of fewer than 4096 stay fp32
 _MOMENTS, _MIN_8BIT = 256, 4096
 METHODS = ("inference", "lora", "qlora", "full")
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_LENGTHS = [256 * n for n in range(1, 512) if n % 2 ** max(0, n.bit_length() - 4) == 0]  # the next is an eighth longer
 _MOST_BYTES = 2**20  # of a config.json
 _ROWS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text("utf-8"))
 _COLUMNS = _ROWS.pop("columns")
@@ -77,7 +72,14 @@ class Question:
         return f"Assumed: {base}{adapters}, {self.optimizer}, all layers recomputed, the loss in chunks of positions."
 
 
-def fits(question: Question) -> Prediction:
+def fits(question: Question) -> Followed:
+    """Predicts by a trace of the whole model, in minutes if it is deep: see `folded.fits`. Raises BadInput."""
+    check(question)
+    return traced(question, settings_of(question.model))
+
+
+def check(question: Question) -> None:
+    """Raises BadInput for a question that has no answer."""
     choices = {"method": METHODS, "optimizer": tuple(_OPTIMIZERS), "quantised": ("", *KINDS)}
     for name, allowed in choices.items():
         if (value := question.weights if name == "quantised" else getattr(question, name)) not in allowed:
@@ -86,8 +88,12 @@ def fits(question: Question) -> Prediction:
         raise BadInput(f"{wrong[0]} is {getattr(question, wrong[0])!r}. Give a whole number from 1.")
     if question.method == "full" and question.weights:
         raise BadInput("Quantised weights cannot be trained: choose qlora, or leave quantised out.")
-    computed = checked(find_card(question.card), question.precision)
-    settings, is_inference = settings_of(question.model), question.method == "inference"
+
+
+def traced(question: Question, settings: Mapping[str, Any], has_state: bool = False) -> Followed:
+    """Traces two steps of a model with these settings; one where the optimizer begins with its state."""
+    precision = checked(find_card(question.card), question.precision)
+    is_inference = question.method == "inference"
 
     def step(net: Any) -> Any:
         """Computes a loss, or makes the last token with those before it; a `trainer` holds logits through backward."""
@@ -104,55 +110,13 @@ def fits(question: Question) -> Prediction:
         prompt = net(input_ids=ids[:, :-1], use_cache=True, logits_to_keep=1)
         return net(input_ids=ids[:, -1:], past_key_values=prompt.past_key_values, use_cache=True)
 
-    model = partial(_model, settings, question, computed)
+    model = partial(_model, settings, question, precision)
     if is_inference:
         return predict_inference(model, step, question.card)
-    kind, precision = _OPTIMIZERS[question.optimizer], computed if question.autocast else "fp32"
+    kind, in_autocast = _OPTIMIZERS[question.optimizer], precision if question.autocast else "fp32"
     optimizer = lambda parameters: kind([p for p in parameters if p.requires_grad])  # noqa: E731
-    return predict(model, step, question.card, precision=precision, optimizer=optimizer)
-
-
-def longest(question: Question) -> int:
-    """Returns the largest of _LENGTHS, and of the model's own, that fits; 0 for none."""
-    bound = settings_of(question.model).get("max_position_embeddings") or 2**17
-    lengths = [0, *(length for length in _LENGTHS if length < bound), bound]
-    does_fit = lambda length: fits(replace(question, length=length)).fits  # noqa: E731
-    return lengths[bisect_left(lengths, True, 1, key=lambda length: not does_fit(length)) - 1]
-
-
-def answer(question: Question, prediction: Prediction, tokens: int) -> Iterator[str]:
-    """Yields what to print: memory, what was assumed, the time for `tokens`, the largest length, and remedies."""
-    yield f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:\n{prediction}"
-    yield question.assumed
-    if question.method != "inference":
-        yield _time(question, prediction, tokens)
-    if length := longest(question):
-        yield f"The largest length that fits: {length:,} tokens, {question.batch} at once."
-    if not prediction.fits:
-        yield f"To make it fit: {'; '.join(_remedies(question, prediction, length)) or 'take a smaller model'}."
-
-
-def _time(question: Question, prediction: Prediction, tokens: int) -> str:
-    low, high = (tokens / question.batch / question.length / 3600 * each for each in prediction.pass_seconds)
-    hours = (low * high) ** 0.5
-    takes = f"take {computed(hours)} hours on one {prediction.card}, computed ({computed(low)} to {computed(high)})."
-    share, sessions = quota(hours * 3600 / 2)
-    week = f"{share} of a week's {QUOTA_HOURS:.0f} hours, in {sessions} session{'s' * (sessions > 1)}"
-    halves = f" Kaggle's two take half of that: {week}." * (prediction.card == CARDS["t4"].name)
-    return f"{tokens:,} tokens, padding among them, {takes}{halves}"
-
-
-def _remedies(question: Question, prediction: Prediction, length: int) -> Iterator[str]:
-    if length:
-        yield f"--length {length}"
-    elif question.batch > 1 and (single := longest(replace(question, batch=1))):
-        yield f"--batch 1 --length {min(single, question.length)}"
-    if question.method in ("lora", "full") and fits(replace(question, method="qlora")).fits:
-        yield "--method qlora"
-    if question.method == "inference" and not question.weights and fits(replace(question, quantised="nf4")).fits:
-        yield "--quantised nf4"
-    if larger := [name for name, card in CARDS.items() if Target(card).limit_bytes >= prediction.peak_bytes]:
-        yield f"--gpu {' or '.join(sorted(larger, key=lambda name: CARDS[name].memory_gib)[:3])}"
+    options = {"precision": in_autocast, "optimizer": optimizer, "has_state": has_state}
+    return predict(model, step, question.card, **options)
 
 
 def settings_of(model: str) -> dict[str, Any]:
@@ -172,8 +136,8 @@ def settings_of(model: str) -> dict[str, Any]:
     return settings.get("text_config") or settings  # of a model that sees pictures too
 
 
-def _model(settings: Mapping[str, Any], question: Question, precision: str) -> Any:
-    """Makes the model on `meta`; for training with a frozen base, fp32 adapters and recomputed layers."""
+def untrained(settings: Mapping[str, Any]) -> Any:
+    """Makes the model of transformers, on the default device. Raises BadInput."""
     try:
         import transformers
     except ImportError as error:
@@ -181,10 +145,15 @@ def _model(settings: Mapping[str, Any], question: Question, precision: str) -> A
     transformers.logging.set_verbosity_error()
     try:
         config = transformers.AutoConfig.for_model(**{name: v for name, v in settings.items() if name != "auto_map"})
-        base = transformers.AutoModelForCausalLM.from_config(config)
+        return transformers.AutoModelForCausalLM.from_config(config)
     except (ValueError, KeyError, TypeError) as error:
         kind = settings["model_type"]
         raise BadInput(f"transformers cannot make a language model of the kind {kind!r}: {error}") from None
+
+
+def _model(settings: Mapping[str, Any], question: Question, precision: str) -> Any:
+    """Makes the model on `meta`; for training with a frozen base, fp32 adapters and recomputed layers."""
+    base = untrained(settings)
     model: Any = tied(base.to(torch.float32 if question.method == "full" else _TYPES[precision]))
     head = model.get_output_embeddings()
     if question.weights:

@@ -7,6 +7,7 @@ second chain, and a push without an answer is looked for on Kaggle by its mark.
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -21,11 +22,12 @@ from lib.report.summary import Summary
 from lib.text import aligned
 from trainbook.kaggle import client
 from trainbook.kaggle.client import Result
-from trainbook.kaggle.kernel import Notebook, keep_log, prepare
+from trainbook.kaggle.kernel import Notebook, keep_log, prepare, send, wait_for_data
 
 _STATE = "chain.json"
 # Polls until an end without an active status is believed, a push is given up, or a refusal that is not understood
 _SETTLING_POLLS = 3
+_SETTLING_SECONDS = 120  # after a push, in which Kaggle may deny what it is asked about the notebook
 _MAX_TRIES = 60  # requests without an answer in a row; a poll apart, that is an hour
 _MAX_LOST = 2  # sessions in a row without results; one more would spend quota on the same fault
 _QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to what is left of the quota
@@ -85,7 +87,13 @@ class Chain:
             raise BadInput(f"{self.path} cannot be read ({error}). Rename it to begin a new chain.") from None
 
     def ask(self, question: Callable[[], Result]) -> Result:
-        return client.insist(question, self.poll_seconds, _MAX_TRIES, _SETTLING_POLLS)
+        return client.insist(question, self.poll_seconds, _MAX_TRIES, _SETTLING_POLLS, self.denied)
+
+    @property
+    def denied(self) -> int:
+        """How often a question is asked that is denied, as all about a new notebook are for a while."""
+        has_session = any(session.state != "pushing" for session in self.sessions)
+        return max(_SETTLING_POLLS, math.ceil(_SETTLING_SECONDS / self.poll_seconds)) if has_session else 1
 
     def quota(self) -> client.Quota | None:
         return self.ask(client.quota) if self.notebook.uses_gpu else None
@@ -148,7 +156,8 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
 
     The first one continues from what the notebook left when it was pushed before the chain, unless `fresh`.
     """
-    quota, status, values = chain.quota(), chain.ask(lambda: client.find(chain.kernel)), dict(chain.values)
+    quota, values = chain.quota(), dict(chain.values)
+    status = chain.ask(lambda: client.find(chain.kernel, chain.notebook.was_pushed))
     session = Session("", first_step=chain.step, step=chain.step)
     if status and status.active:
         print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
@@ -161,10 +170,11 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
             print(f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.", flush=True)
     has_earlier = not chain.sessions and not fresh and status is not None and status.word == "COMPLETE"
     has_output = has_earlier or any(session.trained for session in chain.sessions)
+    wait_for_data(chain.notebook)
     folder, session.mark = prepare(chain.notebook, values, has_output)
     chain.save(session)
     try:
-        session.version, url = client.push(folder, hold)
+        session.version, url = send(chain.notebook, folder, hold)
     except client.NoAnswer as silence:
         print(f"{silence} Checking whether the push arrived.", flush=True)
         return None

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lib.errors import BadInput, TrainingFailed
 
@@ -26,10 +26,13 @@ ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
 _SAFE = r"^(?!/)(?!.*(^|/)\.\.(/|$))(?!.*[\\:])"
 _PAGE = "100"  # files of an output in one listing; the client's default of 20 makes 25 requests for 500 files
 PAUSE = 5.0  # seconds before a question is asked again
+# Questions, a pause apart. What was just uploaded or pushed is denied (403) for 30 to 90 s; data is then unpacked.
+SETTLING, READY = 24, 120
 # What requests and urllib3 print of a connection that failed
 _NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure")
 _DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
 _FINAL = (400, 401, *_DENIED)  # codes whose question has the same answer a minute later
+_SPOILED = ("failed", "deleted", "error")  # states of a data set from which none becomes ready
 _LATER = "Try again later."
 _CORRECT = "Correct what it names."
 _SECRET_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|_PAT)$")
@@ -107,28 +110,51 @@ def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-u", str(Path(__file__).with_name("child.py")), "--no-warn", *arguments]
 
 
+def _pipes() -> dict[str, Any]:
+    """Returns how a child is spoken to: in UTF-8, in which it also writes files, whatever this machine's locale is."""
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+    return {"stdin": subprocess.DEVNULL, "encoding": "utf-8", "errors": "replace", "env": environment}
+
+
 def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
-    pipes = {"capture_output": True, "stdin": subprocess.DEVNULL, "encoding": "utf-8", "errors": "replace"}
     handles = () if hold is None else (hold,)
-    done = subprocess.run(_command(*arguments), timeout=seconds, check=False, pass_fds=handles, **pipes)
+    done = subprocess.run(
+        _command(*arguments), timeout=seconds, check=False, pass_fds=handles, capture_output=True, **_pipes()
+    )
     return done.returncode, done.stdout, done.stderr
 
 
-def insist(question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1) -> Result:
-    """Asks `tries` times if there is no answer, and `unclear` times if a refusal may not last; raises the last one."""
+def insist(
+    question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1, denied: int = 1
+) -> Result:
+    """Asks `tries` times if there is no answer, and `unclear` times if a refusal may not last; raises the last one.
+
+    What is new is denied for a while: that is asked `denied` times.
+    """
     number = 0
     while True:
         number += 1
         try:
             return question()
         except (Refused, NoAnswer) as refusal:
-            most = tries if isinstance(refusal, NoAnswer) else 1 if refusal.code in _FINAL else unclear
+            most = _most(refusal, tries, unclear, denied)
             if number >= most:
                 raise
             if number == 1:
                 sentence = str(refusal).removesuffix(_LATER).rstrip()
-                print(f"{sentence} Asking again every {PAUSE if pause is None else pause:g} s.", flush=True)
+                pauses = PAUSE if pause is None else pause
+                print(f"{sentence} Asking again every {pauses:g} s, at most {most} times.", flush=True)
             time.sleep(PAUSE if pause is None else pause)
+
+
+def _most(refusal: BadInput | TrainingFailed, tries: int, unclear: int, denied: int) -> int:
+    """Returns how often a question with this answer is asked."""
+    if isinstance(refusal, NoAnswer):
+        return tries
+    code = getattr(refusal, "code", 0)
+    if code in _DENIED:
+        return denied
+    return 1 if code in _FINAL else unclear
 
 
 def username() -> str:
@@ -169,8 +195,10 @@ def unless_denied(question: Callable[[], Result]) -> Result | None:
         raise
 
 
-def find(kernel: str) -> Status | None:
-    return unless_denied(lambda: status(kernel))
+def find(kernel: str, was_pushed: bool = False) -> Status | None:
+    """Returns the status of a notebook, None for none; one that was pushed from here may be denied for a while."""
+    denied = SETTLING if was_pushed else 1
+    return unless_denied(lambda: insist(lambda: status(kernel), tries=1, denied=denied))
 
 
 def source(kernel: str) -> str:
@@ -204,7 +232,7 @@ def readable(log: str) -> str:
 
 def follow(kernel: str) -> None:
     command = _command("kernels", "logs", kernel, "--follow")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as child:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **_pipes()) as child:
         for line in child.stdout or ():
             print(clean(line), end="", flush=True)
 
@@ -214,6 +242,33 @@ def wait(kernel: str, words: Sequence[str]) -> Status:
     while (answer := insist(lambda: status(kernel))).word in words:
         time.sleep(PAUSE)
     return answer
+
+
+def wait_until_ready(dataset: str) -> None:
+    """Waits until a data set of one's own can be attached: a push before that starts a session without it.
+
+    Raises BadInput for one that Kaggle does not have or cannot read, NoAnswer for one that takes too long.
+    """
+    word = insist(lambda: _word_of(dataset), denied=SETTLING)
+    if word not in _SPOILED and word != "ready":
+        limit = f"at most {READY * PAUSE / 60:.0f} minutes"
+        print(f"{dataset} is not ready yet ({word}): waiting until it can be attached, {limit}.", flush=True)
+    for _ in range(READY):
+        if word == "ready":
+            return
+        if word in _SPOILED:
+            raise BadInput(f"{dataset} is {word} on Kaggle. Upload it again: trainbook kaggle dataset.")
+        time.sleep(PAUSE)
+        word = insist(lambda: _word_of(dataset), denied=SETTLING)
+    raise NoAnswer(
+        f"{dataset} is still not ready ({word}); nothing was pushed. Push again when Kaggle shows its files."
+    )
+
+
+def _word_of(dataset: str) -> str:
+    """Returns Kaggle's word for the status of a data set, in small letters: ready, pending, failed ..."""
+    lines = call("datasets", "status", dataset).split()
+    return lines[-1].lower() if lines else "without a status"
 
 
 def quota() -> Quota | None:

@@ -56,7 +56,9 @@ def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
     path, root = _path(options.name, options.slug)
     name = f"{_owner(options)}/{options.slug or kernel.slug_of(path)}"
     switches = {switch: getattr(options, switch) for switch in ("gpu", "internet", "public")}
-    notebook = Notebook(path, name, options.dataset, options.kernel, root=root, models=options.model, **switches)
+    inputs = {"models": options.model, "competitions": options.competition}
+    source = Path(options.name) if root else path
+    notebook = Notebook(path, name, options.dataset, options.kernel, root=root, source=source, **inputs, **switches)
     return notebook, kernel.check(notebook, kernel.read_parameters(options.param, options.set))
 
 
@@ -97,7 +99,8 @@ def _push(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     """Prints the status; with --follow returns how the session ended: 0 complete, 130 stopped by hand, else 1."""
     name = kernel.kernel_of(options.name, options.owner)
-    status = client.insist(lambda: client.status(name))
+    was_pushed = (kernel.HOME / name.partition("/")[2] / kernel.PUSHED / kernel.METADATA).is_file()
+    status = client.insist(lambda: client.status(name), denied=client.SETTLING if was_pushed else 1)
     if options.follow and status.active:
         try:
             client.wait(name, ["QUEUED"])
@@ -154,7 +157,7 @@ def _preflight(options: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
         path, root = _path(options.name)
         settings = split_overrides(options.set)
-        sections = preflight.check(path, settings, options.data, root)
+        sections = preflight.check(path, settings, options.data, root, options.competition)
     code = min(1, show(sections, options.json))
     if not code and not options.json:
         print("Ready to push.")

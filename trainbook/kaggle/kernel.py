@@ -1,5 +1,6 @@
 """A notebook on Kaggle: pushes it with its parameters, and brings its results home."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -13,7 +14,8 @@ from typing import Any
 import yaml
 
 from lib.config import split_overrides
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
+from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.report import outputs
 from lib.report.summary import FILE as SUMMARY
@@ -23,6 +25,9 @@ from trainbook.kaggle.carried import ROOT
 
 HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
 METADATA = "kernel-metadata.json"
+PUSHED = "push"  # below its folder: what was sent last
+_SOURCE = "source.txt"  # there too: the file that it was pushed from
+_LONGEST_TITLE = 50  # letters: the server answers 500 to a longer one (kaggle-cli#179)
 _RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
 _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
@@ -40,10 +45,17 @@ class Notebook:
     public: bool = False
     root: Path | None = None
     models: Sequence[str] = ()  # owner/model/framework/variation/version
+    competitions: Sequence[str] = ()  # by their names in the browser's address
+    source: Path | None = None  # the file that the user named
 
     @property
     def folder(self) -> Path:
         return HOME / self.kernel.split("/")[1]
+
+    @property
+    def was_pushed(self) -> bool:
+        """Whether it was sent from here before, so that Kaggle's denial may only mean that it is new."""
+        return (self.folder / PUSHED / METADATA).is_file()
 
     @property
     def uses_gpu(self) -> bool:
@@ -88,7 +100,28 @@ def kernel_of(name: str, owner: str = "") -> str:
     if re.fullmatch(r"[\w-]+/[\w-]+", name):
         return name
     path = Path(name) if name.endswith((".yaml", ".yml")) else find(name)
+    check_source(slug_of(path), path)
     return f"{owner or client.username()}/{slug_of(path)}"
+
+
+def check_slug(slug: str) -> None:
+    """Raises BadInput for a slug of which Kaggle refuses the title, or makes another slug."""
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
+        raise BadInput(f"{slug!r} is no slug: words of small letters and digits with single hyphens. Correct --slug.")
+    if len(slug) > _LONGEST_TITLE:
+        what = f"{slug} has {len(slug)} letters, and Kaggle takes {_LONGEST_TITLE} in the title of a notebook"
+        raise BadInput(f"{what}. Give a shorter name with --slug.")
+
+
+def check_source(slug: str, source: Path) -> None:
+    """Raises BadInput if the slug's notebook was pushed from another file, which is still there."""
+    with contextlib.suppress(OSError):
+        other = Path((HOME / slug / _SOURCE).read_text("utf-8").strip())
+        if other.exists() and other != source.resolve():
+            what = (
+                f"{source} and {printable(other)} would be one notebook on Kaggle, {slug}, which has runs of the latter"
+            )
+            raise BadInput(f"{what}. Push {source.name} with --slug NAME, and name it OWNER/NAME afterwards.")
 
 
 def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, object]:
@@ -111,12 +144,18 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
         "machine_shape": FACTS["kaggle_machine_shape"].value if notebook.uses_gpu else "",
         "docker_image_pinning_type": "latest",  # else a version runs on the image of the notebook's first push
         "dataset_sources": list(notebook.datasets), "model_sources": list(notebook.models),
-        "kernel_sources": [*notebook.kernels, *[notebook.kernel] * own_output], "competition_sources": [],
+        "kernel_sources": [*notebook.kernels, *[notebook.kernel] * own_output],
+        "competition_sources": list(notebook.competitions),
     }  # fmt: skip
 
 
 def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
-    """Refuses what a session would refuse. Returns its values; DATA_DIR is by default the one mounted data set."""
+    """Refuses what a session would refuse. Returns its values; DATA_DIR is by default the one mounted input."""
+    check_slug(notebook.kernel.partition("/")[2])
+    if wrong := [name for name in notebook.competitions if not re.fullmatch(r"[\w-]+", name)]:
+        raise BadInput(f"{wrong[0]!r} is no competition. Give the last part of its address: titanic.")
+    if notebook.source:
+        check_source(notebook.kernel.partition("/")[2], notebook.source)
     source = read_json(notebook.path)
     if wrong := values.keys() - (known := carried.parameters(source)).keys():
         raise BadInput(f"{notebook.path.name} has no parameter {', '.join(wrong)}. It has: {', '.join(known)}.")
@@ -127,10 +166,11 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
         return values
     data = entries[0].config.data
     folders = carried.here(data)
-    if len(folders) == len(data.dirs) == len(notebook.datasets) == 1 and not values.get("DATA_DIR"):
-        print(f"DATA_DIR is {notebook.datasets[0]} there, because data.dir is {folders[0]}, which is on this machine.")
-        return check(notebook, {**values, "DATA_DIR": notebook.datasets[0]})
-    mounted = [name.rpartition("/")[2] for name in (*notebook.datasets, *notebook.kernels)]
+    inputs = [*notebook.datasets, *notebook.competitions]
+    if len(folders) == len(data.dirs) == len(inputs) == 1 and not values.get("DATA_DIR"):
+        print(f"DATA_DIR is {inputs[0]} there, because data.dir is {folders[0]}, which is on this machine.")
+        return check(notebook, {**values, "DATA_DIR": inputs[0]})
+    mounted = [name.rpartition("/")[2] for name in (*inputs, *notebook.kernels)]
     if missing := [folder for folder in folders if Path(folder).name not in mounted]:
         what = f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
         command = f"(trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG), then give --dataset OWNER/SLUG"
@@ -163,7 +203,7 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     check_text(notebook.path, text, carried.carried_files(content))
     described = metadata(notebook, own_output)
-    folder = notebook.folder / "push"
+    folder = notebook.folder / PUSHED
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / notebook.path.name).write_text(text, "utf-8")
@@ -172,13 +212,30 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
 
 
 def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[int, str]:
+    was_pushed = notebook.was_pushed
     folder, _ = prepare(notebook, values, own_output)
-    status = client.insist(lambda: client.find(notebook.kernel))
+    status = client.insist(lambda: client.find(notebook.kernel, was_pushed))
     if status and status.active:
         raise BadInput(f"{notebook.kernel} is {status.word.lower()}: a second run at once would use the quota twice.")
     if own_output and not status:
         raise BadInput(f"{notebook.kernel} has no output to resume from yet. Leave --continue out of the first push.")
-    return client.push(folder)
+    wait_for_data(notebook)
+    return send(notebook, folder)
+
+
+def wait_for_data(notebook: Notebook) -> None:
+    """Waits until the data sets of the notebook's owner can be attached; of others Kaggle need not tell the status."""
+    owner = notebook.kernel.partition("/")[0]
+    for dataset in notebook.datasets:
+        if dataset.startswith(f"{owner}/"):
+            client.wait_until_ready(dataset)
+
+
+def send(notebook: Notebook, folder: Path, hold: int | None = None) -> tuple[int, str]:
+    """Pushes a prepared folder, and notes what it was made from; returns version and address."""
+    if notebook.source:
+        disk.write_text(notebook.folder / _SOURCE, f"{notebook.source.resolve()}\n")
+    return client.push(folder, hold)
 
 
 def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summary]:

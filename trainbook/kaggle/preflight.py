@@ -24,7 +24,13 @@ from trainbook.kaggle import carried, client, kernel
 _CORRECT = "Correct what the message names."
 
 
-def check(path: Path, settings: Mapping[str, object], folder: str = "", root: Path | None = None) -> dict[str, Any]:
+def check(
+    path: Path,
+    settings: Mapping[str, object],
+    folder: str = "",
+    root: Path | None = None,
+    competitions: Sequence[str] = (),
+) -> dict[str, Any]:
     """Checks notebook, configuration, account and the data in `folder`, or "embedded"; `root` as in `carried`."""
     print("Checking the notebook, its configuration and the account.", flush=True)
     notebook = kernel.read_json(path)
@@ -41,12 +47,13 @@ def check(path: Path, settings: Mapping[str, object], folder: str = "", root: Pa
         sections["Notebook"].append(Finding("internet", value, "bad", "Push with --internet, or mount the data."))
     sections["Account"] = _account(bool(name))
     if entries:
-        sections[f"{name}.yaml"] += _runs(entries, folder)
+        sections[f"{name}.yaml"] += _runs(entries, folder, competitions)
     return sections
 
 
 def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> Finding:
     try:
+        kernel.check_slug(kernel.slug_of(path))
         size = kernel.check_text(path, path.read_text("utf-8"), files)
         if "lib/__init__.py" not in files:
             raise BadInput(f"{path} does not carry lib. Tag a cell of its source `carrier`, then run: make notebooks")
@@ -102,14 +109,15 @@ def _configuration(
     return [Finding("configuration", f"{title} is valid; runs: {names}"), *problems], entries
 
 
-def _runs(entries: Sequence[Entry], folder: str) -> list[Finding]:
+def _runs(entries: Sequence[Entry], folder: str, competitions: Sequence[str]) -> list[Finding]:
     """Checks the data, and the memory, time and space that all runs take together; those of a kind are alike."""
     findings: list[Finding] = []
     hours, size, newest = 0.0, 0, 0
     for kind in dict.fromkeys(entry.kind for entry in entries):
         number = sum(entry.kind == kind for entry in entries)
         try:
-            finding, config, task = _data(next(entry for entry in entries if entry.kind == kind), folder)
+            entry = next(entry for entry in entries if entry.kind == kind)
+            finding, config, task = _data(entry, folder, competitions)
         except BadInput as refusal:
             return [*findings, Finding("data", f"refused: {refusal}", "bad", _CORRECT)]
         print(f"Tracing a step of {kind} for a T4.", flush=True)
@@ -126,7 +134,7 @@ def _runs(entries: Sequence[Entry], folder: str) -> list[Finding]:
     return [*findings, _time(len(entries), hours), Finding("space", value, *verdict)]
 
 
-def _data(entry: Entry, folder: str) -> tuple[Finding, Config, Task]:
+def _data(entry: Entry, folder: str, competitions: Sequence[str]) -> tuple[Finding, Config, Task]:
     """Returns a finding on the data, which is only read where `folder` names some, configuration and task."""
     config, _ = profiles.apply(entry.config, has_gpu=True)
     addresses = remote(config)
@@ -139,6 +147,9 @@ def _data(entry: Entry, folder: str) -> tuple[Finding, Config, Task]:
     task, config = find_task(config.task)(in_steps), config if config.training.epochs else in_steps
     if addresses:
         value, advice = f"the session downloads it from {', '.join(addresses)}", "Download it, and give --data."
+    elif competitions:
+        value = f"the session mounts {', '.join(competitions)}, which was not read"
+        advice = "Download its files, and give their folder here with --data to have them validated."
     elif names := carried.here(config.data):
         value = f"data.dir is {', '.join(names)}, which is on this machine and in no session"
         advice = "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."

@@ -15,7 +15,7 @@ def run(options: argparse.Namespace) -> int:
     upload, push = f"kaggle dataset {config} --slug {slug}", f"kaggle push {config} --dataset OWNER/{slug}"
     print(f"{task}: the model and how its data is read; change it to yours")
     print(f"{config}: the run, with a reason for each key")
-    print(f"{test}: checks the task; run it with pytest")
+    print(f"{test}: checks the task, as doctor does: python {test}, or with pytest (pip install pytest)")
     print(f"{data}: generated data, in the layout that the task reads; put yours in its place\n\nNext:")
     print(*(f"trainbook {each}" for each in (f"doctor {config}", f"train {config}", upload, push)), sep="\n")
     return 0

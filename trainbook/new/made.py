@@ -14,25 +14,40 @@ from workloads.chat.generated import pairs
 
 __all__ = ["chat", "images", "segmentation", "tabular", "text", "tokens"]
 
-SHAPES = ("circle", "square", "triangle")
+SHAPES = {"circle": np.pi / 4, "square": 1.0, "triangle": 0.5}  # areas as shares of the square around them
 WORDS = {"facts": "the car was on the road", "argument": "he says that we claim", "ruling": "the court orders costs"}
 SENTENCES = ("{person} went to {place}", "{person} met {person} in {place}", "the road from {place} to {place}")
 
 
 def images(folder: Path, number: int = 180, size: int = 64) -> None:
-    """Writes PNG files of a drawn shape into a folder for each class."""
-    draw = np.random.default_rng(0)
+    """Writes PNG files, into a folder for each class: the shape that is red in it. The other two shapes are blue.
+
+    Places, sizes and brightness are drawn, all shapes have areas of one range, and each picture has every shape: sums
+    over a picture say little of its class, and so do linear methods.
+    """
+    draw, half = np.random.default_rng(0), size // 2
     for index in range(number):
-        name = SHAPES[index % 3]
-        picture = Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist()))
-        x, y = draw.integers(0, size // 2, 2).tolist()
-        w = int(draw.integers(size // 4, size // 2))
-        pen, colour = ImageDraw.Draw(picture), tuple(draw.integers(150, 255, 3).tolist())
-        draws = {"circle": pen.ellipse, "square": pen.rectangle, "triangle": pen.polygon}[name]
-        corners = [x, y + w, x + w, y + w, x + w // 2, y] if name == "triangle" else [x, y, x + w, y + w]
-        draws(corners, fill=colour)
+        name = list(SHAPES)[index % len(SHAPES)]
+        picture = Image.new("RGB", (size, size), (int(draw.integers(0, 60)),) * 3)
+        for shape, quarter in zip(SHAPES, draw.permutation(4), strict=False):
+            width = round(half * draw.uniform(0.4, 0.65) / SHAPES[shape] ** 0.5)
+            corner = half * np.array(divmod(quarter, 2)) + draw.integers(0, max(1, half - width), 2)
+            bright = int(draw.integers(180, 256))
+            colour = (bright, 60, 60) if shape == name else (60, 60, bright)
+            _draw(picture, shape, corner.tolist(), width, colour)
         (folder / name).mkdir(parents=True, exist_ok=True)
         picture.save(folder / name / f"{index:04}.png")
+
+
+def _draw(picture: Image.Image, shape: str, corner: list[int], width: int, colour: tuple[int, ...]) -> None:
+    (left, top), pen = corner, ImageDraw.Draw(picture)
+    right, bottom = left + width, top + width
+    if shape == "triangle":
+        pen.polygon([left, bottom, right, bottom, left + width // 2, top], fill=colour)
+    elif shape == "square":
+        pen.rectangle([left, top, right, bottom], fill=colour)
+    else:
+        pen.ellipse([left, top, right, bottom], fill=colour)
 
 
 def text(folder: Path, documents: int = 30, lines: int = 8) -> None:

@@ -462,14 +462,14 @@ def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
         piece[name] = value.half()
     write()
     if len({*files.values()}) > 1:
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}), "utf-8")
     else:
         (folder / files[name]).rename(folder / "model.safetensors")
     config = {**plain(model).config.to_dict(), "dtype": "float16"}
     config.pop("quantization_config", None)
     ends = {"eos_token_id": stops, "pad_token_id": stops[0]}
     for name, values in {"config": config, "generation_config": ends}.items():
-        (folder / f"{name}.json").write_text(json.dumps(values, indent=1, default=str))
+        (folder / f"{name}.json").write_text(json.dumps(values, indent=1, default=str), "utf-8")
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """Reads one Python file into facts: what it defines, binds and refers to; `resolve` looks names up."""
 
 import ast
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from workloads.codegraph.facts import ENTER, INSTANCE, UNKNOWN, Binding, Definit
 
 _RECEIVERS = {"self", "cls", "mcls", "mcs", "metacls"}  # without the convention, `f = staticmethod(f)` would mislead
 _TAKES_CLASS = {"__new__", "__init_subclass__", "__class_getitem__"}
+_READ_AS = "(read as Python {}.{})".format(*sys.version_info)  # newer syntax has no better message
 _MOST_STARS = 200  # star imports that are looked at; more are in files that want to cost time
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -26,7 +28,8 @@ def parse(
             warnings.simplefilter("ignore")  # invalid escapes in other people's files
             tree = ast.parse(content)
     except SyntaxError as error:
-        return f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
+        where = f"line {error.lineno}: " if error.lineno else ""
+        return f"{where}{error.msg} {_READ_AS}"
     except ValueError as error:
         return f"{type(error).__name__}: {error}" if isinstance(error, UnicodeError) else str(error)
     except (RecursionError, MemoryError) as error:

@@ -12,7 +12,9 @@ from trainbook import commands
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-from trainbook.fits.language import KNOWN, Question, fits, longest, settings_of  # noqa: E402  behind the check above
+from trainbook.fits import folded, language  # noqa: E402  behind the check above
+from trainbook.fits.answers import longest  # noqa: E402
+from trainbook.fits.language import KNOWN, Question, fits, settings_of  # noqa: E402
 
 D, WORDS, LAYERS = 64, 1000, 1
 TINY = {
@@ -70,6 +72,58 @@ def test_the_largest_length_fits_and_one_that_is_an_eighth_longer_does_not(tiny)
     assert fits(replace(question, length=length)).fits and not fits(replace(question, length=longer)).fits
 
 
+@pytest.fixture
+def deep(tmp_path, monkeypatch):
+    """A model of five layers, of which the kinds may alternate: more than are traced whole."""
+    monkeypatch.setattr(folded, "_FEW", 4)
+    alternating = ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"]
+    of_gemma = {"model_type": "gemma2", "layer_types": alternating, "sliding_window": 64, "head_dim": 16}
+
+    def question(alternates=False, **more):
+        settings = TINY | {"num_hidden_layers": 5} | (of_gemma if alternates else {})
+        (tmp_path / "config.json").write_text(json.dumps(settings))
+        return Question(str(tmp_path), **more)
+
+    return question
+
+
+@pytest.mark.parametrize(
+    "method, alternates", [("inference", False), ("qlora", False), ("full", False), ("inference", True), ("lora", True)]
+)
+def test_a_few_layers_tell_what_the_whole_model_takes(deep, method, alternates):
+    question = deep(alternates, method=method, length=128)
+    few, whole = folded.fits(question), fits(question)
+    assert few.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.01)
+    assert few.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=0.15)
+    assert (few.parameters, few.trained) == (whole.parameters, whole.trained)
+    assert few.pass_seconds == pytest.approx(whole.pass_seconds, rel=1e-6)
+    assert few.rest_seconds == pytest.approx(whole.rest_seconds, rel=0.02)
+    assert sum(few.by_category.values()) == few.peak_bytes
+
+
+def test_few_layers_are_traced_and_a_length_beyond_two_takes_one_trace(deep, monkeypatch):
+    traces, traced = [], language.traced
+
+    def counted(question, settings, has_state=False):
+        traces.append((question.length, settings["num_hidden_layers"]))
+        return traced(question, settings, has_state)
+
+    monkeypatch.setattr(language, "traced", counted)
+    model = folded.Folded(deep(length=256))
+    exact = [model.at(length).peak_bytes for length in (256, 1024, 2048)]
+    assert traces == [(256, 2), (256, 3), (1024, 2), (1024, 3), (2048, 2), (2048, 3)]
+    traces.clear()
+    model = folded.Folded(deep(length=256))
+    assert [model.peak_at(length) for length in (256, 1024, 2048)] == pytest.approx(exact, rel=0.002)
+    assert traces == [(256, 2), (256, 3), (1024, 2), (1024, 3), (2048, 2)]
+
+
+def test_a_model_whose_layers_differ_in_more_than_its_settings_say_is_traced_whole(deep):
+    model = folded.Folded(deep(length=64))
+    model.parameters += model.parameters // 10  # as if one of the layers were another
+    assert model.at(64).peak_bytes == fits(model.question).peak_bytes and model.is_whole
+
+
 BILLIONS = {  # of parameters, as the models' pages have them
     "Llama-2-7B": 6.738, "Llama-2-13B": 13.016, "Llama-3-8B": 8.030, "Llama-3.1-8B": 8.030, "Llama-3.2-1B": 1.236,
     "Llama-3.2-3B": 3.213, "Mistral-7B": 7.242, "Mistral-Nemo-12B": 12.248, "Qwen2.5-0.5B": 0.494,
@@ -104,6 +158,7 @@ def test_each_kind_of_model_is_followed_with_few_layers(kind, tmp_path):
 def test_the_command_says_what_it_assumed_how_long_it_takes_what_fits_and_what_to_change(tiny, capsys):
     assert commands.main(["fits", tiny().model, "--gpu", "0.23 GiB, capability 7.5", "--length", "8192"]) == 2
     out = capsys.readouterr().out
+    assert out.startswith("Tracing ")
     assert "qlora, 1 x 8,192 tokens" in out and "a frozen base in nf4, adapters of rank 16 in fp32 on all linear" in out
     assert "1,000,000 tokens, padding among them, take" in out
     length = int(re.search(r"The largest length that fits: ([\d,]+)", out)[1].replace(",", ""))

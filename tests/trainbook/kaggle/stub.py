@@ -94,6 +94,8 @@ class Stub:
         self.stale = 0  # answers about the status that are still those of the session before
         self.datasets: dict[str, list[dict]] = {}  # "owner/slug" -> versions, as requested
         self.uploads: dict[str, SimpleNamespace] = {}  # blobs on their way, by their tokens
+        self.states: list[str] = []  # of a data set, in the next answers; then it is ready
+        self.competitions = {"titanic"}  # whose rules were accepted
         self.fail_uploads = 0  # uploads that are answered with an error that is not to be repeated
         self.quota_hours: tuple[float, float] | None = (0.0, 30.0)  # used, total
         self.stray_file = ""  # a name that an output claims to hold, leading out of the folder
@@ -104,12 +106,14 @@ class Stub:
     def save_kernel(self, body: dict) -> dict:
         if self.refuse_push:
             return {"error": self.refuse_push}
-        unknown = [name for name in body.get("datasetDataSources", []) if name not in self.datasets]
+        unknown = [name for name in body.get("datasetDataSources", []) if name not in self.datasets or self.states]
+        refused = [name for name in body.get("competitionDataSources", []) if name not in self.competitions]
         self.overlaps += any(session.status in ACTIVE for session in self.sessions)
         session = self._added(body)
         threading.Thread(target=self._run, args=(session,), daemon=True).start()
         url = f"https://www.kaggle.com/code/{body['slug']}"
-        return {"ref": body["slug"], "url": url, "versionNumber": session.version, "invalidDatasetSources": unknown}
+        invalid = {"invalidDatasetSources": unknown, "invalidCompetitionSources": refused}
+        return {"ref": body["slug"], "url": url, "versionNumber": session.version, **invalid}
 
     def ended(self, runner: Callable[[Session], None]) -> Session:
         """A session that was pushed and has ended before the test begins."""
@@ -120,6 +124,7 @@ class Stub:
     def _added(self, body: dict) -> Session:
         """A new session; it mounts data sets, and the newest completed output of the notebooks, in the new layout."""
         mounts = {f"datasets/{name}": self.folder / "datasets" / name for name in body.get("datasetDataSources", [])}
+        mounts |= {f"competitions/{name}": self.folder / name for name in body.get("competitionDataSources", [])}
         if completed := [session for session in self.sessions if session.status == "COMPLETE"]:
             mounts |= {f"notebooks/{name}": completed[-1].working for name in body.get("kernelDataSources", [])}
         version = len(self.sessions) + 1
@@ -194,7 +199,7 @@ class Stub:
     def dataset_status(self, body: dict) -> dict:
         if f"{body['ownerSlug']}/{body['datasetSlug']}" not in self.datasets:
             raise FileNotFoundError
-        return {"status": "READY"}
+        return {"status": self.states.pop(0) if self.states else "READY"}
 
     METHODS = {  # noqa: RUF012
         "SaveKernel": save_kernel, "GetKernelSessionStatus": get_status, "ListKernelSessionOutput": list_output,

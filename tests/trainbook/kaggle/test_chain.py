@@ -134,6 +134,19 @@ def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_
     assert run() == 2 and (tmp_path / NOTES).read_text() == "{", "notes that cannot be read are not thrown away"
 
 
+def test_what_is_denied_right_after_a_push_and_data_that_is_not_ready_do_not_end_it(stub, tmp_path, capsys):
+    stub.datasets["ada/graphs"], stub.states = [{}], ["BLOBS_RECEIVED"]
+    slow = trains(50, until=asked(stub, 4))
+
+    def runner(session):
+        stub.failures["GetKernelSessionStatus"] = [403, 403]
+        slow(session)
+
+    stub.runner = runner
+    assert run("--dataset", "ada/graphs") == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
+    assert "ada/graphs is not ready yet (blobs_received)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("polls", [0, 1])
 def test_a_session_that_was_pushed_by_hand_is_waited_for_and_gone_on_with(stub, tmp_path, polls):
     """Or one that was pushed by a chain whose notes are lost; it may end right after the chain's first question."""

@@ -62,8 +62,10 @@ def test_a_refusal_that_the_client_calls_a_success_or_a_bare_404_comes_with_what
     stub.refuse_push = ""
     assert main(["kaggle", "status", "ada/not-there"]) == 2
     assert "compare owner and slug" in capsys.readouterr().err
-    assert main(["kaggle", "push", "graphmer", "--dataset", "ada/misspelt"]) == 2
-    assert "without some of its dataset sources: ['ada/misspelt']" in capsys.readouterr().err
+    assert main(["kaggle", "push", "graphmer", "--dataset", "bob/misspelt"]) == 2
+    assert "without some of its dataset sources: ['bob/misspelt']" in capsys.readouterr().err
+    assert main(["kaggle", "push", "graphmer", "--competition", "spaceship"]) == 2
+    assert "without some of its competition sources: ['spaceship']" in capsys.readouterr().err
 
 
 def test_a_question_is_asked_again_while_the_server_fails(stub, capsys):
@@ -88,3 +90,12 @@ def test_a_name_that_leads_out_of_the_folder_is_not_asked_for(stub, tmp_path):
     for stub.stray_file in ("../outside.txt", "/tmp/outside.txt"):
         client.output(NAME, tmp_path / "deep" / "out", ".")
         assert not list(tmp_path.rglob("*outside.txt"))
+
+
+def test_what_the_client_prints_is_read_whatever_the_locale_is(real_client, monkeypatch, capsys):
+    for name, value in {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}.items():
+        monkeypatch.setenv(name, value)
+    real_client.ended(lambda session: session.say("⟦é⟧\n"))
+    assert client.log(NAME) == "⟦é⟧\n"
+    client.follow(NAME)
+    assert "⟦é⟧" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from lib.report import outputs
 from tests.conftest import ROOT
 from tests.trainbook.kaggle.stub import KEY, leaves_results
 from trainbook.commands import main
-from trainbook.kaggle import carried, kernel
+from trainbook.kaggle import carried, client, kernel
 
 NAME = "ada/trainbook-01-graphmer"
 
@@ -135,3 +135,68 @@ def test_an_archive_that_would_write_elsewhere_is_not_unpacked(tmp_path, member)
     with pytest.raises(BadInput, match="not unpacked|cannot be unpacked"):
         kernel.unpack(tmp_path / "bad.tar.gz", tmp_path / "inside")
     assert not (tmp_path / "outside").exists() and not (tmp_path / "inside" / "link").is_symlink()
+
+
+def push(*options):
+    return main(["kaggle", "push", "graphmer", *options])
+
+
+def test_a_push_waits_until_a_data_set_of_one_s_own_can_be_attached(stub, capsys):
+    stub.datasets["ada/code-graphs"] = [{}]
+    stub.failures["GetDatasetStatus"] = [403, 403]
+    stub.states = ["NOT_YET_PERSISTED", "BLOBS_RECEIVED"]
+    assert push("--dataset", "ada/code-graphs") == 0
+    out = capsys.readouterr().out
+    assert "Asking again every 0.05 s, at most 24 times." in out
+    assert "ada/code-graphs is not ready yet (not_yet_persisted): waiting" in out
+    assert [name for name, _ in stub.calls].index("SaveKernel") > 4 and stub.states == []
+
+
+@pytest.mark.parametrize(
+    "states, denials, code, sentence",
+    [
+        (["BLOBS_RECEIVED"] * 9, 0, 1, "ada/sines is still not ready (blobs_received); nothing was pushed"),
+        (["FAILED"], 0, 2, "ada/sines is failed on Kaggle. Upload it again"),
+        ([], 99, 2, "compare owner and slug"),
+    ],
+)
+def test_a_data_set_that_never_gets_ready_starts_no_session(stub, monkeypatch, capsys, states, denials, code, sentence):
+    monkeypatch.setattr(client, "READY", 5)
+    stub.datasets["ada/sines"] = [{}]
+    stub.states, stub.failures["GetDatasetStatus"] = states, [403] * denials
+    assert push("--dataset", "ada/sines") == code
+    assert sentence in capsys.readouterr().err and stub.sessions == []
+    assert len(stub.failures["GetDatasetStatus"]) == max(0, denials - client.SETTLING)
+
+
+def test_a_status_that_is_denied_right_after_a_push_is_asked_again(stub, capsys):
+    assert push() == 0
+    stub.settled()
+    stub.failures["GetKernelSessionStatus"] = [403, 403]
+    assert main(["kaggle", "status", "graphmer"]) == 0
+    assert "Asking again every" in (out := capsys.readouterr().out) and out.endswith(f"{NAME}: complete\n")
+    running = threading.Event()
+    stub.runner = lambda session: running.wait(60)
+    assert push() == 0
+    stub.failures["GetKernelSessionStatus"] = [403]
+    assert push() == 2 and "second run at once" in capsys.readouterr().err
+    running.set()
+
+
+def test_a_competition_is_mounted_and_named_as_the_data(stub, capsys):
+    assert push("--competition", "titanic", "--param", "DATA_DIR=titanic") == 0
+    assert stub.sessions[0].request["competitionDataSources"] == ["titanic"]
+    assert "competitions/titanic" in stub.sessions[0].mounts
+    assert push("--competition", "kaggle.com/c/titanic") == 2
+    assert "Give the last part of its address" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("slug, sentence", [
+    ("a" * 51, "has 51 letters, and Kaggle takes 50 in the title"), ("my--model", "is no slug"),
+    ("My-Model", "is no slug"), ("model-", "is no slug"),
+])  # fmt: skip
+def test_a_slug_of_which_kaggle_would_make_no_title_is_refused(stub, capsys, slug, sentence):
+    for options in ([], ["--dry-run"]):
+        assert push("--slug", slug, *options) == 2
+        assert sentence in capsys.readouterr().err and stub.sessions == []
+    assert push("--slug", "a" * 50) == 0

@@ -72,3 +72,36 @@ def test_code_in_somebody_s_notebook_or_that_it_names_here_is_not_run_to_check_i
     carried.tagged(notebook, "carrier")[0]["source"] = carrier.code("my", files)
     with pytest.raises(BadInput, match="an untrusted configuration cannot run"):
         carried.training(notebook, {}, True)
+
+
+def test_two_files_that_would_be_one_notebook_are_told_apart(stub, config, capsys):
+    first, second = config.with_name("my--model.yaml"), config.with_name("My_Model.yaml")
+    for path in (first, second):
+        path.write_text(config.read_text())
+    assert main(["kaggle", "push", first.name]) == 0
+    stub.settled()
+    assert main(["kaggle", "push", second.name]) == 2
+    assert "My_Model.yaml and " in (said := capsys.readouterr().err) and "would be one notebook on Kaggle" in said
+    assert main(["kaggle", "status", second.name]) == 2
+    assert main(["kaggle", "push", second.name, "--slug", "trainbook-other-model"]) == 0
+    assert main(["kaggle", "push", first.name]) == 0 and len(stub.sessions) == 3
+    first.unlink()
+    stub.settled()
+    assert main(["kaggle", "push", second.name]) == 0, "the other file is gone: it was renamed"
+
+
+def test_a_name_that_is_too_long_for_a_title_is_refused_and_checked_before(stub, config, capsys):
+    long = config.with_name(f"{'a_long_name_' * 5}.yaml")
+    long.write_text(config.read_text())
+    assert main(["kaggle", "push", long.name, "--dry-run"]) == 2
+    assert "Give a shorter name with --slug" in capsys.readouterr().err
+    assert main(["kaggle", "preflight", long.name]) == 1
+    assert "letters, and Kaggle takes 50" in " ".join(capsys.readouterr().out.split())
+
+
+def test_data_on_this_machine_is_the_mounted_competition_s_there(stub, config, capsys):
+    (config.parent / "waves").mkdir()
+    config.write_text(project.CONFIG.replace("data: {", "data: {dir: waves, "))
+    assert main(["kaggle", "push", "my.yaml", "--competition", "titanic"]) == 0
+    assert "DATA_DIR is titanic there, because data.dir is " in capsys.readouterr().out
+    assert stub.sessions[0].parameter("DATA_DIR") == "titanic"

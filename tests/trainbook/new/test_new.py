@@ -1,13 +1,18 @@
 """`new`: files that run at once, on generated data."""
 
+import os
 import runpy
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from lib.errors import BadInput
+from tests.conftest import ROOT
 from tests.trainbook.new.test_examples import MADE, SMALL
 from trainbook import commands, new
 from trainbook.new import made
@@ -54,6 +59,29 @@ def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_con
     task.write_text(task.read_text() + "\n    def loss(self, model, batch):\n        return {}, {}\n")
     with pytest.raises(BadInput, match="Text"):
         check()
+
+
+def test_the_test_that_is_written_runs_without_pytest_too(written):
+    said = written("tabular")
+    assert "python test_my_task.py, or with pytest (pip install pytest)" in said
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "test_my_task.py"]
+    done = subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout.endswith("The task keeps its contract.\n")
+
+
+def test_a_generated_image_has_every_shape_and_the_red_one_is_its_class():
+    made.images(Path("shapes"), number=30)
+    assert sorted(path.name for path in Path("shapes").iterdir()) == sorted(made.SHAPES)
+    filled = {name: [] for name in made.SHAPES}  # shares of the square around the red pixels
+    for path in Path("shapes").glob("*/*.png"):
+        pixels = np.asarray(Image.open(path)).astype(int)
+        assert (pixels[..., 2] > 150).any(), "the others are blue"
+        rows, columns = np.nonzero(pixels[..., 0] > 150)
+        filled[path.parent.name].append(len(rows) / (np.ptp(rows) + 1) / (np.ptp(columns) + 1))
+    assert {name: round(float(np.mean(shares)), 1) for name, shares in filled.items()} == {
+        "circle": 0.8, "square": 1.0, "triangle": 0.5,
+    }  # fmt: skip
 
 
 def test_nothing_is_overwritten_and_names_that_cannot_be_are_refused(capsys):

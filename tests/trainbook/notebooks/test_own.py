@@ -122,7 +122,7 @@ REFUSED = [
         "names other configurations in queue.before",
     ),
     (lambda c: c.write_text(project.CONFIG.replace("mine.py", str(c.parent / "mine.py"))), "task: mine.py:Mine"),
-    (lambda c: c.with_name("late.py").write_text("x = (\n"), r"late\.py:1: This is no Python"),
+    (lambda c: c.with_name("late.py").write_text("x = (\n"), r"late\.py:1: Python 3\.\S+ cannot read this"),
     (lambda c: c.with_name("late.py").write_text(LARGE), "The largest carried files: configs/late.py"),
 ]
 
