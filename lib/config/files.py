@@ -7,7 +7,8 @@ from lib.errors import BadInput, printable
 from lib.untrusted import read as read_bytes
 from lib.untrusted import size_of
 
-__all__ = ["absolute", "read_bytes", "read_text", "size_of"]
+__all__ = ["absolute", "check_no_pointer", "read_bytes", "read_text", "size_of"]
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _MOST_TEXT = 2**20  # bytes of a configuration
 
 
@@ -24,6 +25,12 @@ def read_text(path: Path) -> str:
     except (OSError, ValueError) as error:  # a ValueError for a path with a NUL
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"{name}: The file cannot be read ({why}). Give the path of a YAML file.") from None
+
+
+def check_no_pointer(content: bytes) -> None:
+    """Raises ValueError for what Git LFS puts in the place of a file that was not fetched."""
+    if content.startswith(_POINTER):
+        raise ValueError("it is a pointer of Git LFS instead of the file, which git lfs pull fetches")
 
 
 def absolute(path: Path) -> Path:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from lib.config.files import read_bytes, size_of
+from lib.config.files import check_no_pointer, read_bytes, size_of
 from lib.errors import BadInput, printable
 from lib.machine import inputs, memory, platform
 
@@ -25,6 +25,7 @@ _FORMS = (WHOLE, INDEX), (_PICKLED, f"{_PICKLED}.index.json")
 _CONFIG = "config.json"
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
+_MOST_OF_POINTER = 1024  # bytes, as Git LFS promises
 _QUIET_BYTES = 2**31  # of weights that are read without a bar of their progress
 _DAMAGED = SafetensorError, OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -40,15 +41,29 @@ def find_model(name: str, is_planned: bool = False) -> Path:
     """Returns the one folder with weights, for a plan config.json, in a path or mount. Raises BadInput."""
     base = inputs.find_input(name, platform.detect())
     if base.is_file() or _is_usable(base, is_planned):
+        _check_fetched(base)
         return base
     folders = inputs.search([base], (WHOLE, INDEX)) or (inputs.search([base], (_CONFIG,)) if is_planned else [])
     if len(folders) == 1:
+        _check_fetched(folders[0])
         return folders[0]
     problem = f"no {WHOLE} and no {INDEX}. Name a folder with these; one with {_PICKLED} must be named itself"
+    if any(base.glob("*.gguf")):
+        problem = f"GGUF files alone, which are not trained. Take the folder of this model with {WHOLE}"
     if folders:
         where = ", ".join(printable(folder) for folder in folders[:5])
         problem = f"{len(folders)} folders with weights ({where}). Name one of them"
     raise BadInput(f"The weights {printable(base)} have {problem}.")
+
+
+def _check_fetched(folder: Path) -> None:
+    """Raises BadInput for a file of weights, of a tokenizer or of an index that Git LFS did not fetch."""
+    for path in [folder] if folder.is_file() else sorted(folder.iterdir()):
+        try:
+            if path.is_file() and size_of(path) <= _MOST_OF_POINTER:
+                check_no_pointer(read_bytes(path, _MOST_OF_POINTER))
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, error) from None
 
 
 def _is_usable(folder: Path, is_planned: bool) -> bool:
@@ -123,6 +138,8 @@ def _unreadable(path: Path, error: Exception) -> BadInput:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, pickle.UnpicklingError):  # torch advises to run the code in it
+        return "it is damaged, or holds more than tensors by name"
     text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return printable(text.splitlines()[0], most=300)
 
@@ -202,17 +219,27 @@ def _check_not_needed(task: Any, name: str) -> None:
 
 
 def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> nn.Module:
-    """Returns a model with the weights of a folder. Raises BadInput where these are damaged or do not fit."""
+    """Returns a model with the weights of a folder. Raises BadInput where these are damaged or do not fit.
+
+    Its `missing_weights` are the names of those that no file has, which begin at random.
+    """
+    is_told = options.pop("output_loading_info", False)
     try:
         with quiet(sum(map(size_of, files))):
-            return cls.from_pretrained(folder, weights_only=True, local_files_only=True, **options)
+            more = {**options, "weights_only": True, "local_files_only": True, "output_loading_info": True}
+            model, loaded = cls.from_pretrained(folder, **more)
     except _DAMAGED as error:
         raise _unreadable(files[0] if len(files) == 1 else folder, error) from None
+    except KeyError as error:
+        what = f"The index of the weights {printable(folder)} lacks {printable(error, most=100)}"
+        raise BadInput(f'{what}. Copy it again; "metadata" may be {{}}.') from error
     except (RuntimeError, ValueError) as error:
         if memory.is_oom(error):
             raise
         what = f"The weights {printable(folder)} cannot be loaded ({_why(error)})"
         raise BadInput(f"{what}. Look at its config.json, or copy them again.") from error
+    model.missing_weights = sorted(loaded["missing_keys"])
+    return (model, loaded) if is_told else model
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from lib.config.files import read_bytes
+from lib.config.files import check_no_pointer, read_bytes
 from lib.errors import BadInput, printable
 from lib.supervised import coverage
 
@@ -61,7 +61,8 @@ def unpacked(path: Path, shown: str) -> tuple[str, bytes]:
         name = name.rpartition(".")[0]
     try:
         content = read_bytes(path, _MOST_BYTES)
-    except OSError as error:
+        check_no_pointer(content)
+    except (OSError, ValueError) as error:
         raise BadInput(f"{shown} cannot be read ({error}).") from None
     try:
         if content.startswith(_ZIP):

@@ -4,11 +4,13 @@ import contextlib
 import io
 import math
 import random
+import re
 import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,6 +29,7 @@ _MOST_TABLES = 1000  # that are looked at in a folder
 _FEW = 5  # rows: an order of fewer may be another one's by chance
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9  # by which a float may differ: sums depend on the order of rows
 _NAME_IT = "Name the column of ids (--id COLUMN, in a notebook ID_COLUMN)"
+_NUMBER = re.compile(r"\d{1,30}(\.0{1,9})?")
 _Forms = list[dict[str, list[int]]]  # the places of files by each form of their names
 
 
@@ -100,16 +103,30 @@ def _by_file(forms: _Forms, keys: Sequence[str], source: Path, wanted: Wanted) -
 
 
 def _by_column(column: Column, keys: Sequence[str], wanted: Wanted) -> Join:
-    """Returns the keys by the values of a column. Raises BadInput for an id that is none, or is one twice."""
+    """Returns the keys by the values of a column. Raises BadInput for an id that is none, or is one twice.
+
+    Where no id is a value as text, and all are numbers, they are compared as numbers: a table program makes 7 of 007,
+    and pandas 7.0.
+    """
     where = f"the column {printable(column.name)} of {column.place}"
     check_once(column.values, f"T{where[1:]}")
     by_value = dict(zip(map(normal, column.values), keys, strict=True))
+    if by_value.keys().isdisjoint(map(normal, wanted.ids)) and _are_numbers(wanted.ids, column.values):
+        by_number = dict(zip(map(Decimal, map(normal, column.values)), keys, strict=True))
+        ids = [Decimal(normal(each)) for each in wanted.ids]
+        if len(by_number) == len(keys) and len({*ids}) == len(ids) and by_number.keys() >= {*ids}:
+            return Join([by_number[each] for each in ids], f"by {where}, compared as numbers")
     missing = [each for each in wanted.ids if normal(each) not in by_value]
     if missing:
         about = f"{len(missing):,} of {len(wanted.ids):,} ids in {wanted.about}, such as {_first(missing)}"
         has = f"are no value of {where}, which has {_first(column.values)}"
-        raise BadInput(f"{about}, {has}. Give the new data whose rows the ids name.")
+        advice = f"Give the new data whose rows the ids name. {_NAME_IT}, if it is another one"
+        raise BadInput(f"{about}, {has}. {advice}.")
     return Join([by_value[normal(each)] for each in wanted.ids], f"by {where}")
+
+
+def _are_numbers(*columns: Sequence[str]) -> bool:
+    return all(_NUMBER.fullmatch(normal(each)) for values in columns for each in values)
 
 
 def check_once(values: Sequence[str], where: str) -> None:
@@ -165,6 +182,8 @@ def _chosen(columns: Sequence[Column], wanted: Wanted, why: str) -> Column | Non
         fitting = [each for each in alike if ids & {*map(normal, each.values)}]
         if fitting:
             return fitting[0]
+        if alike:
+            return alike[0]  # and no other column, whose values may be the ids by chance
     fitting = [each for each in columns if _has_once(each, ids)]
     if len({tuple(each.values) for each in fitting}) > 1:
         what = f"The ids are values of several columns of the new data: {_names(fitting)}"

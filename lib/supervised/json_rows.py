@@ -40,7 +40,7 @@ def _rows(text: str, shown: str, suffix: str, report: Report) -> list[Value]:
     if isinstance(whole, list) and all(isinstance(row, list | dict) for row in whole):
         begin = text.index("[") + 1
         return [*_values(text[: text.rindex("]")], shown, begin, _SPACE_OR_COMMA)]
-    if isinstance(whole, dict) and suffix == ".json" and (rows := _of_columns(whole, shown)):
+    if isinstance(whole, dict) and suffix == ".json" and (rows := of_columns(whole, shown)):
         report.remarks.append("an object of columns")
         return [Value(1, row) for row in rows]
     lines = lines_of(text)
@@ -51,7 +51,7 @@ def _rows(text: str, shown: str, suffix: str, report: Report) -> list[Value]:
 
 def _values(text: str, shown: str, begin: int = 0, gap: re.Pattern[str] = _SPACE) -> Iterator[Value]:
     """Yields the values that stand in a text from `begin` on."""
-    decoder = json.JSONDecoder(object_pairs_hook=_object)
+    decoder = json.JSONDecoder(object_pairs_hook=object_of)
     line, counted = 1, 0
     place = _end(gap, text, begin)
     while place < len(text):
@@ -74,7 +74,8 @@ def _end(pattern: re.Pattern[str], text: str, begin: int) -> int:
     return match.end() if match else begin
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON, a hook of `json`. Raises ValueError for a key that comes twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
         counts = Counter(name for name, _ in pairs)
@@ -98,7 +99,7 @@ def _cells(value: Value, names: Sequence[str] | None, width: int, shown: str) ->
     return dict(zip(columns, row, strict=False))
 
 
-def _of_columns(columns: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
+def of_columns(columns: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     """Returns the rows of an object of lists, or of objects with one key a row; none where it is a row itself."""
     if all(isinstance(column, list) for column in columns.values()):
         lengths = {name: len(column) for name, column in columns.items()}

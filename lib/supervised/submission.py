@@ -16,6 +16,7 @@ from lib.task.notes import collecting, note
 FILE = "submission.csv"
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
+_INDEX = re.compile(r"(Unnamed: \d+)?")
 _SIGN = re.compile(r"\W|_")  # between a prefix and the name of a class
 _JOINTS = (" ", ",", ";", "|", ", ", "; ")  # between classes of a sample in one cell
 _NO_AND_YES = (["0", "1"], ["False", "True"], ["false", "true"], ["no", "yes"])
@@ -38,9 +39,7 @@ def write(task: Any, answers: Mapping[str, Answer], source: Path, sample: Path, 
         join = ids.joined(task, answers, source, wanted)
         cells = _filled(task, answers, table)
     if not cells:
-        columns = ", ".join(next(iter(answers.values())))
-        what = f"No column of {printable(sample)} can be filled: {' '.join(notes)}"
-        raise BadInput(f"{what} An answer has the columns {printable(columns, most=300)}.")
+        raise BadInput(f"No column of {printable(sample)} can be filled: {' '.join(notes)}")
     rows = [_row(table.head, row, cells, answers[key]) for row, key in zip(table.rows, join.keys, strict=True)]
     with disk.whole(out) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=table.separator, lineterminator="\n")
@@ -67,6 +66,9 @@ def _read(sample: Path) -> Table:
         raise BadInput(f"{what} has no column to fill: {printable(', '.join(table.head), most=200)}. {advice}.")
     if not table.rows:
         raise BadInput(f"{what} has no rows. {advice}; a row for each follows.")
+    if _INDEX.fullmatch(table.head[0].strip()):
+        about = f"{what} begins with a column without a name, as of row numbers that pandas wrote"
+        raise BadInput(f"{about}. Delete this column: the first one has the ids.")
     if doubled := sorted({name for name in table.head if table.head.count(name) > 1}):
         raise BadInput(f"{what} has the column {printable(doubled[0])} twice. Rename one of them.")
     return table

@@ -88,6 +88,22 @@ UNREADABLE = {
     "no such tensor": lambda folder: sharded(folder, {**INDEX, "c": INDEX["a.weight"]}),
 }  # fmt: skip
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_pointer_of_git_lfs_is_named_as_what_it_is(tmp_path, name):
+    save_file(TENSORS, tmp_path / "model.safetensors")
+    (tmp_path / name).write_bytes(POINTER)
+    with pytest.raises(BadInput, match=f"{name} cannot be read .it is a pointer of Git LFS.*git lfs pull"):
+        published.find_model(str(tmp_path))
+
+
+def test_a_folder_of_gguf_alone_is_named(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(BadInput, match="GGUF files alone"):
+        published.find_model(str(tmp_path))
+
 
 @pytest.mark.parametrize("make", UNREADABLE.values(), ids=UNREADABLE)
 def test_hostile_weights_are_refused_by_name(tmp_path, make):
@@ -105,6 +121,7 @@ class Evil:
 def test_a_pickle_that_holds_more_than_weights_is_refused_and_runs_nothing(tmp_path, monkeypatch, content):
     monkeypatch.chdir(tmp_path)
     torch.save(content, tmp_path / "pytorch_model.bin")
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="cannot be read") as refused:
         weights.read(tmp_path)
+    assert "weights_only" not in str(refused.value), "no advice to run the code"
     assert not (tmp_path / "ran").exists()

@@ -176,6 +176,25 @@ def test_rows_that_cannot_be_told_are_refused_by_what_is_missing(made, tmp_path,
     assert not (tmp_path / "submission.csv").exists()
 
 
+@pytest.mark.parametrize("ids", [("1", "2", "10"), ("1.0", "2.0", "10.0")])
+def test_ids_that_a_program_wrote_as_numbers_are_found_as_numbers_and_in_no_other_column(made, ids):
+    sample = "Id,price\n" + "".join(f"{each},0\n" for each in ids)
+    text, rows = made(Prices, "Id,x\n002,10\n001,2\n010,1\n", sample)
+    assert rows[1:] == [[ids[0], "2.0"], [ids[1], "10.0"], [ids[2], "1.0"]]
+    assert "by the column Id of" in text and "compared as numbers" in text
+
+
+def test_ids_that_the_column_of_their_name_lacks_are_not_sought_among_the_features(made):
+    with pytest.raises(BadInput, match="are no value of the column Id of"):
+        made(Prices, "Id,x\na,1\nb,2\n", "Id,price\n1,0\n2,0\n")
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_a_sample_that_begins_with_an_index_is_refused_with_what_to_delete(made, name):
+    with pytest.raises(BadInput, match="begins with a column without a name.*Delete this column"):
+        made(Prices, TEST, f"{name},Id,price\n0,3,0\n1,4,0\n")
+
+
 def test_a_column_of_ids_may_be_named_and_a_wrong_name_is_refused(made):
     test = "a,b,x\n0,2,1.5\n1,0,3.5\n2,1,2.5\n"
     sample = "Id,price\n0,1\n1,1\n2,1\n"
@@ -285,7 +304,7 @@ UNFILLED = {
     "a column twice": ("id,kind,kind\na,0,0\n", "has the column kind twice"),
     "a short row": ("id,kind\na\n", "line 2: It has 1 cells, and the first line has 2"),
     "an open quotation": ('id,kind\n"a,0\n', "line 2: unexpected end of data"),
-    "an id with a NUL": ("id,kind\na\0,0\n", "ids such as a"),
+    "an id with a NUL": ("id,kind\na\0,0\n", "such as a"),
 }
 
 

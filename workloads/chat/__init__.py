@@ -245,6 +245,9 @@ class Chat(Supervised):
         settings, frozen = self.settings, self.config.training.frozen_precision
         dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
         base = self.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
+        if missing := getattr(base, "missing_weights", []):
+            what = f"The base {printable(settings.base)} lacks {len(missing):,} weights of its config.json"
+            raise BadInput(f"{what}, such as {printable(missing[0])}. They would be random: copy the base again.")
         if settings.method == "full":
             return base
         base, lora = quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora

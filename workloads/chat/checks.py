@@ -11,7 +11,7 @@ from lib.report.findings import Finding
 from workloads.chat.calls import is_shown
 from workloads.chat.messages import TOOLS, calls_of, text_of, values_of
 from workloads.chat.rows import Row, question
-from workloads.chat.template import Template, Wrong
+from workloads.chat.template import Rewritten, Template, Wrong
 
 _SHOWN = 4  # rows that a sentence names
 ADVICE = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text("utf-8"))
@@ -53,6 +53,9 @@ def _of_row(row: Row, template: Template, length: int) -> Iterator[Wrong]:
         rendered = template.render(row.whole)
     except BadInput:
         raise
+    except Rewritten as error:
+        yield "template", "bad", f"are written by the template {error}"
+        return
     except Exception as error:  # of a template, in any class
         yield "template", "bad", f"are refused by the template ({printable(error, most=100)})"
         return

@@ -17,27 +17,35 @@ REASONING = ("reasoning_content", "reasoning", "thinking", "thought")  # names o
 _SYNONYMS = {
     "human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant",
     "chatgpt": "assistant", "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool",
-    "tool_response": "tool", "function_call": "assistant", "tool_call": "assistant",
+    "tool_response": "tool", "function_call": "assistant", "tool_call": "assistant", "prompter": "user",
+    "bing": "assistant", "bard": "assistant",
 }  # fmt: skip
 _CALLING = ("function_call", "tool_call")  # roles whose content is a call as JSON
 _LISTS = ("messages", "conversations", "conversation")
 _PROMPTS = ("prompt", "question", "instruction", "query")
 _ANSWERS = ("answer", "completion", "output", "response")
 _INPUTS = ("input", "context")
+_ASKED = (*_LISTS, *_PROMPTS, "input")  # keys of a conversation, or of a question; the first is read
 _TOOLS = ("tools", "functions")
+_SYSTEMS = ("system", "system_prompt", "system_message", "system_instruction")
 _FLAGS = ("weight", "loss", "loss_weight", "loss_scale", "train", "training", "trainable", "train_on_turn")
 _TEXTS = {"text", "input_text", "output_text", ""}  # types of the parts of a content that are read
 _MEDIA = ("image", "images", "image_url", "video", "videos", "audio", "audios")
+_PREFERENCES = ("chosen", "rejected", "preferred", "non_preferred")
 _BEGINNINGS = {  # of keys that are refused
     **dict.fromkeys(("image", "video", "audio"), "pictures, sounds and films are not read"),
-    **dict.fromkeys(("chosen", "rejected"), "preferences are not trained: give the answer alone"),
+    **dict.fromkeys(_PREFERENCES, "preferences are not trained: give the answer alone"),
 }
 _REFUSED = {
     "kto_tag": "good and bad answers are not weighed: leave out the bad rows, then the key",
     **dict.fromkeys(("mask", "loss_mask", "train_detail"), 'write "weight": 0 to an answer that is not to be trained'),
     "refusal": "write it as the content",
+    **dict.fromkeys(("prefix", "partial"), "answers that are only begun are not read: leave the turn out"),
     "chat_template_kwargs": "options of a template are not read",
 }
+_READ = {  # keys that may be in any case
+    *_ASKED, *_ANSWERS, *_INPUTS, *_TOOLS, *_SYSTEMS, "history", "role", "from", "content", "value",
+}  # fmt: skip
 
 
 class Message(str):
@@ -94,7 +102,20 @@ def untrained(content: str) -> str:
 
 def is_record(record: Any) -> bool:
     """Returns whether a value has a key of a conversation."""
-    return isinstance(record, Mapping) and any(key in record for key in (*_LISTS, *_PROMPTS))
+    return isinstance(record, Mapping) and not _known(record).keys().isdisjoint(_ASKED)
+
+
+def is_of_columns(record: Mapping[str, Any]) -> bool:
+    """Returns whether each value is a column, a list or an object with a value for each row, and none a talk."""
+    kinds = {type(value) for value in record.values()}
+    return kinds in ({list}, {dict}) and not any(map(is_talk, record.values()))
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys that are read in small letters, as CSV files of public sets have Question and Response."""
+    names = {key: str(key).strip().casefold() for key in values}
+    counts = Counter(names.values())
+    return {names[key] if names[key] in _READ and counts[names[key]] == 1 else key: values[key] for key in values}
 
 
 def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> Turns:
@@ -102,11 +123,13 @@ def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> T
 
     `unread` counts the keys with a value that were not read. Raises BadInput.
     """
-    record = {key: value for key, value in record.items() if not _is_nothing(value)}
+    whole = _known(record)
+    record = {key: value for key, value in whole.items() if not _is_nothing(value)}
     _refuse(record)
-    key = next((key for key in (*_LISTS, *_PROMPTS) if key in record), "")
+    key = next((key for key in _ASKED if key in record), "")
     if not key:
-        raise BadInput(f"it has the keys {printable(', '.join(map(str, record)), most=200) or 'of none'}")
+        empty = next((key for key in _ASKED if key in whole), "")
+        raise BadInput(f"its {empty} is empty" if empty else f"it has the keys {_names(whole)}")
     _check_weight(record)
     counts = Counter[str]()
     if key in _LISTS:
@@ -114,11 +137,30 @@ def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> T
     else:
         turns, taken = _exchanged(record, key, counts)
     head = [*_tools(record), *_system(record, turns)]
-    read = {*taken, *_TOOLS, "system", *_FLAGS}
+    read = {*taken, *_TOOLS, *_SYSTEMS, *_FLAGS}
     counts.update(str(name) for name in record.keys() - read)
     if unread is not None:
         unread.update(counts)
     return (*head, *turns)
+
+
+def _names(values: Mapping[str, Any]) -> str:
+    return printable(", ".join(map(str, values)), most=200) or "none"
+
+
+def begins_with_answer(turns: Turns) -> bool:
+    """Returns whether the first turn is an answer that would be trained, before which nothing is said."""
+    talk = [turn for turn in turns if turn[0] != TOOLS]
+    return bool(talk) and talk[0][0] == "assistant" and is_trained(talk[0][1])
+
+
+def without_first(turns: Turns) -> Turns:
+    """Returns turns whose first answer is not trained. Raises BadInput where it is the only one."""
+    place = [role for role, _ in turns].index("assistant")
+    role, content = turns[place]
+    if all(role != "assistant" for role, _ in turns[place + 1 :]):
+        raise BadInput("its one answer is its first turn: nothing is asked before it")
+    return (*turns[:place], (role, untrained(content)), *turns[place + 1 :])
 
 
 def check_answers(turns: Turns) -> None:
@@ -134,8 +176,10 @@ def check_answers(turns: Turns) -> None:
 
 
 def _is_nothing(value: Any) -> bool:
-    """Returns whether a key may as well be absent: 0 and false are values."""
-    return value is None or (isinstance(value, str | list | tuple | Mapping) and not len(value))
+    """Returns whether a key may as well be absent, as null and NaN: 0 and false are values."""
+    if value is None or value != value:  # NaN differs from itself
+        return True
+    return isinstance(value, str | list | tuple | Mapping) and not len(value)
 
 
 def _refuse(values: Mapping[str, Any]) -> None:
@@ -150,8 +194,13 @@ def _refuse(values: Mapping[str, Any]) -> None:
 
 def _check_weight(record: Mapping[str, Any]) -> None:
     """Raises BadInput for a weight of a whole conversation other than 1."""
-    if key := next((key for key in _FLAGS if key in record and record[key] != 1), ""):
+    if key := next((key for key in _FLAGS if key in record and _number(record[key]) != 1), ""):
         raise BadInput(f"its {key} is {untrusted.shown(record[key])}: rows are not weighed. Leave those of 0 out")
+
+
+def _number(value: Any) -> Any:
+    """Returns 0 and 1 for these as texts, as tables have them."""
+    return {"0": 0, "1": 1, "0.0": 0, "1.0": 1}.get(value, value) if isinstance(value, str) else value
 
 
 def _tools(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -177,15 +226,15 @@ def _tool(tool: Any, key: str) -> Mapping[str, Any]:
 
 
 def _system(record: Mapping[str, Any], turns: Turns) -> Iterator[tuple[str, str]]:
-    """Yields the turn of the key `system`, which may stand beside the messages."""
-    if "system" not in record:
-        return
-    text = _column(record["system"])
-    if turns[0] == ("system", text):
-        return
-    if turns[0][0] == "system":
-        raise BadInput("it has a key system beside another system turn. Give one of them")
-    yield "system", text
+    """Yields the turn of the key `system`, by any of its names, which may stand beside the messages."""
+    keys = [key for key in _SYSTEMS if key in record]
+    texts = {_column(record[key]) for key in keys}
+    if len(texts) > 1:
+        raise BadInput(f"it has several system texts: {', '.join(keys)}. Give one of them")
+    if turns[0][0] != "system":
+        yield from (("system", text) for text in texts)
+    elif texts - {turns[0][1]}:
+        raise BadInput(f"it has a key {keys[0]} beside another system turn. Give one of them")
 
 
 def _exchanged(record: Mapping[str, Any], key: str, unread: Counter[str]) -> tuple[Turns, list[str]]:
@@ -193,14 +242,17 @@ def _exchanged(record: Mapping[str, Any], key: str, unread: Counter[str]) -> tup
     answers = [name for name in _ANSWERS if name in record]
     if len(answers) > 1:
         raise BadInput(f"it has several answers: {', '.join(answers)}. Give one of them")
-    inputs = [name for name in _INPUTS if name in record]
+    prompts = [name for name in _PROMPTS if name in record]
+    if len(prompts) > 1:
+        raise BadInput(f"it has several prompts: {', '.join(prompts)}. Give one of them")
+    inputs = [name for name in _INPUTS if name in record and name != key]
     turns = [*_history(record.get("history"))]
-    if _is_listed(record[key]):
+    if is_talk(record[key]):
         turns += [(role, _prompting(role, content)) for role, content in _listed(record[key], key, unread)]
     else:
         turns.append(("user", "\n".join(_column(record[name]) for name in [key, *inputs])))
     for name in answers:
-        is_list = _is_listed(record[name])
+        is_list = is_talk(record[name])
         turns += _listed(record[name], name, unread) if is_list else [("assistant", _column(record[name]))]
     return tuple(turns), [key, *inputs, *answers, "history"]
 
@@ -210,9 +262,10 @@ def _prompting(role: str, content: str) -> str:
     return untrained(content) if role == "assistant" else content
 
 
-def _is_listed(value: Any) -> bool:
+def is_talk(value: Any) -> bool:
+    """Returns whether a value is a list of messages."""
     is_list = isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value)
-    return is_list and any({"role", "from"} & turn.keys() for turn in value)
+    return is_list and any({"role", "from"} & _known(turn).keys() for turn in value)
 
 
 def _history(pairs: Any) -> Iterator[tuple[str, str]]:
@@ -257,8 +310,11 @@ def _turn(message: Any, key: str, unread: Counter[str]) -> tuple[str, str]:
     """Returns role and content of a message in OpenAI's form or ShareGPT's."""
     if not isinstance(message, Mapping):
         raise BadInput(f"its {key} hold {untrusted.shown(message)} instead of a message")
-    label = str(message.get("role", message.get("from"))).strip().casefold()
+    message = _known(message)
+    label = str(message.get("role") or message.get("from") or "").strip().casefold()
     role = _SYNONYMS.get(label, label)
+    if not label:
+        raise BadInput(f"a message has no role: its keys are {_names(message)}")
     if role not in ROLES:
         raise BadInput(f"it has the role {printable(label, most=40)}, which is none of {', '.join(ROLES)}")
     source = next((name for name in ("content", "value") if name in message), "")
@@ -266,7 +322,7 @@ def _turn(message: Any, key: str, unread: Counter[str]) -> tuple[str, str]:
     _refuse(filled)
     calls = _calls(filled, label, source)
     if not source and not calls:
-        raise BadInput(f"a turn of the role {role} has no content: its keys are {printable(', '.join(message))}")
+        raise BadInput(f"a turn of the role {role} has no content: its keys are {_names(message)}")
     values = {"content": "" if label in _CALLING else _content(message.get(source), role)}
     if calls:
         values["tool_calls"] = calls
@@ -282,7 +338,7 @@ def _turn(message: Any, key: str, unread: Counter[str]) -> tuple[str, str]:
 def _trains(message: Mapping[str, Any], role: str, unread: Counter[str]) -> bool:
     """Returns whether an answer is to be trained. Raises BadInput for a weight between."""
     for name in (name for name in _FLAGS if name in message):
-        value = message[name]
+        value = _number(message[name])
         if value not in (0, 1):
             raise BadInput(f"the {name} of a turn is {untrusted.shown(value)}: 0 and 1 alone are obeyed")
         if role == "assistant" and not value:
@@ -317,8 +373,12 @@ def _part(part: Any) -> str:
         raise BadInput(f"a content has the part {untrusted.shown(part)}, which is no text")
     kind = part.get("type") or ""
     text = part.get("text", part.get("value"))
-    if kind not in _TEXTS or not isinstance(text, str):
-        raise BadInput(f"a content has a part of the type {printable(kind or part, most=40)}, and text alone is read")
+    if kind not in _TEXTS:
+        raise BadInput(f"a content has a part of the type {printable(kind, most=40)}, and text alone is read")
+    if isinstance(text, Mapping):  # as threads of OpenAI's assistants have it
+        text = text.get("value")
+    if not isinstance(text, str):
+        raise BadInput(f"a content has the part {untrusted.shown(part)}, which has no text")
     return text
 
 

@@ -1,33 +1,39 @@
 """Reads files of conversations: JSON lines, JSON lists, and tables. What is no conversation is refused by its line."""
 
-import csv
-import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from lib import untrusted
-from lib.config.files import read_bytes
 from lib.errors import BadInput, first_ten, printable
-from lib.supervised import records
+from lib.supervised import coverage, json_rows, tables
 from lib.supervised.tables import read_text
 from lib.task.notes import note
-from workloads.chat.messages import Turns, check_answers, is_record, turns_of
+from workloads.chat.messages import (
+    Turns,
+    begins_with_answer,
+    check_answers,
+    is_of_columns,
+    is_record,
+    is_talk,
+    turns_of,
+    without_first,
+)
 
-_JSON, _TABLES, _PARQUET = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), ".parquet"
-SUFFIXES = (*_JSON, *_TABLES, _PARQUET)
-_MOST_BYTES = 2**30  # of a file
+_JSON, _TABLES = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv", ".parquet")
+SUFFIXES = (*_JSON, *_TABLES)
 _MOST_NAMED = 20  # keys in a sentence
 _LINE = re.compile(r"\r\n|\n|\r")  # and none of the other ends of lines that str.splitlines knows
+_HALF = re.compile("[\ud800-\udfff]")  # half a letter, which JSON may hold
 _FORMS = "Give messages (role, content), conversations (from, value), or prompt and answer, as JSON objects"
 
-Values = Iterable[tuple[int, Any]]  # line and value; a BadInput where it cannot be read
+_DECODER = json.JSONDecoder(object_pairs_hook=json_rows.object_of)
+Values = list[tuple[int, Any]]  # line and value; a BadInput where it cannot be read
 
 
 def read_records(source: Path, is_new: bool = False) -> dict[Path, list[tuple[str, Turns]]]:
@@ -35,16 +41,25 @@ def read_records(source: Path, is_new: bool = False) -> dict[Path, list[tuple[st
 
     Keys that are not read and files that are left out are noted. Raises BadInput that names the lines of other rows.
     """
-    unread, wrong, files = Counter[str](), list[str](), dict[Path, list[tuple[str, Turns]]]()
+    unread = Counter[str]()
+    greetings: list[str] = []
+    wrong: list[str] = []
+    files: dict[Path, list[tuple[str, Turns]]] = {}
     for path in _files(source):
-        values = [*_values(path)]
+        values = _values(path)
         if source.is_dir() and _is_about(path, values):
             note(f"{printable(path.name)} holds no conversations and is left out.")
             continue
+        if not values:
+            note(f"{printable(path.name)} has no rows.")
         files[path] = []
         for line, value in values:
+            origin = f"{path.name}:{line}"
             try:
-                files[path].append((f"{path.name}:{line}", _turns(value, is_new, unread)))
+                turns = _turns(value, unread)
+                if not is_new:
+                    turns = _trainable(turns, value, origin, greetings)
+                files[path].append((origin, turns))
             except BadInput as error:
                 wrong.append(f"{path}:{line}: {error}.")
     if wrong:
@@ -52,18 +67,38 @@ def read_records(source: Path, is_new: bool = False) -> dict[Path, list[tuple[st
         raise BadInput(f"{len(wrong):,} rows cannot be used:\n{first_ten(wrong)}\n{advice}")
     if unread:
         note(f"Keys that are not read: {_counted(unread, 'rows')}.")
+    if greetings:
+        about = f"{len(greetings):,} conversations begin with an answer (the first: {printable(greetings[0])})"
+        note(f"{about}. Nothing is asked before it, so it is not trained.")
     return files
 
 
-def _turns(value: Any, is_new: bool, unread: Counter[str]) -> Turns:
+def _turns(value: Any, unread: Counter[str]) -> Turns:
     if isinstance(value, BadInput):
         raise value
+    if is_talk(value):
+        value = {"messages": value}
     if not isinstance(value, Mapping):
         raise BadInput(f"it is {untrusted.shown(value)} instead of an object")
     turns = turns_of(value, unread)
-    if not is_new:
-        check_answers(turns)
+    for role, content in turns:
+        if half := _HALF.search(content):
+            raise BadInput(f"a turn of the role {role} has half a letter ({half[0]!r}), as of a text that was cut")
     return turns
+
+
+def _trainable(turns: Turns, value: Any, origin: str, greetings: list[str]) -> Turns:
+    """Returns the turns of a row to be trained. Raises BadInput.
+
+    A first answer before which nothing is asked is not trained; the row's origin goes into `greetings`.
+    """
+    if isinstance(value, Mapping) and all(role != "assistant" for role, _ in turns):
+        raise BadInput(f"it has no answer: its keys are {printable(', '.join(map(str, value)), most=200)}")
+    check_answers(turns)
+    if not begins_with_answer(turns):
+        return turns
+    greetings.append(origin)
+    return without_first(turns)
 
 
 def _counted(counts: Counter[str], what: str) -> str:
@@ -76,47 +111,56 @@ def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
     paths = [path for path in sorted(source.iterdir()) if path.name[0] != "." and not path.is_dir()]
-    others = Counter(path.suffix or path.name for path in paths if path.suffix.lower() not in SUFFIXES)
+    others = Counter(path.suffix or path.name for path in paths if _suffix(path) not in SUFFIXES)
     if others:
         note(f"Files that hold no conversations and are left out: {_counted(others, 'files')}.")
-    return [path for path in paths if path.suffix.lower() in SUFFIXES]
+    return [path for path in paths if _suffix(path) in SUFFIXES]
 
 
-def _is_about(path: Path, values: Sequence[tuple[int, Any]]) -> bool:
+def _suffix(path: Path) -> str:
+    """Returns the suffix of a file, of a packed one that before .gz and the like, in small letters."""
+    name = path.name.lower()
+    while name.endswith(coverage.PACKED):
+        name = name.rpartition(".")[0]
+    return Path(name).suffix
+
+
+def _is_about(path: Path, values: Values) -> bool:
     """Returns whether a .json file is one object that describes something, such as a data set's metadata."""
     is_object = len(values) == 1 and isinstance(values[0][1], Mapping)
-    return path.suffix.lower() == ".json" and is_object and not is_record(values[0][1])
+    return _suffix(path) == ".json" and is_object and not is_record(values[0][1])
 
 
 def _values(path: Path) -> Values:
-    """Yields line and value of each record of a file. Raises BadInput where the file cannot be read."""
-    suffix = path.suffix.lower()
-    if suffix == _PARQUET:
-        return _of_parquet(path)
-    if suffix in _TABLES:
-        return _of_table(path)
-    return _of_json(read_text(path, printable(path, most=500)))
+    """Returns line and value of each record of a file. Raises BadInput where the file cannot be read."""
+    shown = printable(path, most=500)
+    if _suffix(path) in _TABLES:
+        return _of_table(path, shown)
+    values = _of_json(read_text(path, shown))
+    whole = values[0][1] if len(values) == 1 else None
+    if _suffix(path) == ".json" and is_record(whole) and is_of_columns(whole):
+        return [(1, row) for row in json_rows.of_columns(whole, shown)]
+    return values
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
 def _of_json(text: str) -> Values:
-    """Yields the items of a list, the objects of lines, or objects that go over several lines."""
+    """Returns the items of a list, the objects of lines, or objects that go over several lines."""
     if text.lstrip().startswith("["):
-        return _of_list(text)
+        return [*_of_list(text)]
     lines = _LINE.split(text)
     first = next((line for line in lines if line.strip()), "")
-    if not _is_json(first) and (values := _of_stream(text)):
-        return values
-    return ((number, _object(line)) for number, line in enumerate(lines, 1) if line.strip())
+    stream = [] if _is_json(first) else _of_stream(text)
+    return stream or [(number, _value(line)) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _object(line: str) -> Any:
+def _value(line: str) -> Any:
     try:
-        return untrusted.objects(line)
-    except BadInput as error:
-        return error
+        return _DECODER.decode(line.strip())
+    except (ValueError, RecursionError) as error:
+        return BadInput(f"it is no JSON ({printable(error, most=200)})")
 
 
 def _is_json(text: str) -> bool:
@@ -144,10 +188,13 @@ class _Reader:
         self.line += self.text.count("\n", self._counted, self.place)
         self._counted = self.place
         try:
-            value, self.place = json.JSONDecoder().raw_decode(self.text, self.place)
+            value, self.place = _DECODER.raw_decode(self.text, self.place)
         except json.JSONDecodeError as error:
             self.place = len(self.text)
             return error.lineno, BadInput(f"it is no JSON ({error.msg})")
+        except ValueError as error:  # a key that comes twice
+            self.place = len(self.text)
+            return self.line, BadInput(f"it is no JSON that can be read ({error})")
         except RecursionError:
             self.place = len(self.text)
             return self.line, BadInput("it is no JSON that can be read: it lies too deep")
@@ -174,7 +221,7 @@ def _of_list(text: str) -> Iterator[tuple[int, Any]]:
         yield reader.line, BadInput("the list has no end, or more text comes after it")
 
 
-def _of_stream(text: str) -> list[tuple[int, Any]]:
+def _of_stream(text: str) -> Values:
     """Returns objects that go over several lines; none where one of them is no JSON."""
     reader, values = _Reader(text), list[tuple[int, Any]]()
     while reader.skip():
@@ -185,30 +232,11 @@ def _of_stream(text: str) -> list[tuple[int, Any]]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _of_table(path: Path) -> Values:
-    """Yields the rows of a CSV or TSV file by their number, the head being the first."""
-    try:
-        untrusted.size_of(path)
-        rows = [*records(path)]
-    except (OSError, ValueError, csv.Error) as error:
-        raise BadInput(f"{printable(path)} cannot be read as a table ({printable(error, most=300)}).") from None
-    return ((number, _cells(row)) for number, row in enumerate(rows, 2))
-
-
-def _cells(row: Mapping[str | None, Any]) -> Any:
-    if None in row:
-        return BadInput("it has more cells than the head")
-    return dict(row)
-
-
-def _of_parquet(path: Path) -> Values:
-    """Yields the rows of a Parquet file by their number."""
-    try:
-        frame = pd.read_parquet(io.BytesIO(read_bytes(path, _MOST_BYTES)))
-    except (OSError, ValueError, ImportError) as error:
-        what = printable(str(error).strip().partition("\n")[0], most=300)
-        raise BadInput(f"{printable(path)} cannot be read as Parquet ({what}).") from None
-    return ((number, _plain(row)) for number, row in enumerate(frame.to_dict("records"), 1))
+def _of_table(path: Path, shown: str) -> Values:
+    """Returns the rows of a CSV, TSV or Parquet file."""
+    table = tables.read(path, shown)
+    table.report.used.update(table.report.columns)  # those that are not read are counted as keys
+    return [(line, _plain(row)) for line, row in zip(table.lines, table.rows, strict=True)]
 
 
 def _plain(value: Any) -> Any:

@@ -75,6 +75,11 @@ READ = {
     "conversation": {"conversation": [USER, ANSWER]},
     "TRL's prompt and completion": {"prompt": [USER], "completion": [ANSWER]},
     "a list and a text": {"prompt": [USER], "completion": "Hello!"},
+    "keys in capitals": {"Messages": [{"Role": "User", "Content": "hi"}, {"From": "gpt", "Value": "Hello!"}]},
+    "columns in capitals": {"Question": "hi", " Response": "Hello!"},
+    "input and output": {"input": "hi", "output": "Hello!"},
+    "a text in a text": exchange([{"type": "text", "text": {"value": "Hello!", "annotations": []}}]),
+    "a weight as a text": {"prompt": "hi", "completion": "Hello!", "weight": "1.0"},
     "response": {"instruction": "hi", "response": "Hello!"},
     "weights of 1 and null": {"messages": [{**USER, "weight": None}, {**ANSWER, "weight": 1.0}]},
     "no tools, as JSON": {"messages": [USER, ANSWER], "tools": "[]"},
@@ -112,7 +117,16 @@ REFUSED = {
     "a mask": (in_answer(mask=[0, 1]), 'key mask: write "weight": 0'),
     "a refusal": ({"messages": [USER, {"role": "assistant", "content": None, "refusal": "no"}]}, "key refusal"),
     "another role": (exchange("x") | {"messages": [{"role": "narrator", "content": "x"}]}, "the role narrator"),
-    "no role": ({"messages": [{"content": "x"}]}, "the role none"),
+    "no role": ({"messages": [{"content": "x"}]}, "a message has no role: its keys are content"),
+    "null as a role": ({"messages": [{"role": None, "content": "x"}]}, "a message has no role"),
+    "two prompts, one perhaps rendered with the answer": (
+        {"instruction": "x", "prompt": "x y", "output": "y"}, "several prompts: prompt, instruction"),
+    "OpenAI's preferences": ({"input": {"messages": [USER]}, "preferred_output": [ANSWER]}, "key preferred_output"),
+    "an answer that is only begun": (in_answer(prefix=True), "key prefix: answers that are only begun"),
+    "an empty prompt": ({"prompt": "", "completion": "y"}, "its prompt is empty"),
+    "NaN as an answer": ({"prompt": "x", "completion": float("nan")}, "it has no answer"),
+    "two system texts": (with_key(system="a", system_prompt="b"), "several system texts: system, system_prompt"),
+    "a part without a text": (exchange([{"type": "text", "text": 5}]), "which has no text"),
     "a turn in other keys": ({"messages": [{"role": "user", "text": "x"}, ANSWER]}, "its keys are role, text"),
     "two answers": ({"prompt": "x", "answer": "y", "output": "z"}, "several answers: answer, output"),
     "two system turns": (
@@ -183,3 +197,8 @@ def test_keys_that_are_not_read_are_counted_and_those_of_alpaca_and_system_are_r
     assert unread == {"id": 1}
     turns_of({"messages": [{**USER, "weight": 1}, ANSWER], "source": "web"}, unread)
     assert unread == {"id": 1, "source": 1, "weight of a turn that is no answer": 1}
+
+
+@pytest.mark.parametrize("key", ["system", "system_prompt", "System_Message", "system_instruction"])
+def test_a_system_text_beside_a_row_is_read_by_any_of_its_names(key):
+    assert turns_of({key: "Be kind.", "question": "hi", "response": "Hello!"})[0] == ("system", "Be kind.")

@@ -1,5 +1,7 @@
 """Files of conversations: JSON lines, lists and tables; mistakes are named by line, what is left out by its name."""
 
+import bz2
+import gzip
 import json
 import os
 
@@ -32,6 +34,41 @@ def test_rows_are_the_same_in_every_kind_of_file_alone_and_in_a_folder(name, tmp
         assert [(row.question, row.answer) for row in read] == [tuple(record.values()) for record in RECORDS]
 
 
+TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+OTHERS = {
+    "columns.json": json.dumps({"prompt": ["a", "a"], "completion": ["b", "b"]}).encode(),
+    "pandas.json": pd.DataFrame({"prompt": ["a", "a"], "completion": ["b", "b"]}).to_json().encode(),
+    "lists.json": json.dumps([TALK, TALK]).encode(),
+    "rows.csv.gz": gzip.compress(b"prompt,answer\na,b\na,b\n"),
+    "rows.jsonl.bz2": bz2.compress(b'{"prompt": "a", "answer": "b"}\n' * 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_columns_lists_of_talks_and_packed_files_are_rows_too(name, tmp_path):
+    (tmp_path / name).write_bytes(OTHERS[name])
+    for source in (tmp_path / name, tmp_path):
+        (read,) = rows.read_files(source).values()
+        assert read == [rows.Row((("user", "a"),), "b")] * 2
+
+
+def test_one_row_of_lists_of_messages_is_a_row(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"prompt": TALK[:1], "completion": TALK[1:]}))
+    (read,) = rows.read_files(tmp_path).values()
+    assert read == [rows.Row((("user", "a"),), "b")]
+
+
+def test_an_answer_before_which_nothing_is_asked_is_not_trained_and_an_empty_file_is_named(tmp_path):
+    write_rows(tmp_path / "a.jsonl", [{"messages": [{"role": "assistant", "content": "Hello!"}, *TALK]}])
+    (tmp_path / "b.jsonl").touch()
+    with collecting() as notes:
+        (row,) = rows.read_files(tmp_path)[tmp_path / "a.jsonl"]
+    assert [each.answer for each in rows.answered(row)] == ["b"]
+    first, second = notes
+    assert first == "b.jsonl has no rows."
+    assert second.startswith("1 conversations begin with an answer (the first: a.jsonl:1).")
+
+
 def test_a_row_has_the_line_where_it_begins(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(RECORDS, indent=2))
     ((_, read),) = read_records(tmp_path).items()
@@ -43,7 +80,8 @@ def test_columns_of_a_table_may_hold_messages_as_json(tmp_path):
     pd.DataFrame({"messages": [json.dumps(messages)], "id": [1]}).to_csv(tmp_path / "a.csv", index=False)
     with collecting() as notes:
         (read,) = rows.read_files(tmp_path).values()
-    assert read == [rows.Row((("user", "a"),), "b")] and notes == ["Keys that are not read: id (1 rows)."]
+    assert read == [rows.Row((("user", "a"),), "b")]
+    assert notes == ["a.csv: 1 row of 2 lines (1 head).", "Keys that are not read: id (1 rows)."]
 
 
 def test_parquet_has_lists_and_gaps_as_pandas_gives_them(tmp_path, monkeypatch):
@@ -57,6 +95,7 @@ def test_parquet_has_lists_and_gaps_as_pandas_gives_them(tmp_path, monkeypatch):
     assert read == [rows.Row((("user", "a"),), "b")]
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 BROKEN = {
     "cut.jsonl": (LINES[:-9], r"cut.jsonl:3: it is no JSON"),
     "cut.json": (json.dumps(RECORDS, indent=2)[:-9], r"cut.json:\d+: it is no JSON"),
@@ -65,9 +104,19 @@ BROKEN = {
     "comma.json": (json.dumps(RECORDS).replace("}, {", "} {"), "neither a comma"),
     "array.jsonl": ("\n".join(json.dumps([record]) for record in RECORDS), "more text comes after it"),
     "number.jsonl": (f"{LINES}\n7", "number.jsonl:4: it is 7 instead of an object"),
-    "wide.csv": ("prompt,answer\na,b,c\n", "wide.csv:2: it has more cells"),
+    "wide.csv": ("prompt,answer\na,b,c\n", "wide.csv:2: 3 cells instead of 2"),
     "gap.csv": ("prompt,answer\na,b\nc,\n", "gap.csv:3: it has no answer"),
     "keys.json": (json.dumps({"train": RECORDS}), "keys.json:1: it has the keys train"),
+    "twice.jsonl": ('{"prompt": "a", "prompt": "b", "answer": "c"}', "twice.jsonl:1: .*the key 'prompt' twice"),
+    "twice.json": ('[{"prompt": "a", "prompt": "b", "answer": "c"}]', "twice.json:1: .*the key 'prompt' twice"),
+    "half.jsonl": (json.dumps({"prompt": "a \ud83d", "answer": "c"}), "half.jsonl:1: .*user has half a letter"),
+    "greeting.jsonl": (
+        json.dumps({"messages": [{"role": "assistant", "content": "Hello!"}]}),
+        "nothing is asked before it",
+    ),
+    "other.jsonl": (json.dumps({"query": "a", "answers": ["b"]}), "it has no answer: its keys are query, answers"),
+    "lfs.jsonl": (POINTER, "lfs.jsonl cannot be read .it is a pointer of Git LFS"),
+    "lfs.csv": (POINTER, "lfs.csv cannot be read .it is a pointer of Git LFS"),
     "deep.json": ("[" * 100_000, "deep.json:1: it is no JSON that can be read"),
 }
 
@@ -97,7 +146,7 @@ def test_a_pipe_and_a_file_above_the_limit_are_named_and_not_read(tmp_path, monk
         rows.read_files(tmp_path)
     (tmp_path / "a.jsonl").unlink()
     (tmp_path / "a.jsonl").write_text(LINES)
-    monkeypatch.setattr("lib.supervised.tables._MOST_BYTES", 20)
+    monkeypatch.setattr("lib.supervised.files._MOST_BYTES", 20)
     with pytest.raises(BadInput, match="at most 20 are read"):
         rows.read_files(tmp_path)
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from lib.errors import BadInput
@@ -292,6 +292,22 @@ def test_a_base_whose_configuration_is_damaged_is_named(config, capsys):
         train(config, "my", code=2)
         assert name in capsys.readouterr().err
         path.write_text(before)
+
+
+@pytest.mark.parametrize(("kind", "sentence"), [("short", "lacks 1 weights"), ("index", "lacks 'metadata'")])
+def test_a_base_without_some_weights_is_refused(chat, base, tmp_path, kind, sentence):
+    shutil.copytree(base, tmp_path / "other")
+    path = tmp_path / "other" / "model.safetensors"
+    tensors = load_file(path)
+    if kind == "short":
+        tensors.pop("model.layers.0.mlp.gate_proj.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+    if kind == "index":
+        path.rename(path.with_name("model-1.safetensors"))
+        index = {"weight_map": dict.fromkeys(tensors, "model-1.safetensors")}
+        path.with_name("model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(BadInput, match=sentence):
+        chat({"workload.base": str(tmp_path / "other")}).model()
 
 
 SMALL = (ROOT / "configs" / "chat-base" / "chat_template.jinja").read_text("utf-8")
