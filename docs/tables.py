@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from docs import notebooks, pictures, reference
+from docs import figures, notebooks, pictures, reference
 from docs.facts import FACTS
 from docs.reference import table
 from lib.config import reader
@@ -314,6 +314,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **reference.TABLES,
     **notebooks.TABLES,
     **pictures.TABLES,
+    **figures.TABLES,
 }
 
 
