@@ -1,7 +1,7 @@
 """Writes six small competitions as they are mounted, with the truth aside, and scores a submission to each."""
 
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,7 +160,21 @@ def comments(folder: Path, train: int, new: int) -> pd.DataFrame:
 
 def _comment(number: int, generator: np.random.Generator) -> list[object]:
     """Returns a row: an id of digits and letters, a text, and six marks; some texts have quotes and lines."""
-    plain = "article edited user wrote history music cities rivers sources talk page thanks section".split()
+    plain = [
+        "article",
+        "edited",
+        "user",
+        "wrote",
+        "history",
+        "music",
+        "cities",
+        "rivers",
+        "sources",
+        "talk",
+        "page",
+        "thanks",
+        "section",
+    ]
     marks = (generator.random(len(TAGS)) < 0.25).astype(int)
     words = [*generator.choice(plain, generator.integers(5, 15))]
     words += [f"{tag}word" for tag, mark in zip(TAGS, marks, strict=True) if mark]
@@ -349,5 +363,3 @@ LAYOUTS = {
     "wheat": Layout(wheat, "segmentation", "wheat:Wheat", "", "test", {SAMPLE: f1_of_boxes},
                     options={"workload.size": "48"}),
 }  # fmt: skip
-
-
