@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 Score = Callable[[pd.DataFrame, pd.DataFrame], float]  # of truth and submission with the same ids in the same order
 SHAPES = ("box", "disc", "ring", "star")
 TAGS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate")
+PLAIN = ("article", "edited", "user", "history", "music", "cities", "rivers", "sources", "page", "thanks")
 CALLS = ("down", "flat", "trill", "up")
 RATE = 8000  # values of a sound each second
 SIDE = 48  # pixels of a picture
@@ -160,23 +161,8 @@ def comments(folder: Path, train: int, new: int) -> pd.DataFrame:
 
 def _comment(number: int, generator: np.random.Generator) -> list[object]:
     """Returns a row: an id of digits and letters, a text, and six marks; some texts have quotes and lines."""
-    plain = [
-        "article",
-        "edited",
-        "user",
-        "wrote",
-        "history",
-        "music",
-        "cities",
-        "rivers",
-        "sources",
-        "talk",
-        "page",
-        "thanks",
-        "section",
-    ]
     marks = (generator.random(len(TAGS)) < 0.25).astype(int)
-    words = [*generator.choice(plain, generator.integers(5, 15))]
+    words = [*generator.choice(PLAIN, generator.integers(5, 15))]
     words += [f"{tag}word" for tag, mark in zip(TAGS, marks, strict=True) if mark]
     generator.shuffle(words)
     text = " ".join(words)

@@ -7,7 +7,7 @@ from lib.supervised import records, split
 
 
 class Comments(Text):
-    kind, metrics, sentinels, balanced, unit = "labels", ("roc_auc",), ("train.csv",), False, ""
+    kind, metrics, sentinels, balanced = "labels", ("roc_auc",), ("train.csv",), False
 
     def read(self, source):
         tags = self.settings.classes
