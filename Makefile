@@ -12,6 +12,7 @@
 # make lint check    lint, and whether notebooks, tables and pictures are fresh
 # make test          these two, then unit tests and every notebook headlessly (6 to 10 minutes on 2 cores)
 # make golden        holds seven small runs, each killed once, to the bytes that they had (eight minutes)
+# make competitions  plays six small competitions from their data to a scored submission (six minutes)
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
 #                    Python; ranks that die (about an hour on 2 idle cores; an interrupted one resumes)
@@ -33,7 +34,7 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 # PyTorch's own builds: PyPI's for Linux brings CUDA, which a machine without an NVIDIA GPU has no use for
 CPU_BUILDS := https://download.pytorch.org/whl/cpu
 
-.PHONY: help train build test lint types check docs docs-site pictures notebooks bench golden faults gpu gpu-wheels kaggle-image clean
+.PHONY: help train build test lint types check docs docs-site pictures notebooks bench golden competitions faults gpu gpu-wheels kaggle-image clean
 
 help:
 	@sed -n '/^# make/,/^[^#]/s/^# //p' Makefile
@@ -88,6 +89,9 @@ bench: .venv/ready
 
 golden: .venv/ready
 	$(PY) -m tests.golden
+
+competitions: .venv/ready
+	OMP_NUM_THREADS=1 $(PY) -m tests.competitions
 
 # A machine with a card may have neither .venv nor a network: then python3 runs, with the wheels that travelled
 gpu:

@@ -321,8 +321,12 @@ class Comparing(Task):
                     raise BadInput(f"{what}, of which one would teach the other: deal each {self.unit} to one part.")
 
     def _groups(self, part: str) -> list[str]:
+        """Returns the name of each sample's group; a sample without one is a group of its own."""
         samples = self.parts[part].samples
-        return [*map(self._text, samples.groups if hasattr(samples, "groups") else map(self.group, samples))]
+        groups = samples.groups if hasattr(samples, "groups") else map(self.group, samples)
+        return [
+            f"{part} sample {number}" if group is None else self._text(group) for number, group in enumerate(groups)
+        ]
 
     def _text(self, value: Any) -> str:
         """Returns text as it is, and anything else as text that is the same wherever the data lies."""

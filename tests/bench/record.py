@@ -24,6 +24,7 @@ RECORDS = Path(__file__).parent / "records"
 MEASURED = {
     "baseline": "lib/supervised trainbook/new",
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
+    "competitions": "lib/supervised trainbook/new tests/competitions",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_chat": "workloads/chat lib/checkpoint lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",

@@ -58,6 +58,13 @@ def test_a_group_is_dealt_to_one_part_and_refused_in_two(pages, monkeypatch):
         pages().datasets()
 
 
+def test_a_sample_without_a_group_is_a_group_of_its_own(pages, monkeypatch):
+    monkeypatch.setattr(Pages, "group", lambda self, sample: None)
+    task = pages()
+    parts = task.datasets()
+    assert all(len(set(task._groups(part))) == len(samples) for part, samples in parts.items())
+
+
 @pytest.mark.parametrize("copies", [False, True], ids=["one list", "equal lists"])
 def test_a_group_may_be_in_validation_and_test_where_these_are_the_same_samples(pages, monkeypatch, tmp_path, copies):
     held = [(f"{'ab'[k % 2]}x{k}", ("vowel", "consonant")[k % 2]) for k in range(8)]

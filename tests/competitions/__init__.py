@@ -1,0 +1,1 @@
+"""Small competitions in the layouts that Kaggle mounts, each played to a submission."""

@@ -1,0 +1,351 @@
+"""Writes six small competitions as they are mounted, with the truth aside, and scores a submission to each."""
+
+import wave
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from PIL import Image, ImageDraw
+from sklearn.metrics import roc_auc_score
+
+Score = Callable[[pd.DataFrame, pd.DataFrame], float]  # of truth and submission with the same ids in the same order
+SHAPES = ("box", "disc", "ring", "star")
+TAGS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate")
+PLAIN = ("article", "edited", "user", "history", "music", "cities", "rivers", "sources", "page", "thanks")
+CALLS = ("down", "flat", "trill", "up")
+RATE = 8000  # values of a sound each second
+SIDE = 48  # pixels of a picture
+GREY = "L"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A competition: its data, the example that its task starts from, and how a submission is scored.
+
+    `task` is a file under tasks, empty where the example is used as it is. `samples` has a score by sample.
+    """
+
+    write: Callable[[Path, int, int], pd.DataFrame]  # into a folder, rows of training and of the test; the truth
+    like: str
+    task: str
+    train: str  # data.dir, in the folder of the competition
+    new: str
+    samples: dict[str, Score]
+    rows: tuple[int, int] = (160, 40)
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def _ground(generator: np.random.Generator) -> tuple[Image.Image, ImageDraw.ImageDraw, tuple[int, ...]]:
+    """Returns a noisy picture, what draws on it, and a colour that differs from its own."""
+    base = generator.integers(40, 180, 3)
+    noise = generator.normal(0, 12, (SIDE, SIDE, 3))
+    picture = Image.fromarray((base + noise).clip(0, 255).astype(np.uint8))
+    return picture, ImageDraw.Draw(picture), tuple(map(int, base + 70))
+
+
+# --- 1: flat pictures and a table of their classes --------------------------------------------------------------------
+
+
+def leaves(folder: Path, train: int, new: int) -> pd.DataFrame:
+    generator = np.random.default_rng(1)
+    parts = {"train_images": range(train), "test_images": range(90_000, 90_000 + new)}
+    tables = {}
+    for part, numbers in parts.items():
+        (folder / part).mkdir(parents=True)
+        shapes = generator.choice(SHAPES, len(numbers), p=(0.4, 0.3, 0.2, 0.1))
+        names = [f"{number:05}" for number in numbers]
+        for name, shape in zip(names, shapes, strict=True):
+            _leaf(str(shape), generator).save(folder / part / f"{name}.png")
+        trees = generator.integers(0, 20, len(numbers))
+        tables[part] = pd.DataFrame({"id": names, "label": shapes, "tree": [f"tree_{tree}" for tree in trees]})
+    tables["train_images"].to_csv(folder / "train.csv", index=False)
+    truth = tables["test_images"][["id", "label"]]
+    shuffled = truth[["id"]].sample(frac=1, random_state=1)
+    truth[["id"]].assign(label="box").to_csv(folder / "sample_submission.csv", index=False)
+    shuffled.assign(label="box").to_csv(folder / "shuffled.csv", index=False)
+    truth[["id"]].assign(**dict.fromkeys(SHAPES, 0.25)).to_csv(folder / "probabilities.csv", index=False)
+    return truth
+
+
+def _leaf(shape: str, generator: np.random.Generator) -> Image.Image:
+    picture, draw, colour = _ground(generator)
+    x, y = map(int, generator.integers(16, SIDE - 16, 2))
+    radius = int(generator.integers(8, 14))
+    around = (x - radius, y - radius, x + radius, y + radius)
+    match shape:
+        case "ring":
+            draw.ellipse(around, outline=colour, width=3)
+        case "disc":
+            draw.ellipse(around, fill=colour)
+        case "star":
+            draw.regular_polygon((x, y, radius), 3, fill=colour)
+        case "box":
+            draw.rectangle(around, fill=colour)
+    return picture
+
+
+def accuracy(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
+    return float((truth["label"] == guess["label"]).mean())
+
+
+def log_loss(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
+    names = [*guess.columns[1:]]
+    shares = guess[names].to_numpy(float)
+    places = [names.index(label) for label in truth["label"]]
+    return float(-np.log(shares[np.arange(len(places)), places].clip(1e-15)).mean())
+
+
+# --- 2: a table with categories, empty cells and dates ----------------------------------------------------------------
+
+
+def houses(folder: Path, train: int, new: int) -> pd.DataFrame:
+    generator = np.random.default_rng(2)
+    folder.mkdir(parents=True)
+    table = _houses(train + new, generator)
+    known, unknown = table[:train], table[train:]
+    known.to_csv(folder / "train.csv", index=False)
+    truth = unknown[["Id", "SalePrice"]].reset_index(drop=True)
+    unknown.drop(columns="SalePrice").to_csv(folder / "test.csv", index=False)
+    shuffled = truth[["Id"]].sample(frac=1, random_state=1)
+    truth[["Id"]].assign(SalePrice=180_000).to_csv(folder / "sample_submission.csv", index=False)
+    shuffled.assign(SalePrice=180_000).to_csv(folder / "shuffled.csv", index=False)
+    return truth
+
+
+def _houses(rows: int, generator: np.random.Generator) -> pd.DataFrame:
+    worth = {"north": 1.0, "old town": 1.6, "harbour": 1.3, "hills": 1.9}
+    districts = generator.choice([*worth], rows)
+    days = pd.to_timedelta(generator.integers(0, 1800, rows), "D")
+    sold = pd.Timestamp("2019-01-01") + days
+    area = generator.gamma(6, 15, rows).round(1)
+    noise = np.exp(generator.normal(0, 0.1, rows))
+    growth = 1 + 0.06 * (sold.year.to_numpy() - 2019)
+    price = 1500 * area * pd.Series(districts).map(worth).to_numpy() * growth * noise
+    table = pd.DataFrame(
+        {
+            "Id": generator.permutation(rows) + 1,  # row numbers of other rows
+            "district": districts,
+            "sold": sold.strftime("%Y-%m-%d"),
+            "area": area,
+            "built": generator.integers(1900, 2020, rows).astype(float),
+            "garage": generator.choice(["yes", "no"], rows),
+            "SalePrice": price.round(),
+        }
+    )
+    for column, share in (("built", 0.12), ("garage", 0.2), ("area", 0.05)):
+        table.loc[generator.random(rows) < share, column] = None
+    return table
+
+
+def rmsle(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
+    difference = np.log1p(truth["SalePrice"]) - np.log1p(guess["SalePrice"].astype(float))
+    return float(np.sqrt((difference**2).mean()))
+
+
+# --- 3: texts with six labels -----------------------------------------------------------------------------------------
+
+
+def comments(folder: Path, train: int, new: int) -> pd.DataFrame:
+    generator = np.random.default_rng(3)
+    folder.mkdir(parents=True)
+    rows = [_comment(number, generator) for number in range(train + new)]
+    table = pd.DataFrame(rows, columns=["id", "comment_text", *TAGS])
+    table[:train].to_csv(folder / "train.csv", index=False)
+    test = table[train:].reset_index(drop=True)
+    test[["id", "comment_text"]].to_csv(folder / "test.csv", index=False)
+    test[["id"]].assign(**dict.fromkeys(TAGS, 0.5)).to_csv(folder / "sample_submission.csv", index=False)
+    return test[["id", *TAGS]]
+
+
+def _comment(number: int, generator: np.random.Generator) -> list[object]:
+    """Returns a row: an id of digits and letters, a text, and six marks; some texts have quotes and lines."""
+    marks = (generator.random(len(TAGS)) < 0.25).astype(int)
+    words = [*generator.choice(PLAIN, generator.integers(5, 15))]
+    words += [f"{tag}word" for tag, mark in zip(TAGS, marks, strict=True) if mark]
+    generator.shuffle(words)
+    text = " ".join(words)
+    end = ',\n"quoted" text' if generator.random() < 0.1 else ""
+    return [f"{number:016x}", text + end, *marks]
+
+
+def mean_auc(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
+    scores = [roc_auc_score(truth[tag], guess[tag].astype(float)) for tag in TAGS]
+    return float(np.mean(scores))
+
+
+# --- 4: masks as run lengths ------------------------------------------------------------------------------------------
+
+
+def salt(folder: Path, train: int, new: int) -> pd.DataFrame:
+    generator = np.random.default_rng(4)
+    tables = {}
+    for part, count in (("train", train), ("test", new)):
+        (folder / part).mkdir(parents=True)
+        names = [f"{part}{number}" for number in range(count)]
+        masks = []
+        for name in names:
+            picture, mask = _salt(generator)
+            picture.convert(GREY).save(folder / part / f"{name}.png")
+            masks.append(run_lengths(mask))
+        tables[part] = pd.DataFrame({"id": names, "rle_mask": masks})
+    tables["train"].to_csv(folder / "train.csv", index=False)
+    tables["test"].assign(rle_mask="1 1").to_csv(folder / "sample_submission.csv", index=False)
+    return tables["test"]
+
+
+def _salt(generator: np.random.Generator) -> tuple[Image.Image, np.ndarray]:
+    picture, draw, colour = _ground(generator)
+    mask = Image.new(GREY, picture.size)
+    if generator.random() < 0.8:
+        x, y = map(int, generator.integers(10, SIDE - 10, 2))
+        around = (x - 9, y - 7, x + 9, y + 7)
+        draw.ellipse(around, fill=colour)
+        ImageDraw.Draw(mask).ellipse(around, fill=1)
+    return picture, np.asarray(mask)
+
+
+def run_lengths(mask: np.ndarray) -> str:
+    """Returns starts from 1 and lengths, down the columns."""
+    flat = np.concatenate([[0], mask.T.flatten(), [0]])
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    pairs = zip(changes[::2], changes[1::2], strict=True)
+    return " ".join(f"{start} {end - start}" for start, end in pairs)
+
+
+def _pixels(runs: object) -> set[int]:
+    numbers = [*map(int, runs.split())] if isinstance(runs, str) else []
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return {pixel for start, length in pairs for pixel in range(start, start + length)}
+
+
+def mean_iou(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
+    """Returns the mean over pictures; 1 where both masks are empty."""
+    pairs = zip(truth["rle_mask"], guess["rle_mask"], strict=True)
+    masks = [(_pixels(true), _pixels(guessed)) for true, guessed in pairs]
+    return float(np.mean([len(a & b) / len(a | b) if a | b else 1.0 for a, b in masks]))
+
+
+# --- 5: sounds --------------------------------------------------------------------------------------------------------
+
+
+def birds(folder: Path, train: int, new: int) -> pd.DataFrame:
+    generator = np.random.default_rng(5)
+    tables = {}
+    for part, count in (("train_audio", train), ("test_audio", new)):
+        (folder / part).mkdir(parents=True)
+        names = [f"{part[:2]}{number:04}.wav" for number in range(count)]
+        calls = [str(call) for call in generator.choice(CALLS, count)]
+        for name, call in zip(names, calls, strict=True):
+            _write_sound(folder / part / name, _call(call, generator))
+        sites = generator.integers(0, 8, count)
+        tables[part] = pd.DataFrame({"filename": names, "label": calls, "site": [f"site{site}" for site in sites]})
+    tables["train_audio"].to_csv(folder / "train.csv", index=False)
+    truth = tables["test_audio"][["filename", "label"]]
+    truth[["filename"]].assign(**dict.fromkeys(CALLS, 0.25)).to_csv(folder / "sample_submission.csv", index=False)
+    return truth
+
+
+def _call(name: str, generator: np.random.Generator) -> np.ndarray:
+    """Returns a second of a call, (RATE,) from -1 to 1."""
+    t = np.arange(RATE) / RATE
+    pitch = generator.uniform(500, 1200)
+    phase = {
+        "up": pitch * (t + t * t / 2),
+        "down": pitch * (2 * t - t * t / 2),
+        "trill": pitch * t + 1.3 * np.sin(2 * np.pi * 12 * t),
+        "flat": 1.4 * pitch * t,
+    }[name]
+    sound = 0.6 * np.sin(2 * np.pi * phase) + generator.normal(0, 0.1, RATE)
+    return sound.clip(-1, 1)
+
+
+def _write_sound(path: Path, sound: np.ndarray) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes((sound * 32_000).astype("<i2").tobytes())
+
+
+# --- 6: boxes ---------------------------------------------------------------------------------------------------------
+
+
+def wheat(folder: Path, train: int, new: int) -> pd.DataFrame:
+    generator = np.random.default_rng(6)
+    truth = []
+    for part, count in (("train", train), ("test", new)):
+        (folder / part).mkdir(parents=True)
+        rows = []
+        for number in range(count):
+            name = f"{part}{number}"
+            picture, boxes = _wheat(generator)
+            picture.save(folder / part / f"{name}.png")
+            rows += [{"image_id": name, "bbox": f"[{', '.join(map(str, box))}]"} for box in boxes]
+            if part == "test":
+                words = [" ".join(map(str, box)) for box in boxes]
+                truth.append({"image_id": name, "PredictionString": "; ".join(words)})
+        if part == "train":
+            pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)  # pictures without a box have no row
+    table = pd.DataFrame(truth)
+    table.assign(PredictionString="").to_csv(folder / "sample_submission.csv", index=False)
+    return table
+
+
+def _wheat(generator: np.random.Generator) -> tuple[Image.Image, list[tuple[int, ...]]]:
+    """Returns a picture with heads in some of its quarters, and a box (x, y, width, height) for each."""
+    picture, draw, colour = _ground(generator)
+    boxes = []
+    half = SIDE // 2
+    for corner in ((0, 0), (half, 0), (0, half), (half, half)):
+        if generator.random() < 0.5:
+            width, height = map(int, generator.integers(8, 12, 2))
+            x, y = (int(start + generator.integers(0, half - 12)) for start in corner)
+            draw.ellipse((x, y, x + width, y + height), fill=colour)
+            boxes.append((x, y, width, height))
+    return picture, boxes
+
+
+def f1_of_boxes(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
+    """Returns the F1 of boxes that overlap a true one by a quarter of their union."""
+    hits = wanted = given = 0
+    for true, answer in zip(truth["PredictionString"], guess["PredictionString"], strict=True):
+        boxes = [[*map(float, text.split())] for text in true.split("; ") if text]
+        numbers = [*map(float, answer.split())] if isinstance(answer, str) else []
+        answers = [numbers[start + 1 : start + 5] for start in range(0, len(numbers), 5)]  # behind a confidence
+        wanted, given = wanted + len(boxes), given + len(answers)
+        hits += sum(any(_overlap(box, other) > 0.25 for other in answers) for box in boxes)
+    return 2 * hits / max(1, wanted + given)
+
+
+def _overlap(box: list[float], other: list[float]) -> float:
+    sides = [_shared(box[axis], box[axis + 2], other[axis], other[axis + 2]) for axis in (0, 1)]
+    both = sides[0] * sides[1]
+    return both / (box[2] * box[3] + other[2] * other[3] - both)
+
+
+def _shared(start: float, length: float, other: float, other_length: float) -> float:
+    return max(0.0, min(start + length, other + other_length) - max(start, other))
+
+
+def _with_labels(score: Score) -> Score:
+    """Returns a score for a sample with a column for each class."""
+    return lambda truth, guess: score(truth, guess.assign(label=guess[[*guess.columns[1:]]].idxmax(axis=1)))
+
+
+SAMPLE = "sample_submission.csv"
+LAYOUTS = {
+    "leaves": Layout(
+        leaves, "images", "", "", "test_images",
+        {SAMPLE: accuracy, "shuffled.csv": accuracy, "probabilities.csv": log_loss},
+        options={"workload.classes": "[]", "workload.target": "label", "workload.size": "32"},
+    ),
+    "houses": Layout(houses, "tabular", "houses:Houses", "train.csv", "test.csv",
+                     {SAMPLE: rmsle, "shuffled.csv": rmsle}, rows=(600, 60)),
+    "comments": Layout(comments, "text", "comments:Comments", "train.csv", "test.csv", {SAMPLE: mean_auc},
+                       rows=(400, 200), options={"workload.classes": f"[{', '.join(TAGS)}]"}),
+    "salt": Layout(salt, "segmentation", "salt:Salt", "", "test", {SAMPLE: mean_iou}, options={"workload.size": "48"}),
+    "birds": Layout(birds, "images", "birds:Birds", "", "test_audio", {SAMPLE: _with_labels(accuracy)},
+                    options={"workload.classes": f"[{', '.join(CALLS)}]"}),
+    "wheat": Layout(wheat, "segmentation", "wheat:Wheat", "", "test", {SAMPLE: f1_of_boxes},
+                    options={"workload.size": "48"}),
+}  # fmt: skip

@@ -1,0 +1,35 @@
+"""The bird of a sound: `my_task.py` with spectrograms as pictures."""
+
+import wave
+
+import numpy as np
+import torch
+from my_task import Images
+
+from lib.supervised import records, split
+
+
+def sound(path):
+    with wave.open(str(path)) as file:
+        values = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+    return torch.tensor(values / 32768, dtype=torch.float)
+
+
+class Birds(Images):
+    sentinels = ("train.csv",)
+
+    def read(self, source):
+        rows = records(source / "train.csv")
+        return split((source / "train_audio" / row["filename"], row["label"]) for row in rows)
+
+    def read_new(self, source):
+        return [(path, None) for path in sorted(source.glob("*.wav"))]
+
+    def example(self):
+        return torch.zeros(8000), self.settings.classes[0]
+
+    def batch(self, samples, training):
+        sounds = torch.stack([value if isinstance(value, torch.Tensor) else sound(value) for value, _ in samples])
+        spectra = torch.stft(sounds, 256, 128, window=torch.hann_window(256), return_complex=True).abs()
+        labels = torch.tensor([label for _, label in samples])
+        return {"pixel_values": spectra.log1p().unsqueeze(1).expand(-1, 3, -1, -1), "labels": labels}

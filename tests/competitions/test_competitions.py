@@ -1,0 +1,30 @@
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from tests.competitions import layouts, play
+
+QUICK = {
+    "leaves": {"rows": (60, 12), "samples": {"probabilities.csv": layouts.log_loss}},
+    "houses": {"rows": (100, 20), "samples": {"shuffled.csv": layouts.rmsle}},
+}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_submission_has_the_score_of_the_answers_joined_by_hand(name, tmp_path):
+    layout = replace(layouts.LAYOUTS[name], **QUICK[name])
+    assert [*play.scores(layout, tmp_path, steps=4)] == [*layout.samples]
+
+
+def test_a_perfect_submission_has_the_best_score(tmp_path):
+    truth = layouts.wheat(tmp_path / "wheat", 2, 6)
+    guess = truth.assign(PredictionString=[_answer(text) for text in truth["PredictionString"]])
+    assert layouts.f1_of_boxes(truth, guess) == 1
+    assert layouts.mean_iou(*[layouts.salt(tmp_path / "salt", 2, 6)] * 2) == 1
+    masks = pd.DataFrame({"rle_mask": ["1 4", ""]})
+    assert layouts.mean_iou(masks, masks.assign(rle_mask=["3 4", "1 1"])) == pytest.approx(1 / 6)
+
+
+def _answer(boxes: str) -> str:
+    return " ".join(f"1.0 {box}" for box in boxes.split("; ") if box)
