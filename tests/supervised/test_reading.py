@@ -6,6 +6,7 @@ import io
 import lzma
 import zipfile
 
+import pandas as pd
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as some
@@ -383,3 +384,11 @@ def test_files_called_as_parts_that_are_dealt_together_are_named(tmp_path):
     with collecting() as notes, reading(tmp_path):
         split(records(tmp_path / "train.csv"))
     assert "dealt" not in " ".join(notes)
+
+
+def test_rows_of_parquet_have_no_value_where_a_cell_is_missing_and_a_named_index_is_a_column(tmp_path, monkeypatch):
+    frame = pd.DataFrame({"a": [1.5, None], "b": ["x", None]}, index=pd.Index([7, 8], name="id"))
+    monkeypatch.setattr(pd, "read_parquet", lambda file: frame)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    rows = [dict(row) for row in records(tmp_path, "*.parquet", numbers=("a",))]
+    assert rows == [{"id": 7, "a": 1.5, "b": "x"}, {"id": 8, "b": None}]
