@@ -49,7 +49,8 @@ def labelled_pictures(
 
     A table lists pictures where a column has their names, with or without suffixes. Its one other column is the class,
     or the one called `target`. `table` names the file. Folders called train, validation and test are the split, and so
-    are tables called so, and a column of these words; what lacks of it is dealt. Notes say what was taken and what was left out. Raises BadInput where neither is there.
+    are tables called so, and a column of these words; what lacks of it is dealt. Notes say what was taken and what was
+    left out. Raises BadInput where neither is there.
     """
     pictures, others = pictures_and_others(source)
     places = {path: place_of(path.relative_to(source), classes) for path in pictures}
