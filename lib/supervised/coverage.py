@@ -2,13 +2,14 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lib.errors import BadInput, printable
+from lib.supervised.names import part_of
 from lib.task.notes import note
 
 _MOST_SENTENCES = 5  # on single files; more are summed up
@@ -42,6 +43,9 @@ class Report:
 
     def unused(self) -> tuple[str, ...]:
         return tuple(name or "one without a name" for name in self.columns if name not in self.used)
+
+    def absent(self) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.used if name not in self.columns))
 
 
 def _number_of(number: int, what: str) -> str:
@@ -84,14 +88,23 @@ class Reports:
             yield f"{len(names):,} of the files: {remark}, such as {names[0]}."
 
     def _columns(self, reports: list[Report]) -> Iterator[str]:
+        read = [report for report in reports if report.rows]
+        for columns, where in self._alike(read, Report.unused):
+            yield f"Columns of {where} that nothing used: {columns}."
+        for columns, where in self._alike(read, Report.absent):
+            yield f"Columns that were asked for, and are not in {where}: {columns}."
+
+    def _alike(
+        self, reports: list[Report], columns_of: Callable[[Report], tuple[str, ...]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yields columns with the files that share them."""
         files: dict[tuple[str, ...], list[str]] = {}
         for report in reports:
-            columns = report.unused()
-            if columns and report.rows:
+            if columns := columns_of(report):
                 files.setdefault(columns, []).append(self.shown(report.path))
         for columns, names in files.items():
             more = f" and {len(names) - 1:,} files more" if len(names) > 1 else ""
-            yield f"Columns of {names[0]}{more} that nothing used: {printable(', '.join(columns), most=300)}."
+            yield printable(", ".join(columns), most=300), f"{names[0]}{more}"
 
     def _beside(self) -> Iterator[str]:
         """Names tables in the folders that were read of which no row was read."""
@@ -138,6 +151,21 @@ def add(report: Report) -> None:
         report.used = before.used
         report.remarks = [*dict.fromkeys([*before.remarks, *report.remarks])]
     reports.by_path[report.path] = report
+
+
+@contextlib.contextmanager
+def dealing() -> Iterator[None]:
+    """Notes files called as train, validation or test whose rows are read in the block, to be dealt together."""
+    reports = _reports.get()
+    before = {*reports.by_path} if reports else set()
+    yield
+    if reports is None:
+        return
+    fresh = [path for path in reports.by_path if path not in before]
+    parts = {path: part_of(path.name) for path in fresh}
+    if len({*parts.values()} - {""}) > 1:
+        names = printable(", ".join(reports.shown(path) for path in fresh if parts[path]), most=300)
+        note(f"The rows of {names} are dealt to the splits together, whatever the files are called.")
 
 
 def add_folder(folder: Path) -> None:

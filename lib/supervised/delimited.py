@@ -12,6 +12,7 @@ from lib.supervised.dialects import Dialect, Line
 from lib.supervised.files import lines_of
 
 _MARK = '"'
+_TOTALS = ("total", "totals", "grand total", "subtotal", "sum", "average", "mean", "gesamt", "summe", "total general")
 _EXCEL = re.compile("sep=.")
 
 
@@ -58,6 +59,7 @@ def read(text: str, shown: str, suffix: str, names: Sequence[str] | None, commen
         _check_merged(sheet, rows)
     else:
         _check_letters(sheet, rows)
+    _note_total(sheet, rows)
     report.lines = len(texts)
     order = ("head", "blank", *sorted(others))
     report.others = {what: others[what] for what in order if others[what]}
@@ -155,12 +157,23 @@ def _check_widths(sheet: Sheet, columns: Sequence[str | None], rows: Sequence[Li
     names = ", ".join(name or "without a name" for name in columns)
     cells = "1 cell" if len(wrong.cells) == 1 else f"{len(wrong.cells)} cells"
     what = f"{sheet.shown}:{wrong.first}: {cells} instead of {len(columns)} ({printable(names, most=200)})"
+    if has_head and (columns[0] or "").startswith("#"):
+        raise BadInput(f"{what}. If the first line is a comment, delete it.")
     if has_head and len(rows) > 1 and _have_one_more(rows, columns):
         raise BadInput(f"{what}. All rows have one cell more than the head: name that column.")
     if sheet.dialect.is_quoted:
         separator = dialects.NAMES[sheet.dialect.separator]
         raise BadInput(f"{what}. Quote a cell that holds a {separator}, or correct the line.")
     raise BadInput(f"{what}. Correct the line.")
+
+
+def _note_total(sheet: Sheet, rows: Sequence[Line]) -> None:
+    """Notes a last row with a word such as Total in a cell, which no other row has."""
+    *others, last = rows or [Line([], 0, 0)]
+    words = [cell for cell in last.cells if cell.strip().casefold().rstrip(":") in _TOTALS]
+    if others and words and not any(words[0] in row.cells for row in others):
+        word = printable(words[0].strip(), most=60)
+        sheet.report.remarks.append(f"the last row (line {last.first}) has {word!r}: delete it if it sums the others")
 
 
 # --- quotation marks --------------------------------------------------------------------------------------------------

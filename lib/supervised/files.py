@@ -24,6 +24,14 @@ _OPENERS: dict[re.Pattern[bytes], Callable[..., Any]] = {
     re.compile(rb"\xfd7zXZ\x00"): lzma.open,
 }
 _ZIP = b"PK\x03\x04"
+_OTHERS = {  # files that are saved under the name of a table or a picture, and what to do
+    re.compile(rb"version https://git-lfs"): "is a pointer of Git LFS to the file. Run `git lfs pull`",
+    re.compile(rb"\s*<(!doctype )?html.*</html>\s*$", re.IGNORECASE | re.DOTALL): "is a web page. Download the file",
+    re.compile(rb"\xd0\xcf\x11\xe0"): "is a workbook, or another document of Office. Save its sheet as CSV in UTF-8",
+    re.compile(rb"....ftyp(hei|hev|mif1|msf1)", re.DOTALL): "is a HEIC. Convert it to JPEG or PNG",
+    re.compile(rb"\s*(<\?xml[^>]*>\s*)?<svg"): "is an SVG. Convert it to PNG",
+    re.compile(rb"%PDF"): "is a PDF. Export its pages as PNG, or its table as CSV",
+}
 _MARKS = {  # the longest first: UTF-32 begins as UTF-16 does
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -64,6 +72,8 @@ def unpacked(path: Path, shown: str) -> tuple[str, bytes]:
         check_no_pointer(content)
     except (OSError, ValueError) as error:
         raise BadInput(f"{shown} cannot be read ({error}).") from None
+    if what := other_kind(content):
+        raise BadInput(f"{shown} {what}.")
     try:
         if content.startswith(_ZIP):
             name, content = _member(content, shown)
@@ -75,6 +85,11 @@ def unpacked(path: Path, shown: str) -> tuple[str, bytes]:
     except _BROKEN as error:
         raise BadInput(f"{shown} cannot be unpacked ({error}). Copy it again, or unpack it.") from None
     return PurePosixPath(name).suffix, content
+
+
+def other_kind(content: bytes) -> str:
+    """Returns what a file is that is no table and no picture, by its first bytes, and what to do; "" if not known."""
+    return next((what for pattern, what in _OTHERS.items() if pattern.match(content)), "")
 
 
 def _member(content: bytes, shown: str) -> tuple[str, bytes]:

@@ -12,11 +12,11 @@ from typing import Any
 from lib.errors import BadInput
 from lib.supervised import listing
 from lib.supervised.listing import Data
+from lib.supervised.names import any_of, folded
 from lib.supervised.pictures import Mask, Picture
 from lib.supervised.places import (
     MASKS,
     Place,
-    any_of,
     both,
     counted,
     named,
@@ -48,8 +48,9 @@ def labelled_pictures(
     """Returns pictures with their classes, in parts: of a folder for each class, else of a table that lists them.
 
     A table lists pictures where a column has their names, with or without suffixes. Its one other column is the class,
-    or the one called `target`. `table` names the file. Folders called train, validation and test are the split; what
-    lacks of it is dealt. Notes say what was taken and what was left out. Raises BadInput where neither is there.
+    or the one called `target`. `table` names the file. Folders called train, validation and test are the split, and so
+    are tables called so, and a column of these words; what lacks of it is dealt. Notes say what was taken and what was
+    left out. Raises BadInput where neither is there.
     """
     pictures, others = pictures_and_others(source)
     places = {path: place_of(path.relative_to(source), classes) for path in pictures}
@@ -59,16 +60,17 @@ def labelled_pictures(
     rows = None
     if table or target or not {*classes} & {*by_folder.values()}:
         rows = listing.find(data, table, target)
-    note_others(path for path in others if not rows or path != rows.path)
+    note_others(path for path in others if not rows or path not in rows.tables)
     if rows:
         labels = listing.classes(rows, data, target)
+        places = {path: place._replace(part=rows.parts.get(path, place.part)) for path, place in places.items()}
     elif nested:
         raise BadInput(nested)
     else:
         labels = by_folder
         _check_folders(data, classes)
     samples = {path: (Picture(path), label) for path, label in labels.items()}
-    return _dealt(samples, places)
+    return _dealt(samples, places, rows.split if rows else "the folders")
 
 
 def _classes_of_folders(
@@ -143,7 +145,7 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
     note_unused("Pictures without a mask", bare, source)
     note_unused("Masks without a picture", single, source)
     samples = {image: (Picture(image), Mask(mask)) for image, mask in pairs.items()}
-    return _dealt(samples, places)
+    return _dealt(samples, places, "the folders")
 
 
 def _images_and_masks(paths: Sequence[Path], places: Mapping[Path, Place]) -> tuple[list[Path], dict[str, list[Path]]]:
@@ -151,7 +153,7 @@ def _images_and_masks(paths: Sequence[Path], places: Mapping[Path, Place]) -> tu
     stems = {stem for path in paths for stem in _stems(path)}
     images, masks = [], defaultdict[str, list[Path]](list)
     for path in paths:
-        stem = path.stem.casefold()
+        stem = folded(path.stem)
         bare = _AFFIX.sub("", stem)
         if bare != stem and bare in stems:
             masks[bare].append(path)
@@ -164,7 +166,7 @@ def _images_and_masks(paths: Sequence[Path], places: Mapping[Path, Place]) -> tu
 
 def _stems(image: Path) -> list[str]:
     """Returns the names that a picture's mask may have, in small letters."""
-    stem = image.stem.casefold()
+    stem = folded(image.stem)
     bare = _OF_IMAGE.sub("", stem)
     return [stem] if bare == stem else [stem, bare]
 
@@ -207,8 +209,8 @@ def _check_stems(pairs: Mapping[Path, Path]) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _dealt(samples: Mapping[Path, Any], places: Mapping[Path, Place]) -> dict[str, list[Any]]:
-    """Returns samples in the parts that their folders are called, else as `split` deals them. Raises BadInput."""
+def _dealt(samples: Mapping[Path, Any], places: Mapping[Path, Place], teller: str) -> dict[str, list[Any]]:
+    """Returns samples in the parts of their places, else as `split` deals them. Raises BadInput."""
     by_part = defaultdict[str, list[Any]](list)
     for path, sample in samples.items():
         by_part[places[path].part].append(sample)
@@ -225,5 +227,5 @@ def _dealt(samples: Mapping[Path, Any], places: Mapping[Path, Place]) -> dict[st
     for part, rows in by_part.items():
         parts[part] = rows
     dealt = f"; {lacking[0]} is dealt from the training" if lacking else ""
-    note(f"The split is that of the folders{dealt}.")
+    note(f"The split is that of {teller}{dealt}.")
     return parts

@@ -7,8 +7,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from lib.errors import BadInput, first_ten, printable
+from lib.supervised.names import PARTS, folded, part_of
 from lib.supervised.pictures import SUFFIXES
-from lib.supervised.places import Place, both, counted, named, part_of
+from lib.supervised.places import Place, both, counted, named
 from lib.supervised.tables import records
 from lib.task.notes import note
 
@@ -34,11 +35,17 @@ class Data(NamedTuple):
 class Listing(NamedTuple):
     """A table that lists pictures: its rows, the column of the names, and the picture of each row, if any."""
 
-    path: Path
+    tables: list[Path]
     rows: list[Mapping[str, Any]]
     key: str
     pictures: list[Path | None]
     others: list[str]  # columns beside the names
+    parts: dict[Path, str]  # of pictures, where tables or a column tell them
+    split: str = "the folders"  # or what tells the parts
+
+    @property
+    def path(self) -> Path:
+        return self.tables[0]
 
 
 def find(data: Data, table: str, target: str) -> Listing | None:
@@ -50,19 +57,64 @@ def find(data: Data, table: str, target: str) -> Listing | None:
     index = _index(data)
     read = [_read(path, data, index, is_named=bool(table)) for path in paths]
     listings = [listing for listing in read if listing and _covers(listing, data)]
-    if len(listings) > 1:
-        names = ", ".join(data.shown(listing.path) for listing in listings)
-        raise BadInput(f"{len(listings)} tables list the pictures: {names}. Name one in workload.table.")
+    if not table:
+        listings = _without_tests(listings, data)
     if not listings and (table or target):
         raise _no_table(data, paths, table, target)
     if not listings:
         return None
-    listing = listings[0]
+    listing = _by_column(listings[0]) if len(listings) == 1 else _joined(listings, data)
     if table or target or len({*data.classes.values()}) < 2:
         return listing
     if _agrees(listing, data):
         return None
     raise _contradiction(listing, data)
+
+
+def _without_tests(listings: Sequence[Listing], data: Data) -> list[Listing]:
+    """Returns tables without those called as a test, unless their columns are those of one that is not."""
+    known = [listing for listing in listings if part_of(listing.path.stem) != "test"]
+    columns = [{*listing.others} for listing in known]
+    usable = []
+    for listing in listings:
+        if listing in known or {*listing.others} in columns:
+            usable.append(listing)
+        else:
+            note(f"{data.shown(listing.path)} is not used: it is called as a table of a test.")
+    return usable
+
+
+def _joined(listings: Sequence[Listing], data: Data) -> Listing:
+    """Returns tables called train, validation and test as one, with the part of each picture. Raises BadInput."""
+    names = ", ".join(data.shown(listing.path) for listing in listings)
+    called = [part_of(listing.path.stem) for listing in listings]
+    forms = {(listing.key, *sorted(listing.others)) for listing in listings}
+    if "" in called or len({*called}) < len(called) or len(forms) > 1:
+        raise BadInput(f"{len(listings)} tables list the pictures: {names}. Name one in workload.table.")
+    parts: dict[Path, str] = {}
+    for listing, part in zip(listings, called, strict=True):
+        for path in {*listing.pictures} - {None}:
+            if path in parts:
+                raise BadInput(f"{named(path.name)} stands in two of {names}. Delete it from one.")
+            parts[path] = part
+    rows = [row for listing in listings for row in listing.rows]
+    pictures = [path for listing in listings for path in listing.pictures]
+    tables = [listing.path for listing in listings]
+    first = listings[0]
+    return first._replace(tables=tables, rows=rows, pictures=pictures, parts=parts, split=names)
+
+
+def _by_column(listing: Listing) -> Listing:
+    """Returns a table with the parts in a column whose cells are train, validation and test, if it has one."""
+    for name in listing.others:
+        cells = [str(row.get(name) or "").strip().casefold() for row in listing.rows]
+        if not {"train", "training"} & {*cells} or not {*cells} <= PARTS.keys() or len({*cells}) < 2:
+            continue
+        pairs = zip(listing.pictures, cells, strict=True)
+        parts = {path: PARTS[cell] for path, cell in pairs if path}
+        others = [other for other in listing.others if other != name]
+        return listing._replace(others=others, parts=parts, split=f"the column {named(name)}")
+    return listing
 
 
 def _by_name(data: Data, name: str) -> Path:
@@ -94,7 +146,7 @@ def _index(data: Data) -> dict[str, list[Path]]:
         inner = PurePosixPath(path.relative_to(data.source).as_posix())
         names = {str(inner), str(inner.with_suffix("")), inner.name, inner.stem}
         for name in names:
-            index[name.casefold()].append(path)
+            index[folded(name)].append(path)
     return index
 
 
@@ -104,24 +156,25 @@ def _read(path: Path, data: Data, index: Mapping[str, list[Path]], is_named: boo
     if not rows:
         return None
     columns = [name for name in rows[0] if name is not None]
+    part = part_of(path.stem)
     pictures = {}
     for name in columns:
-        pictures[name] = [_named_by(row.get(name), index, data.places) for row in rows]
+        pictures[name] = [_named_by(row.get(name), index, data.places, part) for row in rows]
     key = max(columns, key=lambda name: _distinct(pictures[name]))
     number = _distinct(pictures[key])
     least = 1 if is_named else max(1, min(len(rows), len(data.usable)) / 2)
-    if number < least or (not is_named and _is_of_test(pictures[key], data)):
+    if number < least or (not is_named and part != "test" and _is_of_test(pictures[key], data)):
         return None
     _check_unique(rows, key, pictures[key])
     single = [paths[0] if paths else None for paths in pictures[key]]
     others = [name for name in columns if pictures[name] != pictures[key]]  # not a name beside its stem
-    return Listing(path, rows, key, single, others)
+    return Listing([path], rows, key, single, others, {})
 
 
 def _rows(path: Path, data: Data, is_named: bool) -> list[Mapping[str, Any]]:
     if is_named:
         return list(records(path))
-    if "submission" in path.name.casefold() or part_of(path.stem) == "test":
+    if "submission" in path.name.casefold():
         note(f"{data.shown(path)} is not used: it is called as a table of a test.")
         return []
     if path.stat().st_size > _MOST_BYTES:
@@ -134,17 +187,18 @@ def _rows(path: Path, data: Data, is_named: bool) -> list[Mapping[str, Any]]:
         return []
 
 
-def _named_by(cell: Any, index: Mapping[str, list[Path]], places: Mapping[Path, Place]) -> list[Path]:
-    """Returns the pictures that a cell names, of several those outside of a test."""
+def _named_by(cell: Any, index: Mapping[str, list[Path]], places: Mapping[Path, Place], part: str) -> list[Path]:
+    """Returns the pictures that a cell names, of several those of the table's part, else those outside of a test."""
     name = str(cell or "").strip().replace("\\", "/").removeprefix("./")
-    inner = PurePosixPath(name.casefold())
+    inner = PurePosixPath(folded(name))
     keys = [str(inner), inner.name]
     if inner.suffix in SUFFIXES:
         keys.append(inner.stem)
     for key in keys:
         paths = index.get(key, [])
         if len(paths) > 1:
-            paths = [path for path in paths if places[path].part != "test"]
+            same = [path for path in paths if part and places[path].part == part]
+            paths = same or [path for path in paths if places[path].part != "test"]
         if paths:
             return paths
     return []
@@ -194,21 +248,24 @@ def classes(listing: Listing, data: Data, target: str) -> dict[Path, str]:
         raise BadInput(f"{what}. Its columns beside {named(listing.key)}: {columns}. Correct workload.target.")
     labels: dict[Path, str] = {}
     problems = []
-    for number, row in enumerate(listing.rows, 1):
-        path = listing.pictures[number - 1]
+    for row, path in zip(listing.rows, listing.pictures, strict=True):
         if path is None:
             continue
         label = str(row.get(target) or "").strip()
         before = labels.setdefault(path, label)
         if not label:
-            problems.append(f"row {number}: {named(path.name)} has no {named(target)}")
+            problems.append(f"{_line_of(row)}: {named(path.name)} has no {named(target)}")
         elif label != before:
-            problems.append(f"row {number}: {named(path.name)} is {label}, and {before} in an earlier row")
+            problems.append(f"{_line_of(row)}: {named(path.name)} is {label}, and {before} in an earlier row")
     if problems:
         what = f"{data.shown(listing.path)}: {len(problems):,} rows give no class, or another one than an earlier row"
         raise BadInput(f"{what}. A picture has one class. Correct or delete the rows.\n{first_ten(problems)}")
     _note(listing, data, labels, target)
     return labels
+
+
+def _line_of(row: Mapping[str, Any]) -> str:
+    return named(PurePosixPath(getattr(row, "place", "a row")).name)
 
 
 def _only_other(listing: Listing, data: Data) -> str:
@@ -226,7 +283,9 @@ def _note(listing: Listing, data: Data, labels: Mapping[Path, str], target: str)
     bare = [path for path in data.pictures if path not in labels]
     repeats = rows - len(lacking) - len(labels)
     unused = [name for name in listing.others if name != target]
-    text = f"{data.shown(listing.path)} lists the samples: {len(labels):,} pictures in {rows:,} rows"
+    tables = ", ".join(map(data.shown, listing.tables))
+    verb = "list" if len(listing.tables) > 1 else "lists"
+    text = f"{tables} {verb} the samples: {len(labels):,} pictures in {rows:,} rows"
     text += f", by the column {named(listing.key)}; {named(target)} is the class."
     if lacking:
         text += f" Rows without a picture: {len(lacking):,}, such as {printable(lacking[0], most=60)}."

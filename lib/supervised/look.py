@@ -25,10 +25,12 @@ from lib.supervised.pictures import (
     as_rgb,
     classes_of,
     coded,
+    is_transparent,
     naming_file,
     numbers_of,
     opened,
     orientation_of,
+    unused_bands,
 )
 from lib.task.notes import note
 
@@ -36,9 +38,11 @@ from lib.task.notes import note
 _COMMON = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif")
 _SMALL = 32  # pixels on a side, to which a picture is decoded that is only looked at
 _VALUES = 300  # of a mask that are remembered
-_VERSION = 1  # of what is remembered
+_VERSION = 2  # of what is remembered
 _REMARKS = {
     "exif": "EXIF that cannot be read, and are taken as they lie",
+    "alpha": "transparent pixels, and are laid on white",
+    "bands": "bands beside their colours, which are not used",
     "frames": "several frames, of which the first is used",
     "deep": "more than 8 bits, and are scaled from their least to their greatest value",
 }
@@ -104,6 +108,10 @@ def _of_picture(path: str | Path) -> Look:
         remarks.append("frames")
     if image.mode[0] in "IF" or not image.format:
         remarks.append("deep")
+    if unused_bands(image):
+        remarks.append("bands")
+    if is_transparent(image):
+        remarks.append("alpha")
     as_rgb(image, _SMALL)
     return Look("", "", width, height, tuple(remarks))
 

@@ -16,6 +16,7 @@ from PIL import Image, UnidentifiedImageError
 
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
+from lib.supervised.files import other_kind
 from lib.supervised.samples import IGNORED
 
 # What Pillow opens here by the content of a file: none that runs a program or fetches another file, as EPS and WMF do
@@ -27,11 +28,13 @@ _UNSIGNED = {"TGA": (".tga", ".icb", ".vda", ".vst")}  # formats that no first b
 _LOSSY = ("JPEG", "MPO", "JPEG2000", "AVIF")  # which blur the numbers of a mask; so does WebP, unless it is lossless
 MOST_BYTES, _MOST_PIXELS = 2**28, 2**26  # of a file
 _ORIENTATION = 0x0112  # the number of that tag in EXIF
+_BANDS = 277  # the number of the tag in TIFF
 _TURNS = {
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
     8: "ROTATE_90",
 }  # fmt: skip
 COLOUR = np.array((65536, 256, 1))  # times red, green and blue is the code of a colour
+_FEW = 5  # values of a mask in a sentence
 _GREY = int(COLOUR.sum())  # times a grey is its code
 _DRIVERS = {"TIFF": "GTiff", "PNG": "PNG"}  # of GDAL, for 16 bits a colour
 _RANGES = (1.0, 255.0, 4095.0, 65535.0)
@@ -96,13 +99,18 @@ def _identified(content: bytes, path: Path) -> Image.Image | None:
     except UnidentifiedImageError:
         if content[:2] in (b"II", b"MM"):
             return None
+        if not content:
+            raise Unfit("is empty. Download it again, or remove it.") from None
+        if what := other_kind(content):
+            raise Unfit(f"{what}.") from None
         first = printable(repr(content[:12]), most=60)
         raise ValueError(f"it begins with {first}, as no picture of a known format does") from None
 
 
 def _check_size(width: int, height: int) -> None:
     if width * height > _MOST_PIXELS:
-        raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels")
+        size = f"{width:,} x {height:,} pixels, and {_MOST_PIXELS:,} are the most"
+        raise Unfit(f"has {size}. Scale it down, or cut it to tiles.")
 
 
 def _raw_mode(image: Image.Image) -> str:
@@ -129,7 +137,8 @@ def _planes(content: bytes, driver: str) -> tuple[np.ndarray, np.ndarray | None]
         opaque = [number for number, kind in kinds.items() if kind == ColorInterp.alpha]
         bands = [number for number in kinds if number not in opaque]
         if len(bands) not in (1, 3):
-            raise ValueError(f"it has {len(bands)} bands, and a picture has one or three")
+            what = f"has {len(bands)} bands, and a picture has one or three"
+            raise Unfit(f"{what}. Save those of red, green and blue, or read it in your own task.")
         planes = np.moveaxis(file.read(bands), 0, 2)
         return planes, file.read(opaque[0]) if opaque else None
 
@@ -148,8 +157,10 @@ def _in_8_bits(values: np.ndarray) -> np.ndarray:
     """Returns uint8 from the least to the greatest value: of 12 bits in 16 a sixteenth of the range would be used."""
     values = np.asarray(values, np.float32)
     finite = values[np.isfinite(values)]
-    least, most = finite.min(initial=np.inf), finite.max(initial=-np.inf)
-    if not least < most:  # one value, or none: where it lies in 8, 12 or 16 bits
+    if not finite.size:
+        raise Unfit("has no pixel with a number. Export it again, or remove it.")
+    least, most = finite.min(), finite.max()
+    if not least < most:  # one value: where it lies in 8, 12 or 16 bits
         least = 0.0
         most = next((size for size in _RANGES if most <= size), max(most, 1.0))
     scaled = (values - least) * (255 / (most - least))
@@ -168,6 +179,20 @@ def as_rgb(image: Image.Image, side: int) -> Image.Image:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("RGB")
+
+
+def is_transparent(image: Image.Image) -> bool:
+    """Returns whether white shows through an image."""
+    if "transparency" not in image.info and image.mode not in _ALPHA:
+        return False
+    least, _ = image.convert("RGBA").getchannel("A").getextrema()
+    return least < 255
+
+
+def unused_bands(image: Image.Image) -> int:
+    """Returns how many bands a TIFF has beside those that Pillow reads."""
+    tags = getattr(image, "tag_v2", {})
+    return max(0, tags.get(_BANDS, 1) - len(image.getbands()))
 
 
 def orientation_of(image: Image.Image) -> int | None:
@@ -242,6 +267,11 @@ def numbers_of(source: Any) -> tuple[np.ndarray, str]:
 
 
 def _of_image(image: Image.Image) -> tuple[np.ndarray, str]:
+    if unused_bands(image):
+        raise Unfit("has bands beside the first. Save one band with the numbers of all classes.")
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1:
+        raise Unfit(f"has {frames} pages. Save one mask with the numbers of all classes.")
     step = _STEPS.get(_raw_mode(image), 1)
     image = _turned(image, orientation_of(image))
     if image.mode not in _NUMBERED:
@@ -310,10 +340,13 @@ def classes_of(values: np.ndarray, codes: Sequence[int], ignored: Sequence[int])
 
 
 def _not_known(values: Sequence[float], codes: Sequence[int]) -> str:
-    shown = [f"{value:g}" for value in values[:5]]
-    if len(values) > 5:
-        shown.append(f"{len(values) - 5} more")
+    shown = [f"{value:g}" for value in values[:_FEW]]
+    if len(values) > _FEW:
+        shown.append(f"{len(values) - _FEW} more")
+    blurred = ""
+    if len(values) > _FEW:
+        blurred = " Many values come of a mask that was scaled smoothly, or was a JPEG before."
     known = f"the classes have {', '.join(map(str, codes))}" if codes else "classes are numbered 0, 1 and so on"
     how = f"If that is no class, set workload.ignored_codes: [{shown[0]}]; else list the values in workload.codes"
     word = "values" if len(values) > 1 else "value"
-    return f"holds the {word} {', '.join(shown)}, and {known}. {how}."
+    return f"holds the {word} {', '.join(shown)}, and {known}. {how}.{blurred}"

@@ -8,31 +8,21 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from lib.errors import printable
+from lib.supervised.names import PARTS, any_of, part_of, spaced
 from lib.supervised.pictures import SUFFIXES
 from lib.task.notes import note
 
-_TRAIN, _TEST = ("train", "training"), ("test", "testing", "holdout")
-_VALIDATION = ("val", "valid", "validation", "dev", "eval")
-_PARTS = {**dict.fromkeys(_TRAIN, "train"), **dict.fromkeys(_TEST, "test"), **dict.fromkeys(_VALIDATION, "validation")}
 MASKS = ("mask", "label", "annotation", "annot", "groundtruth", "gt", "segmentation", "segmentationclass",
          "segmentationobject", "seg")  # fmt: skip
 _IMAGES = ("image", "img", "picture", "photos", "jpeg", "jpg", "png")
 _HELPERS = ("data", "dataset", "set", "fold", "stage", "part", "split", "batch", "all", "new", "raw", "folder", "file")
 
 
-def any_of(words: Iterable[str]) -> str:
-    """Returns a pattern of words, each perhaps in the plural, the longest first."""
-    longest = sorted(words, key=len, reverse=True)
-    return f"(?:{'|'.join(longest)})s?"
-
-
 _WEAK = any_of(_HELPERS)
-_STRONG = any_of((*_PARTS, *MASKS, *_IMAGES))
+_STRONG = any_of((*PARTS, *MASKS, *_IMAGES))
 _RESERVED = re.compile(f"(?:{_WEAK})*{_STRONG}(?:{_STRONG}|{_WEAK})*")
-_PART = re.compile(f"(?<![a-z]){any_of(_PARTS)}")
 _MASK = re.compile(f"(?<![a-z]){any_of(MASKS)}")
 _NO_LETTER = re.compile(r"[\W\d_]+")
-_BETWEEN_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+")
 _OTHER_SYSTEMS = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "thumbs.db", "ehthumbs.db",
                   "desktop.ini"}  # fmt: skip
 _MOST_SHOWN = 5
@@ -54,7 +44,7 @@ def place_of(path: PurePath, classes: Collection[str] = ()) -> Place:
             names.append(name)
             continue
         part = part_of(name) or part
-        is_mask = is_mask or bool(_MASK.search(_spaced(name)))
+        is_mask = is_mask or bool(_MASK.search(spaced(name)))
     return Place(part, is_mask, tuple(names))
 
 
@@ -62,19 +52,6 @@ def is_reserved(name: str) -> bool:
     """Returns whether a folder is called train, images, masks or the like: 2017, _ and capitals do not matter."""
     letters = _NO_LETTER.sub("", name.casefold())
     return bool(_RESERVED.fullmatch(letters))
-
-
-def part_of(name: str) -> str:
-    """Returns train, validation or test if a word of a name stands for it, else ""."""
-    word = _PART.search(_spaced(name))
-    if not word:
-        return ""
-    return _PARTS.get(word[0]) or _PARTS[word[0].removesuffix("s")]
-
-
-def _spaced(name: str) -> str:
-    """Returns the words of a name: trainImages and train_images are `train images`."""
-    return _BETWEEN_WORDS.sub(" ", name).casefold()
 
 
 def is_of_another_system(path: PurePath) -> bool:
@@ -96,18 +73,24 @@ def pictures_and_others(source: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _walked(source: Path) -> Iterator[Path]:
-    """Yields files below a folder, through links to folders, each real folder once."""
-    seen = {os.path.realpath(source)}
-    for parent, inner, names in os.walk(source, followlinks=True):
-        new = []
-        for name in inner:
-            real = os.path.realpath(os.path.join(parent, name))  # noqa: PTH118  # quicker
-            if real not in seen:
-                seen.add(real)
-                new.append(name)
-        inner[:] = new
-        for name in names:
-            yield Path(parent, name)
+    """Yields files below a folder, each real folder once: links to folders come last. Notes those left out."""
+    seen: set[str] = set()
+    repeated: list[Path] = []
+    folders = [source]
+    while folders:
+        folder = folders.pop(0)
+        if os.path.realpath(folder) in seen:
+            repeated.append(folder)
+            continue
+        links: list[Path] = []
+        for parent, inner, names in os.walk(folder):
+            seen.add(os.path.realpath(parent))
+            links += [path for name in inner if (path := Path(parent, name)).is_symlink()]
+            yield from (Path(parent, name) for name in names)
+        folders += sorted(links)
+    if repeated:
+        shown = named(", ".join(str(path.relative_to(source)) for path in repeated[:_MOST_SHOWN]))
+        note(f"Links to folders that are read already, which are left out: {len(repeated):,}, such as {shown}.")
 
 
 def named(path: object) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from lib.errors import BadInput, printable
 from lib.supervised import copies
 from lib.supervised.copies import key_of, same_files
-from lib.supervised.coverage import covering
+from lib.supervised.coverage import covering, dealing
 from lib.task.contract import canonical
 from lib.task.notes import collecting, note
 from lib.task.place import naming
@@ -25,6 +25,7 @@ FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where t
 MOST_CLASSES = 1000  # whose probabilities are kept and written: those of more would take more memory than a model
 FOLDS = 5  # of training samples, for the simple method
 PARTS = ("train", "validation", "test")
+_MISSING = ("na", "n/a", "nan", "null", "nil", "none", "?", "-", "--", "#n/a")  # as programs write no value
 _ORDERING = ("weights", "lengths", "order")  # what a sequence of samples may have that decides the order of an epoch
 # What is being read: the folder that paths count from, whether it is new data, which is not dealt, the task's groups
 _reading: ContextVar[tuple[Path | None, bool, Any]] = ContextVar("reading", default=(None, False, None))
@@ -50,7 +51,8 @@ def split(items: Iterable[Any], validation: float = 0.15, test: float = 0.15) ->
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
         raise BadInput(f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares.")
-    items = list(items)
+    with contextlib.nullcontext() if is_new else dealing():
+        items = list(items)
     leaders = {} if is_new or group else _leaders(items, root)
     for number, item in enumerate(items):
         leader = leaders.get(number, item)
@@ -184,15 +186,27 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
         has = ", ".join(f"{number:,} {printable(ending)}" for ending, number in endings.most_common(3))
         where = f" in {printable(source)}, which has files: {has or 'none'}" if source else ""
         raise BadInput(f"{name} found no samples{where}. {advice}")
-    if unknown := sum(target_of(row) is None for rows in parts.values() if isinstance(rows, list) for row in rows):
-        first = next(row for rows in parts.values() if isinstance(rows, list) for row in rows if target_of(row) is None)
-        example = printable(repr(first), most=200)
-        what = f"{name} returned {unknown:,} samples whose target is None, such as {example}"
-        raise BadInput(f"{what}. Look at the target's column.")
+    _check_targets(task.kind, name, parts, notes)
     with collecting() as more:
         _note_copies(parts, source)
         _note_classes(task.kind, task._given_names(), parts)
     return {part: Part(task, part, rows) for part, rows in parts.items()}, [*notes, *more]
+
+
+def _check_targets(kind: str, name: str, parts: Mapping[str, Any], notes: Sequence[str]) -> None:
+    """Raises BadInput for samples whose target is None, or a class without a letter; `notes` are of the reading."""
+    rows = [row for samples in parts.values() if isinstance(samples, list) for row in samples]
+    empty = [row for row in rows if _is_empty(kind, target_of(row))]
+    if not empty:
+        return
+    example = printable(repr(empty[0]), most=200)
+    about = "\n".join(["Look at the target's column.", *notes])
+    raise BadInput(f"{name} returned {len(empty):,} samples whose target is None or empty, such as {example}. {about}")
+
+
+def _is_empty(kind: str, target: Any) -> bool:
+    is_blank = kind == "classes" and isinstance(target, str) and not target.strip()
+    return target is None or is_blank
 
 
 def _note_copies(parts: Mapping[str, Any], root: Path | None) -> None:
@@ -218,15 +232,29 @@ def _note_classes(kind: str, names: Sequence[str], parts: Mapping[str, Any]) -> 
     tags = [f"{tag!r} ({number:,})" for tag, number in seen.items() if isinstance(tag, str) and tag not in names]
     if kind == "tokens" and names and tags:
         note(f"Tags in no setting `classes`: {printable(', '.join(sorted(tags)), most=400)}.")
-    spellings = defaultdict[str, list[str]](list)
-    for name in seen:
-        if isinstance(name, str):
-            spellings[" ".join(name.casefold().split())].append(name)
+    _note_spellings([name for name in seen if isinstance(name, str)])
+
+
+def _note_spellings(names: Sequence[str]) -> None:
+    """Notes classes that may be one, such as 1 and 1.0, and those that are called as a missing value."""
+    spellings = defaultdict[Hashable, list[str]](list)
+    for name in names:
+        spellings[_spelled(name)].append(name)
     for alike in spellings.values():
         if len(alike) > 1:
-            note(
-                f"Classes that differ by spaces or capitals alone: {printable(', '.join(map(repr, alike)), most=200)}."
-            )
+            note(f"Classes that differ in spelling alone: {printable(', '.join(map(repr, alike)), most=200)}.")
+    missing = [name for name in names if name.strip().casefold() in _MISSING]
+    if missing and len(names) > len(missing):
+        shown = printable(", ".join(map(repr, missing)), most=200)
+        note(f"Classes that are called as a missing value: {shown}. Leave their samples out, if they have no class.")
+
+
+def _spelled(name: str) -> Hashable:
+    """Returns what a class has in common with another spelling of it: its number, or its letters."""
+    with contextlib.suppress(ValueError):
+        number = float(name)
+        return number if number == number else ""
+    return " ".join(name.casefold().split())
 
 
 def _is_unknown(tags: Any) -> bool:

@@ -115,7 +115,7 @@ def test_a_class_without_a_sample_and_spellings_are_named_before_training(tmp_pa
     _, notes = read_parts(Task(tmp_path, lambda source: {"train": rows}, classes=("cat", "Cat ", "dog", "horse")))
     assert notes == [
         "Classes without a training sample: horse. Is a folder or a label spelled otherwise?",
-        "Classes that differ by spaces or capitals alone: 'cat', 'Cat '.",
+        "Classes that differ in spelling alone: 'cat', 'Cat '.",
     ]
     _, notes = read_parts(Task(tmp_path, lambda source: {"train": [("x", 0), ("y", 2)]}, classes=("a", "b", "c")))
     assert notes == ["Classes without a training sample: b. Is a folder or a label spelled otherwise?"]
@@ -142,8 +142,28 @@ def test_texts_without_any_tag_are_refused_before_training(tmp_path):
 
 def test_a_sample_without_a_target_is_shown(tmp_path):
     rows = [(Path(tmp_path / "a.tsv"), "text", None)]
-    with pytest.raises(BadInput, match=r"1 samples whose target is None, such as .*a.tsv.*, 'text', None"):
+    with pytest.raises(BadInput, match=r"1 samples whose target is None or empty, such as .*a.tsv.*, 'text', None"):
         read_parts(Task(tmp_path, lambda source: {"train": rows}))
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_class_is_refused_with_what_the_reader_noted(tmp_path, empty):
+    (tmp_path / "a.csv").write_text(f"x,y\n1,a\n2,{empty}\n", "utf-8")
+
+    def read(source):
+        return [(row["x"], row["y"]) for row in records(source)]
+
+    with pytest.raises(BadInput, match=r"1 samples whose target is None or empty, such as (?s:.*)a.csv: 2 rows of 3"):
+        read_parts(Task(tmp_path, read))
+
+
+def test_classes_that_are_one_number_or_called_as_a_missing_value_are_named(tmp_path):
+    rows = [("x", "1"), ("y", "1.0"), ("z", "NA")]
+    _, notes = read_parts(Task(tmp_path, lambda source: {"train": rows}))
+    assert notes == [
+        "Classes that differ in spelling alone: '1', '1.0'.",
+        "Classes that are called as a missing value: 'NA'. Leave their samples out, if they have no class.",
+    ]
 
 
 def test_a_file_that_changes_is_hashed_again(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import unicodedata
 from pathlib import PurePosixPath
 
 import pytest
@@ -102,8 +103,8 @@ def test_rows_and_pictures_without_each_other_are_counted(put, table):
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([["000", "a"], ["001", ""]], "row 2: 001.png has no label"),
-        ([["000", "a"], ["001", "b"], ["000", "b"]], "row 3: 000.png is b, and a in an earlier row"),
+        ([["000", "a"], ["001", ""]], "labels.csv:3: 001.png has no label"),
+        ([["000", "a"], ["001", "b"], ["000", "b"]], "labels.csv:4: 000.png is b, and a in an earlier row"),
     ],
 )
 def test_a_row_without_a_class_or_with_another_one_is_named(put, table, rows, sentence):
@@ -279,3 +280,52 @@ def test_hidden_files_of_other_systems_are_told_from_data(tmp_path):
         (tmp_path / name).write_bytes(b"")
     assert pictures_and_others(tmp_path) == ([tmp_path / "a.png"], [])
     assert all(is_of_another_system(PurePosixPath(name)) for name in hidden)
+
+
+def test_tables_called_as_parts_are_the_split(put, table):
+    put(*many("images/{:03}.png", 12))
+    labels = [[f"{k:03}", "ab"[k % 2]] for k in range(12)]
+    for name, rows in {"train": labels[:6], "val": labels[6:9], "test": labels[9:]}.items():
+        source = table(f"{name}.csv", ["id", "label"], *rows)
+    parts, notes = read(source)
+    assert {part: [label for _, label in rows] for part, rows in parts.items()} == {
+        "train": [*"ababab"], "validation": [*"aba"], "test": [*"bab"]
+    }  # fmt: skip
+    assert "test.csv, train.csv, val.csv list the samples: 12 pictures in 12 rows" in notes
+    assert "The split is that of test.csv, train.csv, val.csv." in notes
+
+
+def test_a_test_table_without_classes_is_no_part(put, table):
+    put(*many("images/{:03}.png", 12))
+    table("train.csv", ["id", "label"], *([f"{k:03}", "ab"[k % 2]] for k in range(8)))
+    parts, notes = read(table("test.csv", ["id"], *([f"{k:03}"] for k in range(8, 12))))
+    assert len(together(parts)) == 8 and "test.csv is not used: it is called as a table of a test." in notes
+
+
+def test_a_picture_in_two_tables_is_refused(put, table):
+    put(*many("images/{:03}.png", 8))
+    table("train.csv", ["id", "label"], *([f"{k:03}", "a"] for k in range(6)))
+    with pytest.raises(BadInput, match=r"005.png stands in two of train.csv, val.csv. Delete"):
+        read(table("val.csv", ["id", "label"], *([f"{k:03}", "b"] for k in range(5, 8))))
+
+
+def test_a_column_of_parts_is_the_split(put, table):
+    put(*many("images/{:03}.png", 12))
+    rows = [[f"{k:03}", "ab"[k % 2], ("train", "Train", "val", "test")[k % 4]] for k in range(12)]
+    parts, notes = read(table("labels.csv", ["id", "label", "subset"], *rows))
+    assert {part: len(samples) for part, samples in parts.items()} == {"train": 6, "validation": 3, "test": 3}
+    assert parts["test"][0] == ("images/003.png", "b") and "The split is that of the column subset." in notes
+
+
+def test_accents_are_compared_as_macos_writes_them(put, table):
+    put(*many(unicodedata.normalize("NFD", "images/ü{}.png"), 4))
+    parts, _ = read(table("train.csv", ["id", "label"], *([f"ü{k}", "ab"[k % 2]] for k in range(4))))
+    assert len(together(parts)) == 4
+
+
+def test_a_link_to_a_folder_that_is_read_already_is_named(put):
+    source = put(*many("cat/{}.png", 3), *many("dog/{}.png", 3))
+    (source / "bird").symlink_to(source / "cat")
+    parts, notes = read(source)
+    assert {label for _, label in together(parts)} == {"cat", "dog"}
+    assert "Links to folders that are read already, which are left out: 1, such as bird." in notes

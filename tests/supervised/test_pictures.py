@@ -4,6 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
+import rasterio
 from PIL import Image
 
 from lib.errors import BadInput
@@ -108,7 +109,7 @@ def test_a_broken_picture_is_refused_by_its_name(tmp_path, name, write):
     with pytest.raises(BadInput, match=name):
         picture(tmp_path / name)
     (one,) = look.check([Picture(tmp_path / name)]).values()
-    assert name in one.wrong and ("decoded" in one.wrong or "no picture" in one.wrong)
+    assert name in one.wrong and any(words in one.wrong for words in ("decoded", "no picture", "is empty", "5 bands"))
 
 
 def test_an_image_in_memory_is_read_as_a_file_is():
@@ -201,3 +202,55 @@ def test_how_pictures_are_read_is_noted(tmp_path):
     with collecting() as notes:
         look.note_remarks(look.check([Picture(tmp_path / name) for name in ("a.gif", "b.jpg", "c.png")]).values())
     assert len(notes) == 3 and all(line.startswith("1 of 3 pictures") for line in notes)
+
+
+OTHER_KINDS = {
+    "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\n",
+    "a web page": b"<!DOCTYPE html>\n<html><title>404</title></html>\n",
+    "a HEIC": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",
+    "an SVG": b"<svg/>",
+    "a PDF": b"%PDF-1.7",
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize(("kind", "content"), OTHER_KINDS.items(), ids=OTHER_KINDS)
+def test_a_file_of_another_kind_is_named_as_that(tmp_path, kind, content):
+    (tmp_path / "a.jpg").write_bytes(content)
+    with pytest.raises(BadInput, match=rf"a.jpg is {kind}"):
+        picture(tmp_path / "a.jpg")
+
+
+def test_a_picture_without_a_number_and_one_that_is_too_large_say_what_to_do(tmp_path):
+    Image.fromarray(np.full((8, 8), np.nan, np.float32)).save(tmp_path / "a.tif")
+    with pytest.raises(BadInput, match="has no pixel with a number. Export it again"):
+        picture(tmp_path / "a.tif")
+    Image.new("1", (9000, 9000)).save(tmp_path / "a.png")
+    with pytest.raises(BadInput, match="has 9,000 x 9,000 pixels, .*Scale it down"):
+        picture(tmp_path / "a.png")
+
+
+def test_a_mask_of_several_pages_or_bands_is_refused(tmp_path):
+    page = Image.new("L", (8, 8))
+    page.save(tmp_path / "a.tif", save_all=True, append_images=[Image.new("L", (8, 8), 1)])
+    with pytest.raises(BadInput, match="a.tif has 2 pages. Save one mask"):
+        mask(tmp_path / "a.tif")
+    with rasterio.open(tmp_path / "b.tif", "w", driver="GTiff", width=8, height=8, count=2, dtype="uint8") as file:
+        file.write(np.stack([np.zeros((8, 8), np.uint8), np.ones((8, 8), np.uint8)]))
+    with pytest.raises(BadInput, match="b.tif has bands beside the first"):
+        mask(tmp_path / "b.tif")
+
+
+def test_bands_and_transparency_that_change_a_picture_are_noted(tmp_path):
+    with rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", width=8, height=8, count=2, dtype="uint8") as file:
+        file.write(np.ones((2, 8, 8), np.uint8))
+    Image.new("RGBA", (8, 8), (0, 0, 0, 9)).save(tmp_path / "b.png")
+    Image.new("RGBA", (8, 8), (0, 0, 0, 255)).save(tmp_path / "c.png")
+    looks = look.check(Picture(path) for path in sorted(tmp_path.iterdir()))
+    assert [one.remarks for one in looks.values()] == [("bands",), ("alpha",), ()]
+
+
+def test_the_values_of_a_blurred_mask_are_called_so(tmp_path):
+    Image.fromarray(np.arange(0, 128, 2, dtype=np.uint8).reshape(8, 8)).save(tmp_path / "a.png")
+    with pytest.raises(BadInput, match="Many values come of a mask that was scaled smoothly"):
+        mask(tmp_path / "a.png", codes=(0, 255))

@@ -12,8 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as some
 
 from lib.errors import BadInput
-from lib.supervised import paragraphs, records
+from lib.supervised import paragraphs, records, split
 from lib.supervised.coverage import covering
+from lib.supervised.samples import reading
 from lib.supervised.tables import read_table
 from lib.task.notes import collecting
 
@@ -345,6 +346,44 @@ def test_paragraphs_are_the_rows_between_blank_lines(tmp_path):
 def test_numbers_above_a_table_without_names_are_its_head(tmp_path):
     (tmp_path / "a.csv").write_text("0,1\nF,x\n")
     assert read_table(tmp_path / "a.csv", "a.csv", {"label": "0"})["label"].tolist() == ["F"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 9\n", "is a pointer of Git LFS"),
+        (b"<!DOCTYPE html>\n<html><title>404</title></html>\n", "is a web page"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "is a workbook"),
+        (b"# made by R\nx,y\n1,2\n", "a.csv:2: 2 cells instead of 1 .* If the first line is a comment, delete it"),
+    ],
+)
+def test_what_is_no_table_is_named_by_its_kind(tmp_path, content, sentence):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(BadInput, match=sentence):
+        list(records(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_noted"), [("a,1\nb,2\nTotal,3\n", True), ("Total,1\nb,2\nTotal,3\n", False), ("Total,1\n", False)]
+)
+def test_a_last_row_that_may_be_a_sum_is_noted(tmp_path, rows, is_noted):
+    (tmp_path / "a.csv").write_text(f"name,x\n{rows}", "utf-8")
+    with collecting() as notes:
+        list(records(tmp_path))
+    assert ("the last row (line 4) has 'Total': delete it if it sums the others" in " ".join(notes)) is is_noted
+
+
+def test_files_called_as_parts_that_are_dealt_together_are_named(tmp_path):
+    for name in ("train", "val", "other"):
+        (tmp_path / f"{name}.csv").write_text(f"x,y\n1,{name}\n", "utf-8")
+    with collecting() as notes, reading(tmp_path):
+        split([row["x"], row.get("label")] for row in records(tmp_path))
+    text = " ".join(notes)
+    assert "The rows of train.csv, val.csv are dealt to the splits together" in text
+    assert "Columns that were asked for, and are not in other.csv and 2 files more: label." in text
+    with collecting() as notes, reading(tmp_path):
+        split(records(tmp_path / "train.csv"))
+    assert "dealt" not in " ".join(notes)
 
 
 def test_rows_of_parquet_have_no_value_where_a_cell_is_missing_and_a_named_index_is_a_column(tmp_path, monkeypatch):

@@ -147,12 +147,14 @@ def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(
 
 
 def test_repeats_contradictions_and_rare_types_are_counted_and_named(tmp_path):
+    source = tmp_path / "data"  # beside the cache
+    source.mkdir()
     rows = [row(number, kind="COLOR") for number in range(1, 101)]
     more = [row(1, kind="COLOR"), row(2, answer="Màu đỏ.", kind="COLOR"), row(3, answer="cam", kind="ODD")]
-    lines(tmp_path / "a.jsonl", *rows, *more)
+    lines(source / "a.jsonl", *rows, *more)
     for number in range(1, 101):
-        picture(tmp_path / f"{number}.jpg", number)
-    records, notes = collected(tmp_path)
+        picture(source / f"{number}.jpg", number)
+    records, notes = collected(source)
     assert len(records) == 101
     assert notes[1:] == [
         "Rows with picture, question and answer of an earlier one: 2, left out, such as a.jsonl, row 101.",
