@@ -96,7 +96,7 @@ CONTEXT = {  # key -> what both runs have on top of the toy's
 ELSEWHERE = {
     "training/test_identity.py": ["run.accept_changes", "run.on_change"],
     "training/test_data.py": ["data.pin_memory"],
-    "gpu/test_gpu.py": ["training.deterministic"],
+    "gpu/parts/bits.py": ["training.deterministic"],
     "launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
     "report/test_tracking.py": [f"tracking.{name}" for name in ("tensorboard", "wandb", "online", "project")],

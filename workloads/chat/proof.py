@@ -70,7 +70,7 @@ def _answer(writer: int, renderings: Callable[[], list[str]]) -> None:
 
 def _limit_memory() -> None:
     with contextlib.suppress(OSError, ValueError):  # a system without /proc, or a lower limit
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
         most = pages * resource.getpagesize() + _MOST_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
