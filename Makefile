@@ -1,5 +1,5 @@
 # make help          this list
-# make train         makes .venv, then trains the small GraphMER encoder: 5 minutes on 2 cores, beside 1.6 GB to install
+# make train         makes .venv, then trains the small GraphMER encoder: 5 minutes on 2 idle cores, beside 1.6 GB to install
 #                    with TORCH=cpu on a machine without an NVIDIA GPU (on Linux 8 GB without it, nearly all of them CUDA)
 # make build         adds to .venv what builds notebooks and sends them to Kaggle
 # make notebooks     builds notebooks/ again after an edit of a source, of lib or of a configuration; with
@@ -10,7 +10,7 @@
 # make docs-site     builds the documents as a site, in runs/site
 # make types         checks the types of the three houses (two minutes; afterwards what changed, in seconds)
 # make lint check    lint, and whether notebooks, tables and pictures are fresh
-# make test          these two, then unit tests and every notebook headlessly (6 minutes on 2 idle cores)
+# make test          these two, then unit tests and every notebook headlessly (6 to 10 minutes on 2 cores)
 # make golden        holds seven small runs, each killed once, to the bytes that they had (eight minutes)
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below

@@ -1,7 +1,7 @@
 """The rooms of the three houses, which of them import which, how many lines each has, and docs/house.svg.
 
-python -m docs.house           draw it
-python -m docs.house --check   exit code 1 where the picture is not that of the code
+    python -m docs.house           draw it
+    python -m docs.house --check   exit code 1 where the picture is not that of the code
 """
 
 import ast

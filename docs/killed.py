@@ -1,6 +1,6 @@
 """Trains the image example without a stop and again with two kills, and draws both: docs/pictures/killed.svg.
 
-python -m docs.killed      takes a minute; fails where the two runs do not end in the same bytes
+    python -m docs.killed      takes a minute; fails where the two runs do not end in the same bytes
 """
 
 import csv

@@ -1,6 +1,6 @@
 """Trains the image example of docs/own.md in a temporary folder, and keeps its picture and its table for docs/own.md.
 
-python -m docs.pictures      writes docs/pictures/run.png and docs/pictures/run.txt, in about a minute
+    python -m docs.pictures      writes docs/pictures/run.png and docs/pictures/run.txt, in about a minute
 """
 
 import os

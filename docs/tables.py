@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from docs import notebooks, pictures, reference, tried
+from docs import figures, notebooks, pictures, reference, tried
 from docs.facts import FACTS
 from docs.reference import table
 from lib.config import reader
@@ -315,6 +315,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **notebooks.TABLES,
     **pictures.TABLES,
     **tried.TABLES,
+    **figures.TABLES,
 }
 
 

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from docs import facts, pictures, reference
+from docs import facts, figures, pictures, reference
 from lib.config import REMOVED, Config
 from lib.config.reader import sentences
 from lib.machine.facts import CARDS
@@ -87,6 +87,16 @@ def test_the_run_that_a_page_shows_is_that_of_its_commands(tmp_path):
     for metric, values in shown.items():
         assert printed[metric] == pytest.approx(values, abs=0.13), metric
         assert printed[metric][1] > printed[metric][0] + 0.3, "a network gains much on this data"
+
+
+@pytest.mark.parametrize("step", ["0.4 ms", "50 ms"])
+def test_the_comparison_with_other_tools_has_the_ratios_of_the_record(step):
+    page = (ROOT / "docs" / "compare.md").read_text("utf-8")
+    row = re.search(rf"^\| a step of {step}[^|]*\|(.*)\|$", page, re.MULTILINE)[1]
+    measured = figures.record("overhead")["steps"][step]
+    peers = {name: each["wall"]["ratio"] for name, each in measured["peers"].items()}
+    ratios = [measured["wall"]["ratio"], *(peers[name] for name in ("Accelerate", "Hugging Face Trainer", "Lightning"))]
+    assert re.findall(r"[\d.]+", row) == [f"{ratio:.2f}" for ratio in [*ratios, peers["Ignite"]]]
 
 
 def test_every_fact_and_card_has_a_source_and_a_month():

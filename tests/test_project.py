@@ -71,6 +71,17 @@ def test_every_make_target_that_a_document_names_exists():
         assert set(re.findall(r"`make ([a-z-]+)", path.read_text())) <= targets(), path
 
 
+def test_the_front_page_has_the_commands_of_a_fresh_machine_and_ci_runs_the_one_that_it_names():
+    page = (ROOT / "README.md").read_text("utf-8")
+    block = next(block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "git clone" in block)
+    assert [line.split("  ")[0] for line in block.splitlines()[1:]] == ["make train", "make test"]
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert script.rstrip().endswith("\nmake test") and "# Runs `make test`" in script and "Not `make train`" in script
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
+        for target in re.findall(r"pip install \"?([^\s\"]*)\[", path.read_text("utf-8")):
+            assert "/" in target, f"{path}: pip asks its index for {target}"
+
+
 def test_the_workflow_runs_the_whole_check_on_every_supported_python():
     job = load(".github/workflows/check.yml")["jobs"]["check"]
     oldest, newest = re.findall(r"3\.(\d+)", PROJECT["project"]["requires-python"])

@@ -1,7 +1,9 @@
 """Tasks by name and by file, what such a file imports, and what a task returns."""
 
+import gzip
 import os
 import pickle
+import shutil
 import sys
 
 import pytest
@@ -11,6 +13,7 @@ from torch.utils.data import IterableDataset
 from lib import launch
 from lib.errors import BadInput
 from lib.task import Task, find_task, load_config, load_task, locate_data
+from lib.task.contract import fingerprint
 from lib.task.files import own_files
 from tests.conftest import ROOT
 from tests.machine.conftest import kaggle
@@ -192,6 +195,41 @@ def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, quick):
     (tmp_path / "data" / "a.txt").write_text("b")
     assert run.task.fingerprint() == first  # every save asks for it
     assert launch.prepare(load_config("short.yaml")).task.fingerprint() != first
+
+
+@pytest.fixture
+def archives(tmp_path):
+    """A folder with archives, and one with what Kaggle makes of it."""
+    packed, mounted = tmp_path / "packed", tmp_path / "mounted"
+    (mounted / "more" / "deep").mkdir(parents=True)
+    packed.mkdir()
+    for name, text in {"x.csv": "a,b\n1,2\n", "more/y.csv": "c\n", "more/deep/z.txt": "z" * 3_000_000}.items():
+        (mounted / name).write_text(text)
+    (packed / "x.csv.gz").write_bytes(gzip.compress((mounted / "x.csv").read_bytes()))
+    shutil.make_archive(str(packed / "more"), "zip", mounted / "more")
+    return packed, mounted
+
+
+def test_archives_that_kaggle_unpacks_are_the_same_data_and_a_run_resumes_on_them(archives, tmp_path, quick, capsys):
+    packed, mounted = archives
+    assert fingerprint(packed) == fingerprint(mounted)
+    (tmp_path / "short.py").write_text(SHORT)
+    text = "task: short.py:Short\ntraining: {max_steps: 2, effective_batch: 4}\ndata: {num_workers: 0}\n"
+    (tmp_path / "short.yaml").write_text(text)
+    launch.train(load_config("short.yaml", {"data.dir": str(packed)}))
+    assert launch.train(load_config("short.yaml", {"data.dir": str(mounted), "training.max_steps": 4})).step == 4
+    assert "Resuming short from" in capsys.readouterr().out
+    (mounted / "more" / "y.csv").write_text("d\n")
+    assert fingerprint(packed) != fingerprint(mounted)
+
+
+@pytest.mark.parametrize("name", ["x.csv.gz", "more.zip"])
+def test_an_archive_that_is_none_counts_by_its_bytes(archives, name):
+    packed, _ = archives
+    (packed / name).write_bytes(b"no archive")
+    first = fingerprint(packed)
+    (packed / name).write_bytes(b"another")
+    assert fingerprint(packed) != first
 
 
 def test_the_mean_of_each_term_is_the_evaluation_and_a_method_without_a_default_is_named(own):

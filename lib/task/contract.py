@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset
 from lib.config import Config, NoSettings
 from lib.errors import BadInput, printable
 from lib.task.blocks import find_blocks
+from lib.task.unpacked import Content, contents
 
 Batch = dict[str, Tensor]
 SPLITS = ("train", "validation", "test")
@@ -268,24 +269,28 @@ def check_loss_terms(task: Task, counts: Mapping, terms: Iterable[str], does: st
 
 
 def fingerprint(source: Path) -> str:
-    """Returns a hash of the names and bytes of all files in a folder and below it, or of one file."""
+    """Returns a hash of the names and bytes of all files in a folder and below it, or of one file.
+
+    An archive that Kaggle unpacks where it mounts it counts as what it holds.
+    """
     return file_hashes(source)[0]
 
 
 def file_hashes(source: Path) -> tuple[str, dict[Path, str]]:
-    """Returns what `fingerprint` returns, and a hash of the bytes of each file."""
+    """Returns what `fingerprint` returns, and a hash of the bytes of each file, by its path as if it were unpacked."""
     digest = hashlib.sha256()
-    files = [path for path in source.rglob("*") if path.is_file()] if source.is_dir() else [source]
-    named = {path.relative_to(source).as_posix() if path != source else "": path for path in files}
+    files = [path for path in source.rglob("*") if path.is_file()] if source.is_dir() else []
+    unpacked = [each for path in files for each in contents(path, path.relative_to(source).as_posix())]
+    alone = [] if source.is_dir() else [Content("", source.stat().st_size, functools.partial(source.open, "rb"))]
     hashes = {}
-    for name in sorted(named):
+    for each in sorted([*unpacked, *alone], key=lambda content: content.name):
         own = hashlib.sha256()
-        digest.update(f"{name}\n{named[name].stat().st_size}\n".encode("utf-8", "surrogateescape"))
-        with named[name].open("rb") as file:
+        digest.update(f"{each.name}\n{each.size}\n".encode("utf-8", "surrogateescape"))
+        with each.open() as file:
             while piece := file.read(_CHUNK):
                 digest.update(piece)
                 own.update(piece)
-        hashes[named[name]] = own.hexdigest()
+        hashes[source / each.name] = own.hexdigest()
     return digest.hexdigest(), hashes
 
 

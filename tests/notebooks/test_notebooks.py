@@ -119,6 +119,26 @@ def small_graph(folder: Path) -> None:
     (folder / "entities.jsonl").write_text("".join(lines))
 
 
+_TAG = r"/?(style|div|span|table|tr|td|th|pre|svg|script)\b"
+
+
+def markup_in_text(cells: list) -> list[str]:
+    """The beginnings of outputs whose text has tags: as text, or escaped in HTML."""
+    marked = []
+    for output in (output for cell in cells for output in cell.get("outputs", [])):
+        data = {kind: "".join(text) for kind, text in output.get("data", {}).items() if kind.startswith("text/")}
+        html = data.pop("text/html", "")
+        texts = [*data.values(), "".join(output.get("text", ""))]
+        marked += [text[:100] for text in texts if re.search(f"<{_TAG}", text)]
+        marked += [html[:100]] * bool(re.search(f"&lt;{_TAG}", html))
+    return marked
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_shipped_notebook_shows_no_markup_as_text(path):
+    assert markup_in_text(json.loads(path.read_text("utf-8"))["cells"]) == []
+
+
 def execute(source: Path, folder: Path, parameters: dict, ends_early: bool = False) -> tuple[list, str]:
     """Runs a notebook in `folder`; returns its cells with their outputs, and all its text output."""
     defaults = carried.parameters(json.loads(source.read_text("utf-8")))
@@ -131,6 +151,7 @@ def execute(source: Path, folder: Path, parameters: dict, ends_early: bool = Fal
     assert bool(code[-1].execution_count) != ends_early, "whether the last cell ran"
     assert not unbalanced(page_of(notebook)), "the page of a version on Kaggle"
     shown = [output for cell in code for output in cell.outputs]
+    assert markup_in_text(code) == []
     assert ends_early or any("<tr>" in o.get("data", {}).get("text/html", "") for o in shown), "tables are HTML"
     return code, "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in shown)
 

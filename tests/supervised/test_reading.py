@@ -6,6 +6,7 @@ import io
 import lzma
 import zipfile
 
+import pandas as pd
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as some
@@ -344,3 +345,11 @@ def test_paragraphs_are_the_rows_between_blank_lines(tmp_path):
 def test_numbers_above_a_table_without_names_are_its_head(tmp_path):
     (tmp_path / "a.csv").write_text("0,1\nF,x\n")
     assert read_table(tmp_path / "a.csv", "a.csv", {"label": "0"})["label"].tolist() == ["F"]
+
+
+def test_rows_of_parquet_have_no_value_where_a_cell_is_missing_and_a_named_index_is_a_column(tmp_path, monkeypatch):
+    frame = pd.DataFrame({"a": [1.5, None], "b": ["x", None]}, index=pd.Index([7, 8], name="id"))
+    monkeypatch.setattr(pd, "read_parquet", lambda file: frame)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    rows = [dict(row) for row in records(tmp_path, "*.parquet", numbers=("a",))]
+    assert rows == [{"id": 7, "a": 1.5, "b": "x"}, {"id": 8, "b": None}]

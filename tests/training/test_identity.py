@@ -1,5 +1,7 @@
 """What decides whether a checkpoint belongs to a run."""
 
+import fcntl
+import os
 import re
 import shutil
 from pathlib import Path
@@ -9,7 +11,6 @@ import pytest
 from lib import launch, notebook
 from lib.config.reader import flat
 from lib.errors import BadInput
-from lib.machine import disk
 from lib.task import load_config
 from lib.training import identity
 from tests.conftest import ROOT
@@ -129,9 +130,12 @@ def test_a_name_that_ends_in_a_number_is_no_edit_of_a_shorter_one(own):
 
 def test_two_at_once_are_told_how_the_second_gets_a_name(own, tmp_path):
     prepared = launch.prepare(own(**{"run.on_change": "new"}))
-    disk.make_folders(prepared.folder)
-    with disk.lock(prepared.folder, "busy"), pytest.raises(BadInput, match="this one then gets a free name"):
+    prepared.folder.mkdir(parents=True)
+    other = os.open(prepared.folder, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)  # as another process holds it
+    with pytest.raises(BadInput, match="this one then gets a free name"):
         launch.train(prepared)
+    os.close(other)
 
 
 def test_code_that_failed_is_corrected_without_a_question(own, tmp_path, capsys):

@@ -16,6 +16,7 @@ from lib.text import amount
 from trainbook.kaggle import client
 from trainbook.kaggle.kernel import HOME
 
+_UNPACKED = re.compile(r"\.(gz|zip|tar|tgz|bz2|xz|7z)$")
 _LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))(/|$)")
 
 
@@ -75,6 +76,9 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str)
     newest = max(path.stat().st_mtime for path in files.values())
     os.utime(archive, (newest, newest))
     print(f"{folder}: {len(files):,} files, {amount(size)}, packed {amount(archive.stat().st_size)}")
+    if packed_files := [name for name in sorted(files) if _UNPACKED.search(name.lower())]:
+        names = ", ".join(packed_files[:10])
+        print(f"Archives in it ({len(packed_files)}): {names}. Kaggle may unpack them: x.csv.gz is x.csv in a session.")
     if left_out := sorted(paths.keys() - files.keys()):
         print(f"Left out ({len(left_out)}: hidden, links, or half written):", ", ".join(left_out[:10]))
     return folder

@@ -42,11 +42,18 @@ def test_a_dry_run_packs_and_checks_and_uploads_nothing(stub, graph, packed, cap
     (graph / "link").symlink_to(graph / "triples.jsonl")
     assert pack("--dry-run") == 0
     out = capsys.readouterr().out
+    assert "Archives in it" not in out
     assert "3 files" in out and "Left out (2: hidden, links, or half written): .hidden, link" in out
     assert "--dataset ada/code-graph" in out
     assert stub.count("CreateDataset") == stub.count("StartBlobUpload") == 0
     assert zipfile.ZipFile(packed / "data.zip").namelist() == ["entities.jsonl", "ontology.yaml", "triples.jsonl"]
     assert "Samples: 36 train" in (packed / "dataset-metadata.json").read_text()
+
+
+def test_archives_in_the_data_are_named_because_kaggle_unpacks_them(stub, graph, capsys):
+    (graph / "notes.csv.gz").write_bytes(b"no archive")
+    assert pack("--dry-run") == 0
+    assert "Archives in it (1): notes.csv.gz. Kaggle may unpack them" in capsys.readouterr().out
 
 
 def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_error(stub, graph, packed, capsys):

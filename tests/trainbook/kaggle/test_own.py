@@ -105,3 +105,13 @@ def test_data_on_this_machine_is_the_mounted_competition_s_there(stub, config, c
     assert main(["kaggle", "push", "my.yaml", "--competition", "titanic"]) == 0
     assert "DATA_DIR is titanic there, because data.dir is " in capsys.readouterr().out
     assert stub.sessions[0].parameter("DATA_DIR") == "titanic"
+
+
+def test_a_preflight_knows_that_a_competition_has_the_data(stub, config, monkeypatch, capsys):
+    (config.parent / "waves").mkdir()
+    config.write_text(project.CONFIG.replace("data: {", "data: {dir: waves, "))
+    here = lambda config, card: planner.make(config, planner.find_card(card))  # noqa: E731
+    monkeypatch.setattr(planner, "plan", here)
+    assert main(["kaggle", "preflight", "my.yaml", "--competition", "titanic"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the session mounts titanic, which was not read" in said and "in no session" not in said

@@ -76,6 +76,13 @@ def test_each_hostile_file_is_named_with_its_reason_and_the_rest_is_read(tmp_pat
     assert "good.café" in built.entities and {"cr", "stars"} <= {t.head for t in built.triples if t.relation == "calls"}
 
 
+def test_syntax_that_cannot_be_read_comes_with_the_version_of_python_that_read_it(tmp_path):
+    tree(tmp_path, newer="def f(:\n")
+    ((file, reason),) = graph.build(tmp_path).skipped
+    assert file == "newer.py" and reason.startswith("line 1: ")
+    assert reason.endswith(f"(read as Python {sys.version_info.major}.{sys.version_info.minor})")
+
+
 def test_every_relation_of_a_small_module(tmp_path):
     source = """
 import os
