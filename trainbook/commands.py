@@ -129,7 +129,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _fits(options: argparse.Namespace) -> int:
-    from lib.planner import of_layers
+    from lib.planner import find_card, of_layers
     from trainbook.fits import answers, language
     from trainbook.fits.folded import Folded
 
@@ -137,6 +137,7 @@ def _fits(options: argparse.Namespace) -> int:
     question = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
     language.check(question)
     language.settings_of(question.model)
+    find_card(question.card)
     depth = "the whole of it, for its layers: minutes" if options.layers else "a few of its layers: seconds"
     print(f"Tracing {options.model}, {depth}.", flush=True)
     folded = Folded(question)

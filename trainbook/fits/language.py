@@ -14,7 +14,7 @@ import yaml
 from torch import Tensor, nn
 
 from lib import untrusted
-from lib.errors import BadInput
+from lib.errors import BadInput, printable
 from lib.planner.card import find_card
 from lib.planner.log import Followed
 from lib.planner.trace import checked, predict, predict_inference, tied
@@ -120,17 +120,22 @@ def traced(question: Question, settings: Mapping[str, Any], has_state: bool = Fa
 
 
 def settings_of(model: str) -> dict[str, Any]:
+    """Returns the settings of a known model, named as here or as OWNER/NAME, or of a folder. Raises BadInput."""
+    path = Path(model)
     by_name = {name.lower(): settings for name, settings in KNOWN.items()}
-    of_base = re.sub("-(instruct|it)$", "", model.lower())  # a tuned one has the sizes of its base
+    name = model.lower() if path.exists() else model.lower().rpartition("/")[2]
+    of_base = re.sub("-(instruct|it)$", "", name)  # a tuned one has the sizes of its base
     if of_base in by_name:
         return dict(by_name[of_base])
-    path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
+    if not path.exists():
+        what = f"There is no model or folder {printable(repr(model))}. Known models: {', '.join(KNOWN)}"
+        raise BadInput(f"{what}. For another, give the folder with its config.json.")
+    path = path / "config.json" if path.is_dir() else path
     try:
         settings = untrusted.objects(untrusted.read(path, _MOST_BYTES))
     except (OSError, BadInput) as error:
         why = getattr(error, "strerror", None) or error
-        what = f"There is no model {model!r} ({why}). Known are {', '.join(KNOWN)}"
-        raise BadInput(f"{what}; for another give the folder with its config.json.") from None
+        raise BadInput(f"{path} cannot be read ({why}). Give the folder with the model's config.json.") from None
     if "model_type" not in settings:
         raise BadInput(f"{path} is no configuration of a model: it has no model_type. Give the folder of one.")
     return settings.get("text_config") or settings  # of a model that sees pictures too

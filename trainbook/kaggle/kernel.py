@@ -154,6 +154,8 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
     check_slug(notebook.kernel.partition("/")[2])
     if wrong := [name for name in notebook.competitions if not re.fullmatch(r"[\w-]+", name)]:
         raise BadInput(f"{wrong[0]!r} is no competition. Give the last part of its address: titanic.")
+    if wrong := [name for name in notebook.datasets if not re.fullmatch(r"[\w-]+/[\w-]+", name)]:
+        raise BadInput(f"{wrong[0]!r} is no data set. Give the last two parts of its address: --dataset OWNER/SLUG.")
     if notebook.source:
         check_source(notebook.kernel.partition("/")[2], notebook.source)
     source = read_json(notebook.path)

@@ -164,3 +164,14 @@ def test_the_command_says_what_it_assumed_how_long_it_takes_what_fits_and_what_t
     length = int(re.search(r"The largest length that fits: ([\d,]+)", out)[1].replace(",", ""))
     assert f"To make it fit: --length {length}; --gpu " in out
     assert commands.main(["fits", "Llama-9"]) == 2 and "There is no model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B", "unsloth/qwen2.5-7b-Instruct"])
+def test_a_model_is_known_by_the_name_that_hugging_face_has(name):
+    assert settings_of(name) == settings_of("Qwen2.5-7B")
+
+
+def test_a_wrong_card_is_refused_before_anything_is_traced(capsys):
+    assert commands.main(["fits", "Qwen2.5-7B", "--gpu", "t5"]) == 2
+    printed = capsys.readouterr()
+    assert "There is no card 't5'" in printed.err and "Tracing" not in printed.out

@@ -57,7 +57,7 @@ REFUSED = [
     (["--param", "OVERRIDES=5"], "--set writes OVERRIDES"),
     (["--param", "CONFIG=configs/nothing.yaml"], "does not carry configs/nothing.yaml, but configs/gra"),
     (["--set", "training.max_stps=10"], "Did you mean max_steps?"), (["--set", "queue.seeds=[1,2]"], "trains one run"),
-    (["--dataset", "graphs"], "must be specified in the form of"), (["--slug", "abc"], "at least five characters"),
+    (["--dataset", "graphs"], "the last two parts of its address"), (["--slug", "abc"], "at least five characters"),
     (["--param", f"DATA_DIR={KEY}"], "credential of your environment"),
 ]  # fmt: skip
 
