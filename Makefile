@@ -12,7 +12,7 @@
 # make lint check    lint, and whether notebooks, tables and pictures are fresh
 # make test          these two, then unit tests and every notebook headlessly (6 to 10 minutes on 2 cores)
 # make golden        holds seven small runs, each killed once, to the bytes that they had (eight minutes)
-# make competitions  plays six small competitions from their data to a scored submission (six minutes)
+# make competitions  plays six small competitions from their data to a scored submission (five minutes)
 # make bench         measures again and writes tests/bench/records
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
 #                    Python; ranks that die (about an hour on 2 idle cores; an interrupted one resumes)
