@@ -108,7 +108,7 @@ class Reports:
 
     def _beside(self) -> Iterator[str]:
         """Names tables in the folders that were read of which no row was read."""
-        paths = {path for folder in self.folders for path in folder.rglob("*") if _is_table(path)}
+        paths = {path for folder in self.folders for path in folder.rglob("*") if is_table(path)}
         names = sorted(map(self.shown, paths - self.by_path.keys()))
         if len(names) > _MOST_NAMES:
             names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
@@ -116,7 +116,8 @@ class Reports:
             yield f"Files beside them that were not read: {', '.join(names)}."
 
 
-def _is_table(path: Path) -> bool:
+def is_table(path: Path) -> bool:
+    """Tells whether a file is called as a table, packed or not, and is not hidden."""
     name = path.name.lower()
     for suffix in PACKED:
         name = name.removesuffix(suffix)

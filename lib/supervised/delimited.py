@@ -26,11 +26,12 @@ class Sheet(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The names of columns (None: an empty one without a name), the rows, and the numbers of blank lines."""
+    """The names of columns (None: an empty one without a name), the rows, the numbers of blank lines, the separator."""
 
     names: list[str | None]
     lines: list[Line]
     blank: list[int]
+    separator: str
 
 
 def read(text: str, shown: str, suffix: str, names: Sequence[str] | None, comments: bool, report: Report) -> Rows:
@@ -63,7 +64,7 @@ def read(text: str, shown: str, suffix: str, names: Sequence[str] | None, commen
     report.lines = len(texts)
     order = ("head", "blank", *sorted(others))
     report.others = {what: others[what] for what in order if others[what]}
-    return Rows(columns, rows, blank)
+    return Rows(columns, rows, blank, dialect.separator)
 
 
 def _sorted(sheet: Sheet, comments: bool) -> tuple[list[Line], list[int], Counter[str]]:

@@ -8,7 +8,6 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -18,10 +17,10 @@ from lib.supervised import coverage
 
 _MOST_BYTES = 2**30  # of a file, also when it is unpacked
 # By the first bytes, not by the name: servers unpack files and keep their names
-_OPENERS: dict[re.Pattern[bytes], Callable[..., Any]] = {
-    re.compile(rb"\x1f\x8b"): gzip.open,
-    re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"): bz2.open,
-    re.compile(rb"\xfd7zXZ\x00"): lzma.open,
+_PACKERS: dict[re.Pattern[bytes], Any] = {  # modules
+    re.compile(rb"\x1f\x8b"): gzip,
+    re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"): bz2,
+    re.compile(rb"\xfd7zXZ\x00"): lzma,
 }
 _ZIP = b"PK\x03\x04"
 _OTHERS = {  # files that are saved under the name of a table or a picture, and what to do
@@ -71,20 +70,29 @@ def unpacked(path: Path, shown: str) -> tuple[str, bytes]:
         content = read_bytes(path, _MOST_BYTES)
         check_no_pointer(content)
     except (OSError, ValueError) as error:
-        raise BadInput(f"{shown} cannot be read ({error}).") from None
+        why = getattr(error, "strerror", None) or error  # without the path, which `shown` has
+        raise BadInput(f"{shown} cannot be read ({printable(why)}).") from None
     if what := other_kind(content):
         raise BadInput(f"{shown} {what}.")
     try:
         if content.startswith(_ZIP):
             name, content = _member(content, shown)
-        for magic, opener in _OPENERS.items():
+        for magic, packer in _PACKERS.items():
             if magic.match(content):
-                content = _bounded(opener(io.BytesIO(content)), shown)
+                content = _bounded(packer.open(io.BytesIO(content)), shown)
     except BadInput:
         raise
     except _BROKEN as error:
         raise BadInput(f"{shown} cannot be unpacked ({error}). Copy it again, or unpack it.") from None
     return PurePosixPath(name).suffix, content
+
+
+def packed(content: bytes, like: Path) -> bytes:
+    """Packs bytes as a file is packed; those of a ZIP archive stay as they are."""
+    with like.open("rb") as file:
+        first = file.read(16)
+    packers = [packer for magic, packer in _PACKERS.items() if magic.match(first)]
+    return packers[0].compress(content) if packers else content
 
 
 def other_kind(content: bytes) -> str:

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from lib.config.files import absolute
 from lib.errors import BadInput, printable
-from lib.supervised import tabletext
+from lib.supervised import coverage, tables
 from lib.supervised.prediction import base_of, new_samples
-from lib.supervised.tabletext import Table
+from lib.supervised.tables import Table
 from lib.task.contract import canonical
 from lib.task.notes import collecting
 
@@ -218,43 +218,43 @@ def _lacking(columns: Sequence[Column], wanted: Wanted) -> str:
     return f"No column of the new data {called}, or has all of them ({_names(columns)})."
 
 
-def _tables(source: Path, sample: Path) -> list[Table]:
-    """Returns the tables among new data that can be read, but the sample submission."""
+def _tables(source: Path, sample: Path, names: Sequence[str] | None = None) -> tuple[list[Table], str]:
+    """Returns the tables among new data that can be read, but the sample submission; and why one cannot."""
     paths = [source] if source.is_file() else sorted(source.rglob("*"))
-    paths = [path for path in paths if tabletext.is_table(path) and path.is_file()]
-    tables = []
+    paths = [path for path in paths if coverage.is_table(path) and not path.samefile(sample)]
+    read: list[Table] = []
+    why = ""
     for path in paths[:_MOST_TABLES]:
-        if path.samefile(sample):
-            continue
-        with contextlib.suppress(BadInput), collecting():
-            tables.append(tabletext.read(path))
-    return tables
+        try:
+            with collecting():
+                read.append(tables.read(path, printable(path.name), names))
+        except BadInput as error:
+            why = why or str(error)
+    return read, why
 
 
 def _columns_of_files(forms: _Forms, count: int, source: Path, sample: Path) -> list[Column]:
     """Returns the columns of tables in which one column names each file once."""
     columns: list[Column] = []
-    for table in _tables(source, sample):
-        by_column = (_rows_of_files(forms, count, table, name) for name in _unique(table))
-        rows = next(filter(None, by_column), {})
-        for place, name in enumerate(table.head if rows else ()):
-            values = [rows[file][place] for file in range(count)]
+    for table in _tables(source, sample)[0]:
+        by_column = (_rows_of_files(forms, count, table.column(name)) for name in table.columns)
+        rows = next(filter(None, by_column), None)
+        if rows is None:
+            continue
+        for name in table.columns:
+            cells = table.column(name)
+            values = [cells[rows[file]] for file in range(count)]
             columns.append(Column(name, printable(table.path.name), values))
     return columns
 
 
-def _rows_of_files(forms: _Forms, count: int, table: Table, name: str) -> dict[int, list[str]]:
-    """Returns the row of each file; none unless the column names each file exactly once."""
-    places = [_places(forms, value) for value in table.column(name)]
+def _rows_of_files(forms: _Forms, count: int, cells: Sequence[str]) -> dict[int, int]:
+    """Returns the row of each file; none unless a column's cells name each file exactly once."""
+    places = [_places(forms, cell) for cell in cells]
     numbers = Counter(found[0] for found in places if len(found) == 1)
     if len(numbers) < count or max(numbers.values()) > 1:
         return {}
-    return {found[0]: row for found, row in zip(places, table.rows, strict=True) if len(found) == 1}
-
-
-def _unique(table: Table) -> list[str]:
-    counts = Counter(table.head)
-    return [name for name in table.head if counts[name] == 1]
+    return {files[0]: row for row, files in enumerate(places) if len(files) == 1}
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -268,16 +268,17 @@ def _columns_of_rows(task: Any, count: int, source: Path, sample: Path) -> tuple
     samples = _read_silently(task, source)
     if len(samples) != count:
         return [], f"{name} reads {len(samples):,} samples now, and {count:,} were predicted."
-    columns, tables = _columns_of_samples(samples), _tables(source, sample)
-    why = "No table was found in the new data."
-    for some in _candidates(tables, count):
+    columns = _columns_of_samples(samples)
+    with_head, refused = _tables(source, sample)
+    why = refused or "No table was found in the new data."
+    if with_head:
+        sizes = ", ".join(f"{printable(table.path.name)} {len(table.rows):,}" for table in with_head[:3])
+        why = f"{name} reads {count:,} samples, and tables have other numbers of rows ({sizes}). {refused}".strip()
+    for some in _candidates(with_head, count, source, sample):
         if _is_in_order(task, samples, source, some):
             return [*_columns_of_tables(some), *columns], ""
         names = ", ".join(printable(table.path.name) for table in some[:3])
         why = f"The samples that {name} reads are not the rows of {names}, in their order."
-    if tables and why.startswith("No table"):
-        sizes = ", ".join(f"{printable(table.path.name)} {len(table.rows):,}" for table in tables[:3])
-        why = f"{name} reads {count:,} samples, and tables have other numbers of rows ({sizes})."
     return columns, why
 
 
@@ -305,38 +306,36 @@ def _columns_of_samples(samples: Sequence[Any]) -> list[Column]:
     return columns
 
 
-def _candidates(tables: Sequence[Table], count: int) -> Iterator[list[Table]]:
-    """Yields tables that may have been read: one with as many rows, or all of one head together."""
-    for table in tables:
-        if len(table.rows) == count:
-            yield [table]
-        elif len(table.texts) == count == len(table.rows) + 1:
-            yield [table.without_head()]
-    alike = [table for table in tables if table.head == tables[0].head]
+def _candidates(with_head: Sequence[Table], count: int, source: Path, sample: Path) -> Iterator[list[Table]]:
+    """Yields tables that may have been read: one with as many rows, all of one head together, or one without a head."""
+    yield from ([table] for table in with_head if len(table.rows) == count)
+    alike = [table for table in with_head if table.columns == with_head[0].columns]
     if len(alike) > 1 and sum(len(table.rows) for table in alike) == count:
         yield alike
+    without_head, _ = _tables(source, sample, ())
+    yield from ([table] for table in without_head if table.separator and len(table.rows) == count)
 
 
-def _columns_of_tables(tables: Sequence[Table]) -> list[Column]:
-    place = printable(tables[0].path.name) if len(tables) == 1 else f"{len(tables)} tables"
+def _columns_of_tables(some: Sequence[Table]) -> list[Column]:
+    place = printable(some[0].path.name) if len(some) == 1 else f"{len(some)} tables"
     columns = []
-    for name in _unique(tables[0]):
-        values = [cell for table in tables for cell in table.column(name)]
+    for name in some[0].columns:
+        values = [cell for table in some for cell in table.column(name)]
         columns.append(Column(name, place, values))
     return columns
 
 
-def _is_in_order(task: Any, samples: Sequence[Any], source: Path, tables: Sequence[Table]) -> bool:
+def _is_in_order(task: Any, samples: Sequence[Any], source: Path, some: Sequence[Table]) -> bool:
     """Tells whether sample k is row k of the tables: rows in another order must give the samples in that order."""
     draw = random.Random(0)
     places: list[int] = []
     contents: dict[Path, bytes] = {}
     before = 0
-    for table in tables:
+    for table in some:
         order = _shuffled(len(table.rows), draw)
         if len(samples) < _FEW and len(order) > 1:
             order.pop()  # an order of few rows may be undone by a wrong one
-        contents[absolute(table.path)] = table.content(order)
+        contents[absolute(table.path)] = tables.reordered(table, order)
         places += [before + place for place in order]
         before += len(table.rows)
     with tempfile.TemporaryDirectory() as folder:

@@ -49,6 +49,18 @@ def _rows(text: str, shown: str, suffix: str, report: Report) -> list[Value]:
     return values
 
 
+def written(rows: Sequence[Mapping[str, Any]], text: str, suffix: str) -> str:
+    """Returns rows as JSON in the form of a text: a list, an object of columns as lists, or lines."""
+    lines = [json.dumps(row) for row in rows]
+    if text.lstrip().startswith("["):
+        return f"[{','.join(lines)}]"
+    values = [*_values(text, "")]
+    if len(values) == 1 and suffix == ".json" and of_columns(values[0].content, ""):
+        columns = {name: [row[name] for row in rows] for name in values[0].content}
+        return json.dumps(columns)
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _values(text: str, shown: str, begin: int = 0, gap: re.Pattern[str] = _SPACE) -> Iterator[Value]:
     """Yields the values that stand in a text from `begin` on."""
     decoder = json.JSONDecoder(object_pairs_hook=object_of)

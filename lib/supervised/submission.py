@@ -9,8 +9,8 @@ from typing import Any
 
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.supervised import ids, prediction, tabletext
-from lib.supervised.tabletext import Table
+from lib.supervised import ids, prediction, tables
+from lib.supervised.tables import Table
 from lib.task.notes import collecting, note
 
 FILE = "submission.csv"
@@ -33,44 +33,44 @@ def write(task: Any, answers: Mapping[str, Answer], source: Path, sample: Path, 
     """
     if not answers or not all(isinstance(row, Mapping) for row in answers.values()):
         raise BadInput(f"{type(task).__name__} does not answer in a row a sample, so no submission can be made of it.")
-    with collecting() as notes:
+    with collecting() as about_sample:
         table = _read(sample)
-        wanted = ids.Wanted(sample, table.head[0], [row[0] for row in table.rows], id_column)
+    with collecting() as notes:
+        wanted = ids.Wanted(sample, table.columns[0], table.column(table.columns[0]), id_column)
         join = ids.joined(task, answers, source, wanted)
         cells = _filled(task, answers, table)
     if not cells:
         raise BadInput(f"No column of {printable(sample)} can be filled: {' '.join(notes)}")
-    rows = [_row(table.head, row, cells, answers[key]) for row, key in zip(table.rows, join.keys, strict=True)]
+    rows = [_row(row, cells, answers[key]) for row, key in zip(table.rows, join.keys, strict=True)]
     with disk.whole(out) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=table.separator, lineterminator="\n")
-        writer.writerows([table.head, *rows])
+        writer.writerows([table.columns, *rows])
     about = f"The submission: {printable(out)}, {len(rows):,} rows joined {join.way}"
     lines = [f"{about}. Filled: {printable(', '.join(cells), most=300)}."]
     taken = {*join.keys}
     unused = [key for key in answers if key not in taken]
     if unused:
         lines.append(f"{len(unused):,} of {len(answers):,} answers have no id in the sample, such as {unused[0]}.")
-    return "\n".join(map(printable, [*lines, *notes]))
+    return "\n".join(map(printable, [*lines, *notes, *about_sample]))
 
 
-def _row(head: Sequence[str], row: Sequence[str], cells: Cells, answer: Answer) -> list[Any]:
+def _row(row: Mapping[str, str], cells: Cells, answer: Answer) -> list[Any]:
     """Returns a row of the sample with the columns of `cells` filled."""
-    return [cells[name](answer) if name in cells else cell for name, cell in zip(head, row, strict=True)]
+    return [cells[name](answer) if name in cells else cell for name, cell in row.items()]
 
 
 def _read(sample: Path) -> Table:
     """Reads a sample submission. Raises BadInput for one without ids or without a column to fill."""
-    table, what = tabletext.read(sample, "The sample submission"), f"The sample submission {printable(sample)}"
+    what = f"The sample submission {printable(sample)}"
+    table = tables.read(sample, what)
     advice = "Its first line names the columns, the first of which has the ids"
-    if len(table.head) < 2 or len(table.separator) != 1:
-        raise BadInput(f"{what} has no column to fill: {printable(', '.join(table.head), most=200)}. {advice}.")
+    if len(table.columns) < 2 or not table.separator:
+        raise BadInput(f"{what} has no column to fill: {printable(', '.join(table.columns), most=200)}. {advice}.")
     if not table.rows:
         raise BadInput(f"{what} has no rows. {advice}; a row for each follows.")
-    if _INDEX.fullmatch(table.head[0].strip()):
+    if _INDEX.fullmatch(table.columns[0]):
         about = f"{what} begins with a column without a name, as of row numbers that pandas wrote"
         raise BadInput(f"{about}. Delete this column: the first one has the ids.")
-    if doubled := sorted({name for name in table.head if table.head.count(name) > 1}):
-        raise BadInput(f"{what} has the column {printable(doubled[0])} twice. Rename one of them.")
     return table
 
 
@@ -80,22 +80,22 @@ def _filled(task: Any, answers: Mapping[str, Answer], table: Table) -> Cells:
     classes = _classes(task, answer)
     keys = _keys(task, answer, classes)
     cells: Cells = {}
-    for column in table.head[1:]:
+    for column in table.columns[1:]:
         name = column.strip()
         key = keys.get(name) or keys.get(name.casefold())
         if key and _is_cell(answer[key]):
             cells[column] = itemgetter(key)
-    cells |= _prefixed(classes, [column for column in table.head[1:] if column not in cells])
+    cells |= _prefixed(classes, [column for column in table.columns[1:] if column not in cells])
     target = getattr(getattr(task, "settings", None), "target", "")
-    for column in [column for column in table.head[1:] if column not in cells]:
-        if len(table.head) == 2 or column in (target, "prediction"):
+    for column in [column for column in table.columns[1:] if column not in cells]:
+        if len(table.columns) == 2 or column in (target, "prediction"):
             cells |= _predicted(task, answer, classes, column, table.column(column))
-    left = [column for column in table.head[1:] if column not in cells]
+    left = [column for column in table.columns[1:] if column not in cells]
     if left:
         which = ", ".join(left[:_MOST_NAMED]) + (" ..." if left[_MOST_NAMED:] else "")
         about = f"Left as in the sample, since no answer fills them ({len(left)}): {which}"
         note(f"{about}. An answer has the columns {', '.join([*answer][:_MOST_NAMED])}.")
-    return {column: cells[column] for column in table.head if column in cells}
+    return {column: cells[column] for column in table.columns if column in cells}
 
 
 def _classes(task: Any, answer: Answer) -> dict[str, str]:

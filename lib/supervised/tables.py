@@ -4,6 +4,7 @@ A row has as many cells as the head, a quotation mark is shut, a number is a num
 file and line. Separators, encodings and spaces are recognised and noted, and so is what was left out.
 """
 
+import codecs
 import contextlib
 import io
 import itertools
@@ -20,7 +21,7 @@ import pandas as pd
 from lib.errors import BadInput, printable
 from lib.supervised import coverage, delimited, json_rows
 from lib.supervised.coverage import Report, Row
-from lib.supervised.files import decoded, find_files, matching, read_lines, read_text, unpacked
+from lib.supervised.files import decoded, find_files, lines_of, matching, packed, read_lines, read_text, unpacked
 
 __all__ = ["find_files", "paragraphs", "read_lines", "read_objects", "read_table", "read_text", "records"]
 _JSON = (".json", ".jsonl", ".ndjson")
@@ -28,12 +29,26 @@ _LOST = "\ufffd"  # in the place of a letter that an earlier reader could not de
 
 
 class Table(NamedTuple):
-    """How a file was read, its rows as cells by column, the line of each, and the lines that are blank."""
+    """How a file was read, its rows as cells by column, the line of each, the lines that are blank, the separator."""
 
     report: Report
     rows: list[dict[str, Any]]
     lines: list[int]
     blank: list[int]
+    separator: str = ""  # of cells; none in JSON and Parquet
+
+    @property
+    def columns(self) -> list[str]:
+        return self.report.columns
+
+    @property
+    def path(self) -> Path:
+        return self.report.path
+
+    def column(self, name: str) -> list[str]:
+        """Returns the cells of a column as text, "" for none."""
+        cells = [row.get(name) for row in self.rows]
+        return ["" if cell is None else str(cell) for cell in cells]
 
 
 def read(path: Path, shown: str, names: Sequence[str] | None = None, comments: bool = False) -> Table:
@@ -65,7 +80,7 @@ def _of_cells(text: str, shown: str, suffix: str, names: Sequence[str] | None, c
     columns = [(place, name) for place, name in enumerate(rows.names) if name is not None]
     report.columns = [name for _, name in columns]
     cells = [{name: line.cells[place] for place, name in columns} for line in rows.lines]
-    return Table(report, cells, [line.first for line in rows.lines], rows.blank)
+    return Table(report, cells, [line.first for line in rows.lines], rows.blank, rows.separator)
 
 
 def _of_json(text: str, shown: str, suffix: str, names: Sequence[str] | None, report: Report) -> Table:
@@ -86,6 +101,34 @@ def _of_parquet(content: bytes, shown: str, report: Report) -> Table:
     report.columns = [*frame.columns]
     frame = frame.astype(object).where(frame.notna(), None)
     return Table(report, frame.to_dict("records"), [*range(1, len(frame) + 1)], [])
+
+
+def reordered(table: Table, order: Sequence[int]) -> bytes:
+    """Returns the bytes of a table's file with these of its rows, in this order. Raises BadInput.
+
+    The lines above the first row stay there, and blank lines behind their row. Encoding and packing are the file's.
+    """
+    shown = printable(table.path)
+    suffix, content = unpacked(table.path, shown)
+    if suffix == ".parquet":
+        frame = pd.read_parquet(io.BytesIO(content))
+        return frame.iloc[[*order]].to_parquet()
+    text, encoding = decoded(content, shown)
+    if content.startswith(codecs.BOM_UTF8):
+        encoding = "utf-8-sig"
+    if table.separator:
+        text = _reordered(text, table.lines, order)
+    else:
+        text = json_rows.written([table.rows[place] for place in order], text, suffix)
+    return packed(text.encode(encoding), table.path)
+
+
+def _reordered(text: str, firsts: Sequence[int], order: Sequence[int]) -> str:
+    """Returns a text whose rows, which begin in the lines `firsts`, have another order."""
+    lines = lines_of(text.rstrip("\r\n") + "\n")
+    bounds = [*firsts, len(lines) + 1]
+    rows = ["".join(lines[first - 1 : end - 1]) for first, end in itertools.pairwise(bounds)]
+    return "".join([*lines[: bounds[0] - 1], *(rows[place] for place in order)])
 
 
 def records(
