@@ -16,7 +16,7 @@ A source is a percent-format file with this header (only `title` is required) an
     # ---
     # %% tags=["carrier"]
     # The build puts lib here.
-A line `# %% shared: NAME` stands for the cells of that name in trainbook/notebooks/shared.py.in.
+A line `# %% shared: NAME` stands for the cells of that name in trainbook/building/shared.py.in.
 A build keeps what a cell showed when it was run, for as long as its source stays the same.
 """
 
@@ -38,8 +38,8 @@ from PIL import Image
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.text import as_html
-from trainbook.notebooks import carrier
-from trainbook.notebooks.source import build, read_source
+from trainbook.building import carrier
+from trainbook.building.source import build, read_source
 
 ROOT = Path(__file__).resolve().parent
 MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line in it

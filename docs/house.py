@@ -10,25 +10,28 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+from trainbook import PUBLIC
+
 ROOT = Path(__file__).resolve().parent.parent
 HOUSES = ("lib", "workloads", "trainbook")
 PICTURE = Path(__file__).with_name("house.svg")
 # From the lowest floor to the highest: a room imports only from lower floors, and from itself.
 FLOORS = (
-    ("errors", "text", "scores", "private"),
+    ("errors", "text", "private"),
     ("untrusted",),
-    ("config", "dependencies"),
+    ("config",),
     ("machine", "ranks"),
     ("task", "checkpoint", "report"),
-    ("training", "supervised"),
+    ("training",),
     ("planner",),
+    ("dependencies", "outputs"),
+    ("supervised",),
     ("launch",),
-    ("doctor", "notebook", "command"),
-    ("codegraph",),
-    ("graphmer", "glacier", "legal", "vqa", "chat"),
-    ("new", "fits", "notebooks"),
+    ("command", "doctor", "notebook", "new", "fits", "building"),
     ("kaggle",),
     ("commands",),
+    ("codegraph",),
+    ("graphmer", "glacier", "legal", "vqa", "chat"),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 EXAMPLES = ROOT / "trainbook" / "new" / "examples"  # texts that a user is given, and no part of a house
@@ -54,8 +57,9 @@ def imported(path: Path) -> set[str]:
     names = set()
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in HOUSES:
-            house, *inner = node.module.split(".")
             for alias in node.names:
+                module = PUBLIC.get(alias.name, "") if node.module == "trainbook" else ""
+                house, *inner = (module or node.module).split(".")
                 whole = [*inner, alias.name]
                 place = ROOT.joinpath(house, *whole)
                 is_module = place.is_dir() or place.with_suffix(".py").is_file()

@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path, PurePosixPath
 
-from trainbook.notebooks.source import with_shared
+from trainbook.building.source import with_shared
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")

@@ -49,9 +49,10 @@ OUTPUT_DIR: str = ""  # where "Use this plan" writes its file; empty: the platfo
 # The machine that this notebook runs on. It needs no GPU.
 
 # %%
-from lib import doctor, notebook, planner
-from lib.notebook import panel
+from lib import planner
 from lib.report import findings
+from trainbook import doctor, notebook
+from trainbook.notebook import panel
 
 notebook.show(findings.table(doctor.examine()))
 

@@ -48,11 +48,11 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import doctor, launch, notebook
-from lib.launch import resume, smoke
 from lib.machine import memory
-from lib.notebook import widgets
-from lib.report import outputs
+from trainbook import doctor, launch, notebook
+from trainbook.launch import resume, smoke
+from trainbook.notebook import widgets
+from trainbook.outputs import packing
 
 config = notebook.configure("graphmer", HOME, globals())
 
@@ -98,12 +98,12 @@ import io
 from pathlib import Path
 
 from lib.errors import BadInput
-from lib.launch import ensemble
+from trainbook.launch import ensemble
 
 with contextlib.redirect_stdout(io.StringIO()) as printed:
     try:
         task, models = ensemble.load(run.folder)
-        answers = task.predict(models, Path(outputs.__file__).parent, None)
+        answers = task.predict(models, Path(packing.__file__).parent, None)
     except BadInput as refusal:  # a run that is not completed has no best weights yet
         print(refusal)
     else:

@@ -36,11 +36,11 @@
 # %% shared: parameters-glacier
 
 # %%
-from lib import doctor, launch, notebook
-from lib.launch import resume, smoke
 from lib.machine import memory
-from lib.notebook import widgets
-from lib.report import outputs
+from trainbook import doctor, launch, notebook
+from trainbook.launch import resume, smoke
+from trainbook.notebook import widgets
+from trainbook.outputs import packing
 
 config = notebook.configure("glacier_pretrain", HOME, globals())
 

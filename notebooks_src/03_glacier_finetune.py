@@ -37,12 +37,12 @@
 # %% shared: parameters-glacier
 
 # %%
-from lib import doctor, launch, notebook
-from lib.launch import queue
 from lib.machine import memory
-from lib.notebook import widgets
-from lib.report import outputs
-from lib.report.summary import Summary
+from trainbook import doctor, launch, notebook
+from trainbook.launch import queue
+from trainbook.notebook import widgets
+from trainbook.outputs import packing
+from trainbook.outputs.summary import Summary
 
 runs = notebook.configure_queue("glacier_finetune", HOME, globals())
 print("The queue:", ", ".join(entry.name for entry in runs))
@@ -75,7 +75,7 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 # %%
 import pandas
 
-from lib.report import figure
+from trainbook.outputs import figure
 
 notebook.show(queue.verdict(runs))
 scores = queue.scores(runs)

@@ -35,11 +35,11 @@
 # %% shared: parameters-glacier
 
 # %%
-from lib import doctor, launch, notebook
-from lib.launch import ensemble, queue
 from lib.machine import memory
-from lib.notebook import widgets
-from lib.report import outputs
+from trainbook import doctor, launch, notebook
+from trainbook.launch import ensemble, queue
+from trainbook.notebook import widgets
+from trainbook.outputs import packing
 from workloads.glacier import voting
 
 runs = notebook.configure_queue("glacier_ensemble", HOME, globals())
@@ -111,7 +111,7 @@ def maskgeration(imagepath: dict, out_dir: str) -> dict:
     import numpy as np
     import rasterio
 
-    from lib.launch import ensemble
+    from trainbook.launch import ensemble
     from workloads.glacier.maps import coding
 
     place, archive = Path(out_dir), Path(os.environ.get("TRAINBOOK_ARCHIVE") or "outputs.tar.gz")
@@ -134,7 +134,7 @@ def maskgeration(imagepath: dict, out_dir: str) -> dict:
 
 if members:
     (voted / "maskgeration.py").write_text(inspect.getsource(maskgeration), "utf-8")
-    outputs.package(run.output_dir)
+    packing.package(run.output_dir)
 
 # %% [markdown]
 # ## Packaging

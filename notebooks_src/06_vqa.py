@@ -30,7 +30,7 @@
 # %% shared: dependencies
 
 # %%
-from lib import dependencies
+from trainbook import dependencies
 
 print(dependencies.ensure(dependencies.with_own(["transformers", "pandas", "PIL", "sklearn"])))
 
@@ -52,14 +52,15 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import doctor, launch, notebook, planner
+from lib import planner
 from lib.config import with_changes
-from lib.launch import ensemble, resume, smoke
 from lib.machine import memory
-from lib.notebook import widgets
 from lib.planner.table import quota
-from lib.report import outputs
 from lib.text import aligned, duration
+from trainbook import doctor, launch, notebook
+from trainbook.launch import ensemble, resume, smoke
+from trainbook.notebook import widgets
+from trainbook.outputs import packing
 
 config = notebook.configure("vqa", HOME, globals())
 

@@ -27,7 +27,7 @@
 # %% shared: dependencies
 
 # %%
-from lib import dependencies, notebook
+from trainbook import dependencies, notebook
 
 print(dependencies.ensure())
 
@@ -60,8 +60,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from lib.config import option
-from lib.supervised import IN_FOLDERS, Supervised, labelled_pictures, picture
+from trainbook import IN_FOLDERS, Supervised, labelled_pictures, option, picture
 
 
 @dataclass(frozen=True)
@@ -157,12 +156,12 @@ RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or am
 # %%
 from IPython.display import display
 
-from lib import doctor, launch
-from lib.launch import resume, smoke
 from lib.machine import memory
-from lib.notebook import widgets
-from lib.report import outputs
 from lib.task import find_task, load_config, locate_data
+from trainbook import doctor, launch
+from trainbook.launch import resume, smoke
+from trainbook.notebook import widgets
+from trainbook.outputs import packing
 
 mine = load_config(PROJECT / "configs" / "my.yaml", OVERRIDES)
 takes_any = getattr(mine.workload, "classes", None) == () and not (DATA_DIR or mine.data.dir)
@@ -189,7 +188,7 @@ config = notebook.configure("my", PROJECT, globals())
 # Where the samples are images, some of the training as the model gets them:
 
 # %%
-from lib.notebook import looks
+from trainbook.notebook import looks
 
 if drawn := looks.batch(run):
     display(notebook.picture(drawn))

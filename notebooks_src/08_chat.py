@@ -28,7 +28,7 @@
 # %% shared: dependencies
 
 # %%
-from lib import dependencies
+from trainbook import dependencies
 
 print(dependencies.ensure(dependencies.with_own(["transformers", "peft", "accelerate", "sklearn"])))
 
@@ -51,11 +51,11 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
-from lib import doctor, launch, notebook
-from lib.launch import ensemble, resume, smoke
 from lib.machine import memory
-from lib.notebook import widgets
-from lib.report import outputs
+from trainbook import doctor, launch, notebook
+from trainbook.launch import ensemble, resume, smoke
+from trainbook.notebook import widgets
+from trainbook.outputs import packing
 
 OVERRIDES = notebook.as_overrides(OVERRIDES) | ({"workload.base": BASE} if BASE else {})
 config = notebook.configure("chat", HOME, globals())

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lib import launch
 from lib.machine import hardware, memory
 from lib.report.metrics import MACHINE_COLUMNS
 from lib.task import load_config
 from lib.training.session import Session
 from tests.trainbook.kaggle import stub as kaggle_stub
+from trainbook import launch
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data"))

@@ -19,12 +19,13 @@ from unittest import mock
 
 import torch
 
-from lib import checkpoint, launch, ranks
+from lib import checkpoint, ranks
 from lib.errors import BadInput, TrainingFailed
 from lib.task import load_config
 from lib.training.session import Session
 from tests.conftest import ROOT, TOY
 from tests.toy import Toy
+from trainbook import launch
 
 
 class Slow(Toy):

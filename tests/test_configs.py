@@ -5,9 +5,9 @@ import torch
 import yaml
 
 from lib.config import to_yaml
-from lib.dependencies import project_of
 from lib.task import load_config, load_task
 from tests.conftest import ROOT
+from trainbook.dependencies import project_of
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 

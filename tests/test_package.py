@@ -108,7 +108,7 @@ def test_importing_the_package_lets_lib_be_found_in_children_and_another_lib_is_
 def test_a_rank_takes_no_folder_lib_of_ones_own_for_the_library(empty):
     variables = {"TRAINBOOK_RANK_FOLDER": str(empty), "RANK": "0"}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
-    command = [sys.executable, boot.__file__, str(os.getpid()), "--help"]
+    command = [sys.executable, boot.__file__, str(os.getpid()), "-m", "trainbook.command", "--help"]
     done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "usage:" in done.stdout, done.stderr
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from lib import launch
 from lib.errors import BadInput
 from lib.task import Task, find_task, load_config, load_task, locate_data
 from lib.task.contract import fingerprint
 from lib.task.files import own_files
 from tests.conftest import ROOT
 from tests.machine.conftest import kaggle
+from trainbook import launch
 
 OWN = """
 from __future__ import annotations

@@ -1,15 +1,64 @@
-"""Trainbook as an installed package: importing it lets `import lib` find Trainbook's library, here and in children.
+"""Trainbook: `from trainbook import Supervised, option, split` gives a task file what it is written with.
 
-The library lies in `trainbook/home`, so that nobody's site-packages has a module of the common name `lib`.
+Importing it lets `import lib` find Trainbook's library, here and in children. In a wheel the library lies in
+`trainbook/home`, so that nobody's site-packages has a module of the common name `lib`.
 """
 
 import importlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lib.config import option
+    from lib.errors import BadInput
+    from lib.task.contract import Batch, Task, fingerprint
+    from trainbook.supervised.folders import BESIDE_MASKS, IN_FOLDERS, labelled_pictures, pictures_with_masks
+    from trainbook.supervised.pictures import mask, picture
+    from trainbook.supervised.samples import IGNORED, padded, split
+    from trainbook.supervised.scoring import Judged
+    from trainbook.supervised.tables import paragraphs, records
+    from trainbook.supervised.task import Supervised
+
+# The public names and their modules, which are imported at first use: the command must not wait for torch.
+PUBLIC = {
+    "BESIDE_MASKS": "trainbook.supervised.folders",
+    "BadInput": "lib.errors",
+    "Batch": "lib.task.contract",
+    "IGNORED": "trainbook.supervised.samples",
+    "IN_FOLDERS": "trainbook.supervised.folders",
+    "Judged": "trainbook.supervised.scoring",
+    "Supervised": "trainbook.supervised.task",
+    "Task": "lib.task.contract",
+    "fingerprint": "lib.task.contract",
+    "labelled_pictures": "trainbook.supervised.folders",
+    "mask": "trainbook.supervised.pictures",
+    "option": "lib.config",
+    "padded": "trainbook.supervised.samples",
+    "paragraphs": "trainbook.supervised.tables",
+    "picture": "trainbook.supervised.pictures",
+    "pictures_with_masks": "trainbook.supervised.folders",
+    "records": "trainbook.supervised.tables",
+    "split": "trainbook.supervised.samples",
+}
+__all__ = [
+    "BESIDE_MASKS", "HOME", "IGNORED", "IN_FOLDERS", "BadInput", "Batch", "Judged", "Supervised", "Task", "fingerprint",
+    "labelled_pictures", "mask", "option", "padded", "paragraphs", "picture", "pictures_with_masks", "records", "split",
+]  # fmt: skip
 
 _PACKAGE = Path(__file__).resolve().parent
 HOME = _PACKAGE / "home" if (_PACKAGE / "home").is_dir() else _PACKAGE.parent  # the latter in a checkout
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'trainbook' has no attribute {name!r}; its names are {', '.join(PUBLIC)}.")
+    return getattr(importlib.import_module(PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def use(home: Path = HOME) -> None:

@@ -4,8 +4,7 @@ import trainbook  # noqa: F401  which lets `lib` be found
 
 
 def main() -> None:
-    from lib import command
-    from trainbook import commands
+    from trainbook import command, commands
 
     command.end(commands.main)
 

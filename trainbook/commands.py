@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from lib import __version__, command
+from lib import __version__
 from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.text import aligned
-from trainbook import new
+from trainbook import command, new
 from trainbook.kaggle import commands as kaggle_commands
 
 if TYPE_CHECKING:
-    from lib.report.summary import Card
+    from trainbook.outputs.summary import Card
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,9 +60,9 @@ def _keywords(option: str, form: str | dict[str, Any]) -> dict[str, Any]:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from lib import doctor
-    from lib.doctor import rehearsal
     from lib.task import load_config
+    from trainbook import doctor
+    from trainbook.doctor import rehearsal
 
     with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
         config = load_config(options.config, split_overrides(options.set)) if options.config else None
@@ -73,16 +73,16 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _precision(options: argparse.Namespace) -> int:
-    from lib import launch
-    from lib.launch import gpu
+    from lib.planner import fp16
     from lib.task import load_config
+    from trainbook import launch
 
     run = launch.prepare(load_config(options.config, split_overrides(options.set)))
-    return kaggle_commands.show({"Precision": [gpu.examine_fp16(run.task, run.config).finding]})
+    return kaggle_commands.show({"Precision": [fp16.examine_fp16(run.task, run.config).finding]})
 
 
 def _card(options: argparse.Namespace) -> int:
-    from lib.report.summary import read_card
+    from trainbook.outputs.summary import read_card
 
     print(compared(read_card(Path(options.report))))
     return 0
@@ -150,7 +150,7 @@ def _fits(options: argparse.Namespace) -> int:
 
 
 def _queue(options: argparse.Namespace) -> int:
-    from lib.launch import queue
+    from trainbook.launch import queue
 
     if not options.table:
         return command.train_queue(options)
@@ -160,7 +160,7 @@ def _queue(options: argparse.Namespace) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from lib.launch import ensemble
+    from trainbook.launch import ensemble
 
     keywords: dict[str, Any] = {"own_task": options.task, "trusted": options.trust, "name": options.name}
     archive, data, out = Path(options.archive), Path(options.data), Path(options.out)

@@ -208,7 +208,7 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Queue:
-    """Several runs one after another, over as many sessions as they take; see lib/launch/queue.py."""
+    """Several runs one after another, over as many sessions as they take; see trainbook/launch/queue.py."""
 
     before: tuple[str, ...] = option((), "Configurations beside this one that run first.")
     before_overrides: dict[str, str] = option(dict, "Keys of such a run if none was completed.")

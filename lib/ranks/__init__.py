@@ -1,7 +1,7 @@
 """Joins the processes that train one run: who they are, and what they decide together.
 
 `launch` or torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a
-notebook's kernel or a plain `python -m lib`, every function here is a no-op.
+notebook's kernel or a plain `trainbook train`, every function here is a no-op.
 
 Numbers and decisions go over gloo, gradients between GPUs over nccl. Two addends commute, so the sum over two ranks has
 the bits of the sum in one process; of more addends the backend chooses the order, which is the same on every rank.

@@ -1,6 +1,6 @@
 """The first lines of every rank that `launch` starts. They are run by path, so no import of torch comes before them.
 
-python boot.py PARENT ARGUMENTS...   becomes `python -m lib ARGUMENTS...`, and ends with the process PARENT
+python boot.py PARENT -m MODULE ARGUMENTS...   becomes `python -m MODULE ARGUMENTS...`, and ends with the process PARENT
 """
 
 import contextlib
@@ -24,5 +24,6 @@ if __name__ == "__main__":
     die_with(int(sys.argv[1]))
     # As for `python -m`, instead of the folder of this file; but a folder lib of one's own is not taken for this one.
     sys.path[:1] = [str(Path(__file__).resolve().parents[2]), str(Path.cwd())]
-    sys.argv[1:] = sys.argv[2:]
-    runpy.run_module("lib", run_name="__main__", alter_sys=True)
+    module = sys.argv[3]
+    sys.argv[1:] = sys.argv[4:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

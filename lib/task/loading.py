@@ -19,7 +19,7 @@ from lib.config import Config, read_config, with_changes
 from lib.errors import BadInput, NotTraceable, printable
 from lib.machine import inputs, platform
 from lib.task.contract import Task
-from lib.task.files import own_files
+from lib.task.files import imports, own_files
 from lib.task.place import explained, place_of
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
@@ -75,7 +75,16 @@ def _module(file: str) -> types.ModuleType:
         del sys.modules[name]
         raise BadInput(explained(f"The import of the task file {printable(path)}", error)) from error
     _modules[path] = versions, module
+    _advise(path)
     return module
+
+
+def _advise(path: Path) -> None:
+    """Prints one line where a task file imports from addresses of earlier versions, which go on working."""
+    names = {name.dotted for file in _files(path) for name in imports(file.read_bytes())}
+    if old := sorted(name for name in names if name.startswith(("lib.supervised", "lib.config.option"))):
+        short = ", ".join(name.rpartition(".")[2] for name in old)
+        print(f"{printable(path.name)} imports {', '.join(old)}. The newer address: from trainbook import {short}.")
 
 
 def _files(path: Path) -> tuple[Path, ...]:

@@ -10,10 +10,11 @@ from typing import Any
 from lib import checkpoint, ranks, untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.report.outputs import DATA, DATA_BYTES
 from lib.task import Task
 from lib.text import amount
 
+DATA = "data"  # the folder in a run's folder with the files that a task keeps of its data
+DATA_BYTES = 2**28  # of them, which go into the archive
 _MOST_BYTES = 12 * 2**20  # as JSON; a state.json of more than 16 MiB is not read, because it may be anybody's
 _REFERENCE = {"file", "bytes", "sha256"}  # keys of what a checkpoint has of a file
 

@@ -20,14 +20,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lib import launch
 from lib.config import with_changes
-from lib.supervised import scoring
-from lib.supervised.samples import target_of, with_target
-from lib.supervised.simple import fit
 from lib.task import find_task, load_config, load_task
 from tests.bench.record import RECORDS, add_run, head, options_of, runs_of
-from trainbook import new
+from trainbook import launch, new
+from trainbook.supervised import scoring
+from trainbook.supervised.samples import target_of, with_target
+from trainbook.supervised.simple import fit
 
 RECORD = RECORDS / "baseline.json"
 RUNS = ("alone", "started", "shuffled")

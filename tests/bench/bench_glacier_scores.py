@@ -28,10 +28,10 @@ import numpy as np
 import rasterio
 import torch
 
-from lib.launch import ensemble
 from lib.task import load_config, load_task
 from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, head, measure, rounded, train
+from trainbook.launch import ensemble
 from workloads.glacier import baselines
 from workloads.glacier.judging import judged, scores_of, tile_counts
 

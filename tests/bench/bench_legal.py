@@ -27,9 +27,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lib.scores import intervals, resampled
-from lib.supervised.scoring import of_classes
 from tests.bench.record import add_run, head, rounded, runs_of, train
+from trainbook.supervised.intervals import intervals, resampled
+from trainbook.supervised.scoring import of_classes
 from workloads.legal import STRONGEST, Legal
 from workloads.legal.documents import class_names, read
 from workloads.legal.settings import Settings

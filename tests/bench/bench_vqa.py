@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib.launch import ensemble
-from lib.scores import intervals, resampled
-from lib.supervised import text
-from lib.supervised.samples import Part
 from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, head, measure, rounded, train
+from trainbook.launch import ensemble
+from trainbook.supervised import text
+from trainbook.supervised.intervals import intervals, resampled
+from trainbook.supervised.samples import Part
 from workloads.vqa import pictures
 from workloads.vqa.data import Record
 

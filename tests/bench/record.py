@@ -22,13 +22,13 @@ RECORDS = Path(__file__).parent / "records"
 
 # What each record measures
 MEASURED = {
-    "baseline": "lib/supervised trainbook/new",
+    "baseline": "trainbook/supervised trainbook/new",
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
-    "competitions": "lib/supervised trainbook/new tests/competitions",
+    "competitions": "trainbook/supervised trainbook/new tests/competitions",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_chat": "workloads/chat lib/checkpoint lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
-    "fp16": "workloads lib/training lib/supervised trainbook/new",
+    "fp16": "workloads lib/training trainbook/supervised trainbook/new",
     "glacier_scores": "workloads/glacier",
     "gpu": "lib workloads trainbook tests/gpu",
     "gpu_plans": "lib/planner lib/training workloads",
@@ -38,7 +38,7 @@ MEASURED = {
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",
-    "ranks": "lib/ranks lib/launch",
+    "ranks": "lib/ranks trainbook/launch",
     "readings": "lib/planner",
     "save": "lib/checkpoint",
     "session": "lib/training/session.py",

@@ -8,15 +8,15 @@ import torch
 from lib.config import Config, Training
 from lib.config.reader import flat
 from lib.errors import BadInput
-from lib.launch import queue, smoke
-from lib.launch.resume import look_for_checkpoint
-from lib.launch.run import prepare, processes
 from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import load_config
 from lib.training import data, loop
 from lib.training.session import start_session
 from tests.conftest import ROOT, TOY, VOLATILE_COLUMNS
+from trainbook.launch import queue, smoke
+from trainbook.launch.resume import look_for_checkpoint
+from trainbook.launch.run import prepare, processes
 
 OWN = """
 from dataclasses import dataclass

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lib import launch
 from lib.config import read_config
 from lib.config.reader import option
 from lib.task import load_config
 from tests.conftest import ROOT, TOY
+from trainbook import launch
 
 OWN = TOY.replace(str(ROOT / "tests" / "toy.py"), "my_task.py")
 

@@ -5,11 +5,11 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from lib import launch
 from lib.config import Memory, profiles
 from lib.config.reader import flat
 from lib.task import load_config
 from tests.conftest import ROOT
+from trainbook import launch
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import json
 import tarfile
 from pathlib import Path
 
-from lib.report.outputs import ARCHIVE
 from tests.conftest import VOLATILE_COLUMNS
+from trainbook.outputs.packing import ARCHIVE
 
 VOLATILE_KEYS = {"session", "steps_per_second", "peak_memory_bytes"}  # of summary.json
 End = dict[str, str]  # by the name of a file: its digest, or why there is none

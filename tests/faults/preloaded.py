@@ -28,13 +28,13 @@ import torch
 import torch._dynamo  # which an optimizer imports anyway: once, before runs are forked
 from matplotlib.figure import Figure
 
-from lib import launch
 from lib.config import environment
-from lib.report import figure
 from tests.conftest import ROOT, TOY
 from tests.faults import ends
 from tests.faults.disk_calls import KINDS, RERUNS, TOY_RUN, Choice, choose, results
 from trainbook import commands as command_line
+from trainbook import launch
+from trainbook.outputs import figure
 
 CODES = {0, 1, 2, 75, 130}  # what a command may end with
 HANG_SECONDS, HANG_FACTOR = 60, 20  # longer than both, the undisturbed run's seconds times the factor, is a hang

@@ -193,7 +193,7 @@ def interrupt(base: Path) -> dict:
 
 
 CELL = """
-from lib import launch
+from trainbook import launch
 from lib.task import load_config
 summary = launch.train(load_config("toy.yaml", {overrides}))
 print("reason:", summary.reason, "ranks:", summary.world_size)

@@ -15,12 +15,13 @@ from pathlib import Path
 import torch
 import torch._dynamo  # which an optimizer imports anyway: once, before runs are forked
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.config import Config
 from lib.errors import BadInput, TrainingFailed
 from lib.task import load_config
 from tests.conftest import TOY
 from tests.faults import ends
+from trainbook import launch
 
 ATTEMPTS = 20  # starts of one run until it must have ended
 

@@ -8,13 +8,13 @@ from unittest import mock
 
 import pytest
 
-from lib import launch
-from lib.launch import ensemble
-from lib.launch.ensemble import unpack
 from lib.task import load_config
 from tests.conftest import ROOT, TOY
 from tests.hostile.conftest import FORGED
 from tests.hostile.test_checkpoints import seal
+from trainbook import launch
+from trainbook.launch import ensemble
+from trainbook.launch.ensemble import unpack
 
 OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
 

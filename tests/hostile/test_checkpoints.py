@@ -13,13 +13,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lib import checkpoint, launch
-from lib.launch.resume import bring_along, look_for_checkpoint
-from lib.launch.run import run_folders
+from lib import checkpoint
 from lib.task import load_config
 from lib.training.state import first_state
 from tests.conftest import TOY
 from tests.hostile.conftest import FORGED, SECRET
+from trainbook import launch
+from trainbook.launch.resume import bring_along, look_for_checkpoint
+from trainbook.launch.run import run_folders
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.task import load_config
 from tests.conftest import ROOT
 from tests.notebooks.test_notebooks import PARAMETERS, small_graph
+from trainbook import launch
 from trainbook.commands import main
 
 STEPS = 60

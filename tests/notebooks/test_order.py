@@ -5,12 +5,9 @@ import dataclasses
 
 import pytest
 
-from lib import launch, notebook
-from lib.launch import resume, smoke
-from lib.report.summary import Summary
 from lib.task import load_config
 from lib.training.evaluation import known_baseline
-from tests.supervised.conftest import CONFIG as SUPERVISED
+from tests.trainbook.supervised.conftest import CONFIG as SUPERVISED
 from tests.workloads.chat.conftest import CONFIG as CHAT
 from tests.workloads.chat.conftest import write_base
 from tests.workloads.glacier.conftest import TINY
@@ -19,6 +16,9 @@ from tests.workloads.graphmer.conftest import CONFIG as GRAPHMER
 from tests.workloads.graphmer.conftest import write_tree
 from tests.workloads.legal.conftest import CONFIG as LEGAL
 from tests.workloads.vqa.conftest import CONFIG as VQA
+from trainbook import launch, notebook
+from trainbook.launch import resume, smoke
+from trainbook.outputs.summary import Summary
 
 WORKLOADS = {"graphmer": GRAPHMER, "glacier": TINY, "legal": LEGAL, "vqa": VQA, "chat": CHAT, "own": SUPERVISED}
 SMALL = {"training.max_steps": 2, "training.evaluate_every_steps": 1, "training.smoke_steps": 1}

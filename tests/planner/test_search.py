@@ -14,11 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from lib import launch
 from lib.checkpoint.saver import Saver
 from lib.errors import BadInput, NotTraceable, TrainingFailed
-from lib.launch.run import apply_plan
-from lib.notebook import widgets
 from lib.planner import make, of_plan, process, search
 from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
@@ -26,7 +23,9 @@ from lib.planner.search import host_memory
 from lib.task import load_config, load_task
 from tests.markup import unbalanced
 from tests.toy import Toy
-from trainbook import commands
+from trainbook import commands, launch
+from trainbook.launch.run import apply_plan
+from trainbook.notebook import widgets
 
 TALL = '''
 import random

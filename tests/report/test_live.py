@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from lib import launch
 from lib.config import environment
 from lib.machine import platform
-from lib.report import figure
 from lib.report import progress as showing
 from lib.report.metrics import MetricsLog
 from lib.report.progress import Live, Plain, Relayed, choose_progress
 from tests.conftest import VOLATILE_COLUMNS
+from trainbook import launch
+from trainbook.outputs import figure
 
 
 def train_row(step, loss):

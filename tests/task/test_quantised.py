@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.planner import make, predict
 from lib.planner.card import find_card
 from lib.task import quantised
 from lib.task.quantised import Linear4, quantise
 from tests.conftest import ROOT
+from trainbook import launch
 
 
 @pytest.mark.parametrize("shape", [(256, 512), (128, 640)])

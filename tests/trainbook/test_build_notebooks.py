@@ -13,8 +13,8 @@ import pytest
 
 from lib.errors import BadInput
 from tests.conftest import ROOT
-from tests.trainbook.notebooks.test_carrier import write
-from trainbook.notebooks import carrier
+from tests.trainbook.building.test_carrier import write
+from trainbook.building import carrier
 
 build = importlib.import_module("build_notebooks")
 HEADER = """\

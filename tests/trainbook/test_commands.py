@@ -8,9 +8,8 @@ from unittest import mock
 
 import pytest
 
-from lib import launch
 from tests.conftest import ROOT, TOY
-from trainbook import commands
+from trainbook import commands, launch
 
 TRAIN = ["train", "toy.yaml"]
 

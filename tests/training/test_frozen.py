@@ -10,11 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.checkpoint import weights
 from lib.errors import BadInput
-from lib.launch import ensemble
 from tests.conftest import ROOT
+from trainbook import launch
+from trainbook.launch import ensemble
 
 BASE = {"blocks.0.base.weight", "blocks.0.base.bias"}
 TRAINED = {

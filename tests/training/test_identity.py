@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lib import launch, notebook
 from lib.config.reader import flat
 from lib.errors import BadInput
 from lib.task import load_config
 from lib.training import identity
 from tests.conftest import ROOT
+from trainbook import launch, notebook
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.errors import BadInput
-from lib.launch import ensemble
 from lib.task import find_task, load_config
 from lib.training import learned
+from trainbook import launch
+from trainbook.launch import ensemble
 
 OWN = """
 from tests.toy import Toy

@@ -9,10 +9,10 @@ from lib.planner import search
 from lib.planner.card import find_card
 from lib.task import load_task
 from lib.training import norms
-from lib.training.checks import check
 from tests.toy import Net
 from tests.training.test_loop import fit
 from tests.training.test_step import run_in, tight
+from trainbook.launch.checks import check
 
 NORM = {"workload.batch_norm": True, "training.max_steps": 2}
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import launch
 from lib.config import with_changes
 from lib.errors import BadInput
 from lib.training import data, identity
@@ -16,6 +15,7 @@ from lib.training.order import Order, buckets, mix, permutation, weighted, weigh
 from tests.conftest import ROOT
 from tests.toy import Toy
 from tests.training.test_loop import check_resume, fit, same_tensors
+from trainbook import launch
 
 cheap = settings(derandomize=True, max_examples=40, deadline=None)
 seeds, counts = st.integers(0, 2**40), st.integers(1, 60)

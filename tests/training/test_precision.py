@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.config import Training
 from lib.errors import BadInput, TrainingFailed
 from lib.report.metrics import read
 from lib.training.precision import allow_tf32, choose_precision, set_determinism
 from tests.toy import Toy
 from tests.training.test_loop import fit
+from trainbook import launch
 
 
 def test_a_cpu_trains_and_resumes_in_fp16_with_a_loss_scale(toy, quick, cut):

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lib import launch
 from lib.errors import BadInput, NotTraceable
-from lib.launch import ensemble
 from lib.machine import published
 from lib.planner import make
 from lib.planner.card import find_card
 from lib.task import find_task
 from tests.conftest import ROOT
 from tests.training.test_frozen import newest, same
+from trainbook import launch
+from trainbook.launch import ensemble
 
 transformers = pytest.importorskip("transformers")
 SHORT = {"training.max_steps": 4, "checkpoint.every_steps": 2, "training.evaluate_every_steps": 2}

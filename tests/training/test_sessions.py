@@ -9,12 +9,12 @@ from collections import Counter
 
 import pytest
 
-from lib import launch
 from lib.machine import disk
 from lib.task import load_task
 from lib.training.session import Session
 from tests.training.test_loop import fit, newest
 from tests.training.test_workers import seen_by_a_worker
+from trainbook import launch
 
 
 class KilledAfter(Session):

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from lib import launch
-from lib.notebook import ended
-from lib.report import outputs
 from lib.report.metrics import read
-from lib.report.summary import Summary
 from lib.training import optimization
 from lib.training.optimization import Stopping
 from tests.training.test_loop import StopAfter, check_resume, fit, newest
+from trainbook import launch
+from trainbook.notebook import ended
+from trainbook.outputs import packing
+from trainbook.outputs.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 EARLY = {
@@ -78,7 +78,7 @@ def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, 
     assert (summary.reason, summary.step, summary.max_steps) == ("completed", 10, 40)
     assert summary.metrics and summary.best["step"] == 4 and summary.why_early.startswith(text)
     assert Summary.read(run.folder) == summary and text in capsys.readouterr().out
-    assert outputs.is_current(tmp_path / "runs") and text in ended(summary)
+    assert packing.is_current(tmp_path / "runs") and text in ended(summary)
     files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
     longer = launch.prepare(toy({**EARLY, "training.max_steps": 60}))
     assert launch.train(longer) == summary

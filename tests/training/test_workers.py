@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from lib import launch
 from lib.task import load_task
 from lib.training import data, workers
 from lib.training.order import Order
 from tests.toy import Toy
+from trainbook import launch
 
 pytestmark = pytest.mark.usefixtures("quick")
 

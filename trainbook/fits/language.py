@@ -18,8 +18,8 @@ from lib.errors import BadInput, printable
 from lib.planner.card import find_card
 from lib.planner.log import Followed
 from lib.planner.trace import checked, predict, predict_inference, tied
-from lib.supervised import chunks
 from lib.task.quantised import Quantised, replaced
+from trainbook.supervised import chunks
 
 KINDS = ("nf4", "nf4-dq", "int8")
 # bitsandbytes' optimizers: blocks of 256 values have a scale of 4 bytes; tensors of fewer than 4096 stay fp32

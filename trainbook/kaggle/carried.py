@@ -16,11 +16,11 @@ import yaml
 
 from lib.errors import BadInput, printable
 from trainbook import HOME as ROOT
-from trainbook.notebooks import carrier
+from trainbook.building import carrier
 
 if TYPE_CHECKING:
     from lib.config import Data
-    from lib.launch.queue import Entry
+    from trainbook.launch.queue import Entry
 
 _CONFIG = re.compile(r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml")  # no other file, and none outside of it
 _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
@@ -98,7 +98,7 @@ def training(
     Returns None where only a session sees it, on Kaggle or written by a cell tagged `task`. `root` is the folder here
     with the files of a notebook that was built just now; of any other a task's file is never run here.
     """
-    from lib.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
+    from trainbook.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
 
     (name, is_queue), texts = workload(notebook), carried_files(notebook)
     inputs = parameters(notebook) | dict(values)
@@ -127,9 +127,9 @@ def training(
 
 
 def _entries(path: Path, overrides: dict[str, Any], kind: str, is_queue: bool, runs_files: bool) -> "list[Entry]":
-    from lib.launch import queue  # not at the top: torch takes seconds to import
-    from lib.launch.run import has_queue
     from lib.task import load_config
+    from trainbook.launch import queue  # not at the top: torch takes seconds to import
+    from trainbook.launch.run import has_queue
 
     config = load_config(path, overrides, runs_files)
     if is_queue:

@@ -27,7 +27,7 @@ def _owner(options: argparse.Namespace) -> str:
 
 def _build(config: Path, out: Path) -> Path:
     """Writes a configuration's notebook, and prints what it carries; returns the folder of its files."""
-    from trainbook.notebooks import own  # not at the top: torch takes seconds to import
+    from trainbook.building import own  # not at the top: torch takes seconds to import
 
     if out.suffix != ".ipynb":
         raise BadInput(f"A notebook's name ends in .ipynb; {out} does not.")

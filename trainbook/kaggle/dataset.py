@@ -11,10 +11,10 @@ from lib.config import Config
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
-from lib.report.summary import Summary
 from lib.text import amount
 from trainbook.kaggle import client
 from trainbook.kaggle.kernel import HOME
+from trainbook.outputs.summary import Summary
 
 _UNPACKED = re.compile(r"\.(gz|zip|tar|tgz|bz2|xz|7z)$")
 _LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))(/|$)")
@@ -30,8 +30,8 @@ def of_data(config: Config, name: str) -> tuple[Path, list[str], str]:
     if len(config.data.dirs) != 1 or not source.is_dir():
         what = ", ".join(config.data.dirs) or "An empty data.dir"
         raise BadInput(f"{what} is no folder. Give one with --data: each is packed by itself.")
-    from lib.launch.run import resolved  # not at the top: torch takes seconds to import
     from lib.task.files import label
+    from trainbook.launch.run import resolved  # not at the top: torch takes seconds to import
 
     task, _, _ = resolved(config)  # of this folder, whatever a run of this name has kept
     sizes = ", ".join(f"{len(samples):,} {split}" for split, samples in task.datasets().items())

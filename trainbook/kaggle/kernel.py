@@ -17,18 +17,18 @@ from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.machine.facts import FACTS
-from lib.report import outputs
-from lib.report.summary import FILE as SUMMARY
-from lib.report.summary import Summary
 from trainbook.kaggle import carried, client
 from trainbook.kaggle.carried import ROOT
+from trainbook.outputs import packing
+from trainbook.outputs.summary import FILE as SUMMARY
+from trainbook.outputs.summary import Summary
 
 HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
 METADATA = "kernel-metadata.json"
 PUSHED = "push"  # below its folder: what was sent last
 _SOURCE = "source.txt"  # there too: the file that it was pushed from
 _LONGEST_TITLE = 50  # letters: the server answers 500 to a longer one (kaggle-cli#179)
-_RESULTS = rf"(^|/)({re.escape(outputs.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
+_RESULTS = rf"(^|/)({re.escape(packing.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
 _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
 
@@ -245,7 +245,7 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summ
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:
         results = Path(work) / "results"
-        archive = results / outputs.ARCHIVE
+        archive = results / packing.ARCHIVE
         client.insist(lambda: client.output(kernel, results, "." if everything else _RESULTS))
         if not archive.is_file() and not everything:  # a session that ended before its packaging
             client.insist(lambda: client.output(kernel, results, _NO_CHECKPOINTS))
@@ -270,7 +270,7 @@ def keep_log(folder: Path, kernel: str) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    with outputs.opened(archive, int(FACTS["kaggle_output_bytes"].value)) as packed:
+    with packing.opened(archive, int(FACTS["kaggle_output_bytes"].value)) as packed:
         members = packed.getmembers()
         if not all(member.isfile() or member.isdir() for member in members):
             raise BadInput(f"{archive.name} holds links or devices, which no run leaves. It was not unpacked.")

@@ -8,10 +8,7 @@ from typing import Any
 
 from lib import planner
 from lib.config import Config, profiles, resolve_lengths
-from lib.doctor.rehearsal import remote
 from lib.errors import BadInput, TrainingFailed
-from lib.launch.queue import Entry
-from lib.launch.run import resolved
 from lib.machine.facts import FACTS
 from lib.planner.table import quota
 from lib.report.findings import Finding
@@ -19,7 +16,10 @@ from lib.task import Task, find_task
 from lib.task.files import imports
 from lib.text import amount
 from lib.training.state import saved_bytes
+from trainbook.doctor.rehearsal import remote
 from trainbook.kaggle import carried, client, kernel
+from trainbook.launch.queue import Entry
+from trainbook.launch.run import resolved
 
 _CORRECT = "Correct what the message names."
 

@@ -1,6 +1,7 @@
 """Small data in the layout that each example reads, the same at every call."""
 
 import csv
+import importlib
 import json
 import random
 import shutil
@@ -10,7 +11,6 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from trainbook import HOME
-from workloads.chat.generated import pairs
 
 __all__ = ["chat", "images", "segmentation", "tabular", "text", "tokens"]
 
@@ -64,6 +64,7 @@ def text(folder: Path, documents: int = 30, lines: int = 8) -> None:
 def chat(folder: Path, number: int = 1800) -> None:
     """Writes JSON Lines with a prompt and its answer, the JSON call of a small API; in `base` a small chat model."""
     shutil.copytree(HOME / "configs" / "chat-base", folder / "base", ignore=shutil.ignore_patterns("*.py", "*.md"))
+    pairs = importlib.import_module("workloads.chat.generated").pairs  # a workload is loaded by its name
     lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs(0, "train", number))
     (folder / "calls.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
 

@@ -23,13 +23,14 @@ from lib.errors import BadInput, printable
 from lib.machine import published
 from lib.report.findings import Finding
 from lib.report.progress import working
-from lib.supervised import IGNORED, Supervised, padded, text
-from lib.supervised.tables import read_text
 from lib.task import Batch
-from lib.task.notes import note
 from lib.task.quantised import Linear4, quantise
 from lib.text import aligned
 from lib.training.data import to_device
+from trainbook import IGNORED, Supervised, padded
+from trainbook.supervised import text
+from trainbook.supervised.notes import note
+from trainbook.supervised.tables import read_text
 from workloads.chat import calls, checks, generated, rows, template
 from workloads.chat.messages import calls_of
 from workloads.chat.rows import Row, Written

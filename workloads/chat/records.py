@@ -11,9 +11,9 @@ import numpy as np
 
 from lib import untrusted
 from lib.errors import BadInput, first_ten, printable
-from lib.supervised import coverage, json_rows, tables
-from lib.supervised.tables import read_text
-from lib.task.notes import note
+from trainbook.supervised import coverage, json_rows, tables
+from trainbook.supervised.notes import note
+from trainbook.supervised.tables import read_text
 from workloads.chat.messages import (
     Turns,
     begins_with_answer,

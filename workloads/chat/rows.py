@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lib.supervised import split
-from lib.task.notes import note
-from lib.training.splits import part_of
+from trainbook import split
+from trainbook.supervised.notes import note
+from trainbook.supervised.splits import part_of
 from workloads.chat.messages import TEXT, TOOLS, Message, Turns, calls_of, is_trained, text_of, untrained
 from workloads.chat.records import read_records
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk, platform
-from lib.supervised import encoders
+from trainbook.supervised import encoders
 from workloads.chat import calls, proof
 from workloads.chat.calls import Form
 from workloads.chat.messages import (

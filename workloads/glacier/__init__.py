@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from lib.config import Config
 from lib.report.progress import counted, working
-from lib.supervised import methods
 from lib.task import Batch
+from trainbook.supervised import methods
 from workloads.glacier import baselines, losses
 from workloads.glacier.judging import Gate, Tested, draw_tiles, judged, mcc, scores_of, write_scenes
 from workloads.glacier.model import Net, carry, encoder

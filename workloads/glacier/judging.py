@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.report.figure import confusion, grid, save
-from lib.report.result import write_table
-from lib.scores import least
-from lib.supervised.scoring import Judged, by_class, of_classes
 from lib.task import Batch
 from lib.text import aligned
+from trainbook.outputs.figure import confusion, grid, save
+from trainbook.outputs.result import write_table
+from trainbook.supervised.intervals import least
+from trainbook.supervised.scoring import Judged, by_class, of_classes
 from workloads.glacier.settings import IGNORE
 
 COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.supervised import Judged, Supervised
 from lib.task import Batch
+from trainbook import Judged, Supervised
 from workloads.graphmer import settings
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
 from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER, IGNORE, SPECIALS, Array, Settings

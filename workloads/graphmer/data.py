@@ -12,8 +12,8 @@ import numpy as np
 
 from lib.errors import BadInput, check_limit, printable
 from lib.machine import platform
-from lib.supervised import fingerprint
 from lib.task.place import naming
+from trainbook import fingerprint
 from workloads.codegraph import ontology, records, trees
 from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.records import Graph

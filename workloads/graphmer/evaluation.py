@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib.supervised import Judged
 from lib.task import Batch
+from trainbook import Judged
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.counts.rows import Rows
 from workloads.graphmer.counts.scoring import NOWHERE

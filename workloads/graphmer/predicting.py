@@ -12,9 +12,9 @@ from torch import nn
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report.progress import counted, working
-from lib.report.result import write_table
 from lib.task.place import naming
 from lib.training.order import mix, permutation
+from trainbook.outputs.result import write_table
 from workloads.codegraph import trees
 from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.records import Graph

@@ -21,13 +21,14 @@ from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report.progress import counted, working
-from lib.supervised import Judged, Supervised, padded, scoring
-from lib.supervised.coverage import covering
 from lib.task import Batch
-from lib.task.batches import in_batches
 from lib.task.blocks import find_blocks
-from lib.task.notes import collecting
 from lib.training.data import to_device
+from trainbook import Judged, Supervised, padded
+from trainbook.supervised import scoring
+from trainbook.supervised.batches import in_batches
+from trainbook.supervised.coverage import covering
+from trainbook.supervised.notes import collecting
 from workloads.legal import documents, generated, product
 from workloads.legal import model as network
 from workloads.legal.documents import Document

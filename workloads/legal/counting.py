@@ -19,8 +19,8 @@ from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from lib.errors import BadInput
-from lib.supervised import scoring, simple
-from lib.training.splits import stratify
+from trainbook.supervised import scoring, simple
+from trainbook.supervised.splits import stratify
 from workloads.legal.documents import Document, by_category, position_features
 
 INNER = 5  # parts of the training documents, each scored by a model of the four others

@@ -11,9 +11,9 @@ import numpy as np
 import yaml
 
 from lib.errors import BadInput, check_limit, first_ten, printable
-from lib.supervised import coverage, tables
-from lib.task.notes import note
-from lib.training.splits import makes_a_split, part_of, stratify
+from trainbook.supervised import coverage, tables
+from trainbook.supervised.notes import note
+from trainbook.supervised.splits import makes_a_split, part_of, stratify
 from workloads.legal.settings import Columns, Settings, Split
 
 CATEGORIES = "categories.txt"

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.machine import memory
-from lib.supervised import encoders
 from lib.task import Batch, Task
 from lib.task.blocks import find_blocks
+from trainbook.supervised import encoders
 from workloads.legal.documents import Document, position_features
 from workloads.legal.settings import CATEGORIES, POSITIONS, Encoder
 

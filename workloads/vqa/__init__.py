@@ -24,11 +24,12 @@ from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report.progress import working
-from lib.scores import least
-from lib.supervised import IGNORED, Judged, Supervised, encoders, padded, scoring, text
-from lib.supervised.text import commonest, exact, normal, words
 from lib.task import Batch
 from lib.task.blocks import find_blocks
+from trainbook import IGNORED, Judged, Supervised, padded
+from trainbook.supervised import encoders, scoring, text
+from trainbook.supervised.intervals import least
+from trainbook.supervised.text import commonest, exact, normal, words
 from workloads.vqa import data, generated, pictures, tokens
 from workloads.vqa.data import Record
 from workloads.vqa.settings import TERMS, Settings, stage_at

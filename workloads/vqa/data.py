@@ -10,12 +10,12 @@ import pandas as pd
 
 from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.machine import inputs, platform
-from lib.supervised import tables
-from lib.supervised.samples import PARTS
-from lib.supervised.text import normal
-from lib.task.notes import note
 from lib.training.order import mix, permutation
-from lib.training.splits import makes_a_split, part_of, stratify
+from trainbook.supervised import tables
+from trainbook.supervised.notes import note
+from trainbook.supervised.samples import PARTS
+from trainbook.supervised.splits import makes_a_split, part_of, stratify
+from trainbook.supervised.text import normal
 from workloads.vqa import pictures
 from workloads.vqa.settings import Settings, Split
 

@@ -17,10 +17,10 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from lib import untrusted
 from lib.errors import BadInput, printable
-from lib.supervised import encoders
-from lib.supervised.samples import IGNORED, padded
-from lib.supervised.text import generate, losses
 from lib.task import Batch, Task
+from trainbook.supervised import encoders
+from trainbook.supervised.samples import IGNORED, padded
+from trainbook.supervised.text import generate, losses
 from workloads.vqa.settings import Decoder, Settings
 from workloads.vqa.tokens import EXTRA
 

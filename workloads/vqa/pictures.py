@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import yaml
 
-from lib.supervised import look
-from lib.supervised.pictures import SUFFIXES, picture
+from trainbook.supervised import look
+from trainbook.supervised.pictures import SUFFIXES, picture
 
 __all__ = ["SUFFIXES", "augment", "batch", "check", "loader"]
 

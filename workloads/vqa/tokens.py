@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lib.errors import BadInput, printable
-from lib.supervised import encoders
+from trainbook.supervised import encoders
 from workloads.vqa.settings import TERMS
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")

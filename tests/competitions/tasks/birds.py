@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from my_task import Images
 
-from lib.supervised import records, split
+from trainbook import records, split
 
 
 def sound(path):

@@ -3,7 +3,7 @@
 import torch
 from my_task import Text
 
-from lib.supervised import records, split
+from trainbook import records, split
 
 
 class Comments(Text):

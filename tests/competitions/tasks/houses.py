@@ -7,7 +7,7 @@ import torch
 from my_task import Tabular
 from torch import nn
 
-from lib.supervised import records, split
+from trainbook import records, split
 
 NUMBERS, WORDS, DATE, TARGET = ("area", "built"), ("district", "garage"), "sold", "SalePrice"
 SLOTS = 16  # that the words of a column are hashed to

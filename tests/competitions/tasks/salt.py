@@ -4,7 +4,7 @@ import numpy as np
 from my_task import Segmentation
 from PIL import Image
 
-from lib.supervised import picture, records, split
+from trainbook import picture, records, split
 
 SIDE = 48  # pixels of a picture
 

@@ -8,7 +8,7 @@ import torch
 from my_task import Segmentation
 from PIL import Image
 
-from lib.supervised import picture, records, split
+from trainbook import picture, records, split
 
 SIDE, CELL = 48, 4  # pixels of a picture, and of a cell
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.config import Config
 from lib.machine import platform
 from lib.task import load_config
 from tests.conftest import ROOT, TOY
 from tests.training.test_loop import check_resume
+from trainbook import launch
 
 WORKLOADS = ("graphmer", "chat", "vqa", "legal", "glacier_pretrain")
 ROWS = ("toy twice", *WORKLOADS, "toy compiled")

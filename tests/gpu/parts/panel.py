@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import torch
 
-from lib import doctor
 from lib.machine import hardware, memory
+from trainbook import doctor
 
 ROWS = ("doctor and panel",)
 _MIB = 2**20

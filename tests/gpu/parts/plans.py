@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from lib import launch, planner
+from lib import planner
 from lib.config import Config
-from lib.launch import smoke
 from lib.machine import memory
 from lib.planner import search
 from lib.planner.card import card_of_gpu, find_card
@@ -18,6 +17,8 @@ from lib.planner.search import Option
 from lib.task import load_config
 from tests.conftest import ROOT, TOY
 from tests.gpu.parts.shared import card_alone, chat_changes, within
+from trainbook import launch
+from trainbook.launch import smoke
 
 PEAK_ABOVE, PEAK_BELOW, SECONDS = 0.05, 0.03, 0.30  # goals: shares of what was measured
 STEPS = 6

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lib import checkpoint, launch
+from lib import checkpoint
 from lib.machine import platform
 from lib.task import load_config
 from tests.conftest import ROOT
 from tests.gpu.parts.bits import toy, weights
+from trainbook import launch
 
 ROWS = ("two on one card", "two cards")
 OPTIONS: dict[str, Any] = {

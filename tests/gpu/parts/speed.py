@@ -16,8 +16,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib.config import Config, with_changes
-from lib.launch import prepare
-from lib.launch.run import Run
 from lib.machine import memory
 from lib.planner.card import card_of_gpu
 from lib.report.metrics import METRICS, read
@@ -31,6 +29,8 @@ from lib.training.state import new_state
 from tests.conftest import ROOT
 from tests.gpu.parts.bits import toy
 from tests.gpu.parts.shared import LENGTH, chat_changes, conversations
+from trainbook.launch import prepare
+from trainbook.launch.run import Run
 
 MFU, WAITING, BESIDE = 0.40, 0.02, 1.0  # goals: at least, at most, of SFTTrainer's steps a second at least
 STEPS, WARM_UP, PROFILED = 30, 8, 5

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 import torch
 
 from lib import checkpoint
-from lib.report import outputs
+from trainbook.outputs import packing
 
 # Commands of the client that lib does not call: it builds the parsers of all of them at each start.
 OTHERS = ("competitions", "models", "files", "forums", "benchmarks", "auth")
@@ -77,7 +77,7 @@ def leaves_results(session: Session, step: int = 12, reason: str = "completed") 
     (run / "plots" / "metrics.png").write_bytes(b"png")
     checkpoint.save(run / "best", step, {"model": {"w": torch.zeros(4)}}, {"step": step})
     checkpoint.save(run / "checkpoints", step, {"model": {"w": torch.zeros(4)}}, {"step": step})
-    outputs.package(session.working)
+    packing.package(session.working)
 
 
 class Stub:

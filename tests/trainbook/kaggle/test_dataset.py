@@ -86,7 +86,7 @@ def test_limits_and_credentials_are_checked_before_anything_is_sent(stub, graph,
 
 def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, toy, quick, monkeypatch, capsys):
     """Unpacked as Kaggle does, to a folder with the archive's name, it is found."""
-    from lib import launch
+    from trainbook import launch
 
     launch.train(toy({"training.max_steps": 3}))
     assert main(["kaggle", "dataset", "--run", "runs/toy", "--slug", "toy-output"]) == 0

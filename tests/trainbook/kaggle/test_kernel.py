@@ -8,11 +8,11 @@ import pytest
 
 from lib import checkpoint
 from lib.errors import BadInput
-from lib.report import outputs
 from tests.conftest import ROOT
 from tests.trainbook.kaggle.stub import KEY, leaves_results
 from trainbook.commands import main
 from trainbook.kaggle import carried, client, kernel
+from trainbook.outputs import packing
 
 NAME = "ada/trainbook-01-graphmer"
 
@@ -107,7 +107,7 @@ def test_a_session_that_left_nothing_is_said(stub, capsys):
 
 SPOILED = {  # a file -> its new content, whether it is packaged again, and what is said
     "toy/best/step-00000012/model.safetensors": (lambda data: data[:-1] + b"x", True, "model.safetensors"),
-    outputs.ARCHIVE: (lambda data: data[: len(data) // 2], False, "cannot be unpacked"),
+    packing.ARCHIVE: (lambda data: data[: len(data) // 2], False, "cannot be unpacked"),
 }
 
 
@@ -119,7 +119,7 @@ def test_results_that_do_not_fit_together_replace_nothing(stub, tmp_path, capsys
     spoil, is_packaged, sentence = SPOILED[file]
     (working / file).write_bytes(spoil((working / file).read_bytes()))
     if is_packaged:
-        outputs.package(working)
+        packing.package(working)
     assert main(["kaggle", "fetch", "graphmer", "--to", "mine"]) == 2
     assert sentence in capsys.readouterr().err
     assert sorted(path.relative_to(tmp_path) for path in (tmp_path / "mine").rglob("*")) == before

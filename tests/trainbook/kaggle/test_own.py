@@ -7,9 +7,9 @@ import pytest
 from lib import planner
 from lib.errors import BadInput
 from tests import own as project
+from trainbook.building import carrier
 from trainbook.commands import main
 from trainbook.kaggle import carried
-from trainbook.notebooks import carrier
 
 NAME = "ada/trainbook-my"
 

@@ -153,7 +153,7 @@ def test_all_runs_of_a_queue_are_counted(stub):
 
 
 def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epochs_is_made_up(stub, monkeypatch):
-    monkeypatch.setattr("lib.launch.run.load_task", lambda config: pytest.fail("data was read"))
+    monkeypatch.setattr("trainbook.launch.run.load_task", lambda config: pytest.fail("data was read"))
     found = named(of("02_glacier_pretrain", {})[1])
     assert found["time"].verdict == "warning" and "a length in epochs, the data" in found["time"].value
     monkeypatch.setattr(preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced"))

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lib import launch
 from lib.errors import BadInput
 from lib.task import load_config, load_task
-from tests.supervised import drawn
 from tests.trainbook.new.test_examples import EXAMPLES, MADE, SMALL, STEPS
+from tests.trainbook.supervised import drawn
+from trainbook import launch
 from trainbook.commands import main
 from trainbook.new import made
 

@@ -14,12 +14,13 @@ from unittest import mock
 import pytest
 import torch
 
-from lib import checkpoint, launch, planner
+from lib import checkpoint, planner
 from lib.errors import BadInput
 from lib.report.metrics import read
 from lib.task import find_task, load_config, load_task
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
+from trainbook import launch
 from trainbook.commands import main
 from trainbook.new import made
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from lib.errors import BadInput
-from lib.task.notes import collecting
 from tests.workloads.chat.conftest import write_rows
+from trainbook.supervised.notes import collecting
 from workloads.chat import rows
 from workloads.chat.records import read_records
 
@@ -146,7 +146,7 @@ def test_a_pipe_and_a_file_above_the_limit_are_named_and_not_read(tmp_path, monk
         rows.read_files(tmp_path)
     (tmp_path / "a.jsonl").unlink()
     (tmp_path / "a.jsonl").write_text(LINES)
-    monkeypatch.setattr("lib.supervised.files._MOST_BYTES", 20)
+    monkeypatch.setattr("trainbook.supervised.files._MOST_BYTES", 20)
     with pytest.raises(BadInput, match="at most 20 are read"):
         rows.read_files(tmp_path)
 

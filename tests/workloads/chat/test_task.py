@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from lib.errors import BadInput
-from lib.launch import ensemble
 from lib.task import load_config, load_task
 from tests.conftest import ROOT
 from tests.workloads.chat.conftest import CONFIG, calls, write_base, write_rows
 from trainbook.commands import main as command
+from trainbook.launch import ensemble
 from workloads.chat import exact, plain, prove, rows, stopped, valid, write_merged
 from workloads.chat.rows import Row
 

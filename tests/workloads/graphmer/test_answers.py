@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lib import launch
 from lib.errors import BadInput
-from lib.launch import ensemble
 from tests.workloads.graphmer.conftest import load, write_new, write_tree
+from trainbook import launch
 from trainbook.commands import main
+from trainbook.launch import ensemble
 from workloads.codegraph import trees
 from workloads.graphmer.settings import OF_REFERENCES
 

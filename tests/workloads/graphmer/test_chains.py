@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from lib.supervised.samples import Item
 from tests.workloads.graphmer.conftest import batch_of, generator, pieces_of
+from trainbook.supervised.samples import Item
 from workloads.graphmer.counts import MASKED, NAME_ONLY, Questions
 from workloads.graphmer.counts.rows import Layout
 from workloads.graphmer.model import IMPOSSIBLE

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from lib import launch
 from lib.errors import BadInput
-from lib.launch import ensemble
 from tests.conftest import SAMPLES
 from tests.workloads.graphmer.conftest import generator, words_of
+from trainbook import launch
+from trainbook.launch import ensemble
 from workloads.codegraph import trees
 from workloads.graphmer.corpus import split_files
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from lib.scores import resampled
-from lib.supervised import Judged
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.graphmer.conftest import batch_of, generator, moved
+from trainbook import Judged
+from trainbook.supervised.intervals import resampled
 from workloads.graphmer.counts import CandidateSet, Questions
 from workloads.graphmer.evaluation import GATES, Answering
 from workloads.graphmer.settings import COMBINED, ENCODER

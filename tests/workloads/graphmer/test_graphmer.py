@@ -9,10 +9,11 @@ from lib.errors import BadInput
 from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import find_task, load_config
-from lib.training import checks, loop
+from lib.training import loop
 from lib.training.evaluation import evaluate
 from lib.training.session import Session
 from tests.workloads.graphmer.conftest import CONFIG, batch_of
+from trainbook.launch import checks
 
 
 def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from lib.errors import BadInput
-from lib.supervised.coverage import covering
 from lib.task import load_config
-from lib.task.notes import collecting
 from tests.workloads.legal.conftest import CORPUS, judgments
+from trainbook.supervised.coverage import covering
+from trainbook.supervised.notes import collecting
 from workloads.legal.documents import check_leaks, class_names, deal, read, read_plain, split_sentences, split_text
 from workloads.legal.settings import Settings, Source, Split
 

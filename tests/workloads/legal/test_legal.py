@@ -8,11 +8,11 @@ import torch
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from lib.errors import BadInput
-from lib.supervised import Judged
 from lib.task import find_task, load_config
-from lib.training import checks
 from lib.training.evaluation import EvaluationLoader
 from tests.workloads.legal.conftest import CONFIG, load
+from trainbook import Judged
+from trainbook.launch import checks
 from workloads.legal import model, product
 from workloads.legal.model import Network, input_of
 from workloads.legal.settings import POSITIONS, Encoder

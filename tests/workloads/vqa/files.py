@@ -5,8 +5,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from lib.supervised.coverage import covering
-from lib.task.notes import collecting
+from trainbook.supervised.coverage import covering
+from trainbook.supervised.notes import collecting
 from workloads.vqa.data import Record, read
 from workloads.vqa.settings import Settings
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as some
 from scipy import stats
 
 from lib.errors import BadInput
-from lib.supervised.samples import Part
 from lib.task import find_task, load_config
-from lib.training import checks
 from lib.training.evaluation import EvaluationLoader
 from tests.conftest import ROOT
 from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture, record
+from trainbook.launch import checks
+from trainbook.supervised.samples import Part
 from workloads.vqa import OFFERED, Words, chosen_weight, data, likeliest, pairs_of
 from workloads.vqa.settings import Stage, stage_at
 from workloads.vqa.tokens import Answer

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from lib.errors import BadInput
-from lib.supervised.samples import Part
 from lib.task import load_config
 from tests.workloads.vqa.files import collected, lines, picture, record, row, text
+from trainbook.supervised.samples import Part
 from workloads.vqa.data import read, split
 from workloads.vqa.settings import Split
 

@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from lib.config import option
-from lib.supervised import IN_FOLDERS, Supervised, labelled_pictures, picture
+from trainbook import IN_FOLDERS, Supervised, labelled_pictures, option, picture
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from lib.config import option
-from lib.supervised import BESIDE_MASKS, Supervised, mask, picture, pictures_with_masks
+from trainbook import BESIDE_MASKS, Supervised, mask, option, picture, pictures_with_masks
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lib.config import option
-from lib.supervised import Supervised, records, split
+from trainbook import Supervised, option, records, split
 
 
 @dataclass(frozen=True)

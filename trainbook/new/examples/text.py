@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from lib.config import option
-from lib.supervised import Supervised, padded, records, split
+from trainbook import Supervised, option, padded, records, split
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from transformers import BertConfig, BertForTokenClassification
 
-from lib.config import option
-from lib.supervised import IGNORED, Supervised, padded, paragraphs, split
+from trainbook import IGNORED, Supervised, option, padded, paragraphs, split
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lib.errors import BadInput
-from lib.training.splits import stratify
+from trainbook.supervised.splits import stratify
 from workloads.glacier.data.cutter import Store, pairs
 from workloads.glacier.settings import Split
 

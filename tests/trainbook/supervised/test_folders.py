@@ -1,0 +1,331 @@
+"""What a folder of pictures means: folders or a table of classes, masks of the same stems; the rest is counted."""
+
+import csv
+import hashlib
+import unicodedata
+from pathlib import PurePosixPath
+
+import pytest
+from PIL import Image
+
+from lib.errors import BadInput
+from trainbook import labelled_pictures, pictures_with_masks
+from trainbook.supervised.notes import collecting
+from trainbook.supervised.places import is_of_another_system, pictures_and_others
+from trainbook.supervised.samples import reading
+
+
+@pytest.fixture
+def put(tmp_path):
+    """put("a/b.png", ...) writes small pictures and empty files; returns the folder."""
+
+    def write(*names):
+        for name in names:
+            path = tmp_path / "data" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".gif", ".bmp"):
+                Image.new("RGB", (8, 8), tuple(hashlib.sha256(name.encode()).digest()[:3])).save(path)  # no copies
+            else:
+                path.write_text("x")
+        return tmp_path / "data"
+
+    return write
+
+
+@pytest.fixture
+def table(tmp_path):
+    """table("train.csv", head, *rows) writes a table into the folder."""
+
+    def write(name, *rows):
+        with (tmp_path / "data" / name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+        return tmp_path / "data"
+
+    return write
+
+
+def read(source, reader=labelled_pictures, **options):
+    """Returns the pictures' names with what belongs to them, by part, and the notes."""
+    with reading(source), collecting() as notes:
+        parts = reader(source, **options)
+    named = {part: sorted((path.relative_to(source).as_posix(), getattr(target, "name", target))
+                          for path, target in samples) for part, samples in parts.items()}  # fmt: skip
+    return named, " ".join(notes)
+
+
+def together(parts):
+    return sorted(row for rows in parts.values() for row in rows)
+
+
+def many(pattern, number=20):
+    return [pattern.format(k) for k in range(number)]
+
+
+FLAT = [*many("train_images/{:03}.png"), *many("test_images/9{:02}.png", 5)]
+CLASSES = [(f"train_images/{k:03}.png", "ab"[k % 2]) for k in range(20)]
+
+
+@pytest.mark.parametrize("key", ["{:03}", "{:03}.png", "train_images/{:03}.png", "{:03}.jpg", "C:\\in\\{:03}.PNG"])
+def test_a_table_with_the_names_of_the_files_is_the_list_of_samples(put, table, key):
+    put(*FLAT, "sample_submission.csv")
+    source = table("train.csv", ["id", "label"], *([key.format(k), "ab"[k % 2]] for k in range(20)))
+    parts, notes = read(source)
+    assert together(parts) == CLASSES and parts["validation"] != parts["train"]
+    assert "train.csv lists the samples: 20 pictures in 20 rows, by the column id; label is the class." in notes
+    assert "Pictures without a row, which are not used: 5 (test_images: 5)" in notes
+    assert "sample_submission.csv is not used" in notes
+
+
+def test_the_column_of_the_class_is_named_where_there_are_several(put, table):
+    put(*FLAT)
+    source = table("train.csv", ["id", "file", "label", "tree"],
+                   *([f"{k:03}", f"{k:03}.png", "ab"[k % 2], f"tree_{k % 3}"] for k in range(20)))  # fmt: skip
+    with pytest.raises(
+        BadInput, match="train.csv lists the pictures by its column id, .* label, tree. .*workload.target"
+    ):
+        read(source)
+    parts, notes = read(source, target="label")
+    assert together(parts) == CLASSES and "Columns that are not used: tree" in notes
+    with pytest.raises(BadInput, match="has no column kind.*label, tree"):
+        read(source, target="kind")
+
+
+def test_rows_and_pictures_without_each_other_are_counted(put, table):
+    put(*FLAT, "readme.txt", "clip.mp4", "notes.txt", "train_images/._000.png", "__MACOSX/x.png", "Thumbs.db")
+    source = table("train.csv", ["id", "label"], *([f"{k:03}", "ab"[k % 2]] for k in range(2, 24)), ["002", "a"])
+    parts, notes = read(source)
+    assert together(parts) == CLASSES[2:]
+    assert "Rows without a picture: 4, such as 020." in notes and "Rows that repeat another: 1." in notes
+    assert "not used: 7 (test_images: 5, train_images: 2)" in notes
+    assert "Files that are no picture: 2 .txt, 1 .mp4." in notes
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([["000", "a"], ["001", ""]], "labels.csv:3: 001.png has no label"),
+        ([["000", "a"], ["001", "b"], ["000", "b"]], "labels.csv:4: 000.png is b, and a in an earlier row"),
+    ],
+)
+def test_a_row_without_a_class_or_with_another_one_is_named(put, table, rows, sentence):
+    put(*many("images/{:03}.png", 2))
+    with pytest.raises(BadInput, match=sentence):
+        read(table("labels.csv", ["id", "label"], *rows))
+
+
+def test_a_class_s_number_is_not_taken_for_a_picture_s_name(put, table):
+    put(*many("train/{}.png"))
+    parts, _ = read(table("train.csv", ["label", "id"], *([k % 4, k] for k in range(20))))
+    assert together(parts) == sorted((f"train/{k}.png", str(k % 4)) for k in range(20))
+
+
+def test_folders_without_a_class_and_no_table_are_refused_with_what_was_seen(put, table):
+    put(*FLAT)
+    for classes in ((), ("a", "b")):
+        with pytest.raises(BadInput, match=r"train_images: 20, test_images: 5.*no folder of a class, and no table"):
+            read(table("other.csv", ["x"], [1]), classes=classes)
+    with pytest.raises(BadInput, match="workload.table is gone.csv|no table gone.csv"):
+        read(put(), table="gone.csv")
+
+
+RESERVED = ["train", "Test", "VALID", "val", "validation", "images", "train_images", "TestImages", "masks", "labels",
+            "train2017", "images_001", "stage1_train", "JPEGImages"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_folders_that_are_called_so_are_no_classes(put, name):
+    parts, notes = read(put(*many("cat/{}.png"), *many("dog/{}.png"), f"{name}/x.png"))
+    assert {label for _, label in together(parts)} == {"cat", "dog"}
+    assert f"Pictures in no folder of a class, which are not used: 1 ({name}: 1)" in notes
+
+
+@pytest.mark.parametrize("name", ["latest", "attest", "trains of thought", "evaluated", "imagery", "0", "Tree", "new"])
+def test_other_folders_are_classes(put, name):
+    parts, _ = read(put(*many("cat/{}.png"), *many(f"{name}/{{}}.jpg")))
+    assert {label for _, label in together(parts)} == {"cat", name}
+
+
+def test_a_folder_of_that_name_is_a_class_where_the_settings_list_it(put):
+    source = put(*many("valid/{}.png"), *many("invalid/{}.png"))
+    with pytest.raises(BadInput, match="only one folder that may be a class"):
+        read(source)
+    parts, _ = read(source, classes=("valid", "invalid"))
+    assert {label for _, label in together(parts)} == {"valid", "invalid"}
+
+
+def test_split_folders_above_the_classes_are_the_split(put):
+    train, held = many("train/cat/{}.png"), ["val/cat/1.png", "val/dog/2.png"]
+    source = put(*train, *many("train/dog/{}.JPG"), *held)
+    parts, notes = read(source)
+    assert [name for name, _ in parts["validation"]] == held and parts["test"]
+    assert {name.split("/")[0] for name, _ in parts["train"] + parts["test"]} == {"train"}
+    assert "The split is that of the folders; test is dealt from the training." in notes
+    put("test/dog/1.png")
+    assert read(source)[0]["test"] == [("test/dog/1.png", "dog")]
+    put("bird/1.png")
+    with pytest.raises(BadInput, match=r"lies in a folder that is called as a split, and .*bird/1.png in none"):
+        read(source)
+
+
+def test_a_test_without_classes_is_no_part_of_the_split(put):
+    parts, notes = read(put(*many("train/cat/{}.png"), *many("train/dog/{}.png"), *many("test/{}.png")))
+    assert len(together(parts)) == 40 and "not used: 20 (test: 20)" in notes
+
+
+def test_one_folder_around_all_and_folders_through_links_are_found(put, tmp_path):
+    source = put(*many("data v2/images/cat/{}.png"), *many("data v2/images/dog/{}.png"))
+    (source / "data v2" / "images" / "bird").symlink_to(source / "data v2" / "images" / "dog")
+    assert {label for _, label in together(read(source)[0])} >= {"cat"}
+    put("data v2/images/cat/small/1.png")
+    with pytest.raises(BadInput, match="lies in the folders cat and small: which is its class"):
+        read(source)
+    assert ("data v2/images/cat/small/1.png", "cat") in together(read(source, classes=("cat", "dog"))[0])
+
+
+def test_folders_and_a_table_that_contradict_each_other_are_refused(put, table):
+    put(*many("part_1/{:03}.png"), *many("part_2/1{:02}.png"))
+    rows = [[f"{k:03}", "ab"[k % 2], "xy"[k % 2]] for k in (*range(20), *range(100, 120))]
+    source = table("metadata.csv", ["image", "dx", "sex"], *rows)
+    with pytest.raises(BadInput, match=r"\(part_1, part_2\), and metadata.csv lists them with the columns dx, sex"):
+        read(source)
+    assert {label for _, label in together(read(source, target="dx")[0])} == {"a", "b"}
+    assert {label for _, label in together(read(source, classes=("part_1", "part_2"))[0])} == {"part_1", "part_2"}
+    table("metadata.csv", ["image", "folder", "width"],
+          *([f"{k:03}", f"part_{1 + k // 100}", 8] for k in (*range(20), *range(100, 120))))  # fmt: skip
+    assert {label for _, label in together(read(source)[0])} == {"part_1", "part_2"}
+
+
+def test_several_tables_and_two_pictures_of_one_name_are_refused(put, table):
+    put(*many("images/{}.png"))
+    rows = [["id", "label"], *([k, "ab"[k % 2]] for k in range(20))]
+    table("a.csv", *rows)
+    source = table("b.csv", *rows)
+    with pytest.raises(BadInput, match="2 tables list the pictures: a.csv, b.csv.*workload.table"):
+        read(source)
+    assert len(together(read(source, table="b.csv")[0])) == 20
+    put("images/3.jpg")
+    with pytest.raises(BadInput, match="3 is the name of two pictures, .*3.jpg and .*3.png"):
+        read(source, table="b.csv")
+
+
+def test_an_id_of_the_training_that_a_test_picture_has_too_is_that_of_the_training(put, table):
+    put(*many("train/{}.png"), *many("test/{}.png"))
+    parts, _ = read(table("train.csv", ["id", "label"], *([k, "ab"[k % 2]] for k in range(20))))
+    assert len(together(parts)) == 20 and all(name.startswith("train/") for name, _ in together(parts))
+
+
+# --- masks ------------------------------------------------------------------------------------------------------------
+
+PAIRED = {
+    "VOC": (["images/a.jpg", "masks/a.png"], ("images/a.jpg", "a.png")),
+    "capitals": (["Images/a.JPG", "Masks/A.png"], ("Images/a.JPG", "A.png")),
+    "published VOC": (["VOC/JPEGImages/a.jpg", "VOC/SegmentationClass/a.png"], ("VOC/JPEGImages/a.jpg", "a.png")),
+    "another name": (["cells/a.png", "annotations/a.png"], ("cells/a.png", "a.png")),
+    "beside": (["all/a.jpg", "all/a_mask.png"], ("all/a.jpg", "a_mask.png")),
+    "behind": (["images/a.png", "masks/a_mask.gif"], ("images/a.png", "a_mask.gif")),
+    "DeepGlobe": (["train/a_sat.jpg", "train/a_mask.png"], ("train/a_sat.jpg", "a_mask.png")),
+    "labels": (["img/a.png", "labels/a_label.png"], ("img/a.png", "a_label.png")),
+    "by part": (["train_images/a.png", "train_masks/a.png"], ("train_images/a.png", "a.png")),
+}
+
+
+@pytest.mark.parametrize(("names", "pair"), PAIRED.values(), ids=PAIRED)
+def test_pictures_and_masks_are_paired_by_their_stems(put, names, pair):
+    assert together(read(put(*names), pictures_with_masks)[0]) == [pair]
+
+
+def test_pictures_and_masks_that_stand_alone_are_counted(put):
+    parts, notes = read(
+        put("images/a.jpg", "masks/a.png", "images/b.jpg", "masks/c.png", "images/x.txt", "masks/._a.png"),
+        pictures_with_masks,
+    )
+    assert together(parts) == [("images/a.jpg", "a.png")]
+    assert "Pictures without a mask, which are not used: 1 (images: 1), such as b.jpg." in notes
+    assert "Masks without a picture, which are not used: 1 (masks: 1), such as c.png." in notes
+    assert "Files that are no picture: 1 .txt." in notes
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["images/a.jpg", "images/a.png", "masks/a.png"], "have one stem, and one mask"),
+        (["images/a.jpg", "masks/a.png", "masks/a.gif"], "has two masks"),
+        (["images/a.jpg", "masks/a.png", "masks/a_mask.png"], "has two masks"),
+        (["b/a.png", "b/a_mask.png", "b/a_mask_1.png"], "has two masks"),
+        (["images/a.jpg", "masks/b.png"], "1 pictures and 1 masks .* none belong together"),
+        (["images/a.jpg"], "1 pictures and 0 masks"),
+    ],
+)
+def test_stems_that_say_too_much_or_too_little_are_refused(put, names, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        read(put(*names), pictures_with_masks)
+
+
+def test_a_mask_of_another_patient_is_no_mask_of_this_one(put):
+    names = ["one/images/0.png", "one/masks/1.png", "two/images/0.png", "two/masks/0.png"]
+    assert together(read(put(*names), pictures_with_masks)[0]) == [("two/images/0.png", "0.png")]
+
+
+def test_parts_of_pictures_with_masks_are_those_of_their_folders(put):
+    names = [f"{part}/{kind}/{k}.png" for part in ("train", "test") for kind in ("images", "masks") for k in range(20)]
+    parts, _ = read(put(*names), pictures_with_masks)
+    assert [len(parts[part]) > 0 for part in ("train", "validation", "test")] == [True] * 3
+    assert all(name.startswith("test/") for name, _ in parts["test"]) and len(parts["test"]) == 20
+
+
+def test_hidden_files_of_other_systems_are_told_from_data(tmp_path):
+    hidden = ["._a.png", ".DS_Store", "Thumbs.db", "x/__MACOSX/a.png", ".ipynb_checkpoints/a.png", "desktop.ini"]
+    for name in (*hidden, "a.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert pictures_and_others(tmp_path) == ([tmp_path / "a.png"], [])
+    assert all(is_of_another_system(PurePosixPath(name)) for name in hidden)
+
+
+def test_tables_called_as_parts_are_the_split(put, table):
+    put(*many("images/{:03}.png", 12))
+    labels = [[f"{k:03}", "ab"[k % 2]] for k in range(12)]
+    for name, rows in {"train": labels[:6], "val": labels[6:9], "test": labels[9:]}.items():
+        source = table(f"{name}.csv", ["id", "label"], *rows)
+    parts, notes = read(source)
+    assert {part: [label for _, label in rows] for part, rows in parts.items()} == {
+        "train": [*"ababab"], "validation": [*"aba"], "test": [*"bab"]
+    }  # fmt: skip
+    assert "test.csv, train.csv, val.csv list the samples: 12 pictures in 12 rows" in notes
+    assert "The split is that of test.csv, train.csv, val.csv." in notes
+
+
+def test_a_test_table_without_classes_is_no_part(put, table):
+    put(*many("images/{:03}.png", 12))
+    table("train.csv", ["id", "label"], *([f"{k:03}", "ab"[k % 2]] for k in range(8)))
+    parts, notes = read(table("test.csv", ["id"], *([f"{k:03}"] for k in range(8, 12))))
+    assert len(together(parts)) == 8 and "test.csv is not used: it is called as a table of a test." in notes
+
+
+def test_a_picture_in_two_tables_is_refused(put, table):
+    put(*many("images/{:03}.png", 8))
+    table("train.csv", ["id", "label"], *([f"{k:03}", "a"] for k in range(6)))
+    with pytest.raises(BadInput, match=r"005.png stands in two of train.csv, val.csv. Delete"):
+        read(table("val.csv", ["id", "label"], *([f"{k:03}", "b"] for k in range(5, 8))))
+
+
+def test_a_column_of_parts_is_the_split(put, table):
+    put(*many("images/{:03}.png", 12))
+    rows = [[f"{k:03}", "ab"[k % 2], ("train", "Train", "val", "test")[k % 4]] for k in range(12)]
+    parts, notes = read(table("labels.csv", ["id", "label", "subset"], *rows))
+    assert {part: len(samples) for part, samples in parts.items()} == {"train": 6, "validation": 3, "test": 3}
+    assert parts["test"][0] == ("images/003.png", "b") and "The split is that of the column subset." in notes
+
+
+def test_accents_are_compared_as_macos_writes_them(put, table):
+    put(*many(unicodedata.normalize("NFD", "images/ü{}.png"), 4))
+    parts, _ = read(table("train.csv", ["id", "label"], *([f"ü{k}", "ab"[k % 2]] for k in range(4))))
+    assert len(together(parts)) == 4
+
+
+def test_a_link_to_a_folder_that_is_read_already_is_named(put):
+    source = put(*many("cat/{}.png", 3), *many("dog/{}.png", 3))
+    (source / "bird").symlink_to(source / "cat")
+    parts, notes = read(source)
+    assert {label for _, label in together(parts)} == {"cat", "dog"}
+    assert "Links to folders that are read already, which are left out: 1, such as bird." in notes

@@ -1,0 +1,311 @@
+"""Runs a configuration to its archive: data, resume, training, test, plot, summary."""
+
+import contextlib
+import dataclasses
+import platform as python_platform
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lib import checkpoint, ranks
+from lib.checkpoint import weights
+from lib.checkpoint.saver import Retention
+from lib.config import Config, to_yaml
+from lib.config.reader import flat
+from lib.errors import BadInput, OutOfMemory, TrainingFailed
+from lib.machine import disk, hardware, platform
+from lib.report.metrics import METRICS
+from lib.report.progress import choose_progress
+from lib.training import learned, loop, precision
+from lib.training.evaluation import baseline_of, evaluate
+from lib.training.session import Session, handling_signals, start_session
+from lib.training.state import State, checkpoint_from_first, first_state
+from trainbook.launch import resume
+from trainbook.launch.resume import announce, bring_along, check_completed, how_to_continue
+from trainbook.launch.run import Run, is_watched, keep_code, prepare, processes, progress
+from trainbook.outputs import packing
+from trainbook.outputs.figure import draw_metrics
+from trainbook.outputs.summary import CARD, Card, Predicted, Reason, Summary, read_card, results, with_all
+from trainbook.outputs.summary import FILE as SUMMARY
+
+CONFIG = "config.yaml"
+EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers
+PICTURE = Path("plots") / "metrics.png"
+EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
+
+
+def train(config: Config | Run) -> Summary:
+    """Trains, or resumes, a run in a process for each GPU; returns its summary. Raises BadInput before it writes."""
+    run = config if isinstance(config, Run) else prepare(config)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_alone(run.folder, run.config.run.on_change == "new"))
+        if not ranks.under_torchrun():  # SIGTERM, too, raises KeyboardInterrupt and leaves a summary
+            stack.enter_context(handling_signals(signal.default_int_handler))
+        return _train(run)
+
+
+def _train(run: Run) -> Summary:
+    summary, config = ranks.from_first(Summary.read(run.folder)), run.config
+    earlier = summary if summary and summary.is_done(config.training) else None
+    if earlier and not _is_resumed_to_be_tested(run, earlier):
+        return _completed(run, earlier)
+    session = start_session(config.session.minutes, config.session.margin_seconds)
+    number = earlier.session if earlier else ranks.from_first(1 + resume.newest_summary(run).session)
+    count = processes(config)
+    with ranks.together():
+        begins = count == 1 and ranks.is_first() and (run.has_checkpoint or not earlier)
+        saved = _begin(run) if begins else None
+    if (option := run.predicted) and not ranks.under_torchrun():  # before the first step: no rank has a plan
+        predicted = Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
+        with contextlib.suppress(OSError):  # a full disk is met by what matters more
+            Card(predicted=predicted).write(run.folder)
+    try:
+        if count > 1:
+            from trainbook.launch import several  # which a run in one process does without
+
+            return several.train(config, run.folder, count, progress(run))
+        with contextlib.ExitStack() as stack:
+            end_tracking = _track(run, saved is not None)
+            stack.callback(end_tracking, False, {})  # of a run that fails; a second end does nothing
+            outcome = _again(run, session, saved, earlier) if earlier else resume.train(run, session, saved)
+            ended = _end(run, outcome, number)
+            end_tracking(ended.reason == "completed", ended.metrics)
+    except BaseException as error:
+        if not is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
+            _write_failure(run, error, number)
+        raise
+    if ranks.is_first():
+        _tidy(run.folder)
+        if config.checkpoint.keep_last:
+            best = [kept["step"] for kept in outcome.state.kept_best]
+            Retention(run.folder, config.checkpoint).after_checkpoint(outcome.state.step, best)
+        with session.measured("package"):
+            _pack(run.output_dir)
+    return ended
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, takes_free_name: bool = False) -> Iterator[None]:
+    """Holds a run's folder against a second process. Below a launcher, which holds it already, it does nothing."""
+    advice = "Wait for its end, stop it, or choose another run.name."
+    if takes_free_name:
+        advice = "Run again once that one has saved a checkpoint: this one then gets a free name (run.on_change: new)."
+    busy = f"Another process is training in {folder}. {advice}"
+    with contextlib.ExitStack() as stack:
+        with ranks.together(), disk.needed(folder, "Nothing was trained yet."):
+            if ranks.is_first() and not is_watched():
+                try:
+                    stack.enter_context(disk.lock(folder, busy))
+                except OSError:  # a passing one, or the folder cannot be used: the check raises
+                    disk.check_writable(folder)
+                    stack.enter_context(disk.lock(folder, busy))
+        yield
+
+
+def _begin(run: Run) -> checkpoint.Checkpoint | None:
+    """Finds the checkpoint to resume from, and makes the folder; returns the checkpoint."""
+    saved = announce(run)
+    if not run.config.checkpoint.keep_last:
+        print("checkpoint.keep_last is 0: a session that ends early cannot be resumed.")
+    disk.check_writable(run.folder)
+    _tidy(run.folder)
+    if saved:
+        bring_along(run, saved)
+    with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
+        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(keep_code(run.folder, run.config))))
+    return saved
+
+
+def _track(run: Run, is_resumed: bool) -> Callable[[bool, dict[str, float]], None]:
+    """Starts a run's trackers, if it has any; returns what ends them."""
+    options = run.config.tracking
+    if not (ranks.is_first() and (options.tensorboard or options.wandb)):
+        return lambda is_completed, metrics: None
+    from trainbook.outputs.tracking import Tracked  # which no other run needs
+
+    return Tracked(run.folder, options, run.config.run.name, flat(run.config), is_resumed).end
+
+
+def _tidy(folder: Path) -> None:
+    """Removes what killed saves and deletions left."""
+    for kind in ("checkpoints", "best"):
+        checkpoint.tidy(folder / kind)
+
+
+def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
+    """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
+    state, is_completed = outcome.state, outcome.reason == "completed"
+    tested = _tested(run, state) if is_completed else {}
+    if not ranks.is_first():
+        return run.summary(outcome.reason, state.step, number)
+    with _noting(missing := tested.setdefault("missing", {}), "plot"):
+        plot(run, tested.get("baseline", {}))
+    learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
+    facts = {
+        "identity": run.identity, "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
+        "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
+        "stopped_early": state.stopping.early(state.step, run.config.training.max_steps),
+        "skipped_steps": state.skipped_steps, "world_size": ranks.world(),
+    }  # fmt: skip
+    ended = run.summary(outcome.reason, state.step, number, **tested, **facts)
+    _write(run.folder, ended)
+    _write_card(run.folder, ended, state)
+    _print_result(ended)
+    if is_completed and hasattr(run.task, "export"):
+        with _noting(missing, "export", alone=True), state.averaged():
+            if (run.folder / EXPORT).is_dir():
+                disk.discard(run.folder / EXPORT)
+            with disk.whole(run.folder / EXPORT) as aside:
+                aside.mkdir()
+                run.task.export(state.model.eval(), aside)
+        _write(run.folder, ended)  # with what failed
+    return ended
+
+
+def _tested(run: Run, state: State) -> dict[str, Any]:
+    """Tests the best weights; returns the summary's metrics, baseline, report and `missing`. All ranks call it."""
+    missing, scores, baseline, report = {}, {}, {}, ""
+    with _noting(missing, "test"):
+        best = checkpoint_from_first(_best_weights(run.folder / "best", state.kept_best) if ranks.is_first() else None)
+        if best:
+            weights.restore(state.model, best)
+            state.ema = None  # the best weights are averages already
+        on = "held-out data"
+        if getattr(run.task, "repeats_validation", False):
+            on = "the validation data: the same samples chose the step"
+        print(f"Testing the weights of step {best.step if best else state.step:,} on {on}.", flush=True)
+        shown = choose_progress()
+        scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], shown)
+        shown.close()
+    if ranks.is_first():
+        with _noting(missing, "baseline"):
+            baseline = baseline_of(run.task)
+        with _noting(missing, "report"):
+            report = str(run.task.report(scores, run.folder)) if scores else ""
+    return {
+        "missing": missing, "metrics": with_all(scores, baseline), "baseline": baseline,
+        "test_loss": scores.get("loss"), "report": report,
+    }  # fmt: skip
+
+
+def _best_weights(folder: Path, kept: Sequence[dict[str, Any]]) -> checkpoint.Checkpoint | None:
+    for best in kept:
+        path = checkpoint.path_of(folder, best["step"])
+        try:
+            return checkpoint.load_model(path)
+        except checkpoint.DamagedCheckpoint as damage:
+            print(f"The best weights {path} are skipped ({damage}).")
+    return None
+
+
+def _write(folder: Path, summary: Summary) -> None:
+    with disk.needed(folder / SUMMARY, "The training itself is saved, and is not repeated."):
+        disk.twice(lambda: summary.write(folder))
+
+
+def _write_card(folder: Path, ended: Summary, state: State) -> None:
+    """Writes what a session measured on a GPU beside what was predicted."""
+    if not (gpus := hardware.gpus()) or not ended.steps_per_second:
+        return
+    driver, predicted = hardware.driver(), Predicted()
+    with contextlib.suppress(BadInput):
+        predicted = read_card(folder / CARD).predicted
+    versions = {"Python": python_platform.python_version(), "torch": torch.__version__, "CUDA": f"{torch.version.cuda}"}
+    measured = Card(
+        str(gpus[0]), driver.version if driver else "", versions, hardware.clocks(), ended.run, ended.world_size,
+        ended.precision, ended.micro_batch, ended.step, ended.peak_memory_bytes, 1 / ended.steps_per_second,
+        state.scaler.get_scale() if state.scaler.is_enabled() else 0.0, ended.skipped_steps, predicted,
+    )  # fmt: skip
+    with contextlib.suppress(OSError):
+        measured.write(folder)
+
+
+def _write_failure(run: Run, error: BaseException, number: int) -> None:
+    """Writes the summary of a failed run: below a launcher only that does, and any rank may know of a smaller size."""
+    step = checkpoint.newest_step(run.folder / "checkpoints")
+    reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    limit = earlier.limit if (earlier := Summary.read(run.folder)) else {}
+    if size := getattr(error, "micro_batch", 0):
+        limit = {"samples": size, **run.config.training.sizes}
+    with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
+        run.summary(reason, step, number, error=str(error), limit=limit).write(run.folder)
+
+
+def _print_result(summary: Summary) -> None:
+    if not platform.in_notebook() and (text := results(summary)):  # there a cell shows it at every "run all"
+        print(text, flush=True)
+
+
+def _pack(output_dir: Path) -> None:
+    with _noting({}, "archive"), disk.lock(output_dir):  # a run beside this one may be packing too
+        packing.package(output_dir)
+
+
+@contextlib.contextmanager
+def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator[None]:
+    """Notes and prints the block's error: none may cost a run its end, unless all ranks must answer it."""
+    try:
+        yield
+    except Exception as error:
+        is_sentence = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
+        if ranks.world() > 1 and not alone and isinstance(error, RuntimeError) and not is_sentence:
+            raise
+        missing[name] = f"{type(error).__name__}: {error}"
+        print("" if is_sentence else traceback.format_exc(), end="")
+        advice = "Correct the cause, or free room on the disk, and run again: only what is missing is made."
+        print(f"Warning: the {name} failed ({missing[name]}). The run itself is whole. {advice}", flush=True)
+
+
+def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
+    """Prints how a run was completed; returns whether its test is missing and can be made. Raises BadInput."""
+    with ranks.together():
+        if ranks.is_first() and not is_watched():  # otherwise the process above has printed it
+            warning = check_completed(run, earlier)
+            lacking = f"It lacks: {', '.join(earlier.missing)}. That is made now." if earlier.missing else ""
+            sentence = f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
+            print(*filter(None, [sentence, warning, lacking]), sep="\n")
+    is_tested = not earlier.missing.keys() - {"plot"}
+    if is_tested and not ranks.from_first(hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()):
+        return False
+    has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
+    if not (has_weights := ranks.from_first(run.has_checkpoint or has_best)):
+        print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
+    return has_weights
+
+
+def _again(run: Run, session: Session, saved: checkpoint.Checkpoint | None, earlier: Summary) -> loop.Outcome:
+    """Returns the outcome of a completed run by its last checkpoint, or where none is kept by its best weights."""
+    if ranks.from_first(saved is not None):
+        state = resume.train(run, session, saved).state
+    else:
+        precision.set_determinism(run.config.training)
+        learned.take(run.task, None)
+        state = first_state(run.task, run.config, None, print)
+        state.step, state.kept_best = earlier.step, [earlier.best]
+    return loop.Outcome("completed", state, earlier.steps_per_second, earlier.peak_memory_bytes, {})
+
+
+def _completed(run: Run, earlier: Summary) -> Summary:
+    """Draws and packs what a completed run lacks; all else stays as it is."""
+    if not ranks.is_first():
+        return earlier
+    _print_result(earlier)
+    _tidy(run.folder)
+    if "plot" in earlier.missing or not (run.folder / PICTURE).is_file():
+        missing = {name: error for name, error in earlier.missing.items() if name != "plot"}
+        with _noting(missing, "plot"):
+            plot(run, earlier.baseline)
+        if missing != earlier.missing:
+            earlier = dataclasses.replace(earlier, missing=missing)
+            _write(run.folder, earlier)
+    if not packing.is_current(run.output_dir):
+        _pack(run.output_dir)
+    return earlier
+
+
+def plot(run: Run, baseline: dict[str, float]) -> Path:
+    return draw_metrics(run.folder / METRICS, run.folder / PICTURE, run.config.run.name, baseline, run.task.shown)

@@ -1,0 +1,217 @@
+"""Loads trained models of an untrusted archive or an output folder, and applies them to new data."""
+
+import contextlib
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib import checkpoint, untrusted
+from lib.checkpoint import Checkpoint, weights
+from lib.config import Config
+from lib.config.files import read_text
+from lib.config.reader import Reader, child
+from lib.errors import BadInput, printable
+from lib.machine import memory
+from lib.task import Task, find_task, load_config, model_on_meta
+from lib.task.files import label
+from lib.training.learned import restored
+from lib.training.order import INITIALISE, mix
+from trainbook.launch.run import CODE
+from trainbook.outputs import packing
+from trainbook.outputs.summary import Summary
+from trainbook.supervised import submission
+from trainbook.supervised.task import Supervised
+
+_MOST_RUNS = 1000
+_ROOM = 10**6  # numbers that a model may have beyond twice those saved: tied weights are saved once
+# In a run's folder, at the top or one below it.
+_WANTED = re.compile(
+    r"([^/]{1,200}/)?(config\.yaml|summary\.json"
+    r"|named/[\w.]{1,100}/\w[\w. -]{0,100}"  # small files that settings of a task name
+    r"|data/\w[\w.-]{0,100}"  # files of what a task learned
+    r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
+)
+_CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
+_MOST_MEMBERS = 20_000
+_MOST_RATIO = 100  # weights hardly shrink; text shrinks to a tenth
+
+
+def run(archive: Path, source: Path, out: Path, sample: Path | None = None, id_column: str = "", **options: Any) -> str:
+    """Predicts all of `source` with an archive's models, into `out`; returns a line. Options are of `load_members`.
+
+    With a `sample` submission `out` has one in its form. Raises BadInput.
+    """
+    if sample is not None and not sample.is_file():
+        raise BadInput(f"There is no file {printable(sample)}. Give a sample submission.")
+    with _runs(archive, options.get("trusted", False)) as runs:  # a task may import files when it predicts
+        task, models = load_members(runs, **{"name": "", **options})
+        predictions = task.predict(models, source, out)
+        of_whom = "one model" if len(models) == 1 else f"{len(models)} models together"
+        line = f"{len(predictions)} predictions of {of_whom} are in {out}."
+        if sample is None:
+            return line
+        try:
+            about = submission.write(task, predictions, source, sample, out / submission.FILE, id_column)
+        except BadInput as error:
+            raise BadInput(f"{line} No submission was written. {error}") from None
+    return f"{line}\n{about}"
+
+
+def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
+    """Returns task and best models of outputs.tar.gz, a run's folder or a folder of runs. Raises BadInput."""
+    with contextlib.ExitStack() as unpacked:
+        task, models = load_members(unpacked.enter_context(_runs(archive, False)), own_task, name=name)
+        weakref.finalize(task, unpacked.pop_all().close)  # the data that the run stored is read when it predicts
+    return task, models
+
+
+@contextlib.contextmanager
+def _runs(archive: Path, with_code: bool) -> Iterator[list[Path]]:
+    """Yields the folders of the runs with best weights; those of an archive exist as long as the block lasts."""
+    if not archive.exists():
+        raise BadInput(f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs.")
+    with tempfile.TemporaryDirectory() as place:
+        folder = archive if archive.is_dir() else Path(place)
+        if folder is not archive:
+            unpack(archive, folder, with_code)
+        single = (folder / "config.yaml").is_file()
+        runs = [folder] if single else sorted(path.parent for path in folder.glob("*/config.yaml"))[:_MOST_RUNS]
+        trained = [run for run in runs if checkpoint.steps(run / "best")]
+        if not trained:
+            raise BadInput(f"{printable(folder)} holds no run with best weights. Train one to its end first.")
+        yield trained
+
+
+def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
+    """Unpacks configurations, summaries, weights and data of runs; `with_code`: tasks too. Raises BadInput."""
+    with packing.opened(archive, ratio=_MOST_RATIO) as packed:
+        for number, member in enumerate(packed, 1):
+            if number > _MOST_MEMBERS:
+                raise packing.TooMuch(f"it has more than {_MOST_MEMBERS:,} members")
+            name = member.name.removeprefix("./")
+            is_wanted = _WANTED.fullmatch(name) or (with_code and _CODE.fullmatch(name))
+            is_plain = member.isreg() and not member.issparse() and all(map(untrusted.is_name, name.split("/")))
+            if is_wanted and is_plain:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("xb") as file:
+                    shutil.copyfileobj(packed.extractfile(member), file)  # type: ignore[type-var]
+
+
+def load_members(
+    runs: Sequence[Path], own_task: str = "", trusted: bool = False, changes: Mapping[str, object] | None = None,
+    name: str | None = None,
+) -> tuple[Task, list[nn.Module]]:  # fmt: skip
+    """Returns the task and the models of runs with their best weights, on the device. Raises BadInput if they differ.
+
+    Files of tasks are run only if `trusted`; `own_task` gives one. `name` takes a run or a queue's folds and seeds.
+    """
+    if name:
+        names = ", ".join(run.name for run in runs)
+        runs = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
+        if not runs:
+            raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
+    loaded = {}
+    for run in runs:
+        task_of_run = own_task or (_task_in(run) if trusted else "")
+        values = {**(changes or {}), **({"task": task_of_run} if task_of_run else {})}
+        loaded[run] = load_config(run / "config.yaml", values, runs_files=bool(task_of_run))
+    earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
+    members = {run: c for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
+    if name is not None:
+        _check_together(members)
+    first, learned, models = None, {}, []
+    for run, config in members.items():
+        saved = _saved(run)
+        task = find_task(config.task)(config)
+        first, learned = first or task, learned if first else saved.state.get("learned", {})
+        values = saved.state.get("learned", {})
+        task.take_learned(restored(values, run))
+        is_alike = values == learned and (task is first or _form(task) == _form(first))
+        if not is_alike:
+            _check_averaged(first, task)
+        models.append(_model(task, saved, run))
+        if not is_alike:
+            first.owners = {**first.owners, models[-1]: task}
+    assert first
+    first.members = [run.name for run in members]
+    print(f"Models: {', '.join(printable(run.name) for run in members)}.")
+    return first, models
+
+
+def _saved(run: Path) -> Checkpoint:
+    """Returns the best weights of a run."""
+    summary, steps = Summary.read(run), checkpoint.steps(run / "best")
+    best = summary.best.get("step") if summary else None
+    return weights.read(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+
+
+def _check_averaged(first: Task, task: Task) -> None:
+    """Raises BadInput unless a member that learned other values answers in the same classes or numbers as the first."""
+    what = f"{printable(task.config.run.name)} cannot vote together with {printable(first.config.run.name)}"
+    if not all(isinstance(each, Supervised) and type(each).predict is Supervised.predict for each in (first, task)):
+        raise BadInput(f"{what}: their inputs or answers differ, or what they learned from data.")
+    if first.kind != task.kind:
+        raise BadInput(f"{what}: its kind is {task.kind!r}, and there {first.kind!r}.")
+    names, others = task.known_names(), first.known_names()
+    if names != others:
+        both = " and ".join(printable(", ".join(each) or "none", most=200) for each in (others, names))
+        raise BadInput(f"{what}: their classes are {both}. List all classes in a setting `classes`, and train again.")
+
+
+def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
+    """Returns the model with a run's weights, on the device. Raises BadInput for a far larger one."""
+    left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
+    task.published = saved.state.get("published", {})
+    model = model_on_meta(task)
+    made = sum(value.numel() for name, value in weights.frozen(model).items() if name in left_out)
+    described = sum(value.numel() for value in model.state_dict().values()) - made
+    if described > 2 * sum(value.numel() for value in saved.tensors["model"].values()) + _ROOM:
+        what = f"describes a model of {described:,} numbers, and its weights have fewer than half of them"
+        raise BadInput(f"config.yaml of {printable(run.name)} {what}. They do not belong together.")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(mix(INITIALISE, task.config.seed))  # as the run drew what is frozen
+        model = task.model()
+    weights.restore(model, saved)
+    return model.to(memory.device()).eval()
+
+
+def _form(task: Task) -> tuple[Any, ...]:
+    """Returns what models must have in common to predict together: their task, its `source` and the form of a batch."""
+    example = task.example_batch(1, torch.device("cpu"))
+    forms = {name: (value.dtype, value.shape) for name, value in example.items()}
+    return label(task.config.task), getattr(task.config.workload, "source", None), forms
+
+
+def _queue_of(run: Path) -> str:
+    return re.sub(r"(-fold\d+)?(-seed\d+)?$", "", run.name)
+
+
+def _check_together(members: Mapping[Path, Config]) -> None:
+    """Raises BadInput where runs are no folds and seeds of one queue, and took no part in one vote."""
+    made = {run: bool(config.queue.folds or config.queue.seeds) for run, config in members.items()}
+    queues = sorted({(_queue_of(run) if by_queue else run.name, by_queue) for run, by_queue in made.items()})
+    votes = [Summary.read(path.parent) for path in next(iter(members)).parent.glob("*/summary.json")]
+    names = [run.name for run in members]
+    if len(queues) > 1 and not any(vote and set(names) <= set(vote.members) for vote in votes):
+        what = "Only the folds and seeds of one queue predict together"
+        advice = f"Choose by --run NAME: {', '.join(queue for queue, _ in queues)}."
+        raise BadInput(f"{what}, and these are {len(queues)} experiments: {', '.join(names)}. {advice}")
+
+
+def _task_in(run: Path) -> str:
+    """Returns the task of a run, file.py:Class in its folder or "" of lib; runs nothing. Raises BadInput."""
+    task = child(Reader({}).root(read_text(run / "config.yaml"), "config.yaml", ""), "task")
+    file, colon, name = str(getattr(task, "value", "")).rpartition(":")
+    if not colon:
+        return ""
+    if not ((run / file).resolve().is_relative_to((run / CODE).resolve()) and (run / file).is_file()):
+        what = f"The task of {printable(run.name)} is {printable(file, most=200)}:{printable(name)}"
+        raise BadInput(f"{what}, and no such file is in its folder {CODE}. Give it here: --task file.py:Class.")
+    return f"{run / file}:{name}"

@@ -1,0 +1,277 @@
+"""A configuration with its data: planned for the card, its lengths in steps."""
+
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lib import checkpoint, ranks, untrusted
+from lib.config import Config, environment, profiles, resolve_lengths, with_changes
+from lib.errors import BadInput, NotTraceable, TrainingFailed
+from lib.machine import disk, memory, platform
+from lib.machine.inputs import run_folders, saved_facts
+from lib.machine.memory import GIB
+from lib.report.metrics import METRICS
+from lib.report.progress import Progress, choose_progress, working
+from lib.task import Task, load_task, with_slots
+from lib.task.contract import checked_datasets
+from lib.task.files import file_of, label, named_files, own_files
+from lib.training import data, identity, learned
+from lib.training.evaluation import known_baseline
+from lib.training.order import Order
+from lib.training.precision import AUTO, about_precision, choose_precision
+from trainbook.outputs import figure
+from trainbook.outputs.summary import Reason, Summary
+
+if TYPE_CHECKING:
+    from lib.planner.search import Option, Plan
+
+CODE = "code"  # in a run's folder: the files of a task of one's own
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A configuration with its data: lengths in steps, and the folder that everything goes to."""
+
+    config: Config
+    task: Task
+    folder: Path
+    places: list[Path]  # that may hold an earlier state, in the order in which the first rank tries them
+    lengths: list[str]  # what a profile and the plan changed and how epochs became steps, for printing
+    plan: "Plan | None" = None  # for this machine's GPU, if there is one
+    base_name: str = ""  # the name as configured, where `run.on_change: new` gave it a number
+
+    @property
+    def output_dir(self) -> Path:
+        return self.folder.parent
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return any(checkpoint.steps(place / "checkpoints") for place in self.places)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return identity.facts(self.config, self.task)
+
+    def summary(self, reason: Reason, step: int, session: int, **facts: Any) -> Summary:
+        name, steps = self.config.run.name, self.config.training.max_steps
+        return Summary(name, self.config.task, reason, step, steps, session, **facts)
+
+    @property
+    def predicted(self) -> "Option | None":
+        """The prediction for the run as it is configured, where there is a plan."""
+        if not self.plan:
+            return None
+        setting = self.config.training.gradient_checkpointing
+        layers = self.plan.layers if setting == "all" else min(setting, self.plan.layers)
+        return self.plan.option_of(self.config.training.micro_batch, layers)
+
+
+@ranks.together()
+def prepare(config: Config) -> Run:
+    """Applies profile and plan, checks the data, resolves lengths; writes nothing. Raises BadInput."""
+    run = _prepared(config)
+    # a rank trains the run that its launcher chose, and a named earlier output holds one run
+    if config.run.on_change == "stop" or config.run.resume_from or is_watched():
+        return run
+    name, differs = ranks.from_first(_own_name(run) if ranks.is_first() else ("", ""))
+    if name == config.run.name:
+        return run
+    run = _prepared(with_changes(config, {"run.name": name}))
+    line = f"{config.run.name} is a run of another configuration ({differs}). This one is the run {name}."
+    return dataclasses.replace(run, lengths=[line, *run.lengths], base_name=config.run.name)
+
+
+def has_queue(path: Path, config: Config) -> bool:
+    """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
+    queue, is_of_a_run = config.queue, path.name == "config.yaml" and path.absolute().parent.name == config.run.name
+    return not is_of_a_run and bool(queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from)
+
+
+def made_names(config: Config) -> list[str]:
+    """Lists the run of a name and those of its edits, NAME-2 and so on: all that are here or mounted, in order."""
+    first = config.run.name
+    folders = {folder.parent for folder in run_folders(config)}
+    names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir()}
+    names |= {summary.run for folder in folders if (summary := Summary.read(folder))}  # a mount that is a run itself
+    numbers = {int(name.removeprefix(f"{first}-")) for name in names if re.fullmatch(rf"{re.escape(first)}-\d+", name)}
+    edits = [f"{first}-{number}" for number in sorted(numbers) if number > 1]
+    return [first, *(name for name in edits if name in names)]
+
+
+def _own_name(run: Run) -> tuple[str, str]:
+    """Returns the name of the run of this configuration, else the first free one; and what differs from the first."""
+    now, differs = run.identity, ""
+    names = made_names(run.config)
+    saved = {name: _saved(with_changes(run.config, {"run.name": name})) for name in names}
+    for name in (name for name in names if saved[name]):
+        place, facts, is_done = saved[name]
+        accepted = accepted_changes(run.config.run.accept_changes, place)
+        different, is_other = identity.compare(facts, now, is_done, accepted)
+        if not is_other:
+            return name, differs
+        differs = differs or identity.in_a_line(different)
+    first = run.config.run.name
+    free = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
+    return next(name for name in free if not saved.get(name)), differs
+
+
+def _saved(config: Config) -> tuple[Path, dict[str, Any], bool] | None:
+    """Returns the folder of a run that says what it is, that identity, and whether the run is done; None for none."""
+    for place in run_folders(config):
+        summary = Summary.read(place)
+        is_done = summary is not None and summary.is_done(config.training)
+        facts = summary.identity if summary and is_done else {}
+        if facts := facts or saved_facts("identity", place):
+            return place, facts, is_done
+    return None
+
+
+def accepted_changes(is_accepted: bool, folder: Path) -> str | None:
+    """Returns the prefix of the keys that may differ; after an error in the task's code, that code was corrected."""
+    if is_accepted:
+        return ""
+    summary = Summary.read(folder)
+    return "code of the task" if summary and (summary.missing or summary.reason == "failed") else None
+
+
+def _prepared(config: Config) -> Run:
+    ranks.start()
+    places = run_folders(config) if ranks.is_first() else []
+    config, changes = as_run(config, places)
+    count = processes(config)  # slots that the processes do not divide are refused here
+    precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
+    config, plan, planned = apply_plan(config, max(count, ranks.world()))
+    task = load_task(config)
+    values = next(filter(None, (learned.restored(saved_facts("learned", run), run) for run in places)), {})
+    values = ranks.from_first(values)  # what the task learned when a run began that resumes now
+    if unseen := [str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()]:
+        raise BadInput(f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share.")
+    try:
+        if values:
+            task.take_learned(values)
+        task, config, lengths = resolved(config, task)
+    except BadInput:  # of other settings or data, which are named where runs are compared
+        if not values:
+            raise
+        task, config, lengths = resolved(config)
+    config, kept = _in_fp32(config, task, precision, places)
+    lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths, *kept]
+    return Run(config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan)
+
+
+def processes(config: Config) -> int:
+    """Returns how many processes train a configuration; 1 where this one does. Raises BadInput."""
+    slots, configured = config.training.micro_batch_slots, config.device.processes
+    cards = torch.cuda.device_count()
+    is_rank = ranks.under_torchrun() or ranks.world() > 1
+    count = ranks.world() if is_rank else configured or cards or 1
+    if not is_rank:
+        ranks.check_count(count)
+    if slots % count == 0:
+        return 1 if is_rank else count
+    what = f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers"
+    problem = f"{what}. Set it to {-(-slots // count) * count} in a new run; a run keeps its slots."
+    if is_rank or configured:
+        raise BadInput(problem)
+    fitting = max(number for number in range(1, count) if slots % number == 0)
+    print(f"{problem} Until then {fitting} of {count} GPUs are used.")
+    return fitting
+
+
+def is_watched() -> bool:
+    """Returns whether `train` started this rank, so that the launching process shows its output."""
+    return environment.RANK_FOLDER in os.environ
+
+
+def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[str]]:
+    """Applies the profile, and without configured slots those of a run in `places`, else one a card."""
+    config, changes = profiles.apply(config, memory.device().type != "cpu")
+    if not config.training.micro_batch_slots:
+        cards = config.device.processes or torch.cuda.device_count()
+        slots = saved_facts("identity", *places).get("training.micro_batch_slots", 0)
+        is_usable = type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
+        changed = {"training.micro_batch_slots": slots} if is_usable else {}
+        config = with_changes(config, ranks.from_first(changed))
+        config = with_slots(config, ranks.world() if ranks.world() > 1 else cards)
+    return config, changes
+
+
+def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, list[str]]:
+    """Checks the data; returns the task, the configuration in steps, a line for each length. Raises BadInput."""
+    task = task or load_task(config)
+    with working("Reading the data"):
+        train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
+    config, lengths = resolve_lengths(config, Order.of(train_set, config).samples)
+    task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
+    return task, config, lengths
+
+
+def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path]) -> tuple[Config, list[str]]:
+    """Replaces `auto` in training.fp32_modules by what the run began with, else by what fp16 does not hold."""
+    if AUTO not in config.training.fp32_modules:
+        return config, []
+    facts = ranks.from_first(saved_facts("identity", *places))
+    modules = facts.get("training.fp32_modules", [])
+    if not facts or not untrusted.fits(modules, list[str]):
+        modules = []
+        if precision == "fp16":
+            from lib.planner import fp16
+
+            with working("Looking for what fp16 does not hold"):  # on the CPU: the ranks need the GPU's memory
+                modules = ranks.from_first([*fp16.examine_fp16(task, config, torch.device("cpu")).modules])
+    config = task.config = with_changes(config, {"training.fp32_modules": tuple(modules)})
+    return config, [f"In fp32 (training.fp32_modules): {', '.join(modules)}."] if modules else []
+
+
+def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[str]]:
+    """Plans for `count` of this machine's GPUs; returns configuration, plan, lines. Raises BadInput."""
+    if not torch.cuda.is_available() or is_watched():  # a rank's launcher has planned
+        return config, None, []
+    from lib.planner import process  # only a run with a GPU needs the planner
+    from lib.planner.card import card_of_gpu
+
+    try:
+        plan = process.plan(config, card_of_gpu(0), count)
+    except (NotTraceable, TrainingFailed) as error:
+        if isinstance(error, TrainingFailed) and not platform.in_notebook():
+            raise
+        return config, None, [f"{str(error).splitlines()[-1]} Nothing is planned: slots are halved if memory runs out."]
+    if config.training.micro_batch:
+        return config, plan, []
+    peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"
+    planned = [f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()]
+    return with_changes(config, plan.overrides), plan, planned
+
+
+def progress(run: Run) -> Progress:
+    """Returns the form in which this process shows a run, with the baseline if it is known already."""
+    earlier = Summary.read(run.folder)
+    baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
+    table, title, shown = run.folder / METRICS, run.config.run.name, run.task.shown
+    return choose_progress(partial(figure.curves, table, title, baseline, [name for name in shown if name != "loss"]))
+
+
+def keep_code(run: Path, config: Config) -> Config:
+    """Copies the files of a task and of its settings into its run; returns the configuration with their paths."""
+    if (file := file_of(config.task)) is None:
+        return config
+    own, folder = own_files(file), run / CODE
+    contents = {folder / path.relative_to(own.folder): path.read_bytes() for path in own.files}
+    for old in (path for path in folder.rglob("*") if path.is_file() and path not in contents):
+        old.unlink()
+    named = {key: (run / "named" / key / path.name, path) for key, path in named_files(config).items()}
+    contents |= {place: path.read_bytes() for place, path in named.values()}
+    for path, content in contents.items():
+        if not (path.is_file() and path.read_bytes() == content):
+            disk.make_folders(path.parent)
+            with disk.whole(path) as aside:
+                aside.write_bytes(content)
+    places = {key: place.relative_to(run).as_posix() for key, (place, _) in named.items()}
+    return with_changes(config, {**places, "task": f"{CODE}/{label(config.task)}"})

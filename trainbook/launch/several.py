@@ -1,0 +1,267 @@
+"""Trains on several GPUs out of one process: starts the ranks, watches them, and starts them again when one dies.
+
+Each rank is a `python -m trainbook.command train`, as a fork of a kernel that has touched CUDA breaks. It dies with
+this process.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from lib import checkpoint
+from lib.config import Config, environment, to_yaml
+from lib.errors import BadInput, OutOfMemory, TrainingFailed
+from lib.machine import disk, hardware, memory
+from lib.ranks import boot
+from lib.report.metrics import EVENTS, EventLog
+from lib.report.progress import MARK, Progress
+from lib.training.session import handed_down, handling_signals
+from trainbook.outputs.summary import Summary
+
+LAUNCHES = 3  # in a row without a new checkpoint
+GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
+_LAST_BYTES = 64 * 1024  # of what the ranks wrote to standard error
+# Errors that name no cause but another rank that is gone or does not answer.
+_LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL)
+_LIBRARY = Path(__file__).resolve().parents[2]
+
+
+class RankFailed(RuntimeError):
+    """A rank raised an error; its text is that rank's traceback."""
+
+
+class _Died(Exception):
+    """A rank is gone, or does not answer, without an error of its own."""
+
+
+@contextlib.contextmanager
+def as_rank() -> Iterator[None]:
+    """Wraps a command in a rank: all but the first print nothing, and an error is left for the launcher."""
+    number, place = int(os.environ.get("RANK", 0)), os.environ.get(environment.RANK_FOLDER)
+    if "RANK" in os.environ:
+        faulthandler.enable()  # a crash in C says where
+    with contextlib.ExitStack() as stack:
+        if number:
+            stack.enter_context(
+                contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")))
+            )
+        elif place:
+            os.dup2(1, 2)  # the first rank's warnings are seen beside its notes
+        try:
+            yield
+        except BaseException as error:
+            if not place:
+                raise
+            write_last_words(Path(place), number, error)
+            raise SystemExit(1) from None  # the launcher prints it, once
+
+
+def write_last_words(folder: Path, number: int, error: BaseException) -> None:
+    """Writes a rank's error for the launcher. `lost` ones name no cause but that another rank is gone."""
+    text, is_sentence = str(error), isinstance(error, BadInput | TrainingFailed)
+    words = {
+        "rank": number, "kind": type(error).__name__, "text": text, "time": time.time(),
+        "traceback": "".join(traceback.format_exception(error)),
+        "micro_batch": getattr(error, "micro_batch", 0), "before": getattr(error, "before", 0),
+        "lost": isinstance(error, RuntimeError) and not is_sentence and bool(_LOST.search(text)),
+    }  # fmt: skip
+    with disk.whole(folder / f"failed-{number}.json", cache=True) as aside:
+        aside.write_text(json.dumps(words), "utf-8")
+
+
+def train(config: Config, folder: Path, count: int, progress: Progress) -> Summary:
+    """Trains in `count` processes, again when one dies or hangs; returns the summary. Raises what a rank raised."""
+    disk.check_writable(folder)
+    events = EventLog(folder / EVENTS, progress.note)
+    memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
+    left, reached = LAUNCHES, checkpoint.newest_step(folder / "checkpoints")
+    while True:
+        launched = _Launch(config, count, progress)
+        failure = launched.run()
+        progress.close()
+        if not failure:
+            if summary := Summary.read(folder):
+                return summary
+            raise TrainingFailed(f"The ranks ended without a summary in {folder}. Run again: it resumes.")
+        now = checkpoint.newest_step(folder / "checkpoints")
+        if isinstance(failure, OutOfMemory) and (size := failure.micro_batch):
+            earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", session=0)
+            limit = {"samples": size, **config.training.sizes}
+            dataclasses.replace(earlier, limit=limit).write(folder)  # the configuration stays, and with it the draws
+            text = f"Memory ran out on a rank: starting again in micro-batches of {size}."
+            events.record(now, "oom_relaunch", failure.before, size, text)
+            continue
+        if not isinstance(failure, _Died):
+            raise failure
+        left, reached = (LAUNCHES if now > reached else left) - 1, max(now, reached)
+        if not left:
+            text = f"{failure} This happened {LAUNCHES} times without a new checkpoint in between."
+            raise TrainingFailed(f"{text} What the ranks printed last:\n{launched.errors}")
+        text = f"{failure} Starting again from step {now:,} ({left} more without a new checkpoint)."
+        events.record(now, "relaunch", count, count, text)
+
+
+class _Launch:
+    """One start of the ranks, from their first line to the end of their last process."""
+
+    def __init__(self, config: Config, count: int, progress: Progress):
+        self.config, self.count, self.progress = config, count, progress
+        self.errors = ""  # the end of standard error
+        self._signals = 0
+        self._ranks: list[subprocess.Popen] = []
+        self._lines: queue.Queue[str | None] = queue.Queue()  # of the first rank; None: it has ended
+        self._reader: threading.Thread | None = None
+
+    def run(self) -> Exception | None:
+        """Returns None after a clean end, otherwise why it ended."""
+        with tempfile.TemporaryDirectory(prefix="trainbook-ranks-") as name:
+            self._place = Path(name)
+            (self._place / "config.yaml").write_text(to_yaml(self.config), "utf-8")
+            with (self._place / "stderr.txt").open("wb") as errors, handling_signals(self._on_signal):
+                try:
+                    self._start(errors)
+                    self._watch()
+                finally:
+                    codes = self._end()
+                    self._show_rest()
+            self.errors = _last_lines(self._place / "stderr.txt")
+            return self._verdict(codes)
+
+    def _start(self, errors: Any) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]  # free for the first rank, which the others find there
+        environ = {
+            "OMP_NUM_THREADS": str(hardware.cpus_per_process(self.count)),
+            "GLOO_SOCKET_IFNAME": "lo",  # on one machine; looking up its own name fails in some containers
+            **os.environ,
+            environment.SESSION_START: handed_down(),
+            "PYTHONPATH": os.pathsep.join([str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONUNBUFFERED": "1",
+            environment.RELAY: "1",
+            environment.RANK_FOLDER: str(self._place),
+            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count)),
+        }
+        command = [sys.executable, boot.__file__, str(os.getpid()), "-m", "trainbook.command", "train"]
+        command.append(str(self._place / "config.yaml"))
+        for number in range(self.count):
+            own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(number))
+            out = subprocess.DEVNULL if number else subprocess.PIPE
+            # in a session of its own: an interrupt of the kernel or the terminal comes here first
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
+            self._ranks.append(subprocess.Popen(command, env=environ | own, start_new_session=True, **streams))
+
+    def _watch(self) -> None:
+        """Shows what the first rank prints until all have ended; one that failed ends them after a moment."""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        until, looked, is_read = float("inf"), 0.0, False
+        while time.monotonic() < until:
+            with contextlib.suppress(queue.Empty):
+                if (line := self._lines.get(timeout=0.2)) is None:
+                    is_read = True
+                else:
+                    self._show(line)
+            if time.monotonic() - looked >= 0.2:
+                looked, codes = time.monotonic(), self._codes()
+                words = self._words()
+                if self._silent(codes, words) or not all(error["lost"] for error in words):
+                    return  # the cause is known
+                has_ended = None not in codes.values()
+                if has_ended and is_read:
+                    return
+                if has_ended or words:
+                    until = min(until, looked + GRACE_SECONDS)
+
+    def _read(self) -> None:
+        for raw in self._ranks[0].stdout or ():
+            self._lines.put(raw.decode("utf-8", "replace").rstrip("\n"))
+        self._lines.put(None)
+
+    def _show_rest(self) -> None:
+        """Shows what the first rank printed before its end, which may be thousands of lines."""
+        if self._reader is None:
+            return
+        self._reader.join(GRACE_SECONDS)  # a process that the rank has started may hold its output open
+        with contextlib.suppress(queue.Empty):
+            while (line := self._lines.get_nowait()) is not None:
+                self._show(line)
+
+    def _show(self, line: str) -> None:
+        counts = None
+        with contextlib.suppress(ValueError):  # a library wrote into the same line
+            counts = json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else None
+        self.progress.update(*counts) if counts else self.progress.note(line)
+
+    def _end(self) -> dict[int, int | None]:
+        """Kills the ranks that are left, whose loader workers end with them; returns the exit codes of before."""
+        codes = self._codes()
+        for process in self._ranks:
+            process.kill()
+        for process in self._ranks:
+            process.wait()
+        return codes
+
+    def _codes(self) -> dict[int, int | None]:
+        return {number: process.poll() for number, process in enumerate(self._ranks)}
+
+    def _words(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text("utf-8")) for path in self._place.glob("failed-*.json")]
+
+    def _silent(self, codes: dict[int, int | None], words: list[dict[str, Any]]) -> set[int]:
+        return {number for number, code in codes.items() if code} - {error["rank"] for error in words}
+
+    def _verdict(self, codes: dict[int, int | None]) -> Exception | None:
+        words = self._words()
+        if not words and all(code == 0 for code in codes.values()):
+            return None
+        if self._signals:
+            raise KeyboardInterrupt
+        if causes := [error for error in words if not error["lost"]]:
+            first = min(causes, key=lambda error: error["time"])
+            if first["kind"] == "OutOfMemory":
+                return OutOfMemory(first["text"], first["micro_batch"], before=first["before"])
+            kind = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}.get(first["kind"])
+            return kind(first["text"]) if kind else RankFailed(f"Rank {first['rank']} failed:\n{first['traceback']}")
+        if silent := self._silent(codes, words):
+            number = min(silent)
+            if (code := codes[number] or 0) >= 0:
+                return _Died(f"Rank {number} ended with exit code {code} and left no error.")
+            full = " The system does this where the machine's RAM is full." if code == -signal.SIGKILL else ""
+            return _Died(f"Rank {number} was ended by signal {-code} ({signal.Signals(-code).name}).{full}")
+        if mute := {number for number, code in codes.items() if code is None} - {error["rank"] for error in words}:
+            late = any(re.search("[Tt]imed out", error["text"]) for error in words)
+            return _Died(f"Rank {min(mute)} {'hung' if late else 'was killed or crashed'}.")
+        return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}")
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Passes the first SIGINT or SIGTERM on to the ranks, which save and end; the second kills them."""
+        self._signals += 1
+        if self._signals > 1 or not self._ranks:
+            raise KeyboardInterrupt
+        for process in self._ranks:  # each of them leaves its own evaluation
+            process.send_signal(signal.SIGINT)
+
+
+def _last_lines(path: Path, number: int = 30) -> str:
+    """Returns the last lines of a file, of which at most the end is read."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-number:])

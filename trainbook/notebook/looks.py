@@ -1,0 +1,141 @@
+"""What a notebook shows of images, before the training and after the test, and the submission at its end."""
+
+import contextlib
+import io
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lib.errors import BadInput, printable
+from lib.machine import inputs, platform
+from lib.task import Batch, Task
+from lib.task.place import naming
+from lib.text import aligned
+from trainbook.launch import ensemble
+from trainbook.launch.queue import Entry
+from trainbook.launch.run import Run
+from trainbook.outputs import figure
+from trainbook.supervised import prediction, submission
+from trainbook.supervised.batches import in_batches
+
+_AT_ONCE = 32  # samples of a test, where no micro-batch is set
+_COLUMNS = 8  # of pictures, and of answers that are printed
+_ROWS = 5  # of predictions that are printed
+
+
+def batch(run: Run, number: int = 16) -> io.BytesIO | None:
+    """Draws images of the training as its batches have them, with their classes; None without images of classes."""
+    task: Any = run.task
+    part = task.datasets()["train"]
+    with naming(f"{type(task).__name__}.collate()"):
+        some = [part[int(index)] for index in np.linspace(0, len(part) - 1, min(number, len(part)))]
+        data = task.collate(some, torch.Generator())
+    if (images := _images(run, data)) is None:
+        return None
+    counts = task.class_counts("train").tolist()
+    print("Training images:", ", ".join(f"{task.named(label)} ({count:,})" for label, count in enumerate(counts)))
+    return _drawn(images, [task.named(label) for label in data["labels"].tolist()])
+
+
+@torch.inference_mode()
+def worst(run: Run, number: int = 12) -> io.BytesIO | None:
+    """Draws the test images whose class is the least probable by the best weights; None without images of classes."""
+    task: Any = run.task
+    part = task.datasets()["test"]
+    if _images(run, task.collate([part[0]], torch.Generator())) is None:
+        return None
+    _, (model,) = _best(run)
+
+    def title(label: int, shares: Sequence[float]) -> str:
+        guess = int(np.argmax(shares))
+        return f"true {task.named(label)}\npredicted {task.named(guess)}: {shares[guess]:.0%}"
+
+    def judged(indices: Sequence[int]) -> list[tuple[float, int, str]]:
+        data = task.collate([part[index] for index in indices], torch.Generator())
+        data = {name: value.to(next(model.parameters()).device) for name, value in data.items()}
+        shares = task.outputs(model, data).float().softmax(-1)
+        rows = zip(indices, data["labels"].tolist(), shares.tolist(), task.known(data["labels"]), strict=True)
+        return [(row[label], index, title(label, row)) for index, label, row, is_known in rows if is_known]
+
+    batches: Any = in_batches(judged, range(len(part)), run.config.training.micro_batch or _AT_ONCE)
+    rows = sorted(judgment for judgments in batches for judgment in judgments)[:number]
+    images = _images(run, task.collate([part[index] for _, index, _ in rows], torch.Generator()))
+    return None if images is None else _drawn(images, [title for *_, title in rows])
+
+
+def _images(run: Run, data: Batch) -> Tensor | None:
+    """Returns the first tensor (samples, 1 or 3, height, width) of a batch whose samples have a class each."""
+    fitting = (value for value in data.values() if value.dim() == 4 and value.shape[1] in (1, 3))
+    return next(fitting, None) if getattr(run.task, "kind", "") == "classes" else None
+
+
+def _drawn(images: Tensor, titles: Sequence[str]) -> io.BytesIO:
+    """Draws (samples, 1 or 3, height, width) images, each from its lowest to its highest value, as a PNG."""
+    columns = min(_COLUMNS, -(-len(titles) // 2))
+    drawn, axes = figure.grid(-(-len(titles) // columns), columns, 1.4)
+    for ax, image, title in zip(axes.flat, images.float(), titles, strict=False):
+        low, high = image.amin(), image.amax()
+        shown = ((image - low) / (high - low).clamp_min(1e-9)).permute(1, 2, 0)
+        ax.imshow(shown.squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1)
+        ax.set_title(printable(title, lines=True, most=40), fontsize="small")
+    picture = io.BytesIO()
+    drawn.savefig(picture, format="png", dpi=110)
+    return picture
+
+
+def _best(run: Run) -> tuple[Task, list[nn.Module]]:
+    with contextlib.redirect_stdout(io.StringIO()):  # it names the run, which is the notebook's
+        return ensemble.load(run.folder, run.config.task)
+
+
+def predict(run: Run, source: str, sample: str = "", tta: bool = False, id_column: str = "") -> str:
+    """Predicts new data by the best weights; returns what was written, with a submission in the form of `sample`.
+
+    What is refused is returned as a sentence: the cells below, which pack the run, are still to come.
+    """
+    return _predicted(run.output_dir, partial(_best, run), source, sample, tta, id_column)
+
+
+def predict_together(
+    runs: Sequence[Entry], source: str, sample: str = "", tta: bool = False, id_column: str = ""
+) -> str:
+    """Predicts new data by all folds and seeds of a completed queue together, as `predict` does by one run."""
+    folders = [entry.folder for entry in runs if not entry.is_earlier]
+    load = partial(ensemble.load_members, folders, runs[-1].config.task, name="")
+    return _predicted(folders[0].parent, load, source, sample, tta, id_column)
+
+
+def _predicted(
+    out: Path, load: Callable[[], tuple[Any, list[nn.Module]]], source: str, sample: str, tta: bool, id_column: str
+) -> str:
+    here, lines = platform.detect(), list[str]()
+    try:
+        data = inputs.find_input(source, here)
+        task, models = load()
+        task.tta = tta
+        answers = task.predict(models, data, out)
+        lines.append(_table(answers))
+        lines.append(f"{len(answers):,} predictions: {out / prediction.FILE}")
+        if sample:
+            path = inputs.find_input(sample, here)
+            lines.append(submission.write(task, answers, data, path, out / submission.FILE, id_column))
+    except BadInput as error:
+        lines.append(f"No submission was written. {error}" if lines else f"Nothing was predicted. {error}")
+    return "\n".join(lines)
+
+
+def _table(answers: Mapping[str, Any]) -> str:
+    """Returns the first answers as a table; an answer that is no row is the prediction."""
+    names = [*answers][:_ROWS]
+    rows = [answers[name] if isinstance(answers[name], Mapping) else {"prediction": answers[name]} for name in names]
+    columns = [*rows[0]][:_COLUMNS]
+    table = [["sample", *map(printable, columns)]]
+    for name, row in zip(names, rows, strict=True):
+        cells = (printable(row.get(column, ""), most=40) for column in columns)
+        table.append([printable(name), *cells])
+    return aligned(table, left={0})

@@ -1,0 +1,1 @@
+"""What a run leaves: its summary, figures, tables, the archive, and copies for trackers."""

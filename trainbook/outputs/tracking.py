@@ -1,0 +1,130 @@
+"""Hands rows of metrics.csv to TensorBoard and Weights & Biases; one that fails costs a warning and no run."""
+
+import contextlib
+import importlib
+import json
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lib.config import Tracking
+from lib.machine import disk
+from lib.report import metrics
+from lib.report.metrics import LAST_COLUMNS, MACHINE_COLUMNS
+from lib.report.printing import KEY, Informing
+from trainbook.outputs.packing import TRACKING
+
+STATE = "ids.json"
+END_SECONDS = 60.0  # for sending the rest at the end
+_OF_MACHINE = {*LAST_COLUMNS, *MACHINE_COLUMNS} - {"lr"}
+_SECRETS: dict[str, Callable[[Any], str]] = {  # of Kaggle and Colab, by module
+    "kaggle_secrets": lambda module: module.UserSecretsClient().get_secret(KEY),
+    "google.colab.userdata": lambda module: module.get(KEY),
+}
+Log = Callable[[int, dict[str, float]], None]  # (step, values)
+End = Callable[[bool], None]  # (completed)
+
+
+def tensorboard(tracked: "Tracked") -> tuple[Log, End]:
+    """Writes event files, one more for each session, which TensorBoard shows as one run."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(tracked.folder / "tensorboard"))
+
+    def log(step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return log, lambda completed: writer.close()
+
+
+def wandb(tracked: "Tracked") -> tuple[Log, End]:
+    """Makes a run of Weights & Biases; `wandb sync` sends what was written offline, all sessions into the same run."""
+    import wandb as client
+
+    if tracked.options.online:
+        for module, secret in _SECRETS.items():  # left in the environment
+            with contextlib.suppress(Exception):  # no such module elsewhere; errors of many classes
+                os.environ[KEY] = os.environ.get(KEY) or secret(importlib.import_module(module)) or ""
+        if not os.environ.get(KEY):
+            where = "under Add-ons > Secrets on Kaggle (the key icon on Colab), or as an environment variable"
+            raise LookupError(f"tracking.online needs {KEY}: add it {where}")
+    else:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # which is sent offline too
+    run = client.init(
+        project=tracked.options.project, name=tracked.name, id=tracked.id, resume="allow", dir=str(tracked.folder),
+        mode="online" if tracked.options.online else "offline", config=dict(tracked.settings),
+        settings=client.Settings(console="off", silent=True, init_timeout=30.0),
+    )  # fmt: skip
+
+    def log(step: int, values: dict[str, float]) -> None:
+        run.log(values, step=step)
+        if all(name.startswith("test/") for name in values):  # a step that an earlier session logged takes no more
+            run.summary.update(values)
+
+    return log, lambda completed: run.finish(exit_code=int(not completed))
+
+
+class Tracked:
+    """Sends a run's rows until `end`. `is_resumed`: an earlier session's runs continue."""
+
+    def __init__(self, run: Path, options: Tracking, name: str, settings: Mapping[str, Any], is_resumed: bool):
+        self.folder, self.options, self.name, self.settings = run / TRACKING, options, name, settings
+        self.id = ""
+        self._sent: dict[str, int] = {}  # the last step of each split that the trackers have
+        self._trackers: list[tuple[Informing, Log, End]] = []
+        starts = [start for start in (tensorboard, wandb) if getattr(options, start.__name__)]
+        if starts and not is_resumed:  # a run that starts anew has other rows
+            shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            state = json.loads((self.folder / STATE).read_text("utf-8"))
+            self.id, self._sent = str(state["id"]), {str(k): int(step) for k, step in state["sent"].items()}
+        self.id = self.id or uuid.uuid4().hex[:12]
+        for start in starts:
+            guard = Informing(start.__name__, "Nothing more is sent there in this session; training continues.")
+            with guard:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._trackers.append((guard, *start(self)))
+        if self._trackers:
+            metrics.on_row.append(self._send)
+
+    def _send(self, row: Mapping[str, float | int | str]) -> None:
+        """Hands a row on; a step that is trained again after a resume was sent before."""
+        step, split = int(row["step"]), str(row["split"])
+        if step > self._sent.get(split, -1):
+            numbers = {name: float(v) for name, v in row.items() if name != "step" and not isinstance(v, str)}
+            values = {f"{'machine' if n in _OF_MACHINE else split}/{n}": v for n, v in numbers.items()}
+            self._log(step, values)
+            self._sent[split] = step
+            with contextlib.suppress(OSError), disk.whole(self.folder / STATE, cache=True) as aside:
+                aside.write_text(json.dumps({"id": self.id, "sent": self._sent}), "utf-8")
+
+    def _log(self, step: int, values: dict[str, float]) -> None:
+        for guard, log, _ in self._trackers:
+            with guard:
+                if not guard.failed:
+                    log(step, values)
+
+    def end(self, completed: bool, values: Mapping[str, float]) -> None:
+        """Sends the test's metrics, and ends all runs, within a limit of time."""
+        if self._send not in metrics.on_row:
+            return
+        metrics.on_row.remove(self._send)
+
+        def end_all() -> None:
+            scores = {f"test/{name}": value for name, value in values.items()}
+            if scores:
+                self._log(max(self._sent.values(), default=0), scores)
+            for guard, _, end in self._trackers:
+                with guard:
+                    end(completed)
+
+        ending = threading.Thread(target=end_all, name="tracking ends", daemon=True)
+        ending.start()
+        ending.join(END_SECONDS)
+        if ending.is_alive():
+            print(f"Warning: the trackers have not ended after {END_SECONDS:.0f} s and are left behind.", flush=True)

@@ -1,0 +1,266 @@
+"""Reads rows of separated cells below a head, or without one. Raises BadInput where a row may be meant otherwise."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from lib.errors import BadInput, printable
+from trainbook.supervised import dialects
+from trainbook.supervised.coverage import Report
+from trainbook.supervised.dialects import Dialect, Line
+from trainbook.supervised.files import lines_of
+
+_MARK = '"'
+_TOTALS = ("total", "totals", "grand total", "subtotal", "sum", "average", "mean", "gesamt", "summe", "total general")
+_EXCEL = re.compile("sep=.")
+
+
+class Sheet(NamedTuple):
+    """A text on its way to a table: its lines, how they are cut, its name in sentences, and what was seen of it."""
+
+    texts: list[str]
+    dialect: Dialect
+    shown: str
+    report: Report
+
+
+class Rows(NamedTuple):
+    """The names of columns (None: an empty one without a name), the rows, the numbers of blank lines, the separator."""
+
+    names: list[str | None]
+    lines: list[Line]
+    blank: list[int]
+    separator: str
+
+
+def read(text: str, shown: str, suffix: str, names: Sequence[str] | None, comments: bool, report: Report) -> Rows:
+    """Returns the rows of a text, all of as many cells as there are columns. Raises BadInput.
+
+    `names`: those of the columns (), numbers from 0; None, those of the first line. With `comments`, lines that begin
+    with # and have one cell are left out.
+    """
+    texts = lines_of(text)
+    if texts and _EXCEL.fullmatch(texts[0].strip()):  # which the rows say, too
+        report.remarks.append("the first line names the separator")
+        texts[0] = "\n"
+    dialect = dialects.recognised(texts, suffix, names is None, shown)
+    if dialect.separator != dialects.usual(suffix):
+        report.remarks.append(f"separated by {dialects.NAMES[dialect.separator]}")
+    if dialect.is_spaced:
+        report.remarks.append("spaces after separators are left out")
+    sheet = Sheet(texts, dialect, shown, report)
+    lines, blank, others = _sorted(sheet, comments)
+    columns, rows = _below_head(sheet, lines) if names is None else _without_head(sheet, lines, names)
+    others["head"] = len(lines) - len(rows)
+    others["inside quoted cells"] = sum(row.last - row.first for row in rows)
+    _check_widths(sheet, columns, rows, names is None)
+    if dialect.is_quoted:
+        _check_spaced_marks(sheet, rows)
+        _check_merged(sheet, rows)
+    else:
+        _check_letters(sheet, rows)
+    _note_total(sheet, rows)
+    report.lines = len(texts)
+    order = ("head", "blank", *sorted(others))
+    report.others = {what: others[what] for what in order if others[what]}
+    return Rows(columns, rows, blank, dialect.separator)
+
+
+def _sorted(sheet: Sheet, comments: bool) -> tuple[list[Line], list[int], Counter[str]]:
+    """Returns lines with content, the numbers of those without, and how many there are of each other kind."""
+    rows = list[Line]()
+    blank = list[int]()
+    others: Counter[str] = Counter()
+    for line in dialects.lines(sheet.texts, sheet.dialect, sheet.shown):
+        is_single = len(line.cells) < 2
+        first = line.cells[0] if line.cells else ""
+        if comments and is_single and first.startswith("#"):
+            others["comments"] += 1
+        elif is_single and not first.strip():
+            others["blank"] += 1
+            blank.append(line.first)
+        elif not any(line.cells):
+            others["of empty cells"] += 1
+            blank.append(line.first)
+        else:
+            rows.append(line)
+    return rows, blank, others
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+
+def _without_head(sheet: Sheet, lines: list[Line], names: Sequence[str]) -> tuple[list[str | None], list[Line]]:
+    """Returns the given names, as many as the first row has cells, or numbers."""
+    if not lines:
+        return [*names], lines
+    width = len(lines[0].cells)
+    numbers = [str(number) for number in range(width)]
+    if names:
+        return [*names[:width]], lines
+    if lines[0].cells == numbers:  # as pandas writes a table without names
+        sheet.report.remarks.append("the first line numbers the columns")
+        return [*numbers], lines[1:]
+    return [*numbers], lines
+
+
+def _below_head(sheet: Sheet, lines: list[Line]) -> tuple[list[str | None], list[Line]]:
+    """Returns the names in the first line, and the rows below it. Raises BadInput."""
+    if not lines:
+        return [], lines
+    head, *rows = lines
+    names = [name.strip() for name in head.cells]
+    if names != head.cells:
+        sheet.report.remarks.append("spaces round names of columns are left out")
+    if _have_one_more(rows, names) and not any(row.cells[-1] for row in rows):
+        sheet.report.remarks.append("rows end with one more separator than the head")
+        rows = [row._replace(cells=row.cells[:-1]) for row in rows]
+    columns = _named(sheet, names, rows)
+    _check_names(sheet, columns, head.first)
+    for row in rows:
+        if [cell.strip("\ufeff ") for cell in row.cells] == names:
+            raise BadInput(f"{sheet.shown}:{row.first}: The head stands here again. Delete the line.")
+    return columns, rows
+
+
+def _have_one_more(rows: Sequence[Line], names: Sequence[str | None]) -> bool:
+    return {len(row.cells) for row in rows} == {len(names) + 1}
+
+
+def _named(sheet: Sheet, names: Sequence[str], rows: Sequence[Line]) -> list[str | None]:
+    """Returns the names, None for a column without a name and without a cell."""
+    columns: list[str | None] = [*names]
+    for place, name in enumerate(names):
+        if name or any(row.cells[place : place + 1] != [""] for row in rows):
+            continue
+        columns[place] = None
+    if number := columns.count(None):
+        sheet.report.remarks.append(f"{number} empty columns without a name are left out")
+    return columns
+
+
+def _check_names(sheet: Sheet, columns: Sequence[str | None], line: int) -> None:
+    counts = Counter(name for name in columns if name is not None)
+    for name, number in counts.items():
+        if number < 2:
+            continue
+        places = ", ".join(str(place) for place, other in enumerate(columns, 1) if other == name)
+        what = f"called {printable(name)!r}" if name else "without a name"
+        raise BadInput(f"{sheet.shown}:{line}: {number} columns are {what} ({places}). Rename them.")
+
+
+def _check_widths(sheet: Sheet, columns: Sequence[str | None], rows: Sequence[Line], has_head: bool) -> None:
+    """Raises BadInput for a row with more or fewer cells than there are columns."""
+    wrong = next((row for row in rows if len(row.cells) != len(columns)), None)
+    if wrong is None:
+        return
+    names = ", ".join(name or "without a name" for name in columns)
+    cells = "1 cell" if len(wrong.cells) == 1 else f"{len(wrong.cells)} cells"
+    what = f"{sheet.shown}:{wrong.first}: {cells} instead of {len(columns)} ({printable(names, most=200)})"
+    if has_head and (columns[0] or "").startswith("#"):
+        raise BadInput(f"{what}. If the first line is a comment, delete it.")
+    if has_head and len(rows) > 1 and _have_one_more(rows, columns):
+        raise BadInput(f"{what}. All rows have one cell more than the head: name that column.")
+    if sheet.dialect.is_quoted:
+        separator = dialects.NAMES[sheet.dialect.separator]
+        raise BadInput(f"{what}. Quote a cell that holds a {separator}, or correct the line.")
+    raise BadInput(f"{what}. Correct the line.")
+
+
+def _note_total(sheet: Sheet, rows: Sequence[Line]) -> None:
+    """Notes a last row with a word such as Total in a cell, which no other row has."""
+    *others, last = rows or [Line([], 0, 0)]
+    words = [cell for cell in last.cells if cell.strip().casefold().rstrip(":") in _TOTALS]
+    if others and words and not any(words[0] in row.cells for row in others):
+        word = printable(words[0].strip(), most=60)
+        sheet.report.remarks.append(f"the last row (line {last.first}) has {word!r}: delete it if it sums the others")
+
+
+# --- quotation marks --------------------------------------------------------------------------------------------------
+
+
+def _check_letters(sheet: Sheet, rows: Sequence[Line]) -> None:
+    """Notes cells in quotation marks, which are letters. Raises BadInput for doubled marks inside, as CSV has them."""
+    number = 0
+    for row in rows:
+        for cell in row.cells:
+            if len(cell) < 2 or not cell.startswith(_MARK) or not cell.endswith(_MARK):
+                continue
+            number += 1
+            inside = cell[1:-1]
+            if '""' not in inside or _MARK in inside.replace('""', ""):
+                continue
+            what = f"{sheet.shown}:{row.first}: {printable(cell, most=60)} is quoted as in CSV, and TSV has no quotes"
+            raise BadInput(f"{what}. Name the file .csv, or write the letters alone.")
+    if number:
+        sheet.report.remarks.append(f"{number:,} cells in quotation marks, which are letters in TSV")
+
+
+def _check_spaced_marks(sheet: Sheet, rows: Sequence[Line]) -> None:
+    """Raises BadInput for a space before a quotation mark: it makes a letter of the mark."""
+    for row in rows:
+        for cell in row.cells:
+            if not cell.startswith(" ") or not cell.lstrip(" ").startswith(_MARK):
+                continue
+            doubled = cell.replace(_MARK, '""')
+            line = "".join(sheet.texts[row.first - 1 : row.last])
+            if f'"{doubled}"' in line:
+                continue
+            what = f"{sheet.shown}:{row.first}: A quotation mark stands after a space, {printable(cell, most=60)}"
+            raise BadInput(f"{what}. Delete the space, or quote the whole cell.")
+
+
+def _check_merged(sheet: Sheet, rows: Sequence[Line]) -> None:
+    """Raises BadInput for a quoted cell over several lines of which each looks like a row.
+
+    A stray mark at the beginning of a cell swallows rows until another one. Then every line has as many separators as a
+    row, and one of the swallowed cells is what other rows have in its column.
+    """
+    suspects = [row for row in rows if row.last > row.first and _looks_like_rows(sheet, row)]
+    if not suspects:
+        return
+    cells = [row.cells for row in rows if row.last == row.first]
+    fits = [_fits(column) for column in zip(*cells, strict=True)]
+    for row in suspects:
+        if not fits or not any(fits[column](piece) for column, piece in _swallowed(sheet, row)):
+            continue
+        what = f"{sheet.shown}:{row.first}: A quotation mark begins a cell that ends in line {row.last}"
+        advice = 'Delete the mark, or write the cell in one line; write "" for a mark inside a quoted cell.'
+        raise BadInput(f"{what}, and the lines between look like rows. {advice}")
+
+
+def _pieces(sheet: Sheet, row: Line) -> list[list[str]]:
+    """Returns the lines of a row cut at every separator, quoted or not."""
+    texts = sheet.texts[row.first - 1 : row.last]
+    return [text.rstrip("\r\n").split(sheet.dialect.separator) for text in texts]
+
+
+def _looks_like_rows(sheet: Sheet, row: Line) -> bool:
+    return {len(pieces) for pieces in _pieces(sheet, row)} == {len(row.cells)}
+
+
+def _swallowed(sheet: Sheet, row: Line) -> list[tuple[int, str]]:
+    """Returns the pieces inside the quoted cell with the columns that they would be in, but its own column."""
+    first, *middle, last = _pieces(sheet, row)
+    own = next(place for place, cell in enumerate(row.cells) if "\n" in cell or "\r" in cell)
+    pieces = [*enumerate(first)][own + 1 :]
+    for line in middle:
+        pieces += enumerate(line)
+    pieces += [*enumerate(last)][:own]
+    return [(column, piece) for column, piece in pieces if column != own]
+
+
+def _fits(column: Iterable[str]) -> Callable[[str], bool]:
+    """Returns whether a text is what a column has: one of its cells, or a number where all are."""
+    cells = {cell for cell in column if cell}
+    are_numbers = bool(cells) and all(map(_is_number, cells))
+    return lambda text: text in cells or (are_numbers and _is_number(text))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,298 @@
+"""Finds the table that lists pictures: a column of it has the names of the files."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from lib.errors import BadInput, first_ten, printable
+from trainbook.supervised.names import PARTS, folded, part_of
+from trainbook.supervised.notes import note
+from trainbook.supervised.pictures import SUFFIXES
+from trainbook.supervised.places import Place, both, counted, named
+from trainbook.supervised.tables import records
+
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_MOST_BYTES = 2**28  # of a table that nobody named
+
+
+class Data(NamedTuple):
+    """The files of a folder: pictures, those of them that are no masks, what folders say of them, and other files."""
+
+    source: Path
+    pictures: list[Path]
+    usable: list[Path]
+    places: dict[Path, Place]
+    classes: dict[Path, str]  # by the folders of pictures that lie in one which may be a class
+    others: list[Path]
+
+    def shown(self, path: Path) -> str:
+        inner = path.relative_to(self.source) if path.is_relative_to(self.source) else path
+        return named(inner.as_posix())
+
+
+class Listing(NamedTuple):
+    """A table that lists pictures: its rows, the column of the names, and the picture of each row, if any."""
+
+    tables: list[Path]
+    rows: list[Mapping[str, Any]]
+    key: str
+    pictures: list[Path | None]
+    others: list[str]  # columns beside the names
+    parts: dict[Path, str]  # of pictures, where tables or a column tell them
+    split: str = "the folders"  # or what tells the parts
+
+    @property
+    def path(self) -> Path:
+        return self.tables[0]
+
+
+def find(data: Data, table: str, target: str) -> Listing | None:
+    """Returns the table that lists the pictures; None where there is none, or it says what the folders say.
+
+    Raises BadInput where there are several, where folders say something else, and where the one named lists nothing.
+    """
+    paths = [_by_name(data, table)] if table else [path for path in data.others if path.suffix.lower() in _TABLES]
+    index = _index(data)
+    read = [_read(path, data, index, is_named=bool(table)) for path in paths]
+    listings = [listing for listing in read if listing and _covers(listing, data)]
+    if not table:
+        listings = _without_tests(listings, data)
+    if not listings and (table or target):
+        raise _no_table(data, paths, table, target)
+    if not listings:
+        return None
+    listing = _by_column(listings[0]) if len(listings) == 1 else _joined(listings, data)
+    if table or target or len({*data.classes.values()}) < 2:
+        return listing
+    if _agrees(listing, data):
+        return None
+    raise _contradiction(listing, data)
+
+
+def _without_tests(listings: Sequence[Listing], data: Data) -> list[Listing]:
+    """Returns tables without those called as a test, unless their columns are those of one that is not."""
+    known = [listing for listing in listings if part_of(listing.path.stem) != "test"]
+    columns = [{*listing.others} for listing in known]
+    usable = []
+    for listing in listings:
+        if listing in known or {*listing.others} in columns:
+            usable.append(listing)
+        else:
+            note(f"{data.shown(listing.path)} is not used: it is called as a table of a test.")
+    return usable
+
+
+def _joined(listings: Sequence[Listing], data: Data) -> Listing:
+    """Returns tables called train, validation and test as one, with the part of each picture. Raises BadInput."""
+    names = ", ".join(data.shown(listing.path) for listing in listings)
+    called = [part_of(listing.path.stem) for listing in listings]
+    forms = {(listing.key, *sorted(listing.others)) for listing in listings}
+    if "" in called or len({*called}) < len(called) or len(forms) > 1:
+        raise BadInput(f"{len(listings)} tables list the pictures: {names}. Name one in workload.table.")
+    parts: dict[Path, str] = {}
+    for listing, part in zip(listings, called, strict=True):
+        for path in {*listing.pictures} - {None}:
+            if path in parts:
+                raise BadInput(f"{named(path.name)} stands in two of {names}. Delete it from one.")
+            parts[path] = part
+    rows = [row for listing in listings for row in listing.rows]
+    pictures = [path for listing in listings for path in listing.pictures]
+    tables = [listing.path for listing in listings]
+    first = listings[0]
+    return first._replace(tables=tables, rows=rows, pictures=pictures, parts=parts, split=names)
+
+
+def _by_column(listing: Listing) -> Listing:
+    """Returns a table with the parts in a column whose cells are train, validation and test, if it has one."""
+    for name in listing.others:
+        cells = [str(row.get(name) or "").strip().casefold() for row in listing.rows]
+        if not {"train", "training"} & {*cells} or not {*cells} <= PARTS.keys() or len({*cells}) < 2:
+            continue
+        pairs = zip(listing.pictures, cells, strict=True)
+        parts = {path: PARTS[cell] for path, cell in pairs if path}
+        others = [other for other in listing.others if other != name]
+        return listing._replace(others=others, parts=parts, split=f"the column {named(name)}")
+    return listing
+
+
+def _by_name(data: Data, name: str) -> Path:
+    for path in (data.source / name, Path(name)):
+        if path.is_file():
+            return path
+    raise BadInput(f"There is no table {named(name)} in {named(data.source)}. Correct workload.table.")
+
+
+def _no_table(data: Data, paths: Sequence[Path], table: str, target: str) -> BadInput:
+    key = f"workload.table is {named(table)}" if table else f"workload.target is {named(target)}"
+    names = ", ".join(data.shown(path) for path in paths[:5]) or "a table, of which there is none,"
+    where = counted(data.pictures, data.source)
+    return BadInput(f"{key}, and no column of {names} has the names of the pictures ({where}).")
+
+
+def _contradiction(listing: Listing, data: Data) -> BadInput:
+    classes = named(", ".join(sorted({*data.classes.values()})))
+    columns = named(", ".join(listing.others))
+    what = f"The pictures lie in folders that may be classes ({classes})"
+    what += f", and {data.shown(listing.path)} lists them with the columns {columns}"
+    return BadInput(f"{what}. List the folders in workload.classes, or name the class's column in workload.target.")
+
+
+def _index(data: Data) -> dict[str, list[Path]]:
+    """Returns pictures by path, path without suffix, name and stem, in small letters."""
+    index = defaultdict[str, list[Path]](list)
+    for path in data.usable:
+        inner = PurePosixPath(path.relative_to(data.source).as_posix())
+        names = {str(inner), str(inner.with_suffix("")), inner.name, inner.stem}
+        for name in names:
+            index[folded(name)].append(path)
+    return index
+
+
+def _read(path: Path, data: Data, index: Mapping[str, list[Path]], is_named: bool) -> Listing | None:
+    """Returns a table as a listing by the column that names most pictures; None where it names too few, or a test."""
+    rows = _rows(path, data, is_named)
+    if not rows:
+        return None
+    columns = [name for name in rows[0] if name is not None]
+    part = part_of(path.stem)
+    pictures = {}
+    for name in columns:
+        pictures[name] = [_named_by(row.get(name), index, data.places, part) for row in rows]
+    key = max(columns, key=lambda name: _distinct(pictures[name]))
+    number = _distinct(pictures[key])
+    least = 1 if is_named else max(1, min(len(rows), len(data.usable)) / 2)
+    if number < least or (not is_named and part != "test" and _is_of_test(pictures[key], data)):
+        return None
+    _check_unique(rows, key, pictures[key])
+    single = [paths[0] if paths else None for paths in pictures[key]]
+    others = [name for name in columns if pictures[name] != pictures[key]]  # not a name beside its stem
+    return Listing([path], rows, key, single, others, {})
+
+
+def _rows(path: Path, data: Data, is_named: bool) -> list[Mapping[str, Any]]:
+    if is_named:
+        return list(records(path))
+    if "submission" in path.name.casefold():
+        note(f"{data.shown(path)} is not used: it is called as a table of a test.")
+        return []
+    if path.stat().st_size > _MOST_BYTES:
+        note(f"{data.shown(path)} is not looked at for names of pictures: it is large. workload.table names it.")
+        return []
+    try:
+        return list(records(path))
+    except (BadInput, ValueError, csv.Error) as error:
+        note(f"{data.shown(path)} is not used ({named(error)}).")
+        return []
+
+
+def _named_by(cell: Any, index: Mapping[str, list[Path]], places: Mapping[Path, Place], part: str) -> list[Path]:
+    """Returns the pictures that a cell names, of several those of the table's part, else those outside of a test."""
+    name = str(cell or "").strip().replace("\\", "/").removeprefix("./")
+    inner = PurePosixPath(folded(name))
+    keys = [str(inner), inner.name]
+    if inner.suffix in SUFFIXES:
+        keys.append(inner.stem)
+    for key in keys:
+        paths = index.get(key, [])
+        if len(paths) > 1:
+            same = [path for path in paths if part and places[path].part == part]
+            paths = same or [path for path in paths if places[path].part != "test"]
+        if paths:
+            return paths
+    return []
+
+
+def _distinct(pictures: Sequence[Sequence[Path]]) -> int:
+    return len({path for paths in pictures for path in paths})
+
+
+def _is_of_test(pictures: Sequence[Sequence[Path]], data: Data) -> bool:
+    parts = {data.places[path].part for paths in pictures for path in paths}
+    return parts == {"test"}
+
+
+def _check_unique(rows: Sequence[Mapping[str, Any]], key: str, pictures: Sequence[Sequence[Path]]) -> None:
+    for row, paths in zip(rows, pictures, strict=True):
+        if len(paths) > 1:
+            what = f"{named(row[key])} is the name of two pictures, {both(paths)}"
+            raise BadInput(f"{what}. Write their folders in the table, or rename one.")
+
+
+def _covers(listing: Listing, data: Data) -> bool:
+    """Returns whether a table lists at least half of the pictures in folders that may be classes."""
+    listed = {*listing.pictures}
+    number = sum(path in listed for path in data.classes)
+    return 2 * number >= len(data.classes)
+
+
+def _agrees(listing: Listing, data: Data) -> bool:
+    """Returns whether a column of a table says what the folders say."""
+    for name in listing.others:
+        pairs = zip(listing.rows, listing.pictures, strict=True)
+        if all(row.get(name) == data.classes[path] for row, path in pairs if path in data.classes):
+            return True
+    return False
+
+
+# --- the classes in it ------------------------------------------------------------------------------------------------
+
+
+def classes(listing: Listing, data: Data, target: str) -> dict[Path, str]:
+    """Returns the class of each picture that a row names. Raises BadInput for rows without one, or with another."""
+    target = target or _only_other(listing, data)
+    if target not in listing.rows[0]:
+        what = f"{data.shown(listing.path)} has no column {named(target)}"
+        columns = named(", ".join(listing.others))
+        raise BadInput(f"{what}. Its columns beside {named(listing.key)}: {columns}. Correct workload.target.")
+    labels: dict[Path, str] = {}
+    problems = []
+    for row, path in zip(listing.rows, listing.pictures, strict=True):
+        if path is None:
+            continue
+        label = str(row.get(target) or "").strip()
+        before = labels.setdefault(path, label)
+        if not label:
+            problems.append(f"{_line_of(row)}: {named(path.name)} has no {named(target)}")
+        elif label != before:
+            problems.append(f"{_line_of(row)}: {named(path.name)} is {label}, and {before} in an earlier row")
+    if problems:
+        what = f"{data.shown(listing.path)}: {len(problems):,} rows give no class, or another one than an earlier row"
+        raise BadInput(f"{what}. A picture has one class. Correct or delete the rows.\n{first_ten(problems)}")
+    _note(listing, data, labels, target)
+    return labels
+
+
+def _line_of(row: Mapping[str, Any]) -> str:
+    return named(PurePosixPath(getattr(row, "place", "a row")).name)
+
+
+def _only_other(listing: Listing, data: Data) -> str:
+    if len(listing.others) == 1:
+        return listing.others[0]
+    what = f"{data.shown(listing.path)} lists the pictures by its column {named(listing.key)}"
+    columns = named(", ".join(listing.others)) or "none"
+    raise BadInput(f"{what}, and its other columns are: {columns}. Name the one of the class in workload.target.")
+
+
+def _note(listing: Listing, data: Data, labels: Mapping[Path, str], target: str) -> None:
+    """Notes which rows and pictures belong together, and counts those that do not."""
+    rows = len(listing.rows)
+    lacking = [row[listing.key] for row, path in zip(listing.rows, listing.pictures, strict=True) if path is None]
+    bare = [path for path in data.pictures if path not in labels]
+    repeats = rows - len(lacking) - len(labels)
+    unused = [name for name in listing.others if name != target]
+    tables = ", ".join(map(data.shown, listing.tables))
+    verb = "list" if len(listing.tables) > 1 else "lists"
+    text = f"{tables} {verb} the samples: {len(labels):,} pictures in {rows:,} rows"
+    text += f", by the column {named(listing.key)}; {named(target)} is the class."
+    if lacking:
+        text += f" Rows without a picture: {len(lacking):,}, such as {printable(lacking[0], most=60)}."
+    if repeats:
+        text += f" Rows that repeat another: {repeats:,}."
+    if bare:
+        text += f" Pictures without a row, which are not used: {len(bare):,} ({counted(bare, data.source)})."
+    if unused:
+        text += f" Columns that are not used: {named(', '.join(unused))}."
+    note(text)

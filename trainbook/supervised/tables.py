@@ -1,0 +1,229 @@
+"""Reads users' tables: CSV, TSV, JSON, JSON lines and Parquet, packed or not. What is not certain is refused.
+
+A row has as many cells as the head, a quotation mark is shut, a number is a number: anything else raises BadInput with
+file and line. Separators, encodings and spaces are recognised and noted, and so is what was left out.
+"""
+
+import codecs
+import contextlib
+import io
+import itertools
+import math
+import unicodedata
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lib.errors import BadInput, printable
+from trainbook.supervised import coverage, delimited, json_rows
+from trainbook.supervised.coverage import Report, Row
+from trainbook.supervised.files import decoded, find_files, lines_of, matching, packed, read_lines, read_text, unpacked
+
+__all__ = ["find_files", "paragraphs", "read_lines", "read_objects", "read_table", "read_text", "records"]
+_JSON = (".json", ".jsonl", ".ndjson")
+_LOST = "\ufffd"  # in the place of a letter that an earlier reader could not decode
+
+
+class Table(NamedTuple):
+    """How a file was read, its rows as cells by column, the line of each, the lines that are blank, the separator."""
+
+    report: Report
+    rows: list[dict[str, Any]]
+    lines: list[int]
+    blank: list[int]
+    separator: str = ""  # of cells; none in JSON and Parquet
+
+    @property
+    def columns(self) -> list[str]:
+        return self.report.columns
+
+    @property
+    def path(self) -> Path:
+        return self.report.path
+
+    def column(self, name: str) -> list[str]:
+        """Returns the cells of a column as text, "" for none."""
+        cells = [row.get(name) for row in self.rows]
+        return ["" if cell is None else str(cell) for cell in cells]
+
+
+def read(path: Path, shown: str, names: Sequence[str] | None = None, comments: bool = False) -> Table:
+    """Returns the rows of a file. Raises BadInput.
+
+    `names` are those of the columns of a file without a head, (): numbers from 0; None: the file has a head. With
+    `comments`, lines that begin with # and have no separator are left out.
+    """
+    suffix, content = unpacked(path, shown)
+    report = Report(path)
+    if suffix == ".parquet":
+        table = _of_parquet(content, shown, report)
+    else:
+        text, encoding = decoded(content, shown)
+        report.remarks += [encoding] if encoding != "UTF-8" else []
+        if lost := text.count(_LOST):
+            report.remarks.append(f"{lost:,} letters were lost before (U+FFFD)")
+        if suffix in _JSON:
+            table = _of_json(text, shown, suffix, names, report)
+        else:
+            table = _of_cells(text, shown, suffix, names, comments, report)
+    report.rows = len(table.rows)
+    coverage.add(report)
+    return table
+
+
+def _of_cells(text: str, shown: str, suffix: str, names: Sequence[str] | None, comments: bool, report: Report) -> Table:
+    rows = delimited.read(text, shown, suffix, names, comments, report)
+    columns = [(place, name) for place, name in enumerate(rows.names) if name is not None]
+    report.columns = [name for _, name in columns]
+    cells = [{name: line.cells[place] for place, name in columns} for line in rows.lines]
+    return Table(report, cells, [line.first for line in rows.lines], rows.blank, rows.separator)
+
+
+def _of_json(text: str, shown: str, suffix: str, names: Sequence[str] | None, report: Report) -> Table:
+    lines, rows = json_rows.read(text, shown, suffix, names, report)
+    report.columns = [*dict.fromkeys(name for row in rows for name in row)]
+    return Table(report, rows, lines, [])
+
+
+def _of_parquet(content: bytes, shown: str, report: Report) -> Table:
+    try:
+        frame = pd.read_parquet(io.BytesIO(content))
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        why = printable(str(error).strip().split("\n")[0], most=300)
+        raise BadInput(f"{shown} cannot be read as parquet ({why}).") from None
+    if frame.index.names != [None]:
+        frame = frame.reset_index()
+    frame.columns = [str(column) for column in frame.columns]
+    report.columns = [*frame.columns]
+    frame = frame.astype(object).where(frame.notna(), None)
+    return Table(report, frame.to_dict("records"), [*range(1, len(frame) + 1)], [])
+
+
+def reordered(table: Table, order: Sequence[int]) -> bytes:
+    """Returns the bytes of a table's file with these of its rows, in this order. Raises BadInput.
+
+    The lines above the first row stay there, and blank lines behind their row. Encoding and packing are the file's.
+    """
+    shown = printable(table.path)
+    suffix, content = unpacked(table.path, shown)
+    if suffix == ".parquet":
+        frame = pd.read_parquet(io.BytesIO(content))
+        return frame.iloc[[*order]].to_parquet()
+    text, encoding = decoded(content, shown)
+    if content.startswith(codecs.BOM_UTF8):
+        encoding = "utf-8-sig"
+    if table.separator:
+        text = _reordered(text, table.lines, order)
+    else:
+        text = json_rows.written([table.rows[place] for place in order], text, suffix)
+    return packed(text.encode(encoding), table.path)
+
+
+def _reordered(text: str, firsts: Sequence[int], order: Sequence[int]) -> str:
+    """Returns a text whose rows, which begin in the lines `firsts`, have another order."""
+    lines = lines_of(text.rstrip("\r\n") + "\n")
+    bounds = [*firsts, len(lines) + 1]
+    rows = ["".join(lines[first - 1 : end - 1]) for first, end in itertools.pairwise(bounds)]
+    return "".join([*lines[: bounds[0] - 1], *(rows[place] for place in order)])
+
+
+def records(
+    source: Path, pattern: str = "*.csv", numbers: Sequence[str] = (), columns: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a table as dicts; of a folder those of all files that match, by name.
+
+    A column that a file lacks is not in its rows. Columns in `numbers` become floats. `columns` names those of files
+    without a head; the last ones may be missing. Raises BadInput with file and line.
+    """
+    for table, shown in _tables(source, pattern, columns):
+        yield from _rows(table, shown, numbers)
+
+
+def paragraphs(
+    source: Path, pattern: str = "*.tsv", columns: Sequence[str] = ("word", "tag")
+) -> Iterator[list[dict[str, Any]]]:
+    """Yields lists of rows between blank lines, of files without a head. Lines of # without a tab are comments."""
+    for table, shown in _tables(source, pattern, columns, comments=True):
+        number_of = [bisect(table.blank, line) for line in table.lines]
+        rows = zip(number_of, _rows(table, shown), strict=True)
+        for _, group in itertools.groupby(rows, key=lambda pair: pair[0]):
+            yield [row for _, row in group]
+
+
+def _tables(source: Path, pattern: str, columns: Sequence[str], comments: bool = False) -> Iterator[tuple[Table, str]]:
+    if source.is_dir():
+        coverage.add_folder(source)
+    for path in matching(source, pattern).values():
+        shown = printable(path)
+        yield read(path, shown, columns or None, comments), shown
+
+
+def _rows(table: Table, shown: str, numbers: Sequence[str] = ()) -> Iterator[Row]:
+    for line, cells in zip(table.lines, table.rows, strict=True):
+        place = f"{shown}:{line}"
+        for name in numbers:
+            _make_number(cells, name, place)
+        yield Row(cells, place, table.report.used)
+
+
+def _make_number(cells: dict[str, Any], name: str, place: str) -> None:
+    """Makes a float of a cell; leaves out null, which JSON and Parquet have for no value. Raises BadInput."""
+    value = cells.get(name)
+    if value is None:
+        cells.pop(name, None)
+        return
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return
+    number = _float(value)
+    if not math.isfinite(number):
+        what = f"{place}: {printable(repr(value), most=60)} in the column {printable(name)} is no number"
+        raise BadInput(f"{what}. Write it as 1234.5, leave the row out, or replace it in read().")
+    cells[name] = number
+
+
+def _float(value: Any) -> float:
+    """Returns the number that a text is, else NaN."""
+    if not isinstance(value, str) or "_" in value:  # 1_000 is a number in Python alone
+        return math.nan
+    with contextlib.suppress(ValueError):
+        return float(value)
+    return math.nan
+
+
+def read_objects(path: Path, shown: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the line and the object of each row of JSON, a list of them or lines. Raises BadInput with the line."""
+    table = read(path, shown)
+    yield from zip(table.lines, table.rows, strict=True)
+
+
+def read_table(path: Path, shown: str, columns: Mapping[str, str], optional: Sequence[str] = ()) -> pd.DataFrame:
+    """Returns cells as text under our names for `columns` (or numbers, without a head). Raises BadInput."""
+    is_headless = all(column.isdecimal() for name, column in columns.items() if name not in optional)
+    table = read(path, shown, () if is_headless else None)
+    texts: dict[str, Any] = {}
+    for name, column in columns.items():
+        if column in table.report.columns:
+            table.report.used.add(column)
+            texts[name] = [_text(row.get(column), column, shown) for row in table.rows]
+            continue
+        if name not in optional:
+            names = printable(", ".join(table.report.columns), most=300) or "none"
+            what = f"{shown} has no column {printable(column)}; its columns are {names}"
+            raise BadInput(f"{what}. Name that of the {name} as workload.columns.{name}.")
+        texts[name] = ""
+    return pd.DataFrame(texts, index=range(1, len(table.rows) + 1))
+
+
+def _text(value: Any, column: str, shown: str) -> str:
+    if isinstance(value, list | dict | np.ndarray):
+        raise BadInput(f"{shown}: the column {column} holds lists or objects. Flatten them first.")
+    if pd.isna(value):
+        return ""
+    if isinstance(value, float) and value.is_integer():  # 3 in a column with gaps
+        value = int(value)
+    text = str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a letter, out of JSON
+    return " ".join(unicodedata.normalize("NFC", text).split())
