@@ -45,7 +45,9 @@ ROOT = Path(__file__).resolve().parent
 MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line in it
 # With what its cells show. Kaggle has refused 1 MB; growth is a decision: 500,000 until the readers grew (2026-11-28)
 MAX_BYTES = 600_000
-Shown = dict[tuple[str, str], dict[str, Any]]  # (id, source) of a cell -> its outputs and their number
+Shown = dict[
+    tuple[str, str], dict[str, Any]
+]  # (id, source) of a cell -> its outputs and their number
 BASES = [*(ROOT / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
 _AT_FULL_SIZE = 3  # pictures of a cell; more have their bytes together
 _COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
@@ -64,17 +66,24 @@ def executed(text: str, name: str) -> str:
     """Returns the text of a notebook after a run in an empty folder, without a GPU and away from any checkout."""
     import papermill
 
-    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TRAINBOOK_CACHE": f"{tempfile.gettempdir()}/trainbook-cache"}
+    os.environ |= {
+        "CUDA_VISIBLE_DEVICES": "",
+        "TRAINBOOK_CACHE": f"{tempfile.gettempdir()}/trainbook-cache",
+    }
     with tempfile.TemporaryDirectory(prefix="trainbook-run-") as folder:
         for base in BASES:
             shutil.copytree(base, Path(folder) / base.name)
         path = Path(folder) / f"{name}.ipynb"
         path.write_text(text, encoding="utf-8")
         papermill.execute_notebook(path, path, cwd=folder, progress_bar=True)
-        notebook = nbformat.reads(path.read_text(encoding="utf-8").replace(f"{folder}/", ""), as_version=4)
+        notebook = nbformat.reads(
+            path.read_text(encoding="utf-8").replace(f"{folder}/", ""), as_version=4
+        )
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            number = sum(not PICTURES.keys().isdisjoint(output.get("data", ())) for output in cell.outputs)
+            number = sum(
+                not PICTURES.keys().isdisjoint(output.get("data", ())) for output in cell.outputs
+            )
             share = min(1.0, _AT_FULL_SIZE / max(1, number))
             cell.outputs = [shown for output in cell.outputs if (shown := as_shown(output, share))]
     return nbformat.writes(notebook)
@@ -87,7 +96,10 @@ def outputs_of(text: str) -> Shown:
     except Exception:  # whatever nbformat raises: the build replaces such a file
         return {}
     run = [cell for cell in cells if cell.cell_type == "code" and cell.get("outputs")]
-    return {(cell.id, cell.source): {"outputs": cell.outputs, "execution_count": cell.execution_count} for cell in run}
+    return {
+        (cell.id, cell.source): {"outputs": cell.outputs, "execution_count": cell.execution_count}
+        for cell in run
+    }
 
 
 def as_shown(output: Any, share: float = 1.0) -> Any:
@@ -102,7 +114,9 @@ def as_shown(output: Any, share: float = 1.0) -> Any:
     data, is_widget = output.data, any("widget" in mime for mime in output.data)
     is_bar = output.output_type == "display_data" and data.keys() <= {"text/plain"}
     page = data.get("text/html", "")
-    if "<svg" in page or len(page) > _MOST_HTML:  # GitHub draws no SVG in a notebook, and leaves out styles
+    if (
+        "<svg" in page or len(page) > _MOST_HTML
+    ):  # GitHub draws no SVG in a notebook, and leaves out styles
         data["text/html"] = as_html(data.get("text/plain", ""))
     if data.get("text/html"):
         data.pop("text/plain", None)  # which no page shows beside it
@@ -118,7 +132,9 @@ def small_picture(text: str, mime: str, share: float = 1.0) -> str:
     while not 0 < len(content) <= share * most:
         if content:
             picture = picture.resize([side * 9 // 10 for side in picture.size])
-        few = picture.quantize(_COLOURS, dither=Image.Dither.NONE) if mime == "image/png" else picture
+        few = (
+            picture.quantize(_COLOURS, dither=Image.Dither.NONE) if mime == "image/png" else picture
+        )
         few.save(file := io.BytesIO(), **options)
         content = file.getvalue()
     return base64.b64encode(content).decode("ascii")
@@ -144,7 +160,10 @@ def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
     `last` is the text of an earlier one: what its cells showed stays with those that are the same.
     """
     source = read_source(source_path)
-    header, codes = source.header, [cell.source for cell in source.cells if cell.cell_type == "code"]
+    header, codes = (
+        source.header,
+        [cell.source for cell in source.cells if cell.cell_type == "code"],
+    )
     planning = header.carry == "planning"
     files = carrier.carried_files(source_path, header.tasks, header.configs, planning, codes, root)
     notebook, shown = build(source, files), outputs_of(last)
@@ -170,17 +189,27 @@ def write(path: Path, text: str) -> None:
 def difference(old: str, new: str, name: str) -> str:
     """Returns a bounded diff of the JSON of two notebooks, without lines that are packed files."""
     listings = [[line for line in text.split("\n") if len(line) < MAX_LINE] for text in (old, new)]
-    diff = list(difflib.unified_diff(*listings, f"{name} (as it is)", f"{name} (as built)", lineterm="", n=1))
-    left_out = [f"... and {len(diff) - MAX_DIFF_LINES} more lines"] if len(diff) > MAX_DIFF_LINES else []
+    diff = list(
+        difflib.unified_diff(
+            *listings, f"{name} (as it is)", f"{name} (as built)", lineterm="", n=1
+        )
+    )
+    left_out = (
+        [f"... and {len(diff) - MAX_DIFF_LINES} more lines"] if len(diff) > MAX_DIFF_LINES else []
+    )
     return "\n".join([*diff[:MAX_DIFF_LINES], *left_out])
 
 
 def run(names: list[str], check: bool, root: Path, execute: bool = False) -> int:
     """Builds, checks, or runs the named notebooks or all; returns the exit code. Raises BadInput."""
     sources = {path.stem: path for path in sorted((root / "notebooks_src").glob("*.py"))}
-    stems = [Path(name).name.removesuffix(".py").removesuffix(".ipynb") for name in names] or list(sources)
+    stems = [Path(name).name.removesuffix(".py").removesuffix(".ipynb") for name in names] or list(
+        sources
+    )
     if unknown := [name for name in stems if name not in sources]:
-        raise BadInput(f"there is no notebooks_src/{unknown[0]}.py. There are: {', '.join(sources) or 'none'}.")
+        raise BadInput(
+            f"there is no notebooks_src/{unknown[0]}.py. There are: {', '.join(sources) or 'none'}."
+        )
     stale = []
     for name in stems:
         target = root / "notebooks" / f"{name}.ipynb"
@@ -189,14 +218,24 @@ def run(names: list[str], check: bool, root: Path, execute: bool = False) -> int
         text = notebook_text(sources[name], root, last)
         if text != old and check:
             stale.append(name)
-            print(f"notebooks/{name}.ipynb is missing." if old is None else difference(old, text, target.name))
+            print(
+                f"notebooks/{name}.ipynb is missing."
+                if old is None
+                else difference(old, text, target.name)
+            )
         elif text != old:
             target.parent.mkdir(exist_ok=True)
             write(target, text)
             print(f"built notebooks/{name}.ipynb ({len(text.encode('utf-8')) / 1000:.0f} KB)")
-    orphans = [] if names else sorted({path.stem for path in (root / "notebooks").glob("*.ipynb")} - set(sources))
+    orphans = (
+        []
+        if names
+        else sorted({path.stem for path in (root / "notebooks").glob("*.ipynb")} - set(sources))
+    )
     for name in orphans:
-        print(f"notebooks/{name}.ipynb has no source notebooks_src/{name}.py: delete the notebook or add the source.")
+        print(
+            f"notebooks/{name}.ipynb has no source notebooks_src/{name}.py: delete the notebook or add the source."
+        )
     if stale:
         print(f"Stale: {', '.join(stale)}. To rebuild:\n    make notebooks")
     return int(bool(stale or (check and orphans)))
@@ -204,7 +243,9 @@ def run(names: list[str], check: bool, root: Path, execute: bool = False) -> int
 
 def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
     """Runs the command line; returns the exit code: 0, 1 (stale) or 2 (bad input)."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help="notebooks such as 01_graphmer (none: all)")
     parser.add_argument("--check", action="store_true", help="write nothing; show what is stale")
     parser.add_argument("--run", action="store_true", help="run them and keep what they show")

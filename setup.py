@@ -10,7 +10,11 @@ import tempfile
 from setuptools import find_namespace_packages, setup
 
 FOLDERS = {f"trainbook.home.{folder}": folder for folder in ("lib", "workloads", "configs")}
-inner = [f"{package}.{name}" for package, folder in FOLDERS.items() for name in find_namespace_packages(folder)]
+inner = [
+    f"{package}.{name}"
+    for package, folder in FOLDERS.items()
+    for name in find_namespace_packages(folder)
+]
 inner += [f"trainbook.{name}" for name in find_namespace_packages("trainbook")]
 scratch = tempfile.mkdtemp(prefix="trainbook-build-")
 atexit.register(shutil.rmtree, scratch, ignore_errors=True)

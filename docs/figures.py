@@ -20,7 +20,11 @@ LEGAL = {  # a row of the page -> the record's name
     "counts x network": "counts x network",
     "**counts x network, with offsets**": "counts x network + offsets",
 }
-BOOSTING = ("boosting with surroundings", "balanced boosting with surroundings", "boosting of pixels")
+BOOSTING = (
+    "boosting with surroundings",
+    "balanced boosting with surroundings",
+    "boosting of pixels",
+)
 
 
 @cache
@@ -39,7 +43,11 @@ def rounded(interval: str) -> str:
 
 
 def measured() -> str:
-    kills, libc, memory = record("faults")["random kills"], record("faults_libc"), record("out_of_memory")
+    kills, libc, memory = (
+        record("faults")["random kills"],
+        record("faults_libc"),
+        record("out_of_memory"),
+    )
     readings, session, save = record("readings")["summary"], record("session"), record("save")
     cards, adapters = readings["xmem"], readings["adapters"]
     halves = [run["fp16"] for run in record(CARD)["runs"].values()]
@@ -48,7 +56,9 @@ def measured() -> str:
     short = record("overhead")["steps"]["0.4 ms"]
     peers = {name: peer["wall"]["ratio"] for name, peer in short["peers"].items()}
     peers["HF Trainer"] = peers.pop("Hugging Face Trainer")
-    others = ", ".join(f"{name} {ratio:.2f}" for name, ratio in sorted(peers.items(), key=lambda peer: peer[1]))
+    others = ", ".join(
+        f"{name} {ratio:.2f}" for name, ratio in sorted(peers.items(), key=lambda peer: peer[1])
+    )
     waits = save["background"]["median_seconds"]
     half_written = kills["kills that left a half-written checkpoint"]
     rows = [
@@ -71,17 +81,26 @@ def measured() -> str:
          f"it waits {waits:.2f} s for a checkpoint of {save['bytes'] / 1e9:.2f} GB"],
         ["the loop is thin", f"a step of 0.4 ms takes {short['wall']['ratio']:.2f} of a bare loop; {others}"],
     ]  # fmt: skip
-    return table(["promise", "measured"], [[cell.replace("%", " %") for cell in row] for row in rows])
+    return table(
+        ["promise", "measured"], [[cell.replace("%", " %") for cell in row] for row in rows]
+    )
 
 
 def gains() -> str:
-    scores, chat, graphmer = record("glacier_scores")["tables"], record("chat"), record("graphmer")["runs"]["seed 0"]
+    scores, chat, graphmer = (
+        record("glacier_scores")["tables"],
+        record("chat"),
+        record("graphmer")["runs"]["seed 0"],
+    )
     drawn = [run for name, run in record("vqa")["runs"].items() if name.startswith("drawn, ")]
     adapters, vqa = chat["tables"]["adapters"], record("vqa")["tables"]["drawn"]
     gain, low, high = graphmer["gains"]["mrr_full_text"]
     baseline = sum(run["baseline"]["exact"] for run in drawn) / len(drawn)
     boosted = max(scores[f"rare, test, {name}"]["mean"]["mcc"] for name in BOOSTING)
-    real = {name: scores[f"liligo, test, {name}"]["mean"]["mcc"] for name in ("answer", "network", *BOOSTING)}
+    real = {
+        name: scores[f"liligo, test, {name}"]["mean"]["mcc"]
+        for name in ("answer", "network", *BOOSTING)
+    }
     strongest = max(real[name] for name in BOOSTING)
     means, ends = adapters["exact, mean"], adapters["least lower end of the gain"]
     rows = [
@@ -120,10 +139,15 @@ def _legal_gain(partition: int) -> list[str]:
 
 def legal() -> str:
     parts, metrics = (_legal(0), _legal(1)), ("macro_f1", "accuracy")
-    rows = [[name, *(three(part[of][metric]) for part in parts for metric in metrics)] for name, of in LEGAL.items()]
+    rows = [
+        [name, *(three(part[of][metric]) for part in parts for metric in metrics)]
+        for name, of in LEGAL.items()
+    ]
     ours = [part["counts x network + offsets"] for part in parts]
     last = ["its gain", *(rounded(row[f"gain in {metric}"]) for row in ours for metric in metrics)]
-    return table(["", "macro F1, first partition", "accuracy", "macro F1, second", "accuracy"], [*rows, last])
+    return table(
+        ["", "macro F1, first partition", "accuracy", "macro F1, second", "accuracy"], [*rows, last]
+    )
 
 
 def glacier() -> str:
@@ -136,25 +160,49 @@ def glacier() -> str:
     }
     rows = []
     for name, (preset, what) in named.items():
-        means = [tables[f"{preset}, {where}, {what}"]["mean"] for where in ("validation and test", "test")]
+        means = [
+            tables[f"{preset}, {where}, {what}"]["mean"]
+            for where in ("validation and test", "test")
+        ]
         rows.append([name, *(three(mean[key]) for mean in means for key in ("mcc", "iou_lake"))])
-    head = ["mean of three seeds", "MCC, all eight scenes", "IoU of lakes", "MCC, test", "IoU of lakes, test"]
+    head = [
+        "mean of three seeds",
+        "MCC, all eight scenes",
+        "IoU of lakes",
+        "MCC, test",
+        "IoU of lakes, test",
+    ]
     return table(head, rows)
 
 
 def glacier_real() -> str:
     tables, runs = record("glacier_scores")["tables"], record("glacier_scores")["runs"]
     rows = []
-    for name, what in {"the answer: the gate stays shut": "answer", "network alone": "network"}.items():
+    for name, what in {
+        "the answer: the gate stays shut": "answer",
+        "network alone": "network",
+    }.items():
         cells = []
         for scene in ("liligo", "landsat"):
-            seeds = [run["test"][what]["mcc"] for of, run in runs.items() if of.startswith(f"{scene}, seed ")]
-            cells += [three(tables[f"{scene}, test, {what}"]["mean"]["mcc"]), ", ".join(map(three, seeds))]
+            seeds = [
+                run["test"][what]["mcc"]
+                for of, run in runs.items()
+                if of.startswith(f"{scene}, seed ")
+            ]
+            cells += [
+                three(tables[f"{scene}, test, {what}"]["mean"]["mcc"]),
+                ", ".join(map(three, seeds)),
+            ]
         rows.append([name, *cells])
     for what in ("boosting of pixels", "boosting with surroundings"):
-        means = [three(tables[f"{scene}, test, {what}"]["mean"]["mcc"]) for scene in ("liligo", "landsat")]
+        means = [
+            three(tables[f"{scene}, test, {what}"]["mean"]["mcc"])
+            for scene in ("liligo", "landsat")
+        ]
         rows.append([what, means[0], "", means[1], ""])
-    return table(["MCC on the test, mean of five seeds", "glacier", "each", "Landsat 8", "each"], rows)
+    return table(
+        ["MCC on the test, mean of five seeds", "glacier", "each", "Landsat 8", "each"], rows
+    )
 
 
 def chat() -> str:
@@ -163,11 +211,18 @@ def chat() -> str:
         ["the small base, also with 4 examples", "0 in each", "1"],
         ["`nearest, values replaced`", three(tables["adapters"]["strongest baseline, mean"]), ""],
     ]
-    for name, what in {"adapters": "adapters", "all weights, `optimizer.lr` 2.0e-3": "all weights"}.items():
+    for name, what in {
+        "adapters": "adapters",
+        "all weights, `optimizer.lr` 2.0e-3": "all weights",
+    }.items():
         seeds = [run for of, run in runs.items() if of.startswith(f"{what}, seed ")]
         low, high = min(run["exact_low"] for run in seeds), max(run["exact_high"] for run in seeds)
-        others = sum(run["other_perplexity"] / run["other_perplexity_of_base"] for run in seeds) / len(seeds)
-        rows.append([name, f"{tables[what]['exact, mean']:.3f} [{low:.3f}, {high:.3f}]", f"{others:.2f}"])
+        others = sum(
+            run["other_perplexity"] / run["other_perplexity_of_base"] for run in seeds
+        ) / len(seeds)
+        rows.append(
+            [name, f"{tables[what]['exact, mean']:.3f} [{low:.3f}, {high:.3f}]", f"{others:.2f}"]
+        )
     return table(["", "`exact`", "`other_perplexity`, times the base's"], rows)
 
 

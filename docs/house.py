@@ -1,7 +1,7 @@
 """The rooms of the three houses, which of them import which, how many lines each has, and docs/house.svg.
 
-    python -m docs.house           draw it
-    python -m docs.house --check   exit code 1 where the picture is not that of the code
+python -m docs.house           draw it
+python -m docs.house --check   exit code 1 where the picture is not that of the code
 """
 
 import ast
@@ -34,7 +34,9 @@ FLOORS = (
     ("graphmer", "glacier", "legal", "vqa", "chat"),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-EXAMPLES = ROOT / "trainbook" / "new" / "examples"  # texts that a user is given, and no part of a house
+EXAMPLES = (
+    ROOT / "trainbook" / "new" / "examples"
+)  # texts that a user is given, and no part of a house
 FILES = sorted(
     path for house in HOUSES for path in (ROOT / house).rglob("*.py")
     if EXAMPLES not in path.parents and path.relative_to(ROOT / house).as_posix() not in ("__init__.py", "__main__.py")
@@ -103,7 +105,10 @@ def lines() -> Counter[str]:
 def picture() -> str:
     """Returns the house as SVG: a box for each room, an arrow for each import that does not follow from others."""
     places = {
-        room: (WIDTH * (number + 1) // (len(rooms) + 1), STOREY * (len(FLOORS) - floor) - STOREY // 2)
+        room: (
+            WIDTH * (number + 1) // (len(rooms) + 1),
+            STOREY * (len(FLOORS) - floor) - STOREY // 2,
+        )
         for floor, rooms in enumerate(FLOORS)
         for number, room in enumerate(rooms)
     }
@@ -139,7 +144,9 @@ def main(arguments: list[str]) -> int:
     if PICTURE.is_file() and PICTURE.read_text("utf-8") == fresh:
         return 0
     if "--check" in arguments:
-        print("docs/house.svg is not the picture of the code as it is. This mends it:\n    make docs")
+        print(
+            "docs/house.svg is not the picture of the code as it is. This mends it:\n    make docs"
+        )
         return 1
     PICTURE.write_text(fresh, "utf-8")
     print("wrote docs/house.svg")

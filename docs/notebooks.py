@@ -58,7 +58,10 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
         "adapter, merged weights, answers beside the untouched base",
     ),
 }  # fmt: skip
-EMPTY = {"00_memory": "none: a laptop, seconds", "07_your_model": "yours: the notebook plans it first"}
+EMPTY = {
+    "00_memory": "none: a laptop, seconds",
+    "07_your_model": "yours: the notebook plans it first",
+}
 
 
 def title(name: str) -> str:
@@ -86,7 +89,9 @@ def notebooks() -> str:
         name = path.stem
         about, _, result = ABOUT.get(name, (title(name), (), "`outputs.tar.gz`"))
         ways = f"[file](notebooks/{name}.ipynb) {badges(name, published) if published else ''}".rstrip()
-        rows.append([f"[{name}](notebooks_src/{name}.py)", about, hours(name, planned), result, ways])
+        rows.append(
+            [f"[{name}](notebooks_src/{name}.py)", about, hours(name, planned), result, ways]
+        )
     return table(head, rows)
 
 
@@ -94,7 +99,12 @@ def qwen(folder: Path) -> None:
     """Writes what a plan of configs/chat.yaml reads of its base, which nobody here has: sizes, and any tokenizer."""
     from trainbook.fits.language import KNOWN
 
-    shutil.copytree(ROOT / "configs" / "chat-base", folder, dirs_exist_ok=True, ignore=lambda *_: ["model.safetensors"])
+    shutil.copytree(
+        ROOT / "configs" / "chat-base",
+        folder,
+        dirs_exist_ok=True,
+        ignore=lambda *_: ["model.safetensors"],
+    )
     (folder / "config.json").write_text(json.dumps(KNOWN["Qwen2.5-1.5B"]), "utf-8")
 
 
@@ -114,7 +124,11 @@ def plan() -> None:
         steps = made.max_steps or made.steps_for(1000)
         runs[config] = {"steps": steps, "hours": round(made.seconds(steps) / 3600, 2)}
         print(f"{config}: {runs[config]}", flush=True)
-    record = {"date": f"{datetime.date.today()}", "command": "python -m docs.notebooks", "runs": runs}
+    record = {
+        "date": f"{datetime.date.today()}",
+        "command": "python -m docs.notebooks",
+        "runs": runs,
+    }
     HOURS.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 

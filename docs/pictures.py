@@ -1,6 +1,6 @@
 """Trains the image example of docs/own.md in a temporary folder, and keeps its picture and its table for docs/own.md.
 
-    python -m docs.pictures      writes docs/pictures/run.png and docs/pictures/run.txt, in about a minute
+python -m docs.pictures      writes docs/pictures/run.png and docs/pictures/run.txt, in about a minute
 """
 
 import os
@@ -41,7 +41,9 @@ def main() -> None:
         TABLE.write_text(table, "utf-8")
         with Image.open(Path(folder) / "runs" / "my" / "plots" / "metrics.png") as picture:
             picture.convert("RGB").quantize(COLOURS).save(PLOT, optimize=True)
-    print(f"wrote {PLOT.relative_to(ROOT)} ({PLOT.stat().st_size:,} bytes) and {TABLE.relative_to(ROOT)}")
+    print(
+        f"wrote {PLOT.relative_to(ROOT)} ({PLOT.stat().st_size:,} bytes) and {TABLE.relative_to(ROOT)}"
+    )
 
 
 def _command(folder: str, *arguments: str) -> str:

@@ -13,17 +13,28 @@ from lib.task import find_task
 
 ROOT = Path(__file__).resolve().parent.parent
 BOUNDS = {"minimum": ">= {:g}", "above": "> {:g}", "maximum": "<= {:g}", "below": "< {:g}"}
-SHORT = {"a whole number": "integer", "a section of key: value lines": "mapping", "one of ": "", "a ": ""}
+SHORT = {
+    "a whole number": "integer",
+    "a section of key: value lines": "mapping",
+    "one of ": "",
+    "a ": "",
+}
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    first, *lines = (" | ".join(cell.replace("|", "\\|") for cell in line) for line in (head, *rows))
+    first, *lines = (
+        " | ".join(cell.replace("|", "\\|") for cell in line) for line in (head, *rows)
+    )
     return f"| {first} |\n|{'---|' * len(head)}\n" + "".join(f"| {line} |\n" for line in lines)
 
 
 def takes(field: dataclasses.Field, expected: Any) -> str:
     """Returns the type of a key where its default does not show it, and bounds other than that of a count."""
-    bounds = [words.format(field.metadata[name]) for name, words in BOUNDS.items() if field.metadata.get(name, 0)]
+    bounds = [
+        words.format(field.metadata[name])
+        for name, words in BOUNDS.items()
+        if field.metadata.get(name, 0)
+    ]
     shown = expected in (bool, int, float, str) or default(field).startswith("`[")
     text = "" if shown else described(expected)
     for long, short in SHORT.items():
@@ -32,7 +43,11 @@ def takes(field: dataclasses.Field, expected: Any) -> str:
 
 
 def default(field: dataclasses.Field) -> str:
-    value = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+    value = (
+        field.default_factory()
+        if field.default_factory is not dataclasses.MISSING
+        else field.default
+    )
     if value is dataclasses.MISSING:
         return "must be given"
     if isinstance(value, bool):
@@ -53,7 +68,9 @@ def rows(cls: type, prefix: str) -> Iterator[list[str]]:
             yield from rows(expected, f"{name}.")
         elif expected is not Any:
             text = " ".join(field.metadata.get("help", "").split())
-            value = " ".join([default(field), *(f"({more})" for more in [takes(field, expected)] if more)])
+            value = " ".join(
+                [default(field), *(f"({more})" for more in [takes(field, expected)] if more)]
+            )
             yield [f"`{name}`", value, text]
 
 
@@ -63,7 +80,9 @@ HEAD = ["key", "default (takes)", "what it is"]
 def all_keys() -> str:
     """Returns a table for each section of a configuration, and one for the keys outside of sections."""
     hints = get_type_hints(Config)
-    sections = {f.name: hints[f.name] for f in keys(Config) if dataclasses.is_dataclass(hints[f.name])}
+    sections = {
+        f.name: hints[f.name] for f in keys(Config) if dataclasses.is_dataclass(hints[f.name])
+    }
     top = [row for row in rows(Config, "") if "." not in row[0]]
     parts = ["### At the top\n\n" + table(HEAD, top)]
     for name, cls in sections.items():
@@ -74,7 +93,10 @@ def all_keys() -> str:
 def workloads() -> str:
     """Returns a table of the `workload:` keys of each workload."""
     names = sorted(path.parent.name for path in ROOT.glob("workloads/*/settings.py"))
-    parts = [f"### {name}\n\n" + table(HEAD, list(rows(find_task(name).Settings, "workload."))) for name in names]
+    parts = [
+        f"### {name}\n\n" + table(HEAD, list(rows(find_task(name).Settings, "workload.")))
+        for name in names
+    ]
     return "\n" + "\n".join(parts) + "\n"
 
 
@@ -83,12 +105,20 @@ def memory_profiles() -> str:
     lines = []
     for name in profiles.names():
         settings = profiles.settings(name)
-        lines.append([f"`{name}`", ", ".join(f"`{key}: {_yaml(value)}`" for key, value in settings.items())])
+        lines.append(
+            [f"`{name}`", ", ".join(f"`{key}: {_yaml(value)}`" for key, value in settings.items())]
+        )
     return table(["profile", "sets"], lines)
 
 
 def _yaml(value: object) -> str:
-    return f"{value}".lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else f"{value}"
+    return (
+        f"{value}".lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else f"{value}"
+    )
 
 
 def cards() -> str:
@@ -101,7 +131,9 @@ def variables() -> str:
     found = []
     for node in ast.parse(text).body[:4]:  # the first paragraph; this program sets the others
         if isinstance(node, ast.Assign):
-            found.append([f"`{node.value.value}`", text.splitlines()[node.lineno - 1].partition("  # ")[2]])
+            found.append(
+                [f"`{node.value.value}`", text.splitlines()[node.lineno - 1].partition("  # ")[2]]
+            )
     return table(["variable", "what it is"], found)
 
 

@@ -17,7 +17,9 @@ CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 def on_config(config):
     """Adds the pages that the navigation does not name to its workloads, and the notebooks behind them."""
     named = set(re.findall(r"[\w/]+\.md", str(config.nav)))
-    section = next(part["Workloads"] for part in config.nav if isinstance(part, dict) and "Workloads" in part)
+    section = next(
+        part["Workloads"] for part in config.nav if isinstance(part, dict) and "Workloads" in part
+    )
     section += sorted(path.name for path in (ROOT / "docs").glob("*.md") if path.name not in named)
     sources = sorted((ROOT / "notebooks_src").glob("[0-9]*.py"))
     config.nav.append({"Notebooks": [f"notebooks/{source.stem}.md" for source in sources]})
@@ -31,7 +33,11 @@ def on_files(files, config):
     text = _moved((ROOT / "README.md").read_text("utf-8"))
     files.append(File.generated(config, "index.md", content=text))
     for source in sorted((ROOT / "notebooks_src").glob("[0-9]*.py")):
-        files.append(File.generated(config, f"notebooks/{source.stem}.md", content=readable(source.read_text("utf-8"))))
+        files.append(
+            File.generated(
+                config, f"notebooks/{source.stem}.md", content=readable(source.read_text("utf-8"))
+            )
+        )
     return files
 
 
@@ -46,9 +52,13 @@ def mended(markdown: str, folder: PurePosixPath, pages: set[str], repository: st
 
     def link(found: re.Match) -> str:
         name, _, anchor = found[3].partition("#")
-        own = re.sub(r"^\.\./notebooks_src/(\w+)\.py$", r"notebooks/\1.md", _resolved(folder / name))
+        own = re.sub(
+            r"^\.\./notebooks_src/(\w+)\.py$", r"notebooks/\1.md", _resolved(folder / name)
+        )
         own = "index.md" if own == "../README.md" else own
-        if own in pages and own != _resolved(folder / name):  # written elsewhere, and a page of the site
+        if own in pages and own != _resolved(
+            folder / name
+        ):  # written elsewhere, and a page of the site
             return f"[{found[2]}]({'../' * len(folder.parts)}{own}{'#' * bool(anchor)}{anchor})"
         if not name or "://" in name or _resolved(folder / name) in pages:
             return found[0]

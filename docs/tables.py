@@ -28,7 +28,11 @@ WEEKS = 52
 RUN_STEPS, RUNS = 10_000, 100
 GIB = 2**30
 LENGTHS = (100, 1_000, 10_000, 50_000, 100_000)
-FILLS = ("#0072b2", "#f8fafc", "url(#lines)")  # also told apart in grey and by the colour-blind: dark, white, hatched
+FILLS = (
+    "#0072b2",
+    "#f8fafc",
+    "url(#lines)",
+)  # also told apart in grey and by the colour-blind: dark, white, hatched
 TICKS = {1: "1 s", 60: "1 min", 600: "10 min", 3600: "1 h", 36_000: "10 h"}
 
 
@@ -83,7 +87,14 @@ def workload() -> Workload:
     chain, model = config.workload.chain, config.workload.model
     count = sum(p.numel() for p in find_task(config.task)(config).model().parameters())
     positions = chain.roots + chain.facts
-    return Workload(count, model.feed_forward, config.training.effective_batch, positions, model.layers, model.hidden)
+    return Workload(
+        count,
+        model.feed_forward,
+        config.training.effective_batch,
+        positions,
+        model.layers,
+        model.hidden,
+    )
 
 
 def rate(card: Card) -> float:
@@ -115,9 +126,21 @@ def value_of_a_t4_hour() -> float:
 
 def places() -> list[Place]:
     return [
-        Place("Kaggle, T4 x2", CARDS["t4"], int(fact("kaggle_gpus")), fact("kaggle_gpu_quota_hours"), 0),
+        Place(
+            "Kaggle, T4 x2",
+            CARDS["t4"],
+            int(fact("kaggle_gpus")),
+            fact("kaggle_gpu_quota_hours"),
+            0,
+        ),
         Place("Colab, free, T4", CARDS["t4"], int(fact("colab_gpus")), None, 0),
-        Place("Colab, paid by use, T4", CARDS["t4"], int(fact("colab_gpus")), None, value_of_a_t4_hour()),
+        Place(
+            "Colab, paid by use, T4",
+            CARDS["t4"],
+            int(fact("colab_gpus")),
+            None,
+            value_of_a_t4_hour(),
+        ),
         Place("your own RTX 3050 8 GB", CARDS["rtx3050"], 1, 24.0 * 7, None),
     ]
 
@@ -178,7 +201,13 @@ def speed() -> str:
                 f"{place.cards} x {fits}", week,
             ]
         )  # fmt: skip
-    head = ["place", "TFLOP/s", "steps/s at most", "samples at once, by the hand formula", "steps a week at most"]
+    head = [
+        "place",
+        "TFLOP/s",
+        "steps/s at most",
+        "samples at once, by the hand formula",
+        "steps a week at most",
+    ]
     return text + table(head, rows)
 
 
@@ -263,7 +292,9 @@ def picture() -> str:
         '<rect width="6" height="6" fill="white"/><rect width="2" height="6" fill="#d55e00"/></pattern></defs>',
     ]
     for number, (place, fill) in enumerate(shown):
-        lines.append(f'<rect x="{left + 170 * number}" y="8" width="12" height="12" fill="{fill}" stroke="#334155"/>')
+        lines.append(
+            f'<rect x="{left + 170 * number}" y="8" width="12" height="12" fill="{fill}" stroke="#334155"/>'
+        )
         lines.append(f'<text x="{left + 18 + 170 * number}" y="19">{place.name}</text>')
     for power, name in TICKS.items():
         x = left + width * (math.log10(power) - first) / (last - first)
@@ -271,7 +302,9 @@ def picture() -> str:
         lines.append(f'<text x="{x:.0f}" y="{height - 10}" text-anchor="middle">{name}</text>')
     for row, steps in enumerate(LENGTHS):
         y = top + group * row
-        lines.append(f'<text x="{left - 8}" y="{y + group / 2 - 4:.0f}" text-anchor="end">{steps:,} steps</text>')
+        lines.append(
+            f'<text x="{left - 8}" y="{y + group / 2 - 4:.0f}" text-anchor="end">{steps:,} steps</text>'
+        )
         for number, (place, fill) in enumerate(shown):
             seconds = place.hours(steps) * 3600
             length = width * (math.log10(seconds) - first) / (last - first)
@@ -279,7 +312,9 @@ def picture() -> str:
                 f'<rect x="{left}" y="{y + bar * number}" width="{length:.0f}" height="{bar - 3}" fill="{fill}" '
                 'stroke="#334155"/>'
             )
-            lines.append(f'<text x="{left + length + 5:.0f}" y="{y + bar * number + 11}">{_time(seconds)}</text>')
+            lines.append(
+                f'<text x="{left + length + 5:.0f}" y="{y + bar * number + 11}">{_time(seconds)}</text>'
+            )
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -297,7 +332,9 @@ def own_config() -> str:
 def words() -> str:
     rows = []
     for row in reader.words():
-        elsewhere, here = (", ".join(f"`{name}`" for name in row[side].split()) for side in ("elsewhere", "here"))
+        elsewhere, here = (
+            ", ".join(f"`{name}`" for name in row[side].split()) for side in ("elsewhere", "here")
+        )
         rows.append([elsewhere, here or row["how"]])
     return table(["elsewhere", "here"], rows)
 
@@ -328,7 +365,9 @@ def render(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     stale = []
-    pages = [page for page in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))) if page.is_file()]
+    pages = [
+        page for page in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))) if page.is_file()
+    ]
     for path in pages:
         text = path.read_text("utf-8")
         if (fresh := render(text)) != text:

@@ -21,7 +21,11 @@ def machine_of(path: Path, record: dict) -> str:
 def rows_of_session(record: dict) -> str:
     """Returns how many rows of a session on a card met their goals; nothing for another record."""
     results = [result for rows in record.get("parts", {}).values() for result in rows.values()]
-    return f" ({sum(bool(r.get('ok')) for r in results)} of {len(results)} rows met their goals)" if results else ""
+    return (
+        f" ({sum(bool(r.get('ok')) for r in results)} of {len(results)} rows met their goals)"
+        if results
+        else ""
+    )
 
 
 def tried() -> str:
@@ -31,7 +35,9 @@ def tried() -> str:
         record = json.loads(path.read_text("utf-8"))
         machines.setdefault(machine_of(path, record), []).append((path, record))
     lines = []
-    for machine, records in sorted(machines.items(), key=lambda pair: not pair[0].startswith("NVIDIA")):
+    for machine, records in sorted(
+        machines.items(), key=lambda pair: not pair[0].startswith("NVIDIA")
+    ):
         links = [
             f"[{path.stem.partition(CARD)[0]}](../tests/bench/records/{path.name}){rows_of_session(record)}"
             for path, record in records

@@ -3,7 +3,13 @@
 import unicodedata
 from collections.abc import Sequence
 
-_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, direction and other invisible characters, surrogates, line ends
+_UNSEEN = {
+    "Cc",
+    "Cf",
+    "Cs",
+    "Zl",
+    "Zp",
+}  # control, direction and other invisible characters, surrogates, line ends
 
 
 def printable(text: object, lines: bool = False, most: int = 0) -> str:
@@ -18,7 +24,9 @@ def printable(text: object, lines: bool = False, most: int = 0) -> str:
     if text.isprintable():
         return text
     return "".join(
-        ascii(letter)[1:-1] if unicodedata.category(letter) in _UNSEEN and not (lines and letter == "\n") else letter
+        ascii(letter)[1:-1]
+        if unicodedata.category(letter) in _UNSEEN and not (lines and letter == "\n")
+        else letter
         for letter in text
     )
 

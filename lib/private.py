@@ -18,7 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 __all__ = ["TorchDispatchMode", "tree_leaves", "tree_map", "tree_map_only"]
 
-NORMS = (nn.modules.batchnorm._NormBase,)  # layers that may keep statistics: of batches or of instances
+NORMS = (
+    nn.modules.batchnorm._NormBase,
+)  # layers that may keep statistics: of batches or of instances
 current_function_mode = _get_current_function_mode
 
 # Over lists of tensors, in one kernel on a GPU

@@ -7,7 +7,9 @@ from html import escape
 from itertools import zip_longest
 
 _NUMBER = re.compile(r"[+-]?\d[\d.,:/%e-]*( .*)?")
-_ROWS = re.compile(r"((?:^.*  \S.*(?:\n|\Z)){2,})", re.MULTILINE)  # lines that two spaces divide or indent
+_ROWS = re.compile(
+    r"((?:^.*  \S.*(?:\n|\Z)){2,})", re.MULTILINE
+)  # lines that two spaces divide or indent
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
@@ -30,8 +32,12 @@ def split_tables(text: str) -> Iterator[str | list[list[str]]]:
     """
     for number, part in enumerate(_ROWS.split(text)):
         lines = part.strip("\n").split("\n")
-        inked = "".join(" " if {*column} <= {" "} else "x" for column in zip_longest(*lines, fillvalue=" "))
-        columns = [match.span() for match in re.finditer(r"x+( x+)*", inked)]  # two blanks in all lines divide them
+        inked = "".join(
+            " " if {*column} <= {" "} else "x" for column in zip_longest(*lines, fillvalue=" ")
+        )
+        columns = [
+            match.span() for match in re.finditer(r"x+( x+)*", inked)
+        ]  # two blanks in all lines divide them
         if number % 2 and len(columns) > 1:
             rows: list[list[str]] = []
             for line in lines:
@@ -48,14 +54,26 @@ def split_tables(text: str) -> Iterator[str | list[list[str]]]:
 def table(rows: Sequence[Sequence[str]], bold: str | None = None) -> str:
     """Returns rows as a table of HTML; words above numbers are its head; the row that begins with `bold` is bold."""
     columns = list(zip(*rows, strict=True))
-    numbers = [any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell) for column in columns]
-    has_head = any(is_number and not _NUMBER.fullmatch(rows[0][place]) for place, is_number in enumerate(numbers))
+    numbers = [
+        any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell)
+        for column in columns
+    ]
+    has_head = any(
+        is_number and not _NUMBER.fullmatch(rows[0][place])
+        for place, is_number in enumerate(numbers)
+    )
     lines = ""
     for place, row in enumerate(rows):
-        tag, right = ("th", "right") if has_head and not place else ("td", "right;white-space:nowrap")
-        cells = zip([right if is_number else "left" for is_number in numbers], map(escape, row), strict=True)
+        tag, right = (
+            ("th", "right") if has_head and not place else ("td", "right;white-space:nowrap")
+        )
+        cells = zip(
+            [right if is_number else "left" for is_number in numbers], map(escape, row), strict=True
+        )
         shown = "".join(f'<{tag} style="text-align:{look}">{cell}</{tag}>' for look, cell in cells)
-        lines += f'<tr style="font-weight:bold">{shown}</tr>' if row[0] == bold else f"<tr>{shown}</tr>"
+        lines += (
+            f'<tr style="font-weight:bold">{shown}</tr>' if row[0] == bold else f"<tr>{shown}</tr>"
+        )
     return f'<div style="overflow-x:auto"><table cellpadding="3" style="margin:4px 0">{lines}</table></div>'
 
 

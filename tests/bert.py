@@ -20,7 +20,9 @@ class Bert(toy.Toy):
     Settings = Settings
 
     def model(self):
-        model = self.pretrained(self.config.workload.published, AutoModelForSequenceClassification, num_labels=1)
+        model = self.pretrained(
+            self.config.workload.published, AutoModelForSequenceClassification, num_labels=1
+        )
         if self.config.workload.frozen:
             model.bert.requires_grad_(False)
         return model
@@ -37,14 +39,18 @@ class Bert(toy.Toy):
 
 class Loaded(Bert):
     def model(self):
-        return AutoModelForSequenceClassification.from_pretrained(self.config.workload.published, num_labels=1)
+        return AutoModelForSequenceClassification.from_pretrained(
+            self.config.workload.published, num_labels=1
+        )
 
 
 class Nf4(Bert):
     def model(self):
         from transformers import BitsAndBytesConfig
 
-        kind = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True)
+        kind = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True
+        )
         options = {"quantization_config": kind, "device_map": {"": 0}, "low_cpu_mem_usage": True}
         name = self.config.workload.published
         model = self.pretrained(name, AutoModelForSequenceClassification, num_labels=1, **options)
@@ -54,6 +60,8 @@ class Nf4(Bert):
 
 class Packed(Bert):
     def model(self):
-        model = self.pretrained(self.config.workload.published, AutoModelForSequenceClassification, num_labels=1)
+        model = self.pretrained(
+            self.config.workload.published, AutoModelForSequenceClassification, num_labels=1
+        )
         quantise(model.bert)
         return model

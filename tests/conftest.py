@@ -44,7 +44,9 @@ _LONGEST = tuple(f"tests/{name}/" for name in _FIRST)
 def pytest_collection_modifyitems(items):
     """Starts the longest files first: a minute of one at the end is a minute in which the other core is idle."""
     ranks = {prefix: number for number, prefix in enumerate(_LONGEST)}
-    items.sort(key=lambda item: next((ranks[p] for p in _LONGEST if item.nodeid.startswith(p)), len(ranks)))
+    items.sort(
+        key=lambda item: next((ranks[p] for p in _LONGEST if item.nodeid.startswith(p)), len(ranks))
+    )
 
 
 def pytest_collection_finish():
@@ -86,7 +88,9 @@ def toy(tmp_path):
     (tmp_path / "toy.yaml").write_text(TOY)
 
     def make(overrides=None):
-        return load_config(tmp_path / "toy.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})})
+        return load_config(
+            tmp_path / "toy.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})}
+        )
 
     return make
 
@@ -125,7 +129,9 @@ def card(monkeypatch):
 
     def put(name, capability, gib, built=CU128, count=1, used=0.1):
         total = int(gib * memory.GIB)
-        seen = SimpleNamespace(name=name, major=capability[0], minor=capability[1], total_memory=total, uuid="1")
+        seen = SimpleNamespace(
+            name=name, major=capability[0], minor=capability[1], total_memory=total, uuid="1"
+        )
         fakes = {
             "is_available": lambda: True,
             "device_count": lambda: count,
@@ -184,7 +190,11 @@ def small_container(container, monkeypatch):
     whole = SimpleNamespace(total=64 * memory.GIB, available=60 * memory.GIB)
     monkeypatch.setattr(hardware.psutil, "virtual_memory", lambda: whole)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    files = {"memory.max": 4 * memory.GIB, "memory.current": 3 * memory.GIB, "cpu.max": "150000 100000"}
+    files = {
+        "memory.max": 4 * memory.GIB,
+        "memory.current": 3 * memory.GIB,
+        "cpu.max": "150000 100000",
+    }
     container("0::/\n", files)
 
 

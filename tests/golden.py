@@ -39,7 +39,9 @@ PORTABLE = {
     "OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX",
 }  # fmt: skip
 STEPS, SAVED_AT = 20, 7
-CLOCKED = re.compile(r"(samples|steps)_per_second|.*_bytes|.*_seconds|.*_share|.*_utili[sz]ation")  # and of the machine
+CLOCKED = re.compile(
+    r"(samples|steps)_per_second|.*_bytes|.*_seconds|.*_share|.*_utili[sz]ation"
+)  # and of the machine
 UNMEASURED = {".png", ".svg", ".html"}
 
 
@@ -69,8 +71,22 @@ class Cart:
 def judgment(folder: Path) -> Path:
     """Writes a text of ten sentences, one a line."""
     folder.mkdir()
-    about = ("appeal", "order", "section 302", "evidence", "accused", "petition", "court", "witness", "act", "bail")
-    lines = (f"The {what} was considered by the learned judge in paragraph {n}." for n, what in enumerate(about))
+    about = (
+        "appeal",
+        "order",
+        "section 302",
+        "evidence",
+        "accused",
+        "petition",
+        "court",
+        "witness",
+        "act",
+        "bail",
+    )
+    lines = (
+        f"The {what} was considered by the learned judge in paragraph {n}."
+        for n, what in enumerate(about)
+    )
     (folder / "case.txt").write_text("\n".join(lines))
     return folder
 
@@ -120,8 +136,18 @@ def hashes_of(name: str, folder: Path) -> dict[str, str]:
     train = ["train", str(config), *(f"--set={key}={value}" for key, value in options.items())]
     kill_at_first_checkpoint(folder, train)
     call(folder, *train)
-    call(folder, "predict", "runs/outputs.tar.gz", str(RUNS[name](folder / "new")), "answers", "--trust")
-    return {**hashes_of_run(folder / "runs" / "golden"), **hashes_of_tables(folder / "answers", "answers/")}
+    call(
+        folder,
+        "predict",
+        "runs/outputs.tar.gz",
+        str(RUNS[name](folder / "new")),
+        "answers",
+        "--trust",
+    )
+    return {
+        **hashes_of_run(folder / "runs" / "golden"),
+        **hashes_of_tables(folder / "answers", "answers/"),
+    }
 
 
 def emptied(folder: Path) -> Path:
@@ -133,7 +159,10 @@ def emptied(folder: Path) -> Path:
 
 def kill_at_first_checkpoint(folder: Path, train: list[str]) -> None:
     process = start(folder, *train)
-    while process.poll() is None and not (folder / f"runs/golden/checkpoints/step-{SAVED_AT:08d}").is_dir():
+    while (
+        process.poll() is None
+        and not (folder / f"runs/golden/checkpoints/step-{SAVED_AT:08d}").is_dir()
+    ):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -142,7 +171,11 @@ def kill_at_first_checkpoint(folder: Path, train: list[str]) -> None:
 def hashes_of_run(run: Path) -> dict[str, str]:
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["reason"], summary["step"]) == ("completed", STEPS), summary
-    found = {"scores": digest(json.dumps([summary["metrics"], summary["baseline"]], sort_keys=True).encode())}
+    found = {
+        "scores": digest(
+            json.dumps([summary["metrics"], summary["baseline"]], sort_keys=True).encode()
+        )
+    }
     weights = run / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors"
     return {**found, "weights": digest(weights.read_bytes()), **hashes_of_tables(run)}
 
@@ -151,7 +184,9 @@ def hashes_of_tables(folder: Path, predicted: str = "") -> dict[str, str]:
     """Hashes the tables of a folder by name, and everything that was `predicted` by kind of file; no pictures."""
     contents: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*") if predicted else folder.iterdir()):
-        is_result = path.suffix not in UNMEASURED if predicted else path.suffix in (".csv", ".jsonl")
+        is_result = (
+            path.suffix not in UNMEASURED if predicted else path.suffix in (".csv", ".jsonl")
+        )
         if path.is_file() and is_result and path.name != "events.csv":
             name = f"{predicted}*{path.suffix}" if predicted else path.name
             content = READERS.get(path.suffix, Path.read_bytes)(path)
@@ -179,25 +214,42 @@ def digest(content: bytes) -> str:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, **PORTABLE, "PYTHONPATH": str(ROOT), "TRAINBOOK_CACHE": str(folder / "cache")}
+    environment = {
+        **os.environ,
+        **PORTABLE,
+        "PYTHONPATH": str(ROOT),
+        "TRAINBOOK_CACHE": str(folder / "cache"),
+    }
     out = (folder / "log.txt").open("a")
-    return subprocess.Popen([*COMMAND, *arguments], cwd=folder, env=environment, stdout=out, stderr=out, text=True)
+    return subprocess.Popen(
+        [*COMMAND, *arguments], cwd=folder, env=environment, stdout=out, stderr=out, text=True
+    )
 
 
 def call(folder: Path, *arguments: str) -> None:
     if code := start(folder, *arguments).wait():
-        sys.exit(f"{' '.join(arguments)} ended with {code}:\n{(folder / 'log.txt').read_text()[-3000:]}")
+        sys.exit(
+            f"{' '.join(arguments)} ended with {code}:\n{(folder / 'log.txt').read_text()[-3000:]}"
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(RUNS))
     parser.add_argument("--record", action="store_true", help="write the hashes anew")
     options = parser.parse_args()
     record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
-    versions = {"torch": torch.__version__, "numpy": np.__version__, "python": sys.version.split()[0]}
+    versions = {
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": sys.version.split()[0],
+    }
     if not options.record and record.get("versions") != versions:
-        sys.exit(f"The hashes are of {record.get('versions')}, not of {versions}. Record the base of a change first.")
+        sys.exit(
+            f"The hashes are of {record.get('versions')}, not of {versions}. Record the base of a change first."
+        )
     different = 0
     for name in options.names or RUNS:
         begin = time.perf_counter()

@@ -5,7 +5,21 @@ from unittest import mock
 
 from nbconvert.exporters import html as nbconvert
 
-_EMPTY = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+_EMPTY = {
+    "area",
+    "base",
+    "br",
+    "col",
+    "embed",
+    "hr",
+    "img",
+    "input",
+    "link",
+    "meta",
+    "source",
+    "track",
+    "wbr",
+}
 
 
 class _Tags(HTMLParser):
@@ -29,7 +43,10 @@ def unbalanced(html: str) -> list[str]:
     parser = _Tags()
     parser.feed(html)
     parser.close()
-    return [*parser.mistakes, *(f"<{tag}> at {place} is never closed" for tag, place in parser.opened)]
+    return [
+        *parser.mistakes,
+        *(f"<{tag}> at {place} is never closed" for tag, place in parser.opened),
+    ]
 
 
 class _Unmended(str):

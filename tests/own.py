@@ -53,7 +53,11 @@ def write(folder: Path) -> Path:
     """Writes such a project; returns its configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(__file__).with_name("toy.py"), folder / "waves.py")
-    files = {"mine.py": TASK, "layers.py": LAYERS, "late.py": "def said(models):\n    return f'{len(models)} models'\n"}
+    files = {
+        "mine.py": TASK,
+        "layers.py": LAYERS,
+        "late.py": "def said(models):\n    return f'{len(models)} models'\n",
+    }
     for name, text in {**files, "my.yaml": CONFIG, "beside.py": "raise SystemExit"}.items():
         (folder / name).write_text(text)
     return folder / "my.yaml"

@@ -77,7 +77,10 @@ class Figured(Toy):
 
     def loss(self, model, batch):
         sums, _ = super().loss(model, batch)
-        return sums, {"error": sums["squared"].detach() / 3, "third": len(batch["x"]) / 3 + float(batch["id"][0]) / 7}
+        return sums, {
+            "error": sums["squared"].detach() / 3,
+            "third": len(batch["x"]) / 3 + float(batch["id"][0]) / 7,
+        }
 
 
 class Frozen(Toy):
@@ -102,7 +105,11 @@ class TightUpdate(Toy):
 
     def loss(self, model, batch):
         update = torch.optim.AdamW.step
-        if ranks.rank() == 1 and len(next(iter(batch.values()))) == 4 and update.__name__ != "tight":
+        if (
+            ranks.rank() == 1
+            and len(next(iter(batch.values()))) == 4
+            and update.__name__ != "tight"
+        ):
             calls = []
 
             def tight(optimizer, closure=None):
@@ -143,7 +150,9 @@ class Cut(Session):
         return "deadline" if self.steps == 0 and mine else None
 
 
-def scenario(folder: Path, config: dict, task: str = "", cut: int = 0, on: int | None = None) -> dict:
+def scenario(
+    folder: Path, config: dict, task: str = "", cut: int = 0, on: int | None = None
+) -> dict:
     """What is done on each rank: one call of `launch.train`, which may be cut after some steps."""
 
     def start(*_):
@@ -155,7 +164,10 @@ def scenario(folder: Path, config: dict, task: str = "", cut: int = 0, on: int |
     if task:
         overrides["task"] = f"{__file__}:{task}"
     try:
-        with mock.patch.multiple(launch, plot=mock.DEFAULT), mock.patch.object(launch, "start_session", start):
+        with (
+            mock.patch.multiple(launch, plot=mock.DEFAULT),
+            mock.patch.object(launch, "start_session", start),
+        ):
             return asdict(launch.train(load_config(folder / "toy.yaml", overrides)))
     except (BadInput, TrainingFailed) as error:
         return {"error": str(error), "kind": type(error).__name__}
@@ -173,12 +185,17 @@ def here(folder: Path, scenarios: Iterable[dict]) -> list[dict]:
         torch.set_num_threads(threads)
 
 
-def on_ranks(folder: Path, scenarios: list[dict], count: int = 2, seconds: float = 900) -> list[list[dict]]:
+def on_ranks(
+    folder: Path, scenarios: list[dict], count: int = 2, seconds: float = 900
+) -> list[list[dict]]:
     """Does them on `count` ranks; what each of those returned. When one fails, the others may still say why."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "toy.yaml").write_text(TOY)
     (folder / "scenarios.json").write_text(json.dumps(scenarios))
-    started = [start_rank(folder, number, count, free_port() if not number else None) for number in range(count)]
+    started = [
+        start_rank(folder, number, count, free_port() if not number else None)
+        for number in range(count)
+    ]
     until = time.monotonic() + seconds
     while any(process.poll() is None for process in started) and time.monotonic() < until:
         if any(process.returncode for process in started):
@@ -201,11 +218,24 @@ def start_rank(folder: Path, number: int, count: int, port: int | None = None) -
     global _port
     _port = port or _port
     place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _port, "OMP_NUM_THREADS": 1, "GLOO_SOCKET_IFNAME": "lo"}
-    environment = {**os.environ, **{k: str(v) for k, v in (place | meeting).items()}, "PYTHONPATH": str(ROOT)}
+    meeting = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": _port,
+        "OMP_NUM_THREADS": 1,
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    environment = {
+        **os.environ,
+        **{k: str(v) for k, v in (place | meeting).items()},
+        "PYTHONPATH": str(ROOT),
+    }
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.several", str(folder)]
-    with (folder / f"rank-{number}.txt").open("wb") as out:  # no pipe, which would fill up while another rank is read
-        return subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT)
+    with (folder / f"rank-{number}.txt").open(
+        "wb"
+    ) as out:  # no pipe, which would fill up while another rank is read
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT
+        )
 
 
 def free_port() -> int:
@@ -216,7 +246,9 @@ def free_port() -> int:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    results = [scenario(folder, **each) for each in json.loads((folder / "scenarios.json").read_text())]
+    results = [
+        scenario(folder, **each) for each in json.loads((folder / "scenarios.json").read_text())
+    ]
     (folder / f"results-{ranks.rank()}.json").write_text(json.dumps(results))
     ranks.end()
 

@@ -65,9 +65,13 @@ def checkout(tmp_path, monkeypatch):
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_block_of_a_document_runs_or_says_why_not(document, checkout, capsys):
     text = document.read_text("utf-8")
-    assert not OTHER.findall(text), "shell blocks begin with ```sh, Python blocks with ```python, and nothing behind it"
+    assert not OTHER.findall(text), (
+        "shell blocks begin with ```sh, Python blocks with ```python, and nothing behind it"
+    )
     for line, language, code in blocks(text):
         try:
-            run(code) if language == "sh" else exec(compile(code, f"{document.name}:{line}", "exec"), {})
+            run(code) if language == "sh" else exec(
+                compile(code, f"{document.name}:{line}", "exec"), {}
+            )
         except Exception as error:
             pytest.fail(f"{document.relative_to(ROOT)}:{line}: {type(error).__name__}: {error}")

@@ -35,7 +35,9 @@ echo '{"reason": "deadline"}' > shared/toy/summary.json
 }
 
 
-def test_the_slurm_example_starts_both_nodes_with_the_jobs_end_as_deadline_and_requeues_itself(tmp_path):
+def test_the_slurm_example_starts_both_nodes_with_the_jobs_end_as_deadline_and_requeues_itself(
+    tmp_path,
+):
     (tmp_path / "bin").mkdir()
     for name, text in PROGRAMS.items():
         (tmp_path / "bin" / name).write_text(text)
@@ -54,16 +56,33 @@ def test_the_slurm_example_starts_both_nodes_with_the_jobs_end_as_deadline_and_r
     assert (tmp_path / "asked-1.txt").read_text() == asked and "\nsession.minutes=1\n" in asked
     launcher, *arguments = asked.split("\n")[1:-1]
     parsed = parse_args(arguments)
-    assert launcher == "torch.distributed.run" and (parsed.nnodes, parsed.nproc_per_node) == ("2", "1")
-    assert parsed.module and parsed.training_script == "trainbook" and parsed.rdzv_endpoint == "127.0.0.1:20077"
+    assert launcher == "torch.distributed.run" and (parsed.nnodes, parsed.nproc_per_node) == (
+        "2",
+        "1",
+    )
+    assert (
+        parsed.module
+        and parsed.training_script == "trainbook"
+        and parsed.rdzv_endpoint == "127.0.0.1:20077"
+    )
     trained = _parser().parse_args(parsed.training_script_args)
-    assert trained.run and {"output_dir=shared", "run.name=toy", "training.micro_batch_slots=2"} <= {*trained.set}
+    assert trained.run and {
+        "output_dir=shared",
+        "run.name=toy",
+        "training.micro_batch_slots=2",
+    } <= {*trained.set}
     environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode != 0 and "Give a folder that all nodes see" in done.stderr
 
 
 def test_every_key_that_an_example_sets_exists():
-    text = "".join((CLUSTER / name).read_text() for name in ("slurm.sh", "trainjob.yaml", "skypilot.yaml"))
+    text = "".join(
+        (CLUSTER / name).read_text() for name in ("slurm.sh", "trainjob.yaml", "skypilot.yaml")
+    )
     keys = set(re.findall(r"--set[= ]\s*\"?([\w.]+)=", text))
-    assert {"output_dir", "training.micro_batch_slots", "session.minutes", "run.name"} <= keys <= set(sentences(Config))
+    assert (
+        {"output_dir", "training.micro_batch_slots", "session.minutes", "run.name"}
+        <= keys
+        <= set(sentences(Config))
+    )

@@ -20,11 +20,17 @@ def test_every_configuration_loads_round_trips_and_comes_in_two_sizes(tmp_path):
         assert load_config(tmp_path / "again.yaml") == config
         if path.stem == "glacier_imagenet":
             continue  # for a GPU alone
-        other = path.stem.removesuffix("_small") if path.stem.endswith("_small") else f"{path.stem}_small"
+        other = (
+            path.stem.removesuffix("_small")
+            if path.stem.endswith("_small")
+            else f"{path.stem}_small"
+        )
         assert path.with_name(f"{other}.yaml").is_file()
 
 
-@pytest.mark.parametrize(("name", "least", "most"), [("graphmer", 80e6, 100e6), ("glacier_pretrain", 24e6, 26e6)])
+@pytest.mark.parametrize(
+    ("name", "least", "most"), [("graphmer", 80e6, 100e6), ("glacier_pretrain", 24e6, 26e6)]
+)
 def test_a_model_has_the_size_that_is_promised(name, least, most):
     config = load_config(ROOT / "configs" / f"{name}.yaml")
     with torch.device("meta"):
@@ -36,7 +42,12 @@ def test_a_model_has_the_size_that_is_promised(name, least, most):
 
 def test_graphmers_packages_are_in_kaggles_image():
     packages = load_config(ROOT / "configs" / "graphmer.yaml").workload.packages
-    image = yaml.safe_load((ROOT / "trainbook" / "kaggle" / "image.yaml").read_text())["has"].split()
-    assert len(packages) > 10 and load_config(ROOT / "configs" / "graphmer_small.yaml").workload.packages == ()
+    image = yaml.safe_load((ROOT / "trainbook" / "kaggle" / "image.yaml").read_text())[
+        "has"
+    ].split()
+    assert (
+        len(packages) > 10
+        and load_config(ROOT / "configs" / "graphmer_small.yaml").workload.packages == ()
+    )
     projects = {project_of(name).replace("_", "-") for name in image}
     assert {package.partition("==")[0] for package in packages} <= projects

@@ -15,9 +15,13 @@ from trainbook.commands import _parser
 DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 # a path of this checkout, or one inside lib as design.md shortens it; a star stands for any name
-NAMED = re.compile(r"`((?:configs|docs|lib|notebooks|notebooks_src|tests)/[\w./*-]+|\w+/\w+\.py|\w+\.py)`")
+NAMED = re.compile(
+    r"`((?:configs|docs|lib|notebooks|notebooks_src|tests)/[\w./*-]+|\w+/\w+\.py|\w+\.py)`"
+)
 # a key, and no function that is the text of a link
-KEY = re.compile(r"`((?:training|checkpoint|data|optimizer|scheduler|memory|session|run)\.\w+)[`:](?!\]\()")
+KEY = re.compile(
+    r"`((?:training|checkpoint|data|optimizer|scheduler|memory|session|run)\.\w+)[`:](?!\]\()"
+)
 
 
 def named(path):
@@ -36,7 +40,10 @@ def commands(text):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_command_link_test_file_and_key_that_a_document_names_exists(document):
-    text, folders = document.read_text(), [ROOT, ROOT / "lib", ROOT / "workloads", ROOT / "trainbook"]
+    text, folders = (
+        document.read_text(),
+        [ROOT, ROOT / "lib", ROOT / "workloads", ROOT / "trainbook"],
+    )
     for command in commands(text):
         arguments = shlex.split(command)[1:]
         if not arguments or arguments in (["kaggle"], ["--version"]):
@@ -68,7 +75,9 @@ def anchors(text):
 def test_the_front_page_leads_to_every_page():
     text = (ROOT / "README.md").read_text()
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
-    assert not pages - set(re.findall(r"\]\((docs/[\w.]+md)", text)), "README links every page of docs/"
+    assert not pages - set(re.findall(r"\]\((docs/[\w.]+md)", text)), (
+        "README links every page of docs/"
+    )
 
 
 def numbers(table):
@@ -95,7 +104,10 @@ def test_the_comparison_with_other_tools_has_the_ratios_of_the_record(step):
     row = re.search(rf"^\| a step of {step}[^|]*\|(.*)\|$", page, re.MULTILINE)[1]
     measured = figures.record("overhead")["steps"][step]
     peers = {name: each["wall"]["ratio"] for name, each in measured["peers"].items()}
-    ratios = [measured["wall"]["ratio"], *(peers[name] for name in ("Accelerate", "Hugging Face Trainer", "Lightning"))]
+    ratios = [
+        measured["wall"]["ratio"],
+        *(peers[name] for name in ("Accelerate", "Hugging Face Trainer", "Lightning")),
+    ]
     assert re.findall(r"[\d.]+", row) == [f"{ratio:.2f}" for ratio in [*ratios, peers["Ignite"]]]
 
 
@@ -107,6 +119,10 @@ def test_every_fact_and_card_has_a_source_and_a_month():
 def test_every_key_stands_in_the_reference_with_its_sentence():
     text = reference.all_keys() + reference.workloads()
     rows = dict(re.findall(r"^\| `([\w.]+)` \|.*\| (.*) \|$", text, re.MULTILINE))
-    keys = {key for key, sentence in sentences(Config).items() if not any(one.startswith(f"{key}.") for one in rows)}
+    keys = {
+        key
+        for key, sentence in sentences(Config).items()
+        if not any(one.startswith(f"{key}.") for one in rows)
+    }
     assert keys <= rows.keys() and all(rows.values())
     assert {"queue.grid", "workload.tiles.size", "workload.chain.roots"} <= rows.keys()

@@ -21,6 +21,11 @@ def test_a_notebook_shows_the_sentence_and_none_of_our_frames(kind, monkeypatch,
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell()
-    monkeypatch.setitem(shell.user_ns, "error", kind("There is no input pets. Give a path that exists."))
+    monkeypatch.setitem(
+        shell.user_ns, "error", kind("There is no input pets. Give a path that exists.")
+    )
     assert not shell.run_cell("raise error").success
-    assert capsys.readouterr().out == f"{kind.__name__}: There is no input pets. Give a path that exists.\n"
+    assert (
+        capsys.readouterr().out
+        == f"{kind.__name__}: There is no input pets. Give a path that exists.\n"
+    )

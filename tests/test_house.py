@@ -31,8 +31,14 @@ def test_every_room_has_a_floor():
 def test_imports_point_downwards():
     for path in FILES:
         here = room_of(path)
-        upward = {n for n in imported(path) if (room := n.split(".")[0]) != here and FLOOR[room] >= FLOOR[here]}
-        assert not upward, f"{path.relative_to(ROOT)} imports {', '.join(sorted(upward))}, which is not below {here}"
+        upward = {
+            n
+            for n in imported(path)
+            if (room := n.split(".")[0]) != here and FLOOR[room] >= FLOOR[here]
+        }
+        assert not upward, (
+            f"{path.relative_to(ROOT)} imports {', '.join(sorted(upward))}, which is not below {here}"
+        )
 
 
 def test_lib_names_no_workload():
@@ -40,7 +46,9 @@ def test_lib_names_no_workload():
     for path in FILES:
         if path.is_relative_to(ROOT / "lib"):
             names = {node.id for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name)}
-            words = {node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant)}
+            words = {
+                node.value for node in ast.walk(tree_of(path)) if isinstance(node, ast.Constant)
+            }
             assert not workloads & (names | {word for word in words if isinstance(word, str)}), path
 
 
@@ -48,7 +56,10 @@ def test_rooms_have_no_circles_inside():
     """Within a room a file imports another one before it is imported by it, however long the way."""
     names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts[1:]) for path in FILES}
     module = {name.removesuffix(".__init__"): path for path, name in names.items()}
-    arrows = {name: {other for other in imported(path) if other in module} for name, path in module.items()}
+    arrows = {
+        name: {other for other in imported(path) if other in module}
+        for name, path in module.items()
+    }
 
     def reach(name: str, seen: tuple[str, ...]) -> None:
         assert name not in seen, f"a circle: {' -> '.join([*seen, name])}"
@@ -65,9 +76,14 @@ def test_rooms_have_no_circles_inside():
 def test_no_module_is_imported_under_a_plural_to_dodge_a_name():
     for path in FILES:
         for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in house.HOUSES:
+            if (
+                isinstance(node, ast.ImportFrom)
+                and (node.module or "").split(".")[0] in house.HOUSES
+            ):
                 for alias in node.names:
-                    assert alias.asname != f"{alias.name}s", f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
+                    assert alias.asname != f"{alias.name}s", (
+                        f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
+                    )
 
 
 def is_docstring(node: ast.stmt) -> bool:
@@ -85,13 +101,24 @@ def nodes_of(statement: ast.stmt) -> int:
 
 
 def files_of(name: str) -> list[Path]:
-    return sorted(path for path in (ROOT / name).rglob("*.py") if house.EXAMPLES not in path.parents)
+    return sorted(
+        path for path in (ROOT / name).rglob("*.py") if house.EXAMPLES not in path.parents
+    )
 
 
 def statements_of(name: str) -> list[int]:
     """Lists the sizes of a house's statements in nodes, without imports, heads and docstrings."""
-    statements = [node for path in files_of(name) for node in ast.walk(tree_of(path)) if isinstance(node, ast.stmt)]
-    return [nodes_of(node) for node in statements if not isinstance(node, HEADS) and not is_docstring(node)]
+    statements = [
+        node
+        for path in files_of(name)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.stmt)
+    ]
+    return [
+        nodes_of(node)
+        for node in statements
+        if not isinstance(node, HEADS) and not is_docstring(node)
+    ]
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -99,7 +126,9 @@ def test_a_house_stays_within_its_size(name):
     trees = [tree_of(path) for path in files_of(name)]
     docstrings = sum(is_docstring(node) for tree in trees for node in ast.walk(tree))
     nodes = sum(1 for tree in trees for _ in ast.walk(tree)) - 2 * docstrings
-    assert nodes <= NODES[name], f"{name} has {nodes} nodes: take something out, or decide on a larger size here"
+    assert nodes <= NODES[name], (
+        f"{name} has {nodes} nodes: take something out, or decide on a larger size here"
+    )
 
 
 @pytest.mark.parametrize("name", DENSITY)
@@ -107,7 +136,9 @@ def test_statements_do_not_become_denser(name):
     sizes = statements_of(name)
     mean, share = sum(sizes) / len(sizes), sum(size > LARGE for size in sizes) / len(sizes)
     most, most_share = DENSITY[name]
-    assert mean <= most and share <= most_share, f"{name}: {mean:.2f} nodes a statement, {share:.2%} above {LARGE}"
+    assert mean <= most and share <= most_share, (
+        f"{name}: {mean:.2f} nodes a statement, {share:.2%} above {LARGE}"
+    )
 
 
 def test_functions_stay_small():

@@ -14,7 +14,9 @@ from lib.planner import process
 from lib.ranks import boot
 from tests.conftest import ROOT
 
-pytest.importorskip("setuptools", minversion="77", reason="it builds the wheel; torch 2.13 brings it")
+pytest.importorskip(
+    "setuptools", minversion="77", reason="it builds the wheel; torch 2.13 brings it"
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +31,23 @@ def installed(tmp_path_factory):
     before = sorted(path for path in source.rglob("*"))
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
     wheels.mkdir()
-    subprocess.run([sys.executable, "-c", build, wheels], cwd=source, check=True, capture_output=True)
-    assert sorted(path for path in source.rglob("*")) == before  # what is left over would be in the next wheel
+    subprocess.run(
+        [sys.executable, "-c", build, wheels], cwd=source, check=True, capture_output=True
+    )
+    assert (
+        sorted(path for path in source.rglob("*")) == before
+    )  # what is left over would be in the next wheel
     (wheel,) = wheels.glob("trainbook-*.whl")
-    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--no-compile", "--quiet"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--no-compile",
+        "--quiet",
+    ]
     subprocess.run([*pip, "--disable-pip-version-check", "--target", packages, wheel], check=True)
     return packages
 
@@ -53,7 +68,9 @@ def run(installed, folder, *command):
     )  # fmt: skip
 
 
-def test_the_wheel_is_one_package_and_one_command_with_every_file_the_release_number_and_the_licence(installed):
+def test_the_wheel_is_one_package_and_one_command_with_every_file_the_release_number_and_the_licence(
+    installed,
+):
     names = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
     assert names == {"trainbook", "bin"} and (installed / "bin" / "trainbook").is_file()
     facts = installed / f"trainbook-{lib.__version__}.dist-info"
@@ -66,7 +83,9 @@ def test_the_wheel_is_one_package_and_one_command_with_every_file_the_release_nu
         assert there == {path for path in files if "__pycache__" not in path.parts}
 
 
-def test_the_first_commands_of_the_readme_work_from_the_wheel_beside_a_folder_lib_of_ones_own(installed, empty):
+def test_the_first_commands_of_the_readme_work_from_the_wheel_beside_a_folder_lib_of_ones_own(
+    installed, empty
+):
     """One process: each would take seconds to begin. In the end it imports lib anew, as a notebook run again does."""
     few = ("--set", "training.max_steps=3", "--set", "training.evaluate_every_epochs=0")
     done = run(installed, empty, str(installed / "bin" / "trainbook"), "--version")
@@ -90,10 +109,14 @@ if __name__ == "__main__":
         importlib.import_module(module.name)
 """
     done = run(installed, empty, "-c", code)
-    assert done.returncode == 0 and not [words for words in said if words not in done.stdout], done.stdout + done.stderr
+    assert done.returncode == 0 and not [words for words in said if words not in done.stdout], (
+        done.stdout + done.stderr
+    )
 
 
-def test_importing_the_package_lets_lib_be_found_in_children_and_another_lib_is_named(installed, empty):
+def test_importing_the_package_lets_lib_be_found_in_children_and_another_lib_is_named(
+    installed, empty
+):
     code = "import trainbook, subprocess, sys; subprocess.run([sys.executable, '-P', '-c', 'import lib; print(lib)'])"
     done = run(installed, empty, "-c", code)
     assert str(installed / "trainbook" / "home" / "lib" / "__init__.py") in done.stdout, done.stderr
@@ -107,13 +130,17 @@ def test_importing_the_package_lets_lib_be_found_in_children_and_another_lib_is_
 
 def test_a_rank_takes_no_folder_lib_of_ones_own_for_the_library(empty):
     variables = {"TRAINBOOK_RANK_FOLDER": str(empty), "RANK": "0"}
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    } | variables
     command = [sys.executable, boot.__file__, str(os.getpid()), "-m", "trainbook.command", "--help"]
     done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "usage:" in done.stdout, done.stderr
 
 
-def test_the_process_that_plans_takes_no_folder_lib_of_ones_own_for_the_library(empty, toy, monkeypatch):
+def test_the_process_that_plans_takes_no_folder_lib_of_ones_own_for_the_library(
+    empty, toy, monkeypatch
+):
     """What it would import is asked in its place: a plan takes seconds."""
     started = subprocess.Popen
 

@@ -36,10 +36,16 @@ def private_names(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             yield node.attr, node
-        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(("lib", "workloads", "trainbook")):
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(
+            ("lib", "workloads", "trainbook")
+        ):
             for name in [*(node.module or "").split("."), *(alias.name for alias in node.names)]:
                 yield name, node
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("getattr", "hasattr")
+        ):
             name = getattr(node.args[1], "value", "")
             yield name if isinstance(name, str) else "", node
 
@@ -51,11 +57,15 @@ def test_no_other_file_uses_a_private_name_of_a_library():
             continue
         for name, node in private_names(tree_of(path)):
             is_private = name.startswith("_") and not name.startswith("__") and name != "_"
-            assert not is_private or name in known, f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+            assert not is_private or name in known, (
+                f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+            )
 
 
 def test_norms_are_layers_with_statistics():
-    assert isinstance(nn.BatchNorm2d(1), private.NORMS) and isinstance(nn.InstanceNorm1d(1), private.NORMS)
+    assert isinstance(nn.BatchNorm2d(1), private.NORMS) and isinstance(
+        nn.InstanceNorm1d(1), private.NORMS
+    )
     assert not isinstance(nn.LayerNorm(1), private.NORMS)
 
 
@@ -66,7 +76,9 @@ def test_operations_on_lists_are_those_on_each():
     private.move_towards(ones, [torch.ones(2), torch.ones(3)], 0.5)
     assert [value.tolist() for value in ones] == [[0.5, 0.5], [1.5, 1.5, 1.5]]
     (bucket,) = private.buckets(ones, 100)
-    assert [v.tolist() for v in private.unflattened(private.flattened(bucket), bucket)] == [v.tolist() for v in ones]
+    assert [v.tolist() for v in private.unflattened(private.flattened(bucket), bucket)] == [
+        v.tolist() for v in ones
+    ]
 
 
 def test_a_version_counts_changes_in_place_and_an_address_is_a_storages():
@@ -84,7 +96,13 @@ def test_a_mode_sees_operators_by_schema_and_backward_passes_by_their_nodes():
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             with private.without_overrides():
                 node = private.running_node()
-                seen.append((private.schema(func).name, private.backward_pass(), node and private.number_of(node)()))
+                seen.append(
+                    (
+                        private.schema(func).name,
+                        private.backward_pass(),
+                        node and private.number_of(node)(),
+                    )
+                )
                 return func(*args, **(kwargs or {}))
 
     x = torch.ones(2, requires_grad=True)
@@ -104,7 +122,10 @@ def test_kernels_of_attention_and_softmax_are_there():
     assert private.safe_softmax(torch.zeros(2), 0).tolist() == [0.5, 0.5]
     assert [int(n) for n in private.attention_order()]
     half = private.softmax_to_half["softmax"](torch.zeros(2), 0, False)
-    assert half.tolist() == [0.5, 0.5] and private.memory_format(torch.zeros(1, 2, 3, 4)) is torch.contiguous_format
+    assert (
+        half.tolist() == [0.5, 0.5]
+        and private.memory_format(torch.zeros(1, 2, 3, 4)) is torch.contiguous_format
+    )
     assert private.nll_loss(torch.zeros(1, 2), torch.tensor([1]), None, 1, -100).item() == 0
     assert private.current_function_mode() is None
 

@@ -48,7 +48,9 @@ def own(tmp_path, monkeypatch):
     return write
 
 
-def test_tasks_are_found_by_name_and_by_file_which_may_postpone_annotations_and_is_imported_once(own):
+def test_tasks_are_found_by_name_and_by_file_which_may_postpone_annotations_and_is_imported_once(
+    own,
+):
     assert find_task("graphmer").__name__ == "Graphmer" and own().workload.width == 4
     cls = find_task("own.py:Own")
     assert find_task("own.py:Own") is cls and pickle.loads(pickle.dumps(cls)) is cls
@@ -73,12 +75,19 @@ def test_a_task_imports_what_lies_beside_it_before_an_installed_namesake_and_hid
     for name in ("json", "lib", "colorsys"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')\n")
     sys.path.append(str(installed))
-    own("".join(f"    import {line}\n" for line in ("colorsys, json, lib.task", "namesake_own", "beside_own")))
+    own(
+        "".join(
+            f"    import {line}\n"
+            for line in ("colorsys, json, lib.task", "namesake_own", "beside_own")
+        )
+    )
     cls = find_task("own.py:Own")
     assert (cls.namesake_own.VALUE, cls.beside_own.VALUE) == (2, 3)
 
 
-def test_a_task_file_that_fails_is_named_with_its_line_and_what_is_none_is_not_opened(own, tmp_path):
+def test_a_task_file_that_fails_is_named_with_its_line_and_what_is_none_is_not_opened(
+    own, tmp_path
+):
     (tmp_path / "beside.py").write_text("\nmissing\n")
     for body, where, what in (
         ("x = 1 / 0", "own.py:14", "ZeroDivisionError: division by zero"), ("x = (", "own.py, line 14", "SyntaxError"),
@@ -109,22 +118,33 @@ WRONG = [
 
 def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypatch):
     config = own()
-    task, sets = find_task("own.py:Own"), {"train": range(9), "validation": range(3), "test": range(3)}
+    task, sets = (
+        find_task("own.py:Own"),
+        {"train": range(9), "validation": range(3), "test": range(3)},
+    )
     for name, value, sentence in WRONG:
         returned = {**sets, **value} if name == "datasets" and isinstance(value, dict) else value
         with monkeypatch.context() as patch, pytest.raises(BadInput, match=f"Own.{name}{sentence}"):
-            patch.setattr(task, name, value if name == "selection" else lambda self, *_, returned=returned: returned)
+            patch.setattr(
+                task,
+                name,
+                value if name == "selection" else lambda self, *_, returned=returned: returned,
+            )
             launch.train(config)
 
 
-def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(monkeypatch, tmp_path, capsys):
+def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(
+    monkeypatch, tmp_path, capsys
+):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs", "datasets/ada/other"])
     mount, other = (tmp_path / "input" / "datasets" / "ada" / name for name in ("graphs", "other"))
     inner, sentinels = mount / "data" / "v1", ("entities.jsonl",)
     inner.mkdir(parents=True)
     (mount / "data.jsonl").unlink()
     (mount / "README.md").touch()
-    assert locate_data("graphs", ()) == mount / "data" == locate_data(str(mount / "data"), ())  # without sentinels
+    assert (
+        locate_data("graphs", ()) == mount / "data" == locate_data(str(mount / "data"), ())
+    )  # without sentinels
     (mount / "more.csv").touch()
     assert locate_data("graphs", ()) == mount and locate_data("", sentinels) is None
     (inner / "entities.jsonl").touch()
@@ -145,10 +165,14 @@ def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_
     here, mount = tmp_path / "here", tmp_path / "input" / "datasets" / "ada" / "graphs"
     here.mkdir()
     config, single = toy({"data.dir": [str(here), "ada/graphs"]}), toy({"data.dir": [str(here)]})
-    with pytest.raises(BadInput, match="lists 2 folders, and Toy reads one. Name one, or their parent"):
+    with pytest.raises(
+        BadInput, match="lists 2 folders, and Toy reads one. Name one, or their parent"
+    ):
         load_task(config)
     assert load_task(single).sources == (here,)
-    monkeypatch.setattr("lib.task.loading.find_task", lambda name: type("Several", (Task,), {"several": True}))
+    monkeypatch.setattr(
+        "lib.task.loading.find_task", lambda name: type("Several", (Task,), {"several": True})
+    )
     task = load_task(config)
     assert (task.source, task.sources) == (here, (here, mount))
     (here / "x.txt").write_text("a")
@@ -188,7 +212,11 @@ def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, quick):
     )
     run = launch.prepare(load_config("short.yaml", {"output_dir": str(tmp_path / "runs")}))
     summary = launch.train(run)
-    assert (summary.metrics, summary.baseline, summary.missing) == ({}, {}, {}) and summary.test_loss > 0
+    assert (summary.metrics, summary.baseline, summary.missing) == (
+        {},
+        {},
+        {},
+    ) and summary.test_loss > 0
     batch = run.task.collate(run.task.datasets()["train"], torch.Generator())
     assert run.task.count(batch) == {"loss": 8} and run.task.count({"x": batch["x"]}) == {"loss": 9}
     first = run.task.fingerprint()
@@ -203,21 +231,32 @@ def archives(tmp_path):
     packed, mounted = tmp_path / "packed", tmp_path / "mounted"
     (mounted / "more" / "deep").mkdir(parents=True)
     packed.mkdir()
-    for name, text in {"x.csv": "a,b\n1,2\n", "more/y.csv": "c\n", "more/deep/z.txt": "z" * 3_000_000}.items():
+    for name, text in {
+        "x.csv": "a,b\n1,2\n",
+        "more/y.csv": "c\n",
+        "more/deep/z.txt": "z" * 3_000_000,
+    }.items():
         (mounted / name).write_text(text)
     (packed / "x.csv.gz").write_bytes(gzip.compress((mounted / "x.csv").read_bytes()))
     shutil.make_archive(str(packed / "more"), "zip", mounted / "more")
     return packed, mounted
 
 
-def test_archives_that_kaggle_unpacks_are_the_same_data_and_a_run_resumes_on_them(archives, tmp_path, quick, capsys):
+def test_archives_that_kaggle_unpacks_are_the_same_data_and_a_run_resumes_on_them(
+    archives, tmp_path, quick, capsys
+):
     packed, mounted = archives
     assert fingerprint(packed) == fingerprint(mounted)
     (tmp_path / "short.py").write_text(SHORT)
     text = "task: short.py:Short\ntraining: {max_steps: 2, effective_batch: 4}\ndata: {num_workers: 0}\n"
     (tmp_path / "short.yaml").write_text(text)
     launch.train(load_config("short.yaml", {"data.dir": str(packed)}))
-    assert launch.train(load_config("short.yaml", {"data.dir": str(mounted), "training.max_steps": 4})).step == 4
+    assert (
+        launch.train(
+            load_config("short.yaml", {"data.dir": str(mounted), "training.max_steps": 4})
+        ).step
+        == 4
+    )
     assert "Resuming short from" in capsys.readouterr().out
     (mounted / "more" / "y.csv").write_text("d\n")
     assert fingerprint(packed) != fingerprint(mounted)
@@ -237,7 +276,9 @@ def test_the_mean_of_each_term_is_the_evaluation_and_a_method_without_a_default_
     task.count = lambda batch: {"a": 4, "b": 2, "none": 0}
     task.loss = lambda model, batch: ({"a": torch.tensor(batch), "b": torch.tensor(1.0)}, {})
     assert Task.evaluate(task, None, [2.0, 6.0]) == {"a": 1.0, "b": 0.5, "loss": 1.5}
-    with pytest.raises(BadInput, match=r"Bare has no loss\(.*Write it in the class Bare: it returns"):
+    with pytest.raises(
+        BadInput, match=r"Bare has no loss\(.*Write it in the class Bare: it returns"
+    ):
         type("Bare", (Task,), {})(own()).loss(None, {})
 
 
@@ -258,7 +299,9 @@ def predict():
 """
 
 
-def test_what_a_task_imports_from_beside_it_belongs_to_it_and_packages_are_those_that_must_be_there(tmp_path):
+def test_what_a_task_imports_from_beside_it_belongs_to_it_and_packages_are_those_that_must_be_there(
+    tmp_path,
+):
     """A folder of data with a package's name is no package of one's own; what a try catches may be missing."""
     for name, text in {
         "task.py": TASK, "net.py": "import numpy as np\nimport task\n", "helper.py": "", "late.py": "import PIL.Image",

@@ -24,4 +24,6 @@ def test_a_page_keeps_lines_indents_and_signs():
 
 def test_a_criterion_that_is_exactly_met_is_reached_whatever_its_name():
     assert Criterion("mean", 0.8, 0.8).reached and not Criterion("best", 0.7999, 0.8).reached
-    assert str(Criterion("missed_ice", 0.5, 0.4)) == "Criterion missed_ice >= 0.40: 0.5000, reached."
+    assert (
+        str(Criterion("missed_ice", 0.5, 0.4)) == "Criterion missed_ice >= 0.40: 0.5000, reached."
+    )

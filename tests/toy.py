@@ -15,7 +15,9 @@ IGNORED = -1.0
 class Settings:
     samples: int = option(37, "Training samples.", minimum=1)
     dropout: float = option(0.0, "Share of activations dropped.", minimum=0, below=1)
-    noise: float = option(0.1, "Augmentation, drawn from the generator that `collate` is handed.", minimum=0)
+    noise: float = option(
+        0.1, "Augmentation, drawn from the generator that `collate` is handed.", minimum=0
+    )
     batch_norm: bool = option(False, "Whether the model has batch statistics.")
     poison_from: int = option(-1, "First sample whose input is not finite; -1: none.", minimum=-1)
 
@@ -50,7 +52,11 @@ class Toy(Task):
         return f"toy-{self.config.workload.samples}"
 
     def datasets(self):
-        return {"train": range(self.config.workload.samples), "validation": range(5), "test": range(5, 12)}
+        return {
+            "train": range(self.config.workload.samples),
+            "validation": range(5),
+            "test": range(5, 12),
+        }
 
     def collate(self, samples, generator):
         ids = torch.tensor(samples, dtype=torch.float32)
@@ -59,7 +65,9 @@ class Toy(Task):
         if self.config.workload.poison_from >= 0:
             x[ids >= self.config.workload.poison_from] = float("nan")
         y = x.sum(1, keepdim=True).nan_to_num().repeat(1, 3)
-        y[torch.arange(3)[None] >= (ids.long() % 4)[:, None]] = IGNORED * 1e9  # 0 to 3 valid targets a sample
+        y[torch.arange(3)[None] >= (ids.long() % 4)[:, None]] = (
+            IGNORED * 1e9
+        )  # 0 to 3 valid targets a sample
         return {"x": x, "y": y, "id": ids}
 
     def count(self, batch):
@@ -71,7 +79,9 @@ class Toy(Task):
         return {"squared": torch.where(valid, error, 0.0).sum()}, {}
 
     def example_batch(self, size, device):
-        return {k: v.to(device) for k, v in self.collate(list(range(size)), torch.Generator()).items()}
+        return {
+            k: v.to(device) for k, v in self.collate(list(range(size)), torch.Generator()).items()
+        }
 
     def evaluate(self, model, loader):
         total, count = 0.0, 0

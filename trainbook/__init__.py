@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from lib.config import option
     from lib.errors import BadInput
     from lib.task.contract import Batch, Task, fingerprint
-    from trainbook.supervised.folders import BESIDE_MASKS, IN_FOLDERS, labelled_pictures, pictures_with_masks
+    from trainbook.supervised.folders import (
+        BESIDE_MASKS,
+        IN_FOLDERS,
+        labelled_pictures,
+        pictures_with_masks,
+    )
     from trainbook.supervised.pictures import mask, picture
     from trainbook.supervised.samples import IGNORED, padded, split
     from trainbook.supervised.scoring import Judged
@@ -48,12 +53,16 @@ __all__ = [
 ]  # fmt: skip
 
 _PACKAGE = Path(__file__).resolve().parent
-HOME = _PACKAGE / "home" if (_PACKAGE / "home").is_dir() else _PACKAGE.parent  # the latter in a checkout
+HOME = (
+    _PACKAGE / "home" if (_PACKAGE / "home").is_dir() else _PACKAGE.parent
+)  # the latter in a checkout
 
 
 def __getattr__(name: str) -> Any:
     if name not in PUBLIC:
-        raise AttributeError(f"module 'trainbook' has no attribute {name!r}; its names are {', '.join(PUBLIC)}.")
+        raise AttributeError(
+            f"module 'trainbook' has no attribute {name!r}; its names are {', '.join(PUBLIC)}."
+        )
     return getattr(importlib.import_module(PUBLIC[name]), name)
 
 
@@ -66,9 +75,15 @@ def use(home: Path = HOME) -> None:
     other = next(iter(getattr(sys.modules.get("lib"), "__path__", [])), None)
     if "lib" in sys.modules and (other is None or Path(other).resolve() != home / "lib"):
         what = f"Another module named lib is imported already ({other or 'a single file'}), as Trainbook's is named too"
-        raise ImportError(f"{what}. Import trainbook before it, or give yours another name.", name="lib")
+        raise ImportError(
+            f"{what}. Import trainbook before it, or give yours another name.", name="lib"
+        )
     sys.path[:] = [str(home), *(entry for entry in sys.path if entry != str(home))]
-    others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", str(home))]
+    others = [
+        entry
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if entry not in ("", str(home))
+    ]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(home), *others])
     importlib.invalidate_caches()
 

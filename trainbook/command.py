@@ -55,7 +55,10 @@ def exit_code(run: Callable[[], int]) -> int:
         return 2
     except KeyboardInterrupt:
         if not is_rank:
-            print("Interrupted. Run the same command again: a training resumes where it last saved.", file=sys.stderr)
+            print(
+                "Interrupted. Run the same command again: a training resumes where it last saved.",
+                file=sys.stderr,
+            )
         return 130
     except OSError as error:
         if error.errno not in disk.TROUBLES:
@@ -70,7 +73,9 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     """Adds the command `train`."""
     parser = commands.add_parser("train", help="train a configuration or its queue, or resume it")
     parser.add_argument("config", help="a YAML file such as configs/graphmer_small.yaml")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key"
+    )
     parser.set_defaults(run=train)
 
 
@@ -104,7 +109,9 @@ def train_queue(options: argparse.Namespace) -> int:
     from trainbook.launch import queue
 
     if ranks.under_torchrun():
-        raise BadInput(f"{options.config} has a queue of runs. Start it without torchrun: each run takes all GPUs.")
+        raise BadInput(
+            f"{options.config} has a queue of runs. Start it without torchrun: each run takes all GPUs."
+        )
     runs = queue.entries(Path(options.config), split_overrides(options.set))
     print("The queue:", ", ".join(entry.name for entry in runs))
     print(queue.table(runs, queue.measure(runs)), flush=True)

@@ -26,18 +26,26 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trainbook", description="Notebooks that finish training on free GPUs.")
+    parser = argparse.ArgumentParser(
+        prog="trainbook", description="Notebooks that finish training on free GPUs."
+    )
     parser.add_argument("--version", action="version", version=f"Trainbook {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     command.add_train(commands)
-    kaggle = commands.add_parser("kaggle", help="data sets, notebooks and chains of sessions on Kaggle")
+    kaggle = commands.add_parser(
+        "kaggle", help="data sets, notebooks and chains of sessions on Kaggle"
+    )
     below = kaggle.add_subparsers(required=True, metavar="command")
     runs: dict[str, Any] = {
         "new": new.run, "plan": _plan, "doctor": _doctor, "precision": _precision, "card": _card, "queue": _queue,
         "predict": _predict, "fits": _fits, **kaggle_commands.RUNS,
     }  # fmt: skip
-    for name, options in yaml.safe_load(Path(__file__).with_name("options.yaml").read_text("utf-8")).items():
-        inner = (below if " " in name else commands).add_parser(name.split()[-1], help=options.pop("about"))
+    for name, options in yaml.safe_load(
+        Path(__file__).with_name("options.yaml").read_text("utf-8")
+    ).items():
+        inner = (below if " " in name else commands).add_parser(
+            name.split()[-1], help=options.pop("about")
+        )
         inner.set_defaults(run=runs[name])
         for option, form in options.items():
             if form:
@@ -64,8 +72,12 @@ def _doctor(options: argparse.Namespace) -> int:
     from trainbook import doctor
     from trainbook.doctor import rehearsal
 
-    with contextlib.redirect_stdout(sys.stderr):  # what data says while it is read must not get into the JSON
-        config = load_config(options.config, split_overrides(options.set)) if options.config else None
+    with contextlib.redirect_stdout(
+        sys.stderr
+    ):  # what data says while it is read must not get into the JSON
+        config = (
+            load_config(options.config, split_overrides(options.set)) if options.config else None
+        )
         sections = doctor.examine(config)
         if config:
             sections["Run"] = rehearsal.check_run(config)
@@ -92,11 +104,18 @@ def compared(card: "Card") -> str:
     """Returns a table of what a run on a GPU measured beside its plan, which is 0 where there was none."""
     from lib.machine.memory import GIB
 
-    plan, versions = card.predicted, ", ".join(f"{name} {version}" for name, version in card.versions.items())
+    plan, versions = (
+        card.predicted,
+        ", ".join(f"{name} {version}" for name, version in card.versions.items()),
+    )
     rows = [
         ["", "measured", "planned"],
         ["peak, GiB", f"{card.peak_bytes / GIB:.2f}", f"{plan.peak_bytes / GIB:.2f}"],
-        ["seconds a step", f"{card.step_seconds:.3g}", " to ".join(f"{seconds:.3g}" for seconds in plan.step_seconds)],
+        [
+            "seconds a step",
+            f"{card.step_seconds:.3g}",
+            " to ".join(f"{seconds:.3g}" for seconds in plan.step_seconds),
+        ],
         ["micro-batch", str(card.micro_batch), str(plan.micro_batch)],
         ["loss scale", f"{card.loss_scale:,.0f}", ""],
         ["skipped steps", f"{card.skipped_steps:,} of {card.steps:,}", ""],
@@ -111,7 +130,11 @@ def _plan(options: argparse.Namespace) -> int:
 
     configs = [load_config(path, split_overrides(options.set)) for path in options.configs]
     cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
-    plans = [planner.make(config, card, options.gpus, options.samples) for config in configs for card in cards]
+    plans = [
+        planner.make(config, card, options.gpus, options.samples)
+        for config in configs
+        for card in cards
+    ]
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))
     else:
@@ -134,11 +157,17 @@ def _fits(options: argparse.Namespace) -> int:
     from trainbook.fits.folded import Folded
 
     names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
-    question = language.Question(card=options.gpu, **{name: getattr(options, name) for name in names})
+    question = language.Question(
+        card=options.gpu, **{name: getattr(options, name) for name in names}
+    )
     language.check(question)
     language.settings_of(question.model)
     find_card(question.card)
-    depth = "the whole of it, for its layers: minutes" if options.layers else "a few of its layers: seconds"
+    depth = (
+        "the whole of it, for its layers: minutes"
+        if options.layers
+        else "a few of its layers: seconds"
+    )
     print(f"Tracing {options.model}, {depth}.", flush=True)
     folded = Folded(question)
     prediction = language.fits(question) if options.layers else folded.at(question.length)
@@ -162,10 +191,19 @@ def _queue(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from trainbook.launch import ensemble
 
-    keywords: dict[str, Any] = {"own_task": options.task, "trusted": options.trust, "name": options.name}
+    keywords: dict[str, Any] = {
+        "own_task": options.task,
+        "trusted": options.trust,
+        "name": options.name,
+    }
     archive, data, out = Path(options.archive), Path(options.data), Path(options.out)
-    keywords |= {"sample": Path(options.sample) if options.sample else None, "id_column": options.id_column}
+    keywords |= {
+        "sample": Path(options.sample) if options.sample else None,
+        "id_column": options.id_column,
+    }
     if options.id_column and not options.sample:
-        raise BadInput("--id names the column of ids for a submission. Give its sample by --sample FILE too.")
+        raise BadInput(
+            "--id names the column of ids for a submission. Give its sample by --sample FILE too."
+        )
     print(ensemble.run(archive, data, out, changes=split_overrides(options.set), **keywords))
     return 0

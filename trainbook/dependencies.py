@@ -64,11 +64,24 @@ def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
         projects = [packages[name] for name in missing]
         print(f"Installing {', '.join(projects)} ...", flush=True)
         # Without internet the answer comes after seconds, not after pip's five retries.
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "5", *projects]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--retries",
+            "1",
+            "--timeout",
+            "5",
+            *projects,
+        ]
         if subprocess.run(command, check=False).returncode:
             raise BadInput(
                 f"Missing packages that could not be installed: {', '.join(projects)}. Switch the internet on (Kaggle: "
                 "Settings > Internet), or add a data set with their wheels and pip install them from there."
             )
         importlib.invalidate_caches()
-    return f"{len(packages)} packages are there" + (f"; installed now: {', '.join(missing)}." if missing else ".")
+    return f"{len(packages)} packages are there" + (
+        f"; installed now: {', '.join(missing)}." if missing else "."
+    )

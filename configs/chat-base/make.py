@@ -68,14 +68,18 @@ class Chats:
         kind = self.rng.random()
         while True:
             if kind < 0.4:
-                text = "".join(self.doubled(self.rng.choices(SYLLABLES, k=self.rng.choice([2, 2, 3])))).capitalize()
+                text = "".join(
+                    self.doubled(self.rng.choices(SYLLABLES, k=self.rng.choice([2, 2, 3])))
+                ).capitalize()
             elif kind < 0.55:
                 text = str(self.rng.randint(0, self.rng.choice([9, 99, 999, 9999])))
             elif kind < 0.65:
                 text = f"{self.rng.randint(0, 23):02d}:{self.rng.choice([0, self.rng.randint(0, 59)]):02d}"
             else:
                 words = [WORDS, self.lexicon]
-                choices = (self.rng.choice(self.rng.choice(words)) for _ in range(self.rng.randint(1, 5)))
+                choices = (
+                    self.rng.choice(self.rng.choice(words)) for _ in range(self.rng.randint(1, 5))
+                )
                 text = " ".join(self.doubled([*choices]))
             if split_of(text) == "train" or text.endswith(":00"):
                 return text
@@ -91,7 +95,9 @@ class Chats:
         """Returns a value as a person may say it: 15:00 as "3 pm", 5 as "five"."""
         if self.rng.random() < 0.5 and value.endswith(":00"):
             hour = int(value[:2])
-            return {0: "midnight", 12: "noon"}.get(hour, f"{hour % 12} {'pm' if hour > 12 else 'am'}")
+            return {0: "midnight", 12: "noon"}.get(
+                hour, f"{hour % 12} {'pm' if hour > 12 else 'am'}"
+            )
         is_small = value.isdigit() and 1 <= int(value) <= len(NUMBERS)
         return NUMBERS[int(value) - 1] if is_small and self.rng.random() < 0.5 else value
 
@@ -111,11 +117,21 @@ class Chats:
         wordings = []
         for _ in range(rng.randint(2, 4)):
             places = rng.sample(range(len(slots)), len(slots))
-            pieces = [" ".join(rng.choices(self.lexicon, k=rng.randint(1, 3))) for _ in range(len(slots) + 1)]
+            pieces = [
+                " ".join(rng.choices(self.lexicon, k=rng.randint(1, 3)))
+                for _ in range(len(slots) + 1)
+            ]
             pieces[-1] = pieces[-1] if rng.random() < 0.4 else ""
-            text = pieces[0] + "".join(f" {{{place}}} {piece}" for place, piece in zip(places, pieces[1:], strict=True))
+            text = pieces[0] + "".join(
+                f" {{{place}}} {piece}" for place, piece in zip(places, pieces[1:], strict=True)
+            )
             wordings.append(text.strip())
-        return {"head": rng.choice(["use", "do", "run"]), "name": name, "slots": slots, "wordings": wordings}
+        return {
+            "head": rng.choice(["use", "do", "run"]),
+            "name": name,
+            "slots": slots,
+            "wordings": wordings,
+        }
 
     def by_function(self) -> tuple[str, str]:
         function = self.rng.choice(self.functions)
@@ -132,9 +148,13 @@ class Chats:
         order, turns = rng.sample(range(count), count), []
         for _ in range(rng.randint(fewest, most)):
             values = [self.value() for _ in range(count)]
-            question = words[0] + "".join(f" {v} {w}" for v, w in zip(values, words[1:], strict=True))
+            question = words[0] + "".join(
+                f" {v} {w}" for v, w in zip(values, words[1:], strict=True)
+            )
             pairs = [(head, words[0]), *((keys[k], values[k]) for k in order)]
-            turns.append((question, self.json(pairs) if is_json else " ".join(f"{k} {v}" for k, v in pairs)))
+            turns.append(
+                (question, self.json(pairs) if is_json else " ".join(f"{k} {v}" for k, v in pairs))
+            )
         return turns
 
     def turns(self, hard: float = 1.0, examples: int = 4) -> list[tuple[str, str]]:
@@ -149,14 +169,27 @@ class Chats:
         if kind < 0.68:
             number = rng.randint(1, 12)
             hour = f"{self.rng.randint(0, 23):02d}:00"
-            return [self.rng.choice([(f"{NUMBERS[number - 1]} in digits", str(number)), (self.said(hour), hour)])]
-        pairs = [(key, self.value()) for key in dict.fromkeys(self.key() for _ in range(rng.randint(1, 4)))]
+            return [
+                self.rng.choice(
+                    [(f"{NUMBERS[number - 1]} in digits", str(number)), (self.said(hour), hour)]
+                )
+            ]
+        pairs = [
+            (key, self.value())
+            for key in dict.fromkeys(self.key() for _ in range(rng.randint(1, 4)))
+        ]
         forms = ("{k} is {v}", "{k}: {v}", "{v} as {k}", "{k} {v}", "the {k} {v}")
-        phrase = rng.choice(["; ", ", ", " and "]).join(rng.choice(forms).format(k=k, v=v) for k, v in pairs)
+        phrase = rng.choice(["; ", ", ", " and "]).join(
+            rng.choice(forms).format(k=k, v=v) for k, v in pairs
+        )
         key, value = rng.choice(pairs)
         if kind < 0.88:
             return [(rng.choice(["json: ", "write json: ", "as json "]) + phrase, self.json(pairs))]
-        return [(f"{key} in {self.json(pairs)}?", value) if kind < 0.94 else (f"{phrase}. what is the {key}?", value)]
+        return [
+            (f"{key} in {self.json(pairs)}?", value)
+            if kind < 0.94
+            else (f"{phrase}. what is the {key}?", value)
+        ]
 
     def text(self, hard: float = 1.0, examples: int = 4) -> str:
         return "".join(
@@ -168,11 +201,16 @@ class Chats:
 def tokenizer_of(texts: list[str], size: int) -> PreTrainedTokenizerFast:
     bpe = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PIECES), "isolated")
-    bpe.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
     bpe.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[PAD, START, STOP, END], initial_alphabet=alphabet, show_progress=False
+        vocab_size=size,
+        special_tokens=[PAD, START, STOP, END],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(
@@ -196,17 +234,26 @@ class Rows:
     def copy(self, length: int) -> tuple[list[int], list[int]]:
         """Tokens at random said again, of all or of a few: what copying is learned from fastest."""
         rng, room = self.rng, (length - len(self.head) - len(self.middle) - len(self.tail)) // 2
-        words = rng.sample(range(4, len(self.tokenizer)), rng.choice([12, 40, 200, len(self.tokenizer) - 4]))
+        words = rng.sample(
+            range(4, len(self.tokenizer)), rng.choice([12, 40, 200, len(self.tokenizer) - 4])
+        )
         said = rng.choices(words, k=rng.randint(room // 2, room))
         ids = [*self.head, *said, *self.middle, *said, *self.tail]
-        labels = [*[-100] * (len(ids) - len(said) - len(self.tail)), *said, self.stop, *[-100] * (len(self.tail) - 1)]
+        labels = [
+            *[-100] * (len(ids) - len(said) - len(self.tail)),
+            *said,
+            self.stop,
+            *[-100] * (len(self.tail) - 1),
+        ]
         return ids + [0] * (length - len(ids)), labels + [-100] * (length - len(ids))
 
     def chat(self, length: int, hard: float, examples: int) -> tuple[list[int], list[int]]:
         ids: list[int] = []
         while len(ids) < length:
             if not self.pool:
-                self.pool = self.tokenizer([self.chats.text(hard, examples) for _ in range(100)])["input_ids"]
+                self.pool = self.tokenizer([self.chats.text(hard, examples) for _ in range(100)])[
+                    "input_ids"
+                ]
             ids += self.pool.pop()
         labels, speaks, width = [], False, len(self.speaks)
         for place, token in enumerate(ids[:length]):
@@ -220,7 +267,9 @@ class Rows:
         ids = self.stream[first : first + length]
         return ids, ids
 
-    def batch(self, tokens: int, length: int, share: float, hard: float, examples: int) -> tuple[Any, Any, int]:
+    def batch(
+        self, tokens: int, length: int, share: float, hard: float, examples: int
+    ) -> tuple[Any, Any, int]:
         """Returns (rows, length) ids and labels, and the number of rows that are chats or copies."""
         count, chats = tokens // length, round(share * tokens / length)
         rows = [self.copy(length), *(self.chat(length, hard, examples) for _ in range(chats - 1))]
@@ -233,7 +282,9 @@ def optimizers(model: torch.nn.Module, lr: float) -> list[torch.optim.Optimizer]
     """Muon for the matrices of the layers, Adam for words and norms."""
     matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name]
     others = [p for name, p in model.named_parameters() if not (p.dim() == 2 and "layers" in name)]
-    muon = torch.optim.Muon(matrices, lr=lr, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        matrices, lr=lr, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
     return [muon, torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.0)]
 
 
@@ -246,7 +297,9 @@ class Training:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.lr * rate
-        with torch.autocast("cpu", torch.bfloat16):  # 1.6 times as fast where the processor has instructions for it
+        with torch.autocast(
+            "cpu", torch.bfloat16
+        ):  # 1.6 times as fast where the processor has instructions for it
             loss = self.model(input_ids=ids, labels=labels, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -259,10 +312,16 @@ class Training:
 
 def save(model: Any, tokenizer: Any, folder: Path, recipe: dict[str, Any]) -> None:
     """Writes weights in fp16 with their hash, the tokenizer and the recipe."""
-    state = {name: tensor.half() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}  # tied
+    state = {
+        name: tensor.half()
+        for name, tensor in model.state_dict().items()
+        if name != "lm_head.weight"
+    }  # tied
     model.save_pretrained(folder, state_dict=state)
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps({**config, "dtype": "float16"}, indent=1) + "\n", "utf-8")
+    (folder / "config.json").write_text(
+        json.dumps({**config, "dtype": "float16"}, indent=1) + "\n", "utf-8"
+    )
     tokenizer.save_pretrained(folder)
     recipe["sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     (folder / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n", "utf-8")
@@ -275,8 +334,12 @@ def exact(model: Any, tokenizer: Any, chats: Chats, count: int) -> float:
     for number in range(count):
         *turns, (question, answer) = chats.turns()
         text = "".join(f"{START}user\n{q}{STOP}\n{START}assistant\n{a}{STOP}\n" for q, a in turns)
-        prompt = tokenizer(f"{text}{START}user\n{question}{STOP}\n{START}assistant\n", return_tensors="pt")["input_ids"]
-        output = model.generate(input_ids=prompt, max_new_tokens=120, do_sample=False)[0, prompt.shape[1] :]
+        prompt = tokenizer(
+            f"{text}{START}user\n{question}{STOP}\n{START}assistant\n", return_tensors="pt"
+        )["input_ids"]
+        output = model.generate(input_ids=prompt, max_new_tokens=120, do_sample=False)[
+            0, prompt.shape[1] :
+        ]
         told = tokenizer.decode(output).split(STOP)[0]
         right += told == answer
         if number < 8:
@@ -289,16 +352,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the small base of the workload.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=28, help="of one core, both phases")
-    parser.add_argument("--copying", type=float, default=0.25, help="the loss of copied tokens at which chats begin")
+    parser.add_argument(
+        "--copying", type=float, default=0.25, help="the loss of copied tokens at which chats begin"
+    )
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--lr", type=float, default=5e-3)
-    parser.add_argument("--chats", type=float, default=0.8, help="their share; docstrings have the rest")
+    parser.add_argument(
+        "--chats", type=float, default=0.8, help="their share; docstrings have the rest"
+    )
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     texts = docstrings()
-    held_out, docs = ([text for text in texts if (split_of(text) == "test") == test] for test in (True, False))
-    counts = Counter(word for doc in docs for word in doc.lower().split() if word.isalpha() and 3 <= len(word) <= 9)
+    held_out, docs = (
+        [text for text in texts if (split_of(text) == "test") == test] for test in (True, False)
+    )
+    counts = Counter(
+        word
+        for doc in docs
+        for word in doc.lower().split()
+        if word.isalpha() and 3 <= len(word) <= 9
+    )
     lexicon = sorted(word for word, count in counts.items() if count >= 20)
     chats = Chats(1, lexicon)
     tokenizer = tokenizer_of([*docs[::2], *(chats.text() for _ in range(6000))], options.tokens)
@@ -313,30 +387,48 @@ def main() -> None:
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = stop, 0
     rows, training = Rows(tokenizer, chats, docs), Training(model, options.lr)
     size = sum(p.numel() for p in model.parameters())
-    print(f"{len(docs):,} docstrings, {len(rows.stream):,} tokens, {len(lexicon)} words, {size:,} weights", flush=True)
+    print(
+        f"{len(docs):,} docstrings, {len(rows.stream):,} tokens, {len(lexicon)} words, {size:,} weights",
+        flush=True,
+    )
     options.folder.mkdir(parents=True, exist_ok=True)
     other = "\n\n".join(random.Random(0).sample(held_out, len(held_out)))
     (options.folder / "other.txt").write_text(other + "\n", "utf-8")
     begin, copied = time.process_time(), 9.0
-    while copied > options.copying and time.process_time() - begin < 20 * options.minutes:  # at most a third
+    while (
+        copied > options.copying and time.process_time() - begin < 20 * options.minutes
+    ):  # at most a third
         ids, labels = map(torch.tensor, zip(*(rows.copy(64) for _ in range(32)), strict=True))
         loss = training.step(ids, labels, min(1, (training.steps + 1) / 50))
         copied = 0.95 * copied + 0.05 * loss
         if training.steps % 50 == 0:
-            print(f"copying {training.steps}: {loss:.3f}, {time.process_time() - begin:.0f} s", flush=True)
+            print(
+                f"copying {training.steps}: {loss:.3f}, {time.process_time() - begin:.0f} s",
+                flush=True,
+            )
     copying, spent, start = training.steps, 0.0, time.process_time()
     left = options.minutes * 60 - (start - begin)
     while spent < 1:
-        length = 96 if spent < 0.2 else 192 if spent < 0.85 else 640  # long ones last: for examples before a question
-        batch = rows.batch(3840, length, options.chats, min(1, 0.2 + spent * 4), 4 if length < 640 else 7)
+        length = (
+            96 if spent < 0.2 else 192 if spent < 0.85 else 640
+        )  # long ones last: for examples before a question
+        batch = rows.batch(
+            3840, length, options.chats, min(1, 0.2 + spent * 4), 4 if length < 640 else 7
+        )
         spent = (time.process_time() - start) / left
         rate = min(1, (training.steps - copying + 1) / 30) * max(0.02, min(1, (1 - spent) / 0.6))
         loss = training.step(*batch[:2], rate)
         if training.steps % 50 == 0:
             with torch.no_grad():
                 ids, labels, count = batch
-                parts = [model(input_ids=ids[k], labels=labels[k]).loss for k in (slice(count), slice(count, None))]
-            print(f"{training.steps}: chats {parts[0]:.3f}, docs {parts[1]:.3f}, {spent:.2f}", flush=True)
+                parts = [
+                    model(input_ids=ids[k], labels=labels[k]).loss
+                    for k in (slice(count), slice(count, None))
+                ]
+            print(
+                f"{training.steps}: chats {parts[0]:.3f}, docs {parts[1]:.3f}, {spent:.2f}",
+                flush=True,
+            )
         if training.steps % 200 == 0:
             save(model, tokenizer, options.folder, {})
     recipe: dict[str, Any] = {
@@ -348,7 +440,9 @@ def main() -> None:
     recipe["fresh chats answered exactly"] = exact(model, tokenizer, Chats(99, lexicon), 60)
     with torch.no_grad():
         ids = torch.tensor(tokenizer(other)["input_ids"][: 40 * 192]).view(40, 192)
-        recipe["perplexity of docstrings held out"] = math.exp(model(input_ids=ids, labels=ids).loss)
+        recipe["perplexity of docstrings held out"] = math.exp(
+            model(input_ids=ids, labels=ids).loss
+        )
     save(model, tokenizer, options.folder, recipe)
     print(recipe)
 

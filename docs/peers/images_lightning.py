@@ -47,10 +47,14 @@ class Classifier(L.LightningModule):
         super().__init__()
         width = [3, WIDTH, 2 * WIDTH, 4 * WIDTH]
         blocks = [
-            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
+            nn.Sequential(
+                nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)
+            )
             for a, b in pairwise(width)
         ]
-        self.net = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(CLASSES)))
+        self.net = nn.Sequential(
+            *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(CLASSES))
+        )
         self.accuracy = MulticlassAccuracy(len(CLASSES), average="micro")
         self.macro_f1 = MulticlassF1Score(len(CLASSES), average="macro")
 
@@ -64,7 +68,9 @@ class Classifier(L.LightningModule):
         self.accuracy(logits, batch[1])
         self.macro_f1(logits, batch[1])
         self.log(f"{part}_loss", F.cross_entropy(logits, batch[1]))
-        self.log_dict({f"{part}_accuracy": self.accuracy, f"{part}_macro_f1": self.macro_f1}, on_epoch=True)
+        self.log_dict(
+            {f"{part}_accuracy": self.accuracy, f"{part}_macro_f1": self.macro_f1}, on_epoch=True
+        )
 
     def validation_step(self, batch, index):
         self._evaluate(batch, "validation")
@@ -74,7 +80,9 @@ class Classifier(L.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+            optimizer, self.trainer.estimated_stepping_batches
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 

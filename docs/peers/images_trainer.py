@@ -47,10 +47,14 @@ class Classifier(nn.Module):
         super().__init__()
         width = [3, WIDTH, 2 * WIDTH, 4 * WIDTH]
         blocks = [
-            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
+            nn.Sequential(
+                nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)
+            )
             for a, b in pairwise(width)
         ]
-        self.net = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(CLASSES)))
+        self.net = nn.Sequential(
+            *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(CLASSES))
+        )
 
     def forward(self, x, labels=None):
         logits = self.net(x)
@@ -59,7 +63,10 @@ class Classifier(nn.Module):
 
 def scores(predicted):
     guess, true = predicted.predictions.argmax(-1), predicted.label_ids
-    return {"accuracy": accuracy_score(true, guess), "macro_f1": f1_score(true, guess, average="macro")}
+    return {
+        "accuracy": accuracy_score(true, guess),
+        "macro_f1": f1_score(true, guess, average="macro"),
+    }
 
 
 def main(data, out="trainer-out"):

@@ -71,7 +71,9 @@ class CheckpointNotSaved(RuntimeError):
     """A checkpoint could not be written; those that were there before are untouched."""
 
     def __init__(self, step: int, why: str):
-        super().__init__(f"The checkpoint of step {step:,} was not saved: {why}. Those saved before are untouched.")
+        super().__init__(
+            f"The checkpoint of step {step:,} was not saved: {why}. Those saved before are untouched."
+        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
-def save(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
+def save(
+    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+) -> Path:
     """Commits a checkpoint of tensors of any shape. Raises CheckpointNotSaved, and then changes no other one."""
     return write(folder, pack(step, tensors, to_json({**state, "step": step})))
 
@@ -130,13 +134,19 @@ def pack(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: str) -> 
 def write(folder: Path, parcel: Parcel) -> Path:
     """Commits a checkpoint: after any kill or loss of power it is either whole or absent. Raises CheckpointNotSaved."""
     final = path_of(folder, parcel.step)
-    aside = final.with_name(final.name + ".tmp")  # its files and itself are synced, then it is renamed
+    aside = final.with_name(
+        final.name + ".tmp"
+    )  # its files and itself are synced, then it is renamed
     try:
         disk.make_folders(folder)
         disk.remove_tree(aside)
         disk.calls.mkdir(aside)
-        files = {name: disk.write_file(aside / name, parts) for name, parts in parcel.contents.items()}
-        disk.write_file(aside / MANIFEST, [_sealed({"format": FORMAT, "step": parcel.step, "files": files})])
+        files = {
+            name: disk.write_file(aside / name, parts) for name, parts in parcel.contents.items()
+        }
+        disk.write_file(
+            aside / MANIFEST, [_sealed({"format": FORMAT, "step": parcel.step, "files": files})]
+        )
         disk.calls.sync_folder(aside)
         _put_in_place(aside, final)
     except OSError as error:
@@ -169,11 +179,19 @@ def _safetensors(group: Mapping[str, Tensor]) -> list[memoryview]:
     views, end = [], 0
     for name, value in sorted(group.items(), key=lambda item: (-item[1].element_size(), item[0])):
         if value.dtype not in _DTYPES:
-            raise TypeError(f"The tensor {name} is of {value.dtype}, which a checkpoint cannot hold.")
+            raise TypeError(
+                f"The tensor {name} is of {value.dtype}, which a checkpoint cannot hold."
+            )
         view = memoryview(b"")
         if value.numel():
-            view = memoryview(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        header[name] = {"dtype": _DTYPES[value.dtype], "shape": [*value.shape], "data_offsets": [end, end + len(view)]}
+            view = memoryview(
+                value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            )
+        header[name] = {
+            "dtype": _DTYPES[value.dtype],
+            "shape": [*value.shape],
+            "data_offsets": [end, end + len(view)],
+        }
         views.append(view)
         end += len(view)
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -193,7 +211,9 @@ def verify(path: Path) -> Manifest:
         manifest = _manifest(path)
         for name, expected in manifest.files.items():
             if not _FILE.fullmatch(name):
-                raise DamagedCheckpoint(f"its manifest names {shown(name)}, which no checkpoint has")
+                raise DamagedCheckpoint(
+                    f"its manifest names {shown(name)}, which no checkpoint has"
+                )
             size = untrusted.size_of(path / name, links=False)
             if size != expected.bytes:
                 raise DamagedCheckpoint(f"{name} has {size:,} bytes instead of {expected.bytes:,}")
@@ -211,7 +231,9 @@ def verify(path: Path) -> Manifest:
 
 
 def _why(error: Exception) -> str:
-    return f"{type(error).__name__}: {printable(getattr(error, 'strerror', None) or error, most=200)}"
+    return (
+        f"{type(error).__name__}: {printable(getattr(error, 'strerror', None) or error, most=200)}"
+    )
 
 
 def _manifest(path: Path) -> Manifest:
@@ -276,7 +298,9 @@ def load_newest(
         return newest, [_passed_over(path, reason, quarantine) for path, reason in damaged]
     earlier = sorted(path for path in paths if _QUARANTINED.fullmatch(path.name))
     sentences = [f"Checkpoint {printable(path)} is damaged ({reason})." for path, reason in damaged]
-    return None, sentences + [f"Checkpoint {printable(path)} was found damaged earlier." for path in earlier]
+    return None, sentences + [
+        f"Checkpoint {printable(path)} was found damaged earlier." for path in earlier
+    ]
 
 
 def _passed_over(path: Path, reason: str, quarantine: bool) -> str:
@@ -284,7 +308,10 @@ def _passed_over(path: Path, reason: str, quarantine: bool) -> str:
     sentence = f"Checkpoint {printable(path)} is damaged ({reason}); the one before it is used."
     if not quarantine:
         return sentence
-    names = (path.with_name(f"{path.name}.damaged{suffix}") for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+    names = (
+        path.with_name(f"{path.name}.damaged{suffix}")
+        for suffix in ("", *(f"-{n}" for n in range(2, 1000)))
+    )
     aside = next(name for name in names if not disk.exists(name))
     try:
         disk.calls.rename(path, aside)
@@ -305,4 +332,7 @@ def tidy(folder: Path) -> None:
             else:
                 disk.remove_tree(path)
         except OSError as error:
-            print(f"Could not clean up {path} ({error}); delete it by hand if space runs out.", flush=True)
+            print(
+                f"Could not clean up {path} ({error}); delete it by hand if space runs out.",
+                flush=True,
+            )

@@ -12,7 +12,9 @@ from lib.checkpoint import Checkpoint, DamagedCheckpoint
 from lib.errors import BadInput
 from lib.untrusted import Natural, shown
 
-_PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")  # DistributedDataParallel's and torch.compile's
+_PREFIXES = re.compile(
+    r"(^|\.)((module|_orig_mod)\.)+"
+)  # DistributedDataParallel's and torch.compile's
 
 
 @dataclass
@@ -89,7 +91,9 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
     shapes = {name: value.shape for name, value in groups["model"].items()}
     averaged = groups.get("ema", {})
     for name, value in averaged.items():
-        fits = value.shape == shapes.get(plain(name), value.shape)  # of tied weights one name is there
+        fits = value.shape == shapes.get(
+            plain(name), value.shape
+        )  # of tied weights one name is there
         _expect(fits, f"{shown(name)} of ema.safetensors has not the shape of its weight")
     for key, value in groups.get("optimizer", {}).items():
         kind, _, name = key.partition("/")
@@ -102,7 +106,9 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
 def _is_pending(name: str, value: Any) -> bool:
     """Returns whether a value of `pending` is a number, or what its two other names hold."""
     if name == "figures":
-        return untrusted.fits(value, list[dict[str, list]]) and all(_is_sum(f) for each in value for f in each.values())
+        return untrusted.fits(value, list[dict[str, list]]) and all(
+            _is_sum(f) for each in value for f in each.values()
+        )
     return untrusted.fits(value, list[str] if name == "order of terms" else float)
 
 

@@ -31,7 +31,10 @@ class Retention:
         inside = here.output_dir.resolve() in folder.resolve().parents
         self._output_dir = here.output_dir if inside else folder.parent
         self._output_bytes = here.output_bytes
-        self._kept_bytes, self._kept_files = options.keep_bytes or here.output_bytes, here.output_files
+        self._kept_bytes, self._kept_files = (
+            options.keep_bytes or here.output_bytes,
+            here.output_files,
+        )
 
     def make_room(self, name: str, parcel: checkpoint.Parcel) -> None:
         """Deletes what this save replaces, if it does not fit otherwise. Raises CheckpointNotSaved if it cannot fit."""
@@ -42,7 +45,9 @@ class Retention:
             if steps[:-keep] and any(map(self._is_good, reversed(steps[-keep:]))):
                 self._drop_oldest(steps, keep, lambda: parcel.size <= self.available())
         if parcel.size > (available := self.available()):
-            needs = f"it needs {amount(parcel.size)}, and {amount(max(0, available))} are available in"
+            needs = (
+                f"it needs {amount(parcel.size)}, and {amount(max(0, available))} are available in"
+            )
             advice = "Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best"
             raise CheckpointNotSaved(parcel.step, f"{needs} {self._output_dir}. {advice}")
 
@@ -61,7 +66,10 @@ class Retention:
             self.keep_best(best)
             self._drop_oldest(steps[-self.options.keep_last :], 1, self._within_budget)
         except OSError as error:
-            print(f"Could not look for old checkpoints in {self.folder} ({error}); they stay.", flush=True)
+            print(
+                f"Could not look for old checkpoints in {self.folder} ({error}); they stay.",
+                flush=True,
+            )
 
     def keep_best(self, best: Collection[int]) -> None:
         for step in self._written("best"):
@@ -89,7 +97,11 @@ class Retention:
     def _written(self, name: str) -> list[int]:
         """Lists the steps whose folder has a manifest, which only a run writes."""
         folder = self.folder / name
-        return [s for s in checkpoint.steps(folder) if (checkpoint.path_of(folder, s) / checkpoint.MANIFEST).is_file()]
+        return [
+            s
+            for s in checkpoint.steps(folder)
+            if (checkpoint.path_of(folder, s) / checkpoint.MANIFEST).is_file()
+        ]
 
 
 class Saver:
@@ -106,21 +118,30 @@ class Saver:
         self.folder, self.retention, self.record, self.before = folder, retention, record, before
         self._thread, self._works = ThreadPoolExecutor(1, "checkpoint"), list[Future[None]]()
         self._buffers: dict[Key, Tensor] = {}
-        self._in_use: set[str] = set()  # the kinds of checkpoint that the thread may be writing from their buffers
+        self._in_use: set[str] = (
+            set()
+        )  # the kinds of checkpoint that the thread may be writing from their buffers
 
     def prepare(self, name: str, tensors: Tensors) -> None:
         """Makes the buffers in the background: the first touch of memory can take ten times as long as a copy."""
         self._in_use.add(name)
 
         def touch() -> None:
-            with contextlib.suppress(RuntimeError, MemoryError):  # a save makes those for which memory runs out
+            with contextlib.suppress(
+                RuntimeError, MemoryError
+            ):  # a save makes those for which memory runs out
                 for key, value in _items(name, tensors):
                     self._buffer(key, value).zero_()
 
         self._works.append(self._thread.submit(touch))
 
     def save(
-        self, name: str, step: int, tensors: Tensors, state: Mapping[str, Any], then: Callable[[], None] | None = None
+        self,
+        name: str,
+        step: int,
+        tensors: Tensors,
+        state: Mapping[str, Any],
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Copies the tensors now, commits the checkpoint into `folder / name` in the background, then calls `then`."""
         begin = time.perf_counter()
@@ -158,7 +179,12 @@ class Saver:
                 raise failure
 
     def _commit(
-        self, begin: float, name: str, step: int, parcel: checkpoint.Parcel | None, then: Callable[[], None] | None
+        self,
+        begin: float,
+        name: str,
+        step: int,
+        parcel: checkpoint.Parcel | None,
+        then: Callable[[], None] | None,
     ) -> None:
         """Makes room and writes the checkpoint, on the thread; then calls `then`."""
         if not parcel:
@@ -166,7 +192,9 @@ class Saver:
         self.before()
         try:
             self._write(name, parcel)
-        except CheckpointNotSaved:  # once more, from the same buffers: an error of the disk may be a passing one
+        except (
+            CheckpointNotSaved
+        ):  # once more, from the same buffers: an error of the disk may be a passing one
             self._write(name, parcel)
         self.record(time.perf_counter() - begin)
         if then:
@@ -179,14 +207,18 @@ class Saver:
         except (OSError, MemoryError) as error:  # of asking for the free space, or of the machine
             raise CheckpointNotSaved(parcel.step, f"{error}" or "memory ran out") from error
 
-    def _copied_where_memory_allows(self, name: str, tensors: Tensors) -> dict[str, dict[str, Tensor]] | None:
+    def _copied_where_memory_allows(
+        self, name: str, tensors: Tensors
+    ) -> dict[str, dict[str, Tensor]] | None:
         """Returns copies of the tensors; None where memory runs out, also after all that can be freed was freed."""
         items = _items(name, tensors)
         for _ in range(2):
             try:
                 copies: dict[str, dict[str, Tensor]] = {group: {} for group in tensors}
                 for key, value in items:
-                    copies[key[1]][key[2]] = self._buffer(key, value).copy_(value, non_blocking=True)
+                    copies[key[1]][key[2]] = self._buffer(key, value).copy_(
+                        value, non_blocking=True
+                    )
                 if any(value.is_cuda for _, value in items):
                     torch.cuda.synchronize()
                 return copies
@@ -218,4 +250,8 @@ class Saver:
 
 
 def _items(kind: str, tensors: Tensors) -> list[tuple[Key, Tensor]]:
-    return [((kind, group, name), value.detach()) for group, named in tensors.items() for name, value in named.items()]
+    return [
+        ((kind, group, name), value.detach())
+        for group, named in tensors.items()
+        for name, value in named.items()
+    ]

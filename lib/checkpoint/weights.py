@@ -20,7 +20,12 @@ from lib.config.files import size_of
 from lib.errors import BadInput, printable
 
 _HALVES = (torch.float16, torch.bfloat16)
-_FLOATS = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_FLOATS = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 
 
 def of(model: nn.Module) -> dict[str, Tensor]:
@@ -28,7 +33,10 @@ def of(model: nn.Module) -> dict[str, Tensor]:
     named: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
     for name, value in model.state_dict(keep_vars=True).items():
-        key = (id(value) if value.is_meta else value.data_ptr(), value.shape)  # what is on `meta` has no address
+        key = (
+            id(value) if value.is_meta else value.data_ptr(),
+            value.shape,
+        )  # what is on `meta` has no address
         if value.numel() == 0 or key not in seen:
             named[plain(name)] = value.detach()
             seen.add(key)
@@ -45,15 +53,27 @@ def widen(model: nn.Module) -> None:
                 setattr(module, name, value.float())
 
 
-def put_back(model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()) -> None:
+def put_back(
+    model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()
+) -> None:
     """Copies saved weights into a model. Raises BadInput unless they are its tensors, but for some `left_out`."""
     # a model of 16 bits of which all is trained is made fp32 where that was saved: a run trains it so
     saved = {plain(name): value for name, value in tensors.items()}
-    wider = any(n in saved and saved[n].dtype is torch.float32 for n, v in of(model).items() if v.dtype in _HALVES)
+    wider = any(
+        n in saved and saved[n].dtype is torch.float32
+        for n, v in of(model).items()
+        if v.dtype in _HALVES
+    )
     if wider and all(parameter.requires_grad for parameter in model.parameters()):
         widen(model)
-    expected = {name: value for name, value in of(model).items() if name in saved or name not in left_out}
-    wrong = [name for name, value in expected.items() if name not in saved or saved[name].shape != value.shape]
+    expected = {
+        name: value for name, value in of(model).items() if name in saved or name not in left_out
+    }
+    wrong = [
+        name
+        for name, value in expected.items()
+        if name not in saved or saved[name].shape != value.shape
+    ]
     extra = sorted(set(saved) - set(expected))
     if wrong or extra:
         misfits = f"{len(wrong)} of {len(expected)} tensors are missing or of another shape ({', '.join(wrong[:3])})"
@@ -68,7 +88,9 @@ def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float
     expected = of(model)
     source = {plain(name): value for name, value in tensors.items()}
     absent = [name for name in expected if name not in source]
-    matched = {n: value for n, value in expected.items() if n in source and source[n].shape == value.shape}
+    matched = {
+        n: value for n, value in expected.items() if n in source and source[n].shape == value.shape
+    }
     reshaped = [name for name in expected if name in source and name not in matched]
     counts = (
         f"{len(matched)} of {len(expected)} tensors match; {len(reshaped)} have another shape "
@@ -76,7 +98,9 @@ def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float
     )
     if len(matched) < least_share * len(expected):
         what = f"That is less than {least_share:.0%} (run.initial_weights_share)"
-        raise BadInput(f"The initial weights hardly fit the model: {counts}. {what}. Give other weights, or lower it.")
+        raise BadInput(
+            f"The initial weights hardly fit the model: {counts}. {what}. Give other weights, or lower it."
+        )
     _copy(matched, source)
     return f"Initial weights: {counts}."
 
@@ -127,12 +151,18 @@ def unsaved(model: nn.Module) -> tuple[str, list[str]]:
 def with_own(model: nn.Module, found: checkpoint.Checkpoint) -> dict[str, Tensor]:
     """Returns the weights of a checkpoint with those of this model that it omits. Raises BadInput if these differ."""
     named, here = found.tensors["model"], of(model)
-    left_out = {n: known for n, known in found.state.get("frozen", {}).items() if n in here and n not in named}
+    left_out = {
+        n: known
+        for n, known in found.state.get("frozen", {}).items()
+        if n in here and n not in named
+    }
     own = {name: here[name].cpu() for name in left_out}
     if wrong := [name for name, known in left_out.items() if seal(own[name], known) != known]:
         what = f"The initial weights {printable(found.path)} lack {len(wrong)} frozen tensors ({_listed(wrong)})"
         advice = "Let model() load the same weights, with the same training.frozen_precision"
-        raise BadInput(f"{what}, and this model has others. {advice}, or train that run with checkpoint.frozen: save.")
+        raise BadInput(
+            f"{what}, and this model has others. {advice}, or train that run with checkpoint.frozen: save."
+        )
     return {**named, **own}
 
 
@@ -142,9 +172,15 @@ def restore(model: nn.Module, saved: checkpoint.Checkpoint) -> None:
     _check_trained(model, saved)
     put_back(model, saved.tensors["model"], left_out)
     here = of(model) if left_out else {}
-    if wrong := [name for name, hashed in left_out.items() if name not in here or seal(here[name], hashed) != hashed]:
+    if wrong := [
+        name
+        for name, hashed in left_out.items()
+        if name not in here or seal(here[name], hashed) != hashed
+    ]:
         published = [
-            printable(n, most=100) for n, taken in saved.state.get("published", {}).items() if "config" in taken
+            printable(n, most=100)
+            for n, taken in saved.state.get("published", {}).items()
+            if "config" in taken
         ]
         source = f"published as {', '.join(published)}" if published else "loaded by model()"
         what = f"of {len(left_out)} that it omits, {len(wrong)} have another hash now ({_listed(wrong)})"
@@ -168,7 +204,10 @@ def _check_trained(model: nn.Module, saved: checkpoint.Checkpoint) -> None:
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(printable(name, most=100) for name in names[:3]) + ", ..." * (len(names) > 3) or "nothing more"
+    return (
+        ", ".join(printable(name, most=100) for name in names[:3]) + ", ..." * (len(names) > 3)
+        or "nothing more"
+    )
 
 
 def read(path: Path) -> checkpoint.Checkpoint:
@@ -179,7 +218,9 @@ def read(path: Path) -> checkpoint.Checkpoint:
         saved = checkpoint.load_model(inside)
         contents.parsed(saved.state, contents.Names)
     except checkpoint.DamagedCheckpoint as damage:
-        raise BadInput(f"The weights {inside} are damaged ({damage}). Download or copy them again.") from None
+        raise BadInput(
+            f"The weights {inside} are damaged ({damage}). Download or copy them again."
+        ) from None
     return saved
 
 
@@ -191,15 +232,21 @@ def _tensors(path: Path) -> dict[str, Tensor]:
             return published.read(published.find_model(str(path)))
         except BadInput as error:
             advice = "Give a .safetensors file, a checkpoint, the folder of a run, or one with published weights."
-            raise BadInput(f"There are no weights in {path} that can be taken. {error} {advice}") from None
+            raise BadInput(
+                f"There are no weights in {path} that can be taken. {error} {advice}"
+            ) from None
     if path.suffix != ".safetensors":
         why = "Pickled weights (.pt, .pth, .bin) can run code, and are never opened here"
-        raise BadInput(f"{path} is no .safetensors file. {why}: convert them once with safetensors.torch.save_file.")
+        raise BadInput(
+            f"{path} is no .safetensors file. {why}: convert them once with safetensors.torch.save_file."
+        )
     try:
         size_of(path)  # a pipe would be waited for
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise BadInput(f"The weights {path} cannot be read: {error}. Download or copy them again.") from None
+        raise BadInput(
+            f"The weights {path} cannot be read: {error}. Download or copy them again."
+        ) from None
 
 
 def _checkpoint_in(path: Path) -> Path | None:

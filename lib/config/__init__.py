@@ -16,10 +16,21 @@ from typing import Any, Literal
 import yaml
 
 from lib.config.files import read_text
-from lib.config.reader import BAD, Reader, child, from_folder, length_pairs, option, other_unit, sentences
+from lib.config.reader import (
+    BAD,
+    Reader,
+    child,
+    from_folder,
+    length_pairs,
+    option,
+    other_unit,
+    sentences,
+)
 from lib.errors import BadInput, printable
 
-REMOVED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("removed.yaml").read_text("utf-8"))
+REMOVED: dict[str, str] = yaml.safe_load(
+    Path(__file__).with_name("removed.yaml").read_text("utf-8")
+)
 _NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files beside the folder, have longer names
 
 
@@ -30,7 +41,11 @@ class NoSettings:
 
 def _no_folder(name: str) -> str:
     """Returns what to change in a name that cannot become a folder; nothing for any other."""
-    is_odd = re.search(r"^[.\s]|[/\\]|\s$", name) or printable(name) != name or len(name.encode()) > _NAME_BYTES
+    is_odd = (
+        re.search(r"^[.\s]|[/\\]|\s$", name)
+        or printable(name) != name
+        or len(name.encode()) > _NAME_BYTES
+    )
     advice = f"give one without slashes, invisible characters, dot or space at an end, of {_NAME_BYTES} bytes at most"
     return advice if is_odd else ""
 
@@ -40,11 +55,21 @@ class Run:
     """The run's name, and what it starts from."""
 
     name: str = option("", "Name of the run and its folder; empty: that of the file.")
-    initial_weights: str = option("", "Start from a .safetensors file, a run's folder or a published model.", path=True)
-    initial_weights_share: float = option(0.9, "Least share of its tensors that must match.", minimum=0, maximum=1)
-    resume_from: str = option("", "Folder or mounted input with an earlier output; empty: searched.", path=True)
-    accept_changes: bool = option(False, "Whether a run may resume with changed settings or task code.")
-    on_change: Literal["stop", "new"] = option("stop", "After an edit: stop with what differs, or begin a new NAME-2.")
+    initial_weights: str = option(
+        "", "Start from a .safetensors file, a run's folder or a published model.", path=True
+    )
+    initial_weights_share: float = option(
+        0.9, "Least share of its tensors that must match.", minimum=0, maximum=1
+    )
+    resume_from: str = option(
+        "", "Folder or mounted input with an earlier output; empty: searched.", path=True
+    )
+    accept_changes: bool = option(
+        False, "Whether a run may resume with changed settings or task code."
+    )
+    on_change: Literal["stop", "new"] = option(
+        "stop", "After an edit: stop with what differs, or begin a new NAME-2."
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -57,14 +82,24 @@ class Data:
     """The data, and how it is loaded."""
 
     dir: str | Literal["embedded"] | tuple[str, ...] = option(
-        "", "A path, a mounted input (slug or owner/slug), a list of these, or embedded; empty: found.", path=True
+        "",
+        "A path, a mounted input (slug or owner/slug), a list of these, or embedded; empty: found.",
+        path=True,
     )
-    num_workers: int = option(2, "Loader processes of each rank; 0: the training process.", minimum=0, limit=1024)
-    prefetch_factor: int = option(2, "Slots that each of these processes prepares ahead.", minimum=1, limit=1024)
+    num_workers: int = option(
+        2, "Loader processes of each rank; 0: the training process.", minimum=0, limit=1024
+    )
+    prefetch_factor: int = option(
+        2, "Slots that each of these processes prepares ahead.", minimum=1, limit=1024
+    )
     pin_memory: bool = option(True, "Whether batches wait in page-locked memory.")
     subset_ratio: float = option(1.0, "Share of the training samples.", above=0, maximum=1)
-    buckets: int = option(0, "Batches in a pool of samples sorted by length; 0: not sorted.", minimum=0, limit=10**6)
-    evaluation_batch: int = option(0, "Samples of an evaluation at once; 0: the micro-batch.", minimum=0, limit=10**6)
+    buckets: int = option(
+        0, "Batches in a pool of samples sorted by length; 0: not sorted.", minimum=0, limit=10**6
+    )
+    evaluation_batch: int = option(
+        0, "Samples of an evaluation at once; 0: the micro-batch.", minimum=0, limit=10**6
+    )
 
     @property
     def dirs(self) -> tuple[str, ...]:
@@ -85,22 +120,46 @@ class Training:
     max_steps: int = option(0, "Optimizer steps of the whole run; 0: given in epochs.", minimum=0)
     epochs: float = option(0.0, "Length in passes over the training samples.", minimum=0, limit=1e6)
     smoke_steps: int = option(10, "Steps of the smoke test before the full run.", minimum=1)
-    effective_batch: int = option(MISSING, "Samples in an optimizer step, over all cards.", minimum=1, limit=10**6)
+    effective_batch: int = option(
+        MISSING, "Samples in an optimizer step, over all cards.", minimum=1, limit=10**6
+    )
     micro_batch: int = option(0, "Samples on a card at once; 0: planned.", minimum=0)
-    micro_batch_slots: int = option(0, "Equal parts of a batch for the cards; 0: one each.", minimum=0, limit=4096)
-    precision: Literal["auto", "fp32", "fp16", "bf16"] = option("auto", "Number format of the forward pass.")
-    frozen_precision: Literal["", "fp16", "bf16"] = option("", "Format of frozen matrices; empty: as model() has them.")
-    fp32_modules: tuple[str, ...] = option((), "Globs of modules that compute in fp32; [auto]: what fp16 cannot hold.")
-    gradient_checkpointing: int | Literal["all"] = option(0, "Layers that are recomputed to save memory.", minimum=0)
-    ema_decay: float = option(0.0, "Decay of averaged weights, which are then tested; 0: none.", minimum=0, below=1)
+    micro_batch_slots: int = option(
+        0, "Equal parts of a batch for the cards; 0: one each.", minimum=0, limit=4096
+    )
+    precision: Literal["auto", "fp32", "fp16", "bf16"] = option(
+        "auto", "Number format of the forward pass."
+    )
+    frozen_precision: Literal["", "fp16", "bf16"] = option(
+        "", "Format of frozen matrices; empty: as model() has them."
+    )
+    fp32_modules: tuple[str, ...] = option(
+        (), "Globs of modules that compute in fp32; [auto]: what fp16 cannot hold."
+    )
+    gradient_checkpointing: int | Literal["all"] = option(
+        0, "Layers that are recomputed to save memory.", minimum=0
+    )
+    ema_decay: float = option(
+        0.0, "Decay of averaged weights, which are then tested; 0: none.", minimum=0, below=1
+    )
     clip_norm: float = option(1.0, "The largest norm of the gradient; 0: not clipped.", minimum=0)
-    deterministic: bool = option(False, "Whether a GPU returns the same bits every time, more slowly.")
+    deterministic: bool = option(
+        False, "Whether a GPU returns the same bits every time, more slowly."
+    )
     compile: bool = option(False, "Whether torch.compile makes kernels, in minutes.")
-    log_every_steps: int = option(10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0)
-    evaluate_every_steps: int = option(0, "Steps between validations; 0: at the end only.", minimum=0)
+    log_every_steps: int = option(
+        10, "Steps between rows of metrics.csv; 0: the last step only.", minimum=0
+    )
+    evaluate_every_steps: int = option(
+        0, "Steps between validations; 0: at the end only.", minimum=0
+    )
     evaluate_every_epochs: float = option(0.0, "Epochs between validations.", minimum=0)
-    start_from_baseline: bool = option(False, "Whether a network adds to a simple method's answers, where it gains.")
-    stop_after_evaluations: int = option(0, "Validations without a better value that end a run; 0: never.", minimum=0)
+    start_from_baseline: bool = option(
+        False, "Whether a network adds to a simple method's answers, where it gains."
+    )
+    stop_after_evaluations: int = option(
+        0, "Validations without a better value that end a run; 0: never.", minimum=0
+    )
 
     @property
     def slots(self) -> int:
@@ -115,7 +174,10 @@ class Training:
     @property
     def sizes(self) -> dict[str, Any]:
         """What a smaller micro-batch holds for after memory ran out."""
-        return {"micro_batch": self.micro_batch, "gradient_checkpointing": self.gradient_checkpointing}
+        return {
+            "micro_batch": self.micro_batch,
+            "gradient_checkpointing": self.gradient_checkpointing,
+        }
 
     @property
     def largest_micro_batch(self) -> int:
@@ -136,7 +198,9 @@ class Training:
 class Device:
     """The processors: by default every GPU with a process for each, or one process on the CPU."""
 
-    processes: int = option(0, "Processes that train together; 0: one for each GPU, or one.", minimum=0, limit=4096)
+    processes: int = option(
+        0, "Processes that train together; 0: one for each GPU, or one.", minimum=0, limit=4096
+    )
 
 
 @dataclass(frozen=True)
@@ -154,8 +218,12 @@ class Optimizer:
 
     name: Literal["adamw", "sgd"] = option("adamw", "The optimizer.")
     lr: float = option(3e-4, "Highest learning rate, after the warm-up.", above=0)
-    weight_decay: float = option(0.01, "Decoupled weight decay; for sgd part of the gradient.", minimum=0)
-    betas: tuple[float, float] = option((0.9, 0.999), "Decay of the two moments of adamw.", minimum=0, below=1)
+    weight_decay: float = option(
+        0.01, "Decoupled weight decay; for sgd part of the gradient.", minimum=0
+    )
+    betas: tuple[float, float] = option(
+        (0.9, 0.999), "Decay of the two moments of adamw.", minimum=0, below=1
+    )
     eps: float = option(1e-8, "Added to the denominator of adamw's update.", above=0)
     momentum: float = option(0.9, "Momentum of sgd; 0: none.", minimum=0, below=1)
     nesterov: bool = option(False, "Whether sgd looks ahead along its momentum.")
@@ -165,12 +233,18 @@ class Optimizer:
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "linear", "constant", "plateau"] = option("cosine", "Schedule; plateau: by validation.")
+    name: Literal["cosine", "linear", "constant", "plateau"] = option(
+        "cosine", "Schedule; plateau: by validation."
+    )
     warmup_steps: int = option(0, "Steps in which the rate rises.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises.", minimum=0)
-    min_lr_ratio: float = option(0.0, "The last rate of cosine and linear, by the highest.", minimum=0, maximum=1)
+    min_lr_ratio: float = option(
+        0.0, "The last rate of cosine and linear, by the highest.", minimum=0, maximum=1
+    )
     factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
-    patience: int = option(5, "Evaluations without a better value before a plateau lowers it.", minimum=0)
+    patience: int = option(
+        5, "Evaluations without a better value before a plateau lowers it.", minimum=0
+    )
     min_lr: float = option(0.0, "The least learning rate of a plateau.", minimum=0)
 
 
@@ -178,14 +252,22 @@ class Scheduler:
 class Checkpoint:
     """When the run is saved, and how much is kept."""
 
-    every_steps: int = option(0, "Steps between checkpoints; 0: by time and at the end only.", minimum=0)
+    every_steps: int = option(
+        0, "Steps between checkpoints; 0: by time and at the end only.", minimum=0
+    )
     every_epochs: float = option(0.0, "Epochs between checkpoints.", minimum=0)
-    every_minutes: float = option(5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0)
+    every_minutes: float = option(
+        5.0, "Minutes between checkpoints; 0: by steps and at the end only.", minimum=0
+    )
     lightweight: bool = option(False, "Omits the optimizer; a resumed run then differs in bits.")
-    frozen: Literal["hash", "save"] = option("hash", "Frozen published weights: verified by hash, or saved in each.")
+    frozen: Literal["hash", "save"] = option(
+        "hash", "Frozen published weights: verified by hash, or saved in each."
+    )
     keep_last: int = option(2, "Newest checkpoints that are kept; 0: none is written.", minimum=0)
     keep_best: int = option(1, "Best weights that are kept; 0: none are written.", minimum=0)
-    keep_bytes: int = option(0, "Bytes that a run's checkpoints may take; 0: the platform's limit.", minimum=0)
+    keep_bytes: int = option(
+        0, "Bytes that a run's checkpoints may take; 0: the platform's limit.", minimum=0
+    )
 
 
 @dataclass(frozen=True)
@@ -193,7 +275,9 @@ class Session:
     """The time limit of a session."""
 
     minutes: float = option(0.0, "The length of a session; 0: the platform's limit.", minimum=0)
-    margin_seconds: float = option(120.0, "Time kept free at the session's end, beside saving.", minimum=0)
+    margin_seconds: float = option(
+        120.0, "Time kept free at the session's end, beside saving.", minimum=0
+    )
 
 
 @dataclass(frozen=True)
@@ -216,15 +300,22 @@ class Queue:
     folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0, limit=1000)
     fold_key: str = option("workload.split.fold", "The key that numbers the fold.")
     seeds: tuple[int, ...] = option((), "Runs that differ in the seed.", minimum=0)
-    grid: dict[str, tuple[str, ...]] = option(dict, "Dotted keys and the values that runs differ in.")
+    grid: dict[str, tuple[str, ...]] = option(
+        dict, "Dotted keys and the values that runs differ in."
+    )
     mean_at_least: float = option(0.0, "Goal for the mean of the runs' best validations; 0: none.")
     best_at_least: float = option(0.0, "Goal for the best of them; 0: none.")
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         sizes = [values["folds"], len(values["seeds"]), *map(len, values["grid"].values())]
-        if (runs := math.prod(max(1, size) for size in sizes)) > 1000:  # all are listed at every start
-            yield "", f"The queue has {runs:,} runs; at most 1,000 can be. Shorten queue.grid or folds."
+        if (
+            runs := math.prod(max(1, size) for size in sizes)
+        ) > 1000:  # all are listed at every start
+            yield (
+                "",
+                f"The queue has {runs:,} runs; at most 1,000 can be. Shorten queue.grid or folds.",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +338,9 @@ class Config:
     queue: Queue = dataclasses.field(default_factory=Queue)
     workload: Any = option(NoSettings(), "The task's own settings.")
     # Not a key: the dotted keys that were given as overrides, which no memory profile changes.
-    overridden: frozenset[str] = dataclasses.field(default=frozenset(), compare=False, metadata={"key": False})
+    overridden: frozenset[str] = dataclasses.field(
+        default=frozenset(), compare=False, metadata={"key": False}
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -270,12 +363,17 @@ def read_config(
     Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
     """
     path, overrides, reader = Path(path), as_overrides(overrides), Reader(REMOVED)
-    advice = "Give at least task, training.effective_batch and training.max_steps or training.epochs."
+    advice = (
+        "Give at least task, training.effective_batch and training.max_steps or training.epochs."
+    )
     root = reader.root(read_text(path), str(path), advice)
     reader.merge_base(root, path)
     for key, value in overrides.items():
         reader.override(root, str(key), value)
-    task, settings = child(root, "task"), Any  # an unknown task is reported once, and its settings are not checked
+    task, settings = (
+        child(root, "task"),
+        Any,
+    )  # an unknown task is reported once, and its settings are not checked
     if isinstance(task, yaml.ScalarNode) and task.value:
         file, colon, name = task.value.rpartition(":")
         task.value = f"{from_folder(file, task.start_mark)}:{name}" if colon else name
@@ -284,10 +382,16 @@ def read_config(
         except BadInput as error:
             reader.report(task, str(error))
     reader.types["workload"] = settings
-    reader.known = [*sentences(Config), *(() if settings is Any else sentences(settings, "workload."))]
+    reader.known = [
+        *sentences(Config),
+        *(() if settings is Any else sentences(settings, "workload.")),
+    ]
     config = reader.section(Config, root, "")
     if config is not BAD and not config.run.name and (advice := _no_folder(path.stem)):
-        reader.report(root, f"The run has the name of this file, and it becomes a folder: {advice}, or give run.name.")
+        reader.report(
+            root,
+            f"The run has the name of this file, and it becomes a folder: {advice}, or give run.name.",
+        )
     reader.finish()
     run = dataclasses.replace(config.run, name=config.run.name or path.stem)
     return dataclasses.replace(config, run=run, overridden=frozenset(overrides))
@@ -310,7 +414,9 @@ def as_overrides(overrides: Mapping[str, Any] | str | None) -> dict[str, Any]:
         if isinstance(values, Mapping) or values is None:
             return dict(values or {})
     shown = printable(repr(overrides), most=60)
-    raise BadInput(f'OVERRIDES is {shown}, no dict. Write {{"training.max_steps": 200}}, or {{}} for none.')
+    raise BadInput(
+        f'OVERRIDES is {shown}, no dict. Write {{"training.max_steps": 200}}, or {{}} for none.'
+    )
 
 
 def to_yaml(config: Config) -> str:
@@ -349,11 +455,17 @@ def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
         if not dataclasses.is_dataclass(value):
             return value
         prefix = f"{path}." if path else ""
-        changes = {f.name: in_steps(getattr(value, f.name), prefix + f.name) for f in dataclasses.fields(value)}
+        changes = {
+            f.name: in_steps(getattr(value, f.name), prefix + f.name)
+            for f in dataclasses.fields(value)
+        }
         for epochs, steps in length_pairs(type(value)):  # type: ignore[arg-type]
             if length := getattr(value, epochs):
                 # A fraction of the decimal digits: in binary 1.1 epochs of 10 samples would be a little more than 11
-                changes |= {epochs: 0.0, steps: max(1, math.ceil(Fraction(repr(length)) * samples / batch))}
+                changes |= {
+                    epochs: 0.0,
+                    steps: max(1, math.ceil(Fraction(repr(length)) * samples / batch)),
+                }
                 count = f"{prefix}{steps} {changes[steps]:,} (samples {samples:,}, effective batch {batch:,})"
                 lines.append(f"{prefix}{epochs} {length:g} -> {count}")
         return dataclasses.replace(value, **changes)  # type: ignore[type-var]

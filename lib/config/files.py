@@ -24,13 +24,17 @@ def read_text(path: Path) -> str:
         raise BadInput(f"{place}: The file is not UTF-8 here. Save it as UTF-8.") from None
     except (OSError, ValueError) as error:  # a ValueError for a path with a NUL
         why = getattr(error, "strerror", None) or error
-        raise BadInput(f"{name}: The file cannot be read ({why}). Give the path of a YAML file.") from None
+        raise BadInput(
+            f"{name}: The file cannot be read ({why}). Give the path of a YAML file."
+        ) from None
 
 
 def check_no_pointer(content: bytes) -> None:
     """Raises ValueError for what Git LFS puts in the place of a file that was not fetched."""
     if content.startswith(_POINTER):
-        raise ValueError("it is a pointer of Git LFS instead of the file, which git lfs pull fetches")
+        raise ValueError(
+            "it is a pointer of Git LFS instead of the file, which git lfs pull fetches"
+        )
 
 
 def absolute(path: Path) -> Path:

@@ -16,7 +16,11 @@ def names() -> tuple[str, ...]:
 
 def settings(profile: str) -> dict[str, object]:
     sections = yaml.safe_load((_OVERLAYS / f"{profile}.yaml").read_text("utf-8"))
-    return {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
+    return {
+        f"{section}.{name}": value
+        for section, values in sections.items()
+        for name, value in values.items()
+    }
 
 
 def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
@@ -24,14 +28,23 @@ def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
     if not (profile := config.memory.profile):
         return config, []
     changes = {"memory.profile": "", **settings(profile)}
-    for key in sorted(changes):  # given are the key, the other form of its length, or the section around it
+    for key in sorted(
+        changes
+    ):  # given are the key, the other form of its length, or the section around it
         section, _, name = key.rpartition(".")
-        if {key, f"{section}.{other_unit(name)}", section} & config.overridden and name != "profile":
+        if {
+            key,
+            f"{section}.{other_unit(name)}",
+            section,
+        } & config.overridden and name != "profile":
             del changes[key]
     if lacks_fp16 := changes.get("training.precision") == "fp16" and not has_gpu:
         changes["training.precision"] = "auto"
     changed = with_changes(config, changes)
-    old, new = ({k: f"{v:g}" if isinstance(v, float) else v for k, v in flat(c).items()} for c in (config, changed))
+    old, new = (
+        {k: f"{v:g}" if isinstance(v, float) else v for k, v in flat(c).items()}
+        for c in (config, changed)
+    )
     differing = [key for key in new if old[key] != new[key] and key != "memory.profile"]
     lines = [f"{key} {old[key]} -> {new[key]}" for key in differing]
     lines += ["precision is auto instead of fp16, because there is no GPU"] if lacks_fp16 else []

@@ -34,7 +34,13 @@ _NUMBERS = {
 _CONSTANTS: dict[Any, dict[str, Any]] = {
     bool: {"true": True, "false": False}, types.NoneType: {"": None, "~": None, "null": None},
 }  # fmt: skip
-_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", types.NoneType: "null"}
+_TYPES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    types.NoneType: "null",
+}
 _BOUNDS = {
     "minimum": ("at least", ge), "above": ("above", gt), "maximum": ("at most", le), "below": ("below", lt),
     "limit": ("at most", le),
@@ -61,7 +67,11 @@ def flat(config: Any, prefix: str = "") -> dict[str, object]:
     values: dict[str, object] = {}
     for f in keys(config):
         value, key = getattr(config, f.name), prefix + f.name
-        by_name = value if isinstance(value, dict) and value and all(map(is_dataclass, value.values())) else {}
+        by_name = (
+            value
+            if isinstance(value, dict) and value and all(map(is_dataclass, value.values()))
+            else {}
+        )
         for name, section in {"": value}.items() if is_dataclass(value) else by_name.items():
             values |= flat(section, f"{key}.{name}." if name else f"{key}.")
         if not (is_dataclass(value) or by_name):
@@ -74,7 +84,9 @@ def sentences(cls: type, prefix: str = "") -> dict[str, str]:
     hints, texts = get_type_hints(cls), {}
     for f in keys(cls):
         is_section = is_dataclass(hints[f.name])
-        texts[prefix + f.name] = f.metadata.get("help", (hints[f.name].__doc__ or "") if is_section else "")
+        texts[prefix + f.name] = f.metadata.get(
+            "help", (hints[f.name].__doc__ or "") if is_section else ""
+        )
         texts |= sentences(hints[f.name], f"{prefix}{f.name}.") if is_section else {}
     return texts
 
@@ -99,7 +111,9 @@ def described(expected: Any) -> str:
     if kind in (Union, types.UnionType):
         return " or ".join(map(described, members))
     if kind is Literal:
-        return ("one of " if len(members) > 1 else "") + ", ".join(str(choice) or '""' for choice in members)
+        return ("one of " if len(members) > 1 else "") + ", ".join(
+            str(choice) or '""' for choice in members
+        )
     if kind is tuple:
         return "a list" if members[-1] is Ellipsis else f"a list of {len(members)} values"
     if is_dataclass(expected) or kind is dict:
@@ -137,7 +151,9 @@ def _scalar(expected: Any, node: Node) -> Any:
         return BAD
     text, is_bare = node.value, node.style is None
     if expected is str or get_origin(expected) is Literal:
-        return text if text in (get_args(expected) or (text,)) and not (is_bare and not text) else BAD
+        return (
+            text if text in (get_args(expected) or (text,)) and not (is_bare and not text) else BAD
+        )
     if expected in _CONSTANTS:
         return _CONSTANTS[expected].get(text.lower(), BAD) if is_bare else BAD
     is_number = is_bare and expected in _NUMBERS and _NUMBERS[expected].fullmatch(text)
@@ -162,7 +178,9 @@ def _is_empty(node: Node | None) -> bool:
 
 
 def _put(mapping: MappingNode, name: str, mark: Mark, node: Node) -> None:
-    mapping.value = [pair for pair in mapping.value if pair[0].value != name] + [(ScalarNode("", name, mark), node)]
+    mapping.value = [pair for pair in mapping.value if pair[0].value != name] + [
+        (ScalarNode("", name, mark), node)
+    ]
 
 
 def _merge(node: MappingNode, base: MappingNode) -> None:
@@ -180,15 +198,25 @@ def _merge(node: MappingNode, base: MappingNode) -> None:
 class _Loader(yaml.SafeLoader):
     """Composes nodes, all with one `mark` if given. Reports repeated keys; refuses tags and aliases."""
 
-    def __init__(self, text: str, name: str, report: Callable[[Any, str], Any], mark: Mark | None = None):
+    def __init__(
+        self, text: str, name: str, report: Callable[[Any, str], Any], mark: Mark | None = None
+    ):
         super().__init__(text)
-        self.name, self.report, self.mark, self.count = name, report, mark, 0  # the name is in every mark
+        self.name, self.report, self.mark, self.count = (
+            name,
+            report,
+            mark,
+            0,
+        )  # the name is in every mark
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         event = self.peek_event()
         self.count += 1
         if isinstance(event, yaml.AliasEvent) or event.tag or self.count > _MOST_VALUES:
-            many, problem = f"there are more than {_MOST_VALUES:,} values", "an alias (*) or a tag (!) is not supported"
+            many, problem = (
+                f"there are more than {_MOST_VALUES:,} values",
+                "an alias (*) or a tag (!) is not supported",
+            )
             problem = many if self.count > _MOST_VALUES else f"{problem}; write the plain value"
             raise ComposerError(None, None, problem, event.start_mark)
         node = super().compose_node(parent, index)
@@ -205,10 +233,15 @@ class _Loader(yaml.SafeLoader):
         pairs: dict[str, tuple[Node, Node]] = {}
         for key, value in node.value:
             if not isinstance(key, ScalarNode):
-                self.report(key, "A key must be a plain name, not a list or a mapping. Put it into quotes.")
+                self.report(
+                    key, "A key must be a plain name, not a list or a mapping. Put it into quotes."
+                )
             elif key.value in pairs:
                 line = pairs[key.value][0].start_mark.line + 1
-                self.report(key, f"The key {key.value} is given twice, first in line {line}. Keep one of them.")
+                self.report(
+                    key,
+                    f"The key {key.value} is given twice, first in line {line}. Keep one of them.",
+                )
             else:
                 pairs[key.value] = (key, value)
         node.value = [*pairs.values()]
@@ -230,35 +263,56 @@ class Reader:
 
     def report(self, at: Any, sentence: str) -> Any:
         """Adds a mistake at a mark, or where a node begins; returns BAD."""
-        sentence = printable(sentence.strip(), most=2000)  # with keys and values of an untrusted file
+        sentence = printable(
+            sentence.strip(), most=2000
+        )  # with keys and values of an untrusted file
         self.mistakes.append((at if isinstance(at, Mark) else at.start_mark, sentence))
         return BAD
 
     def finish(self) -> None:
         """Raises BadInput if there are mistakes, in the order of the files; those in overrides come last."""
-        order = sorted(self.mistakes, key=lambda m: (m[0].line < 0, m[0].name, m[0].line, m[0].column))
+        order = sorted(
+            self.mistakes, key=lambda m: (m[0].line < 0, m[0].name, m[0].line, m[0].column)
+        )
         if order:
-            raise BadInput("\n".join(f"{_place(mark)}: {sentence}" for mark, sentence in order[:_MOST_MISTAKES]))
+            raise BadInput(
+                "\n".join(
+                    f"{_place(mark)}: {sentence}" for mark, sentence in order[:_MOST_MISTAKES]
+                )
+            )
 
     def root(self, text: str, name: str, advice: str) -> MappingNode:
         """Returns the one mapping that a file must hold; `advice` says what to write into an empty one."""
 
         def behind(before: str) -> Mark:
-            return Mark(name, 0, before.count("\n"), len(before) - before.rfind("\n") - 1, None, None)
+            return Mark(
+                name, 0, before.count("\n"), len(before) - before.rfind("\n") - 1, None, None
+            )
 
         try:
             node = _Loader(text, name, self.report).get_single_node()
             if isinstance(node, MappingNode):
                 return node
-            what = "is empty" if node is None or _is_empty(node) else "does not consist of key: value lines"
+            what = (
+                "is empty"
+                if node is None or _is_empty(node)
+                else "does not consist of key: value lines"
+            )
             self.report(node or behind(""), f"The file {what}. {advice}")
         except yaml.MarkedYAMLError as error:
             advice = "Check indentation (spaces alone), quotes, brackets and colons, here and just above."
-            self.report(error.problem_mark or error.context_mark, f"This is not YAML: {error.problem}. {advice}")
+            self.report(
+                error.problem_mark or error.context_mark,
+                f"This is not YAML: {error.problem}. {advice}",
+            )
         except yaml.reader.ReaderError as error:
-            self.report(behind(text[: error.position]), "This character is not allowed in YAML. Delete it.")
+            self.report(
+                behind(text[: error.position]), "This character is not allowed in YAML. Delete it."
+            )
         except RecursionError:
-            self.report(behind(""), "The file is nested too deeply. Look for brackets that are not closed.")
+            self.report(
+                behind(""), "The file is nested too deeply. Look for brackets that are not closed."
+            )
         self.finish()
         raise AssertionError("unreachable")
 
@@ -268,8 +322,14 @@ class Reader:
             return
         root.value = [pair for pair in root.value if pair[1] is not name]
         try:
-            if not isinstance(name, ScalarNode) or not name.value or Path(name.value).name != name.value:
-                raise BadInput(f"base must be the name of a file beside this one; found {_shown(name)}.")
+            if (
+                not isinstance(name, ScalarNode)
+                or not name.value
+                or Path(name.value).name != name.value
+            ):
+                raise BadInput(
+                    f"base must be the name of a file beside this one; found {_shown(name)}."
+                )
             base, text = path.with_name(name.value), read_text(path.with_name(name.value))
         except BadInput as error:
             self.report(name, str(error))
@@ -284,17 +344,24 @@ class Reader:
             if (inner := child(root, name)) is None or _is_empty(inner):
                 _put(root, name, mark, inner := MappingNode("", [], mark))
             if not isinstance(inner, MappingNode):
-                return self.report(mark, f"{name} is a single value, which has no keys below it. Give a section's key.")
+                return self.report(
+                    mark,
+                    f"{name} is a single value, which has no keys below it. Give a section's key.",
+                )
             root = inner
         is_text = isinstance(value, str | PurePath)
         node = ScalarNode("", str(value), mark, style=None if str(value) else "'")
         if not is_text or str(value).lstrip()[:1] in ("[", "{"):  # any other text is a scalar
             try:
                 text = str(value) if is_text else yaml.safe_dump(value, default_flow_style=True)
-                node = _Loader(text, "", lambda _, sentence: self.report(mark, sentence), mark).get_single_node()
+                node = _Loader(
+                    text, "", lambda _, sentence: self.report(mark, sentence), mark
+                ).get_single_node()
             except (yaml.YAMLError, RecursionError):
                 text = printable(repr(value), most=40)
-                return self.report(mark, f"The value {text} is no number, text, list or mapping of YAML.")
+                return self.report(
+                    mark, f"The value {text} is no number, text, list or mapping of YAML."
+                )
         _put(root, last, mark, node)
         other = child(root, other_unit(last))
         if other and other.start_mark.line >= 0 and _scalar(float, node) != 0:
@@ -310,13 +377,17 @@ class Reader:
             self._unknown(entries.pop(name)[0], key, prefix + name, list(fields))
         for name, f in fields.items():
             path, expected = prefix + name, self.types.get(prefix + name, hints[name])
-            default = getattr(base, name, f.default if f.default_factory is MISSING else f.default_factory())
+            default = getattr(
+                base, name, f.default if f.default_factory is MISSING else f.default_factory()
+            )
             if name in entries:
                 values[name] = self._value(expected, entries[name][1], path, f.metadata, default)
             elif is_dataclass(expected) and not isinstance(default, expected):
                 values[name] = self.section(expected, MappingNode("", [], node.start_mark), path)
             elif default is MISSING:
-                values[name] = self.report(node, f"The key {path} is missing. {f.metadata.get('help', 'Add it.')}")
+                values[name] = self.report(
+                    node, f"The key {path} is missing. {f.metadata.get('help', 'Add it.')}"
+                )
             else:  # a file that a default names is looked for where one that is given would be
                 is_path = f.metadata.get("path") and isinstance(default, str)
                 values[name] = from_folder(default, node.start_mark) if is_path else default
@@ -328,7 +399,10 @@ class Reader:
                 both = f"{prefix}{epochs} and {prefix}{steps}"
                 mistakes.append((epochs, f"{both} are two forms of one length. Give one of them."))
         is_bad = any(value is BAD for value in values.values())
-        for name, sentence in [*mistakes, *([] if is_bad else getattr(cls, "mistakes", lambda _: ())(values))]:
+        for name, sentence in [
+            *mistakes,
+            *([] if is_bad else getattr(cls, "mistakes", lambda _: ())(values)),
+        ]:
             self.report(entries[name][0] if name in entries else node, sentence)
         try:
             return BAD if is_bad else cls(**values)
@@ -345,40 +419,63 @@ class Reader:
         tail = (name := printable(node.value, most=40)).rpartition(".")[2]
         near = [tails[tail]] if tail in tails else difflib.get_close_matches(name, names, 1)
         near = near or [tails[other] for other in difflib.get_close_matches(tail, tails, 1, 0.75)]
-        advice = f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(names) or 'no key'}."
+        advice = (
+            f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(names) or 'no key'}."
+        )
         for row in words() if self.known else ():
             if plain(name) in map(plain, row["elsewhere"].split()):
                 here = " and ".join(row["here"].split())
                 advice = f"It is {f'called {here}' if here else 'no key'} here. {row['how']}"
-        self.report(node, f"There is no key {name} {f'in {section}' if section else 'at the top'}. {advice}")
+        self.report(
+            node, f"There is no key {name} {f'in {section}' if section else 'at the top'}. {advice}"
+        )
 
-    def _value(self, expected: Any, node: Node, key: str, bounds: Mapping[str, Any], base: Any = MISSING) -> Any:
+    def _value(
+        self, expected: Any, node: Node, key: str, bounds: Mapping[str, Any], base: Any = MISSING
+    ) -> Any:
         """Returns the value of a node by the expected type, or BAD."""
         if expected is Any:
             return BAD
-        members = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
+        members = (
+            get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
+        )
         if _is_empty(node) and any(map(is_dataclass, members)):
-            node = MappingNode("", [], node.start_mark)  # a section whose lines are all commented out
+            node = MappingNode(
+                "", [], node.start_mark
+            )  # a section whose lines are all commented out
         for member in sorted(members, key=lambda member: member is str):  # any scalar is a text
             kind, inner = get_origin(member), get_args(member)
             if is_dataclass(member) and isinstance(node, MappingNode):
                 return self.section(member, node, key, base)  # type: ignore[arg-type]
             if kind is dict and isinstance(node, MappingNode):
-                values = {k.value: self._value(inner[1], v, f"{key}.{k.value}", bounds) for k, v in node.value}
+                values = {
+                    k.value: self._value(inner[1], v, f"{key}.{k.value}", bounds)
+                    for k, v in node.value
+                }
                 return BAD if any(value is BAD for value in values.values()) else values
             if kind is tuple and isinstance(node, SequenceNode):
                 kinds = inner[:1] * len(node.value) if inner[-1] is Ellipsis else inner
                 if len(kinds) != len(node.value):
-                    return self.report(node, f"{key} must be {described(member)}; found {len(node.value)} of them.")
+                    return self.report(
+                        node, f"{key} must be {described(member)}; found {len(node.value)} of them."
+                    )
                 pairs = enumerate(zip(kinds, node.value, strict=True))
-                items = tuple(self._value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs)
+                items = tuple(
+                    self._value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs
+                )
                 return BAD if any(item is BAD for item in items) else items
             if (value := _scalar(member, node)) is BAD:
                 continue
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             limits = {name: bounds[name] for name in _BOUNDS if is_number and name in bounds}
             if not all(_BOUNDS[name][1](value, limit) for name, limit in limits.items()):
-                text = " and ".join(f"{_BOUNDS[name][0]} {limit:,}" for name, limit in limits.items())
+                text = " and ".join(
+                    f"{_BOUNDS[name][0]} {limit:,}" for name, limit in limits.items()
+                )
                 return self.report(node, f"{key} must be {text}; found {_shown(node)}.")
-            return from_folder(value, node.start_mark) if member is str and bounds.get("path") else value
+            return (
+                from_folder(value, node.start_mark)
+                if member is str and bounds.get("path")
+                else value
+            )
         return self.report(node, f"{key} must be {described(expected)}; found {_shown(node)}.")

@@ -10,11 +10,23 @@ from pathlib import Path
 
 from lib.errors import BadInput, TrainingFailed
 
-CHUNK = 16 * 2**20  # bytes per write; after each the thread must get the GIL back, which training can hold for 5 ms
+CHUNK = (
+    16 * 2**20
+)  # bytes per write; after each the thread must get the GIL back, which training can hold for 5 ms
 _PROBE_BYTES = 64 * 1024  # room for the first files of a run
-_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP}  # answers of mounted cloud drives, which cannot sync a folder
-TROUBLES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}  # of the disk itself, whatever was to be written
-_held: dict[int, int] = {}  # the descriptors of this process that carry a lock: how often it was taken
+_NO_FOLDER_SYNC = {
+    errno.EINVAL,
+    errno.ENOTSUP,
+}  # answers of mounted cloud drives, which cannot sync a folder
+TROUBLES = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EROFS,
+}  # of the disk itself, whatever was to be written
+_held: dict[
+    int, int
+] = {}  # the descriptors of this process that carry a lock: how often it was taken
 
 
 class Disk:
@@ -125,7 +137,9 @@ def discard(path: Path) -> None:
         calls.rename(path, doomed)
         remove_tree(doomed)
     except OSError as error:
-        print(f"Could not delete {path} ({error}); delete it by hand if space runs out.", flush=True)
+        print(
+            f"Could not delete {path} ({error}); delete it by hand if space runs out.", flush=True
+        )
 
 
 class Busy(BadInput):
@@ -166,7 +180,10 @@ def _take(folder: Path, busy: str) -> int | None:
         if isinstance(error, BlockingIOError):
             raise Busy(busy) from None
         why = error.strerror or error
-        print(f"Warning: {folder} cannot be locked ({why}). Let nothing else write there meanwhile.", flush=True)
+        print(
+            f"Warning: {folder} cannot be locked ({why}). Let nothing else write there meanwhile.",
+            flush=True,
+        )
         return None
     _held[handle] = 1
     return handle
@@ -185,9 +202,10 @@ os.register_at_fork(after_in_child=_let_go)
 
 def held(folder: Path) -> tuple[int, int]:
     sizes = []
-    for path in (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names):  # noqa: PTH118
-        with contextlib.suppress(FileNotFoundError):  # deleted while this counts
-            sizes.append(os.lstat(path).st_size)
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # deleted while this counts
+                sizes.append(Path(parent, name).lstat().st_size)
     return sum(sizes), len(sizes)
 
 
@@ -211,7 +229,9 @@ def needed(path: Path, then: str) -> Iterator[None]:
         yield
     except OSError as error:
         advice = "Free room on the disk, or give another output_dir, and run again."
-        raise TrainingFailed(f"{path} cannot be written ({error.strerror or error}). {then} {advice}") from error
+        raise TrainingFailed(
+            f"{path} cannot be written ({error.strerror or error}). {then} {advice}"
+        ) from error
 
 
 def check_writable(folder: Path) -> None:
@@ -222,4 +242,6 @@ def check_writable(folder: Path) -> None:
         calls.remove(probe)
     except OSError as error:
         what = f"The output folder {folder} cannot be written to ({error.strerror or error})"
-        raise BadInput(f"{what}. Give another output_dir: no mounted input, on a disk with room.") from error
+        raise BadInput(
+            f"{what}. Give another output_dir: no mounted input, on a disk with room."
+        ) from error

@@ -35,6 +35,10 @@ class Card:
     note: str = ""
 
 
-_FACTS, _CARDS = (json.loads(Path(__file__).with_name(f"{n}.json").read_text("utf-8")) for n in ("facts", "cards"))
+_FACTS, _CARDS = (
+    json.loads(Path(__file__).with_name(f"{n}.json").read_text("utf-8")) for n in ("facts", "cards")
+)
 FACTS = {key: Fact(**row) for key, row in _FACTS.items()}
-CARDS = {key: Card(**{**row, "capability": tuple(row["capability"])}) for key, row in _CARDS.items()}
+CARDS = {
+    key: Card(**{**row, "capability": tuple(row["capability"])}) for key, row in _CARDS.items()
+}

@@ -32,10 +32,14 @@ def dotted(version: Iterable[int]) -> str:
 def gpus() -> list[Gpu]:
     """Lists the GPUs that torch can use: none if it is built without CUDA, or the driver is missing or too old."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of old GPUs and drivers; the doctor does in sentences
+        warnings.simplefilter(
+            "ignore"
+        )  # torch warns of old GPUs and drivers; the doctor does in sentences
         if not torch.cuda.is_available():
             return []
-        properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        properties = [
+            torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
+        ]
     return [Gpu(p.name, (p.major, p.minor), p.total_memory) for p in properties]
 
 
@@ -61,7 +65,9 @@ def driver() -> Driver | None:
         number = nvml.nvmlSystemGetCudaDriverVersion_v2()  # 12080 is 12.8
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         names = [nvml.nvmlDeviceGetName(handle) for handle in handles]
-        return Driver(nvml.nvmlSystemGetDriverVersion(), (number // 1000, number % 1000 // 10), names)
+        return Driver(
+            nvml.nvmlSystemGetDriverVersion(), (number // 1000, number % 1000 // 10), names
+        )
     return None
 
 
@@ -71,7 +77,10 @@ def clocks() -> dict[str, int]:
         nvml = _nvml()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
         now, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
-        mhz = {name: of(handle, nvml.NVML_CLOCK_SM) for name, of in (("MHz", now), ("MHz at most", most))}
+        mhz = {
+            name: of(handle, nvml.NVML_CLOCK_SM)
+            for name, of in (("MHz", now), ("MHz at most", most))
+        }
         return {**mhz, "degrees": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
     return {}
 
@@ -90,12 +99,17 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
     handle: Any = None
     with contextlib.suppress(Exception):  # a driver's errors are of many classes
         nvml = _nvml()
-        uuid = str(torch.cuda.get_device_properties(index).uuid)  # torch's numbers leave out GPUs hidden from it
+        uuid = str(
+            torch.cuda.get_device_properties(index).uuid
+        )  # torch's numbers leave out GPUs hidden from it
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
     def read() -> GpuLoad:
         with contextlib.suppress(Exception):  # a slice of a GPU (MIG) has no utilisation
-            memory, use = nvml.nvmlDeviceGetMemoryInfo(handle), nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            memory, use = (
+                nvml.nvmlDeviceGetMemoryInfo(handle),
+                nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+            )
             return GpuLoad(int(memory.used), int(memory.total), use)
         free, total = torch.cuda.mem_get_info(index)
         return GpuLoad(total - free, total)
@@ -122,14 +136,18 @@ def ram() -> Ram:
             fields = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
             # files that nobody read lately count as used, and are given up before memory runs out
             inactive = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
-            smallest = Ram(min(max(0, int(limit) - used + inactive), smallest.available), int(limit), True)
+            smallest = Ram(
+                min(max(0, int(limit) - used + inactive), smallest.available), int(limit), True
+            )
     return smallest
 
 
 def cpus() -> float:
     """Returns how many CPUs this process may keep busy, by affinity and by the container's quota: maybe a fraction."""
     # macOS has no affinity
-    count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    count = float(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     for folder in _cgroups("cpu"):
         version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
         quota, period = _read(folder / "cpu.max").split() or version_1

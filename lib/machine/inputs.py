@@ -17,15 +17,24 @@ from lib.machine.platform import Platform, detect, output_dir
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
 _MOST_BYTES = 2**24  # of a summary.json or a state.json
-WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})  # into its folder, or the one above
+WRITTEN_BY_A_RUN = (
+    {"outputs.tar.gz"},
+    {"config.yaml", "summary.json"},
+)  # into its folder, or the one above
 # Published weights, whose vocabulary is a text file too
-_PUBLISHED = [{f"{name}{end}"} for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")]
+_PUBLISHED = [
+    {f"{name}{end}"}
+    for name in ("model.safetensors", "pytorch_model.bin")
+    for end in ("", ".index.json")
+]
 
 
 def mounted(platform: Platform) -> list[Path]:
     """Lists the mounted inputs in both of Kaggle's layouts, sorted; none on a platform without a folder of inputs."""
     mounts: list[Path] = []
-    for folder in _folders(platform.input_dir) if platform.name == "kaggle" and platform.input_dir else ():
+    for folder in (
+        _folders(platform.input_dir) if platform.name == "kaggle" and platform.input_dir else ()
+    ):
         below = [folder]
         for _ in range(_NEW_LAYOUT.get(folder.name, 0)):
             below = [inner for outer in below for inner in _folders(outer)]
@@ -52,11 +61,20 @@ def find_input(name: str, platform: Platform) -> Path:
         raise BadInput(f"There is no input {shown} ({error}). Give a path that exists.") from None
     if len(matches := named(name, platform)) == 1:
         return matches[0]
-    names = ", ".join(printable(mount.relative_to(base)) for mount in matches or mounted(platform) if base) or "nothing"
+    names = (
+        ", ".join(
+            printable(mount.relative_to(base)) for mount in matches or mounted(platform) if base
+        )
+        or "nothing"
+    )
     if matches:
-        raise BadInput(f"The name {shown} stands for {len(matches)} mounted inputs: {names}. Give one of these.")
+        raise BadInput(
+            f"The name {shown} stands for {len(matches)} mounted inputs: {names}. Give one of these."
+        )
     advice = "Give a path that exists, or add the input with Kaggle's Add Input."
-    raise BadInput(f"There is no input {shown}: no such path, and no such mounted input (mounted: {names}). {advice}")
+    raise BadInput(
+        f"There is no input {shown}: no such path, and no such mounted input (mounted: {names}). {advice}"
+    )
 
 
 def named(name: str, platform: Platform) -> list[Path]:
@@ -78,7 +96,9 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
     folders: list[Path] = []
     for mount in mounted(platform):
         folders += [mount / name, *(inner / name for inner in _folders(mount))]
-        with contextlib.suppress(OSError, BadInput):  # not by report.Summary, which stands above the machine
+        with contextlib.suppress(
+            OSError, BadInput
+        ):  # not by report.Summary, which stands above the machine
             if (mount / "checkpoints").is_dir():
                 summary = untrusted.objects(untrusted.read(mount / "summary.json", _MOST_BYTES))
                 folders += [mount] if summary.get("run") == name else []
@@ -98,10 +118,17 @@ def run_folders(config: Config) -> list[Path]:
 def saved_facts(key: str, *runs: Path) -> dict[str, Any]:
     """Returns a key of the newest readable checkpoint, else best weights, of the first run that has it, or {}."""
     for folder in (run / kind for run in runs for kind in ("checkpoints", "best")):
-        steps = sorted(int(path.name[5:]) for path in folder.glob("step-*") if path.name[5:].isdecimal())
+        steps = sorted(
+            int(path.name[5:]) for path in folder.glob("step-*") if path.name[5:].isdecimal()
+        )
         for path in (folder / f"step-{step:08d}" / "state.json" for step in reversed(steps)):
             with contextlib.suppress(OSError, BadInput):
-                if isinstance(facts := untrusted.objects(untrusted.read(path, _MOST_BYTES)).get(key), dict) and facts:
+                if (
+                    isinstance(
+                        facts := untrusted.objects(untrusted.read(path, _MOST_BYTES)).get(key), dict
+                    )
+                    and facts
+                ):
                     return facts
     return {}
 
@@ -117,10 +144,14 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
     while waiting:
         folder, inside = waiting.popleft()
         depth = len(inside)
-        if any(matches.get(above, depth + 1) <= depth - highest for above in folder.parents[:depth]):
+        if any(
+            matches.get(above, depth + 1) <= depth - highest for above in folder.parents[:depth]
+        ):
             continue  # whatever matches here lies in a match
         if count >= limit:
-            print(f"Only {count:,} entries of the mounted inputs were searched. Name the folder in data.dir.")
+            print(
+                f"Only {count:,} entries of the mounted inputs were searched. Name the folder in data.dir."
+            )
             break
         _, inner, files = next(os.walk(folder), ("", [], []))
         count += len(files) + len(inner)
@@ -131,6 +162,8 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
             is_here = up <= depth and all(map(fnmatch.fnmatchcase, inside[depth - up :], above))
             if is_here and fnmatch.filter(files, last):
                 matches[(folder, *folder.parents)[up]] = depth - up
-        waiting += ((folder / n, (*inside, n)) for n in sorted(inner) if not (folder / n).is_symlink())
+        waiting += (
+            (folder / n, (*inside, n)) for n in sorted(inner) if not (folder / n).is_symlink()
+        )
     outer = [folder for folder in matches if matches.keys().isdisjoint(folder.parents)]
     return sorted(outer, key=matches.__getitem__)

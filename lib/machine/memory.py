@@ -17,7 +17,11 @@ _OOM_MARKS = (
 
 
 def device() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
 
 
 def is_oom(error: BaseException | None) -> bool:
@@ -25,7 +29,9 @@ def is_oom(error: BaseException | None) -> bool:
     seen: set[int] = set()  # a chain may have a circle
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        has_mark = isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OOM_MARKS)
+        has_mark = isinstance(error, RuntimeError) and any(
+            mark in str(error) for mark in _OOM_MARKS
+        )
         if has_mark or isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
         error = error.__cause__ or error.__context__
@@ -44,7 +50,9 @@ def _resident_bytes() -> int:
 
 
 def card_bytes() -> int:
-    return torch.cuda.get_device_properties(device()).total_memory if torch.cuda.is_available() else 0
+    return (
+        torch.cuda.get_device_properties(device()).total_memory if torch.cuda.is_available() else 0
+    )
 
 
 def allocated_bytes() -> int:
@@ -78,13 +86,22 @@ class Reading:
 def readings() -> list[Reading]:
     """Reads RAM, by the container's limit where it has one, and then each GPU, with what other processes use."""
     ram = hardware.ram()
-    detail = f"this process {_resident_bytes() / GIB:.2f} GiB{', a container' if ram.limited else ''}"
+    detail = (
+        f"this process {_resident_bytes() / GIB:.2f} GiB{', a container' if ram.limited else ''}"
+    )
     rows = [Reading("RAM", ram.total - ram.available, ram.total, detail)]
     for index in range(torch.cuda.device_count()):
         load = hardware.gpu_reader(index)()
-        allocated, reserved = torch.cuda.memory_allocated(index) / GIB, torch.cuda.memory_reserved(index) / GIB
+        allocated, reserved = (
+            torch.cuda.memory_allocated(index) / GIB,
+            torch.cuda.memory_reserved(index) / GIB,
+        )
         detail = f"allocated {allocated:.2f}, reserved {reserved:.2f} GiB"
-        rows.append(Reading(f"GPU {index}, {torch.cuda.get_device_name(index)}", load.used, load.total, detail))
+        rows.append(
+            Reading(
+                f"GPU {index}, {torch.cuda.get_device_name(index)}", load.used, load.total, detail
+            )
+        )
     return rows
 
 
@@ -92,9 +109,17 @@ def check_memory() -> str:
     """Writes a line for RAM and each GPU, with advice where over 80 % is used."""
     lines = []
     for reading in readings():
-        advice = ": nearly full. Close other notebooks and restart their kernels" if reading.share > 0.8 else ""
-        size = f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
+        advice = (
+            ": nearly full. Close other notebooks and restart their kernels"
+            if reading.share > 0.8
+            else ""
+        )
+        size = (
+            f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
+        )
         lines.append(f"{reading.name}: {size}, {reading.detail}{advice}.")
     if not torch.cuda.is_available():
-        lines.append("No GPU: training runs on the CPU. On Kaggle choose Settings > Accelerator > GPU T4 x2.")
+        lines.append(
+            "No GPU: training runs on the CPU. On Kaggle choose Settings > Accelerator > GPU T4 x2."
+        )
     return "\n".join(lines)

@@ -31,19 +31,37 @@ class Platform:
 
 def detect() -> Platform:
     """Returns the platform that this process runs on. Reads environment variables and never shows one."""
-    limits = {name: int(fact.value) for name, fact in FACTS.items() if name.endswith(("_bytes", "_files", "_minutes"))}
+    limits = {
+        name: int(fact.value)
+        for name, fact in FACTS.items()
+        if name.endswith(("_bytes", "_files", "_minutes"))
+    }
     scratch = Path(os.environ.get(environment.CACHE) or _SCRATCH)
     # Kaggle first: COLAB_RELEASE_TAG is set there too, and google.colab can be imported
     if run_type := os.environ.get("KAGGLE_KERNEL_RUN_TYPE"):
         root = Path(os.environ.get(environment.KAGGLE_ROOT, "/kaggle"))
-        most = float(limits["kaggle_run_minutes"]), limits["kaggle_output_bytes"], limits["kaggle_output_files"]
-        return Platform("kaggle", run_type != "Interactive", root / "input", root / "working", scratch, *most)
+        most = (
+            float(limits["kaggle_run_minutes"]),
+            limits["kaggle_output_bytes"],
+            limits["kaggle_output_files"],
+        )
+        return Platform(
+            "kaggle", run_type != "Interactive", root / "input", root / "working", scratch, *most
+        )
     # a child process on Colab has no IPython shell
     if "google.colab" in str(_shell()) or ("COLAB_RELEASE_TAG" in os.environ and _CONTENT.is_dir()):
         drive, minutes = _CONTENT / "drive" / "MyDrive", float(limits["colab_session_minutes"])
         if not drive.is_dir():
             return Platform("colab", False, None, _CONTENT, scratch, minutes)
-        return Platform("colab", False, drive, drive / "trainbook", scratch, minutes, limits["colab_drive_bytes"])
+        return Platform(
+            "colab",
+            False,
+            drive,
+            drive / "trainbook",
+            scratch,
+            minutes,
+            limits["colab_drive_bytes"],
+        )
     if not os.environ.get(environment.CACHE):
         with contextlib.suppress(RuntimeError):  # neither HOME nor an entry of the user
             scratch = Path.home() / ".cache" / "trainbook"
@@ -64,7 +82,13 @@ def output_dir(configured: str) -> Path:
     folder = Path(configured) if configured else detect().output_dir
     try:
         folder.resolve().exists()
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL, a name too long
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # links in a circle, a NUL, a name too long
         why = getattr(error, "strerror", None) or error
-        raise BadInput(f"output_dir cannot be {printable(folder, most=200)} ({why}). Give another folder.") from None
+        raise BadInput(
+            f"output_dir cannot be {printable(folder, most=200)} ({why}). Give another folder."
+        ) from None
     return folder

@@ -43,13 +43,17 @@ def find_model(name: str, is_planned: bool = False) -> Path:
     if base.is_file() or _is_usable(base, is_planned):
         _check_fetched(base)
         return base
-    folders = inputs.search([base], (WHOLE, INDEX)) or (inputs.search([base], (_CONFIG,)) if is_planned else [])
+    folders = inputs.search([base], (WHOLE, INDEX)) or (
+        inputs.search([base], (_CONFIG,)) if is_planned else []
+    )
     if len(folders) == 1:
         _check_fetched(folders[0])
         return folders[0]
     problem = f"no {WHOLE} and no {INDEX}. Name a folder with these; one with {_PICKLED} must be named itself"
     if any(base.glob("*.gguf")):
-        problem = f"GGUF files alone, which are not trained. Take the folder of this model with {WHOLE}"
+        problem = (
+            f"GGUF files alone, which are not trained. Take the folder of this model with {WHOLE}"
+        )
     if folders:
         where = ", ".join(printable(folder) for folder in folders[:5])
         problem = f"{len(folders)} folders with weights ({where}). Name one of them"
@@ -78,8 +82,15 @@ def read(folder: Path) -> dict[str, Tensor]:
     for file in files:
         is_safe = file.suffix == ".safetensors"
         try:
-            shard = load_file(file) if is_safe else torch.load(file, map_location="cpu", weights_only=True)
-            if not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in shard.items()):
+            shard = (
+                load_file(file)
+                if is_safe
+                else torch.load(file, map_location="cpu", weights_only=True)
+            )
+            if not all(
+                isinstance(name, str) and isinstance(tensor, Tensor)
+                for name, tensor in shard.items()
+            ):
                 raise ValueError("it holds more than tensors by name")
             if tensors.keys() & shard.keys():
                 raise ValueError("a tensor is there twice")
@@ -87,20 +98,26 @@ def read(folder: Path) -> dict[str, Tensor]:
             raise _unreadable(file, error) from None
         tensors |= shard
     if names and names != tensors.keys():
-        raise _unreadable(folder, ValueError(f"the index does not fit {min(names ^ tensors.keys())}"))
+        raise _unreadable(
+            folder, ValueError(f"the index does not fit {min(names ^ tensors.keys())}")
+        )
     return tensors
 
 
 def _files(folder: Path) -> tuple[list[Path], set[str]]:
     """Returns the files with a folder's weights, sorted, and the tensors' names in an index. Raises BadInput."""
-    whole, index = next((form for form in _FORMS if any((folder / name).is_file() for name in form)), _FORMS[0])
+    whole, index = next(
+        (form for form in _FORMS if any((folder / name).is_file() for name in form)), _FORMS[0]
+    )
     files, names, place = [folder / whole], set[str](), folder
     try:
         if not files[0].is_file():
             place = folder / index
             shards = json.loads(read_bytes(place, _MOST_BYTES))["weight_map"]
             names, files = {*shards}, [folder / file for file in sorted({*shards.values()})]
-            if not files or not all(_SHARD.fullmatch(file.name) and file.parent == folder for file in files):
+            if not files or not all(
+                _SHARD.fullmatch(file.name) and file.parent == folder for file in files
+            ):
                 raise ValueError("it may name files beside it alone")
         for place in files:
             size_of(place)  # not a pipe or a device, which would be waited for
@@ -134,7 +151,9 @@ def _open(file: Path) -> None:
 
 
 def _unreadable(path: Path, error: Exception) -> BadInput:
-    return BadInput(f"The weights {printable(path)} cannot be read ({_why(error)}). Copy them again.")
+    return BadInput(
+        f"The weights {printable(path)} cannot be read ({_why(error)}). Copy them again."
+    )
 
 
 def _why(error: Exception) -> str:
@@ -156,7 +175,9 @@ def _of_today(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns options of `from_pretrained` as transformers 5 has them, and prints what it renames. Raises BadInput."""
     options = dict(options)
     for name in _DROPPED.keys() & options.keys():
-        raise BadInput(f"transformers 5 takes no {name} in from_pretrained. Write {_DROPPED[name]}.")
+        raise BadInput(
+            f"transformers 5 takes no {name} in from_pretrained. Write {_DROPPED[name]}."
+        )
     if "torch_dtype" in options:
         value = options.pop("torch_dtype")
         print(f"torch_dtype={value} is taken as dtype={value}: transformers 5 has this name.")
@@ -179,7 +200,9 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     except BadInput as error:
         folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
         if folder is None and not facts:
-            raise BadInput(f"{error}{' The hub needs internet.' if _ON_HUB.fullmatch(name) else ''}") from None
+            raise BadInput(
+                f"{error}{' The hub needs internet.' if _ON_HUB.fullmatch(name) else ''}"
+            ) from None
     try:
         from transformers import AutoConfig
 
@@ -187,10 +210,16 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
             config = AutoConfig.for_model(**facts["config"])
             rest = {key: value for key, value in rest.items() if not hasattr(config, key)}
         else:
-            config, rest = AutoConfig.from_pretrained(folder, return_unused_kwargs=True, local_files_only=True, **rest)
+            config, rest = AutoConfig.from_pretrained(
+                folder, return_unused_kwargs=True, local_files_only=True, **rest
+            )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"The configuration of {printable(name)} cannot be used ({_why(error)}).") from None
-    files = _files(folder)[0] if folder and not task.is_planned else []  # an index may lead nowhere else
+        raise BadInput(
+            f"The configuration of {printable(name)} cannot be used ({_why(error)})."
+        ) from None
+    files = (
+        _files(folder)[0] if folder and not task.is_planned else []
+    )  # an index may lead nowhere else
     _check_whole(files)
     if folder is None and not task.is_planned:
         _check_not_needed(task, name)
@@ -199,13 +228,23 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         for file in files:
             with file.open("rb") as content:
                 digest.update(hashlib.file_digest(content, "sha256").digest())
-        facts = {"config": json.loads(config.to_json_string(use_diff=False)), "sha256": digest.hexdigest()}
+        facts = {
+            "config": json.loads(config.to_json_string(use_diff=False)),
+            "sha256": digest.hexdigest(),
+        }
     if facts:
         task.published = {**task.published, name: {**before, **facts}}
     if folder is None or task.is_planned:
         make = getattr(cls, "from_config", None) or cls._from_config
-        model = make(config, dtype=dtype, **{key: value for key, value in rest.items() if key not in _OF_LOADING})
-        _mark(model, options.get("quantization_config") or getattr(config, "quantization_config", None))
+        model = make(
+            config,
+            dtype=dtype,
+            **{key: value for key, value in rest.items() if key not in _OF_LOADING},
+        )
+        _mark(
+            model,
+            options.get("quantization_config") or getattr(config, "quantization_config", None),
+        )
         return model
     return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
 
@@ -215,7 +254,9 @@ def _check_not_needed(task: Any, name: str) -> None:
     frozen = inputs.saved_facts("frozen", *inputs.run_folders(task.config))
     if frozen:
         what = f"The weights {printable(name)} are not there, of which the checkpoints omit {len(frozen):,} tensors"
-        raise BadInput(f"{what}. Mount exactly these again, or train a new run with checkpoint.frozen: save.")
+        raise BadInput(
+            f"{what}. Mount exactly these again, or train a new run with checkpoint.frozen: save."
+        )
 
 
 def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> nn.Module:
@@ -226,7 +267,12 @@ def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> nn
     is_told = options.pop("output_loading_info", False)
     try:
         with quiet(sum(map(size_of, files))):
-            more = {**options, "weights_only": True, "local_files_only": True, "output_loading_info": True}
+            more = {
+                **options,
+                "weights_only": True,
+                "local_files_only": True,
+                "output_loading_info": True,
+            }
             model, loaded = cls.from_pretrained(folder, **more)
     except _DAMAGED as error:
         raise _unreadable(files[0] if len(files) == 1 else folder, error) from None
@@ -259,16 +305,24 @@ def quiet(size: int) -> Iterator[None]:
 
 def _mark(model: Any, quantization: Any) -> None:
     """Sets `loaded_as`, kind and type of computation, on layers that loading makes nf4 or int8, for a plan."""
-    values = quantization.to_dict() if hasattr(quantization, "to_dict") else dict(quantization or {})
+    values = (
+        quantization.to_dict() if hasattr(quantization, "to_dict") else dict(quantization or {})
+    )
     bits = 8 if values.get("load_in_8bit") else 4 if values.get("load_in_4bit") else 0
     if not bits:
         return
     kind = "int8" if bits == 8 else "nf4-dq" if values.get("bnb_4bit_use_double_quant") else "nf4"
-    dtype = "float16" if bits == 8 else str(values.get("bnb_4bit_compute_dtype") or "float32").removeprefix("torch.")
+    dtype = (
+        "float16"
+        if bits == 8
+        else str(values.get("bnb_4bit_compute_dtype") or "float32").removeprefix("torch.")
+    )
     last = model.get_submodule(next(reversed(dict(model.named_parameters()))).rpartition(".")[0])
     skipped = values.get("llm_int8_skip_modules") or ()
     for name, layer in model.named_modules():
-        is_spared = layer in (last, model.get_output_embeddings()) or any(part in name for part in skipped)
+        is_spared = layer in (last, model.get_output_embeddings()) or any(
+            part in name for part in skipped
+        )
         if isinstance(layer, nn.Linear) and not is_spared:
             layer.loaded_as = kind, getattr(torch, dtype)  # type: ignore[assignment]
     setattr(model, f"is_loaded_in_{bits}bit", True)  # peft asks
@@ -295,7 +349,9 @@ def _from_hub(name: str, download: bool = True, is_planned: bool = False) -> Pat
 
         for patterns, is_local in tries if download else tries[:1]:
             try:
-                folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_local))
+                folder = Path(
+                    snapshot_download(name, allow_patterns=patterns, local_files_only=is_local)
+                )
             except OSError:
                 if not is_local:
                     raise
@@ -306,5 +362,7 @@ def _from_hub(name: str, download: bool = True, is_planned: bool = False) -> Pat
     except Exception as error:  # of the network in many forms
         why = type(error).__name__
     if download:
-        print(f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({why}): mount it.")
+        print(
+            f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({why}): mount it."
+        )
     return None

@@ -39,7 +39,9 @@ class Allocator:
     peak_reserved: int = 0
     overflowed: bool = False
     _next_address: int = 0
-    _pools: dict[bool, list[tuple[int, int, Block]]] = field(default_factory=lambda: {True: [], False: []})
+    _pools: dict[bool, list[tuple[int, int, Block]]] = field(
+        default_factory=lambda: {True: [], False: []}
+    )
 
     def allocate(self, size: int) -> Block | None:
         """Takes a block for `size` bytes; None for an empty tensor, which takes no memory."""

@@ -51,7 +51,12 @@ class Target:
         """Returns the peak FLOP/s of matrix products. Formats without units run as fp32; TF32 has half of bf16."""
         card = self.card
         tf32 = card.bf16_tflops / 2 if card.bf16_tflops else None
-        rates = {"fp16": card.fp16_tflops, "bf16": card.bf16_tflops, "tf32": tf32, "fp32": card.fp32_tflops}
+        rates = {
+            "fp16": card.fp16_tflops,
+            "bf16": card.bf16_tflops,
+            "tf32": tf32,
+            "fp32": card.fp32_tflops,
+        }
         return 1e12 * (rates[precision] or card.fp32_tflops)
 
     def sustained_share(self, precision: Arithmetic, copied: bool) -> tuple[float, float]:
@@ -86,29 +91,56 @@ def find_card(name: str) -> Target:
     parts = [(key, match) for part in name.split(",") for key, form in _PARTS.items()
              if (match := re.fullmatch(form, part.strip(), re.IGNORECASE))]  # fmt: skip
     by_key = dict(parts)
-    rates = {key: float(match[1]) for key, match in by_key.items() if key in ("half", "single", "bandwidth")}
-    is_whole = len(parts) == len(by_key) == name.count(",") + 1 and {"memory", "capability"} <= by_key.keys()
+    rates = {
+        key: float(match[1])
+        for key, match in by_key.items()
+        if key in ("half", "single", "bandwidth")
+    }
+    is_whole = (
+        len(parts) == len(by_key) == name.count(",") + 1
+        and {"memory", "capability"} <= by_key.keys()
+    )
     if not is_whole or 0 in rates.values():
         what = f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and"
-        raise BadInput(f'{what} capability, for example "8 GiB, capability 8.6", and rates that you know: {OWN_FORM}.')
+        raise BadInput(
+            f'{what} capability, for example "8 GiB, capability 8.6", and rates that you know: {OWN_FORM}.'
+        )
     major, minor = map(int, by_key["capability"].groups())
     return _like_nearest(name.strip(), float(by_key["memory"][1]), (major, minor), rates)
 
 
-def _like_nearest(name: str, memory_gib: float, level: tuple[int, int], rates: Mapping[str, float]) -> Target:
+def _like_nearest(
+    name: str, memory_gib: float, level: tuple[int, int], rates: Mapping[str, float]
+) -> Target:
     """Returns a card with the `rates` of the nearest known one of its generation, or of an older one, in its gaps."""
     older = [card for card in CARDS.values() if card.capability <= level] or list(CARDS.values())
     place = (*level, memory_gib)
-    like = min(older, key=lambda c: [abs(a - b) for a, b in zip((*c.capability, c.memory_gib), place, strict=True)])
+    like = min(
+        older,
+        key=lambda c: [
+            abs(a - b) for a, b in zip((*c.capability, c.memory_gib), place, strict=True)
+        ],
+    )
     half, single, bandwidth = (rates.get(key) for key in ("half", "single", "bandwidth"))
     like_half = like.bf16_tflops or like.fp16_tflops
     figures: dict[str, float | None] = {"bandwidth_gb_s": bandwidth or like.bandwidth_gb_s}
     if faster := half / like_half if half else single / like.fp32_tflops if single else None:
         figures["fp16_tflops"] = figures["bf16_tflops"] = half or faster * like_half
-        figures |= {"fp32_tflops": single or faster * like.fp32_tflops, "fp16_sustained_tflops": None}
+        figures |= {
+            "fp32_tflops": single or faster * like.fp32_tflops,
+            "fp16_sustained_tflops": None,
+        }
     if level < (8, 0):
         figures["bf16_tflops"] = None
-    card: Any = replace(like, name=name, capability=level, memory_gib=memory_gib, source="given", device="", **figures)  # type: ignore[arg-type]
+    card: Any = replace(
+        like,
+        name=name,
+        capability=level,
+        memory_gib=memory_gib,
+        source="given",
+        device="",
+        **figures,
+    )  # type: ignore[arg-type]
     is_given = half and single and bandwidth
     assumed = f"how fast {name} is: missing rates were taken from {like.name}. Give its own, as in {OWN_FORM}."
     return Target(card, assumed=() if is_given else (assumed,))

@@ -35,8 +35,14 @@ TO_HALF, TO_FP32, RESULT_FP32, TO_WIDEST = (
     frozenset(_LISTS[name].split()) for name in ("to_half", "to_fp32", "result_fp32", "to_widest")
 )
 HALF = (torch.float16, torch.bfloat16)
-_NUMBERS = {0: "math", 1: "flash", 2: "efficient"}  # torch.nn.attention.SDPBackend; cuDNN's comes last by default
-_PYTHON_LAYERS = frozenset(["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"])
+_NUMBERS = {
+    0: "math",
+    1: "flash",
+    2: "efficient",
+}  # torch.nn.attention.SDPBackend; cuDNN's comes last by default
+_PYTHON_LAYERS = frozenset(
+    ["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"]
+)
 
 
 class InnerCalls(TorchFunctionMode):
@@ -59,7 +65,9 @@ class InnerCalls(TorchFunctionMode):
 
 
 def is_python_layer(func: Any) -> bool:
-    return isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in _PYTHON_LAYERS
+    return (
+        isinstance(func, types.FunctionType) and func.__globals__.get("__name__") in _PYTHON_LAYERS
+    )
 
 
 class CudaSemantics(InnerCalls):
@@ -70,10 +78,14 @@ class CudaSemantics(InnerCalls):
         self.target = target
         self.attention: Counter[str] = Counter()
         self.recurrent = self.compiled = 0
-        self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}  # autocast's cache, which ends with the region
+        self._half_weights: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # autocast's cache, which ends with the region
         self._was_autocast = False
 
-    def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         args, kwargs = _on_meta(func, args, dict(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name == "scaled_dot_product_attention":
@@ -81,12 +93,20 @@ class CudaSemantics(InnerCalls):
         if is_python_layer(func):
             return self.inside(func, args, kwargs)
         if name == "dropout" and _drops(*args, **kwargs):
-            return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[0]  # fused: a mask of bytes
+            return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[
+                0
+            ]  # fused: a mask of bytes
         half = self._autocast()
         if name in kernels.RECURRENT and args[0].is_meta:
             self.recurrent += 1
-            return kernels.run_recurrent(args if half is None else self._cast_all(args, {}, half)[0])
-        return func(*args, **kwargs) if half is None else self._autocast_call(func, name, args, kwargs, half)
+            return kernels.run_recurrent(
+                args if half is None else self._cast_all(args, {}, half)[0]
+            )
+        return (
+            func(*args, **kwargs)
+            if half is None
+            else self._autocast_call(func, name, args, kwargs, half)
+        )
 
     def _autocast(self) -> torch.dtype | None:
         enabled = torch.is_autocast_enabled("cuda")
@@ -97,9 +117,15 @@ class CudaSemantics(InnerCalls):
 
     def _cast(self, value: Tensor, to: torch.dtype) -> Tensor:
         """Casts as `cached_cast` does: a weight that is cast down is kept until the autocast region ends."""
-        if not value.is_floating_point() or value.dtype in (to, torch.float64) or value.device.type == "cpu":
+        if (
+            not value.is_floating_point()
+            or value.dtype in (to, torch.float64)
+            or value.device.type == "cpu"
+        ):
             return value
-        is_weight = value.is_leaf and value.requires_grad and value.dtype is torch.float32 and to in HALF
+        is_weight = (
+            value.is_leaf and value.requires_grad and value.dtype is torch.float32 and to in HALF
+        )
         if not (is_weight and torch.is_autocast_cache_enabled()):
             return value.to(to)
         if id(value) not in self._half_weights:
@@ -109,7 +135,9 @@ class CudaSemantics(InnerCalls):
     def _cast_all(self, args: tuple, kwargs: dict, to: torch.dtype) -> tuple[tuple, dict]:
         return private.tree_map_only(Tensor, lambda t: self._cast(t, to), (args, kwargs))
 
-    def _autocast_call(self, func: Any, name: str, args: tuple, kwargs: dict, half: torch.dtype) -> Any:
+    def _autocast_call(
+        self, func: Any, name: str, args: tuple, kwargs: dict, half: torch.dtype
+    ) -> Any:
         leaves = private.tree_leaves((args, kwargs))
         is_half = getattr(args[0] if args else None, "dtype", None) in HALF
         has_dtype = any(isinstance(value, torch.dtype) for value in leaves)
@@ -117,7 +145,11 @@ class CudaSemantics(InnerCalls):
         floats = {t.dtype for t in leaves if isinstance(t, Tensor) and t.is_floating_point()}
         if name in TO_HALF:
             args, kwargs = self._cast_all(args, kwargs, half)
-        elif name == "cross_entropy_loss" and is_half and not (args[1].is_floating_point() or smoothing):
+        elif (
+            name == "cross_entropy_loss"
+            and is_half
+            and not (args[1].is_floating_point() or smoothing)
+        ):
             return _half_cross_entropy(*args, **kwargs)
         elif name in TO_FP32:
             args, kwargs = self._cast_all(args, kwargs, torch.float32)
@@ -130,7 +162,15 @@ class CudaSemantics(InnerCalls):
         return func(*args, **kwargs)
 
     def _attention(
-        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+        self,
+        query,
+        key,
+        value,
+        attn_mask=None,
+        dropout_p=0.0,
+        is_causal=False,
+        scale=None,
+        enable_gqa=False,
     ) -> Tensor:
         """Attends by the kernel that the card would choose. query (B, H, L, E), key and value (B, H, S, E)."""
         half = self._autocast()
@@ -156,12 +196,16 @@ def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         kwargs["device"] = f"cuda:{kwargs['device']}"
     if getattr(func, "__name__", "") == "to" and len(args) > 1 and type(args[1]) is int:
         args = (args[0], f"cuda:{args[1]}", *args[2:])
-    return tuple(map(_meta_device, args)), {key: _meta_device(value) for key, value in kwargs.items()}
+    return tuple(map(_meta_device, args)), {
+        key: _meta_device(value) for key, value in kwargs.items()
+    }
 
 
 def _meta_device(value: Any) -> Any:
     """Returns `meta` for a CUDA device. Raises NotTraceable for a second card."""
-    kind, _, index = str(value).partition(":") if isinstance(value, str | torch.device) else ("", "", "")
+    kind, _, index = (
+        str(value).partition(":") if isinstance(value, str | torch.device) else ("", "", "")
+    )
     if index.isdigit() and kind == "cuda" and int(index):
         what = f"The traced step uses a second card, {value} ({users_line()}), and a prediction follows one"
         raise NotTraceable(f'{what}. Write "cuda", or predict the part on each card alone.')
@@ -177,12 +221,16 @@ def without_overrides(func: types.FunctionType) -> Callable:
     """Returns a Python function of torch without the check that would pass it to the mode again: its body runs."""
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}
-    body = types.FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+    body = types.FunctionType(
+        func.__code__, names, func.__name__, func.__defaults__, func.__closure__
+    )
     body.__kwdefaults__ = func.__kwdefaults__
     return body
 
 
-def _drops(x: Any, p: float = 0.5, training: bool = True, train: bool | None = None, **_: Any) -> bool:
+def _drops(
+    x: Any, p: float = 0.5, training: bool = True, train: bool | None = None, **_: Any
+) -> bool:
     return bool(training if train is None else train) and 0 < p < 1 and x.numel() > 0
 
 
@@ -192,8 +240,12 @@ def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:
     return private.softmax_to_half[name](x if is_fp16 else x.float(), dim, is_fp16)
 
 
-def _half_cross_entropy(x: Tensor, target: Tensor, weight=None, reduction=1, ignore_index=-100, *_, **__) -> Tensor:
-    return private.nll_loss(_half_softmax("log_softmax", x, 1), target, weight, reduction, ignore_index)
+def _half_cross_entropy(
+    x: Tensor, target: Tensor, weight=None, reduction=1, ignore_index=-100, *_, **__
+) -> Tensor:
+    return private.nll_loss(
+        _half_softmax("log_softmax", x, 1), target, weight, reduction, ignore_index
+    )
 
 
 def _for_cuda(function: Callable) -> Callable:
@@ -251,19 +303,36 @@ def simulated_cuda(target: Target) -> Iterator[CudaSemantics]:
                 yield semantics
         finally:  # transformers remembers what torch.cuda.is_available was
             module = sys.modules.get("transformers.utils.import_utils")
-            for name in ("is_torch_cuda_available", "is_flash_attn_2_available", "is_flash_attn_3_available"):
+            for name in (
+                "is_torch_cuda_available",
+                "is_flash_attn_2_available",
+                "is_flash_attn_3_available",
+            ):
                 getattr(getattr(module, name, None), "cache_clear", lambda: None)()
 
 
-def attend(kernel, query, key, value, mask: Tensor | None, dropout: float, causal: bool, scale: float | None) -> Tensor:
+def attend(
+    kernel,
+    query,
+    key,
+    value,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
     """Attends by a kernel. query (B, H, L, E), key and value (B, H, S, E)."""
     if kernel == "flash":
         width = query.shape[-1]
         if width % 8:
             query, key, value = (F.pad(t, (0, -width % 8)) for t in (query, key, value))
-        return private.attend_flash(query, key, value, dropout, causal, False, scale=scale)[0][..., :width]
+        return private.attend_flash(query, key, value, dropout, causal, False, scale=scale)[0][
+            ..., :width
+        ]
     if kernel == "math" and causal:
-        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril_()
+        mask = torch.ones(
+            query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device
+        ).tril_()
     if mask is not None and mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask, -math.inf)
     if kernel == "math":
@@ -289,7 +358,9 @@ def _plain(query, key, value, bias: Tensor | None, dropout: float, scale: float 
     return torch.matmul(scores, value)
 
 
-def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None) -> str:
+def attention_kernel(
+    capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None
+) -> str:
     """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E)."""
     cuda, order = torch.backends.cuda, [_NUMBERS.get(int(n), "") for n in private.attention_order()]
     flash, efficient = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
@@ -311,7 +382,9 @@ def attention_kernel(capability: tuple[int, int], query: Tensor, value: Tensor, 
 class Fp16OnCpu(InnerCalls):
     """Inside `torch.autocast("cpu")`, as CUDA's: products take and give fp16, but add up in fp32."""
 
-    def __torch_function__(self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
         if not torch.is_autocast_enabled("cpu"):
             return func(*args, **kwargs)
@@ -321,23 +394,36 @@ class Fp16OnCpu(InnerCalls):
             return self._call(func, name, args, kwargs)
 
     def _call(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        leaves = [leaf for leaf in private.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor | torch.dtype)]
-        halves = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dtype is torch.float16]
+        leaves = [
+            leaf
+            for leaf in private.tree_leaves((args, kwargs))
+            if isinstance(leaf, Tensor | torch.dtype)
+        ]
+        halves = [
+            leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dtype is torch.float16
+        ]
         has_dtype = any(isinstance(leaf, torch.dtype) for leaf in leaves)
         if name in TO_HALF or name == "scaled_dot_product_attention":
             rounded = private.tree_map_only(
                 Tensor, lambda t: t.half().float() if t.is_floating_point() else t, (args, kwargs)
             )
             return _cast(func(*rounded[0], **rounded[1]), torch.float32, torch.float16)
-        wide = name in TO_FP32 or (name in (*RESULT_FP32, *private.softmax_to_half) and not has_dtype)
-        if halves and (wide or (name in TO_WIDEST and len({t.dtype for t in leaves if isinstance(t, Tensor)}) > 1)):
+        wide = name in TO_FP32 or (
+            name in (*RESULT_FP32, *private.softmax_to_half) and not has_dtype
+        )
+        if halves and (
+            wide
+            or (name in TO_WIDEST and len({t.dtype for t in leaves if isinstance(t, Tensor)}) > 1)
+        ):
             args, kwargs = _cast((args, kwargs), torch.float16, torch.float32)
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             if not halves or "Half" not in str(error) or is_beyond_fp16(error):
                 raise
-        args, kwargs = _cast((args, kwargs), torch.float16, torch.float32)  # a kernel that a CPU lacks
+        args, kwargs = _cast(
+            (args, kwargs), torch.float16, torch.float32
+        )  # a kernel that a CPU lacks
         return _cast(func(*args, **kwargs), torch.float32, torch.float16)
 
 

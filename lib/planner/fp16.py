@@ -32,9 +32,18 @@ _SCALES = (65_536.0, 4_096.0, 64.0)  # the first is where torch's GradScaler beg
 _SIZE, _BATCHES = 2, 2
 _MOST_MODULES = 16  # that are taken out of fp16 one after another before it is given up
 # operators that a GPU refuses under deterministic algorithms, with what stands in their place
-_REFUSED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text("utf-8"))
+_REFUSED: dict[str, str] = yaml.safe_load(
+    Path(__file__).with_name("refused.yaml").read_text("utf-8")
+)
 _BY_MASK = "x[mask]"
-_WAITS = (_BY_MASK, "_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_unique2")  # for values
+_WAITS = (
+    _BY_MASK,
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "unique_dim",
+    "_unique2",
+)  # for values
 _FEW = 3  # waits that cost little: encoder and decoder of transformers look once each whether all of a mask is true
 
 
@@ -42,14 +51,18 @@ def few_batches(task: Task, config: Config) -> list[Batch]:
     train = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     order = dataclasses.replace(Order.of(train, config), effective_batch=_SIZE, slots=1)
     options = dataclasses.replace(config.data, num_workers=0)
-    return [slots[0] for _, slots in data.train_batches(task, train, order, range(_BATCHES), options)]
+    return [
+        slots[0] for _, slots in data.train_batches(task, train, order, range(_BATCHES), options)
+    ]
 
 
 @dataclass
 class Fp16:
     """Largest values by module, and what fp16 does not hold of them."""
 
-    modules: dict[str, float] = field(default_factory=dict)  # to compute in fp32, because they overflow
+    modules: dict[str, float] = field(
+        default_factory=dict
+    )  # to compute in fp32, because they overflow
     activations: dict[str, float] = field(default_factory=dict)
     gradients: dict[str, float] = field(default_factory=dict)
     scale: float = 0.0  # of the loss: the largest at which all gradients are finite; 0: none
@@ -59,18 +72,30 @@ class Fp16:
     @property
     def finding(self) -> Finding:
         """The verdict, with the line to write."""
-        value = f"{len(self.activations)} modules fit into fp16 at a loss scale of {self.scale:,.0f}"
+        value = (
+            f"{len(self.activations)} modules fit into fp16 at a loss scale of {self.scale:,.0f}"
+        )
         if self.constant:
             return Finding("fp16", self.constant, "bad")
         if self.elsewhere:
             how = "`with torch.autocast(x.device.type, enabled=False):` on x.float()"
             advice = f"Compute the large numbers in fp32 ({how}), or give the loss smaller ones: standardised targets."
-            return Finding("fp16", f"the gradient that reaches {self.elsewhere} is beyond fp16", "bad", advice)
+            return Finding(
+                "fp16", f"the gradient that reaches {self.elsewhere} is beyond fp16", "bad", advice
+            )
         if self.modules:
-            reached = [f"{name} ({size:,.0f})" if size > LARGEST_FP16 else name for name, size in self.modules.items()]
+            reached = [
+                f"{name} ({size:,.0f})" if size > LARGEST_FP16 else name
+                for name, size in self.modules.items()
+            ]
             value = f"not finite in fp16, which ends at {LARGEST_FP16:,}: {', '.join(reached)}"
             names = ", ".join(self.modules)
-            return Finding("fp16", value, "bad", f"Write training.fp32_modules: [{names}], which computes it in fp32.")
+            return Finding(
+                "fp16",
+                value,
+                "bad",
+                f"Write training.fp32_modules: [{names}], which computes it in fp32.",
+            )
         return Finding("fp16", value)
 
 
@@ -91,7 +116,12 @@ def examine_fp16(task: Task, config: Config, device: torch.device | None = None)
 
 
 def _take_out(
-    result: Fp16, state: State, task: Task, config: Config, batches: Sequence[Batch], wide: "_Watched"
+    result: Fp16,
+    state: State,
+    task: Task,
+    config: Config,
+    batches: Sequence[Batch],
+    wide: "_Watched",
 ) -> None:
     """Computes one module after another in fp32, until all that fp16 reaches is finite."""
     for _ in range(_MOST_MODULES):
@@ -127,11 +157,17 @@ class _Watched:
         calls: dict[str, Iterator[int]] = {}
 
         def before(name: str, module: nn.Module, *values: Any) -> None:
-            self.taken |= {id(value): name for value in private.tree_leaves(values) if isinstance(value, Tensor)}
+            self.taken |= {
+                id(value): name
+                for value in private.tree_leaves(values)
+                if isinstance(value, Tensor)
+            }
 
         def after(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
             tensors = [
-                t for t in private.tree_leaves(output) if isinstance(t, Tensor) and t.is_floating_point() and t.numel()
+                t
+                for t in private.tree_leaves(output)
+                if isinstance(t, Tensor) and t.is_floating_point() and t.numel()
             ]
             for tensor in tensors:
                 key = (name, next(calls.setdefault(name, itertools.count())))
@@ -148,7 +184,9 @@ class _Watched:
 
         handles = []
         for name, module in itertools.islice(model.named_modules(), 1, None):
-            handles.append(module.register_forward_pre_hook(partial(before, name), with_kwargs=True))
+            handles.append(
+                module.register_forward_pre_hook(partial(before, name), with_kwargs=True)
+            )
             handles.append(module.register_forward_hook(partial(after, name)))
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
@@ -166,7 +204,9 @@ class _Watched:
             for (name, call), value in values.items():
                 if not math.isfinite(value) and math.isfinite(others.get((name, call), math.nan)):
                     self.is_forward, self.place = values is self.outputs, name
-                    if not self.is_forward:  # the module that uses the output; of a weight, the one that has it
+                    if (
+                        not self.is_forward
+                    ):  # the module that uses the output; of a weight, the one that has it
                         user = self.taken.get(self.users[name, call], "") if call >= 0 else ""
                         name = user or name.rpartition(".")[0]
                     while name in modules:
@@ -188,20 +228,33 @@ def _by_module(values: Mapping[tuple[str, int], float]) -> dict[str, float]:
 
 
 def _watched(
-    state: State, task: Task, config: Config, batches: Sequence[Batch], scale: float, precision: Precision
+    state: State,
+    task: Task,
+    config: Config,
+    batches: Sequence[Batch],
+    scale: float,
+    precision: Precision,
 ) -> _Watched:
     """Computes gradients of the batches as a step of each stage does, and returns what its modules reached."""
     watched, is_simulated = _Watched(), precision == "fp16" and state.device.type == "cpu"
-    samples = config.training.effective_batch / sum(map(data.size_of, batches))  # a step divides by all of its targets
+    samples = config.training.effective_batch / sum(
+        map(data.size_of, batches)
+    )  # a step divides by all of its targets
     state.model.zero_grad(set_to_none=True)
     with watched.watching(state.model), Fp16OnCpu() if is_simulated else contextlib.nullcontext():
-        for task.step in sorted({0, *(group.from_step for group in state.groups)}):  # the first of each stage
+        for task.step in sorted(
+            {0, *(group.from_step for group in state.groups)}
+        ):  # the first of each stage
             counts, weight = add_counts(map(task.count, batches)), task.term_weights(task.step)
             for batch in (data.to_device(batch, state.device) for batch in batches):
                 seed_all(mix(DROPOUT, config.seed), state.device)
                 with autocast(precision, state.device):
                     sums, _ = task.loss(state.model, batch)
-                terms = [weight.get(t, 1.0) * sums[t].float() / counts[t] / samples for t in sums if counts[t]]
+                terms = [
+                    weight.get(t, 1.0) * sums[t].float() / counts[t] / samples
+                    for t in sums
+                    if counts[t]
+                ]
                 (scale * torch.stack(terms).sum()).backward()
     task.step = 0
     for key, value in watched.gradients.items():
@@ -225,7 +278,9 @@ class _Operators(private.TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        if name == "index" and any(index is not None and index.dtype is torch.bool for index in args[1]):
+        if name == "index" and any(
+            index is not None and index.dtype is torch.bool for index in args[1]
+        ):
             name = _BY_MASK
         if name != "cumsum" or args[0].is_floating_point():
             self.counts[name] += 1
@@ -241,10 +296,14 @@ def operators_of_step(task: Task, config: Config) -> Counter[str]:
         counts, operators = add_counts(map(task.count, batches)), _Operators()
         batch = data.to_device(batches[0], state.device)
         with torch.no_grad():
-            task.loss(state.model, batch)  # a first one may look at what all others know, such as a number of classes
+            task.loss(
+                state.model, batch
+            )  # a first one may look at what all others know, such as a number of classes
         with _OneHot(), operators:
             sums, _ = task.loss(state.model, batch)
-            torch.stack([value.float() for term, value in sums.items() if counts[term]]).sum().backward()
+            torch.stack(
+                [value.float() for term, value in sums.items() if counts[term]]
+            ).sum().backward()
     task.step = 0
     return operators.counts
 
@@ -255,8 +314,14 @@ def examine_operators(task: Task, config: Config) -> Finding:
     refused = "; ".join(f"{name} ({instead})" for name, instead in _REFUSED.items() if counts[name])
     if refused and config.training.deterministic:
         advice = "Take what stands in brackets, or training.deterministic: false, which is not the same bit for bit."
-        return Finding("GPU operators", f"a GPU refuses with training.deterministic: {refused}", "bad", advice)
-    value = f"not the same bits in each run on a GPU: {refused}" if refused else "a GPU refuses no operator of the step"
+        return Finding(
+            "GPU operators", f"a GPU refuses with training.deterministic: {refused}", "bad", advice
+        )
+    value = (
+        f"not the same bits in each run on a GPU: {refused}"
+        if refused
+        else "a GPU refuses no operator of the step"
+    )
     waits = {name: counts[name] for name in _WAITS if counts[name]}
     if sum(waits.values()) > _FEW:
         value += "".join(f"; {name} {number} times" for name, number in waits.items())

@@ -14,7 +14,9 @@ from lib.planner.table import describe, layer_rows
 from lib.text import table
 
 # Okabe and Ito's palette, which any kind of colour vision distinguishes, with a text that is readable on it.
-_COLOURS = dict(zip(CATEGORIES, ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#F0E442", "#CC79A7"), strict=True))
+_COLOURS = dict(
+    zip(CATEGORIES, ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#F0E442", "#CC79A7"), strict=True)
+)
 _ENVIRONMENT = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters["gib"] = lambda size: f"{size / GIB:.2f}"
 _ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "warning": "#D55E00", "table": table}

@@ -21,15 +21,28 @@ from lib.planner.card import Arithmetic, Target
 # encoder of width 16 took 17 to 23 microseconds an operator on a Xeon of 2.8 GHz (torch 2.13, 2026-11); handing a
 # kernel to CUDA adds some 5.
 LAUNCH_SECONDS = (1.5e-5, 3.4e-5)
-_BANDWIDTH_SHARE = (0.5, 0.9)  # of the card's memory bandwidth; streaming kernels reach the upper end
-_NO_KERNEL = {"detach", "empty", "empty_like", "empty_strided", "_local_scalar_dense", "lift_fresh", "alias"}
+_BANDWIDTH_SHARE = (
+    0.5,
+    0.9,
+)  # of the card's memory bandwidth; streaming kernels reach the upper end
+_NO_KERNEL = {
+    "detach",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "_local_scalar_dense",
+    "lift_fresh",
+    "alias",
+}
 
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
     """Returns the tensors among an operator's arguments or results, alone or in lists."""
     tensors: list[Tensor] = []
     for x in values:
-        tensors += [x] if isinstance(x, Tensor) else tensors_of(x) if isinstance(x, list | tuple) else []
+        tensors += (
+            [x] if isinstance(x, Tensor) else tensors_of(x) if isinstance(x, list | tuple) else []
+        )
     return tensors
 
 
@@ -43,13 +56,18 @@ def cost(func: Any, args: tuple, kwargs: dict, out: Any, target: Target) -> np.n
     tensors = [t for t in tensors_of((*args, *kwargs.values(), out)) if t.is_meta]
     if func.is_view or name in _NO_KERNEL or not tensors:
         return np.zeros(5)
-    held = (math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride) for t in tensors)
+    held = (
+        math.prod(size for size, stride in zip(t.shape, t.stride(), strict=True) if stride)
+        for t in tensors
+    )
     touched = sum(number * t.element_size() for number, t in zip(held, tensors, strict=True))
     traffic = touched / (1e9 * target.card.bandwidth_gb_s)
     count = flop_registry.get(private.overloads(func))
     flops = count(*args, **kwargs, out_val=out) if count else 0
     types = {t.dtype for t in tensors}
-    precision: Arithmetic = "fp16" if torch.float16 in types else "bf16" if torch.bfloat16 in types else "fp32"
+    precision: Arithmetic = (
+        "fp16" if torch.float16 in types else "bf16" if torch.bfloat16 in types else "fp32"
+    )
     copied = False
     if name in ("convolution", "convolution_backward"):
         x, weight = args[1:3] if name == "convolution_backward" else args[:2]
@@ -79,13 +97,19 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
         B, H, M, K = args[1].shape  # batch, heads, positions, width of a head
         delta = 4 * B * H * M
         # the gradient of q is added up in fp32, in tiles of 64 rows and 32 columns
-        in_fp32 = 4 * B * H * round_up(M, 64) * round_up(K, 32) if args[1].dtype is not torch.float32 else 0
+        in_fp32 = (
+            4 * B * H * round_up(M, 64) * round_up(K, 32)
+            if args[1].dtype is not torch.float32
+            else 0
+        )
         return [delta, in_fp32]
     if name == "_scaled_dot_product_flash_attention_backward":
         B, H, M, K = args[1].shape
         return [4 * B * H * round_up(M, 128) * (K + 1)]
     if name in ("convolution", "convolution_backward"):
-        *read, weight = args[:2] if name == "convolution" else args[:3]  # backward reads the gradient and the input
+        *read, weight = (
+            args[:2] if name == "convolution" else args[:3]
+        )  # backward reads the gradient and the input
         # the channels-last copy of the largest plain half-precision input; a 1x1 one is a matrix product
         half = weight.dtype in (torch.float16, torch.bfloat16) and target.card.capability >= (7, 0)
         if half and weight.shape[2:].numel() > 1 and read[-1].dim() == 4:
@@ -106,7 +130,9 @@ def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
     if name not in ("convolution", "convolution_backward"):
         return 0
     backward = name == "convolution_backward"
-    result, x, weight, _, stride, _, _, transposed, _, groups = args[:10] if backward else (out, *args[:9])
+    result, x, weight, _, stride, _, _, transposed, _, groups = (
+        args[:10] if backward else (out, *args[:9])
+    )
     if not transposed and groups == x.shape[1] > 1 and weight.shape[1] == 1:
         return 0
     read, written = x.nbytes, result.nbytes
@@ -130,7 +156,11 @@ def run_recurrent(args: Sequence[Any]) -> tuple[Tensor, ...]:
     place = 2 if isinstance(args[2], list) else 3  # behind the batch sizes of a packed sequence
     x, states, weights, has_bias, layers, _, _, both = args[0], *args[place - 1 : place + 6]
     states = states if isinstance(states, tuple) else (states,)
-    width, inner, each = states[0].shape[-1], states[-1].shape[-1], len(weights) // (layers * (1 + both))
+    width, inner, each = (
+        states[0].shape[-1],
+        states[-1].shape[-1],
+        len(weights) // (layers * (1 + both)),
+    )
     sides: list[Tensor] = []
     for start in range(0, len(weights), each):
         of_both = torch.cat(weights[start : start + 2], -1)

@@ -71,12 +71,16 @@ class Prediction:
     @property
     def driver_bytes(self) -> tuple[int, int]:
         """What nvidia-smi shows of the process, allocator and CUDA context: least, and with all workspaces."""
-        return self.reserved_bytes + CONTEXT_BYTES, max(self.reserved_bytes, self.most_reserved_bytes) + CONTEXT_BYTES
+        return self.reserved_bytes + CONTEXT_BYTES, max(
+            self.reserved_bytes, self.most_reserved_bytes
+        ) + CONTEXT_BYTES
 
     def of_driver(self) -> str:
         """Returns what nvidia-smi will show, as an interval where cuDNN may set workspaces aside."""
         least, most = (f"{size / GIB:.2f}" for size in self.driver_bytes)
-        interval = f"{least} to {most} GiB, by the workspaces that cuDNN sets aside for convolutions"
+        interval = (
+            f"{least} to {most} GiB, by the workspaces that cuDNN sets aside for convolutions"
+        )
         return f"{least} GiB" if most == least else interval
 
     def __str__(self) -> str:
@@ -105,7 +109,9 @@ class Log:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []
-        self.marks: dict[str, int] = {}  # the last moment of each name in a step, and how many events were before it
+        self.marks: dict[
+            str, int
+        ] = {}  # the last moment of each name in a step, and how many events were before it
         self.peak = 0  # how many events were before the highest moment
 
     def with_workspaces(self, capacity: int | None) -> Allocator | None:
@@ -118,7 +124,9 @@ class Log:
             if action == "alloc":
                 blocks[what] = allocator.allocate(what.size)
             else:
-                allocator.release(blocks.pop(what) if action == "free" else allocator.allocate(what))
+                allocator.release(
+                    blocks.pop(what) if action == "free" else allocator.allocate(what)
+                )
         return allocator
 
     def alive(self, end: int) -> list[Storage]:
@@ -165,8 +173,13 @@ class Log:
             "activations": _by_layer(self.alive(marks.get("after forward", 0)), "activations"),
             "at_peak": _by_layer(self.alive(self.peak)),
         }
-        names = dict.fromkeys(name for column in columns.values() for name in column if name != OUTSIDE)
-        rows = (Layer(n, **{column: sizes[n] for column, sizes in columns.items()}) for n in [*names, OUTSIDE])
+        names = dict.fromkeys(
+            name for column in columns.values() for name in column if name != OUTSIDE
+        )
+        rows = (
+            Layer(n, **{column: sizes[n] for column, sizes in columns.items()})
+            for n in [*names, OUTSIDE]
+        )
         return tuple(row for row in rows if any(columns[column][row.name] for column in columns))
 
 
@@ -187,7 +200,9 @@ def _by_layer(storages: Iterable[Storage], category: str = "") -> Counter[str]:
 
 def folded(layers: Iterable[Layer]) -> Iterator[tuple[str, Layer]]:
     """Yields names and sums of layers that follow one another and have one name but for its number, equally heavy."""
-    for _, run in groupby(layers, key=lambda layer: (re.sub(r"\d+$", "", layer.name), layer.weights, layer.optimizer)):
+    for _, run in groupby(
+        layers, key=lambda layer: (re.sub(r"\d+$", "", layer.name), layer.weights, layer.optimizer)
+    ):
         (first, *sizes), *rest = [astuple(layer) for layer in run]
         name = f"{first} ... {rest[-1][0]} ({1 + len(rest)})" if rest else first
         yield name, Layer(name, *map(sum, zip(sizes, *(more[1:] for more in rest), strict=True)))

@@ -24,17 +24,28 @@ class Cancelled(Exception):
     """Ends a plan that is no longer wanted, after its process."""
 
 
-def plan(config: Config, card: str | Target = "t4", count: int = 0, cancelled: threading.Event | None = None) -> Plan:
+def plan(
+    config: Config,
+    card: str | Target = "t4",
+    count: int = 0,
+    cancelled: threading.Event | None = None,
+) -> Plan:
     """Plans a run for `count` cards of a kind (0: as many as a session has). Reads no data and needs no GPU.
 
     Raises as `make`; TrainingFailed, with the line, if the task's own code fails; Cancelled once `cancelled` is set.
     """
     target = find_card(card) if isinstance(card, str) else card
-    config, changed = profiles.apply(config, has_gpu=True)  # a child does not know what was given as override
-    if cancelled is None and not torch.cuda.is_available():  # all is imported: 2 seconds where a child takes 12
+    config, changed = profiles.apply(
+        config, has_gpu=True
+    )  # a child does not know what was given as override
+    if (
+        cancelled is None and not torch.cuda.is_available()
+    ):  # all is imported: 2 seconds where a child takes 12
         return dataclasses.replace(_made(config, target, count), changed=tuple(changed))
     with tempfile.TemporaryDirectory() as folder:
-        path, request, answer = (Path(folder, name) for name in (f"{config.run.name}.yaml", "request", "answer"))
+        path, request, answer = (
+            Path(folder, name) for name in (f"{config.run.name}.yaml", "request", "answer")
+        )
         path.write_text(to_yaml(config), "utf-8")
         request.write_bytes(pickle.dumps((str(path), target, count)))
         # -P, and the working folder at the end: a folder lib of one's own in it must not be taken for this one

@@ -9,7 +9,17 @@ from lib import private
 from lib.planner.kernels import tensors_of
 
 _PLAIN = (Tensor, nn.Parameter)
-_VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_VALUES = (
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 
 
 class _Unknown(Exception):
@@ -63,10 +73,14 @@ def _key(value: Any) -> Any:
 def _is_new(out: Any, args: tuple) -> bool:
     """Returns whether results are plain tensors on `meta` with storages of their own."""
     results = out if isinstance(out, tuple | list) else [out]
-    if not all(type(each) is Tensor and each.is_meta and not each.storage_offset() for each in results):
+    if not all(
+        type(each) is Tensor and each.is_meta and not each.storage_offset() for each in results
+    ):
         return False
     storages = {private.address(each.untyped_storage()) for each in (*results, *tensors_of(args))}
-    return len(storages) >= len(results) + len({private.address(each.untyped_storage()) for each in tensors_of(args)})
+    return len(storages) >= len(results) + len(
+        {private.address(each.untyped_storage()) for each in tensors_of(args)}
+    )
 
 
 def _form(value: Tensor) -> tuple[Any, ...]:

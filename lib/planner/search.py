@@ -76,7 +76,10 @@ class Plan:
         return _overrides(self.chosen.micro_batch, self.chosen.recomputed)
 
     def option_of(self, micro_batch: int, recomputed: int) -> Option | None:
-        return next((o for o in self.options if (o.micro_batch, o.recomputed) == (micro_batch, recomputed)), None)
+        return next(
+            (o for o in self.options if (o.micro_batch, o.recomputed) == (micro_batch, recomputed)),
+            None,
+        )
 
     def seconds(self, steps: int, option: Option | None = None) -> float:
         return steps * (option or self.chosen).expected_seconds
@@ -104,10 +107,16 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     options = list(search.options())
     fitting = [option for option in options if option.fits]
     if not fitting:
-        raise BadInput(_nothing_fits(search, min(options, key=lambda option: option.prediction.peak_bytes)))
-    by_layers = {o.recomputed: o for o in sorted(fitting, key=lambda o: o.micro_batch)}  # the largest of each
+        raise BadInput(
+            _nothing_fits(search, min(options, key=lambda option: option.prediction.peak_bytes))
+        )
+    by_layers = {
+        o.recomputed: o for o in sorted(fitting, key=lambda o: o.micro_batch)
+    }  # the largest of each
     chosen, *others = (by_layers[layers] for layers in sorted(by_layers))
-    for option in others:  # more layers only where they allow a micro-batch so much larger that a step is faster
+    for option in (
+        others
+    ):  # more layers only where they allow a micro-batch so much larger that a step is faster
         if option.expected_seconds < _MUCH_FASTER * chosen.expected_seconds:
             chosen = option
     shown = {(o.recomputed, -o.micro_batch): o for o in options}
@@ -152,9 +161,15 @@ def _dealt(config: Config, target: Target, count: int) -> tuple[Config, Target, 
     slots = config.training.micro_batch_slots
     if count < 0 or (count and slots % count):
         what = f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots"
-        raise BadInput(f"{what}: give a multiple of the cards, or 0 cards for as many as a session has.")
+        raise BadInput(
+            f"{what}: give a multiple of the cards, or 0 cards for as many as a session has."
+        )
     count = count or math.gcd(slots, in_session)
-    return config, dataclasses.replace(target, set_aside=target.set_aside + NCCL_BYTES * (count > 1)), count
+    return (
+        config,
+        dataclasses.replace(target, set_aside=target.set_aside + NCCL_BYTES * (count > 1)),
+        count,
+    )
 
 
 class _Search:
@@ -167,8 +182,13 @@ class _Search:
         self.slots_each = config.training.micro_batch_slots // count
         model = model_on_meta(task)
         blocks = recomputable(model, checked_blocks(task, model))
-        self.layers, self.least = len(blocks), recomputed_layers(config.training.gradient_checkpointing, blocks)
-        self.precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
+        self.layers, self.least = (
+            len(blocks),
+            recomputed_layers(config.training.gradient_checkpointing, blocks),
+        )
+        self.precision = precision_on_card(
+            config.training.precision, target.card.capability, target.card.name
+        )
         self._has_norms = norms.has_batch_norms(model)
         self._traced: dict[tuple[int, int], Prediction] = {}
 
@@ -217,7 +237,9 @@ class _Search:
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (pair := (micro_batch, recomputed)) not in self._traced:
             config, passes = with_changes(self.config, _overrides(*pair)), self._passes(micro_batch)
-            self._traced[pair] = predict_task(self.task, config, self.target, micro_batch, passes, self.count)
+            self._traced[pair] = predict_task(
+                self.task, config, self.target, micro_batch, passes, self.count
+            )
         return self._traced[pair]
 
     def _passes(self, micro_batch: int) -> int:
@@ -226,8 +248,12 @@ class _Search:
     def option(self, micro_batch: int, recomputed: int) -> Option:
         prediction, passes = self.predict(micro_batch, recomputed), self._passes(micro_batch)
         # a ring all-reduce of fp32 gradients, of which each card sends and receives 2 (n - 1) / n
-        reduced = 4 * prediction.trained * 2 * (self.count - 1) / self.count / np.array(_LINK_GB_S) / 1e9
-        low, high = (passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced).tolist()
+        reduced = (
+            4 * prediction.trained * 2 * (self.count - 1) / self.count / np.array(_LINK_GB_S) / 1e9
+        )
+        low, high = (
+            passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced
+        ).tolist()
         return Option(micro_batch, passes, recomputed, prediction, (low, high))
 
 

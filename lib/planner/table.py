@@ -27,7 +27,10 @@ def describe(plan: Plan) -> dict[str, Any]:
     ]
     card = f"{plan.cards} x {plan.card}" if plan.cards > 1 else plan.card
     usable = f"the {plan.usable_bytes / GIB:.2f} GiB that PyTorch can have ({prediction.share:.0%})"
-    title = f"{plan.run} fits on {card}", f"at the peak {prediction.peak_bytes / GIB:.2f} of {usable}"
+    title = (
+        f"{plan.run} fits on {card}",
+        f"at the peak {prediction.peak_bytes / GIB:.2f} of {usable}",
+    )
     return {
         "title": title,
         "about": about,
@@ -50,7 +53,9 @@ def of_plan(plan: Plan) -> str:
 def _notices(plan: Plan) -> list[str]:
     copied, waiting = map(amount, plan.host)
     sizes = f"{copied} for the copy that checkpoints are written from, {waiting} for batches"
-    sentences = [f"The machine's own memory: {sizes}; beside these Python, PyTorch and the data take theirs."]
+    sentences = [
+        f"The machine's own memory: {sizes}; beside these Python, PyTorch and the data take theirs."
+    ]
     if plan.epochs and not plan.max_steps:
         steps = plan.steps_for(1000)
         takes = f"{steps:,} steps and take {duration(plan.seconds(steps))} ({quota(plan.seconds(steps))[0]} of a week)"
@@ -65,7 +70,16 @@ def _notices(plan: Plan) -> list[str]:
 
 def of_plans(plans: Sequence[Plan]) -> str:
     """Prints several models or cards side by side, with the recommended option of each."""
-    head = ["run", "card", "parameters", "micro-batch", "recomputed", "peak GiB", "of card", "steps/s"]
+    head = [
+        "run",
+        "card",
+        "parameters",
+        "micro-batch",
+        "recomputed",
+        "peak GiB",
+        "of card",
+        "steps/s",
+    ]
     rows = [head]
     for plan in plans:
         best, peak = plan.chosen, plan.chosen.prediction

@@ -28,7 +28,9 @@ from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step
 
-STEPS = 2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
+STEPS = (
+    2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
+)
 PASSES = 2  # gradients are there from the second micro-batch of a step on
 META = torch.device("meta")
 
@@ -71,7 +73,9 @@ def predict(
                     if not keeps_outputs:
                         del result
                 if clip_norm:
-                    nn.utils.clip_grad_norm_([p for p in net.parameters() if p.requires_grad], clip_norm)
+                    nn.utils.clip_grad_norm_(
+                        [p for p in net.parameters() if p.requires_grad], clip_norm
+                    )
                 made.step()
                 tracker.adopt_state(made.state)
                 tracker.at("after optimizer step")
@@ -79,7 +83,11 @@ def predict(
 
 
 def predict_inference(
-    model: Callable[[], nn.Module], step: Callable[[nn.Module], Any], card: str = "t4", *, precision: str = "fp32"
+    model: Callable[[], nn.Module],
+    step: Callable[[nn.Module], Any],
+    card: str = "t4",
+    *,
+    precision: str = "fp32",
 ) -> Followed:
     """Predicts the peak of passes without gradients: what `step` returns, as caches of keys, is held to its end."""
     target = find_card(card)
@@ -100,7 +108,11 @@ def checked(target: Target, precision: str) -> Precision:
     if precision not in ("fp32", "fp16", "bf16", "auto"):
         raise BadInput(f"There is no precision {precision!r}. Write fp32, fp16, bf16 or auto.")
     is_auto = precision == "auto"
-    return precision_on_card("auto", target.card.capability, target.card.name) if is_auto else precision  # type: ignore
+    return (
+        precision_on_card("auto", target.card.capability, target.card.name)
+        if is_auto
+        else precision
+    )  # type: ignore
 
 
 def _loss_of(result: Any) -> Tensor:
@@ -109,35 +121,50 @@ def _loss_of(result: Any) -> Tensor:
     if isinstance(loss, Tensor):
         return loss
     what = f"The step returned {type(result).__name__}, in which there is no loss. Let it return one number"
-    raise BadInput(f'{what}, a tuple that begins with it, or something with a "loss", as models of transformers do.')
+    raise BadInput(
+        f'{what}, a tuple that begins with it, or something with a "loss", as models of transformers do.'
+    )
 
 
 @contextlib.contextmanager
-def _users_model(model: Callable[[], nn.Module], target: Target) -> Iterator[tuple[nn.Module, Tracker, CudaSemantics]]:
+def _users_model(
+    model: Callable[[], nn.Module], target: Target
+) -> Iterator[tuple[nn.Module, Tracker, CudaSemantics]]:
     """Yields a model on the simulated card, seeded: what its steps draw is the same every time."""
     tracker = Tracker(target, target.usable_bytes)
     with _traceable(), seeded(), simulated_cuda(target) as semantics:
         try:
             with META:
-                net = model().to(META)  # legacy constructors (torch.FloatTensor) know no default device
+                net = model().to(
+                    META
+                )  # legacy constructors (torch.FloatTensor) know no default device
         except (NotImplementedError, RuntimeError) as error:
             if "meta" not in str(error).lower():
                 raise
             net = model().to(META)  # whose constructor computes with values
-        semantics.compiled += sum(hasattr(module, "_orig_mod") for module in _as_loaded(net).modules())
+        semantics.compiled += sum(
+            hasattr(module, "_orig_mod") for module in _as_loaded(net).modules()
+        )
         yield net, tracker, semantics
 
 
-def predict_task(task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int) -> Prediction:
+def predict_task(
+    task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int
+) -> Prediction:
     """Predicts the trainer's own step: `passes` micro-batches on each of `count` cards. Reads no data."""
     traced, tracker = min(passes, PASSES), Tracker(target, target.usable_bytes)
-    precision = precision_on_card(config.training.precision, target.card.capability, target.card.name)
+    precision = precision_on_card(
+        config.training.precision, target.card.capability, target.card.name
+    )
     on_meta = copy.copy(task)
     on_meta.model = lambda: _as_loaded(task.model())  # type: ignore[method-assign]
     with seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     # what `precision.allow_tf32` sets on such a card; times depend on it
-    before, tf32 = torch.get_float32_matmul_precision(), precision != "fp32" and target.card.capability >= (8, 0)
+    before, tf32 = (
+        torch.get_float32_matmul_precision(),
+        precision != "fp32" and target.card.capability >= (8, 0),
+    )
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
         with put_back(), simulated_cuda(target) as semantics, _traceable():
@@ -156,10 +183,14 @@ def predict_task(task: Task, config: Config, target: Target, micro_batch: int, p
     return _result(tracker, semantics, traced, [nccl] * (count > 1))
 
 
-def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, slots: list[Batch], count: int) -> None:
+def _trainers_steps(
+    tracker: Tracker, state: State, task: Task, config: Config, slots: list[Batch], count: int
+) -> None:
     def at(moment: str) -> None:
         tracker.at(moment)
-        if moment == "after backward" and count > 1:  # one process, so no rank asks for the piece that is sent
+        if (
+            moment == "after backward" and count > 1
+        ):  # one process, so no rank asks for the piece that is sent
             tracker.drop(tracker.take(min(BUCKET_BYTES, 4 * tracker.trained), "temporaries"))
 
     moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
@@ -167,8 +198,13 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
     watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss)
     tracker.at("after load")
     begins = sorted({0, *(group.from_step for group in state.groups)})
-    state.groups = [replace(group, from_step=0, until_step=None) for group in state.groups]  # most is trained then
-    for step in [*begins, begins[-1] + 1]:  # the first of each stage, and the last of these once more
+    state.groups = [
+        replace(group, from_step=0, until_step=None) for group in state.groups
+    ]  # most is trained then
+    for step in [
+        *begins,
+        begins[-1] + 1,
+    ]:  # the first of each stage, and the last of these once more
         tracker.at("start")
         task.step = step
         optimizer_step(state, watched, config, slots, step, None, moments)
@@ -178,7 +214,9 @@ def _trainers_steps(tracker: Tracker, state: State, task: Task, config: Config, 
 
 def _as_loaded(model: nn.Module) -> nn.Module:
     """Ties a model, and gives it the layers that loading makes nf4 or int8 (`loaded_as`)."""
-    return replaced(tied(model), lambda _, x: Quantised(x, *x.loaded_as) if hasattr(x, "loaded_as") else None)
+    return replaced(
+        tied(model), lambda _, x: Quantised(x, *x.loaded_as) if hasattr(x, "loaded_as") else None
+    )
 
 
 def tied(model: nn.Module) -> nn.Module:
@@ -228,22 +266,35 @@ def _traceable() -> Iterator[None]:
 def _followed(tracker: Tracker, semantics: CudaSemantics, passes: int) -> Followed:
     one_pass, rest = _costs(tracker, passes)
     costs = {"pass_cost": tuple(one_pass.tolist()), "rest_cost": tuple(rest.tolist())}
-    return Followed(**vars(_result(tracker, semantics, passes)), stretches=tracker.log.stretches(), **costs)
+    return Followed(
+        **vars(_result(tracker, semantics, passes)), stretches=tracker.log.stretches(), **costs
+    )
 
 
 def _costs(tracker: Tracker, passes: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the costs of forward and backward of one micro-batch, and of clipping and the optimizer."""
     costs = {name: cost for name, (_, cost) in tracker.moments.items()}
     after_passes = costs.get("after backward", costs["after forward"])
-    return (after_passes - costs["start"]) / passes, costs.get("after optimizer step", after_passes) - after_passes
+    return (after_passes - costs["start"]) / passes, costs.get(
+        "after optimizer step", after_passes
+    ) - after_passes
 
 
-def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()) -> Prediction:
+def _result(
+    tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()
+) -> Prediction:
     one_pass, others = _costs(tracker, passes)
-    target, peak, reserved = tracker.target, tracker.allocator.peak_allocated, tracker.allocator.peak_reserved
+    target, peak, reserved = (
+        tracker.target,
+        tracker.allocator.peak_allocated,
+        tracker.allocator.peak_reserved,
+    )
     most = tracker.log.with_workspaces(target.usable_bytes)
     rest = "depends on values, so its upper bound was taken"
-    unseen = [f"the shape of {name} {rest} ({times} times)." for name, times in sorted(tracker.bounded.items())]
+    unseen = [
+        f"the shape of {name} {rest} ({times} times)."
+        for name, times in sorted(tracker.bounded.items())
+    ]
     unseen += [
         f"a value read into Python ({line}) was taken as {taken} ({times} times): another may need more memory."
         for (line, taken), times in tracker.taken.most_common(5)
@@ -251,8 +302,12 @@ def _result(tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: 
     if semantics.compiled:
         unseen.append("what torch.compile saves or adds: the step was traced without it.")
     if semantics.recurrent:
-        unseen.append("the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess.")
-    unseen.append(f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them.")
+        unseen.append(
+            "the reserve space of cuDNN's recurrent layers: its size is an assumption, and speed a guess."
+        )
+    unseen.append(
+        f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
+    )
     return Prediction(
         card=target.card.name, usable_bytes=target.usable_bytes, limit_bytes=target.limit_bytes,
         peak_bytes=peak, reserved_bytes=reserved,

@@ -71,7 +71,9 @@ class Tracker(private.TorchDispatchMode):
         self._peak = -1
         self._modules: list[str] = []
         self._parameters: dict[int, str] = {}  # modules, by id
-        self._origins: dict[int, str] = {}  # modules of forward operators, by their places in the graph
+        self._origins: dict[
+            int, str
+        ] = {}  # modules of forward operators, by their places in the graph
         self._handles: set[bool] = set()
 
     def adopt(self, model: nn.Module) -> None:
@@ -81,7 +83,9 @@ class Tracker(private.TorchDispatchMode):
             self._follow(tensor, "weights", module)
             if isinstance(tensor, nn.Parameter):
                 self._parameters[id(tensor)] = module
-                self.parameters += tensor.numel() * (2 if tensor.dtype is torch.uint8 else 1)  # nf4: two in a byte
+                self.parameters += tensor.numel() * (
+                    2 if tensor.dtype is torch.uint8 else 1
+                )  # nf4: two in a byte
                 if tensor.requires_grad:
                     self.trained += tensor.numel()
                     mark = functools.partial(self._mark, category="gradients", module=module)
@@ -89,7 +93,9 @@ class Tracker(private.TorchDispatchMode):
         for path, child in model.named_modules():
             if path:
                 child.register_forward_pre_hook(lambda *_, path=path: self._modules.append(path))
-                child.register_forward_hook(lambda *_: self._modules.pop() and None, always_call=True)
+                child.register_forward_hook(
+                    lambda *_: self._modules.pop() and None, always_call=True
+                )
 
     def adopt_state(self, states: Mapping[Any, Any]) -> None:
         """Labels what an optimizer keeps for each parameter."""
@@ -140,8 +146,12 @@ class Tracker(private.TorchDispatchMode):
         finally:
             self.in_users_code = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        with private.without_overrides():  # shapes on `meta` are computed by Python functions of torch, ten a call
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        with (
+            private.without_overrides()
+        ):  # shapes on `meta` are computed by Python functions of torch, ten a call
             return self._dispatch(func, args, kwargs or {})
 
     def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -160,11 +170,15 @@ class Tracker(private.TorchDispatchMode):
             self.cost += kernels.cost(func, args, kwargs, None, self.target)
             return None  # an optimizer in one kernel, without temporaries
         module = self._origin()
-        temporaries = [self.take(size, "workspace", module) for size in self._workspaces(name, args)]
+        temporaries = [
+            self.take(size, "workspace", module) for size in self._workspaces(name, args)
+        ]
         out = self._results.of(func, args, kwargs)
         self.cost += kernels.cost(func, args, kwargs, out, self.target)
         is_image = on_meta and name == "convolution" and args[0].dim() == 4
-        if is_image and torch.channels_last in map(private.memory_format, args[:2]):  # as cuDNN's, unknown to `meta`
+        if is_image and torch.channels_last in map(
+            private.memory_format, args[:2]
+        ):  # as cuDNN's, unknown to `meta`
             out = out.contiguous(memory_format=torch.channels_last)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, module)
@@ -205,7 +219,9 @@ class Tracker(private.TorchDispatchMode):
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
         """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
-        if not (args and isinstance(args[0], Tensor) and args[0].device.type == self.device == "meta"):
+        if not (
+            args and isinstance(args[0], Tensor) and args[0].device.type == self.device == "meta"
+        ):
             return []
         if name in ("mm", "addmm", "bmm", "baddbmm"):
             in_backward = private.backward_pass() != -1  # that thread has a handle of its own
@@ -219,7 +235,9 @@ class Tracker(private.TorchDispatchMode):
         """Returns what `.item()` gives, if unknown False or 1: models ask whether masks matter and inputs are wrong."""
         if (values := _known(tensor)) is not None:
             return values.item()
-        taken = False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
+        taken = (
+            False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
+        )
         if self.in_users_code:
             self.taken[users_line(), str(taken)] += 1
         return taken
@@ -229,7 +247,9 @@ class Tracker(private.TorchDispatchMode):
         if all(_known(leaf) is not None for leaf in tensors_of(args)):
             true = func(*private.tree_map_only(Tensor, _known, args), **kwargs)
             out = private.tree_map_only(Tensor, lambda t: torch.empty_like(t, device="meta"), true)
-            for tensor, value in zip(private.tree_leaves(out), private.tree_leaves(true), strict=True):
+            for tensor, value in zip(
+                private.tree_leaves(out), private.tree_leaves(true), strict=True
+            ):
                 if isinstance(tensor, Tensor):
                     tensor._known_values = value
         elif name == "masked_select":
@@ -253,7 +273,9 @@ class Tracker(private.TorchDispatchMode):
             if index is None or index.dtype not in (torch.bool, torch.uint8):
                 plain.append(index)
                 continue
-            positions = torch.empty(index.dim(), self._selected(index), dtype=torch.long, device="meta")
+            positions = torch.empty(
+                index.dim(), self._selected(index), dtype=torch.long, device="meta"
+            )
             self._follow_results(positions, self._origin())
             columns = positions.unbind()
             if (values := _known(index)) is not None:
@@ -262,15 +284,25 @@ class Tracker(private.TorchDispatchMode):
             plain += columns
         return plain
 
-    def _note_values(self, func: Any, name: str, tensors: list[Tensor], args: tuple, kwargs: dict, out: Any) -> None:
+    def _note_values(
+        self, func: Any, name: str, tensors: list[Tensor], args: tuple, kwargs: dict, out: Any
+    ) -> None:
         """Computes the values of `out` where they follow from known ones and are few enough."""
         small = isinstance(out, Tensor) and out.device.type == "meta" and out.numel() <= KNOWN_LIMIT
         if not small or out.dtype.is_floating_point or out.dtype.is_complex:
             return
-        if any(_known(tensor) is None for tensor in tensors) or (not tensors and name not in _FACTORIES):
+        if any(_known(tensor) is None for tensor in tensors) or (
+            not tensors and name not in _FACTORIES
+        ):
             return
-        on_cpu = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") is not None else kwargs
-        with contextlib.suppress(RuntimeError, NotImplementedError):  # then the values are simply not known
+        on_cpu = (
+            {**kwargs, "device": torch.device("cpu")}
+            if kwargs.get("device") is not None
+            else kwargs
+        )
+        with contextlib.suppress(
+            RuntimeError, NotImplementedError
+        ):  # then the values are simply not known
             out._known_values = func(*private.tree_map_only(Tensor, _known, args), **on_cpu)
 
 
@@ -291,6 +323,10 @@ _DEPENDING: dict[str, Callable[[Tensor], Any]] = {
     "masked_select": lambda t: t,  # see Tracker._bounded
     **dict.fromkeys(
         ("_unique2", "unique_consecutive"),
-        lambda t: (torch.empty(t.numel(), dtype=t.dtype, device="meta"), _indices(t.numel()), _indices(t.numel())),
+        lambda t: (
+            torch.empty(t.numel(), dtype=t.dtype, device="meta"),
+            _indices(t.numel()),
+            _indices(t.numel()),
+        ),
     ),
 }

@@ -70,7 +70,9 @@ def under_torchrun() -> bool:
 def check_count(processes: int) -> None:
     """Raises BadInput for more processes than GPUs; without a GPU they share the CPU."""
     if torch.cuda.is_available() and processes > (gpus := torch.cuda.device_count()):
-        raise BadInput(f"{processes} processes are configured for {gpus} GPU(s). Lower device.processes.")
+        raise BadInput(
+            f"{processes} processes are configured for {gpus} GPU(s). Lower device.processes."
+        )
 
 
 def start() -> None:
@@ -88,7 +90,11 @@ def start() -> None:
         torch.cuda.set_device(local)
     if size > 1:
         _join()
-        flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS)) if gpus else dist.group.WORLD
+        flags = (
+            dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS))
+            if gpus
+            else dist.group.WORLD
+        )
         _here = _Place(dist.get_rank(), size, local_size, flags)
         keep_pace(PATIENT_SECONDS)
 
@@ -99,11 +105,19 @@ def _join() -> None:
         dist.init_process_group(backend, timeout=timedelta(seconds=JOIN_SECONDS))
     except (ValueError, RuntimeError) as error:  # torch's DistError is a RuntimeError
         first = str(error).strip().splitlines()[0]
-        if environment.RANK_FOLDER in os.environ:  # one machine, so no wrong address: a fresh launch may do
-            raise RuntimeError(f"Timed out waiting for the other ranks to start: {first}") from error
-        where = f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
+        if (
+            environment.RANK_FOLDER in os.environ
+        ):  # one machine, so no wrong address: a fresh launch may do
+            raise RuntimeError(
+                f"Timed out waiting for the other ranks to start: {first}"
+            ) from error
+        where = (
+            f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
+        )
         what = f"This process on {socket.gethostname()} did not find the other ranks at {where}: {first}"
-        raise BadInput(f"{what} Start all with this address and a free port (torchrun: --master-port).") from error
+        raise BadInput(
+            f"{what} Start all with this address and a free port (torchrun: --master-port)."
+        ) from error
 
 
 def end() -> None:
@@ -151,13 +165,18 @@ def tensors_from_first(groups: Groups | None) -> Groups | None:
     """Returns the first rank's tensors on every rank, or None if it gives None; the others get them on the CPU."""
     if _here.size == 1:
         return groups
-    shapes = {group: {k: (v.shape, v.dtype) for k, v in named.items()} for group, named in (groups or {}).items()}
+    shapes = {
+        group: {k: (v.shape, v.dtype) for k, v in named.items()}
+        for group, named in (groups or {}).items()
+    }
     if (shapes := from_first(shapes if groups is not None else None)) is None:
         return None
     received: dict[str, dict[str, Tensor]] = {group: {} for group in shapes}
     for group, named in shapes.items():
         for name, (shape, dtype) in named.items():
-            tensor = groups[group][name] if is_first() and groups else torch.empty(shape, dtype=dtype)
+            tensor = (
+                groups[group][name] if is_first() and groups else torch.empty(shape, dtype=dtype)
+            )
             copy = tensor.detach().cpu().contiguous()
             if copy.numel():  # as bytes: not every dtype is known to gloo
                 dist.broadcast(copy.reshape(-1).view(torch.uint8), 0, group=_here.flags)
@@ -184,4 +203,6 @@ def together() -> Iterator[None]:
     if len(failures) == _here.size and len(texts) == 1:
         raise kind(*texts) from failure
     hosts = gathered(socket.gethostname())
-    raise kind("\n".join(f"Rank {n} on {hosts[n]}: {text}" for n, (_, text) in failures.items())) from failure
+    raise kind(
+        "\n".join(f"Rank {n} on {hosts[n]}: {text}" for n, (_, text) in failures.items())
+    ) from failure

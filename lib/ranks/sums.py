@@ -14,7 +14,9 @@ from lib import private, ranks
 from lib.errors import BadInput
 from lib.ranks import gathered
 
-BUCKET_BYTES = 25 * 2**20  # gradients are summed in pieces of this size; each takes as much memory for a moment
+BUCKET_BYTES = (
+    25 * 2**20
+)  # gradients are summed in pieces of this size; each takes as much memory for a moment
 
 
 def add_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -24,13 +26,18 @@ def add_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     for named in itertools.chain.from_iterable(gathered(mine)):
         for name, number in named.items():
             numbers.setdefault(name, []).append(number)
-    return {name: sum(each) if all(type(n) is int for n in each) else math.fsum(each) for name, each in numbers.items()}
+    return {
+        name: sum(each) if all(type(n) is int for n in each) else math.fsum(each)
+        for name, each in numbers.items()
+    }
 
 
 def _checked(term: str, number: Any) -> float:
     value = number.item() if hasattr(number, "item") else number  # of torch or NumPy
     if not isinstance(value, Real) or not 0 <= value < math.inf:
-        advice = "Return how many valid targets the term has in the batch: a finite number, 0 or more."
+        advice = (
+            "Return how many valid targets the term has in the batch: a finite number, 0 or more."
+        )
         raise BadInput(f"Task.count returned {value} for the loss term {term!r}. {advice}")
     return int(value) if isinstance(value, Integral) else float(value)
 
@@ -59,7 +66,12 @@ def over_ranks(
     for parameter, somewhere in zip(parameters, used, strict=True):
         if somewhere and parameter.grad is None:  # -0.0 is what leaves every addend its bits
             parameter.grad = torch.full_like(parameter, -0.0)
-    add_up([*means.values(), *(parameter.grad for parameter in parameters if parameter.grad is not None)])
+    add_up(
+        [
+            *means.values(),
+            *(parameter.grad for parameter in parameters if parameter.grad is not None),
+        ]
+    )
     # Batch statistics, each of shape (channels,): a rank's update is r -> D r + u, where D is the decay over its
     # micro-batches; of n ranks in turn it is D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
     summed, after = list[Tensor](), []

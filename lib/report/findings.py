@@ -32,14 +32,22 @@ def table(sections: Sections) -> str:
         lines.append(title)
         for finding in findings:
             head = f"  {finding.verdict.replace('bad', 'BAD'):<7}  {finding.name:<{width}}  "
-            said = [*finding.value.splitlines(), *(f"> {line}" for line in finding.advice.splitlines())]
-            wrapped = [textwrap.wrap(line, _WIDTH - len(head), break_on_hyphens=False) for line in said or ["-"]]
+            said = [
+                *finding.value.splitlines(),
+                *(f"> {line}" for line in finding.advice.splitlines()),
+            ]
+            wrapped = [
+                textwrap.wrap(line, _WIDTH - len(head), break_on_hyphens=False)
+                for line in said or ["-"]
+            ]
             text = f"\n{' ' * len(head)}".join(chain(*wrapped))
             lines.append(head + text)
         lines.append("")
     count = Counter[str](finding.verdict for finding in chain(*sections.values()))
     words = {"bad": "bad", "warning": "to look at"}
-    totals = ", ".join(f"{count[verdict]} {word}" for verdict, word in words.items() if count[verdict])
+    totals = ", ".join(
+        f"{count[verdict]} {word}" for verdict, word in words.items() if count[verdict]
+    )
     return "\n".join([*lines, f"{count.total()} checks: {totals or 'all is well'}."])
 
 

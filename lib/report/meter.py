@@ -23,20 +23,36 @@ _ORDER = "order of terms"  # in `pending`
 
 
 def add_figures(
-    logged: Logged, figures: Mapping[str, Any], size: int, terms: Iterable[str], columns: Iterable[str] = ()
+    logged: Logged,
+    figures: Mapping[str, Any],
+    size: int,
+    terms: Iterable[str],
+    columns: Iterable[str] = (),
 ) -> None:
     """Adds a micro-batch's figures to `logged`. Raises BadInput for a column's name and for what is no number."""
-    taken = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS, *columns, *(f"loss_{term}" for term in terms)}
+    taken = {
+        *FIRST_COLUMNS,
+        *LAST_COLUMNS,
+        *MACHINE_COLUMNS,
+        *columns,
+        *(f"loss_{term}" for term in terms),
+    }
     for name, value in figures.items():
         if name in taken:
-            raise BadInput(f"Task.loss returned a figure {name!r}, a column that metrics.csv fills itself. Rename it.")
-        if not isinstance(value, Tensor):  # in fp32, which leaves fp64 29 bits: sums are exact over any number of ranks
+            raise BadInput(
+                f"Task.loss returned a figure {name!r}, a column that metrics.csv fills itself. Rename it."
+            )
+        if not isinstance(
+            value, Tensor
+        ):  # in fp32, which leaves fp64 29 bits: sums are exact over any number of ranks
             number = float(np.float32(value)) if abs(value) < 1e38 else float(value)
         elif value.numel() == 1:
             number = value.detach().double().reshape(())
         else:
             advice = "Return a single number for it, the mean over the samples of the micro-batch."
-            raise BadInput(f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. {advice}")
+            raise BadInput(
+                f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. {advice}"
+            )
         _add(logged, {name: (size * number, size)})
 
 
@@ -50,15 +66,24 @@ class Meter:
     """Sums losses on the device, so that only a row waits for it, and times training without its pauses."""
 
     def __init__(self, pending: Mapping[str, Any], device: torch.device):
-        terms = {name: value for name, value in pending.items() if name not in ("steps", "figures", _ORDER)}
+        terms = {
+            name: value
+            for name, value in pending.items()
+            if name not in ("steps", "figures", _ORDER)
+        }
         order = [name for name in pending.get(_ORDER, ()) if name in terms]
-        self._sums = {name: torch.tensor(terms[name], device=device) for name in dict.fromkeys([*order, *terms])}
+        self._sums = {
+            name: torch.tensor(terms[name], device=device)
+            for name in dict.fromkeys([*order, *terms])
+        }
         self._steps = int(pending.get("steps", 0))
         self._logged: Logged = {}
         for figures in pending.get("figures", []) if ranks.is_first() else []:
             self.log({name: (float(total), samples) for name, (total, samples) in figures.items()})
         self._begin = self._mark = time.perf_counter()
-        self._timed = np.zeros(3)  # steps, their seconds, and those of waiting for data, in this session
+        self._timed = np.zeros(
+            3
+        )  # steps, their seconds, and those of waiting for data, in this session
         self._row_begin, self._first = self._timed.copy(), self._timed.copy()
         self.allocated: dict[str, int] = {}  # bytes at named moments of the first step
         memory.reset_peak()
@@ -98,16 +123,25 @@ class Meter:
 
     def pending(self) -> dict[str, Any]:
         """Returns what `__init__` needs to resume within a row; sums survive JSON exactly. All ranks call it."""
-        state: dict[str, Any] = {"steps": self._steps, **{term: float(value) for term, value in self._sums.items()}}
-        if figures := self._figures():  # as text if JSON or the checkpoint's bounds do not take a number
-            state["figures"] = [{k: [v if abs(v) < _MOST else str(v), n] for k, (v, n) in figures.items()}]
+        state: dict[str, Any] = {
+            "steps": self._steps,
+            **{term: float(value) for term, value in self._sums.items()},
+        }
+        if (
+            figures := self._figures()
+        ):  # as text if JSON or the checkpoint's bounds do not take a number
+            state["figures"] = [
+                {k: [v if abs(v) < _MOST else str(v), n] for k, (v, n) in figures.items()}
+            ]
         # JSON sorts the terms; three add up to other bits in another order
         return state | ({_ORDER: list(self._sums)} if len(self._sums) > 2 else {})
 
     def _figures(self) -> dict[str, tuple[float, int]]:
         """Returns the figures since the last row, of all ranks together."""
         figures: dict[str, tuple[float, int]] = {}
-        for of_rank in ranks.gathered({name: (float(total), n) for name, (total, n) in self._logged.items()}):
+        for of_rank in ranks.gathered(
+            {name: (float(total), n) for name, (total, n) in self._logged.items()}
+        ):
             _add(figures, of_rank)
         return figures
 
@@ -129,5 +163,7 @@ class Meter:
     def steps_per_second(self) -> float:
         """Returns the mean speed of this session, without its first step where others followed; 0 before it."""
         # the first one loads kernels: 1 to 6 s on a GPU whose other steps took 10 ms
-        steps, seconds, _ = (self._timed - self._first if self._timed[0] > 1 else self._timed).tolist()
+        steps, seconds, _ = (
+            self._timed - self._first if self._timed[0] > 1 else self._timed
+        ).tolist()
         return steps / seconds if seconds else 0.0

@@ -24,7 +24,9 @@ MACHINE_COLUMNS = [
 EVENT_COLUMNS = ["step", "kind", "before", "after", "text"]
 _STEP = re.compile("[0-9]{1,18}")
 
-on_row: list[Callable[[Mapping[str, float | int | str]], None]] = []  # called with each row of metrics.csv: trackers
+on_row: list[
+    Callable[[Mapping[str, float | int | str]], None]
+] = []  # called with each row of metrics.csv: trackers
 
 
 class MetricsLog:
@@ -47,7 +49,10 @@ class MetricsLog:
     def __exit__(self, *error: object) -> None:
         self.flush()
         if self._waiting:
-            print(f"Warning: the last {len(self._waiting)} rows of {self.path} could not be written.", flush=True)
+            print(
+                f"Warning: the last {len(self._waiting)} rows of {self.path} could not be written.",
+                flush=True,
+            )
 
     def append(self, row: Mapping[str, float | int | str]) -> None:
         """Adds a row; a new column widens the table. On a full disk the row waits for the next write."""
@@ -65,10 +70,18 @@ class MetricsLog:
         try:
             columns = self._columns
             if not columns or not set().union(*self._waiting) <= set(columns):  # the whole table
-                rows = [*(read(self.path, self._last) if self.path.exists() else []), *self._waiting]
+                rows = [
+                    *(read(self.path, self._last) if self.path.exists() else []),
+                    *self._waiting,
+                ]
                 names = {name for row in rows for name in row}
                 middle = sorted(names - {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS})
-                columns = [*FIRST_COLUMNS, *middle, *LAST_COLUMNS, *(name for name in MACHINE_COLUMNS if name in names)]
+                columns = [
+                    *FIRST_COLUMNS,
+                    *middle,
+                    *LAST_COLUMNS,
+                    *(name for name in MACHINE_COLUMNS if name in names),
+                ]
                 disk.write_text(self.path, _csv(columns, rows, has_header=True))
                 self.rows, self._last = len(rows), math.inf
             elif self._waiting:
@@ -89,7 +102,12 @@ class MetricsLog:
 class EventLog:
     """Prints events and keeps them in a table, once each. Drops rows past `step`: the run repeats them."""
 
-    def __init__(self, path: Path | None = None, say: Callable[[str], None] | None = None, step: int | None = None):
+    def __init__(
+        self,
+        path: Path | None = None,
+        say: Callable[[str], None] | None = None,
+        step: int | None = None,
+    ):
         self.path, self.say = path, say or (lambda text: print(text, flush=True))
         self._waiting: list[Row] = []  # rows that the disk did not take yet
         if step is not None:
@@ -134,7 +152,10 @@ def sync(folder: Path) -> None:
                 disk.calls.sync(file.fileno(), folder / name)
         disk.calls.sync_folder(folder)
     except OSError as error:
-        print(f"Warning: the tables in {folder} could not be synced ({error}). Training continues.", flush=True)
+        print(
+            f"Warning: the tables in {folder} could not be synced ({error}). Training continues.",
+            flush=True,
+        )
 
 
 def read(path: Path, last: float = math.inf) -> list[Row]:
@@ -142,14 +163,24 @@ def read(path: Path, last: float = math.inf) -> list[Row]:
     lines = []
     for line in path.read_bytes().split(b"\n")[:-1] or [b""]:  # a line without its end is torn
         try:
-            lines.append([] if b"\0" in line else next(csv.reader([line.decode()], strict=True), []))
+            lines.append(
+                [] if b"\0" in line else next(csv.reader([line.decode()], strict=True), [])
+            )
         except (UnicodeDecodeError, csv.Error):
             lines.append([])
-    rows = (dict(zip(lines[0], cells, strict=True)) for cells in lines[1:] if len(cells) == len(lines[0]))
-    return [row for row in rows if _STEP.fullmatch(row.get("step", "")) and int(row["step"]) <= last]
+    rows = (
+        dict(zip(lines[0], cells, strict=True))
+        for cells in lines[1:]
+        if len(cells) == len(lines[0])
+    )
+    return [
+        row for row in rows if _STEP.fullmatch(row.get("step", "")) and int(row["step"]) <= last
+    ]
 
 
 def series(rows: Sequence[Row], split: str, column: str) -> tuple[list[int], list[float]]:
     """Returns steps and values of one column of one split, without the rows that have no value."""
-    points = [(int(r["step"]), float(r[column])) for r in rows if r["split"] == split and r.get(column)]
+    points = [
+        (int(r["step"]), float(r[column])) for r in rows if r["split"] == split and r.get(column)
+    ]
     return [step for step, _ in points], [value for _, value in points]

@@ -39,7 +39,11 @@ class _Safe:
                 stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
     def __getattr__(self, name: str) -> Any:
-        return partial(self._tried, name) if name in ("write", "flush") else getattr(self._stream, name)
+        return (
+            partial(self._tried, name)
+            if name in ("write", "flush")
+            else getattr(self._stream, name)
+        )
 
     def _tried(self, method: str, *text: str) -> int:
         try:
@@ -59,9 +63,13 @@ class Informing:
     def __enter__(self) -> "Informing":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> bool:
         if isinstance(error, Exception) and not self.failed:
-            why = " ".join(f"{type(error).__name__}: {error}".split()).replace(os.environ.get(KEY) or "\0", f"({KEY})")
+            why = " ".join(f"{type(error).__name__}: {error}".split()).replace(
+                os.environ.get(KEY) or "\0", f"({KEY})"
+            )
             print(f"Warning: {self.name} does not work: {why}. {self.then}", flush=True)
             self.failed = True
         return isinstance(error, Exception)

@@ -128,12 +128,18 @@ class Within:
 def time_left(name: str) -> Callable[[int, int], str]:
     """Returns what writes, for (done, total), the time left by the time that items have taken since this call."""
     begin = time.monotonic()
-    return lambda done, total: f"{name}, {duration((time.monotonic() - begin) / max(done, 1) * (total - done))} left"
+    return lambda done, total: (
+        f"{name}, {duration((time.monotonic() - begin) / max(done, 1) * (total - done))} left"
+    )
 
 
 def counted(items: Iterable[Item], name: str, total: int = 0) -> Iterator[Item]:
     """Yields the items, and shows how many of them are done and the time left; `total` if they have no length."""
-    progress, text, total = choose_progress(), time_left(name), len(items) if isinstance(items, Sized) else total
+    progress, text, total = (
+        choose_progress(),
+        time_left(name),
+        len(items) if isinstance(items, Sized) else total,
+    )
     for number, item in enumerate(items, 1):
         yield item
         progress.update(number, total, partial(text, number, total))

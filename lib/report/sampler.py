@@ -11,15 +11,21 @@ from lib.report.printing import Informing
 
 SECONDS = 1.0  # a reading takes a quarter of a millisecond of CPU
 WAIT_LIMIT = 0.2  # share of the time that waiting for data may take
-WAIT_ROWS = 3  # rows in a row above it; one alone may be an epoch's end or a neighbour on the machine
+WAIT_ROWS = (
+    3  # rows in a row above it; one alone may be an epoch's end or a neighbour on the machine
+)
 RAM_LIMIT = 0.8
 
-Sample = dict[str, float]  # by column of metrics.csv; without a GPU, or if it cannot be read, RAM alone
+Sample = dict[
+    str, float
+]  # by column of metrics.csv; without a GPU, or if it cannot be read, RAM alone
 
 
 def new_probe() -> Callable[[], Sample]:
     """Returns what reads RAM, by the container's limit, and this process's GPU while that can be read."""
-    index = torch.cuda.current_device() if torch.cuda.is_available() else 0  # another thread's is the first
+    index = (
+        torch.cuda.current_device() if torch.cuda.is_available() else 0
+    )  # another thread's is the first
     # NVML is opened here, not on the sampler's thread: a loader worker that is forked while another thread imports a
     # module would wait for the import lock for ever
     gpus = [hardware.gpu_reader(index)] if torch.cuda.is_available() else []
@@ -62,18 +68,24 @@ class Sampler:
         with self._guard:
             while not self._ended.wait(SECONDS):
                 sample = self._probe()
-                self._samples.append(sample)  # to the list of now: a row may have begun a new one meanwhile
+                self._samples.append(
+                    sample
+                )  # to the list of now: a row may have begun a new one meanwhile
 
     def row(self) -> dict[str, float]:
         """Returns the mean use of the GPU and the highest memory since the last row; without a sample, that again."""
         with self._guard:
             if not (self._samples or self._last):
-                self._samples.append(self._probe())  # the first row may come before the first second has passed
+                self._samples.append(
+                    self._probe()
+                )  # the first row may come before the first second has passed
         samples, self._samples = self._samples or self._last, []
         self._last = samples[-1:]
         names = dict.fromkeys(chain(*samples))
         columns = {name: [sample[name] for sample in samples if name in sample] for name in names}
-        return {n: round(sum(v) / len(v) if n == "gpu_use" else max(v), 4) for n, v in columns.items()}
+        return {
+            n: round(sum(v) / len(v) if n == "gpu_use" else max(v), 4) for n, v in columns.items()
+        }
 
 
 class Advice:
@@ -87,7 +99,9 @@ class Advice:
     def lines(self, row: dict[str, float]) -> list[str]:
         """Returns new sentences about a row."""
         waited, ram = row.get("data_wait_share", 0.0), row.get("ram_share", 0.0)
-        self._waiting_rows = self._waiting_rows + 1 if waited > WAIT_LIMIT and self._waiting_rows >= 0 else 0
+        self._waiting_rows = (
+            self._waiting_rows + 1 if waited > WAIT_LIMIT and self._waiting_rows >= 0 else 0
+        )
         sentences, workers = {}, f"data.num_workers (now {self.workers})"
         if self._waiting_rows >= WAIT_ROWS:
             advice = f"Raise {workers} or data.prefetch_factor; 0 workers are best where samples take no time."

@@ -20,19 +20,32 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     if layers and all(isinstance(layer, nn.Module) for layer in layers):
         return layers
 
-    def is_marked(module: nn.Module) -> bool:  # derives from the class of layers that transformers can recompute
+    def is_marked(
+        module: nn.Module,
+    ) -> bool:  # derives from the class of layers that transformers can recompute
         return any(base.__name__ == "GradientCheckpointingLayer" for base in type(module).__mro__)
 
     if marked := [module for module in model.modules() if is_marked(module)]:
-        return [module for module in marked if sum(map(is_marked, module.modules())) == 1]  # layers, and no stages
+        return [
+            module for module in marked if sum(map(is_marked, module.modules())) == 1
+        ]  # layers, and no stages
     stacks, inside = list[list[nn.Module]](), set[nn.Module]()
     for module in model.modules():  # parents come first
         is_list = isinstance(module, nn.ModuleList | nn.Sequential) and module not in inside
         for layers in _by_kind(module) if is_list else ():
             inside.update(inner for layer in layers for inner in layer.modules())
             # of each nn.Sequential in a stage the layers: a list might hold experts, of which some are called
-            parts = (part for stage in layers for part in stage.modules() if isinstance(part, nn.Sequential))
-            chains = [chain for part in _outermost(p for p in parts if _by_kind(p)) for chain in _by_kind(part)]
+            parts = (
+                part
+                for stage in layers
+                for part in stage.modules()
+                if isinstance(part, nn.Sequential)
+            )
+            chains = [
+                chain
+                for part in _outermost(p for p in parts if _by_kind(p))
+                for chain in _by_kind(part)
+            ]
             stacks += chains if sum(map(_size, chains)) >= _OF_STAGES * _size(layers) else [layers]
     most = max(map(_size, stacks), default=0)
     kinds = {_kind(layers[0]) for layers in stacks if _size(layers) >= _BESIDE * most}
@@ -52,17 +65,27 @@ def _by_kind(module: nn.Module) -> list[list[nn.Module]]:
     """Returns the members that are of several modules each, grouped where two or more are of one kind."""
     groups: dict[Any, list[nn.Module]] = {}
     members = list(module.children())
-    if isinstance(module, nn.ModuleList) and all(isinstance(child, nn.ModuleList) for child in members):
-        members = [member for child in members for member in child.children()]  # lists are never called
+    if isinstance(module, nn.ModuleList) and all(
+        isinstance(child, nn.ModuleList) for child in members
+    ):
+        members = [
+            member for child in members for member in child.children()
+        ]  # lists are never called
     for member in members:
-        if not isinstance(member, nn.ModuleList | nn.ModuleDict) and any(True for _ in member.children()):
+        if not isinstance(member, nn.ModuleList | nn.ModuleDict) and any(
+            True for _ in member.children()
+        ):
             groups.setdefault(_kind(member), []).append(member)
     return [group for group in groups.values() if len(group) > 1 and _size(group)]
 
 
 def _kind(module: nn.Module) -> Any:
     """Returns what layers of one make have in common: the class, and of a sequence the kinds of its members."""
-    return (type(module), *map(_kind, module.children())) if type(module) is nn.Sequential else type(module)
+    return (
+        (type(module), *map(_kind, module.children()))
+        if type(module) is nn.Sequential
+        else type(module)
+    )
 
 
 def _size(layers: list[nn.Module]) -> int:

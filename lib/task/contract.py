@@ -56,20 +56,28 @@ class Task:
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # The published weights that the run started from, by name; kept in its checkpoints, set when it resumes
     published: Mapping[str, Mapping[str, Any]] = {}
-    members: Sequence[str] = ()  # names of the runs whose models vote or predict together, in their order
-    saved_values: Mapping[str, Any] = {}  # what `learned` returned, as checkpoints have it; the trainer sets it
+    members: Sequence[
+        str
+    ] = ()  # names of the runs whose models vote or predict together, in their order
+    saved_values: Mapping[
+        str, Any
+    ] = {}  # what `learned` returned, as checkpoints have it; the trainer sets it
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         """Sets `config`, `sources` (folders or files with the data; none if it is embedded) and `source`, the first."""
         self.config = config
-        self.sources: tuple[Path, ...] = (Path(source),) if isinstance(source, str | Path) else tuple(source or ())
+        self.sources: tuple[Path, ...] = (
+            (Path(source),) if isinstance(source, str | Path) else tuple(source or ())
+        )
         self.source = self.sources[0] if self.sources else None
 
     # --- model and data -----------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
         """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it where there is none."""
-        raise to_write(self, "model()", "a freshly initialised torch.nn.Module, without reading data")
+        raise to_write(
+            self, "model()", "a freshly initialised torch.nn.Module, without reading data"
+        )
 
     def pretrained(self, name: str, cls: Any, **options: Any) -> nn.Module:
         """Returns a model of transformers with published weights, by default fp32, for `model()` to begin with.
@@ -95,13 +103,19 @@ class Task:
     def fingerprint(self) -> str:
         """Returns a hash of the data, by default of all files in `sources`. A run resumes only on the same."""
         if self.source is None:
-            raise to_write(self, "fingerprint()", "a hash of its data, which does not come from data.dir")
+            raise to_write(
+                self, "fingerprint()", "a hash of its data, which does not come from data.dir"
+            )
         return self._files_hash
 
     @functools.cached_property  # every save asks for it
     def _files_hash(self) -> str:
         hashes = [whole for whole, _ in self._hashes]
-        return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+        return (
+            hashes[0]
+            if len(hashes) == 1
+            else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+        )
 
     @functools.cached_property
     def _hashes(self) -> list[tuple[str, dict[Path, str]]]:
@@ -118,7 +132,11 @@ class Task:
         `order(seed, epoch)` says, which returns as many indices for every epoch. `data.buckets` needs the attribute
         `lengths`. A method `subset(share, seed)` chooses what `data.subset_ratio` leaves.
         """
-        raise to_write(self, "datasets()", '{"train": ..., "validation": ..., "test": ...}, sequences of raw samples')
+        raise to_write(
+            self,
+            "datasets()",
+            '{"train": ..., "validation": ..., "test": ...}, sequences of raw samples',
+        )
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         """Returns tensors, samples along the first dimension; by default dicts of one shape are stacked.
@@ -128,14 +146,21 @@ class Task:
         """
         try:
             keys = samples[0].keys()
-            return {key: torch.stack([torch.as_tensor(sample[key]) for sample in samples]) for key in keys}
+            return {
+                key: torch.stack([torch.as_tensor(sample[key]) for sample in samples])
+                for key in keys
+            }
         except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
             what = f"a dict of tensors, samples along the first dimension ({error})"
             raise to_write(self, "collate(samples, generator)", what) from error
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns a batch of the largest shape that training can meet, with arbitrary content."""
-        raise to_write(self, "example_batch(size, device)", "a batch of `size` samples of the largest possible shape")
+        raise to_write(
+            self,
+            "example_batch(size, device)",
+            "a batch of `size` samples of the largest possible shape",
+        )
 
     def learned(self) -> Mapping[str, Any]:
         """Returns what was learned from data and decodes the answers: label names, statistics, a tokenizer as text.
@@ -156,9 +181,15 @@ class Task:
             return {"loss": int((labels != _IGNORED).sum())}
         return {"loss": len(next(iter(batch.values())))}
 
-    def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
+    def loss(
+        self, model: nn.Module, batch: Batch
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
         """Returns the sum of each loss term over its valid targets, () with gradient, and means to log by name."""
-        raise to_write(self, "loss(model, batch)", '{"loss": the sum over all targets}, and {} or figures to log')
+        raise to_write(
+            self,
+            "loss(model, batch)",
+            '{"loss": the sum over all targets}, and {} or figures to log',
+        )
 
     def term_weights(self, step: int) -> Mapping[str, float]:
         """Returns the weight of each loss term, 1 for those not named: a function of the step alone."""
@@ -188,7 +219,11 @@ class Task:
                 targets[term] += number
             for term, total in self.loss(model, batch)[0].items():
                 totals[term] += float(total)
-        means = {term: totals[term] / number for term, number in targets.items() if number and term in totals}
+        means = {
+            term: totals[term] / number
+            for term, number in targets.items()
+            if number and term in totals
+        }
         if any(targets.values()) and not means:
             what = f"{type(self).__name__}.loss returns no term in evaluation mode, which the best weights need"
             raise BadInput(f"{what}. Return the terms there too, or write evaluate(model, loader).")
@@ -198,9 +233,13 @@ class Task:
         """Returns the keys of `evaluate` on the test set, as the strongest baseline reaches them, or some."""
         return {}
 
-    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
+    def predict(
+        self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
+    ) -> dict[str, Any]:
         """Predicts new data in `source` with all models together, by name; writes into the folder `out`, if any."""
-        raise to_write(self, "predict(models, source, out)", "its answers by name, and writes them into `out`")
+        raise to_write(
+            self, "predict(models, source, out)", "its answers by name, and writes them into `out`"
+        )
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
@@ -212,14 +251,25 @@ def checked_datasets(task: Task) -> dict[str, Any]:
     name, sets = f"{type(task).__name__}.datasets()", task.datasets()
     if not isinstance(sets, Mapping) or {*SPLITS} - sets.keys():
         splits = [*sets] if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
-        raise BadInput(f'{name} returns {splits}. It must return {{"train": ..., "validation": ..., "test": ...}}.')
+        raise BadInput(
+            f'{name} returns {splits}. It must return {{"train": ..., "validation": ..., "test": ...}}.'
+        )
     for split in SPLITS:
-        kind, methods = f"{name} returns a {type(sets[split]).__name__} as {split!r}", ("__getitem__", "__len__")
-        if isinstance(sets[split], IterableDataset) or not all(hasattr(sets[split], method) for method in methods):
-            raise BadInput(f"{kind}. Return one with __getitem__ and __len__: a run is resumed at any sample.")
+        kind, methods = (
+            f"{name} returns a {type(sets[split]).__name__} as {split!r}",
+            ("__getitem__", "__len__"),
+        )
+        if isinstance(sets[split], IterableDataset) or not all(
+            hasattr(sets[split], method) for method in methods
+        ):
+            raise BadInput(
+                f"{kind}. Return one with __getitem__ and __len__: a run is resumed at any sample."
+            )
         if not len(sets[split]):
             sizes = ", ".join(f"{part} {len(sets[part]):,}" for part in SPLITS)
-            raise BadInput(f"{name}: {split} has no samples ({sizes}). Look at data.dir, and at how they are split.")
+            raise BadInput(
+                f"{name}: {split} has no samples ({sizes}). Look at data.dir, and at how they are split."
+            )
     return dict(sets)
 
 
@@ -238,30 +288,45 @@ def checked_scores(task: Task, scores: Any) -> dict[str, float]:
     metric, direction = task.selection
     if metric not in scores or direction not in ("max", "min"):
         advice = f"Name a metric that {name}.evaluate returns ({', '.join(map(str, scores))})"
-        raise BadInput(f'{name}.selection is {task.selection!r}. {advice}, and whether "max" or "min" is better.')
+        raise BadInput(
+            f'{name}.selection is {task.selection!r}. {advice}, and whether "max" or "min" is better.'
+        )
     return numbers
 
 
 def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
     name = f"{type(task).__name__}.{method}"
-    if not isinstance(values, Mapping) or not (values or method == "baseline"):  # which may have none
-        raise BadInput(f"{name} returned {printable(repr(values), most=60)} instead of metrics by name.")
+    if not isinstance(values, Mapping) or not (
+        values or method == "baseline"
+    ):  # which may have none
+        raise BadInput(
+            f"{name} returned {printable(repr(values), most=60)} instead of metrics by name."
+        )
     try:
-        return {metric: value if isinstance(value, int | float) else float(value) for metric, value in values.items()}
+        return {
+            metric: value if isinstance(value, int | float) else float(value)
+            for metric, value in values.items()
+        }
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(f"{name} returned a metric that is no number ({error}).") from None
 
 
-def check_terms(task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]) -> None:
+def check_terms(
+    task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]
+) -> None:
     """Raises BadInput where `term_weights` and `count` name other terms than `loss`, which has `summed` those there."""
     check_loss_terms(task, counts, weights, "term_weights weighs")
     if missing := sorted({term for term, count in counts.items() if count} - set(summed)):
         name = type(task).__name__
         what = f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}"
-        raise BadInput(f"{what}, and {name}.loss returned no such term. Both must name the same terms.")
+        raise BadInput(
+            f"{what}, and {name}.loss returned no such term. Both must name the same terms."
+        )
 
 
-def check_loss_terms(task: Task, counts: Mapping, terms: Iterable[str], does: str = "loss returned") -> None:
+def check_loss_terms(
+    task: Task, counts: Mapping, terms: Iterable[str], does: str = "loss returned"
+) -> None:
     if unknown := sorted(set(terms) - counts.keys()):
         name, known = type(task).__name__, ", ".join(map(repr, counts)) or "none"
         what = f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}"
@@ -280,8 +345,14 @@ def file_hashes(source: Path) -> tuple[str, dict[Path, str]]:
     """Returns what `fingerprint` returns, and a hash of the bytes of each file, by its path as if it were unpacked."""
     digest = hashlib.sha256()
     files = [path for path in source.rglob("*") if path.is_file()] if source.is_dir() else []
-    unpacked = [each for path in files for each in contents(path, path.relative_to(source).as_posix())]
-    alone = [] if source.is_dir() else [Content("", source.stat().st_size, functools.partial(source.open, "rb"))]
+    unpacked = [
+        each for path in files for each in contents(path, path.relative_to(source).as_posix())
+    ]
+    alone = (
+        []
+        if source.is_dir()
+        else [Content("", source.stat().st_size, functools.partial(source.open, "rb"))]
+    )
     hashes = {}
     for each in sorted([*unpacked, *alone], key=lambda content: content.name):
         own = hashlib.sha256()
@@ -313,13 +384,25 @@ def differing(one: str, other: str) -> int:
 def canonical(value: Any, root: Path | None = None) -> str:
     """Writes a value as text that is the same on every machine: paths count from `root`. Raises BadInput."""
     bases = _forms(str(root), os.getcwd()) if root and isinstance(value, str | Path) else ()  # noqa: PTH109  # quicker
-    if isinstance(value, Path):  # counted from `root` also where one of them is relative or leads over a link
-        forms = (form(value) for form in (Path, Path.absolute, Path.resolve))  # the last one asks the file system
-        below = (form.relative_to(base) for form in forms for base in bases if form.is_relative_to(base))
+    if isinstance(
+        value, Path
+    ):  # counted from `root` also where one of them is relative or leads over a link
+        forms = (
+            form(value) for form in (Path, Path.absolute, Path.resolve)
+        )  # the last one asks the file system
+        below = (
+            form.relative_to(base) for form in forms for base in bases if form.is_relative_to(base)
+        )
         return next(below, value).as_posix()
     if base := next((base for base in bases if value.startswith(f"{base}/")), ""):
         return Path(value).relative_to(base).as_posix()
-    value = value.item() if isinstance(value, np.generic) else value.numpy() if isinstance(value, Tensor) else value
+    value = (
+        value.item()
+        if isinstance(value, np.generic)
+        else value.numpy()
+        if isinstance(value, Tensor)
+        else value
+    )
     if value is None or isinstance(value, str | bytes | bool | int | float | complex):
         return repr(value)
     if isinstance(value, np.ndarray) and value.dtype != object:
@@ -327,7 +410,11 @@ def canonical(value: Any, root: Path | None = None) -> str:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{canonical(k, root)}:{canonical(v, root)}" for k, v in value.items()) + "}"
+        return (
+            "{"
+            + ",".join(f"{canonical(k, root)}:{canonical(v, root)}" for k, v in value.items())
+            + "}"
+        )
     if isinstance(value, Sequence | np.ndarray):
         return "(" + ",".join(canonical(inner, root) for inner in value) + ")"
     what = f"A {type(value).__name__} cannot be told from another one in a later session"

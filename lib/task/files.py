@@ -42,12 +42,26 @@ def own_files(path: Path) -> OwnFiles:
         except (SyntaxError, ValueError) as error:
             where = printable(f"{file}:{getattr(error, 'lineno', None) or 1}")
             what = f"{where}: Python {platform.python_version()} cannot read this ({printable(error, most=200)})"
-            raise BadInput(f"{what}. Correct it there; if it is newer Python, run with that version.") from None
+            raise BadInput(
+                f"{what}. Correct it there; if it is newer Python, run with that version."
+            ) from None
         for name in names:
-            parts = [*around[: len(around) - name.level + 1], name.dotted] if name.level else [name.dotted]
+            parts = (
+                [*around[: len(around) - name.level + 1], name.dotted]
+                if name.level
+                else [name.dotted]
+            )
             top, *inner = [part for part in ".".join(parts).split(".") if part] or [""]
-            bases = [] if top in _NOT_BESIDE else [folder.joinpath(top, *inner[:n]) for n in range(len(inner) + 1)]
-            pairs = [(base / "__init__.py", base.with_name(f"{base.name}.py")) for base in bases if base != folder]
+            bases = (
+                []
+                if top in _NOT_BESIDE
+                else [folder.joinpath(top, *inner[:n]) for n in range(len(inner) + 1)]
+            )
+            pairs = [
+                (base / "__init__.py", base.with_name(f"{base.name}.py"))
+                for base in bases
+                if base != folder
+            ]
             beside = [other for pair in pairs for other in [*filter(Path.is_file, pair)][:1]]
             files += [other for other in beside if other not in files]
             packages |= {top} if name.is_needed and not beside and top not in _NOT_BESIDE else set()
@@ -56,7 +70,9 @@ def own_files(path: Path) -> OwnFiles:
 
 def imports(code: str | bytes) -> Iterator[Import]:
     """Yields the imports of some code, except those for type checkers and of its use as a program."""
-    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(code), False)]  # each with whether a `try` spares the module
+    waiting: list[tuple[ast.AST, bool]] = [
+        (ast.parse(code), False)
+    ]  # each with whether a `try` spares the module
     for node, is_caught in waiting:  # which grows
         inner = dict.fromkeys(ast.iter_child_nodes(node), is_caught)
         match node:
@@ -64,15 +80,25 @@ def imports(code: str | bytes) -> Iterator[Import]:
                 yield from (Import(alias.name, 0, not is_caught) for alias in node.names)
             case ast.ImportFrom():
                 base = [node.module] if node.module else []
-                for name in [".".join([*base, alias.name]) for alias in node.names if alias.name != "*"] or base:
+                for name in [
+                    ".".join([*base, alias.name]) for alias in node.names if alias.name != "*"
+                ] or base:
                     yield Import(name, node.level, not (node.level or is_caught))
-            case ast.Call(func=ast.Attribute(attr=function) | ast.Name(id=function), args=[ast.Constant(name)]):
+            case ast.Call(
+                func=ast.Attribute(attr=function) | ast.Name(id=function), args=[ast.Constant(name)]
+            ):
                 if function == "import_module":
                     yield Import(str(name), 0, not is_caught)
-            case ast.If() if any(word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")):
+            case ast.If() if any(
+                word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")
+            ):
                 inner = dict.fromkeys(node.orelse, is_caught)
             case ast.Try():
-                types = [n for handler in node.handlers for n in ast.walk(handler.type or ast.Name("Exception"))]
+                types = [
+                    n
+                    for handler in node.handlers
+                    for n in ast.walk(handler.type or ast.Name("Exception"))
+                ]
                 if any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for n in types):
                     inner |= dict.fromkeys(node.body, True)
         waiting += inner.items()

@@ -23,7 +23,9 @@ from lib.task.files import imports, own_files
 from lib.task.place import explained, place_of
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
-_folders: dict[str, bool] = {}  # of task files that were loaded: whether each was put into sys.path for it
+_folders: dict[
+    str, bool
+] = {}  # of task files that were loaded: whether each was put into sys.path for it
 # By path: times and sizes of the task's file and of those beside it that it imports, and the module
 _modules: dict[Path, tuple["_Versions", types.ModuleType]] = {}
 _Versions = dict[Path, tuple[int, int]]
@@ -35,14 +37,18 @@ def find_task(name: str) -> type[Task]:
         file, class_name = name.rsplit(":", 1)
         task = getattr(_module(file), class_name, None)
         if not (inspect.isclass(task) and issubclass(task, Task)):
-            raise BadInput(f"{printable(file)} has no class {printable(class_name)} that derives from lib.task.Task.")
+            raise BadInput(
+                f"{printable(file)} has no class {printable(class_name)} that derives from lib.task.Task."
+            )
         return task
     names = sorted(path.parent.name for path in WORKLOADS.glob("*/settings.py"))
     if name not in names:
         advice = f"Known tasks: {', '.join(names)}. Your own is named as file.py:Class."
         raise BadInput(f"There is no task {printable(repr(name), most=100)}. {advice}")
     members = inspect.getmembers(importlib.import_module(f"workloads.{name}"), inspect.isclass)
-    (task,) = [cls for _, cls in members if issubclass(cls, Task) and cls.__module__ == f"workloads.{name}"]
+    (task,) = [
+        cls for _, cls in members if issubclass(cls, Task) and cls.__module__ == f"workloads.{name}"
+    ]
     return task
 
 
@@ -57,8 +63,12 @@ def _module(file: str) -> types.ModuleType:
     except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a NUL
         is_there = False
     if not is_there or path.suffix != ".py":
-        advice = "Give its path from the folder of the configuration, or from the one that you start in."
-        raise BadInput(f"The task file {printable(file, most=200)} does not exist, or is no .py file. {advice}")
+        advice = (
+            "Give its path from the folder of the configuration, or from the one that you start in."
+        )
+        raise BadInput(
+            f"The task file {printable(file, most=200)} does not exist, or is no .py file. {advice}"
+        )
     if path in _modules:
         versions, module = _modules[path]
         if versions == _versions(versions):
@@ -73,7 +83,9 @@ def _module(file: str) -> types.ModuleType:
         spec.loader.exec_module(module)  # type: ignore[union-attr]
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise BadInput(explained(f"The import of the task file {printable(path)}", error)) from error
+        raise BadInput(
+            explained(f"The import of the task file {printable(path)}", error)
+        ) from error
     _modules[path] = versions, module
     _advise(path)
     return module
@@ -82,9 +94,13 @@ def _module(file: str) -> types.ModuleType:
 def _advise(path: Path) -> None:
     """Prints one line where a task file imports from addresses of earlier versions, which go on working."""
     names = {name.dotted for file in _files(path) for name in imports(file.read_bytes())}
-    if old := sorted(name for name in names if name.startswith(("lib.supervised", "lib.config.option"))):
+    if old := sorted(
+        name for name in names if name.startswith(("lib.supervised", "lib.config.option"))
+    ):
         short = ", ".join(name.rpartition(".")[2] for name in old)
-        print(f"{printable(path.name)} imports {', '.join(old)}. The newer address: from trainbook import {short}.")
+        print(
+            f"{printable(path.name)} imports {', '.join(old)}. The newer address: from trainbook import {short}."
+        )
 
 
 def _files(path: Path) -> tuple[Path, ...]:
@@ -97,7 +113,9 @@ def _files(path: Path) -> tuple[Path, ...]:
 def _versions(files: Iterable[Path]) -> _Versions:
     """Returns time and size of each file, zeros for one that is gone."""
     stats = {file: file.stat() if file.is_file() else None for file in files}
-    return {file: (stat.st_mtime_ns, stat.st_size) if stat else (0, 0) for file, stat in stats.items()}
+    return {
+        file: (stat.st_mtime_ns, stat.st_size) if stat else (0, 0) for file, stat in stats.items()
+    }
 
 
 def _forget(files: Set[str]) -> None:
@@ -112,12 +130,18 @@ def _enter(folder: str) -> None:
     rest = [entry for entry in sys.path if not _folders.get(entry)]
     first = next((n for n, entry in enumerate(rest) if entry.endswith("-packages")), len(rest))
     is_added = folder not in rest
-    older = [entry for entry, was_added in reversed(_folders.items()) if was_added and entry != folder]
+    older = [
+        entry for entry, was_added in reversed(_folders.items()) if was_added and entry != folder
+    ]
     sys.path[:] = [*rest[:first], *([folder] if is_added else []), *rest[first:], *older]
     importlib.invalidate_caches()
-    for name, module in list(sys.modules.items()):  # what lies beside another task, and is another file from here
+    for name, module in list(
+        sys.modules.items()
+    ):  # what lies beside another task, and is another file from here
         origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
-        if "." not in name and any(origin.startswith(f"{other}{os.sep}") for other in _folders if other != folder):
+        if "." not in name and any(
+            origin.startswith(f"{other}{os.sep}") for other in _folders if other != folder
+        ):
             spec = importlib.machinery.PathFinder.find_spec(name)
             for inner in list(sys.modules) if spec and spec.origin not in (None, origin) else ():
                 if f"{inner}.".startswith(f"{name}."):
@@ -126,7 +150,9 @@ def _enter(folder: str) -> None:
     _folders[folder] = is_added
 
 
-def load_config(path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True) -> Config:
+def load_config(
+    path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True
+) -> Config:
     """Reads a configuration with its task's settings. Without `runs_files` a task in a Python file is refused."""
 
     def settings(name: str) -> type:
@@ -138,7 +164,9 @@ def load_config(path: str | Path, overrides: Mapping[str, object] | None = None,
         try:
             get_type_hints(cls.Settings)
         except (NameError, TypeError) as error:  # a name that only a type checker imports
-            raise BadInput(f"{cls.__name__}.Settings has types that cannot be read: {error}. Import them.") from None
+            raise BadInput(
+                f"{cls.__name__}.Settings has types that cannot be read: {error}. Import them."
+            ) from None
         return cls.Settings
 
     return read_config(path, overrides, workload=settings)
@@ -148,7 +176,9 @@ def with_slots(config: Config, cards: int) -> Config:
     """Gives a configuration without `training.micro_batch_slots` one for each card, as far as the batch divides."""
     if config.training.micro_batch_slots:
         return config
-    slots = max((n for n in range(1, cards + 1) if config.training.effective_batch % n == 0), default=1)
+    slots = max(
+        (n for n in range(1, cards + 1) if config.training.effective_batch % n == 0), default=1
+    )
     return with_changes(config, {"training.micro_batch_slots": slots})
 
 
@@ -156,11 +186,17 @@ def load_task(config: Config) -> Task:
     cls, names = find_task(config.task), config.data.dirs
     if len(names) > 1 and not cls.several:
         what = f"data.dir lists {len(names)} folders, and {cls.__name__} reads one"
-        raise BadInput(f"{what}. Name one, or their parent; a task of your own takes them with `several = True`.")
+        raise BadInput(
+            f"{what}. Name one, or their parent; a task of your own takes them with `several = True`."
+        )
     if config.training.start_from_baseline and not hasattr(cls, "features"):
-        raise BadInput(f"training.start_from_baseline is for tasks on Supervised, and {cls.__name__} is none.")
+        raise BadInput(
+            f"training.start_from_baseline is for tasks on Supervised, and {cls.__name__} is none."
+        )
     paths = [locate_data(name, cls.sentinels) for name in names or [""]]
-    return cls(config, paths[0] if len(paths) == 1 else [path for path in paths if path is not None])
+    return cls(
+        config, paths[0] if len(paths) == 1 else [path for path in paths if path is not None]
+    )
 
 
 def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
@@ -173,12 +209,22 @@ def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
         return None
     here = platform.detect()
     folder = inputs.find_input(data_dir, here) if data_dir else None
-    is_mounted = folder is not None and here.input_dir is not None and here.input_dir in folder.parents
-    places = inputs.mounted(here) if folder is None else [folder] if is_mounted and folder.is_dir() else []
+    is_mounted = (
+        folder is not None and here.input_dir is not None and here.input_dir in folder.parents
+    )
+    places = (
+        inputs.mounted(here)
+        if folder is None
+        else [folder]
+        if is_mounted and folder.is_dir()
+        else []
+    )
     matches = inputs.search(places, sentinels) if sentinels else []
     if len(matches) > 1:
         others = ", ".join(map(printable, matches[1:6]))
-        print(f"Data in several folders: {printable(matches[0])} is taken, not {others}. data.dir names another.")
+        print(
+            f"Data in several folders: {printable(matches[0])} is taken, not {others}. data.dir names another."
+        )
     if matches or folder is None:
         return matches[0] if matches else None
     names = {path.name for path in folder.iterdir()} - {"README.md"} if places else set()
@@ -194,4 +240,6 @@ def model_on_meta(task: Task) -> nn.Module:
         if "`from_pretrained` with a meta device" not in str(error):
             raise
         what = f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}) where shapes alone are needed"
-        raise NotTraceable(f"{what}. Write self.pretrained(FOLDER_OR_NAME, AutoModel), with your own class.") from None
+        raise NotTraceable(
+            f"{what}. Write self.pretrained(FOLDER_OR_NAME, AutoModel), with your own class."
+        ) from None

@@ -21,7 +21,9 @@ def place_of(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename).resolve()
         is_cell = frame.filename.startswith("<ipython")
-        if is_cell or not (frame.filename.startswith("<") or any(folder in path.parents for folder in _FOREIGN)):
+        if is_cell or not (
+            frame.filename.startswith("<") or any(folder in path.parents for folder in _FOREIGN)
+        ):
             source = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
             shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
             return printable(f"{shown}:{frame.lineno}: {source}", most=200)
@@ -47,5 +49,7 @@ def explained(what: str, error: BaseException, mend: str = "Correct it there.") 
     """Returns one sentence on an error that `what` raised, with the line of the user's code, and the mend."""
     place, lines = place_of(error), str(error).strip().splitlines()
     text = printable(": ".join([type(error).__name__, *lines[:1]]), most=300)
-    text += f", read as Python {platform.python_version()}" if isinstance(error, SyntaxError) else ""
+    text += (
+        f", read as Python {platform.python_version()}" if isinstance(error, SyntaxError) else ""
+    )
     return f"{what} raises {text}{f' ({place})' if place else ''}. {mend}".replace("..", ".")

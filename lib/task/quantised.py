@@ -56,7 +56,9 @@ class Linear4(nn.Linear):
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
         packed, scales = pack(layer.weight.detach())
-        self.weight, self.scales = (nn.Parameter(values, requires_grad=False) for values in (packed, scales))
+        self.weight, self.scales = (
+            nn.Parameter(values, requires_grad=False) for values in (packed, scales)
+        )
         self.weight.is_packed = self.scales.is_packed = True  # type: ignore[attr-defined]  # by which a run knows them
         self.bias = layer.bias
 
@@ -90,18 +92,26 @@ def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (values / 2, 1) uint8, the first of two values in the high half, and (values / 64) fp32 scales."""
     blocks = weight.float().reshape(-1, _BLOCK)
     scales, levels = blocks.abs().amax(1), torch.tensor(_LEVELS, device=weight.device)
-    numbers = torch.bucketize(blocks / scales.clamp(min=1e-30)[:, None], (levels[1:] + levels[:-1]) / 2).byte().view(-1)
+    numbers = (
+        torch.bucketize(blocks / scales.clamp(min=1e-30)[:, None], (levels[1:] + levels[:-1]) / 2)
+        .byte()
+        .view(-1)
+    )
     return ((numbers[0::2] << 4) | numbers[1::2])[:, None], scales
 
 
 def unpack(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     size = 2 * packed.numel()
     if packed.is_cuda and (kernels := _kernels()):
-        state = kernels.QuantState(scales, torch.Size([size]), blocksize=_BLOCK, quant_type="nf4", dtype=dtype)
+        state = kernels.QuantState(
+            scales, torch.Size([size]), blocksize=_BLOCK, quant_type="nf4", dtype=dtype
+        )
         return kernels.dequantize_4bit(packed, state).view(-1)
     values = torch.empty(size, dtype=dtype, device=packed.device)
     levels = torch.tensor(_LEVELS, device=packed.device)
-    pairs = torch.stack([levels.repeat_interleave(16), levels.repeat(16)], 1)  # (256, 2) both values of a byte
+    pairs = torch.stack(
+        [levels.repeat_interleave(16), levels.repeat(16)], 1
+    )  # (256, 2) both values of a byte
     rows = values.view(-1, _BLOCK), packed.view(-1, _BLOCK // 2), scales[:, None]
     for out, some, scale in zip(*(of.split(_AT_ONCE) for of in rows), strict=True):
         torch.mul(F.embedding(some.int(), pairs).flatten(1), scale, out=out)
@@ -124,21 +134,38 @@ class Quantised(nn.Module):
 
     def __init__(self, layer: Any, kind: str, dtype: torch.dtype | None):
         super().__init__()
-        self.in_features, self.out_features, self.kind, self.dtype = layer.in_features, layer.out_features, kind, dtype
+        self.in_features, self.out_features, self.kind, self.dtype = (
+            layer.in_features,
+            layer.out_features,
+            kind,
+            dtype,
+        )
         size, is_int8 = layer.weight.numel(), kind == "int8"
-        shape, of_values = (tuple(layer.weight.shape), torch.int8) if is_int8 else ((size // 2, 1), torch.uint8)
-        self.weight = nn.Parameter(torch.empty(shape, dtype=of_values, device="meta"), requires_grad=False)
+        shape, of_values = (
+            (tuple(layer.weight.shape), torch.int8) if is_int8 else ((size // 2, 1), torch.uint8)
+        )
+        self.weight = nn.Parameter(
+            torch.empty(shape, dtype=of_values, device="meta"), requires_grad=False
+        )
         self.bias = layer.bias
         blocks = layer.out_features if is_int8 else size // _BLOCK
         scales = {"scales": (blocks, torch.float32)}
         if kind not in ("int8", "nf4"):
-            scales = {"scales": (blocks, torch.uint8), "scales_of_scales": (math.ceil(blocks / _SCALES), torch.float32)}
+            scales = {
+                "scales": (blocks, torch.uint8),
+                "scales_of_scales": (math.ceil(blocks / _SCALES), torch.float32),
+            }
         for name, (number, of_scale) in scales.items():
-            self.register_buffer(name, torch.empty(number, dtype=of_scale, device="meta"), persistent=False)
+            self.register_buffer(
+                name, torch.empty(number, dtype=of_scale, device="meta"), persistent=False
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = self.dtype or computed_in(x)
-        bias, shape = None if self.bias is None else self.bias.to(dtype), (self.out_features, self.in_features)
+        bias, shape = (
+            None if self.bias is None else self.bias.to(dtype),
+            (self.out_features, self.in_features),
+        )
         product = _Stub.apply(x.to(dtype), self.weight, bias, shape, self.kind)
         return product.to(x.dtype) if self.dtype else product
 
@@ -147,15 +174,24 @@ class _Stub(torch.autograd.Function):
     """A product with weights that are unpacked for it, forward and backward; the input is not kept."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, packed: Tensor, bias: Tensor | None, shape: tuple[int, int], kind: str) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, packed: Tensor, bias: Tensor | None, shape: tuple[int, int], kind: str
+    ) -> Tensor:
         ctx.save_for_backward(packed)
         ctx.shape = shape
-        with torch.enable_grad():  # so that the result counts as an activation; nothing here has a gradient
+        with (
+            torch.enable_grad()
+        ):  # so that the result counts as an activation; nothing here has a gradient
             x, wide = x.detach(), x.new_empty(shape)
             if kind != "int8":
                 return F.linear(x, wide, None if bias is None else bias.detach())
-            rows = x.numel() // x.shape[-1]  # the input in int8 and the sums in int32 stand beside the result
-            held = x.new_empty(x.shape, dtype=torch.int8), x.new_empty((rows, shape[0]), dtype=torch.int32)
+            rows = (
+                x.numel() // x.shape[-1]
+            )  # the input in int8 and the sums in int32 stand beside the result
+            held = (
+                x.new_empty(x.shape, dtype=torch.int8),
+                x.new_empty((rows, shape[0]), dtype=torch.int32),
+            )
             out = F.linear(x, wide)
             del held
             return out if bias is None else out + bias.detach()

@@ -32,7 +32,8 @@ def contents(path: Path, name: str) -> Iterator[Content]:
                 members = [member for member in archive.infolist() if not member.is_dir()]
             base = name[: -len(suffix)]
             yield from (
-                Content(f"{base}/{m.filename}", m.file_size, partial(_member, path, m.filename)) for m in members
+                Content(f"{base}/{m.filename}", m.file_size, partial(_member, path, m.filename))
+                for m in members
             )
             return
     yield Content(name, path.stat().st_size, partial(path.open, "rb"))

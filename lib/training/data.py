@@ -26,7 +26,13 @@ class _SlotBatches(Dataset):
     """Collates the batch of (step, slot) for each number of a range: a worker has no state to resume."""
 
     def __init__(self, task: Task, dataset: Any, order: Order, first_step: int, slots: range):
-        self.task, self.dataset, self.order, self.first_step, self.slots = task, dataset, order, first_step, slots
+        self.task, self.dataset, self.order, self.first_step, self.slots = (
+            task,
+            dataset,
+            order,
+            first_step,
+            slots,
+        )
 
     def __getitem__(self, number: int) -> Batch:
         steps, place = divmod(number, len(self.slots))
@@ -36,7 +42,11 @@ class _SlotBatches(Dataset):
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
         batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
         # torch does not pin tensors whose values share memory, as those of `expand` do
-        shared = {name: v.contiguous() for name, v in batch.items() if isinstance(v, Tensor) and 0 in v.stride()}
+        shared = {
+            name: v.contiguous()
+            for name, v in batch.items()
+            if isinstance(v, Tensor) and 0 in v.stride()
+        }
         return {**batch, **shared}
 
 
@@ -55,7 +65,9 @@ def train_batches(
         yield step, batch
 
 
-def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, note: Note) -> Iterator[Batch]:
+def _loaded(
+    batches: _SlotBatches, count: int, options: Data, must_stop: Stop, note: Note
+) -> Iterator[Batch]:
     """Yields the first `count` batches. When a worker is lost, half as many load from that batch on."""
     done, number, pins = 0, options.num_workers, options.pin_memory and torch.cuda.is_available()
     sent: Any = workers.Sent(batches, batches.task.config.task) if number else None
@@ -77,14 +89,19 @@ def _loaded(batches: _SlotBatches, count: int, options: Data, must_stop: Stop, n
         except (RuntimeError, OSError, EOFError) as error:
             loss, number = workers.loss_of(slots, error), number // 2
         advice = "(0 loads in the training process). No result changes. Lower it for the next run."
-        note(f"A process that loads data {loss}. From here on data.num_workers is {number} {advice}")
+        note(
+            f"A process that loads data {loss}. From here on data.num_workers is {number} {advice}"
+        )
     for place in range(done, count):
         batch = batches[place]
         yield _pinned(batch) if pins else batch
 
 
 def _pinned(batch: Batch) -> Batch:
-    return {name: value.pin_memory() if isinstance(value, Tensor) else value for name, value in batch.items()}
+    return {
+        name: value.pin_memory() if isinstance(value, Tensor) else value
+        for name, value in batch.items()
+    }
 
 
 def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
@@ -92,7 +109,9 @@ def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
     if not options.num_workers:
         return options
     changed = f"data.num_workers is {options.num_workers}, but"
-    if reason := workers.unsendable("the task", task) or workers.unsendable("the data set", dataset):
+    if reason := workers.unsendable("the task", task) or workers.unsendable(
+        "the data set", dataset
+    ):
         advice = "To use workers, open or make such a thing where it is first used, and leave it out in __getstate__."
         what = f"{changed} what loads the data cannot be sent to another process: {reason}."
         note(f"{what} The training process loads the data. No result changes. {advice}")
@@ -127,9 +146,14 @@ def check_samples(batch: Batch) -> None:
     """Raises BadInput unless a batch has tensors alone, with as many samples along the first dimension."""
     lengths = {value.shape[:1] if isinstance(value, Tensor) else () for value in batch.values()}
     if len(lengths) != 1 or () in lengths:
-        shapes = {n: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for n, v in batch.items()}
+        shapes = {
+            n: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__
+            for n, v in batch.items()
+        }
         advice = "Repeat what holds for all samples for each of them, or keep it in the task"
-        raise BadInput(f"Task.collate must return tensors, samples along the first dimension. {advice}: {shapes}.")
+        raise BadInput(
+            f"Task.collate must return tensors, samples along the first dimension. {advice}: {shapes}."
+        )
 
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:

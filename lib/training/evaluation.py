@@ -48,12 +48,17 @@ class EvaluationLoader:
         for first in range(0, len(self.dataset), self.batch_size):
             seed = mix(EVALUATE, self.seed, first)
             with seeded_draws(seed):
-                samples = [self.dataset[i] for i in range(first, min(first + self.batch_size, len(self.dataset)))]
+                samples = [
+                    self.dataset[i]
+                    for i in range(first, min(first + self.batch_size, len(self.dataset)))
+                ]
                 batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
             check_samples(batch)
             for number, part in enumerate(micro_batches(batch, self.most)):
                 if self.step is not None:
-                    seed_all(mix(EVALUATE, self.seed, self.step, first + number * self.most), self.device)
+                    seed_all(
+                        mix(EVALUATE, self.seed, self.step, first + number * self.most), self.device
+                    )
                 yield to_device(part, self.device)
                 done += 1
                 self.on_batch(done, len(self))
@@ -69,7 +74,9 @@ def evaluate(
     Where memory runs out the evaluation is repeated with half as many samples at once: no metric changes. All ranks
     raise EvaluationStopped if one of them `must_stop` after a batch.
     """
-    collated = config.data.evaluation_batch or config.training.largest_micro_batch  # padding and draws follow from it
+    collated = (
+        config.data.evaluation_batch or config.training.largest_micro_batch
+    )  # padding and draws follow from it
     text = time_left("batches evaluated")
 
     def after_batch(done: int, total: int) -> None:
@@ -82,12 +89,16 @@ def evaluate(
     state.model.eval()
     while True:
         most = state.evaluation_batch or config.data.evaluation_batch or state.micro_batch
-        loader = EvaluationLoader(task, dataset, collated, state.device, config.seed, after_batch, most, state.step)
+        loader = EvaluationLoader(
+            task, dataset, collated, state.device, config.seed, after_batch, most, state.step
+        )
         scores, is_stopped = None, False
         cast = autocast(state.precision, state.device)
         try:
             with put_back(state.device), state.averaged(), torch.inference_mode(), cast:
-                seed_all(mix(EVALUATE, config.seed, state.step, -1), state.device)  # before the first sample
+                seed_all(
+                    mix(EVALUATE, config.seed, state.step, -1), state.device
+                )  # before the first sample
                 scores = checked_scores(task, task.evaluate(state.model, loader))
         except EvaluationStopped:
             is_stopped = True
@@ -107,7 +118,9 @@ def _halved(state: State, before: int) -> int:
     """Clears memory; returns half of an evaluation's batch, with an event. Raises TrainingFailed for one sample."""
     where = f"Memory ran out in the evaluation at step {state.step}"
     if before <= 1:
-        advice = "Let Task.evaluate keep its results on the CPU, make the model or its input smaller"
+        advice = (
+            "Let Task.evaluate keep its results on the CPU, make the model or its input smaller"
+        )
         raise TrainingFailed(f"{where} with one sample at once. {advice}, or take a larger card.")
     memory.clear_memory()
     size = (before + 1) // 2

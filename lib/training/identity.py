@@ -43,7 +43,12 @@ _COMPUTED = (
     "training.log_every_steps", "training.evaluate_every",
 )  # fmt: skip
 _HASHED = ("data fingerprint", "code of lib", "code of the task")
-_TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")  # in lib: what decides the numbers of a run
+_TRAINS = (
+    "task/*.py",
+    "scores.py",
+    "training/*.py",
+    "ranks/*.py",
+)  # in lib: what decides the numbers of a run
 _SAMPLES = "data samples"  # hashes that tell samples from the bytes of their files: see Supervised.replaceable
 
 Differences = Mapping[str, tuple[Any, Any]]  # key -> its value saved, and now
@@ -76,21 +81,31 @@ def _values(config: Config) -> dict[str, Any]:
 def _code(task: type[Task], named: tuple[Path, ...]) -> dict[str, str]:
     """Returns a digest of what lib trains with, and one of the task's source with the files that its settings name."""
     lib = Path(__file__).resolve().parents[1]
-    of_lib = {"code of lib": _digest(path for pattern in _TRAINS for path in sorted(lib.glob(pattern)))}
+    of_lib = {
+        "code of lib": _digest(path for pattern in _TRAINS for path in sorted(lib.glob(pattern)))
+    }
     source = Path(getattr(sys.modules.get(task.__module__), "__file__", None) or "").resolve()
     if not source.is_file():  # a class that was typed into a notebook
         return of_lib
-    package = WORKLOADS / source.relative_to(WORKLOADS).parts[0] if WORKLOADS in source.parents else None
+    package = (
+        WORKLOADS / source.relative_to(WORKLOADS).parts[0] if WORKLOADS in source.parents else None
+    )
     files = sorted(package.rglob("*.py")) if package else [*own_files(source).files, *named]
     return {**of_lib, "code of the task": _digest(files)}
 
 
 def _digest(files: Iterable[Path]) -> str:
-    return hashlib.sha256(b"".join(f"{file.name}\n".encode() + file.read_bytes() for file in files)).hexdigest()[:12]
+    return hashlib.sha256(
+        b"".join(f"{file.name}\n".encode() + file.read_bytes() for file in files)
+    ).hexdigest()[:12]
 
 
 def check(
-    saved: Mapping[str, Any], now: Mapping[str, Any], run: Path, is_completed: bool = False, accepted: str | None = None
+    saved: Mapping[str, Any],
+    now: Mapping[str, Any],
+    run: Path,
+    is_completed: bool = False,
+    accepted: str | None = None,
 ) -> str:
     """Returns a warning about what differs between the run saved in the folder `run` and this one, or "".
 
@@ -100,7 +115,11 @@ def check(
     different, is_other = compare(saved, now, is_completed, accepted)
     if is_other:
         is_not = "was completed with another" if is_completed else "cannot be resumed with this"
-        free = next(name for n in itertools.count(2) if not (run.parent / (name := f"{run.name}-{n}")).exists())
+        free = next(
+            name
+            for n in itertools.count(2)
+            if not (run.parent / (name := f"{run.name}-{n}")).exists()
+        )
         line, where, yes = "--set {}={}", "on the command line", "true"
         if machine_platform.in_notebook():
             line, where, yes = 'OVERRIDES["{}"] = {!r}', "at the end of the Parameters cell", True
@@ -111,7 +130,9 @@ def check(
         raise BadInput(f"The run in {run} {is_not} configuration:\n{_table(different)}\n{ways}")
     lines = [_replaced(saved, now)]
     if different:
-        outcome = "was completed with other settings" if is_completed else "resumes, but not bit for bit"
+        outcome = (
+            "was completed with other settings" if is_completed else "resumes, but not bit for bit"
+        )
         lines.append(f"The run {outcome}, because these differ:\n{_table(different)}")
     return "\n".join(filter(None, lines))
 
@@ -126,25 +147,39 @@ def _has_same_samples(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 def _replaced(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Returns how many files of the samples have other bytes than saved; "" for none."""
-    if saved.get("data fingerprint") == now.get("data fingerprint") or not _has_same_samples(saved, now):
+    if saved.get("data fingerprint") == now.get("data fingerprint") or not _has_same_samples(
+        saved, now
+    ):
         return ""
-    number, total = differing(saved[_SAMPLES]["files"], now[_SAMPLES]["files"]), now[_SAMPLES]["number"]
+    number, total = (
+        differing(saved[_SAMPLES]["files"], now[_SAMPLES]["files"]),
+        now[_SAMPLES]["number"],
+    )
     what = f"Other bytes than when the run was saved: at least {number:,} of the samples' {total:,} files"
     return f"{what}. Samples, targets and splits are the same."
 
 
 def compare(
-    saved: Mapping[str, Any], now: Mapping[str, Any], is_completed: bool = False, accepted: str | None = None
+    saved: Mapping[str, Any],
+    now: Mapping[str, Any],
+    is_completed: bool = False,
+    accepted: str | None = None,
 ) -> tuple[Differences, bool]:
     """Returns what differs, and whether that makes another run; then only what makes it one."""
     if _has_same_samples(saved, now):
         now = {**now, "data fingerprint": saved.get("data fingerprint")}
-    saved, now = ({key: value for key, value in side.items() if key != _SAMPLES} for side in (saved, now))
+    saved, now = (
+        {key: value for key, value in side.items() if key != _SAMPLES} for side in (saved, now)
+    )
     saved = _portable({**{key: value for key, value in _defaults().items() if key in now}, **saved})
     now = _portable(now)
     left_out = {*(REMOVED.keys() - now.keys()), *(_MACHINE if is_completed else ())}
-    keys = [key for key in {**saved, **now} if key not in left_out and saved.get(key) != now.get(key)]
-    is_shorter = is_completed and now.get("training.max_steps", 0) < saved.get("training.max_steps", 0)
+    keys = [
+        key for key in {**saved, **now} if key not in left_out and saved.get(key) != now.get(key)
+    ]
+    is_shorter = is_completed and now.get("training.max_steps", 0) < saved.get(
+        "training.max_steps", 0
+    )
     allowed = tuple(key for key in _COMPUTED if not (is_shorter and key == "training.max_steps"))
     allowed += () if accepted is None else (accepted,)
     refused = [key for key in keys if key in _REFUSED or not key.startswith(allowed)]
@@ -153,19 +188,28 @@ def compare(
 
 def in_a_line(different: Differences) -> str:
     """Returns `optimizer.lr 0.1 -> 0.2, code of the task`: of a hash its name alone."""
-    words = (key if key in _HASHED else f"{key} {old} -> {new}" for key, (old, new) in different.items())
+    words = (
+        key if key in _HASHED else f"{key} {old} -> {new}" for key, (old, new) in different.items()
+    )
     return ", ".join(printable(word, most=100) for word in words)
 
 
 def _table(different: Differences) -> str:
-    shown = (tuple(printable(value, most=80) for value in (key, *values)) for key, values in different.items())
+    shown = (
+        tuple(printable(value, most=80) for value in (key, *values))
+        for key, values in different.items()
+    )
     return textwrap.indent(aligned([("", "saved", "now"), *shown], left={0, 1, 2}), "  ")
 
 
 def _portable(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the facts with names for paths: elsewhere, and from elsewhere, task files and folders lie differently."""
     file, colon, name = str(facts.get("task", "")).rpartition(":")
-    texts = {key: value for key, value in facts.items() if key.startswith("workload.") and isinstance(value, str)}
+    texts = {
+        key: value
+        for key, value in facts.items()
+        if key.startswith("workload.") and isinstance(value, str)
+    }
     named = {key: PurePath(value).name for key, value in texts.items() if "/" in value}
     return {**facts, **named, **({"task": f"{PurePath(file).name}:{name}"} if colon else {})}
 
@@ -174,10 +218,16 @@ def _portable(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _defaults() -> dict[str, Any]:
     """Returns the defaults of keys: an earlier version did what the default of a key does that it did not have."""
     values = _values(Config(task="", training=Training(effective_batch=1)))
-    return {key: value for key, value in values.items() if key not in _REFUSED and not key.startswith(_HARMLESS)}
+    return {
+        key: value
+        for key, value in values.items()
+        if key not in _REFUSED and not key.startswith(_HARMLESS)
+    }
 
 
-def check_settings(saved: Mapping[str, Any], config: Config, run: Path, accepted: str | None = None) -> None:
+def check_settings(
+    saved: Mapping[str, Any], config: Config, run: Path, accepted: str | None = None
+) -> None:
     """Does what `check` does for a completed run, without its data: lengths in epochs are not compared."""
     now = _values(config) | _code(find_task(config.task), tuple(named_files(config).values()))
     unknown = set()
@@ -185,5 +235,7 @@ def check_settings(saved: Mapping[str, Any], config: Config, run: Path, accepted
         section, dot, name = key.rpartition(".")
         unknown |= {key, f"{section}{dot}{other_unit(name)}"}
     keys = {key for key in now if not key.startswith(_HARMLESS)} - unknown
-    saved, now = ({key: value for key, value in side.items() if key in keys} for side in (saved, now))
+    saved, now = (
+        {key: value for key, value in side.items() if key in keys} for side in (saved, now)
+    )
     check(saved, now, run, is_completed=True, accepted=accepted)

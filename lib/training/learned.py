@@ -15,11 +15,15 @@ from lib.text import amount
 
 DATA = "data"  # the folder in a run's folder with the files that a task keeps of its data
 DATA_BYTES = 2**28  # of them, which go into the archive
-_MOST_BYTES = 12 * 2**20  # as JSON; a state.json of more than 16 MiB is not read, because it may be anybody's
+_MOST_BYTES = (
+    12 * 2**20
+)  # as JSON; a state.json of more than 16 MiB is not read, because it may be anybody's
 _REFERENCE = {"file", "bytes", "sha256"}  # keys of what a checkpoint has of a file
 
 
-def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = None) -> Mapping[str, Any]:
+def take(
+    task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = None
+) -> Mapping[str, Any]:
     """Hands a task the values of a checkpoint, else its own, as JSON gives them back; returns them. Raises BadInput.
 
     Only the first rank's `saved` counts. Files are the task's, which `restored` has given to it in a resumed run; they
@@ -27,7 +31,9 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = Non
     """
     name, own = type(task).__name__, task.learned()
     if not isinstance(own, Mapping):
-        raise BadInput(f"{name}.learned returned a {type(own).__name__}. Return a dict of values by name.")
+        raise BadInput(
+            f"{name}.learned returned a {type(own).__name__}. Return a dict of values by name."
+        )
     files = _files(own)
     fresh = {name: value for name, value in own.items() if name not in files}
     values = ranks.from_first((saved and saved.state.get("learned")) or fresh)
@@ -36,14 +42,22 @@ def take(task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = Non
         text = json.dumps(plain, allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as error:
         advice = "Return text, finite numbers, paths of files, lists, and dicts whose keys are text: str(key)."
-        raise BadInput(f"{name}.learned returned values that JSON cannot hold ({printable(error)}). {advice}") from None
+        raise BadInput(
+            f"{name}.learned returned values that JSON cannot hold ({printable(error)}). {advice}"
+        ) from None
     if len(text) > _MOST_BYTES:
         what = f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold"
-        raise BadInput(f"{what}; {_MOST_BYTES:,} are the most. Write a large table into a file and return its Path.")
+        raise BadInput(
+            f"{what}; {_MOST_BYTES:,} are the most. Write a large table into a file and return its Path."
+        )
     _check_same(values, files)
     if own and type(task).take_learned is Task.take_learned:
-        raise BadInput(f"{name} has learned() and no take_learned(values), which a resumed run needs. Write it too.")
-    plain = json.loads(json.dumps(json.loads(text), sort_keys=True))  # whole numbers, as keys, became text
+        raise BadInput(
+            f"{name} has learned() and no take_learned(values), which a resumed run needs. Write it too."
+        )
+    plain = json.loads(
+        json.dumps(json.loads(text), sort_keys=True)
+    )  # whole numbers, as keys, became text
     task.saved_values = {**plain, **{key: _reference(key, path) for key, path in files.items()}}
     if run and ranks.is_first():
         store(task, run)
@@ -57,10 +71,10 @@ def _check_same(values: Mapping[str, Any], files: Mapping[str, Path]) -> None:
     for name, path in files.items():
         before: Any = values.get(name)
         if _is_reference(before) and _reference(name, path) != before:
-            what = (
-                f"The file {printable(before['file'])} of this run is damaged or gone, and {printable(path)} is another"
+            raise BadInput(
+                f"The file {printable(before['file'])} of this run is damaged or gone, and {printable(path)} is "
+                "another. Copy the run's folder again, or choose another run.name to begin with it."
             )
-            raise BadInput(f"{what}. Copy the run's folder again, or choose another run.name to begin with it.")
 
 
 def store(task: Task, run: Path) -> None:
@@ -80,8 +94,15 @@ def store(task: Task, run: Path) -> None:
             print(f"{what} The run resumes only where its data is the same as now.")
             continue
         size = disk.held(place.parent)[0]
-        archived = "" if size <= DATA_BYTES else f"; the archive leaves it out, which takes {amount(DATA_BYTES)} of it"
-        print(f"The data of the run is kept in {place} ({amount(size)}{archived}): it resumes on that.", flush=True)
+        archived = (
+            ""
+            if size <= DATA_BYTES
+            else f"; the archive leaves it out, which takes {amount(DATA_BYTES)} of it"
+        )
+        print(
+            f"The data of the run is kept in {place} ({amount(size)}{archived}): it resumes on that.",
+            flush=True,
+        )
 
 
 def restored(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
@@ -120,4 +141,8 @@ def _reference(name: str, path: Path) -> dict[str, Any]:
     """Returns the name that a file has in a run's folder, its size and its hash."""
     size = untrusted.size_of(path)
     with path.open("rb") as file:
-        return {"file": name + path.suffix, "bytes": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        return {
+            "file": name + path.suffix,
+            "bytes": size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }

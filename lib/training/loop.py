@@ -56,10 +56,19 @@ def train(
     order = Order.of(train_set, config)
     loading = data.limit_workers(task, train_set, config.data, progress.note)
     state = first_state(task, config, resume, progress.note, most)
-    state.events = EventLog(folder / EVENTS if ranks.is_first() else None, progress.note, state.step)
-    saver = Saver(folder, Retention(folder, config.checkpoint), partial(session.record, "save"), partial(sync, folder))
+    state.events = EventLog(
+        folder / EVENTS if ranks.is_first() else None, progress.note, state.step
+    )
+    saver = Saver(
+        folder,
+        Retention(folder, config.checkpoint),
+        partial(session.record, "save"),
+        partial(sync, folder),
+    )
     if resume:
-        saver.retention.keep_best([best["step"] for best in state.kept_best])  # others belong to a lost session
+        saver.retention.keep_best(
+            [best["step"] for best in state.kept_best]
+        )  # others belong to a lost session
     meter = Meter(state.pending, state.device)
     meter.allocated_at("after load")
     advice = Advice(loading.num_workers)
@@ -67,17 +76,32 @@ def train(
     row, saved_at = {}, time.monotonic()
     with (
         session.catching_signals(),
-        MetricsLog(folder / METRICS if ranks.is_first() else None, state.step, state.rows) as metrics,
+        MetricsLog(
+            folder / METRICS if ranks.is_first() else None, state.step, state.rows
+        ) as metrics,
         Sampler() as sampler,
         saver,
         memory_for_next_launch(state, training.slot),
     ):
         if state.validation_due:
-            _validate(state, task, config, sets["validation"], session, progress, meter, metrics, saver, order)
+            _validate(
+                state,
+                task,
+                config,
+                sets["validation"],
+                session,
+                progress,
+                meter,
+                metrics,
+                saver,
+                order,
+            )
             _save(state, task, config, saver, meter, metrics)
         is_over = state.validation_due or state.stopping.is_over
         steps = range(state.step, state.step if is_over else training.max_steps)
-        batches = data.train_batches(task, train_set, order, steps, loading, session.stop_alone, progress.note)
+        batches = data.train_batches(
+            task, train_set, order, steps, loading, session.stop_alone, progress.note
+        )
         for step, slots in meter.waiting(batches):
             begin = time.perf_counter()
             lr = optimization.learning_rate(config, step, state.plateau)
@@ -90,17 +114,39 @@ def train(
                 prepare_saving(state, config, saver)
             last = state.step == training.max_steps
             if last or _due(state.step, training.log_every_steps):
-                row = _worst(meter.row(training.effective_batch)) | optimization.rates(state.groups, lr, step)
+                row = _worst(meter.row(training.effective_batch)) | optimization.rates(
+                    state.groups, lr, step
+                )
                 row |= {"micro_batch": state.micro_batch, **sampler.row()}
                 if state.scaler.is_enabled():
-                    row |= {"loss_scale": state.scaler.get_scale(), "skipped_steps": state.skipped_steps}
-                metrics.append({"step": state.step, "split": "train", **_where(order, task, step), **row})
+                    row |= {
+                        "loss_scale": state.scaler.get_scale(),
+                        "skipped_steps": state.skipped_steps,
+                    }
+                metrics.append(
+                    {"step": state.step, "split": "train", **_where(order, task, step), **row}
+                )
                 for sentence in advice.lines(row):
                     progress.note(sentence)
             if last or _due(state.step, training.evaluate_every_steps):
-                _validate(state, task, config, sets["validation"], session, progress, meter, metrics, saver, order)
+                _validate(
+                    state,
+                    task,
+                    config,
+                    sets["validation"],
+                    session,
+                    progress,
+                    meter,
+                    metrics,
+                    saver,
+                    order,
+                )
                 last = last or state.stopping.is_over
-            progress.update(state.step, training.max_steps, partial(_line, row, state, task, config, order, meter))
+            progress.update(
+                state.step,
+                training.max_steps,
+                partial(_line, row, state, task, config, order, meter),
+            )
             evaluates_next = _due(state.step + 1, training.evaluate_every_steps)
             by_time = 0 < 60 * config.checkpoint.every_minutes <= time.monotonic() - saved_at
             save = by_time or _due(state.step, config.checkpoint.every_steps)
@@ -111,11 +157,15 @@ def train(
             if stop or state.stopping.is_over:
                 reason = stop or reason
                 break
-        if state.step < steps.stop and reason == "completed" and not state.stopping.is_over:  # a batch was late
+        if (
+            state.step < steps.stop and reason == "completed" and not state.stopping.is_over
+        ):  # a batch was late
             reason = session.stop_alone() or "interrupted"
             _save(state, task, config, saver, meter, metrics)
         saver.finish()
-        reason = session.signalled() or reason  # also by a signal of the last step, which decides nothing
+        reason = (
+            session.signalled() or reason
+        )  # also by a signal of the last step, which decides nothing
     progress.close()
     peak = max(ranks.gathered(memory.peak_bytes()))
     return Outcome(reason, state, meter.steps_per_second(), peak, meter.allocated)
@@ -135,7 +185,9 @@ def _validate(
         try:
             scores = evaluate(state, task, config, dataset, within, lambda: session.is_signalled)
         except EvaluationStopped:
-            progress.note(f"The validation of step {state.step:,} was stopped: the next session begins with it.")
+            progress.note(
+                f"The validation of step {state.step:,} was stopped: the next session begins with it."
+            )
             return
         where = _where(order, task, state.step - 1)
         metrics.append({"step": state.step, "split": "validation", **where, **scores})
@@ -145,7 +197,9 @@ def _validate(
     state.validation_due = False
 
 
-def _save(state: State, task: Task, config: Config, saver: Saver, meter: Meter, metrics: MetricsLog) -> None:
+def _save(
+    state: State, task: Task, config: Config, saver: Saver, meter: Meter, metrics: MetricsLog
+) -> None:
     with meter.paused():
         state.pending, state.rows = meter.pending(), metrics.flush()
         save_state(state, task, config, saver)
@@ -171,7 +225,9 @@ def _where(order: Order, task: Task, step: int) -> dict[str, Any]:
     return {"epoch": order.epoch(step + 1), **({"stage": name} if name else {})}
 
 
-def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter) -> str:
+def _line(
+    row: Mapping[str, Any], state: State, task: Task, config: Config, order: Order, meter: Meter
+) -> str:
     """Returns what the progress shows: epoch and stage, loss and speed of the last row, and the time left."""
     parts = [f"epoch {order.epoch(state.step):.2f}", _stage(task, max(0, state.step - 1))]
     if row:  # a row alone waits for the device
@@ -184,4 +240,6 @@ def _line(row: Mapping[str, Any], state: State, task: Task, config: Config, orde
 
 def _validation_line(step: int, scores: Mapping[str, float], task: Task) -> str:
     names = dict.fromkeys(["loss", *task.shown])
-    return f"step {step:,}, validation: " + "  ".join(f"{name} {scores[name]:.4f}" for name in names if name in scores)
+    return f"step {step:,}, validation: " + "  ".join(
+        f"{name} {scores[name]:.4f}" for name in names if name in scores
+    )

@@ -37,7 +37,12 @@ class Group:
         return self.from_step <= step and (self.until_step is None or step < self.until_step)
 
 
-_KEYS = {"lr": Real, "weight_decay": Real, "from_step": Integral, "until_step": Integral}  # the type of each
+_KEYS = {
+    "lr": Real,
+    "weight_decay": Real,
+    "from_step": Integral,
+    "until_step": Integral,
+}  # the type of each
 
 
 def groups_of(task: Task, model: nn.Module) -> list[Group]:
@@ -55,7 +60,11 @@ def groups_of(task: Task, model: nn.Module) -> list[Group]:
         patterns, values = _parsed(entry, where)
         taken: dict[str, nn.Parameter] = {}
         for pattern in patterns:
-            matches = {n: p for n, p in left.items() if any(fnmatchcase(alias, pattern) for alias in names[id(p)])}
+            matches = {
+                n: p
+                for n, p in left.items()
+                if any(fnmatchcase(alias, pattern) for alias in names[id(p)])
+            }
             if not matches:
                 shown = ", ".join([*list(left)[:6], *["..."] * (len(left) > 6)])
                 what = f"{pattern!r} matches no trained parameter that is not in an earlier entry"
@@ -81,7 +90,9 @@ def _parsed(entry: Any, where: str) -> tuple[list[str], dict[str, Any]]:
         is_number = isinstance(value, _KEYS.get(key, ())) and not isinstance(value, bool)
         if not is_number or not 0 <= float(value) < float("inf"):
             keys = "names, and numbers of 0 or more as lr, weight_decay, from_step and until_step (steps are whole)"
-            raise BadInput(f"{where}: {key} is {printable(repr(value), most=60)}. Known are {keys}.")
+            raise BadInput(
+                f"{where}: {key} is {printable(repr(value), most=60)}. Known are {keys}."
+            )
     return patterns, values
 
 
@@ -99,13 +110,24 @@ def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
         split = [(parameters, decay)]
         if decay is None:
             matrices = [p for p in parameters if p.dim() >= 2]
-            split = [(matrices, options.weight_decay), ([p for p in parameters if p.dim() < 2], 0.0)]
-        parts += [{"params": params, "weight_decay": decay, "scale": group.lr} for params, decay in split if params]
+            split = [
+                (matrices, options.weight_decay),
+                ([p for p in parameters if p.dim() < 2], 0.0),
+            ]
+        parts += [
+            {"params": params, "weight_decay": decay, "scale": group.lr}
+            for params, decay in split
+            if params
+        ]
     if options.name == "sgd":
-        return torch.optim.SGD(parts, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov)
+        return torch.optim.SGD(
+            parts, lr=options.lr, momentum=options.momentum, nesterov=options.nesterov
+        )
     every = [parameter for part in parts for parameter in part["params"]]
     is_fused = all(p.device.type in _FUSED_ON for p in every)
-    return torch.optim.AdamW(parts, lr=options.lr, betas=options.betas, eps=options.eps, fused=is_fused or None)
+    return torch.optim.AdamW(
+        parts, lr=options.lr, betas=options.betas, eps=options.eps, fused=is_fused or None
+    )
 
 
 def state_names(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -125,9 +147,13 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
         names = state_names(optimizer, group)
         for parameter in group["params"]:
             if parameter.grad is not None and parameter not in optimizer.state:
-                like = partial(torch.full_like, parameter, first, memory_format=torch.preserve_format)
+                like = partial(
+                    torch.full_like, parameter, first, memory_format=torch.preserve_format
+                )
                 step = torch.tensor(0.0, device=step_device(group, parameter))
-                optimizer.state[parameter] = {name: step if name == "step" else like() for name in names}
+                optimizer.state[parameter] = {
+                    name: step if name == "step" else like() for name in names
+                }
 
 
 def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
@@ -141,7 +167,9 @@ class Plateau:
     def __init__(self, config: Config, direction: str):
         options, plateau = config.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
         self._rate = torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=config.optimizer.lr)
-        self._scheduler = plateau(self._rate, direction, options.factor, options.patience, min_lr=options.min_lr)
+        self._scheduler = plateau(
+            self._rate, direction, options.factor, options.patience, min_lr=options.min_lr
+        )
 
     @property
     def lr(self) -> float:
@@ -194,7 +222,9 @@ class Stopping:
         """Returns what the summary says of a run that was completed before its last step; else nothing."""
         if not self.is_over or step >= total:
             return {}
-        than = f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"
+        than = (
+            f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"
+        )
         why = f"in {self.waited} validations in a row {self.metric} was not better than {than}"
         text = f"It stopped early, at step {step:,} of {total:,}: {why} (training.stop_after_evaluations)."
         return {"evaluations": self.waited, "text": text}
@@ -206,7 +236,11 @@ def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> 
     if step < options.warmup_steps:
         factor = (step + 1) / options.warmup_steps
     elif options.name in ("cosine", "linear"):
-        done = min((step - options.warmup_steps) / max(1, config.training.max_steps - options.warmup_steps), 1.0)
+        done = min(
+            (step - options.warmup_steps)
+            / max(1, config.training.max_steps - options.warmup_steps),
+            1.0,
+        )
         left = (1 + math.cos(math.pi * done)) / 2 if options.name == "cosine" else 1 - done
         factor = options.min_lr_ratio + (1 - options.min_lr_ratio) * left
     return (plateau.lr if plateau else config.optimizer.lr) * factor
@@ -256,8 +290,12 @@ class Ema:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Moves the average towards the weights after the step with this number (from 0)."""
-        decay = min(self.decay, (1 + step) / (10 + step))  # a short run is no average over its first steps
-        private.move_towards(list(self.average.values()), list(self._parameters.values()), 1 - decay)
+        decay = min(
+            self.decay, (1 + step) / (10 + step)
+        )  # a short run is no average over its first steps
+        private.move_towards(
+            list(self.average.values()), list(self._parameters.values()), 1 - decay
+        )
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -35,7 +35,9 @@ def mix(*values: int) -> int:
 def permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     """Returns an epoch's order, (size) int64: a stable argsort of hashed positions (0.13 s for a million)."""
     with np.errstate(over="ignore"):
-        keys = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(mix(ORDER, seed, epoch))
+        keys = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(
+            mix(ORDER, seed, epoch)
+        )
         keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(_MIX1)
         keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(_MIX2)
         keys ^= keys >> np.uint64(31)
@@ -55,7 +57,9 @@ def weighted(seed: int, epoch: int, weights: np.ndarray) -> np.ndarray:
     return np.minimum(drawn, n - 1)[permutation(seed, epoch, n)]
 
 
-def buckets(lengths: Sequence[float], seed: int, epoch: int, batch: int, pool: int = 50) -> np.ndarray:
+def buckets(
+    lengths: Sequence[float], seed: int, epoch: int, batch: int, pool: int = 50
+) -> np.ndarray:
     """Returns an epoch's order, (samples) int64: shuffled, sorted within pools of `pool` batches, these shuffled.
 
     Batches continue from one epoch to the next: the first and last samples of this one are of any length.
@@ -103,7 +107,9 @@ class Order:
     effective_batch: int
     slots: int
     make: Callable[[int], np.ndarray] | None = None  # the order of an epoch; None: an even shuffle
-    _made: dict[int, np.ndarray] = field(default_factory=dict, init=False, compare=False)  # of the last two epochs
+    _made: dict[int, np.ndarray] = field(
+        default_factory=dict, init=False, compare=False
+    )  # of the last two epochs
 
     @classmethod
     def of(cls, dataset: Any, config: Config) -> "Order":
@@ -121,14 +127,18 @@ class Order:
             size = len(first := make(0))
             if not size or not np.array_equal(first, make(0)):
                 what = f"{type(whole).__name__}.order returned no sample, or two orders for the same seed and epoch"
-                raise BadInput(f"{what}. Draw from what it is given: np.random.default_rng([seed, epoch]).")
+                raise BadInput(
+                    f"{what}. Draw from what it is given: np.random.default_rng([seed, epoch])."
+                )
         elif weights is not None:
             make = partial(weighted, seed, weights=weights)
         elif pool:
             lengths = weights_of(dataset, "lengths")
             if lengths is None or lengths.shape != (size,):
                 lacks = f"no attribute `lengths` with a number for each of its {size} samples"
-                raise BadInput(f"data.buckets is {pool}, and the training data set has {lacks}. Set it, or write 0.")
+                raise BadInput(
+                    f"data.buckets is {pool}, and the training data set has {lacks}. Set it, or write 0."
+                )
             make = partial(buckets, lengths, seed, batch=batch, pool=pool)
         return cls(size, seed, batch, config.training.slots, make)
 

@@ -26,11 +26,15 @@ AUTO = "auto"  # among training.fp32_modules, until a run has decided
 def set_determinism(training: Training) -> None:
     """Switches torch to deterministic algorithms if asked, and on every CPU, where threads would change some sums."""
     if training.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when its first handle is made
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # cuBLAS reads it when its first handle is made
     # This call and not use_deterministic_algorithms, which imports the compiler for a second and more.
     always = training.deterministic or memory.device().type == "cpu"
     torch.set_deterministic_debug_mode("error" if always else "default")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # for finding bugs; here it would only cost time
+    torch.utils.deterministic.fill_uninitialized_memory = (
+        False  # for finding bugs; here it would only cost time
+    )
     if training.deterministic:
         torch.backends.cudnn.benchmark = False  # which may choose another algorithm each time
 
@@ -39,12 +43,17 @@ def choose_precision(setting: str, on: torch.device) -> Precision:
     """Returns the precision to compute in: "auto" is bf16 where the card has it, else fp16, and fp32 on a CPU."""
     if on.type == "cpu":
         return "fp32" if setting == "auto" else setting  # type: ignore[return-value]
-    return precision_on_card(setting, torch.cuda.get_device_capability(on), torch.cuda.get_device_name(on))
+    return precision_on_card(
+        setting, torch.cuda.get_device_capability(on), torch.cuda.get_device_name(on)
+    )
 
 
 def precision_on_card(setting: str, capability: tuple[int, int], card: str) -> Precision:
     """Returns what `choose_precision` gives on a card with this capability, here or not. Raises BadInput."""
-    has_bf16 = capability >= (8, 0)  # torch.cuda.is_bf16_supported() is True on a T4, which only emulates it
+    has_bf16 = capability >= (
+        8,
+        0,
+    )  # torch.cuda.is_bf16_supported() is True on a T4, which only emulates it
     if setting == "bf16" and not has_bf16:
         raise BadInput(f"training.precision is bf16, which {card} lacks. Write auto or fp16.")
     return ("bf16" if has_bf16 else "fp16") if setting == "auto" else setting  # type: ignore[return-value]
@@ -104,13 +113,19 @@ def named_by(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     for glob in globs:
         if not fnmatch.filter(modules, glob):
             some = ", ".join(list(modules)[:8])
-            raise BadInput(f"training.fp32_modules has {glob!r}, and the model has no such module. It has {some} ...")
+            raise BadInput(
+                f"training.fp32_modules has {glob!r}, and the model has no such module. It has {some} ..."
+            )
     return [m for name, m in modules.items() if any(fnmatch.fnmatch(name, glob) for glob in globs)]
 
 
 def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
     def widened(value: Any) -> Any:
-        return value.float() if isinstance(value, Tensor) and value.dtype in _HALVES.values() else value
+        return (
+            value.float()
+            if isinstance(value, Tensor) and value.dtype in _HALVES.values()
+            else value
+        )
 
     @functools.wraps(forward)
     def wide(*args: Any, **kwargs: Any) -> Any:
@@ -122,13 +137,21 @@ def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 def set_types(model: nn.Module, config: Config, precision: Precision) -> None:
     """Gives frozen matrices the type of `frozen_precision`, and makes fp32 what is trained. Raises BadInput."""
-    wide = {id(p) for module in named_by(model, config.training.fp32_modules) for p in module.parameters()}
+    wide = {
+        id(p)
+        for module in named_by(model, config.training.fp32_modules)
+        for p in module.parameters()
+    }
     parameters = [p for p in model.parameters() if p.is_floating_point() and id(p) not in wide]
-    trained, frozen = ([p for p in parameters if p.requires_grad == state] for state in (True, False))
+    trained, frozen = (
+        [p for p in parameters if p.requires_grad == state] for state in (True, False)
+    )
     kind = config.training.frozen_precision if frozen else ""
     if kind and precision == "fp32":
         advice = "Leave it empty here, or write training.precision: bf16 or fp16 where the processor has it."
-        raise BadInput(f"training.frozen_precision is {kind}, but this run computes in fp32. {advice}")
+        raise BadInput(
+            f"training.frozen_precision is {kind}, but this run computes in fp32. {advice}"
+        )
     for parameter in frozen:
         if kind and parameter.dim() >= 2:
             parameter.data = parameter.data.to(_HALVES[kind])

@@ -21,7 +21,11 @@ class NotRecomputable(BadInput):
 
 def recomputable(model: nn.Module, blocks: Sequence[nn.Module]) -> Sequence[nn.Module]:
     """Returns the blocks, or none where the model was told to recompute them itself: nothing is recomputed twice."""
-    return () if any(getattr(m, switch, None) is True for m in model.modules() for switch in _SWITCHES) else blocks
+    return (
+        ()
+        if any(getattr(m, switch, None) is True for m in model.modules() for switch in _SWITCHES)
+        else blocks
+    )
 
 
 def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
@@ -34,7 +38,9 @@ def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
     return len(blocks) if setting == "all" else min(int(setting), len(blocks))
 
 
-def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] | None = None) -> int:
+def recompute(
+    model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] | None = None
+) -> int:
     """Makes the first `layers` (or "all") of a model's blocks recompute activations in backward; returns how many."""
     blocks = recomputable(model, find_blocks(model) if blocks is None else blocks)
     count = recomputed_layers(layers, blocks)
@@ -47,12 +53,18 @@ def _recomputing(block: nn.Module) -> Callable[..., Any]:
     """Returns the block's forward pass, recomputed in backward; batch statistics change in the first pass alone."""
     forward = block.forward
     norms = [m for m in block.modules() if isinstance(m, private.NORMS) and m.track_running_stats]
-    more: dict[str, Any] = {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))} if norms else {}
+    more: dict[str, Any] = (
+        {"context_fn": lambda: (contextlib.nullcontext(), _statistics_aside(norms))}
+        if norms
+        else {}
+    )
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        if not getattr(block, "_can_checkpoint_with_cache", False):  # transformers' mark of a layer that only reads it
+        if not getattr(
+            block, "_can_checkpoint_with_cache", False
+        ):  # transformers' mark of a layer that only reads it
             args = tuple(_without_cache(block, value) for value in args)
             kwargs = {key: _without_cache(block, value) for key, value in kwargs.items()}
             kwargs |= {"use_cache": False} if "use_cache" in kwargs else {}
@@ -67,7 +79,9 @@ def _recomputing(block: nn.Module) -> Callable[..., Any]:
         out = recomputed(run, *values, use_reentrant=False, **more)
         if _versions(values) != before:
             what = f"A {type(block).__name__} that is to be recomputed changes its input in place"
-            advice = "Write inplace=False in its first layer, let blocks(model) of the task leave it out"
+            advice = (
+                "Write inplace=False in its first layer, let blocks(model) of the task leave it out"
+            )
             raise NotRecomputable(f"{what}. {advice}, or set training.gradient_checkpointing to 0.")
         return out
 
@@ -78,7 +92,11 @@ def _versions(values: tuple) -> list[int]:
     """Returns how often each tensor among the values was changed in place; none while a compiler looks on."""
     if torch.compiler.is_compiling():
         return []
-    return [private.version(value) for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]
+    return [
+        private.version(value)
+        for value in values
+        if isinstance(value, torch.Tensor) and not value.is_inference()
+    ]
 
 
 def _without_cache(block: nn.Module, value: Any) -> Any:
@@ -86,7 +104,9 @@ def _without_cache(block: nn.Module, value: Any) -> Any:
     if not hasattr(value, "get_seq_length"):  # as caches of transformers have it
         return value
     if value.get_seq_length():
-        what = f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache"
+        what = (
+            f"A {type(block).__name__} that is to be recomputed reads keys and values from a cache"
+        )
         advice = "Call the model with use_cache=False and without a prefix"
         raise NotRecomputable(f"{what}. {advice}, or set training.gradient_checkpointing to 0.")
     return None

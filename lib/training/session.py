@@ -22,7 +22,11 @@ _STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")  # the lat
 
 def _clock() -> float:
     """Returns seconds that nobody sets and that go on while the machine is suspended, where the system counts these."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic()
+    )
 
 
 # The clock on the wall is read once: set back or forward in mid-session, it moves no deadline.
@@ -47,7 +51,9 @@ class Session:
         self.deadline = start + 60 * minutes if minutes else float("inf")
         self.margin_seconds = margin_seconds
         self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
-        self.reserves = dict(_CONSTANT_SECONDS)  # seconds to keep free, from the longest of the last eight
+        self.reserves = dict(
+            _CONSTANT_SECONDS
+        )  # seconds to keep free, from the longest of the last eight
         self.is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
 
     def remaining(self) -> float:
@@ -69,7 +75,12 @@ class Session:
         """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing."""
         if self.is_signalled:
             return "interrupted"
-        needed = self.margin_seconds + self.reserves["step"] + self.reserves["save"] + self.reserves["package"]
+        needed = (
+            self.margin_seconds
+            + self.reserves["step"]
+            + self.reserves["save"]
+            + self.reserves["package"]
+        )
         needed += self.reserves["evaluate"] if evaluates_next else 0.0
         return "deadline" if self.remaining() < needed else None
 
@@ -94,10 +105,14 @@ class Session:
     def catching_signals(self) -> AbstractContextManager[None]:
         """Stops at the step's end on the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
         # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
-        return handling_signals(self._on_signal, lambda: self.is_signalled and ranks.under_torchrun())
+        return handling_signals(
+            self._on_signal, lambda: self.is_signalled and ranks.under_torchrun()
+        )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:  # a forked loader process: Ctrl-C in a terminal reaches all of them
+        if (
+            os.getpid() != self._process
+        ):  # a forked loader process: Ctrl-C in a terminal reaches all of them
             if number == signal.SIGTERM:
                 os._exit(128 + number)
             return
@@ -113,7 +128,8 @@ class Session:
 
 @contextmanager
 def handling_signals(
-    handler: Callable[[int, FrameType | None], None], ignored_afterwards: Callable[[], bool] = lambda: False
+    handler: Callable[[int, FrameType | None], None],
+    ignored_afterwards: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
     """Handles SIGINT and SIGTERM in the block, in a main thread; ignores both after it if `ignored_afterwards`."""
     if threading.current_thread() is not threading.main_thread():

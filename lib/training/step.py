@@ -27,7 +27,13 @@ NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
 
 
 def optimizer_step(
-    state: State, task: Task, config: Config, slots: list[Batch], step: int, order: Order, meter: Meter
+    state: State,
+    task: Task,
+    config: Config,
+    slots: list[Batch],
+    step: int,
+    order: Order,
+    meter: Meter,
 ) -> dict[str, Tensor]:
     """Takes one step on the whole effective batch; returns the mean of each loss term as a () tensor on the device.
 
@@ -37,8 +43,12 @@ def optimizer_step(
     for slot in slots:
         data.check_samples(slot)
     task.step = step
-    state.frozen = [p for group in state.groups if not group.is_trained(step) for p in group.parameters.values()]
-    counts = add_counts(map(task.count, slots))  # of the whole effective batch, before the first backward pass
+    state.frozen = [
+        p for group in state.groups if not group.is_trained(step) for p in group.parameters.values()
+    ]
+    counts = add_counts(
+        map(task.count, slots)
+    )  # of the whole effective batch, before the first backward pass
     while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:
         _halve_micro_batch(state, config.training.slot, step)
     means, logged, is_finite = computed
@@ -58,7 +68,13 @@ def optimizer_step(
 
 
 def _before_update(
-    state: State, task: Task, config: Config, slots: list[Batch], step: int, counts: Mapping[str, float], meter: Meter
+    state: State,
+    task: Task,
+    config: Config,
+    slots: list[Batch],
+    step: int,
+    counts: Mapping[str, float],
+    meter: Meter,
 ) -> tuple[dict[str, Tensor], Logged, bool] | None:
     """Computes losses, figures and the clipped gradient; returns None, with all as before, where memory ran out."""
     buffers, computed = list[dict[str, Tensor]](), None
@@ -83,7 +99,9 @@ def _before_update(
         try:
             over_ranks(state.parameters, means, state.with_buffers, buffers)
             if not (is_finite := _prepare_update(state, config.training.clip_norm)):
-                _restore_buffers(state, buffers)  # batch statistics that saw such values would stay so for ever
+                _restore_buffers(
+                    state, buffers
+                )  # batch statistics that saw such values would stay so for ever
             return means, logged, is_finite
         except Exception as error:
             # Between two ranks' sums no other rank can be told, so a fresh launch repeats the step.
@@ -111,11 +129,19 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Computes the norm of all gradients as torch's `get_total_norm` does, in half the time."""
-    return torch.linalg.vector_norm(torch.stack(private.norms_of(gradients) if gradients else [torch.zeros(())]))
+    return torch.linalg.vector_norm(
+        torch.stack(private.norms_of(gradients) if gradients else [torch.zeros(())])
+    )
 
 
 def _gradients(
-    state: State, task: Task, config: Config, slots: list[Batch], step: int, counts: Mapping[str, float], meter: Meter
+    state: State,
+    task: Task,
+    config: Config,
+    slots: list[Batch],
+    step: int,
+    counts: Mapping[str, float],
+    meter: Meter,
 ) -> tuple[dict[str, Tensor], Logged]:
     """Accumulates the gradient of the sum over terms of weight * (sum of losses / count); returns means, figures."""
     means, logged = dict[str, Tensor](), Logged()
@@ -123,7 +149,9 @@ def _gradients(
     if not state.model.training:
         state.model.train()  # walks all modules: 40 microseconds in a model of six
     position = ranks.rank() * sum(map(data.size_of, slots))  # in the whole effective batch
-    micro_batches = (micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch))
+    micro_batches = (
+        micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch)
+    )
     for micro in (data.to_device(micro, state.device) for micro in micro_batches):
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
         # so does a repeated one in micro-batches of the same size. Others draw other masks. So does a user's loss.
@@ -143,16 +171,23 @@ def _gradients(
             total = functools.reduce(torch.add, parts.values())
             if not total.requires_grad:
                 what = f"The loss of step {step} has no gradient: {type(task).__name__}.loss computes it"
-                raise BadInput(f"{what} with .detach() or torch.no_grad(), or of what is frozen (until_step, say).")
+                raise BadInput(
+                    f"{what} with .detach() or torch.no_grad(), or of what is frozen (until_step, say)."
+                )
             state.scaler.scale(total).backward()
         meter.allocated_at("after backward")
         for term, value in parts.items():
             means[term] = means[term] + value.detach() if term in means else value.detach()
         if figures:
             add_figures(logged, figures, size, counts, optimization.rates(state.groups, 0.0, step))
-    if ranks.world() == 1 and (weight or means.keys() != counts.keys()):  # else the counts are those of all ranks
+    if ranks.world() == 1 and (
+        weight or means.keys() != counts.keys()
+    ):  # else the counts are those of all ranks
         check_terms(task, counts, weight, means)
-    means = {term: means[term] if term in means else torch.zeros((), device=state.device) for term in counts}
+    means = {
+        term: means[term] if term in means else torch.zeros((), device=state.device)
+        for term in counts
+    }
     return means, logged
 
 
@@ -162,13 +197,19 @@ def memory_for_next_launch(state: State, slot: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        in_worker = "DataLoader worker process" in str(error)  # which a smaller micro-batch does not help
+        in_worker = "DataLoader worker process" in str(
+            error
+        )  # which a smaller micro-batch does not help
         if in_worker or isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
             raise
         before = state.micro_batch
         has_norms = norms.has_batch_norms(state.model)
         smaller = norms.smaller(before, slot, 2 if has_norms else 1)
-        why = "the other ranks wait for this one" if ranks.world() > 1 else "the weights may have changed in part"
+        why = (
+            "the other ranks wait for this one"
+            if ranks.world() > 1
+            else "the weights may have changed in part"
+        )
         advice = _advice(has_norms)
         if smaller:
             advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
@@ -182,10 +223,14 @@ def _halve_micro_batch(state: State, slot: int, step: int) -> None:
     has_norms = norms.has_batch_norms(state.model)
     size = norms.smaller(before, slot, 2 if has_norms else 1)
     if not size:
-        raise TrainingFailed(f"Memory ran out at step {step} with {_samples(before)} at once. {_advice(has_norms)}")
+        raise TrainingFailed(
+            f"Memory ran out at step {step} with {_samples(before)} at once. {_advice(has_norms)}"
+        )
     memory.clear_memory()
     what = f"Memory ran out at step {step}: it is repeated with {_samples(size)} at once instead of {before}"
-    state.events.record(state.step, "oom_training", before, size, f"{what}; the effective batch stays the same.")
+    state.events.record(
+        state.step, "oom_training", before, size, f"{what}; the effective batch stays the same."
+    )
     state.micro_batch = size
 
 
@@ -226,11 +271,17 @@ def _name_marred(state: State, step: int, order: Order, slots: list[Batch]) -> N
             if name == "labels" or not value.is_floating_point():
                 continue
             is_marred = ~value.isfinite().reshape(len(value), -1).all(1)
-            places = {index for index, bad in zip(order.indices(step, slot), is_marred.tolist(), strict=True) if bad}
+            places = {
+                index
+                for index, bad in zip(order.indices(step, slot), is_marred.tolist(), strict=True)
+                if bad
+            }
             if new := sorted(places - state.marred)[:5]:
                 state.marred |= places
                 what = f"Step {step:,} is skipped: {name!r} of the training samples {new} has NaN or infinity"
-                state.events.record(step, "skipped", 0, 0, f"{what}. Fill in numbers there, or leave them out.")
+                state.events.record(
+                    step, "skipped", 0, 0, f"{what}. Fill in numbers there, or leave them out."
+                )
 
 
 def _count_skipped(state: State, step: int, order: Order) -> None:
@@ -242,7 +293,9 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
         samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
         last = f"the last of them step {step} on samples {samples[:16]}{'...' if len(samples) > 16 else ''}"
         what = f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, {last}"
-        advice = "Look at these, or lower optimizer.lr and run again: skipped steps change no weights."
+        advice = (
+            "Look at these, or lower optimizer.lr and run again: skipped steps change no weights."
+        )
         raise TrainingFailed(f"{what}. {advice}")
 
 
@@ -259,5 +312,7 @@ def _watch_scale(state: State, step: int) -> None:
     why = f"because the gradient of {names[-1]} is not finite"
     sentence = f"The loss scale of fp16 is {scale:g} after step {step}, {why}. {advice}"
     if scale < 1:
-        raise TrainingFailed(f"{sentence} Smaller gradients are 0 at this scale, so the run ends here.")
+        raise TrainingFailed(
+            f"{sentence} Smaller gradients are 0 at this scale, so the run ends here."
+        )
     state.events.record(step, "low_loss_scale", 2 * scale, scale, sentence)

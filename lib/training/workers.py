@@ -36,7 +36,9 @@ _LARGE = 2**16  # bytes from which an array is mapped and not copied
 _ALIGNMENT = 64  # bytes; where a large array begins in the file
 # of torch's message for an error of the data set itself, or of the card
 _OF_DATA = re.compile("^Caught .* in (DataLoader worker process|pin memory thread)")
-_LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # bytes; 107 are the most of a socket's path on Linux
+_LONGEST_FOLDER = 107 - len(
+    "/pymp-12345678/listener-12345678"
+)  # bytes; 107 are the most of a socket's path on Linux
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _BASE: Any = multiprocessing.get_context(_METHOD)
 # What a lost worker's exit code means. 255 stands for every worker whose server is gone.
@@ -71,10 +73,14 @@ def start_server() -> None:
     """Starts the server that workers are forked from, unless it runs; returns at once, while it imports torch."""
     if _METHOD != "forkserver":
         return
-    context.set_forkserver_preload(["lib.training.data", "lib.training.workers"])  # and with them torch and NumPy
+    context.set_forkserver_preload(
+        ["lib.training.data", "lib.training.workers"]
+    )  # and with them torch and NumPy
     path = os.pathsep.join([str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])])
     former, folder = dict(os.environ), tempfile.gettempdir()
-    os.environ.update(PYTHONPATH=path, PYTHONSAFEPATH="1")  # a folder lib of one's own is not taken for this one
+    os.environ.update(
+        PYTHONPATH=path, PYTHONSAFEPATH="1"
+    )  # a folder lib of one's own is not taken for this one
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:  # as Python does from 3.14 on (its issue 132124)
         tempfile.tempdir = "/tmp"
     try:
@@ -94,7 +100,9 @@ class Sent:
         self.task = task
         large: list[memoryview] = []
         self.pickled = _pickled(dataset, large)
-        self.pieces: list[tuple[int, int]] = []  # where each large array begins and ends in the file
+        self.pieces: list[
+            tuple[int, int]
+        ] = []  # where each large array begins and ends in the file
         self.file: Any = tempfile.TemporaryFile() if large else None  # noqa: SIM115  it lives as long as the loader
         for piece in large:
             begin = self.file.seek(-self.file.tell() % _ALIGNMENT, os.SEEK_CUR)
@@ -106,11 +114,23 @@ class Sent:
     def __reduce__(self) -> tuple[Any, ...]:
         """Is called while a worker starts, which inherits the file."""
         file = reduction.DupFd(self.file.fileno()) if self.file else None
-        return _received, (self.task, dict(os.environ), str(Path.cwd()), self.pickled, file, self.pieces)
+        return _received, (
+            self.task,
+            dict(os.environ),
+            str(Path.cwd()),
+            self.pickled,
+            file,
+            self.pieces,
+        )
 
 
 def _received(
-    task: str, variables: dict[str, str], folder: str, pickled: bytes, file: Any, pieces: list[tuple[int, int]]
+    task: str,
+    variables: dict[str, str],
+    folder: str,
+    pickled: bytes,
+    file: Any,
+    pieces: list[tuple[int, int]],
 ) -> Any:
     """Returns the data set, in a worker."""
     os.environ.clear()
@@ -149,7 +169,9 @@ def share(batch: Any) -> Any:
         return pickle.dumps(batch)
 
 
-def waiting(batches: Any, must_stop: Callable[[], object], note: Callable[[str], None]) -> Iterator[Any]:
+def waiting(
+    batches: Any, must_stop: Callable[[], object], note: Callable[[str], None]
+) -> Iterator[Any]:
     """Yields a loader's batches, with a note if /dev/shm is full. Ends if `must_stop` says so while one is late."""
     is_noted = False
     while True:
@@ -168,7 +190,9 @@ def waiting(batches: Any, must_stop: Callable[[], object], note: Callable[[str],
             if not is_noted:
                 is_noted = True
                 advice = "Give the container more (docker run --shm-size=2g), or lower data.prefetch_factor."
-                note(f"/dev/shm is full: batches come through a slower pipe. {advice} No result changes.")
+                note(
+                    f"/dev/shm is full: batches come through a slower pipe. {advice} No result changes."
+                )
         yield batch
 
 
@@ -178,11 +202,17 @@ def loss_of(batches: Any, error: Exception) -> str:
     if _OF_DATA.search(str(error)) or not processes:
         raise error
     multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
-    pid, code = next(((process.pid, process.exitcode) for process in processes if process.exitcode), (0, 0))
+    pid, code = next(
+        ((process.pid, process.exitcode) for process in processes if process.exitcode), (0, 0)
+    )
     if not code:
         raise error
     if code not in _LOSSES:
-        how = f"is killed by signal: {signal.strsignal(-code)}" if code < 0 else f"exited with code {code}"
+        how = (
+            f"is killed by signal: {signal.strsignal(-code)}"
+            if code < 0
+            else f"exited with code {code}"
+        )
         raise RuntimeError(f"DataLoader worker (pid {pid}) {how}.") from error
     return _LOSSES[code]
 
@@ -216,15 +246,21 @@ def _pickled(value: Any, large: list[memoryview]) -> bytes:
 def _place_of(array: np.ndarray) -> tuple[Any, ...] | None:
     """Returns the file of a mapped array, its offset, type, shape and strides; None for one in memory."""
     whole: Any = array
-    while isinstance(whole, np.ndarray) and not (isinstance(whole, np.memmap) and isinstance(whole.base, mmap.mmap)):
+    while isinstance(whole, np.ndarray) and not (
+        isinstance(whole, np.memmap) and isinstance(whole.base, mmap.mmap)
+    ):
         whole = whole.base
     if not isinstance(whole, np.memmap) or whole.mode != "r" or not whole.filename:
         return None
-    offset = whole.offset + array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    offset = (
+        whole.offset + array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    )
     return str(whole.filename), offset, array.dtype, array.shape, array.strides
 
 
-def _mapped(path: str, offset: int, dtype: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+def _mapped(
+    path: str, offset: int, dtype: np.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> np.ndarray:
     return np.ndarray(shape, dtype, np.memmap(path, np.uint8, "r"), offset, strides)
 
 

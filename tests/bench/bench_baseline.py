@@ -41,7 +41,9 @@ def trained(kind: str, name: str, seed: int, scratch: Path) -> dict:
     folder.mkdir(parents=True)
     new.write("my", kind, folder)
     options = {"seed": seed, "output_dir": str(folder / "runs"), "data.num_workers": 0}
-    config = load_config(folder / "my.yaml", {**options, "training.start_from_baseline": name != "alone"})
+    config = load_config(
+        folder / "my.yaml", {**options, "training.start_from_baseline": name != "alone"}
+    )
     cls = find_task(config.task)
     read = cls.read
 
@@ -49,7 +51,9 @@ def trained(kind: str, name: str, seed: int, scratch: Path) -> dict:
         parts, draw = read(self, source), random.Random(seed)
         for rows in parts.values():
             targets = [target_of(row) for row in rows]
-            if kind == "tokens":  # tags go among all words: the place in a sentence teaches nothing either
+            if (
+                kind == "tokens"
+            ):  # tags go among all words: the place in a sentence teaches nothing either
                 tags = iter(draw.sample([*chain(*targets)], sum(map(len, targets))))
                 targets = [[*islice(tags, len(target))] for target in targets]
             else:
@@ -68,7 +72,9 @@ def trained(kind: str, name: str, seed: int, scratch: Path) -> dict:
     seconds = time.perf_counter() - begin
     metric = summary.best["metric"]
     with next(folder.glob("runs/*/evaluation.csv")).open() as file:
-        scores = [float(row[metric]) for row in csv.DictReader(file)]  # a constant, what it knows more, the network
+        scores = [
+            float(row[metric]) for row in csv.DictReader(file)
+        ]  # a constant, what it knows more, the network
     gate = re.search(r"The gate is (?:open by ([\d.]+)|shut)", summary.report)
     return {
         **head("torch", "scikit-learn"), "metric": metric, "simple method": scores[-3 if gate else -2],
@@ -82,10 +88,17 @@ def summed_up(runs: dict[str, dict]) -> dict[str, dict]:
     tables, average = {}, lambda values: round(float(np.mean([*values] or [0])), 4)
     for kind in KINDS:
         alone, started, shuffled = (
-            {key.split()[-1]: run for key, run in runs.items() if key.startswith(f"{kind}, {name},")} for name in RUNS
+            {
+                key.split()[-1]: run
+                for key, run in runs.items()
+                if key.startswith(f"{kind}, {name},")
+            }
+            for name in RUNS
         )
         seeds, drawn = started.keys() & alone.keys(), shuffled.values()
-        share = (alone[seed]["seconds of the fit"] / alone[seed]["seconds of the rest"] for seed in seeds)
+        share = (
+            alone[seed]["seconds of the fit"] / alone[seed]["seconds of the rest"] for seed in seeds
+        )
         tables[kind] = {
             "shuffled": {
                 "seeds": len(drawn), "gate shut": sum(run["gate"] == 0 for run in drawn),
@@ -117,7 +130,9 @@ def main(arguments: list[str]) -> None:
             for name in RUNS:
                 key = f"{kind}, {name}, seed {seed}"
                 if options.again or key not in runs_of(RECORD):
-                    tables = add_run(RECORD, key, trained(kind, name, seed, options.scratch), summed_up, "torch")
+                    tables = add_run(
+                        RECORD, key, trained(kind, name, seed, options.scratch), summed_up, "torch"
+                    )
                     print(key, tables[kind], flush=True)
 
 

@@ -32,13 +32,25 @@ def cpu_seconds() -> float:
 def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     """Trains a row, or resumes what was killed; returns its figures and those of each baseline."""
     begin, before = time.perf_counter(), cpu_seconds()
-    train("configs/chat_small.yaml", {"output_dir": scratch, "run.name": "chat", "seed": seed, **ROWS[row]})
+    train(
+        "configs/chat_small.yaml",
+        {"output_dir": scratch, "run.name": "chat", "seed": seed, **ROWS[row]},
+    )
     minutes = (time.perf_counter() - begin) / 60
     folder = scratch / "chat"
     with (folder / "evaluation.csv").open(encoding="utf-8") as file:
         methods = {line.pop("method"): line for line in csv.DictReader(file)}
     other = json.loads((folder / "summary.json").read_text("utf-8"))["metrics"]
-    keys = ("exact", "exact_low", "exact_high", "valid", "stopped", "gain_exact", "gain_exact_low", "gain_exact_high")
+    keys = (
+        "exact",
+        "exact_low",
+        "exact_high",
+        "valid",
+        "stopped",
+        "gain_exact",
+        "gain_exact_low",
+        "gain_exact_high",
+    )
     return {
         **head("torch", "transformers", "peft"), "minutes": round(minutes, 1),
         "minutes of one core": round((cpu_seconds() - before) / 60, 1),

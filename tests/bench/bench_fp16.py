@@ -20,7 +20,11 @@ from lib.report.metrics import read
 from tests.bench.record import RECORDS, head, measure, of_card, rounded, train
 from trainbook import new
 
-RECORD = of_card("fp16", torch.cuda.get_device_name()) if torch.cuda.is_available() else RECORDS / "fp16.json"
+RECORD = (
+    of_card("fp16", torch.cuda.get_device_name())
+    if torch.cuda.is_available()
+    else RECORDS / "fp16.json"
+)
 ROWS = ("graphmer_small", "legal_small", "vqa_small", "glacier_pretrain_small", *new.KINDS)
 PRECISIONS = ("fp32", "fp16")
 _SETTLED = 100  # steps after which the loss scale has come down from 65,536
@@ -29,7 +33,10 @@ _SETTLED = 100  # steps after which the loss scale has come down from 65,536
 def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     """Trains a row in both precisions, or resumes what was killed; returns scores, speeds, loss scale."""
     run: dict[str, Any] = head("torch")
-    config, data = f"configs/{row}.yaml", {"data.dir": "" if row.startswith("graphmer") else "embedded"}
+    config, data = (
+        f"configs/{row}.yaml",
+        {"data.dir": "" if row.startswith("graphmer") else "embedded"},
+    )
     if row in new.KINDS:
         config, data = scratch / "my.yaml", {}
         if not config.exists():
@@ -46,7 +53,9 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
             "seconds": round(time.perf_counter() - begin, 1),
             "steps": summary["step"],
             "metric": summary["best"]["metric"],
-            "metrics": rounded({key: value for key, value in summary["metrics"].items() if value is not None}),
+            "metrics": rounded(
+                {key: value for key, value in summary["metrics"].items() if value is not None}
+            ),
         }
         if precision == "fp16":
             run[precision] |= scaled(folder)
@@ -60,7 +69,11 @@ def scaled(folder: Path) -> dict[str, Any]:
     begin = min(_SETTLED, max(skipped))
     later = [float(row["loss_scale"]) for row in rows if int(row["step"]) >= begin]
     share = (skipped[max(skipped)] - skipped[begin]) / max(1, max(skipped) - begin)
-    return {"smallest scale": min(later), "skipped": skipped[max(skipped)], "skipped later, share": round(share, 4)}
+    return {
+        "smallest scale": min(later),
+        "skipped": skipped[max(skipped)],
+        "skipped later, share": round(share, 4),
+    }
 
 
 def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

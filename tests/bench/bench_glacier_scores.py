@@ -37,7 +37,12 @@ from workloads.glacier.judging import judged, scores_of, tile_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = RECORDS / "glacier_scores.json"
-ROWS = {"rare": "glacier_rare_small", "origin": "glacier_finetune_small", "liligo": "", "landsat": ""}
+ROWS = {
+    "rare": "glacier_rare_small",
+    "origin": "glacier_finetune_small",
+    "liligo": "",
+    "landsat": "",
+}
 SHARED = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data"))
 REAL = """
 task: glacier
@@ -91,8 +96,12 @@ def of_real(row: str, scratch: Path) -> tuple[Path, Path]:
             shutil.copy(band, data)
         with rasterio.open(data / "l8_BQA.tif") as file:
             quality, profile = file.read(1), file.profile
-        mask = np.where((quality >> 14 & 3) >= 2, 2, (quality >> 4 & 3) >= 2)  # two bits each: sure from 2
-        with rasterio.open(data / "mask.tif", "w", **{**profile, "dtype": "uint8", "nodata": None}) as file:
+        mask = np.where(
+            (quality >> 14 & 3) >= 2, 2, (quality >> 4 & 3) >= 2
+        )  # two bits each: sure from 2
+        with rasterio.open(
+            data / "mask.tif", "w", **{**profile, "dtype": "uint8", "nodata": None}
+        ) as file:
             file.write(mask.astype(np.uint8), 1)
     return path, data
 
@@ -105,10 +114,21 @@ def trained(row: str, seed: int, scratch: Path) -> Path:
         train(path, {**options, "data.dir": data})
     else:
         before = load_config(shipped("origin")).queue.before_overrides
-        pretraining = {**before, "run.name": "pretrained", "output_dir": scratch.parent}  # which all runs share
+        pretraining = {
+            **before,
+            "run.name": "pretrained",
+            "output_dir": scratch.parent,
+        }  # which all runs share
         train(ROOT / "configs" / "glacier_pretrain_small.yaml", pretraining)
-        alone = {"queue.folds": 0, "queue.before": "[]", "queue.start_from": "", "data.dir": "embedded"}
-        train(shipped(row), {**options, **alone, "run.initial_weights": scratch.parent / "pretrained"})
+        alone = {
+            "queue.folds": 0,
+            "queue.before": "[]",
+            "queue.start_from": "",
+            "data.dir": "embedded",
+        }
+        train(
+            shipped(row), {**options, **alone, "run.initial_weights": scratch.parent / "pretrained"}
+        )
     return scratch / row
 
 
@@ -116,29 +136,45 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     """Returns what a run reached on both parts, and its gains over each baseline."""
     begin = time.perf_counter()
     folder = trained(row, seed, scratch)
-    found: dict[str, Any] = {**head("torch", "scikit-learn"), "seconds": round(time.perf_counter() - begin, 1)}
+    found: dict[str, Any] = {
+        **head("torch", "scikit-learn"),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
     task, (model,) = ensemble.load(folder)
-    task.source = None if ROWS[row] else of_real(row, scratch)[1]  # a model is loaded without what it was trained on
+    task.source = (
+        None if ROWS[row] else of_real(row, scratch)[1]
+    )  # a model is loaded without what it was trained on
     side = task.settings.sampling.crop or task.settings.tiles.size
     steps = json.loads((folder / "summary.json").read_text())["step"]
     found["pixels"] = steps * task.config.training.effective_batch * side**2
-    found["squares or scenes"] = {part: len(set(units_of(task, part))) for part in ("validation", "test")}
+    found["squares or scenes"] = {
+        part: len(set(units_of(task, part))) for part in ("validation", "test")
+    }
     names = task.settings.source.classes
     parts = PARTS if ROWS[row] else {"test": PARTS["test"]}
     counts = {part: counts_of(task, model, part) for part in ("validation", "test")}
     found["share of the network"] = round(float(model.boosted.weight), 2)
     other = boosted(row, seed, scratch)
     for name, joined in parts.items():
-        own = {name: np.concatenate([counts[part][name] for part in joined]) for name in ("network", "answer")}
+        own = {
+            name: np.concatenate([counts[part][name] for part in joined])
+            for name in ("network", "answer")
+        }
         units = [unit for part in joined for unit in units_of(task, part)]
-        methods = {method: np.concatenate([other[method][part] for part in joined]) for method in other}
+        methods = {
+            method: np.concatenate([other[method][part] for part in joined]) for method in other
+        }
         found[name] = {method: shown(matrices, names) for method, matrices in own.items()}
         task._groups = lambda _, units=units: units
         rows = {method: judged(reference) for method, reference in methods.items()}
         for method, reference in methods.items():
-            gains = task.compared({method: rows[method], **{n: judged(c) for n, c in own.items()}}, method)[1]
+            gains = task.compared(
+                {method: rows[method], **{n: judged(c) for n, c in own.items()}}, method
+            )[1]
             above = {
-                f"{n} above, {key}": one.signed for n in own for key, one in zip(task.metrics, gains[n], strict=True)
+                f"{n} above, {key}": one.signed
+                for n in own
+                for key, one in zip(task.metrics, gains[n], strict=True)
             }
             found[name][method] = {**shown(reference, names), **above}
         found[name]["strongest"] = task.strongest(rows)
@@ -151,8 +187,13 @@ def counts_of(task: Any, model: Any, part: str) -> dict[str, np.ndarray]:
     with torch.inference_mode():
         for batch in EvaluationLoader(task, tiles, 16, torch.device("cpu")):
             network = model(batch["image"]).log_softmax(1)
-            for name, scores in (("network", network), ("answer", model.boosted.answer(batch["image"], network))):
-                counts = tile_counts(scores.argmax(1), batch["target"], len(task.settings.source.classes))
+            for name, scores in (
+                ("network", network),
+                ("answer", model.boosted.answer(batch["image"], network)),
+            ):
+                counts = tile_counts(
+                    scores.argmax(1), batch["target"], len(task.settings.source.classes)
+                )
                 found[name].append(counts.numpy())
     return {name: np.concatenate(counts) for name, counts in found.items()}
 
@@ -178,21 +219,32 @@ def units_of(task: Any, part: str) -> list[Any]:
 
 def shown(counts: np.ndarray, classes: Sequence[str]) -> dict[str, float]:
     scores = scores_of(counts.sum(0), classes)
-    return rounded({name: scores.get(name, 0.0) for name in ("mcc", "mean_iou", *(f"iou_{cls}" for cls in classes))})
+    return rounded(
+        {
+            name: scores.get(name, 0.0)
+            for name in ("mcc", "mean_iou", *(f"iou_{cls}" for cls in classes))
+        }
+    )
 
 
 def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the mean and the least over seeds of each row and of the baselines beside it."""
     tables: dict[str, Any] = {}
     for row, part in itertools.product(ROWS, PARTS):
-        own = [run[part] for name, run in runs.items() if name.startswith(f"{row}, ") and part in run]
+        own = [
+            run[part] for name, run in runs.items() if name.startswith(f"{row}, ") and part in run
+        ]
         for method in own[0] if own else ():
             if method != "strongest":
                 names = [name for name, value in own[0][method].items() if isinstance(value, float)]
                 values = [[run[method][name] for name in names] for run in own if method in run]
                 mean = dict(zip(names, np.mean(values, 0).round(4).tolist(), strict=True))
                 least = dict(zip(names, np.min(values, 0).tolist(), strict=True))
-                tables[f"{row}, {part}, {method}"] = {"seeds": len(values), "mean": mean, "least": least}
+                tables[f"{row}, {part}, {method}"] = {
+                    "seeds": len(values),
+                    "mean": mean,
+                    "least": least,
+                }
     return tables
 
 

@@ -37,11 +37,17 @@ def measured(options: list[str]) -> dict:
     """Trains in a fresh process with an empty cache; returns times and figures."""
     with tempfile.TemporaryDirectory() as temporary:
         options = [*options, f"output_dir={temporary}/runs"]
-        environment = {**os.environ, "TRAINBOOK_CACHE": f"{temporary}/cache", "PYTHONUNBUFFERED": "1"}
+        environment = {
+            **os.environ,
+            "TRAINBOOK_CACHE": f"{temporary}/cache",
+            "PYTHONUNBUFFERED": "1",
+        }
         command = [sys.executable, "-m", "trainbook", "train", CONFIG]
         command += [*(part for o in options for part in ("--set", o))]
         begin, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        )
         folder = Path(temporary, "runs", "graphmer_small")
         first = None
         for line in process.stdout:
@@ -61,14 +67,21 @@ def measured(options: list[str]) -> dict:
         "metrics": {name: round(value, 4) for name, value in summary["metrics"].items()},
         "counts_combined": {name: round(value, 4) for name, value in summary["baseline"].items()},
         "gains": gains(table),
-        "table": {row.pop("method"): {name: round(float(value), 4) for name, value in row.items()} for row in table},
+        "table": {
+            row.pop("method"): {name: round(float(value), 4) for name, value in row.items()}
+            for row in table
+        },
     }
 
 
 def gains(table: list[dict[str, str]]) -> dict[str, list[float]]:
     """Returns the encoder's gain over the counts and its bounds, by metric."""
     (row,) = (row for row in table if row["method"] == "counts + encoder")
-    names = [name.removeprefix("gain_") for name in row if name.startswith("gain_") and not name.endswith(ENDS[1:])]
+    names = [
+        name.removeprefix("gain_")
+        for name in row
+        if name.startswith("gain_") and not name.endswith(ENDS[1:])
+    ]
     return {name: [round(float(row[f"gain_{name}{end}"]), 4) for end in ENDS] for name in names}
 
 
@@ -81,7 +94,11 @@ def main(wanted: list[str]) -> None:
         record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
         found = {**record.get("runs", {}), name: run}
         seeds = [found[seed]["metrics"] for seed in SEEDS if seed in found]
-        mean = {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]} if seeds else {}
+        mean = (
+            {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]}
+            if seeds
+            else {}
+        )
         record = {**head("torch"), "mean_of_seeds": mean, "seeds": len(seeds), "runs": found}
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         print(name, json.dumps({k: v for k, v in found[name].items() if k != "table"}, indent=1))

@@ -53,10 +53,15 @@ def trained(variant: str, partition: int, fold: int, seed: int, scratch: Path) -
         }  # fmt: skip
         environment = {"TRAINBOOK_CACHE": str(scratch)}
         if published := os.environ.get("TRAINBOOK_MINILM"):
-            mount = Path(temporary, "kaggle", "input", "models", *MODEL.split("/"), "transformers", "default")
+            mount = Path(
+                temporary, "kaggle", "input", "models", *MODEL.split("/"), "transformers", "default"
+            )
             mount.mkdir(parents=True)
             (mount / "1").symlink_to(published, target_is_directory=True)
-            environment |= {"KAGGLE_KERNEL_RUN_TYPE": "Batch", "TRAINBOOK_KAGGLE_ROOT": f"{temporary}/kaggle"}
+            environment |= {
+                "KAGGLE_KERNEL_RUN_TYPE": "Batch",
+                "TRAINBOOK_KAGGLE_ROOT": f"{temporary}/kaggle",
+            }
             options = {"workload.encoder.weights": MODEL, **options}
         if "amx_bf16" in Path("/proc/cpuinfo").read_text():
             options["training.precision"] = "bf16"
@@ -85,15 +90,21 @@ def confusions(answers: list[dict[str, str]]) -> dict[str, dict[str, list]]:
     found: dict[str, dict[str, np.ndarray]] = {}
     for row in answers:
         for method in list(row)[3:]:
-            of = found.setdefault(method, {}).setdefault(row["document"], np.zeros((len(number),) * 2, int))
+            of = found.setdefault(method, {}).setdefault(
+                row["document"], np.zeros((len(number),) * 2, int)
+            )
             of[number[row["target"]], number[row[method]]] += 1
-    return {method: {name: own.tolist() for name, own in of.items()} for method, of in found.items()}
+    return {
+        method: {name: own.tolist() for name, own in of.items()} for method, of in found.items()
+    }
 
 
 def scores(counts: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
     """(..., classes, classes) -> (..., metrics), over the classes that are there or guessed here or in a reference."""
     both = [counts] if reference is None else [counts, reference]
-    values = of_classes(*(np.stack([np.diagonal(of, 0, -2, -1), of.sum(-1), of.sum(-2)], -2) for of in both))
+    values = of_classes(
+        *(np.stack([np.diagonal(of, 0, -2, -1), of.sum(-1), of.sum(-2)], -2) for of in both)
+    )
     return np.stack([values[metric] for metric in Legal.metrics], -1)
 
 
@@ -143,8 +154,16 @@ def mean_of(seeds: list[list[dict]]) -> dict[str, object]:
         value = np.mean([scores(one.sum(0)) for one, _ in pairs], 0)
         gains = [gain(one.sum(0), other.sum(0)) for one, other in pairs]
         draws = np.mean([gain(*(resampled(of, Legal.draws) for of in pair)) for pair in pairs], 0)
-        ends = zip(Legal.metrics, np.mean(gains, 0), *np.percentile(draws, (2.5, 97.5), axis=0), strict=True)
-        above = {f"gain in {name}": f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]" for name, mean, low, high in ends}
+        ends = zip(
+            Legal.metrics,
+            np.mean(gains, 0),
+            *np.percentile(draws, (2.5, 97.5), axis=0),
+            strict=True,
+        )
+        above = {
+            f"gain in {name}": f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]"
+            for name, mean, low, high in ends
+        }
         table[method] = {**dict(zip(Legal.metrics, value.round(4).tolist(), strict=True)), **above}
     return table
 
@@ -159,11 +178,15 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--variants", default=",".join(VARIANTS))
     for name, default in (("--partitions", "0,1"), ("--seeds", "0,1,2"), ("--folds", "0,1,2,3,4")):
-        parser.add_argument(name, default=default, type=lambda text: [int(number) for number in text.split(",")])
+        parser.add_argument(
+            name, default=default, type=lambda text: [int(number) for number in text.split(",")]
+        )
     parser.add_argument("--again", action="store_true", help="measure what the record has, too")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
-        for choice in product(options.variants.split(","), options.partitions, options.seeds, options.folds):
+        for choice in product(
+            options.variants.split(","), options.partitions, options.seeds, options.folds
+        ):
             variant, partition, seed, fold = choice
             name = f"{variant}, partition {partition}, seed {seed}, fold {fold}"
             if name in runs_of(RECORD) and not options.again:

@@ -56,12 +56,18 @@ class Timed(Task):
 
     def __init__(self, config, source=None):
         super().__init__(config, source)
-        self.table = torch.randn(1024, config.workload.width, generator=torch.Generator().manual_seed(0))
+        self.table = torch.randn(
+            1024, config.workload.width, generator=torch.Generator().manual_seed(0)
+        )
         self.stamps: list[tuple[float, float]] = []
 
     def model(self):
         width = self.config.workload.width
-        layers = [part for _ in range(self.config.workload.layers) for part in (nn.Linear(width, width), nn.GELU())]
+        layers = [
+            part
+            for _ in range(self.config.workload.layers)
+            for part in (nn.Linear(width, width), nn.GELU())
+        ]
         self.trained = nn.Sequential(*layers, nn.Linear(width, 1))
         return self.trained
 
@@ -106,7 +112,9 @@ def bare_loop(task: Timed, config: Config) -> None:
         optimizer.zero_grad()
 
 
-LOOPS = {"bare": bare_loop, "whole": whole_loop} | {name: peer for name, peer in PEERS.items() if peer.is_installed}
+LOOPS = {"bare": bare_loop, "whole": whole_loop} | {
+    name: peer for name, peer in PEERS.items() if peer.is_installed
+}
 
 
 def config_of(name: str, steps: int) -> Config:
@@ -139,7 +147,10 @@ def seconds_a_step(loop, config: Config) -> tuple[float, ...]:
     gc.collect()  # what the run before left behind is not for this one to clear away
     loop(task, config)
     steps = len(task.stamps) - 1 - WARM_UP
-    return tuple((last - first) / steps for first, last in zip(task.stamps[WARM_UP], task.stamps[-1], strict=True))
+    return tuple(
+        (last - first) / steps
+        for first, last in zip(task.stamps[WARM_UP], task.stamps[-1], strict=True)
+    )
 
 
 def measure(name: str) -> dict:
@@ -154,7 +165,8 @@ def measure(name: str) -> dict:
             times[loop].append(seconds_a_step(LOOPS[loop], config))
     bare = times.pop("bare")
     compared = {
-        loop: {"wall": _compared(of, bare, 0), "processor": _compared(of, bare, 1)} for loop, of in times.items()
+        loop: {"wall": _compared(of, bare, 0), "processor": _compared(of, bare, 1)}
+        for loop, of in times.items()
     }
     return {"goal": GOALS[name], **compared.pop("whole"), "peers": compared}
 

@@ -21,7 +21,13 @@ COMMANDS = {
     # one trace: the whole slot fits
     "estimate": ["configs/graphmer.yaml", "--gpu", "t4"],
     # micro-batch and recomputation are searched on a card that is too small for a slot
-    "plan": ["configs/graphmer.yaml", "--gpu", "4 GiB, capability 7.5", "--set", "training.micro_batch=0"],
+    "plan": [
+        "configs/graphmer.yaml",
+        "--gpu",
+        "4 GiB, capability 7.5",
+        "--set",
+        "training.micro_batch=0",
+    ],
 }
 
 
@@ -33,11 +39,17 @@ def timed(arguments: list[str]) -> float:
 
 
 def main() -> None:
-    seconds = {name: [round(timed(arguments), 2) for _ in range(REPEATS)] for name, arguments in COMMANDS.items()}
+    seconds = {
+        name: [round(timed(arguments), 2) for _ in range(REPEATS)]
+        for name, arguments in COMMANDS.items()
+    }
     readings = errors()
     record = {
         **head("torch"),
-        "seconds": {name: {"median": statistics.median(all_), "worst": max(all_)} for name, all_ in seconds.items()},
+        "seconds": {
+            name: {"median": statistics.median(all_), "worst": max(all_)}
+            for name, all_ in seconds.items()
+        },
         "largest_process_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
         "published_readings": {
             "mean_error": round(statistics.mean(map(abs, readings.values())), 4),

@@ -34,7 +34,10 @@ def memory(rows: Iterable[readings.Reading]) -> dict[str, dict]:
             }  # fmt: skip
         if getattr(row, "reserved", 0):
             error = round(result.reserved_bytes / row.reserved - 1, 4)
-            found[row.name] |= {"reserved_mib": round(row.reserved / 2**20, 1), "reserved_error": error}
+            found[row.name] |= {
+                "reserved_mib": round(row.reserved / 2**20, 1),
+                "reserved_error": error,
+            }
         print(f"{row.name}: {found[row.name]}", flush=True)
     return found
 

@@ -30,7 +30,11 @@ def state(parameters: int) -> dict[str, dict[str, torch.Tensor]]:
     rows = parameters // 100 // 768
     model = {f"blocks.{i}.weight": torch.randn(rows, 768) for i in range(100)}
     model |= {f"blocks.{i}.bias": torch.randn(768) for i in range(100)}
-    moments = {f"{kind}/{name}": torch.randn_like(v) for kind in ("exp_avg", "exp_avg_sq") for name, v in model.items()}
+    moments = {
+        f"{kind}/{name}": torch.randn_like(v)
+        for kind in ("exp_avg", "exp_avg_sq")
+        for name, v in model.items()
+    }
     return {"model": model, "optimizer": moments}
 
 
@@ -51,7 +55,13 @@ def background(folder: Path, tensors: dict) -> dict:
             train(0.2)
         for step in range(1, SAVES + 1):
             begin = time.perf_counter()
-            saver.save("checkpoints", step, tensors, {}, lambda step=step: saver.retention.after_checkpoint(step, []))
+            saver.save(
+                "checkpoints",
+                step,
+                tensors,
+                {},
+                lambda step=step: saver.retention.after_checkpoint(step, []),
+            )
             still.append(time.perf_counter() - begin)
             while not saver._works[-1].done():
                 train(0.2)
@@ -76,7 +86,10 @@ def plain(folder: Path, tensors: dict) -> dict:
             os.fsync(file.fileno())
         seconds.append(time.perf_counter() - begin)
         (folder / f"plain-{number}.pt").unlink()
-    return {"median_seconds": round(statistics.median(seconds), 2), "worst_seconds": round(max(seconds), 2)}
+    return {
+        "median_seconds": round(statistics.median(seconds), 2),
+        "worst_seconds": round(max(seconds), 2),
+    }
 
 
 def resume(folder: Path, tensors: dict) -> dict:
@@ -106,11 +119,15 @@ def _drop_caches(folder: Path) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", help="where to write; the system's folder for temporary files if not given")
+    parser.add_argument(
+        "--folder", help="where to write; the system's folder for temporary files if not given"
+    )
     folder = Path(tempfile.mkdtemp(dir=parser.parse_args().folder))
     try:
         tensors = state(PARAMETERS)
-        size = sum(t.numel() * t.element_size() for named in tensors.values() for t in named.values())
+        size = sum(
+            t.numel() * t.element_size() for named in tensors.values() for t in named.values()
+        )
         record = {
             **head("torch", "safetensors"),
             "load_average_before": round(os.getloadavg()[0], 2),

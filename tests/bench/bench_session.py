@@ -42,13 +42,22 @@ def one(seed: int, clock: Clock, margin: float = MARGIN_SECONDS) -> float:
         "package": 10 ** draw.uniform(-0.7, 1.3),
     }
     spread = {"step": 0.1, "save": 0.3, "evaluate": 0.2, "package": 0.3}
-    slow = {"step": (0.01, 3.0), "save": (0.02, 2.0), "evaluate": (0.02, 1.5), "package": (0.02, 2.0)}
+    slow = {
+        "step": (0.01, 3.0),
+        "save": (0.02, 2.0),
+        "evaluate": (0.02, 1.5),
+        "package": (0.02, 2.0),
+    }
 
     session = Session(MINUTES, margin, clock.now)
 
     def do(what: str) -> None:
         chance, factor = slow[what]
-        seconds = usual[what] * draw.lognormvariate(0, spread[what]) * (factor if draw.random() < chance else 1)
+        seconds = (
+            usual[what]
+            * draw.lognormvariate(0, spread[what])
+            * (factor if draw.random() < chance else 1)
+        )
         with session.measured(what):
             clock.now += seconds
 

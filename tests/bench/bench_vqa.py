@@ -35,7 +35,10 @@ EASY_FORM = {
     "workload.columns.question": "0", "workload.columns.answer": "1", "workload.columns.image": "2",
 }  # fmt: skip
 RECORD = RECORDS / "vqa.json"
-LITTLE = {"workload.generator.pictures": 60, "workload.generator.questions": 9}  # 42 of them to train on
+LITTLE = {
+    "workload.generator.pictures": 60,
+    "workload.generator.questions": 9,
+}  # 42 of them to train on
 ROWS: dict[str, dict[str, Any]] = {
     "easy": {"data.dir": EASY, **EASY_FORM}, "drawn": {"data.dir": "embedded"},
     "little": {"data.dir": "embedded", **LITTLE},
@@ -45,7 +48,10 @@ _SEED = 7
 
 def trained(row: str, seed: int, scratch: Path) -> Path:
     """Trains in a fresh process, or resumes what was killed; returns the folder of the run."""
-    train("configs/vqa_small.yaml", {"output_dir": scratch, "run.name": "vqa", "seed": seed, **ROWS[row]})
+    train(
+        "configs/vqa_small.yaml",
+        {"output_dir": scratch, "run.name": "vqa", "seed": seed, **ROWS[row]},
+    )
     return scratch / "vqa"
 
 
@@ -55,7 +61,11 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     folder = trained(row, seed, scratch)
     summary = json.loads((folder / "summary.json").read_text())
     with (folder / "evaluation.csv").open(encoding="utf-8") as file:
-        gain = next(float(row["gain_exact_low"]) for row in csv.DictReader(file) if row["method"] == "answer")
+        gain = next(
+            float(row["gain_exact_low"])
+            for row in csv.DictReader(file)
+            if row["method"] == "answer"
+        )
     found = {
         **head("torch", "transformers"),
         "seconds": round(time.perf_counter() - begin, 1),
@@ -63,7 +73,9 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
         "metrics": rounded({**summary["metrics"], "gain_low": gain}),
         "baseline": rounded(summary["baseline"]),
     }
-    return found | (unseen(folder, EASY if row == "easy" else None, scratch) if row in ("easy", "drawn") else {})
+    return found | (
+        unseen(folder, EASY if row == "easy" else None, scratch) if row in ("easy", "drawn") else {}
+    )
 
 
 def unseen(folder: Path, data: Path | None, scratch: Path) -> dict[str, Any]:
@@ -90,7 +102,9 @@ def lost(values: np.ndarray, test: Sequence[Record]) -> str:
 
 def exact(task: Any, model: Any, asked: Sequence[Record]) -> np.ndarray:
     """(records) whether each is answered exactly."""
-    loader = EvaluationLoader(task, Part(task, "asked", asked), task.config.data.evaluation_batch, torch.device("cpu"))
+    loader = EvaluationLoader(
+        task, Part(task, "asked", asked), task.config.data.evaluation_batch, torch.device("cpu")
+    )
     with torch.inference_mode():
         judged = text.evaluate(task, model, loader)[1]
     return np.array(task.metrics[0].each(judged.true, judged.guess))
@@ -102,7 +116,9 @@ def shuffled(asked: Sequence[Record], seed: int = _SEED) -> list[Record]:
     names = sorted(images)
     order = np.random.default_rng(seed).permutation(len(names))
     other = {names[a]: names[b] for a, b in zip(order, np.roll(order, 1), strict=True)}
-    return [one._replace(picture=other[one.picture], image=images[other[one.picture]]) for one in asked]
+    return [
+        one._replace(picture=other[one.picture], image=images[other[one.picture]]) for one in asked
+    ]
 
 
 def blank(asked: Sequence[Record], task: Any, scratch: Path) -> list[Record]:
@@ -127,7 +143,9 @@ def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     for row, own in by_row.items():
         values = [run["metrics"]["exact"] for run in own.values()]
         lows = [run["metrics"]["gain_low"] for run in own.values()]
-        types = [value for run in own.values() for key, value in run["metrics"].items() if is_type(key)]
+        types = [
+            value for run in own.values() for key, value in run["metrics"].items() if is_type(key)
+        ]
         tables[row] = {
             "seeds": len(own), "exact, mean": round(float(np.mean(values)), 4), "exact, least": min(values),
             "least of a type": min(types, default=None), "least lower end of the gain": min(lows, default=None),

@@ -34,7 +34,9 @@ def accelerate_loop(task: Task, config: Config) -> None:
 
     accelerator = Accelerator(cpu=True)
     state = new_state(task, config)
-    model, optimizer, loader = accelerator.prepare(state.model.train(), state.optimizer, loader_of(task, config))
+    model, optimizer, loader = accelerator.prepare(
+        state.model.train(), state.optimizer, loader_of(task, config)
+    )
     for step, batch in enumerate(loader):
         optimization.set_learning_rate(optimizer, optimization.learning_rate(config, step))
         loss = _mean_loss(task, config, model, batch)
@@ -58,7 +60,9 @@ def transformers_loop(task: Task, config: Config) -> None:
 
     state = new_state(task, config)
     # Trainer takes no learning rate without a scheduler
-    schedule = LambdaLR(state.optimizer, lambda step: optimization.learning_rate(config, step) / config.optimizer.lr)
+    schedule = LambdaLR(
+        state.optimizer, lambda step: optimization.learning_rate(config, step) / config.optimizer.lr
+    )
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(  # the filter would be a check in every step that the bare loop lacks as well
             output_dir=folder, max_steps=config.training.max_steps, max_grad_norm=config.training.clip_norm,
@@ -83,7 +87,9 @@ def lightning_loop(task: Task, config: Config) -> None:
             return state.optimizer
 
         def training_step(self, batch, step):
-            optimization.set_learning_rate(state.optimizer, optimization.learning_rate(config, step))
+            optimization.set_learning_rate(
+                state.optimizer, optimization.learning_rate(config, step)
+            )
             loss = _mean_loss(task, config, self.model, batch)
             if (step + 1) % config.training.log_every_steps == 0:
                 self.log("loss", loss)
@@ -108,7 +114,9 @@ def ignite_loop(task: Task, config: Config) -> None:
     model, optimizer = state.model.train(), state.optimizer
 
     def update(engine, batch):
-        optimization.set_learning_rate(optimizer, optimization.learning_rate(config, engine.state.iteration - 1))
+        optimization.set_learning_rate(
+            optimizer, optimization.learning_rate(config, engine.state.iteration - 1)
+        )
         loss = _mean_loss(task, config, model, batch)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), config.training.clip_norm)
@@ -118,7 +126,9 @@ def ignite_loop(task: Task, config: Config) -> None:
 
     engine = Engine(update)
     logged = Events.ITERATION_COMPLETED(every=config.training.log_every_steps)
-    engine.add_event_handler(logged, lambda engine: print(engine.state.iteration, engine.state.output.item()))
+    engine.add_event_handler(
+        logged, lambda engine: print(engine.state.iteration, engine.state.output.item())
+    )
     engine.run(loader_of(task, config), max_epochs=1)
 
 
@@ -155,8 +165,12 @@ def loader_of(task: Task, config: Config) -> DataLoader:
     """Returns torch's own loader with the samples of `data.train_batches` in their order."""
     train_set, size = task.datasets()["train"], config.training.effective_batch
     order = Order(len(train_set), config.seed, size, 1)
-    samples = [index for step in range(config.training.max_steps) for index in order.indices(step, 0)]
-    return DataLoader(train_set, size, sampler=samples, collate_fn=partial(task.collate, generator=None))
+    samples = [
+        index for step in range(config.training.max_steps) for index in order.indices(step, 0)
+    ]
+    return DataLoader(
+        train_set, size, sampler=samples, collate_fn=partial(task.collate, generator=None)
+    )
 
 
 def _mean_loss(task: Task, config: Config, model: nn.Module, batch: dict):

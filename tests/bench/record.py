@@ -75,13 +75,19 @@ def rounded(figures: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in figures.items()}
 
 
-def options_of(rows: Iterable[str], seeds: str, arguments: list[str], about: str) -> argparse.Namespace:
+def options_of(
+    rows: Iterable[str], seeds: str, arguments: list[str], about: str
+) -> argparse.Namespace:
     """Parses `--rows`, `--seeds`, `--again` and `--scratch` of a bench. Exits where a row is unknown."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--rows", default=",".join(rows), type=lambda text: text.split(","))
-    parser.add_argument("--seeds", default=seeds, type=lambda text: [int(seed) for seed in text.split(",")])
+    parser.add_argument(
+        "--seeds", default=seeds, type=lambda text: [int(seed) for seed in text.split(",")]
+    )
     parser.add_argument("--again", action="store_true", help="measure what the record has, too")
-    parser.add_argument("--scratch", default=Path(tempfile.gettempdir()) / "trainbook-bench", type=Path)
+    parser.add_argument(
+        "--scratch", default=Path(tempfile.gettempdir()) / "trainbook-bench", type=Path
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.rows) - set(rows):
         raise SystemExit(f"There are no rows {sorted(unknown)}. Known are {list(rows)}.")
@@ -106,7 +112,11 @@ def outdated() -> list[str]:
         written = commit or git("log", "-1", "--format=%H", "--", str(path))
         about = MEASURED[path.stem.partition("_nvidia_")[0]]
         measured = [str(RECORDS.parents[2] / name) for name in about.split()]
-        if written and (later := git("log", "--format=%h", f"{written.split()[0]}..HEAD", "--", *measured).split()):
+        if written and (
+            later := git(
+                "log", "--format=%h", f"{written.split()[0]}..HEAD", "--", *measured
+            ).split()
+        ):
             sentences.append(f"{path.name} is older than {about}: {len(later)} commits since.")
     return sentences
 
@@ -126,7 +136,9 @@ def runs_of(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text("utf-8"))["runs"] if path.is_file() else {}
 
 
-def add_run(path: Path, name: str, run: Mapping[str, Any], summed_up: Callable[..., Any], *packages: str) -> Any:
+def add_run(
+    path: Path, name: str, run: Mapping[str, Any], summed_up: Callable[..., Any], *packages: str
+) -> Any:
     """Adds a run to a record, and the tables that `summed_up` makes of all of its runs; returns the tables.
 
     A run is a line: it has the answers of each question or document, which nobody reads.
@@ -141,7 +153,12 @@ def add_run(path: Path, name: str, run: Mapping[str, Any], summed_up: Callable[.
 
 
 def measure(
-    path: Path, rows: Iterable[str], seeds: str, measured: Callable[..., Any], summed_up: Callable[..., Any], about: str
+    path: Path,
+    rows: Iterable[str],
+    seeds: str,
+    measured: Callable[..., Any],
+    summed_up: Callable[..., Any],
+    about: str,
 ) -> None:
     """Measures the rows and seeds that a command line asks for and the record lacks, each in a folder of its own.
 

@@ -16,14 +16,20 @@ from workloads.legal import BOTH, PRODUCT, STRONGEST
 @pytest.mark.parametrize("path", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
 def test_a_record_says_when_where_and_with_which_versions_it_was_measured(path):
     record = json.loads(path.read_text("utf-8"))
-    assert list(record)[:3] == ["date", "machine", "versions"] and len(record) > 3, "and it has figures"
+    assert list(record)[:3] == ["date", "machine", "versions"] and len(record) > 3, (
+        "and it has figures"
+    )
     assert datetime.date.fromisoformat(record["date"]) and record["machine"] and record["versions"]
 
 
 def test_every_record_has_something_that_it_measures():
     stems = {path.stem.partition("_nvidia_")[0] for path in RECORDS.glob("*.json")}
     assert stems <= MEASURED.keys() <= stems | {"gpu"}, "gpu comes with the first session on a card"
-    assert all((RECORDS.parents[2] / name).exists() for names in MEASURED.values() for name in names.split())
+    assert all(
+        (RECORDS.parents[2] / name).exists()
+        for names in MEASURED.values()
+        for name in names.split()
+    )
 
 
 def test_a_record_that_is_older_than_what_it_measures_is_listed(tmp_path, monkeypatch):
@@ -56,22 +62,41 @@ def test_a_row_that_the_record_has_is_not_measured_again(tmp_path, monkeypatch):
     measured, path = [], tmp_path / "some.json"
 
     def again(*options):
-        arguments = ["--rows", "easy,not drawn", "--seeds", "0,4", "--scratch", str(tmp_path / "scratch"), *options]
+        arguments = [
+            "--rows",
+            "easy,not drawn",
+            "--seeds",
+            "0,4",
+            "--scratch",
+            str(tmp_path / "scratch"),
+            *options,
+        ]
         monkeypatch.setattr("sys.argv", ["bench", *arguments])
-        run = lambda row, seed, place: measured.append((row, seed, place.is_dir())) or {"exact": 0.5}  # noqa: E731
+
+        def run(row, seed, place):
+            measured.append((row, seed, place.is_dir()))
+            return {"exact": 0.5}
+
         records.measure(path, ("easy", "not drawn"), "0", run, len, "Rows.")
         return len(measured)
 
     assert again() == 4 and measured[2:] == [("not drawn", 0, True), ("not drawn", 4, True)]
     left = tmp_path / "scratch" / "some" / "easy-seed-4"
     (left / "checkpoint").touch()
-    assert again() == 4 and records.runs_of(path)["easy, seed 4"] == {"exact": 0.5} and (left / "checkpoint").exists()
+    assert (
+        again() == 4
+        and records.runs_of(path)["easy, seed 4"] == {"exact": 0.5}
+        and (left / "checkpoint").exists()
+    )
     assert again("--again") == 8 and not (left / "checkpoint").exists()
 
 
 def run(right):
     """A fold of four documents, of each of which a method takes `right` of ten sentences for what they are."""
-    counts = {method: {f"{n}": [[share, 10 - share], [10 - share, share]] for n in range(4)} for method, share in right}
+    counts = {
+        method: {f"{n}": [[share, 10 - share], [10 - share, share]] for n in range(4)}
+        for method, share in right
+    }
     return {"confusions": counts}
 
 
@@ -88,7 +113,13 @@ def folds(runs):
 
 def test_folds_are_pooled_by_variant_partition_and_seed_with_paired_gains():
     methods = [(STRONGEST, 5), (PRODUCT, 6), (BOTH, 8)]
-    runs = folds({f"single, partition 0, seed {seed}, fold {fold}": run(methods) for seed in (0, 1) for fold in (0, 1)})
+    runs = folds(
+        {
+            f"single, partition 0, seed {seed}, fold {fold}": run(methods)
+            for seed in (0, 1)
+            for fold in (0, 1)
+        }
+    )
     tables = bench_legal.summed_up(runs)
     table = tables["single, partition 0, seed 0"]
     assert table["folds"] == 2 and table[BOTH]["gain in macro_f1"] == "+0.3000 [+0.3000, +0.3000]"
@@ -98,7 +129,12 @@ def test_folds_are_pooled_by_variant_partition_and_seed_with_paired_gains():
 def test_the_gain_of_several_seeds_is_their_mean_and_a_seed_that_is_not_whole_does_not_count():
     methods = [[(STRONGEST, 5), (BOTH, 6 + seed)] for seed in (0, 1, 2)]
     names = [(seed, fold) for seed in (0, 1, 2) for fold in (0, 1)][:-1]
-    runs = folds({f"single, partition 1, seed {seed}, fold {fold}": run(methods[seed]) for seed, fold in names})
+    runs = folds(
+        {
+            f"single, partition 1, seed {seed}, fold {fold}": run(methods[seed])
+            for seed, fold in names
+        }
+    )
     table = bench_legal.summed_up(runs)["means of seeds"]["single, partition 1"]
     assert (table["seeds"], table["folds"]) == (2, 2)
     assert table[BOTH]["gain in accuracy"] == "+0.1500 [+0.1500, +0.1500]"

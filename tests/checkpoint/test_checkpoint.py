@@ -9,11 +9,16 @@ from lib import checkpoint
 
 
 def put(folder, step, value=1.0):
-    tensors = {"model": {"w": torch.full((4, 4), value)}, "optimizer": {"exp_avg/w": torch.zeros(4, 4)}}
+    tensors = {
+        "model": {"w": torch.full((4, 4), value)},
+        "optimizer": {"exp_avg/w": torch.zeros(4, 4)},
+    }
     return checkpoint.save(folder, step, tensors, {"note": "x"})
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
+)
 @pytest.mark.parametrize("damage", ["flip", "truncate", "extend", "empty", "remove"])
 def test_any_damage_is_found_and_the_one_before_is_used(tmp_path, name, damage):
     put(tmp_path, 1, 1.0)
@@ -34,7 +39,9 @@ def test_a_newer_format_is_refused_with_its_number_and_left_as_it_is(tmp_path):
     del manifest["sha256"]
     path.write_bytes(checkpoint._sealed({**manifest, "format": 99}))
     put(tmp_path, 0)
-    with pytest.raises(checkpoint.NewerFormat, match="format 99; this version reads up to 1.*newer one"):
+    with pytest.raises(
+        checkpoint.NewerFormat, match="format 99; this version reads up to 1.*newer one"
+    ):
         checkpoint.load_newest(tmp_path, quarantine=True)
     assert path.is_file()
 
@@ -82,4 +89,6 @@ def test_every_type_and_shape_comes_back_as_the_library_reads_it(tmp_path, dtype
     loaded = checkpoint.load(checkpoint.save(tmp_path, 1, {"model": group}, {})).tensors["model"]
     assert loaded.keys() == group.keys()
     for name, value in group.items():
-        assert loaded[name].dtype == value.dtype and torch.equal(loaded[name].float(), value.float())
+        assert loaded[name].dtype == value.dtype and torch.equal(
+            loaded[name].float(), value.float()
+        )

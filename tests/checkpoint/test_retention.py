@@ -34,12 +34,17 @@ def test_a_full_disk_costs_no_checkpoint_and_says_what_is_needed(tmp_path, monke
     limited(monkeypatch, lambda: 500_000)
     saver = make(tmp_path / "run", keep_last=3)
     saver.save("checkpoints", 3, big(3), {})
-    with pytest.raises(CheckpointNotSaved, match=r"step 3 .* needs 1\.1 MB, and 0\.5 MB are available in .*keep_last"):
+    with pytest.raises(
+        CheckpointNotSaved,
+        match=r"step 3 .* needs 1\.1 MB, and 0\.5 MB are available in .*keep_last",
+    ):
         saver.wait()
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [1, 2]
 
 
-def test_room_is_made_by_deleting_what_goes_anyway_but_never_the_last_good_one(tmp_path, monkeypatch):
+def test_room_is_made_by_deleting_what_goes_anyway_but_never_the_last_good_one(
+    tmp_path, monkeypatch
+):
     folder = tmp_path / "run" / "checkpoints"
     for step in (1, 2):
         checkpoint.save(folder, step, big(step), {})
@@ -55,7 +60,9 @@ def test_room_is_made_by_deleting_what_goes_anyway_but_never_the_last_good_one(t
     assert checkpoint.load_newest(folder)[0].step == 3
 
 
-def test_an_old_good_checkpoint_is_not_deleted_for_room_when_the_newer_one_is_damaged(tmp_path, monkeypatch):
+def test_an_old_good_checkpoint_is_not_deleted_for_room_when_the_newer_one_is_damaged(
+    tmp_path, monkeypatch
+):
     folder = tmp_path / "run" / "checkpoints"
     for step in (1, 2):
         checkpoint.save(folder, step, big(step), {})
@@ -77,7 +84,10 @@ def kept_after(folder, saved, **options):
 
 
 def test_the_newest_are_kept_and_what_the_run_did_not_write_is_left(tmp_path):
-    foreign = [tmp_path / "checkpoints" / name for name in ("mine", "step-00000000", "step-00000001.damaged")]
+    foreign = [
+        tmp_path / "checkpoints" / name
+        for name in ("mine", "step-00000000", "step-00000001.damaged")
+    ]
     for path in foreign:
         path.mkdir(parents=True)
     assert kept_after(tmp_path, [1, 2, 10], keep_last=2) == [0, 2, 10]

@@ -22,7 +22,9 @@ def make(folder, **options):
 
 
 def weights(value):
-    return {"model": {"w": torch.full((100, 10), float(value)), "b": torch.full((3,), float(value))}}
+    return {
+        "model": {"w": torch.full((100, 10), float(value)), "b": torch.full((3,), float(value))}
+    }
 
 
 def loaded(folder, step):
@@ -70,22 +72,33 @@ def test_what_is_saved_is_what_was_there_when_save_was_called(tmp_path, gate):
     assert checkpoint.steps(tmp_path / "checkpoints") == []
     gate.open.set()
     saver.wait()
-    assert float(loaded(tmp_path, 1).tensors["model"]["w"][0, 0]) == 1 and loaded(tmp_path, 1).state["list"] == [1]
+    assert float(loaded(tmp_path, 1).tensors["model"]["w"][0, 0]) == 1 and loaded(
+        tmp_path, 1
+    ).state["list"] == [1]
 
 
-def test_best_weights_and_the_checkpoint_of_a_step_wait_for_nothing_and_each_has_what_was_there_then(tmp_path, gate):
+def test_best_weights_and_the_checkpoint_of_a_step_wait_for_nothing_and_each_has_what_was_there_then(
+    tmp_path, gate
+):
     saver, tensors = make(tmp_path), weights(1)
     saver.save("best", 1, tensors, {})
     tensors["model"]["w"].fill_(2)
-    saver.save("checkpoints", 1, {**tensors, "optimizer": {"m": torch.ones(5)}}, {})  # would block for ever
+    saver.save(
+        "checkpoints", 1, {**tensors, "optimizer": {"m": torch.ones(5)}}, {}
+    )  # would block for ever
     gate.open.set()
     saver.wait()
     best = checkpoint.load(checkpoint.path_of(tmp_path / "best", 1))
-    assert [float(saved.tensors["model"]["w"][0, 0]) for saved in (best, loaded(tmp_path, 1))] == [1, 2]
+    assert [float(saved.tensors["model"]["w"][0, 0]) for saved in (best, loaded(tmp_path, 1))] == [
+        1,
+        2,
+    ]
     assert loaded(tmp_path, 1).tensors.keys() == {"model", "optimizer"}
 
 
-def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(tmp_path, monkeypatch, capsys):
+def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(
+    tmp_path, monkeypatch, capsys
+):
     saver = make(tmp_path)
     monkeypatch.setattr(disk, "calls", Full("step-00000001"))
     saver.save("checkpoints", 1, weights(1), {})
@@ -93,7 +106,9 @@ def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(tmp
     saver.wait()
     out = capsys.readouterr().out
     assert "Warning: The checkpoint of step 1 was not saved" in out and "No space left" in out
-    assert out.endswith("Training continues.\n") and checkpoint.steps(tmp_path / "checkpoints") == [2]
+    assert out.endswith("Training continues.\n") and checkpoint.steps(tmp_path / "checkpoints") == [
+        2
+    ]
     monkeypatch.setattr(disk, "calls", Full("step-00000003", errno.EIO))
     saver.save("checkpoints", 3, weights(3), {})
     with pytest.raises(CheckpointNotSaved, match="step 3 was not saved.*Input/output error"):

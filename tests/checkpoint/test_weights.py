@@ -17,8 +17,12 @@ def net(inputs=3, width=4):
 
 def test_weights_of_a_wrapped_model_are_put_back_into_a_plain_one():
     source, target = net(), nn.Sequential(*[nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)])
-    weights.put_back(target, {f"module._orig_mod.{name}": value for name, value in source.state_dict().items()})
-    assert all(torch.equal(a, b) for a, b in zip(source.parameters(), target.parameters(), strict=True))
+    weights.put_back(
+        target, {f"module._orig_mod.{name}": value for name, value in source.state_dict().items()}
+    )
+    assert all(
+        torch.equal(a, b) for a, b in zip(source.parameters(), target.parameters(), strict=True)
+    )
 
 
 def test_tied_tensors_are_saved_once():

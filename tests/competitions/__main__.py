@@ -21,7 +21,9 @@ RECORD = record.RECORDS / "competitions.json"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(LAYOUTS))
     parser.add_argument("--record", action="store_true", help="write the record, too")
     options = parser.parse_args()

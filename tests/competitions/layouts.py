@@ -10,10 +10,23 @@ import pandas as pd
 from PIL import Image, ImageDraw
 from sklearn.metrics import roc_auc_score
 
-Score = Callable[[pd.DataFrame, pd.DataFrame], float]  # of truth and submission with the same ids in the same order
+Score = Callable[
+    [pd.DataFrame, pd.DataFrame], float
+]  # of truth and submission with the same ids in the same order
 SHAPES = ("box", "disc", "ring", "star")
 TAGS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate")
-PLAIN = ("article", "edited", "user", "history", "music", "cities", "rivers", "sources", "page", "thanks")
+PLAIN = (
+    "article",
+    "edited",
+    "user",
+    "history",
+    "music",
+    "cities",
+    "rivers",
+    "sources",
+    "page",
+    "thanks",
+)
 CALLS = ("down", "flat", "trill", "up")
 RATE = 8000  # values of a sound each second
 SIDE = 48  # pixels of a picture
@@ -27,7 +40,9 @@ class Layout:
     `task` is a file under tasks, empty where the example is used as it is. `samples` has a score by sample.
     """
 
-    write: Callable[[Path, int, int], pd.DataFrame]  # into a folder, rows of training and of the test; the truth
+    write: Callable[
+        [Path, int, int], pd.DataFrame
+    ]  # into a folder, rows of training and of the test; the truth
     like: str
     task: str
     train: str  # data.dir, in the folder of the competition
@@ -37,7 +52,9 @@ class Layout:
     options: dict[str, str] = field(default_factory=dict)
 
 
-def _ground(generator: np.random.Generator) -> tuple[Image.Image, ImageDraw.ImageDraw, tuple[int, ...]]:
+def _ground(
+    generator: np.random.Generator,
+) -> tuple[Image.Image, ImageDraw.ImageDraw, tuple[int, ...]]:
     """Returns a noisy picture, what draws on it, and a colour that differs from its own."""
     base = generator.integers(40, 180, 3)
     noise = generator.normal(0, 12, (SIDE, SIDE, 3))
@@ -59,13 +76,17 @@ def leaves(folder: Path, train: int, new: int) -> pd.DataFrame:
         for name, shape in zip(names, shapes, strict=True):
             _leaf(str(shape), generator).save(folder / part / f"{name}.png")
         trees = generator.integers(0, 20, len(numbers))
-        tables[part] = pd.DataFrame({"id": names, "label": shapes, "tree": [f"tree_{tree}" for tree in trees]})
+        tables[part] = pd.DataFrame(
+            {"id": names, "label": shapes, "tree": [f"tree_{tree}" for tree in trees]}
+        )
     tables["train_images"].to_csv(folder / "train.csv", index=False)
     truth = tables["test_images"][["id", "label"]]
     shuffled = truth[["id"]].sample(frac=1, random_state=1)
     truth[["id"]].assign(label="box").to_csv(folder / "sample_submission.csv", index=False)
     shuffled.assign(label="box").to_csv(folder / "shuffled.csv", index=False)
-    truth[["id"]].assign(**dict.fromkeys(SHAPES, 0.25)).to_csv(folder / "probabilities.csv", index=False)
+    truth[["id"]].assign(**dict.fromkeys(SHAPES, 0.25)).to_csv(
+        folder / "probabilities.csv", index=False
+    )
     return truth
 
 
@@ -155,7 +176,9 @@ def comments(folder: Path, train: int, new: int) -> pd.DataFrame:
     table[:train].to_csv(folder / "train.csv", index=False)
     test = table[train:].reset_index(drop=True)
     test[["id", "comment_text"]].to_csv(folder / "test.csv", index=False)
-    test[["id"]].assign(**dict.fromkeys(TAGS, 0.5)).to_csv(folder / "sample_submission.csv", index=False)
+    test[["id"]].assign(**dict.fromkeys(TAGS, 0.5)).to_csv(
+        folder / "sample_submission.csv", index=False
+    )
     return test[["id", *TAGS]]
 
 
@@ -240,10 +263,14 @@ def birds(folder: Path, train: int, new: int) -> pd.DataFrame:
         for name, call in zip(names, calls, strict=True):
             _write_sound(folder / part / name, _call(call, generator))
         sites = generator.integers(0, 8, count)
-        tables[part] = pd.DataFrame({"filename": names, "label": calls, "site": [f"site{site}" for site in sites]})
+        tables[part] = pd.DataFrame(
+            {"filename": names, "label": calls, "site": [f"site{site}" for site in sites]}
+        )
     tables["train_audio"].to_csv(folder / "train.csv", index=False)
     truth = tables["test_audio"][["filename", "label"]]
-    truth[["filename"]].assign(**dict.fromkeys(CALLS, 0.25)).to_csv(folder / "sample_submission.csv", index=False)
+    truth[["filename"]].assign(**dict.fromkeys(CALLS, 0.25)).to_csv(
+        folder / "sample_submission.csv", index=False
+    )
     return truth
 
 
@@ -285,7 +312,9 @@ def wheat(folder: Path, train: int, new: int) -> pd.DataFrame:
                 words = [" ".join(map(str, box)) for box in boxes]
                 truth.append({"image_id": name, "PredictionString": "; ".join(words)})
         if part == "train":
-            pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)  # pictures without a box have no row
+            pd.DataFrame(rows).to_csv(
+                folder / "train.csv", index=False
+            )  # pictures without a box have no row
     table = pd.DataFrame(truth)
     table.assign(PredictionString="").to_csv(folder / "sample_submission.csv", index=False)
     return table
@@ -311,7 +340,9 @@ def f1_of_boxes(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
     for true, answer in zip(truth["PredictionString"], guess["PredictionString"], strict=True):
         boxes = [[*map(float, text.split())] for text in true.split("; ") if text]
         numbers = [*map(float, answer.split())] if isinstance(answer, str) else []
-        answers = [numbers[start + 1 : start + 5] for start in range(0, len(numbers), 5)]  # behind a confidence
+        answers = [
+            numbers[start + 1 : start + 5] for start in range(0, len(numbers), 5)
+        ]  # behind a confidence
         wanted, given = wanted + len(boxes), given + len(answers)
         hits += sum(any(_overlap(box, other) > 0.25 for other in answers) for box in boxes)
     return 2 * hits / max(1, wanted + given)
@@ -329,7 +360,9 @@ def _shared(start: float, length: float, other: float, other_length: float) -> f
 
 def _with_labels(score: Score) -> Score:
     """Returns a score for a sample with a column for each class."""
-    return lambda truth, guess: score(truth, guess.assign(label=guess[[*guess.columns[1:]]].idxmax(axis=1)))
+    return lambda truth, guess: score(
+        truth, guess.assign(label=guess[[*guess.columns[1:]]].idxmax(axis=1))
+    )
 
 
 SAMPLE = "sample_submission.csv"

@@ -51,7 +51,9 @@ def _score(layout: Layout, folder: Path, sample: Path, truth: pd.DataFrame) -> f
     assert not submission[wanted.columns[1:]].equals(wanted[wanted.columns[1:]])
     by_hand = joined(read(out / "predictions.csv"), sample.parent / layout.new, wanted)
     truth = truth.astype({key: str})
-    score, score_by_hand = (layout.samples[sample.name](*aligned(truth, table)) for table in (submission, by_hand))
+    score, score_by_hand = (
+        layout.samples[sample.name](*aligned(truth, table)) for table in (submission, by_hand)
+    )
     assert score == score_by_hand, f"{score} and {score_by_hand} by hand"
     return score
 
@@ -67,10 +69,18 @@ def joined(predictions: pd.DataFrame, new: Path, sample: pd.DataFrame) -> pd.Dat
     key, *columns = sample.columns
     if new.is_dir():
         has_suffixes = sample[key].str.contains(".", regex=False).all()
-        ids = [Path(name).name if has_suffixes else Path(name).stem for name in predictions["sample"]]
+        ids = [
+            Path(name).name if has_suffixes else Path(name).stem for name in predictions["sample"]
+        ]
     else:
-        ids = pd.read_csv(new, dtype={key: str})[key].to_list()  # a line for each answer, in their order
-    renamed = predictions if columns[0] in predictions else predictions.rename(columns={"prediction": columns[0]})
+        ids = pd.read_csv(new, dtype={key: str})[
+            key
+        ].to_list()  # a line for each answer, in their order
+    renamed = (
+        predictions
+        if columns[0] in predictions
+        else predictions.rename(columns={"prediction": columns[0]})
+    )
     return renamed[columns].assign(**{key: ids})[[key, *columns]]
 
 
@@ -91,7 +101,14 @@ def lines_of(layout: Layout) -> int:
 
 def call(folder: Path, *arguments: str) -> None:
     """Runs a command of Trainbook. Raises AssertionError where it fails."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     command = [sys.executable, "-m", "trainbook", *arguments]
     process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, f"{' '.join(arguments)}:\n{process.stdout[-3000:]}{process.stderr[-3000:]}"
+    assert process.returncode == 0, (
+        f"{' '.join(arguments)}:\n{process.stdout[-3000:]}{process.stderr[-3000:]}"
+    )

@@ -4,7 +4,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lib.config import REMOVED, Config, Run, Training, read_config, resolve_lengths, split_overrides, with_changes
+from lib.config import (
+    REMOVED,
+    Config,
+    Run,
+    Training,
+    read_config,
+    resolve_lengths,
+    split_overrides,
+    with_changes,
+)
 from lib.errors import BadInput
 from tests.config.settings import GOOD, Settings, load
 
@@ -30,10 +39,19 @@ def test_epochs_become_steps_once_in_mappings_too_and_whole_numbers_are_not_roun
     assert config.training.max_steps == 0
     resolved, lines = resolve_lengths(config, 26_320)
     training = resolved.training
-    assert (training.max_steps, training.evaluate_every_steps, resolved.scheduler.warmup_steps) == (1234, 206, 1)
+    assert (training.max_steps, training.evaluate_every_steps, resolved.scheduler.warmup_steps) == (
+        1234,
+        206,
+        1,
+    )
     assert (training.epochs, training.evaluate_every_epochs) == (0, 0)
-    assert resolved.workload == Stages({"early": Stage(453), "whole": Stage(7), "late": Stage(1234)})
-    assert lines[0] == "training.epochs 3 -> training.max_steps 1,234 (samples 26,320, effective batch 64)"
+    assert resolved.workload == Stages(
+        {"early": Stage(453), "whole": Stage(7), "late": Stage(1234)}
+    )
+    assert (
+        lines[0]
+        == "training.epochs 3 -> training.max_steps 1,234 (samples 26,320, effective batch 64)"
+    )
     assert len(lines) == 5 and resolve_lengths(resolved, 999) == (resolved, [])
     with pytest.raises(BadInput, match="no training samples"):
         resolve_lengths(config, 0)
@@ -45,12 +63,22 @@ def test_epochs_become_steps_once_in_mappings_too_and_whole_numbers_are_not_roun
 def test_changes_replace_values_and_may_not_contradict_each_other(tmp_path):
     training = Training(max_steps=10, effective_batch=8)
     config = load(tmp_path, GOOD)
-    assert config == Config(task="toy", run=Run(name="toy_small"), training=training, workload=Settings())
+    assert config == Config(
+        task="toy", run=Run(name="toy_small"), training=training, workload=Settings()
+    )
     config = load(tmp_path, GOOD + "run: {name: mine}\n")
-    changed = with_changes(config, {"training.max_steps": 3, "workload.encoder.layers": 1, "checkpoint.keep_last": 0})
-    assert (changed.training.max_steps, changed.workload.encoder.layers, changed.run.name) == (3, 1, "mine")
+    changed = with_changes(
+        config, {"training.max_steps": 3, "workload.encoder.layers": 1, "checkpoint.keep_last": 0}
+    )
+    assert (changed.training.max_steps, changed.workload.encoder.layers, changed.run.name) == (
+        3,
+        1,
+        "mine",
+    )
     assert changed.workload.width == config.workload.width and with_changes(config, {}) == config
-    assert with_changes(config, {"training.epochs": 2.0}).training == Training(epochs=2.0, effective_batch=8)
+    assert with_changes(config, {"training.epochs": 2.0}).training == Training(
+        epochs=2.0, effective_batch=8
+    )
     with pytest.raises(BadInput, match="effective_batch 8 cannot be dealt into 3 equal parts"):
         with_changes(config, {"training.micro_batch_slots": 3})
     assert split_overrides(["a.b=1", "c=x=y", "a.b="]) == {"a.b": "", "c": "x=y"}
@@ -60,9 +88,15 @@ def test_changes_replace_values_and_may_not_contradict_each_other(tmp_path):
 
 def test_a_removed_key_is_ignored_with_a_sentence(tmp_path, capsys):
     """The config.yaml of an earlier run loads; so does a file that was written by hand, and an override."""
-    old = GOOD + "data:\n  persistent_workers: true\nmemory: {profile: '', empty_cache_every_steps: 3}\n"
+    old = (
+        GOOD
+        + "data:\n  persistent_workers: true\nmemory: {profile: '', empty_cache_every_steps: 3}\n"
+    )
     assert load(tmp_path, old, data__persistent_workers="x") == load(tmp_path, GOOD)
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("override data.persistent_workers: ") and REMOVED["data.persistent_workers"] in first
+    assert (
+        first.startswith("override data.persistent_workers: ")
+        and REMOVED["data.persistent_workers"] in first
+    )
     assert second.startswith(f"{tmp_path / 'toy_small.yaml'}:5:23: ")
     assert REMOVED["memory.empty_cache_every_steps"] in second

@@ -99,7 +99,9 @@ ELSEWHERE = {
     "gpu/parts/bits.py": ["training.deterministic"],
     "launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
-    "report/test_tracking.py": [f"tracking.{name}" for name in ("tensorboard", "wandb", "online", "project")],
+    "report/test_tracking.py": [
+        f"tracking.{name}" for name in ("tensorboard", "wandb", "online", "project")
+    ],
     "supervised/test_start.py": ["training.start_from_baseline"],
     "launch/test_queue.py": ["queue.mean_at_least", "queue.best_at_least"],
 }
@@ -112,7 +114,9 @@ def home(tmp_path_factory):
     (home / "toy.yaml").write_text(TOY)
     (home / "other.yaml").write_text(TOY.replace("name: toy", "name: other"))
     (home / "own.py").write_text(OWN)
-    trained(load_config(home / "toy.yaml", {"output_dir": str(home / "runs"), "training.max_steps": 4}))
+    trained(
+        load_config(home / "toy.yaml", {"output_dir": str(home / "runs"), "training.max_steps": 4})
+    )
     return home
 
 
@@ -121,7 +125,11 @@ def trained(config):
     calls, loaders, compiled = [], [], []
     with pytest.MonkeyPatch.context() as patch:
         loader, forward = data.DataLoader, torch.nn.Linear.forward
-        patch.setattr(data, "DataLoader", lambda *args, **options: loaders.append(options) or loader(*args, **options))
+        patch.setattr(
+            data,
+            "DataLoader",
+            lambda *args, **options: loaders.append(options) or loader(*args, **options),
+        )
         patch.setattr(torch.nn.Linear, "forward", lambda *args: calls.append(1) or forward(*args))
         patch.setattr(torch.nn.Module, "compile", lambda model: compiled.append(type(model)))
         run = prepare(config)
@@ -149,11 +157,16 @@ RUNS = {}  # most keys are compared with the same run
 
 def observed(home, folder, overrides, name):
     """One observable of the toy with these overrides."""
-    overrides = {k: v.replace("{home}", str(home)) if isinstance(v, str) else v for k, v in overrides.items()}
+    overrides = {
+        k: v.replace("{home}", str(home)) if isinstance(v, str) else v for k, v in overrides.items()
+    }
     config = load_config(home / "toy.yaml", {"output_dir": str(folder), **overrides})
     match name:
         case "queue":
-            return [(flat(entry.config), entry.starts_from) for entry in queue.entries(home / "toy.yaml", overrides)]
+            return [
+                (flat(entry.config), entry.starts_from)
+                for entry in queue.entries(home / "toy.yaml", overrides)
+            ]
         case "processes":
             return processes(config)
         case "smoke":
@@ -183,4 +196,6 @@ def test_every_key_has_an_effect_here_or_elsewhere_and_one_without_is_found(home
     assert sorted(keys) == sorted([*EFFECTS, *(key for keys in ELSEWHERE.values() for key in keys)])
     assert all((ROOT / "tests" / path).is_file() for path in ELSEWHERE)
     for name in ("weights", "rows", "files", "loader", "step", "forward passes"):
-        assert not has_effect(home, tmp_path, "workload.forgotten", 4, name, {"task": "{home}/own.py:Own"})
+        assert not has_effect(
+            home, tmp_path, "workload.forgotten", 4, name, {"task": "{home}/own.py:Own"}
+        )

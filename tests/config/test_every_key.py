@@ -25,12 +25,20 @@ def sections(cls, prefix=""):
 def unread(cls, files):
     """Returns the dotted keys whose names these files read nowhere; lengths in epochs are read as steps."""
     nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text("utf-8")))]
-    names = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    names = {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
     keys = set()
     for prefix, section in sections(cls):
         names_read = names | {name for name, _ in length_pairs(section)}
         hints = get_type_hints(section).items()
-        keys |= {prefix + name for name, kind in hints if not dataclasses.is_dataclass(kind) | (name in names_read)}
+        keys |= {
+            prefix + name
+            for name, kind in hints
+            if not dataclasses.is_dataclass(kind) | (name in names_read)
+        }
     return keys
 
 

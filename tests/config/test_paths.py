@@ -25,14 +25,21 @@ def project(tmp_path):
     return folder
 
 
-def test_task_and_data_beside_a_configuration_are_found_from_any_working_folder(project, tmp_path, monkeypatch):
+def test_task_and_data_beside_a_configuration_are_found_from_any_working_folder(
+    project, tmp_path, monkeypatch
+):
     config = load_config("project/my.yaml")
     assert (config.task, config.data.dir) == ("project/my_task.py:Toy", "project/numbers")
     assert launch.prepare(config).task.source == Path("project/numbers")
     monkeypatch.chdir(project)
-    assert (load_config("my.yaml").task, load_config("my.yaml").data.dir) == ("my_task.py:Toy", "numbers")
+    assert (load_config("my.yaml").task, load_config("my.yaml").data.dir) == (
+        "my_task.py:Toy",
+        "numbers",
+    )
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "numbers").mkdir()  # an override counts from the working folder, and what does not lie beside the file
+    (
+        tmp_path / "numbers"
+    ).mkdir()  # an override counts from the working folder, and what does not lie beside the file
     assert load_config("project/my.yaml", {"data.dir": "numbers"}).data.dir == "numbers"
     (project / "numbers").rmdir()
     assert load_config("project/my.yaml").data.dir == "numbers"
@@ -44,14 +51,19 @@ def test_each_of_several_folders_counts_from_the_folder_of_the_configuration(pro
     config = load_config("project/my.yaml")
     assert config.data.dir == config.data.dirs == ("project/numbers", "more")
     assert load_config("project/my.yaml", {"data.dir": "[a, b]"}).data.dirs == ("a", "b")
-    (project / "embedded").mkdir()  # what is no path beside the configuration stays as it is written
+    (
+        project / "embedded"
+    ).mkdir()  # what is no path beside the configuration stays as it is written
     for text in ("embedded", "ada/graphs", "/nowhere"):
         (project / "my.yaml").write_text(OWN.replace("data: {", f"data: {{dir: {text}, "))
         assert load_config("project/my.yaml").data.dir == text
 
 
 def test_a_tasks_own_settings_may_be_paths(project):
-    texts = [("words", str, option("", "A file.", path=True)), ("title", str, option("", "No file."))]
+    texts = [
+        ("words", str, option("", "A file.", path=True)),
+        ("title", str, option("", "No file.")),
+    ]
     files = ("archives", tuple[str, ...], option((), "Files.", path=True))
     kind = make_dataclass("Settings", [*texts, files], frozen=True)
     text = "task: toy\ntraining: {max_steps: 1, effective_batch: 1}\n"

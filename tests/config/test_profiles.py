@@ -28,11 +28,16 @@ def written(tmp_path):
 def test_a_profile_prints_every_key_that_it_changes(written):
     assert {*profiles.names()} == {*get_args(get_type_hints(Memory)["profile"])} - {""}
     for profile in profiles.names():
-        before = written(f"memory: {{profile: {profile}}}\ncheckpoint: {{keep_last: 5, every_steps: 3}}\n")
+        before = written(
+            f"memory: {{profile: {profile}}}\ncheckpoint: {{keep_last: 5, every_steps: 3}}\n"
+        )
         after, lines = profiles.apply(before, has_gpu=True)
         old, new, values = flat(before), flat(after), profiles.settings(profile)
         differing = {key for key in new if old[key] != new[key]} - {"memory.profile"}
-        assert {key: new[key] for key in values} == values and differing <= {*values, "training.max_steps"}
+        assert {key: new[key] for key in values} == values and differing <= {
+            *values,
+            "training.max_steps",
+        }
         assert {line.split(": ")[1].split()[0] for line in lines} == differing
 
 
@@ -41,9 +46,16 @@ def test_an_override_wins_over_the_profile_and_fp16_needs_a_gpu(written):
     assert after.training.precision == "auto"
     overrides = {"training.micro_batch": 2, "training.max_steps": 7, "training.precision": "bf16"}
     after, _ = profiles.apply(written("memory: {profile: optimized}\n", overrides), True)
-    assert (after.training.micro_batch, after.training.effective_batch, after.training.precision) == (2, 16, "bf16")
+    assert (
+        after.training.micro_batch,
+        after.training.effective_batch,
+        after.training.precision,
+    ) == (2, 16, "bf16")
     after, _ = profiles.apply(written("memory: {profile: prototype}\n", overrides), True)
-    assert (after.training.max_steps, after.training.epochs) == (7, 0)  # the other form of the same length
+    assert (after.training.max_steps, after.training.epochs) == (
+        7,
+        0,
+    )  # the other form of the same length
 
 
 def test_a_profile_is_worked_in_before_lengths_become_steps(written, monkeypatch):

@@ -41,12 +41,19 @@ REFUSED = {
     "optimizer.nesterov": ["no", "1"], "checkpoint.frozen": ["fp8"], "workload.title": ["[a]"],
     "workload.choice": ["most"], "workload.weights": ["[1]"], "workload.extra": ["5"], "workload.width": ["65", "0"],
 }  # fmt: skip
-INSIDE = {"optimizer.betas": "[0.9, @1]", "workload.depths": "[1, @x]", "workload.weights": "{a: 1, b: @-1}"}
+INSIDE = {
+    "optimizer.betas": "[0.9, @1]",
+    "workload.depths": "[1, @x]",
+    "workload.weights": "{a: 1, b: @-1}",
+}
 
 
 def test_a_mistake_is_reported_with_line_and_column(tmp_path):
     mistakes = dict(MISTAKES)
-    for key, value in [*((key, f"@{value}") for key, values in REFUSED.items() for value in values), *INSIDE.items()]:
+    for key, value in [
+        *((key, f"@{value}") for key, values in REFUSED.items() for value in values),
+        *INSIDE.items(),
+    ]:
         section, _, name = key.rpartition(".")
         mistakes[f"\n{section}: {{{name}: {value}}}" if section else f"\n{name}: {value}"] = key
     for marked, sentence in mistakes.items():
@@ -55,7 +62,10 @@ def test_a_mistake_is_reported_with_line_and_column(tmp_path):
             load(tmp_path, f"{before}{after}\n" if after else before)
         line, column = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
         (message,) = str(error.value).splitlines()
-        assert message.startswith(f"{tmp_path / 'toy_small.yaml'}:{line}:{column}: ") and sentence in message, marked
+        assert (
+            message.startswith(f"{tmp_path / 'toy_small.yaml'}:{line}:{column}: ")
+            and sentence in message
+        ), marked
 
 
 def test_a_word_from_elsewhere_is_answered_with_the_key_that_is_meant(tmp_path):
@@ -63,9 +73,15 @@ def test_a_word_from_elsewhere_is_answered_with_the_key_that_is_meant(tmp_path):
         "batch_size: 8\n": "training.effective_batch", "run: {maxEpochs: 5}\n": "training.epochs",
         "optimizer: {learning-rate: 5e-5}\n": "optimizer.lr", "device: {DataParallel: true}\n": "no key",
     }.items():  # fmt: skip
-        with pytest.raises(BadInput, match=rf"^\S+:\d+:\d+: .* It is (called )?{here}\b[^\n]* here\.[^\n]*$"):
+        with pytest.raises(
+            BadInput, match=rf"^\S+:\d+:\d+: .* It is (called )?{here}\b[^\n]* here\.[^\n]*$"
+        ):
             load(tmp_path, GOOD + text)
-    assert {key for row in words() for key in row["here"].split()} <= {*sentences(Config), "task", "workload"}
+    assert {key for row in words() for key in row["here"].split()} <= {
+        *sentences(Config),
+        "task",
+        "workload",
+    }
 
 
 def test_all_mistakes_of_a_file_are_reported_at_once_and_in_order(tmp_path):
@@ -84,7 +100,9 @@ workload:
 """
     with pytest.raises(BadInput) as error:
         load(tmp_path, text, session__minutes="soon")
-    places = [line.split(": ")[0].removeprefix(f"{tmp_path}/") for line in str(error.value).splitlines()]
+    places = [
+        line.split(": ")[0].removeprefix(f"{tmp_path}/") for line in str(error.value).splitlines()
+    ]
     inside = ["2:1", "4:20", "5:3", "7:18", "8:3", "9:17", "9:30", "11:10"]
     assert places == [*(f"toy_small.yaml:{place}" for place in inside), "override session.minutes"]
 
@@ -103,7 +121,9 @@ ANY_SETTINGS = st.builds(
 
 @settings(derandomize=True, max_examples=20, deadline=None, phases=[Phase.generate])
 @given(ANY_SETTINGS, NUMBERS.filter(lambda number: number > 0), st.integers(0, 10**17), TEXTS)
-def test_a_configuration_round_trips_through_yaml(tmp_path_factory, workload_settings, lr, seed, folder):
+def test_a_configuration_round_trips_through_yaml(
+    tmp_path_factory, workload_settings, lr, seed, folder
+):
     folder_of_file = tmp_path_factory.mktemp("round")
     config = dataclasses.replace(
         load(folder_of_file, GOOD),
@@ -121,7 +141,9 @@ def test_a_scalar_is_read_by_the_type_of_its_field(tmp_path):
         ("extra: null", "extra", None), ("encoder: {kind: deep}", "encoder", Encoder(layers=3, kind="deep")),
         ("encoder:", "encoder", Encoder(layers=3)), ("ramp_epochs: 2", "ramp_steps", 0),
     ):  # fmt: skip
-        value = getattr(load(tmp_path, f"{GOOD}data:\n  # dir: x\nworkload:\n  {yaml_text}\n").workload, name)
+        value = getattr(
+            load(tmp_path, f"{GOOD}data:\n  # dir: x\nworkload:\n  {yaml_text}\n").workload, name
+        )
         assert (value, type(value)) == (expected, type(expected)), yaml_text
 
 
@@ -145,7 +167,10 @@ def test_an_override_is_read_as_a_file_would_be_and_a_mistake_in_it_names_it(tmp
         (line,) = str(error.value).splitlines()
         assert line.startswith(f"override {key}: ")
     config = load(tmp_path, GOOD.replace("max_steps: 10", "epochs: 3"), training__max_steps=5)
-    assert (config.training.max_steps, config.training.epochs) == (5, 0)  # the other form of a length is replaced
+    assert (config.training.max_steps, config.training.epochs) == (
+        5,
+        0,
+    )  # the other form of a length is replaced
     assert load(tmp_path, GOOD, training__epochs="2").training.max_steps == 0
     assert load(tmp_path, GOOD, training__epochs=0).training.max_steps == 10
     with pytest.raises(BadInput, match=r"^override training\.epochs: .*two forms of one length"):
@@ -172,16 +197,34 @@ def test_a_base_gives_what_the_file_does_not_and_a_mistake_in_it_names_its_file(
 
     text = "seed: 4\noptimizer: {lr: 0.25}\nscheduler: {warmup_steps: 7}\ndata:\n"
     config = based(text + "workload: {depths: [1], encoder: {layers: 1}}\n")
-    assert (config.run.name, config.task, config.seed, config.training.effective_batch) == ("toy_small", "toy", 4, 8)
+    assert (config.run.name, config.task, config.seed, config.training.effective_batch) == (
+        "toy_small",
+        "toy",
+        4,
+        8,
+    )
     assert (config.optimizer.lr, config.optimizer.eps, config.data.dir) == (0.25, 0.1, "x")
     assert (config.scheduler.warmup_steps, config.scheduler.warmup_epochs) == (7, 0)
-    assert (config.workload.depths, config.workload.encoder) == ((1,), Encoder(layers=1, kind="deep"))
+    assert (config.workload.depths, config.workload.encoder) == (
+        (1,),
+        Encoder(layers=1, kind="deep"),
+    )
     assert based("", optimizer__lr=1, training__epochs=2).training.max_steps == 0
     assert "base:" not in to_yaml(config) and reload(tmp_path, config) == config
     for text, base, places in (
         ("seed: x\n", BASE + "output_dir: [1]\n", ["base.yaml:9:13: ", "toy_small.yaml:2:7: "]),
-        ("", "- a list\n", ["base.yaml:1:1: The file does not consist of key: value lines. It is the base of toy_"]),
-        ("training: {effective_batch: 3, micro_batch_slots: 2}\n", BASE, ["toy_small.yaml:2:12: training.effective_"]),
+        (
+            "",
+            "- a list\n",
+            [
+                "base.yaml:1:1: The file does not consist of key: value lines. It is the base of toy_"
+            ],
+        ),
+        (
+            "training: {effective_batch: 3, micro_batch_slots: 2}\n",
+            BASE,
+            ["toy_small.yaml:2:12: training.effective_"],
+        ),
     ):
         with pytest.raises(BadInput) as error:
             based(text, base)
@@ -194,7 +237,11 @@ def test_a_file_that_cannot_be_used_is_refused_by_name_or_at_its_place(tmp_path)
         with pytest.raises(BadInput, match=r"toy_small\.yaml:1:\d"):
             load(tmp_path, f"base: {base}\n" + GOOD)
     (tmp_path / "latin.yaml").write_bytes(b"task: toy\noutput_dir: caf\xe9\n")
-    places = {"latin.yaml": "latin.yaml:2:16: The file is not UTF-8 here", "no.yaml": "no.yaml: ", ".": ": "}
+    places = {
+        "latin.yaml": "latin.yaml:2:16: The file is not UTF-8 here",
+        "no.yaml": "no.yaml: ",
+        ".": ": ",
+    }
     for name, sentence in places.items():
         with pytest.raises(BadInput, match=re.escape(sentence)):
             read_config(tmp_path / name, workload=workload)

@@ -39,13 +39,18 @@ def main() -> None:
 def kills(base: Path, fast: bool) -> dict:
     """Without loader processes in the sample: their server imports for seconds in each run."""
     count, steps, workers = (3, 20, 0) if fast else (20, 100, 2)
-    return runs.random_kills(base, count, **{"training.max_steps": steps, "data.num_workers": workers})
+    return runs.random_kills(
+        base, count, **{"training.max_steps": steps, "data.num_workers": workers}
+    )
 
 
 def bits(base: Path, fast: bool) -> dict:
     """Flips every bit of a checkpoint, one at a time; loading must notice each."""
     tensors = {
-        "model": {"weight": torch.arange(6.0).reshape(2, 3), "bias": torch.ones(2, dtype=torch.float16)},
+        "model": {
+            "weight": torch.arange(6.0).reshape(2, 3),
+            "bias": torch.ones(2, dtype=torch.float16),
+        },
         "optimizer": {"exp_avg/weight": torch.rand(2, 3), "step/weight": torch.tensor(7.0)},
     }
     path = checkpoint.save(base, 1, tensors, {"kept_best": [], "scaler": {}, "micro_batch": 8})

@@ -34,12 +34,17 @@ def one_process(base: Path) -> dict:
 
 def two_ranks(base: Path) -> dict:
     figures = ranks.deaths(base, count=10, **CHAT)
-    return {name: figure for name, figure in figures.items() if "goal" not in name}  # which the toy task has
+    return {
+        name: figure for name, figure in figures.items() if "goal" not in name
+    }  # which the toy task has
 
 
 def main() -> None:
     torch.set_num_threads(1)  # threads of a parent do not live on in forked runs
-    record = {**head("torch", "transformers", "peft"), "load_average_before": round(os.getloadavg()[0], 2)}
+    record = {
+        **head("torch", "transformers", "peft"),
+        "load_average_before": round(os.getloadavg()[0], 2),
+    }
     for part in (one_process, two_ranks):
         with tempfile.TemporaryDirectory() as folder:
             record[part.__name__] = part(Path(folder))

@@ -41,7 +41,10 @@ KINDS = {  # of the operations that a mode can meet
     "kill": 7, "torn write, then kill": WRITES, "torn write": WRITES, "ENOSPC once": 7,
     "ENOSPC from then on": GROWS | WRITES, "EIO once": 7,
 }  # fmt: skip
-DRAWN = {"runs": 60, "cache": 20}  # operations of a real workload: below its output folder and below its caches
+DRAWN = {
+    "runs": 60,
+    "cache": 20,
+}  # operations of a real workload: below its output folder and below its caches
 RERUNS = 2  # starts after the disturbed one, at most
 SAMPLE = 12
 Choice = tuple[str, str, int]  # run, mode, number of the operation
@@ -63,7 +66,12 @@ def main() -> int:
         if options.fast:
             found = results(kept)
         else:
-            found = run(kept, library, choose(surveys, options.mode or list(KINDS), options.stride), options.processes)
+            found = run(
+                kept,
+                library,
+                choose(surveys, options.mode or list(KINDS), options.stride),
+                options.processes,
+            )
     figures = count(found, surveys)
     print(json.dumps(figures, indent=1))
     if not (options.fast or options.run or options.mode or options.stride > 1):
@@ -73,12 +81,18 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", choices=[TOY_RUN, *REAL], help="this run alone")
-    parser.add_argument("--mode", action="append", choices=KINDS, help="this fault alone; may be repeated")
+    parser.add_argument(
+        "--mode", action="append", choices=KINDS, help="this fault alone; may be repeated"
+    )
     parser.add_argument("--stride", type=int, default=1, metavar="N", help="every N-th operation")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="trials at a time")
-    parser.add_argument("--fast", action="store_true", help="a sample of faults of the toy run, in seconds")
+    parser.add_argument(
+        "--fast", action="store_true", help="a sample of faults of the toy run, in seconds"
+    )
     options = parser.parse_args()
     options.run = TOY_RUN if options.fast else options.run
     return options
@@ -89,7 +103,17 @@ def build(library: Path) -> str:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if sys.platform != "linux" or not compiler:
         return "Faults below Python are skipped: they need Linux and a C compiler (gcc), and there is none here."
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-o",
+        str(library),
+        str(SOURCE),
+        "-ldl",
+        "-lpthread",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return f"Faults below Python are skipped: {SOURCE.name} does not compile here.\n{done.stderr[-1000:]}"
@@ -136,9 +160,17 @@ def choose(surveys: dict[str, dict], modes: list[str], stride: int) -> list[Choi
     for run, survey in surveys.items():
         for_mode = {mode: meetable(survey["operations"], mode) for mode in modes}
         if run == TOY_RUN:
-            chosen += [(run, mode, n + 1) for mode, met in for_mode.items() for n in range(0, len(met), stride)]
+            chosen += [
+                (run, mode, n + 1)
+                for mode, met in for_mode.items()
+                for n in range(0, len(met), stride)
+            ]
         else:
-            drawn = [choice for below, number in DRAWN.items() for choice in _draw(run, for_mode, below, number)]
+            drawn = [
+                choice
+                for below, number in DRAWN.items()
+                for choice in _draw(run, for_mode, below, number)
+            ]
             chosen += drawn[::stride]
     random.Random(0).shuffle(chosen)
     return chosen
@@ -155,7 +187,9 @@ def _draw(run: str, for_mode: dict[str, list[list[str]]], below: str, number: in
     for mode, met in for_mode.items():
         for n, (_, name, _, path) in enumerate(met, 1):
             if path.split("/")[0] == below:
-                groups.setdefault((mode, name, re.sub(r"[0-9a-f]{8,}|\d+", "#", path)), []).append(n)
+                groups.setdefault((mode, name, re.sub(r"[0-9a-f]{8,}|\d+", "#", path)), []).append(
+                    n
+                )
     chosen: set[Choice] = set()
     while groups and len(chosen) < number:
         mode, name, path = key = draw.choice(list(groups))
@@ -171,7 +205,9 @@ def run(kept: Path, library: Path, chosen: list[Choice], processes: int) -> list
     wanted = set(chosen)
 
     def made() -> list[dict]:
-        return [each for each in results(kept) if (each["run"], each["mode"], each["number"]) in wanted]
+        return [
+            each for each in results(kept) if (each["run"], each["mode"], each["number"]) in wanted
+        ]
 
     print(f"{len(chosen):,} faults, {len(made()):,} of them tried before.", flush=True)
     workers = [_start(kept, library, "trials", part, processes) for part in range(processes)]
@@ -189,7 +225,9 @@ def run(kept: Path, library: Path, chosen: list[Choice], processes: int) -> list
             worker.terminate()
             worker.wait()
     if any(worker.returncode for worker in workers):
-        raise SystemExit("A process that made trials ended before all were made; see above. Start again: it resumes.")
+        raise SystemExit(
+            "A process that made trials ended before all were made; see above. Start again: it resumes."
+        )
     return made()
 
 

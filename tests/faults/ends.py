@@ -35,7 +35,10 @@ def _members(archive: Path) -> End:
     try:
         with tarfile.open(archive) as packed:
             entries = [entry for entry in packed if entry.isfile()]
-            return {f"{ARCHIVE}/{e.name}": _digest(e.name, packed.extractfile(e).read()) for e in entries}
+            return {
+                f"{ARCHIVE}/{e.name}": _digest(e.name, packed.extractfile(e).read())
+                for e in entries
+            }
     except (tarfile.TarError, OSError, EOFError) as error:
         return {ARCHIVE: f"cannot be read: {error}"}
 
@@ -47,7 +50,9 @@ def _digest(name: str, content: bytes) -> str:
             content = _table(content)
         elif name.endswith("/summary.json"):
             values = json.loads(content)
-            content = json.dumps({key: value for key, value in values.items() if key not in VOLATILE_KEYS}).encode()
+            content = json.dumps(
+                {key: value for key, value in values.items() if key not in VOLATILE_KEYS}
+            ).encode()
     except (ValueError, AttributeError, csv.Error):  # torn: hashed as it is
         pass
     return hashlib.sha256(content[:4] if "/plots/" in name else content).hexdigest()[:16]
@@ -57,5 +62,7 @@ def _table(content: bytes) -> bytes:
     """Returns a table without its volatile columns. Raises ValueError or csv.Error."""
     header, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
     columns = [place for place, name in enumerate(header) if name not in VOLATILE_COLUMNS]
-    cells = [[row[i] for i in columns] if len(row) == len(header) else row for row in (header, *rows)]
+    cells = [
+        [row[i] for i in columns] if len(row) == len(header) else row for row in (header, *rows)
+    ]
     return json.dumps([cells, content.endswith(b"\n")]).encode()

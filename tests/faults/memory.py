@@ -135,14 +135,22 @@ def sites():
     """Returns the sites by name, as they lie in a step."""
     adamw, ema, tensor = torch.optim.AdamW, optimization.Ema, torch.Tensor
     table = [
-        ("forward", (1, 2, 5, 9, 14, 23, 30, 44, 61), lambda n: Site(torch.nn.Linear, "forward", n)),
+        (
+            "forward",
+            (1, 2, 5, 9, 14, 23, 30, 44, 61),
+            lambda n: Site(torch.nn.Linear, "forward", n),
+        ),
         ("before a backward pass", (1, 2, 7, 12), lambda n: Site(tensor, "backward", n)),
         ("after a backward pass", (1, 2, 7, 12), lambda n: Site(tensor, "backward", n, after=True)),
         ("before an evaluation", (1, 2, 4), lambda n: Site(Toy, "evaluate", n)),
         ("after an evaluation", (1, 2, 4), lambda n: Site(Toy, "evaluate", n, after=True)),
         ("norm of the gradient", (1, 2, 5, 12), lambda n: Site(step, "total_norm", n)),
         ("clipping", (1, 3), lambda n: Site(torch.nn.utils, "clip_grads_with_norm_", n)),
-        ("the optimizer's states", (1, 6), lambda n: Site(torch, "full_like", n, "optimization.py")),
+        (
+            "the optimizer's states",
+            (1, 6),
+            lambda n: Site(torch, "full_like", n, "optimization.py"),
+        ),
         ("before optimizer.step", (1, 5, 12), lambda n: Site(adamw, "step", n)),
         ("optimizer.step half done", (1, 2, 12), lambda n: HalfDone(adamw, "step", n)),
         ("after optimizer.step", (1, 5), lambda n: Site(adamw, "step", n, after=True)),
@@ -153,7 +161,11 @@ def sites():
         ("copies of buffers", (1, 2, 9), lambda n: Site(tensor, "clone", n, "step.py")),
         ("copies for a checkpoint", (1, 20), lambda n: Site(tensor, "copy_", n, "saver.py")),
         ("new memory for a checkpoint", (1, 8), lambda n: Site(torch, "empty", n, "saver.py")),
-        ("looking for infinite weights", (1, 3), lambda n: Site(torch, "_foreach_norm", n, "state.py")),
+        (
+            "looking for infinite weights",
+            (1, 3),
+            lambda n: Site(torch, "_foreach_norm", n, "state.py"),
+        ),
         ("moving a batch", (3, 14), lambda n: Site(tensor, "to", n, "data.py")),
         ("summing over ranks", (2,), lambda n: Site(step, "over_ranks", n)),
     ]
@@ -187,8 +199,12 @@ def end(folder):
     """Returns the tensors of the last checkpoint, the rows of metrics.csv and the summary's figures."""
     run = folder / "runs" / "toy"
     place = run / "checkpoints" / f"step-{STEPS:08d}"
-    files = {path.stem: safetensors.torch.load_file(path) for path in sorted(place.glob("*.safetensors"))}
-    tensors = {f"{group}/{name}": value for group, named in files.items() for name, value in named.items()}
+    files = {
+        path.stem: safetensors.torch.load_file(path) for path in sorted(place.glob("*.safetensors"))
+    }
+    tensors = {
+        f"{group}/{name}": value for group, named in files.items() for name, value in named.items()
+    }
     unlike = {"split", "micro_batch", *VOLATILE_COLUMNS}
     rows = {
         f"row {row['step']} {row['split']}/{name}": torch.tensor(float(value))
@@ -205,7 +221,11 @@ def furthest(ours, expected):
     """Returns the largest difference of a number relative to the expected one, or to 0.01 where that is larger."""
     assert ours.keys() == expected.keys(), ours.keys() ^ expected.keys()
     return max(
-        float(((ours[name].double() - value.double()).abs() / value.double().abs().clamp(min=1e-2)).max())
+        float(
+            (
+                (ours[name].double() - value.double()).abs() / value.double().abs().clamp(min=1e-2)
+            ).max()
+        )
         for name, value in expected.items()
     )
 
@@ -267,7 +287,9 @@ def main():
         figures = campaign(Path(temporary), FAST if fast else [])
     print(json.dumps(figures), flush=True)
     if not fast:
-        write(RECORD, {**head("torch"), **figures, "seconds": round(time.perf_counter() - begin, 1)})
+        write(
+            RECORD, {**head("torch"), **figures, "seconds": round(time.perf_counter() - begin, 1)}
+        )
     raise SystemExit(bool(figures["NOT"]))
 
 

@@ -35,7 +35,9 @@ class Recorder(Disk):
                 _, data, path = arguments
                 self.log.append((name, path, bytes(data)))
             else:
-                self.log.append((name, *(each for each in arguments if not isinstance(each, int))))  # without handles
+                self.log.append(
+                    (name, *(each for each in arguments if not isinstance(each, int)))
+                )  # without handles
             return original(*arguments)
 
         return run
@@ -148,7 +150,9 @@ def _tree(node: Node, done: dict[int, list[tuple]], contents: dict[int, str]) ->
         entries = _with(node.entries, done.get(id(node), []))
         return {name: _tree(child, done, contents) for name, child in entries.items()}
     data, kind = node.data, contents.get(id(node), "whole")
-    return {"empty": b"", "cut": data[: len(data) // 2], "zeroed": bytes(len(data)), "whole": data}[kind]
+    return {"empty": b"", "cut": data[: len(data) // 2], "zeroed": bytes(len(data)), "whole": data}[
+        kind
+    ]
 
 
 def put(tree: Tree, folder: Path) -> None:
@@ -159,7 +163,11 @@ def put(tree: Tree, folder: Path) -> None:
 
 
 def frozen(tree: Tree | bytes) -> object:
-    return tree if isinstance(tree, bytes) else frozenset((name, frozen(child)) for name, child in tree.items())
+    return (
+        tree
+        if isinstance(tree, bytes)
+        else frozenset((name, frozen(child)) for name, child in tree.items())
+    )
 
 
 def history(root: Path) -> list[tuple]:
@@ -171,7 +179,10 @@ def history(root: Path) -> list[tuple]:
         keeper = Retention(folder, Checkpoint(keep_last=2))
         for step, value in ((1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (4, 4.5)):
             recorder.log.append(("begin", step, value))
-            tensors = {"model": {"w": torch.full((3,), value)}, "optimizer": {"m": torch.full((2,), value)}}
+            tensors = {
+                "model": {"w": torch.full((3,), value)},
+                "optimizer": {"m": torch.full((2,), value)},
+            }
             checkpoint.save(folder / "checkpoints", step, tensors, {"value": value})
             recorder.log.append(("committed", step, value))
             keeper.after_checkpoint(step, [])
@@ -180,7 +191,9 @@ def history(root: Path) -> list[tuple]:
         disk.calls = before
 
 
-def power_losses(base: Path, limit: int = 64, seed: int = 0, honours_sync: bool = True) -> dict[str, int]:
+def power_losses(
+    base: Path, limit: int = 64, seed: int = 0, honours_sync: bool = True
+) -> dict[str, int]:
     """Counts the distinct states, those that load something wrong and those that lose what was committed."""
     root, draw = base / "disk", random.Random(seed)
     root.mkdir(parents=True)
@@ -204,7 +217,9 @@ def power_losses(base: Path, limit: int = 64, seed: int = 0, honours_sync: bool 
     return counts
 
 
-def _judge(folder: Path, committed: int, allowed: dict[int, set[float]], counts: dict[str, int]) -> None:
+def _judge(
+    folder: Path, committed: int, allowed: dict[int, set[float]], counts: dict[str, int]
+) -> None:
     """What a run finds that starts now, and what the one after it finds when the leftovers were cleaned."""
     counts["states"] += 1
     for start in (1, 2):
@@ -217,7 +232,9 @@ def _judge(folder: Path, committed: int, allowed: dict[int, set[float]], counts:
             return
         value = found.state["value"]
         right = value in allowed[found.step] and all(
-            bool((tensor == value).all()) for group in found.tensors.values() for tensor in group.values()
+            bool((tensor == value).all())
+            for group in found.tensors.values()
+            for tensor in group.values()
         )
         if not right:
             counts["wrong"] += 1

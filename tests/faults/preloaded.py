@@ -37,7 +37,10 @@ from trainbook import launch
 from trainbook.outputs import figure
 
 CODES = {0, 1, 2, 75, 130}  # what a command may end with
-HANG_SECONDS, HANG_FACTOR = 60, 20  # longer than both, the undisturbed run's seconds times the factor, is a hang
+HANG_SECONDS, HANG_FACTOR = (
+    60,
+    20,
+)  # longer than both, the undisturbed run's seconds times the factor, is a hang
 MEMORY = Path("/dev/shm")  # where a sync takes no time
 
 
@@ -105,7 +108,9 @@ class Start:
         return "" if killed or self.code in CODES else f"ends with {self.code}"
 
 
-def start(folder: Path, run: str, fault: tuple[str, int] | None = None, watch=True, seconds=600.0) -> Start:
+def start(
+    folder: Path, run: str, fault: tuple[str, int] | None = None, watch=True, seconds=600.0
+) -> Start:
     """Starts a run in a fork with a group of its own, below the library, and waits for its end.
 
     `fault` is a mode and the number of the operation that meets it.
@@ -139,7 +144,8 @@ def _train(folder: Path, run: str, fault: tuple[str, int] | None, watch: bool) -
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.chdir(folder / "work")
         log, met = (
-            os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644) for name in ("log.txt", "met.txt")
+            os.open(folder / name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+            for name in ("log.txt", "met.txt")
         )
         os.dup2(log, 1), os.dup2(log, 2)
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
@@ -165,7 +171,9 @@ def _command(run: str) -> int:
     config, overrides = RUNS[run]
     pairs = {"output_dir": "runs", **overrides}
     try:
-        return command_line.main(["train", config, *(f"--set={key}={value}" for key, value in pairs.items())])
+        return command_line.main(
+            ["train", config, *(f"--set={key}={value}" for key, value in pairs.items())]
+        )
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except BaseException:
@@ -207,7 +215,9 @@ def survey(folder: Path, run: str, twice: bool = True) -> Survey:
         shutil.rmtree(folder, ignore_errors=True)
         begin = time.monotonic()
         first = start(folder, run)
-        assert first.code == 0 and not first.wrong, f"{run} ends with {first.code}:\n{first.log[-3000:]}"
+        assert first.code == 0 and not first.wrong, (
+            f"{run} ends with {first.code}:\n{first.log[-3000:]}"
+        )
         seconds = round(time.monotonic() - begin, 1)
         modules = (folder / "modules.txt").read_text().split()
         import_all(modules)
@@ -231,12 +241,20 @@ def trial(folder: Path, run: str, mode: str, number: int, whole: Survey) -> Tria
     shutil.rmtree(folder, ignore_errors=True)
     seconds = max(HANG_SECONDS, HANG_FACTOR * whole.seconds)
     starts = [start(folder, run, (mode, number), seconds=seconds)]
-    while (why := _unlike(folder, starts, whole.end)) and not starts[-1].wrong and len(starts) <= RERUNS:
+    while (
+        (why := _unlike(folder, starts, whole.end))
+        and not starts[-1].wrong
+        and len(starts) <= RERUNS
+    ):
         starts.append(start(folder, run, watch=False, seconds=seconds))
     met = starts[0].met[0].split("\t") if starts[0].met else [""] * 4
-    log = "\n".join("\n".join(each.log.splitlines()[-25:]) for each in starts)[-6000:] if why else ""
+    log = (
+        "\n".join("\n".join(each.log.splitlines()[-25:]) for each in starts)[-6000:] if why else ""
+    )
     taken = round(time.monotonic() - begin, 1)
-    return Trial(run, mode, number, met[1], met[3], starts[0].code, len(starts) - 1, why, log, taken)
+    return Trial(
+        run, mode, number, met[1], met[3], starts[0].code, len(starts) - 1, why, log, taken
+    )
 
 
 def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
@@ -247,7 +265,9 @@ def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
     if starts[-1].code != 0:
         return f"start {len(starts)} still ends with {starts[-1].code}"
     log = "\n".join(each.log for each in starts)
-    paths = re.findall(r"^Could not delete (?:runs/)?(.*?) \(", log, re.MULTILINE)  # these may be left over
+    paths = re.findall(
+        r"^Could not delete (?:runs/)?(.*?) \(", log, re.MULTILINE
+    )  # these may be left over
     names = [path + end for path in paths for end in ("/", ".del/")]
     left = (*names, *(f"{ends.ARCHIVE}/{name}" for name in names))
     changed = ends.difference(expected, ends.end(folder / "work" / "runs"))
@@ -258,9 +278,15 @@ def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
 def main(folder: Path, what: str, *more: str) -> None:
     torch.set_num_threads(1)  # threads of a parent do not live on in forked runs
     # The plot's file without its drawing, which takes 94 % of a toy run's time
-    launch.plot = lambda run, baseline: figure.save(Figure(figsize=(1, 1)), run.folder / launch.PICTURE)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # from disk_calls.py; the folder is removed on the way
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None, prefix="faults-") as temporary:
+    launch.plot = lambda run, baseline: figure.save(
+        Figure(figsize=(1, 1)), run.folder / launch.PICTURE
+    )
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(1)
+    )  # from disk_calls.py; the folder is removed on the way
+    with tempfile.TemporaryDirectory(
+        dir=MEMORY if MEMORY.is_dir() else None, prefix="faults-"
+    ) as temporary:
         place = Path(temporary, "run")
         if what == "survey":
             for run in more:
@@ -281,14 +307,21 @@ def _keep(folder: Path, whole: Survey) -> None:
 
 def _trials(place: Path, folder: Path, todo: list[Choice], name: str) -> None:
     """Makes the trials that no earlier campaign made, and writes down each when it ends."""
-    wholes = {path.stem.split("-", 1)[1]: Survey(**json.loads(path.read_text())) for path in folder.glob("survey-*")}
+    wholes = {
+        path.stem.split("-", 1)[1]: Survey(**json.loads(path.read_text()))
+        for path in folder.glob("survey-*")
+    }
     done = {(each["run"], each["mode"], each["number"]) for each in results(folder)}
     import_all([module for each in wholes.values() for module in each.modules])
     with (folder / name).open("a", encoding="utf-8") as file:
         file.write("\n")  # ends a line that an earlier process was killed in
         for run, mode, number in todo:
             if (run, mode, number) not in done:
-                print(json.dumps(asdict(trial(place, run, mode, number, wholes[run]))), file=file, flush=True)
+                print(
+                    json.dumps(asdict(trial(place, run, mode, number, wholes[run]))),
+                    file=file,
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

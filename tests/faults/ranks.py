@@ -53,10 +53,23 @@ class Run:
 
     def start(self, *launcher: str) -> subprocess.Popen:
         pairs = [f"--set={key}={value}" for key, value in self.overrides.items()]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
         with (self.folder / "log.txt").open("ab") as log:
-            command = [sys.executable, *(launcher or ["-m", "trainbook"]), "train", "toy.yaml", *pairs]
-            return subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
+            command = [
+                sys.executable,
+                *(launcher or ["-m", "trainbook"]),
+                "train",
+                "toy.yaml",
+                *pairs,
+            ]
+            return subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=log, stderr=log
+            )
 
     def newest(self) -> int:
         return max(checkpoint.steps(self.saved), default=0)
@@ -69,7 +82,10 @@ class Run:
 
     def ranks(self) -> dict[int, psutil.Process]:
         with contextlib.suppress(psutil.Error, KeyError, ValueError):
-            return {int(child.environ()["RANK"]): child for child in psutil.Process(self.process.pid).children()}
+            return {
+                int(child.environ()["RANK"]): child
+                for child in psutil.Process(self.process.pid).children()
+            }
         return {}
 
     def log(self) -> str:
@@ -89,7 +105,9 @@ class Run:
         place = checkpoint.path_of(Path("checkpoints"), self.steps)
         whole = self.folder / "whole" / "runs" / "slow" / place
         ours = self.folder / "runs" / "slow" / place
-        assert all((whole / name).read_bytes() == (ours / name).read_bytes() for name in names), "another end"
+        assert all((whole / name).read_bytes() == (ours / name).read_bytes() for name in names), (
+            "another end"
+        )
 
 
 def wait(condition: Callable[[], object], seconds: float, run: Run) -> None:
@@ -153,7 +171,11 @@ def killed_worker(base: Path) -> dict:
     run.end()
     run.check_bytes()
     assert "starting again" not in run.log(), "the ranks were not launched anew"
-    return {"seconds to the end": round(time.perf_counter() - begin, 1), "relaunched": False, "completed": True}
+    return {
+        "seconds to the end": round(time.perf_counter() - begin, 1),
+        "relaunched": False,
+        "completed": True,
+    }
 
 
 def orphans(base: Path) -> dict:
@@ -188,7 +210,9 @@ def interrupt(base: Path) -> dict:
     seconds = time.perf_counter() - begin
     assert all(map(is_gone, below))
     summary = json.loads((run.folder / "runs" / "slow" / "summary.json").read_text())
-    assert summary["reason"] == "interrupted" and summary["step"] == run.newest(), f"{summary}\n{run.log()[-3000:]}"
+    assert summary["reason"] == "interrupted" and summary["step"] == run.newest(), (
+        f"{summary}\n{run.log()[-3000:]}"
+    )
     return {"seconds to the end": round(seconds, 1), "saved at the step it stopped at": True}
 
 
@@ -204,7 +228,12 @@ def notebook(base: Path) -> dict:
     """Trains from a cell of a real kernel: one line that updates; an interrupt saves; kill -9 leaves no process."""
     base.mkdir(exist_ok=True)
     (base / "toy.yaml").write_text(TOY)
-    more = {"device.processes": 2, "training.max_steps": 10_000, "training.log_every_steps": 5, "output_dir": "runs"}
+    more = {
+        "device.processes": 2,
+        "training.max_steps": 10_000,
+        "training.log_every_steps": 5,
+        "output_dir": "runs",
+    }
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     manager, client = start_new_kernel(cwd=str(base), env=environment)
     try:
@@ -244,7 +273,10 @@ def update(base: Path, task: str = "TightUpdate", **overrides: object) -> dict:
     place = run.folder / "runs" / "slow"
     assert "oom_relaunch,4,2" in (place / "events.csv").read_text(), run.log()
     summary = json.loads((place / "summary.json").read_text())
-    assert (summary["reason"], summary["micro_batch"]) == ("completed", 2) and "Traceback" not in run.log()
+    assert (summary["reason"], summary["micro_batch"]) == (
+        "completed",
+        2,
+    ) and "Traceback" not in run.log()
     return {"launches": 2, "micro_batch": [4, 2], "completed": True}
 
 
@@ -267,7 +299,10 @@ class Agents:
     def is_host(self, agent: subprocess.Popen) -> bool:
         """Whether this agent keeps the place where all meet, without which nobody meets again."""
         connections = psutil.Process(agent.pid).net_connections("tcp")
-        return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self.port for each in connections)
+        return any(
+            each.status == psutil.CONN_LISTEN and each.laddr.port == self.port
+            for each in connections
+        )
 
 
 def two_machines(base: Path) -> dict:
@@ -313,7 +348,9 @@ PARTS = (deaths, two_machines, orphans, interrupt, notebook, update, killed_work
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="some parts only; the others keep their figures in the record")
+    parser.add_argument(
+        "parts", nargs="*", help="some parts only; the others keep their figures in the record"
+    )
     chosen = parser.parse_args().parts
     record = {**head("torch"), "load_average_before": round(os.getloadavg()[0], 2)}
     if chosen and RECORD.exists():
@@ -322,9 +359,14 @@ def main() -> None:
         if not chosen or part.__name__ in chosen:
             with tempfile.TemporaryDirectory() as folder:
                 begin = time.perf_counter()
-                record[part.__name__] = {**part(Path(folder)), "seconds": round(time.perf_counter() - begin, 1)}
+                record[part.__name__] = {
+                    **part(Path(folder)),
+                    "seconds": round(time.perf_counter() - begin, 1),
+                }
             print(json.dumps({part.__name__: record[part.__name__]}), flush=True)
-            write(RECORD, record)  # after each part, so that one that fails costs no other's figures
+            write(
+                RECORD, record
+            )  # after each part, so that one that fails costs no other's figures
 
 
 if __name__ == "__main__":

@@ -78,7 +78,9 @@ def finish(folder: Path, overrides: dict) -> None:
     for _ in range(ATTEMPTS):
         if wait(fork(folder, overrides)) == 0:
             return
-    raise AssertionError(f"The run in {folder} never ended:\n{(folder / 'log.txt').read_text()[-2000:]}")
+    raise AssertionError(
+        f"The run in {folder} never ended:\n{(folder / 'log.txt').read_text()[-2000:]}"
+    )
 
 
 def random_kills(base: Path, runs: int, **overrides: object) -> dict:
@@ -107,9 +109,13 @@ def random_kills(base: Path, runs: int, **overrides: object) -> dict:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
             counts["kills"] += wait(process) == -signal.SIGKILL
-            counts["kills that left a half-written checkpoint"] += any((folder / "runs").glob("toy/*/step-*.tmp"))
+            counts["kills that left a half-written checkpoint"] += any(
+                (folder / "runs").glob("toy/*/step-*.tmp")
+            )
         finish(folder, overrides)
-        assert not (changed := ends.difference(expected, ends.end(folder / "runs"))), f"another end: {changed}"
+        assert not (changed := ends.difference(expected, ends.end(folder / "runs"))), (
+            f"another end: {changed}"
+        )
         counts["equal"] += 1
     return {"random kills": dict(counts)}
 

@@ -69,12 +69,16 @@ def preloaded(tmp_path, library):
     def run(script):
         environment = {**os.environ, "LD_PRELOAD": str(library)}
         command = [sys.executable, "-S", "-c", PRELUDE + script]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
 
     return run
 
 
-def test_every_call_that_changes_the_disk_below_the_folder_is_seen_and_no_other(preloaded, tmp_path):
+def test_every_call_that_changes_the_disk_below_the_folder_is_seen_and_no_other(
+    preloaded, tmp_path
+):
     done = preloaded(EVERY_CALL)
     assert done.returncode == 0, done.stderr
     lines = [line.split("\t") for line in (tmp_path / "log.txt").read_text().splitlines()]
@@ -96,10 +100,14 @@ FULL = errno.ENOSPC
     ],
     ids=["an error once", "a full disk", "a torn write", "killed", "a torn write, then killed"],
 )
-def test_the_operation_of_a_number_meets_its_fault(preloaded, tmp_path, fault, number, printed, left):
+def test_the_operation_of_a_number_meets_its_fault(
+    preloaded, tmp_path, fault, number, printed, left
+):
     done = preloaded(f"watch({fault[0]}, {number}, {fault[1]})\n" + TWO_WRITES)
     kills = not printed
     assert done.returncode == (-signal.SIGKILL if kills else 0), done.stderr
     assert kills or done.stdout.split() == printed
     assert (tmp_path / "below" / ("a" if kills else "b")).read_bytes() == left
-    assert len((tmp_path / "log.txt").read_text().splitlines()) == 1, "only the operation that met it is written down"
+    assert len((tmp_path / "log.txt").read_text().splitlines()) == 1, (
+        "only the operation that met it is written down"
+    )

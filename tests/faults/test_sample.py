@@ -17,7 +17,11 @@ def test_a_sample_of_kills_flips_and_power_losses_loses_nothing():
     command = [sys.executable, "-m", "tests.faults.campaign", "--fast"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    figures = {name: counts for line in done.stdout.splitlines() for name, counts in json.loads(line).items()}
+    figures = {
+        name: counts
+        for line in done.stdout.splitlines()
+        for name, counts in json.loads(line).items()
+    }
     assert figures["random kills"]["equal"] == 3
     assert figures["bit flips"]["found"] == figures["bit flips"]["tried"] > 100
     losses = figures["power losses"]
@@ -53,4 +57,8 @@ def test_the_end_of_a_run_is_compared_without_what_no_run_repeats_and_with_all_e
     (run / "metrics.csv").write_text("step,loss,elapsed_seconds\n1,0.5,4\n1,0.5")
     (run / "events.csv").write_text("step,kind\n")
     (tmp_path / "outputs.tar.gz").write_bytes(b"torn")
-    assert ends.difference(first, ends.end(tmp_path)) == ["outputs.tar.gz", "toy/events.csv", "toy/metrics.csv"]
+    assert ends.difference(first, ends.end(tmp_path)) == [
+        "outputs.tar.gz",
+        "toy/events.csv",
+        "toy/metrics.csv",
+    ]

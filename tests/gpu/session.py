@@ -30,7 +30,9 @@ from tests.conftest import ROOT
 HOUSES = ("lib", "trainbook", "workloads", "configs", "tests/gpu")
 READ = {".py", ".yaml", ".json", ".jinja", ".txt"}  # kinds of files whose change makes a result old
 RESERVE = 3.0  # seconds that stay for the end of killed processes and the last write
-LEAST = 10.0  # seconds below which no row is started: a process that imports torch takes most of them
+LEAST = (
+    10.0  # seconds below which no row is started: a process that imports torch takes most of them
+)
 
 Result = dict[str, Any]
 Start = Callable[["Part", Sequence[str], float], Iterator[tuple[str, Result]]]
@@ -76,14 +78,18 @@ class Record:
         return untried + [row for row in part.rows if "killed" in current.get(row, {})]
 
 
-def run(parts: Sequence[Part], minutes: float, record: Record, start: Start, clock: Callable[[], float]) -> None:
+def run(
+    parts: Sequence[Part], minutes: float, record: Record, start: Start, clock: Callable[[], float]
+) -> None:
     """Runs what the record lacks, in order, and ends within `minutes`; `start` yields results as rows end."""
     end = clock() + 60 * minutes
     for part in parts:
         rows = record.waiting(part)
         seconds = min(part.seconds, end - clock() - RESERVE)
         if not rows:
-            print(f"{part.name}: the record has all {len(part.rows)} rows of this code.", flush=True)
+            print(
+                f"{part.name}: the record has all {len(part.rows)} rows of this code.", flush=True
+            )
             continue
         if seconds < LEAST:
             print(f"{part.name}: {len(rows)} rows wait for the next session.", flush=True)
@@ -102,7 +108,9 @@ def started(tiny: bool, scratch: Path) -> Start:
         running: dict[str, RowProcess] = {}
         try:
             while waiting or running:
-                while waiting and len(running) < part.at_once and deadline - time.monotonic() > LEAST:
+                while (
+                    waiting and len(running) < part.at_once and deadline - time.monotonic() > LEAST
+                ):
                     row = waiting.pop(0)
                     running[row] = RowProcess(part.name, row, scratch, tiny)
                 ended = [row for row, process in running.items() if process.is_over()]
@@ -112,7 +120,10 @@ def started(tiny: bool, scratch: Path) -> Start:
                     break
                 time.sleep(0.05)
             for row, process in running.items():
-                yield row, {"killed": f"after {process.seconds():.0f} s, at the end of the part's time"}
+                yield (
+                    row,
+                    {"killed": f"after {process.seconds():.0f} s, at the end of the part's time"},
+                )
         finally:
             for process in running.values():
                 process.kill()
@@ -153,7 +164,11 @@ class RowProcess:
         if path.is_file():
             return {**json.loads(path.read_text("utf-8")), **took}
         lines = (self.folder / "log.txt").read_text("utf-8", "replace").strip().splitlines()
-        return {"ok": False, "error": f"exit code {self.process.returncode}: {' | '.join(lines[-3:])}"[-600:], **took}
+        return {
+            "ok": False,
+            "error": f"exit code {self.process.returncode}: {' | '.join(lines[-3:])}"[-600:],
+            **took,
+        }
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -168,7 +183,9 @@ def code_of_tree(root: Path = ROOT) -> str:
     for house in HOUSES:
         for path in sorted((root / house).rglob("*")):
             if path.suffix in READ and "__pycache__" not in path.parts:
-                digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+                digest.update(
+                    path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes()
+                )
     return digest.hexdigest()[:16]
 
 
@@ -182,7 +199,9 @@ def verdict(record: Record, parts: Sequence[Part]) -> list[str]:
             if result.get("code") != record.code:
                 sentences.append(f"{part.name}, {row}: not run on this code yet.")
             elif not result.get("ok"):
-                why = result.get("error") or result.get("killed") or result.get("missed") or "failed"
+                why = (
+                    result.get("error") or result.get("killed") or result.get("missed") or "failed"
+                )
                 sentences.append(f"{part.name}, {row}: {why}")
     return sentences
 
@@ -190,9 +209,13 @@ def verdict(record: Record, parts: Sequence[Part]) -> list[str]:
 def main() -> int:
     from tests.gpu.parts import PARTS, TINY
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=12)
-    parser.add_argument("--part", action="append", default=[], choices=[part.name for part in PARTS])
+    parser.add_argument(
+        "--part", action="append", default=[], choices=[part.name for part in PARTS]
+    )
     parser.add_argument("--record", type=Path, help="another file than that of the card")
     parser.add_argument("--tiny", action="store_true", help="small rows, which a CPU computes")
     options = parser.parse_args()
@@ -201,22 +224,34 @@ def main() -> int:
         print("There is no GPU here. `--tiny` runs the small form of every part on the CPU.")
         return 2
     facts = head("torch", "transformers", **({"gpu": card} if card else {}))
-    path = options.record or (of_card("gpu", card) if card else Path(tempfile.gettempdir()) / "gpu_tiny.json")
-    parts = [part for part in (TINY if options.tiny else PARTS) if not options.part or part.name in options.part]
+    path = options.record or (
+        of_card("gpu", card) if card else Path(tempfile.gettempdir()) / "gpu_tiny.json"
+    )
+    parts = [
+        part
+        for part in (TINY if options.tiny else PARTS)
+        if not options.part or part.name in options.part
+    ]
     record = Record.open(path, facts, code_of_tree())
     minutes = options.minutes - (time.monotonic() - begin) / 60
     with tempfile.TemporaryDirectory() as scratch:
         run(parts, minutes, record, started(options.tiny, Path(scratch)), time.monotonic)
     missed = verdict(record, parts)
     print(*missed, sep="\n")
-    print(f"{path.relative_to(ROOT) if path.is_relative_to(RECORDS) else path}: {len(missed)} rows to look at.")
+    print(
+        f"{path.relative_to(ROOT) if path.is_relative_to(RECORDS) else path}: {len(missed)} rows to look at."
+    )
     return int(bool(missed))
 
 
 def _card() -> str:
     """Returns the name of the first GPU, read in a process that ends: this one holds no memory of the card."""
-    command = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
-    return subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout.strip()
+    command = (
+        "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 if __name__ == "__main__":

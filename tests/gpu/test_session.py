@@ -57,12 +57,16 @@ def record_at(path, code="now"):
     return Record.open(path, {"machine": "none"}, code)
 
 
-row_times = some.lists(some.one_of(some.floats(0.1, 200), some.just(FOREVER)), min_size=1, max_size=4)
+row_times = some.lists(
+    some.one_of(some.floats(0.1, 200), some.just(FOREVER)), min_size=1, max_size=4
+)
 sessions = some.lists(some.tuples(row_times, some.floats(12, 400)), min_size=1, max_size=4)
 
 
 @given(sessions, some.floats(0.2, 12), some.floats(0, 720))
-def test_a_session_ends_within_its_minutes_at_every_cut_and_the_next_one_goes_on(plan, minutes, cut):
+def test_a_session_ends_within_its_minutes_at_every_cut_and_the_next_one_goes_on(
+    plan, minutes, cut
+):
     declared = [
         Part(f"part {n}", "", seconds, tuple(f"row {k}" for k in range(len(times))))
         for n, (times, seconds) in enumerate(plan)
@@ -76,14 +80,21 @@ def test_a_session_ends_within_its_minutes_at_every_cut_and_the_next_one_goes_on
             run(declared, minutes, record_at(path), fake(clock, durations, first), clock)
         assert clock() <= 60 * minutes
         saved = json.loads(path.read_text())["parts"] if path.is_file() else {}
-        whole = {(part, row) for part, rows in saved.items() for row, result in rows.items() if "ok" in result}
+        whole = {
+            (part, row)
+            for part, rows in saved.items()
+            for row, result in rows.items()
+            if "ok" in result
+        }
         assert whole <= set(first)
         run(declared, 1000, record_at(path), fake(Clock(), durations, second), Clock())
         assert not whole & set(second), "a row with a result is not run again"
         saved = json.loads(path.read_text())["parts"]
         for part in declared:
             if sum(durations[part.name, row] for row in part.rows) < part.seconds:
-                assert all(saved[part.name][row].get("ok") for row in part.rows), "what fits its time is measured"
+                assert all(saved[part.name][row].get("ok") for row in part.rows), (
+                    "what fits its time is measured"
+                )
 
 
 def test_results_of_another_code_are_measured_again_and_killed_rows_come_last(tmp_path):
@@ -109,7 +120,9 @@ def test_the_hash_of_the_code_follows_the_files_that_rows_run(tmp_path):
     assert before != after == code_of_tree(tmp_path)
 
 
-def test_a_row_that_hangs_is_killed_with_its_children_and_one_that_fails_says_why(tmp_path, monkeypatch):
+def test_a_row_that_hangs_is_killed_with_its_children_and_one_that_fails_says_why(
+    tmp_path, monkeypatch
+):
     (tmp_path / "hangs.py").write_text(
         "import subprocess, sys, time\n"
         "if sys.argv[4] == 'fails': sys.exit('the card is on fire')\n"
@@ -147,7 +160,9 @@ def test_every_part_names_its_rows_once_and_all_fit_twelve_minutes():
     assert sum(part.seconds for part in parts.PARTS) <= 12 * 60
 
 
-@pytest.mark.parametrize("part", [bits, memory, panel, plans, ranks, smoke, speed], ids=lambda part: part.__name__)
+@pytest.mark.parametrize(
+    "part", [bits, memory, panel, plans, ranks, smoke, speed], ids=lambda part: part.__name__
+)
 def test_the_small_form_of_a_part_runs_on_a_cpu(part, tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINBOOK_GPU_SCRATCH", str(tmp_path))
     result = part.measure(part.ROWS[0], tmp_path, True)
@@ -161,7 +176,12 @@ def test_memory_that_runs_out_at_each_place_costs_nothing(row, tmp_path):
 
 
 def test_a_plan_is_judged_by_its_peak_on_both_sides_and_by_its_seconds():
-    figures = {"peak_bytes": 100, "steps_per_second": 2.0, "predicted_peak_bytes": 104, "predicted_seconds": 0.6}
+    figures = {
+        "peak_bytes": 100,
+        "steps_per_second": 2.0,
+        "predicted_peak_bytes": 104,
+        "predicted_seconds": 0.6,
+    }
     assert plans.judged(figures)["ok"]
     assert "-4.0%" in plans.judged({**figures, "predicted_peak_bytes": 96})["missed"]
     assert "+6.0%" in plans.judged({**figures, "predicted_peak_bytes": 106})["missed"]

@@ -23,10 +23,26 @@ from lib.errors import BadInput, TrainingFailed
 SECRET = "PRIVATE-PRIVATE-PRIVATE"  # the content of every file outside
 FORGED = "Training completed"  # what a hostile name would like to have on a line of its own
 _HANG_SECONDS = 60  # far above what a case takes on a busy machine
-_MOST_BYTES = 128 * 2**20  # that Python and NumPy may hold at once; a case that needs more has read a bomb
-_RUNS_CODE = {"os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect"}
+_MOST_BYTES = (
+    128 * 2**20
+)  # that Python and NumPy may hold at once; a case that needs more has read a bomb
+_RUNS_CODE = {
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "subprocess.Popen",
+    "socket.connect",
+}
 _UNPICKLES = {"pickle.find_class"}
-_NEVER_READ = ("/etc/passwd", "/etc/shadow", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_NEVER_READ = (
+    "/etc/passwd",
+    "/etc/shadow",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+)
 
 _watchers: list["Outside"] = []
 
@@ -61,7 +77,9 @@ class Outside:
         self.secret.write_text(SECRET * 10)
         self.evil.write_text(self.code())
         for path in (self.secret, self.evil):
-            os.utime(path, (0, path.stat().st_mtime))  # a read by a library in C or Rust then changes the first
+            os.utime(
+                path, (0, path.stat().st_mtime)
+            )  # a read by a library in C or Rust then changes the first
 
     def code(self) -> str:
         """Returns Python that leaves a file when it runs, and defines a class Evil."""
@@ -115,26 +133,46 @@ class Outside:
 
     def _may_be_written(self, name: str) -> bool:
         places = [*map(str, self.may_write), "/dev/null"]
-        return any(name == place or name.startswith(place + os.sep) for place in places) or "__pycache__" in name
+        return (
+            any(name == place or name.startswith(place + os.sep) for place in places)
+            or "__pycache__" in name
+        )
 
     def _tree(self) -> dict[Path, tuple]:
         """Returns size and times of everything below the test's folder that no input may change."""
         facts = {}
         for parent, folders, names in os.walk(self.root):
             here = Path(parent)
-            folders[:] = [name for name in folders if here / name not in self.may_write and name != "__pycache__"]
+            folders[:] = [
+                name
+                for name in folders
+                if here / name not in self.may_write and name != "__pycache__"
+            ]
             for name in (*folders, *names):
                 found = os.lstat(here / name)
-                read = found.st_atime if here == self.outside and name in (self.secret.name, self.evil.name) else 0
-                facts[here / name] = (found.st_mode, 0 if name in folders else found.st_size, found.st_mtime, read)
+                read = (
+                    found.st_atime
+                    if here == self.outside and name in (self.secret.name, self.evil.name)
+                    else 0
+                )
+                facts[here / name] = (
+                    found.st_mode,
+                    0 if name in folders else found.st_size,
+                    found.st_mtime,
+                    read,
+                )
         return facts
 
 
 def check_text(text: str) -> None:
     """Asserts that a text for the terminal has no control or direction characters, and no forged line."""
-    bad = sorted({c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")})
+    bad = sorted(
+        {c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    )
     assert not bad, f"{bad} in {text[:500]!r}"
-    assert not any(line.strip().startswith(FORGED) for line in text.splitlines()), f"a forged line in {text[:500]!r}"
+    assert not any(line.strip().startswith(FORGED) for line in text.splitlines()), (
+        f"a forged line in {text[:500]!r}"
+    )
     assert SECRET not in text and "Traceback (most recent" not in text, text[:500]
     assert len(text) < 20_000, f"{len(text):,} characters are printed"
 

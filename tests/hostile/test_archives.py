@@ -25,7 +25,11 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     (folder / "toy.yaml").write_text(TOY)
     with mock.patch.object(launch, "plot"):
-        launch.train(load_config(folder / "toy.yaml", {"output_dir": str(folder / "runs"), "training.max_steps": 4}))
+        launch.train(
+            load_config(
+                folder / "toy.yaml", {"output_dir": str(folder / "runs"), "training.max_steps": 4}
+            )
+        )
     return folder / "runs" / "toy"
 
 
@@ -85,20 +89,28 @@ CODE = {
 }  # fmt: skip
 
 
-def test_of_code_only_plain_python_files_below_its_folder_are_unpacked_and_only_for_who_trusts(nothing_outside, mine):
+def test_of_code_only_plain_python_files_below_its_folder_are_unpacked_and_only_for_who_trusts(
+    nothing_outside, mine
+):
     linked = (member("toy/code/link.py", tarfile.SYMTYPE, "/etc/passwd"), None)
     path = archive_of(mine, *((member(name, size=1), b"x") for name in CODE), linked)
     into = nothing_outside.root / "temporary" / "unpacked"
     assert nothing_outside.attempt(unpack, path, into) == "" and not list(into.rglob("*.py"))
     shutil.rmtree(into)
     assert nothing_outside.attempt(unpack, path, into, True) == ""
-    written = {str(p.relative_to(into)) for p in into.rglob("*") if "code" in p.parts and p.is_file()}
-    assert written - {f"toy/code/{name}" for name in ("toy.py",)} == {name for name, taken in CODE.items() if taken}
+    written = {
+        str(p.relative_to(into)) for p in into.rglob("*") if "code" in p.parts and p.is_file()
+    }
+    assert written - {f"toy/code/{name}" for name in ("toy.py",)} == {
+        name for name, taken in CODE.items() if taken
+    }
 
 
 BOMBS = {
     "4 GB of zeros": lambda: gzip.compress(member("toy/x", size=4 * 10**9).tobuf() + bytes(2**20)),
-    "a wrong checksum": lambda: gzip.compress(member("toy/x", size=5).tobuf()[:-1] + bytes(9000))[:-8] + bytes(8),
+    "a wrong checksum": lambda: (
+        gzip.compress(member("toy/x", size=5).tobuf()[:-1] + bytes(9000))[:-8] + bytes(8)
+    ),
 }
 
 
@@ -108,7 +120,12 @@ def test_a_bomb_or_no_archive_is_refused(nothing_outside, make):
     path.write_bytes(make())
     told = nothing_outside.attempt(predict, path, weighed=True)
     assert "is not unpacked: " in told or "cannot be unpacked (" in told or "holds no run" in told
-    assert sum(p.stat().st_size for p in (nothing_outside.root / "temporary").rglob("*") if p.is_file()) == 0
+    assert (
+        sum(
+            p.stat().st_size for p in (nothing_outside.root / "temporary").rglob("*") if p.is_file()
+        )
+        == 0
+    )
 
 
 def test_many_members_and_a_name_twice_are_refused(nothing_outside, mine, monkeypatch):
@@ -116,11 +133,15 @@ def test_many_members_and_a_name_twice_are_refused(nothing_outside, mine, monkey
     many = [(member(f"x{number}"), None) for number in range(51)]
     assert "more than 50 members" in nothing_outside.attempt(predict, archive_of(mine, *many))
     twice = [(member("toy/config.yaml", size=1), b"x")] * 2
-    assert "cannot be unpacked (File exists)" in nothing_outside.attempt(predict, archive_of(mine, *twice))
+    assert "cannot be unpacked (File exists)" in nothing_outside.attempt(
+        predict, archive_of(mine, *twice)
+    )
 
 
 def config(text):
-    return lambda run, outside: (run / "config.yaml").write_text(text.format(evil=outside.evil, secret=outside.secret))
+    return lambda run, outside: (run / "config.yaml").write_text(
+        text.format(evil=outside.evil, secret=outside.secret)
+    )
 
 
 def renamed(run, outside):
@@ -144,7 +165,9 @@ RUNS = {
 
 
 @pytest.mark.parametrize("tamper", RUNS.values(), ids=RUNS)
-def test_a_hostile_run_in_an_archive_or_folder_runs_and_reads_nothing(nothing_outside, mine, monkeypatch, tamper):
+def test_a_hostile_run_in_an_archive_or_folder_runs_and_reads_nothing(
+    nothing_outside, mine, monkeypatch, tamper
+):
     monkeypatch.chdir(mine.parent)
     (mine / "evil.py").write_text(nothing_outside.code())
     tamper(mine, nothing_outside)

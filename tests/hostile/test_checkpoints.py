@@ -28,7 +28,11 @@ def trained(tmp_path_factory):
     """A folder with the run toy, stopped behind checkpoints of steps 3 and 6, and the run that would resume it."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "toy.yaml").write_text(TOY)
-    changes = {"output_dir": str(folder / "runs"), "training.max_steps": 6, "training.ema_decay": 0.5}
+    changes = {
+        "output_dir": str(folder / "runs"),
+        "training.max_steps": 6,
+        "training.ema_decay": 0.5,
+    }
     with mock.patch.object(launch, "plot"):
         launch.train(load_config(folder / "toy.yaml", changes))
     config = load_config(folder / "toy.yaml", {**changes, "training.max_steps": 9})
@@ -68,7 +72,9 @@ def entry(path):
 
 def seal(folder, change=lambda manifest: None):
     """Writes the manifest of what lies in a checkpoint's folder, with a change."""
-    files = {path.name: entry(path) for path in sorted(folder.iterdir()) if path.name != "manifest.json"}
+    files = {
+        path.name: entry(path) for path in sorted(folder.iterdir()) if path.name != "manifest.json"
+    }
     manifest = {"format": 1, "step": int(folder.name[5:]), "files": files}
     change(manifest)
     (folder / "manifest.json").write_bytes(checkpoint._sealed(manifest))
@@ -153,7 +159,9 @@ TENSORS = {
     "a giant shape": tensors_are(
         "model", header({"w": {"dtype": "U8", "shape": [2**62, 4], "data_offsets": [0, 1]}}, b"0")
     ),
-    "moments of another shape": tensors_are("optimizer", lambda t: {name: torch.zeros(7, 7) for name in t}),
+    "moments of another shape": tensors_are(
+        "optimizer", lambda t: {name: torch.zeros(7, 7) for name in t}
+    ),
     "no average": tensors_are("ema", lambda t: {}),
 }
 CASES = {**{f"manifest: {k}": v for k, v in MANIFESTS.items()}, **{f"state: {k}": v for k, v in STATES.items()},
@@ -161,7 +169,9 @@ CASES = {**{f"manifest: {k}": v for k, v in MANIFESTS.items()}, **{f"state: {k}"
 
 
 @pytest.mark.parametrize("tamper", CASES.values(), ids=CASES)
-def test_a_hostile_checkpoint_is_passed_over_and_the_one_before_is_used(nothing_outside, resumed, tamper):
+def test_a_hostile_checkpoint_is_passed_over_and_the_one_before_is_used(
+    nothing_outside, resumed, tamper
+):
     tamper(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", nothing_outside)
     told, steps = resumed(weighed=tamper is MANIFESTS["2 MB"])
     assert steps == [3] and "step-00000006 is damaged (" in told
@@ -173,12 +183,18 @@ def test_hostile_best_weights_are_brought_nowhere(nothing_outside, resumed, tamp
         if best.name != "step-00000006":
             shutil.rmtree(best)
     best = nothing_outside.folder / "toy" / "best" / "step-00000006"
-    shutil.copytree(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", best, dirs_exist_ok=True)
+    shutil.copytree(
+        nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", best, dirs_exist_ok=True
+    )
     tamper(best, nothing_outside)
     assert resumed()[1] == [6]
     runs = nothing_outside.root / "runs"
     written = {str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file()}
-    assert not {name for name in written if "best" in name or SECRET in (runs / name).read_text(errors="replace")}
+    assert not {
+        name
+        for name in written
+        if "best" in name or SECRET in (runs / name).read_text(errors="replace")
+    }
 
 
 def test_a_checkpoint_that_nobody_touched_is_resumed(nothing_outside, resumed):

@@ -28,7 +28,9 @@ def read_all(nothing_outside):
 
     def cut_all(source):
         outside = nothing_outside
-        store = cut(layout.find(outside.folder, source), outside.root / "cache", source, Cut(size=32))
+        store = cut(
+            layout.find(outside.folder, source), outside.root / "cache", source, Cut(size=32)
+        )
         store.read(0)
 
     def attempt(source):
@@ -106,7 +108,9 @@ IMAGES = {  # text or bytes of Band2/img001.tif, of what lies in the watched fol
                                         258: (SHORT, [64]), 339: (SHORT, [3]), 259: (SHORT, [8])}, PACKED),
     "a strip that unpacks to more": lambda o: tiff({259: (SHORT, [8])}, bomb()),
 }  # fmt: skip
-HARMLESS = {"a strip that unpacks to more"}  # read or not by the reader of TIFF; its sentence may be about another file
+HARMLESS = {
+    "a strip that unpacks to more"
+}  # read or not by the reader of TIFF; its sentence may be about another file
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -125,12 +129,18 @@ def test_a_file_of_no_bytes_and_many_pixels_is_refused_by_its_size(nothing_outsi
     for folder in ("Band1", "Band2", "label"):
         (nothing_outside.folder / folder).mkdir()
         rasterio.open(
-            nothing_outside.folder / folder / "img001.tif", "w", height=200_000, width=200_000, **kind
+            nothing_outside.folder / folder / "img001.tif",
+            "w",
+            height=200_000,
+            width=200_000,
+            **kind,
         ).close()
     assert "img001.tif states 200,000 x 200,000 pixels" in read_all(TWO)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["a pipe", "a device"])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["a pipe", "a device"]
+)
 def test_what_is_no_file_is_not_opened(nothing_outside, read_all, make):
     image, classes = scene()
     write_bands(nothing_outside.folder, "img001", image, classes)
@@ -175,7 +185,9 @@ class Runs:
 def npy(header, data=b"", version=(1, 0), stated=None):
     """A .npy of any header; `stated` is the length of it that the file states."""
     head = header if isinstance(header, bytes) else header.encode("latin1")
-    length = struct.pack("<H" if version == (1, 0) else "<I", len(head) if stated is None else stated)
+    length = struct.pack(
+        "<H" if version == (1, 0) else "<I", len(head) if stated is None else stated
+    )
     return b"\x93NUMPY" + bytes(version) + length + head + data
 
 

@@ -26,7 +26,9 @@ LINES = {
 }  # fmt: skip
 
 
-def write(folder, *lines, entities=b'{"id": "a", "type": "Function"}\n{"id": "b", "type": "Function"}\n'):
+def write(
+    folder, *lines, entities=b'{"id": "a", "type": "Function"}\n{"id": "b", "type": "Function"}\n'
+):
     (folder / "triples.jsonl").write_bytes(b"\n".join([line(), *lines, line(tail="c")]) + b"\n")
     (folder / "entities.jsonl").write_bytes(entities)
 
@@ -42,7 +44,10 @@ def test_a_hostile_line_is_named_and_can_be_left_out(nothing_outside, bad):
 
 
 def test_a_hostile_entity_is_named(nothing_outside):
-    write(nothing_outside.folder, entities=b'{"id": "a", "type": "Function"}\n{"id": "a\\nb", "type": "F"}\n')
+    write(
+        nothing_outside.folder,
+        entities=b'{"id": "a", "type": "Function"}\n{"id": "a\\nb", "type": "F"}\n',
+    )
     assert "entities.jsonl:2: " in nothing_outside.attempt(records.read, [nothing_outside.folder])
 
 

@@ -54,7 +54,9 @@ def built(nothing_outside, weighed=False):
 @pytest.mark.parametrize("content", [*CONTENTS.values(), *BYTES.values()], ids=[*CONTENTS, *BYTES])
 def test_a_hostile_source_is_read_or_left_out_and_never_run(nothing_outside, tree, content):
     if isinstance(content, str):
-        content = content.replace("{code}", nothing_outside.code()).replace("{ran!r}", repr(str(nothing_outside.ran)))
+        content = content.replace("{code}", nothing_outside.code()).replace(
+            "{ran!r}", repr(str(nothing_outside.ran))
+        )
         content = content.replace("{ran}", str(nothing_outside.ran)).encode("utf-8")
     (tree / "a.py").write_bytes(content)
     told, made = built(nothing_outside)
@@ -69,7 +71,10 @@ def sparse(path, outside):
 FILES = {
     "a TiB": (sparse, "bytes, and at most"),
     "a pipe": (lambda path, outside: os.mkfifo(path), "it is a pipe, not a regular file"),
-    "a link out": (lambda path, outside: path.symlink_to(outside.secret), "it is a link out of the tree"),
+    "a link out": (
+        lambda path, outside: path.symlink_to(outside.secret),
+        "it is a link out of the tree",
+    ),
     "a link to itself": (lambda path, outside: path.symlink_to(path), "cannot be read"),
 }
 
@@ -78,7 +83,12 @@ FILES = {
 def test_what_is_no_source_is_left_out_by_name_with_the_reason(nothing_outside, tree, make, reason):
     make(tree / "a.py", nothing_outside)
     told, made = built(nothing_outside, weighed=True)
-    assert told.startswith("Left out a.py: ") and reason in told and SECRET not in told and len(made.skipped) == 1
+    assert (
+        told.startswith("Left out a.py: ")
+        and reason in told
+        and SECRET not in told
+        and len(made.skipped) == 1
+    )
     assert Sources([folder(tree)]).content
 
 
@@ -86,7 +96,9 @@ def test_what_is_no_source_is_left_out_by_name_with_the_reason(nothing_outside, 
 def test_a_file_name_cannot_steer_the_terminal_or_enter_the_graph(nothing_outside, tree, name):
     (tree / os.fsencode(name).decode("utf-8", "surrogateescape")).write_text("def f(): pass\n")
     told, made = built(nothing_outside)
-    assert told.startswith("Left out ") and not any(entity.rpartition(".")[2] == "f" for entity in made.entities)
+    assert told.startswith("Left out ") and not any(
+        entity.rpartition(".")[2] == "f" for entity in made.entities
+    )
 
 
 def test_links_to_folders_are_not_followed_and_links_inside_the_tree_are(nothing_outside, tree):

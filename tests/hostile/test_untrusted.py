@@ -15,7 +15,10 @@ from lib.untrusted import Natural
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["word", "number", "inner"]), inner),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text() | st.sampled_from(["word", "number", "inner"]), inner)
+    ),
     max_leaves=20,
 )
 

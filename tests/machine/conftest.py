@@ -12,7 +12,12 @@ from lib.machine import platform
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test sees the machine's own platform, or files of the folder that it was started in."""
-    for name in ("KAGGLE_KERNEL_RUN_TYPE", "COLAB_RELEASE_TAG", "TRAINBOOK_KAGGLE_ROOT", "TRAINBOOK_CACHE"):
+    for name in (
+        "KAGGLE_KERNEL_RUN_TYPE",
+        "COLAB_RELEASE_TAG",
+        "TRAINBOOK_KAGGLE_ROOT",
+        "TRAINBOOK_CACHE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(platform, "_CONTENT", tmp_path / "content")
     in_shell(monkeypatch, None)

@@ -25,7 +25,9 @@ def test_a_file_is_replaced_only_when_the_block_ends_without_an_error(tmp_path):
     assert path.read_text() == "new" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
 
 
-def test_a_folder_appears_with_everything_in_it_and_leftovers_of_a_kill_are_not_part_of_it(tmp_path):
+def test_a_folder_appears_with_everything_in_it_and_leftovers_of_a_kill_are_not_part_of_it(
+    tmp_path,
+):
     (tmp_path / "run.tmp").mkdir()
     (tmp_path / "run.tmp" / "stale").touch()
     with whole(tmp_path / "run") as aside:

@@ -36,7 +36,9 @@ def test_an_input_that_is_not_there_or_ambiguous_is_answered_with_what_is(monkey
     for name in ("tile", "eve/tiles", "code-graph"):
         with pytest.raises(BadInput, match=re.escape(name)) as error:
             inputs.find_input(name, here)
-        assert all(mount in str(error.value) for mount in (NEW[:2] if name == "code-graph" else NEW))
+        assert all(
+            mount in str(error.value) for mount in (NEW[:2] if name == "code-graph" else NEW)
+        )
 
 
 def files(root, *names):
@@ -61,12 +63,20 @@ def test_a_pattern_with_folders_finds_the_folder_above_them_once(monkeypatch, tm
     files(pets / "v1", "train/cat/1.png", "train/dog/1.png", "train/dog/2.png", "test/cat/9.png")
     files(flat, "train/cat/1.png", "train/1.png", "other/train/cat/1.png")
     assert inputs.search(inputs.mounted(here), ["train/*/*.png"]) == [flat, pets / "v1"]
-    assert inputs.search(inputs.mounted(here), ["val/*/*.png", "train/*/*/*.png", "Train/*/*.png"]) == []
+    assert (
+        inputs.search(inputs.mounted(here), ["val/*/*.png", "train/*/*/*.png", "Train/*/*.png"])
+        == []
+    )
 
 
 def test_what_a_run_has_written_is_no_data(monkeypatch, tmp_path):
-    here, places = kaggle(monkeypatch, tmp_path, ["notebooks/ada/earlier", "unpacked", "scenes"]), tmp_path / "input"
-    files(places / "notebooks" / "ada" / "earlier", "outputs.tar.gz", "masks/x.tif", "toy/config.yaml")
+    here, places = (
+        kaggle(monkeypatch, tmp_path, ["notebooks/ada/earlier", "unpacked", "scenes"]),
+        tmp_path / "input",
+    )
+    files(
+        places / "notebooks" / "ada" / "earlier", "outputs.tar.gz", "masks/x.tif", "toy/config.yaml"
+    )
     files(places / "unpacked", "toy/config.yaml", "toy/summary.json", "toy/maps/x.tif")
     assert inputs.search(inputs.mounted(here), ["*.tif"]) == []
     files(places / "scenes", "config.yaml", "x.tif")
@@ -82,6 +92,8 @@ def test_an_earlier_run_is_found_wherever_a_mount_may_hold_it(monkeypatch, tmp_p
     (run / "checkpoints").mkdir(parents=True)
 
     def places(name):
-        return [place for place in inputs.earlier_runs(name, here) if (place / "checkpoints").is_dir()]
+        return [
+            place for place in inputs.earlier_runs(name, here) if (place / "checkpoints").is_dir()
+        ]
 
     assert (places("toy"), places("other")) == ([run], [])

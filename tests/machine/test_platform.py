@@ -11,7 +11,9 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.mark.parametrize(("run_type", "batch"), [("Interactive", False), ("Batch", True)])
-def test_kaggle_is_told_by_its_run_type_even_where_colab_seems_to_be(monkeypatch, tmp_path, run_type, batch):
+def test_kaggle_is_told_by_its_run_type_even_where_colab_seems_to_be(
+    monkeypatch, tmp_path, run_type, batch
+):
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
     in_shell(monkeypatch, "<google.colab._shell.Shell object>")
     here = kaggle(monkeypatch, tmp_path, [], run_type)
@@ -37,7 +39,12 @@ def test_colab_writes_to_drive_where_it_is_mounted(monkeypatch, tmp_path):
 
 def test_local(monkeypatch):
     here = platform.detect()
-    assert (here.name, here.batch, here.input_dir, here.output_dir) == ("local", False, None, Path("runs"))
+    assert (here.name, here.batch, here.input_dir, here.output_dir) == (
+        "local",
+        False,
+        None,
+        Path("runs"),
+    )
     assert (here.session_minutes, here.output_bytes, here.output_files) == (None, None, None)
     assert here.scratch_dir == Path.home() / ".cache" / "trainbook"
     assert inputs.mounted(here) == []

@@ -11,7 +11,11 @@ from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.machine import published
 
-TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "b.weight": torch.ones(3), "b.bias": torch.zeros(1)}
+TENSORS = {
+    "a.weight": torch.arange(6.0).view(2, 3),
+    "b.weight": torch.ones(3),
+    "b.bias": torch.zeros(1),
+}
 INDEX = {"a.weight": "model-00001-of-00002.safetensors"} | dict.fromkeys(
     ("b.weight", "b.bias"), "model-00002-of-00002.safetensors"
 )
@@ -27,15 +31,21 @@ def sharded(folder, placed=INDEX, write=save_file, index="model.safetensors.inde
 
 
 def same(tensors):
-    return tensors.keys() == TENSORS.keys() and all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+    return tensors.keys() == TENSORS.keys() and all(
+        torch.equal(tensors[name], TENSORS[name]) for name in TENSORS
+    )
 
 
 def test_a_mounted_model_is_found_by_its_name_wherever_its_weights_lie(monkeypatch, tmp_path):
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path))
-    inner = sharded(tmp_path / "input" / "models" / "ada" / "bert" / "pytorch" / "tiny" / "2" / "download")
+    inner = sharded(
+        tmp_path / "input" / "models" / "ada" / "bert" / "pytorch" / "tiny" / "2" / "download"
+    )
     for name in ("ada/bert", "bert", "ada/bert/pytorch/tiny/2", "models/ada/bert/pytorch/tiny/2"):
-        assert published.find_model(name) == inner and same(weights.read(published.find_model(name)).tensors["model"])
+        assert published.find_model(name) == inner and same(
+            weights.read(published.find_model(name)).tensors["model"]
+        )
     for name in ("one", "two"):
         sharded(tmp_path / "input" / "datasets" / "ada" / "models" / name)
     with pytest.raises(BadInput, match="2 folders with weights .*one, .*two.* Name one of them"):
@@ -45,7 +55,9 @@ def test_a_mounted_model_is_found_by_its_name_wherever_its_weights_lie(monkeypat
 
 @pytest.mark.parametrize("write", [save_file, torch.save])
 @pytest.mark.parametrize("whole", [True, False], ids=["one file", "shards"])
-def test_weights_are_read_from_one_file_and_from_shards_and_a_pickle_is_not_searched_for(tmp_path, write, whole):
+def test_weights_are_read_from_one_file_and_from_shards_and_a_pickle_is_not_searched_for(
+    tmp_path, write, whole
+):
     folder, is_safe = tmp_path / "m", write is save_file
     stem, end = ("model", ".safetensors") if is_safe else ("pytorch_model", ".bin")
     if whole:
@@ -95,7 +107,9 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12
 def test_a_pointer_of_git_lfs_is_named_as_what_it_is(tmp_path, name):
     save_file(TENSORS, tmp_path / "model.safetensors")
     (tmp_path / name).write_bytes(POINTER)
-    with pytest.raises(BadInput, match=f"{name} cannot be read .it is a pointer of Git LFS.*git lfs pull"):
+    with pytest.raises(
+        BadInput, match=f"{name} cannot be read .it is a pointer of Git LFS.*git lfs pull"
+    ):
         published.find_model(str(tmp_path))
 
 
@@ -118,7 +132,9 @@ class Evil:
 
 
 @pytest.mark.parametrize("content", [{"a": Evil()}, [1]], ids=["code", "a list"])
-def test_a_pickle_that_holds_more_than_weights_is_refused_and_runs_nothing(tmp_path, monkeypatch, content):
+def test_a_pickle_that_holds_more_than_weights_is_refused_and_runs_nothing(
+    tmp_path, monkeypatch, content
+):
     monkeypatch.chdir(tmp_path)
     torch.save(content, tmp_path / "pytorch_model.bin")
     with pytest.raises(BadInput, match="cannot be read") as refused:

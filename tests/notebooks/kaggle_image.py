@@ -35,7 +35,11 @@ def main() -> int:
     if INSIDE in sys.argv:
         return _inside(sys.argv[sys.argv.index(INSIDE) + 1 :])
     chosen, alone = sys.argv[1:], bool(_unshare())
-    network = "none" if alone else "there was one, because unshare is not permitted: a test may have used it"
+    network = (
+        "none"
+        if alone
+        else "there was one, because unshare is not permitted: a test may have used it"
+    )
     print(f"Network: {network}.", flush=True)
     record = head(*_packages()) | {"network": network}
     with tempfile.TemporaryDirectory() as temporary:
@@ -43,8 +47,17 @@ def main() -> int:
         command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder",
                    f"--junitxml={report}", *chosen]  # fmt: skip
         if alone:
-            command = [*_unshare(), sys.executable, "-m", "tests.notebooks.kaggle_image", INSIDE, *command]
-        code = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
+            command = [
+                *_unshare(),
+                sys.executable,
+                "-m",
+                "tests.notebooks.kaggle_image",
+                INSIDE,
+                *command,
+            ]
+        code = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        ).returncode
         record |= _count(report) | {"seconds": round(time.perf_counter() - begin)}
     print(json.dumps(record, indent=1))
     if not chosen:
@@ -55,7 +68,10 @@ def main() -> int:
 def _unshare() -> list[str]:
     """Returns the command that takes the network away, where it is there and permitted."""
     command = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
-    permitted = shutil.which("unshare") and not subprocess.run([*command, "true"], capture_output=True).returncode
+    permitted = (
+        shutil.which("unshare")
+        and not subprocess.run([*command, "true"], capture_output=True).returncode
+    )
     return command if permitted else []
 
 

@@ -29,7 +29,11 @@ from tests.notebooks.test_notebooks import PARAMETERS
 FOLDER = ROOT / "runs" / "pictures"
 SOURCES = ROOT / "notebooks_src"
 WIDTHS = (1400, 700)
-PAGES = (("lab", "light"), ("lab", "dark"), ("classic", "light"))  # nbconvert's templates with their themes
+PAGES = (
+    ("lab", "light"),
+    ("lab", "dark"),
+    ("classic", "light"),
+)  # nbconvert's templates with their themes
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 FRONT = {  # notebook: what the output in a document has in it, the picture's file, the window's width
     "00_memory": (".widget-slider", "panel.png", 1400),
@@ -52,21 +56,42 @@ HEIGHT = """() => {
 
 def main(arguments: list[str] | None = None) -> int:
     known = sorted(path.stem for path in SOURCES.glob("[0-9]*.py"))
-    parser = argparse.ArgumentParser(prog="python -m tests.notebooks.pictures", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.notebooks.pictures", description=__doc__.partition("\n")[0]
+    )
     # [] is what argparse takes for no name at all
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *known], help=f"of {', '.join(known)}")
-    parser.add_argument("--quick", action="store_true", help="train with the few steps of the tests")
-    parser.add_argument("--front", action="store_true", help=f"the outputs in documents, of {' and '.join(FRONT)}")
-    parser.add_argument("--pages", action="store_true", help="nbconvert's pages of the built notebooks")
-    parser.add_argument("--nbconvert", metavar="PYTHON", default=sys.executable, help="whose nbconvert makes the pages")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", choices=[[], *known], help=f"of {', '.join(known)}"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="train with the few steps of the tests"
+    )
+    parser.add_argument(
+        "--front", action="store_true", help=f"the outputs in documents, of {' and '.join(FRONT)}"
+    )
+    parser.add_argument(
+        "--pages", action="store_true", help="nbconvert's pages of the built notebooks"
+    )
+    parser.add_argument(
+        "--nbconvert",
+        metavar="PYTHON",
+        default=sys.executable,
+        help="whose nbconvert makes the pages",
+    )
     given = parser.parse_args(arguments)
-    names = [name for name in FRONT if name in (given.names or FRONT)] if given.front else given.names or known
+    names = (
+        [name for name in FRONT if name in (given.names or FRONT)]
+        if given.front
+        else given.names or known
+    )
     FOLDER.mkdir(parents=True, exist_ok=True)
     if given.pages:
         draw_pages(names, given.nbconvert)
         return 0
     os.environ.setdefault("TRAINBOOK_CACHE", str(FOLDER / "cache"))
-    ended = {name: take(name, PARAMETERS[name] if given.quick else {}, given.front) for name in names}
+    ended = {
+        name: take(name, PARAMETERS[name] if given.quick else {}, given.front) for name in names
+    }
     if stopped := [name for name, is_whole in ended.items() if not is_whole]:
         print(f"Not every cell ran in: {', '.join(stopped)}. Their pictures show why.")
     return int(bool(stopped))
@@ -79,9 +104,14 @@ def take(name: str, parameters: dict, for_front: bool = False) -> bool:
         book = Path(scratch, "book", f"{name}.ipynb")
         book.parent.mkdir()
         book.write_text(text, "utf-8")
-        with jupyterlab(book.parent, Path(scratch, "lab"), book.name, SETTINGS) as address, page_of(address) as page:
+        with (
+            jupyterlab(book.parent, Path(scratch, "lab"), book.name, SETTINGS) as address,
+            page_of(address) as page,
+        ):
             page.evaluate(RUN_ALL)
-            page.get_by_text("Planning").wait_for(state="detached")  # which the panel does in a thread
+            page.get_by_text("Planning").wait_for(
+                state="detached"
+            )  # which the panel does in a thread
             draw_one(page, *FRONT[name]) if for_front else draw(page, name)
             return page.evaluate(IS_WHOLE)
 
@@ -112,7 +142,9 @@ def draw(page, name: str) -> None:
         page.evaluate(THEME, title)
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 1000})
-            page.wait_for_timeout(1500)  # milliseconds, in which the theme and the wrapped lines settle
+            page.wait_for_timeout(
+                1500
+            )  # milliseconds, in which the theme and the wrapped lines settle
             page.set_viewport_size({"width": width, "height": min(HIGHEST, page.evaluate(HEIGHT))})
             page.wait_for_timeout(1500)
             page.evaluate(HEIGHT)
@@ -124,15 +156,24 @@ def draw(page, name: str) -> None:
 def draw_pages(names: list[str], python: str) -> None:
     """Writes pictures of nbconvert's pages, without the network; what they would load from there is left out."""
     command = [python, "-m", "nbconvert"]
-    version = subprocess.run([*command, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+    version = subprocess.run(
+        [*command, "--version"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     with tempfile.TemporaryDirectory() as scratch, browser() as chromium:
         page = chromium.new_page()
         page.route("http*://**", lambda route: route.abort())
         for name in names:
             for template, theme in PAGES:
-                made = ["--to=html", f"--template={template}", f"--output-dir={scratch}", "--log-level=ERROR"]
+                made = [
+                    "--to=html",
+                    f"--template={template}",
+                    f"--output-dir={scratch}",
+                    "--log-level=ERROR",
+                ]
                 made += [f"--theme={theme}"] * (template == "lab")
-                subprocess.run([*command, *made, str(ROOT / "notebooks" / f"{name}.ipynb")], check=True)
+                subprocess.run(
+                    [*command, *made, str(ROOT / "notebooks" / f"{name}.ipynb")], check=True
+                )
                 for width in WIDTHS:
                     page.set_viewport_size({"width": width, "height": 1000})
                     page.goto(Path(scratch, f"{name}.html").as_uri())

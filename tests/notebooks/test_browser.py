@@ -19,7 +19,9 @@ import pytest
 from tests.conftest import ROOT
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium; Debian's is installed by .ci/run")
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM, reason="there is no chromium; Debian's is installed by .ci/run"
+)
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -48,7 +50,9 @@ RUN_ALL = """async () => {
 def notebook(tmp_path):
     """A folder of its own with the built notebook up to its panel, which begins with the small size."""
     book = nbformat.read(ROOT / "notebooks" / "00_memory.ipynb", 4)
-    panel = next(place for place, cell in enumerate(book.cells) if cell.source.startswith("panel.show"))
+    panel = next(
+        place for place, cell in enumerate(book.cells) if cell.source.startswith("panel.show")
+    )
     del book.cells[panel + 1 :]  # another model's plan: test_notebooks.py
     cell = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
     cell.source += '\nCONFIG = "graphmer_small"'
@@ -62,20 +66,37 @@ def jupyterlab(folder, scratch, file="00_memory.ipynb", settings=None):
     """JupyterLab over a folder, with no settings but these; gives the address of one notebook alone, with the token."""
     token = secrets.token_hex(16)
     places = {f"JUPYTER_{name}_DIR": str(scratch / name) for name in ("CONFIG", "DATA", "RUNTIME")}
-    places |= {"JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"), "IPYTHONDIR": str(scratch / "ipython")}
+    places |= {
+        "JUPYTERLAB_SETTINGS_DIR": str(scratch / "settings"),
+        "IPYTHONDIR": str(scratch / "ipython"),
+    }
     silent = {"@jupyterlab/apputils-extension/notification": '{"fetchNews": "false"}'}
     for plugin, text in (silent | (settings or {})).items():
         path = scratch / "settings" / f"{plugin}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    with socket.socket() as probe:  # for a free port, and not 0: jupyter_server 2.12 writes down the 0 it was given
+    with (
+        socket.socket() as probe
+    ):  # for a free port, and not 0: jupyter_server 2.12 writes down the 0 it was given
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", f"--ServerApp.port={port}"]
-    options += ["--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", "--LabApp.expose_app_in_browser=True"]
+    options = [
+        f"--IdentityProvider.token={token}",
+        f"--ServerApp.root_dir={folder}",
+        f"--ServerApp.port={port}",
+    ]
+    options += [
+        "--no-browser",
+        "--allow-root",
+        "--ServerApp.ip=127.0.0.1",
+        "--LabApp.expose_app_in_browser=True",
+    ]
     with (scratch / "lab.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *options], env={**os.environ, **places}, stdout=log, stderr=log
+            [sys.executable, "-m", "jupyterlab", *options],
+            env={**os.environ, **places},
+            stdout=log,
+            stderr=log,
         )
         try:
             yield f"{_address(scratch / 'RUNTIME', server)}doc/tree/{file}?token={token}"
@@ -89,7 +110,9 @@ def _address(runtime, server):
     for _ in range(300):
         for found in runtime.glob("jpserver-*.json"):
             url = json.loads(found.read_text())["url"]
-            with contextlib.suppress(urllib.error.URLError):  # it writes this down before it listens
+            with contextlib.suppress(
+                urllib.error.URLError
+            ):  # it writes this down before it listens
                 urllib.request.urlopen(f"{url}login", timeout=30).close()
                 return url
         assert server.poll() is None, "JupyterLab ended; see lab.log"
@@ -143,7 +166,9 @@ class Shown:
         }).map(one => one.textContent)""")
 
 
-def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_plan(notebook, tmp_path):
+def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_plan(
+    notebook, tmp_path
+):
     from playwright.sync_api import expect
 
     with jupyterlab(notebook.parent, tmp_path) as address, page_of(address) as page:
@@ -162,9 +187,13 @@ def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_p
             assert is_seen, f"the focus on {label}"
             reached.append(label)
             page.keyboard.press("Tab")
-        assert list(dict.fromkeys(reached)) == CONTROLS, "Tab goes from control to control as they stand"
+        assert list(dict.fromkeys(reached)) == CONTROLS, (
+            "Tab goes from control to control as they stand"
+        )
 
-        handle = shown.box.locator(".widget-slider", has_text="Roots").locator(".noUi-handle, .ui-slider-handle")
+        handle = shown.box.locator(".widget-slider", has_text="Roots").locator(
+            ".noUi-handle, .ui-slider-handle"
+        )
         handle.focus()
         handle.press("ArrowRight")
         expect(shown.bar).not_to_have_attribute("aria-label", says, timeout=1000 * SECONDS)

@@ -47,7 +47,11 @@ class Kaggle:
             (root / "input" / name).symlink_to(content, target_is_directory=True)
         (root / "working").symlink_to(session.working, target_is_directory=True)
         assert session.request["text"].count(PLAN) == 1
-        text = session.request["text"] if session.version == 3 else session.request["text"].replace(PLAN, "")
+        text = (
+            session.request["text"]
+            if session.version == 3
+            else session.request["text"].replace(PLAN, "")
+        )
         (root / "notebook.ipynb").write_text(text)
         left = IMPORTS * importing() if session.version == 1 else 60 * MINUTES
         saved = lambda: any(session.working.glob("*/checkpoints/step-*/manifest.json"))  # noqa: E731
@@ -56,7 +60,9 @@ class Kaggle:
         if session.version <= 2:
             self.stub.wait_for(lambda: saved() or child.poll() is not None, seconds=600)
             assert saved(), (root / "said.txt").read_text()[-2000:]
-        if session.version == 1:  # sleeps until no step fits, so that a fast machine does not complete the run before
+        if (
+            session.version == 1
+        ):  # sleeps until no step fits, so that a fast machine does not complete the run before
             signal_all(child.pid, signal.SIGSTOP)
             time.sleep(max(0.0, deadline - RESERVED - time.time()))
             signal_all(child.pid, signal.SIGCONT)
@@ -67,14 +73,24 @@ class Kaggle:
         assert child.wait(timeout=900) == 0, (root / "said.txt").read_text()[-2000:]
 
     def start(self, root, session_start):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("KAGGLE", "PYTHON"))}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("KAGGLE", "PYTHON"))
+        }
         environment |= {
             "KAGGLE_KERNEL_RUN_TYPE": "Batch",
             "TRAINBOOK_KAGGLE_ROOT": str(root),
             "TRAINBOOK_SESSION_START": str(session_start),
         }
         with (root / "said.txt").open("w") as said:
-            command = [sys.executable, "-c", RUN, str(root / "notebook.ipynb"), str(root / "working")]
+            command = [
+                sys.executable,
+                "-c",
+                RUN,
+                str(root / "notebook.ipynb"),
+                str(root / "working"),
+            ]
             return subprocess.Popen(command, cwd=root, env=environment, stdout=said, stderr=said)
 
 
@@ -89,7 +105,9 @@ def signal_all(process: int, number: int) -> None:
 def importing() -> float:
     """Seconds that this machine takes now to import what a notebook imports."""
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "from lib import launch, doctor, notebook"], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-c", "from lib import launch, doctor, notebook"], cwd=ROOT, check=True
+    )
     return time.perf_counter() - begin
 
 
@@ -110,18 +128,32 @@ def test_three_sessions_with_the_second_killed_end_in_the_weights_of_one_long_ru
     values = {"MAX_STEPS": STEPS, "SMOKE_STEPS": 1, "SESSION_MINUTES": MINUTES}
     given = [f"--param={name}={value}" for name, value in values.items()]
     given += [f"--set={key}={value}" for key, value in overrides.items()]
-    command = ["kaggle", "chain", "graphmer", "--dataset", "ada/code-graph", "--poll-seconds", "0.5", *given]
+    command = [
+        "kaggle",
+        "chain",
+        "graphmer",
+        "--dataset",
+        "ada/code-graph",
+        "--poll-seconds",
+        "0.5",
+        *given,
+    ]
     assert main(command) == 0, [one.failure for one in stub.sessions]
 
     home = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer"
     sessions = json.loads((home / "chain.json").read_text())["sessions"]
-    assert [one["reason"] for one in sessions] == ["deadline", "lost", "completed"], stub.sessions[-1].failure
+    assert [one["reason"] for one in sessions] == ["deadline", "lost", "completed"], stub.sessions[
+        -1
+    ].failure
     assert 0 < sessions[0]["step"] < STEPS and sessions[2]["step"] == STEPS and stub.overlaps == 0
     assert sessions[2]["first_step"] == sessions[0]["step"]
     mounted = stub.sessions[2].mounts
     assert mounted["notebooks/ada/trainbook-01-graphmer"] == stub.sessions[0].working
     root = tmp_path / "sessions" / "session-3"
-    before, step = root / "input" / "notebooks" / "ada" / "trainbook-01-graphmer", sessions[0]["step"]
+    before, step = (
+        root / "input" / "notebooks" / "ada" / "trainbook-01-graphmer",
+        sessions[0]["step"],
+    )
     said = (root / "notebook.ipynb.out").read_text()
     assert f"Resuming graphmer_small from {before / 'graphmer_small'}" in said
     assert f"step {step}: {STEPS - step} of {STEPS} steps left" in said

@@ -61,7 +61,10 @@ OVERRIDES = {
     },
 }  # fmt: skip
 # Small enough for two cores; the names are checked against each notebook's parameters cell.
-PARAMETERS = {name: {"MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": values} for name, values in OVERRIDES.items()}
+PARAMETERS = {
+    name: {"MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": values}
+    for name, values in OVERRIDES.items()
+}
 PARAMETERS["00_memory"] = {"CONFIG": "graphmer_small", "BESIDE": ["rtx3050", "abacus"]}
 MOUNT = "datasets/someone/the-data"
 RUNS = {  # what each leaves behind
@@ -113,7 +116,14 @@ def small_graph(folder: Path) -> None:
             entities[head] = "Function"
             entities[f"name::{name}_all"] = "Name"
             where = {"language": "python", "file": f"pack/mod{number}.py", "module": module}
-            triples.append({"head": head, "relation": "calls", "tail": f"name::{name}_all", "qualifiers": where})
+            triples.append(
+                {
+                    "head": head,
+                    "relation": "calls",
+                    "tail": f"name::{name}_all",
+                    "qualifiers": where,
+                }
+            )
     (folder / "triples.jsonl").write_text("".join(json.dumps(t) + "\n" for t in triples))
     lines = (json.dumps({"id": key, "type": kind}) + "\n" for key, kind in entities.items())
     (folder / "entities.jsonl").write_text("".join(lines))
@@ -126,7 +136,11 @@ def markup_in_text(cells: list) -> list[str]:
     """The beginnings of outputs whose text has tags: as text, or escaped in HTML."""
     marked = []
     for output in (output for cell in cells for output in cell.get("outputs", [])):
-        data = {kind: "".join(text) for kind, text in output.get("data", {}).items() if kind.startswith("text/")}
+        data = {
+            kind: "".join(text)
+            for kind, text in output.get("data", {}).items()
+            if kind.startswith("text/")
+        }
         html = data.pop("text/html", "")
         texts = [*data.values(), "".join(output.get("text", ""))]
         marked += [text[:100] for text in texts if re.search(f"<{_TAG}", text)]
@@ -134,17 +148,26 @@ def markup_in_text(cells: list) -> list[str]:
     return marked
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem
+)
 def test_a_shipped_notebook_shows_no_markup_as_text(path):
     assert markup_in_text(json.loads(path.read_text("utf-8"))["cells"]) == []
 
 
-def execute(source: Path, folder: Path, parameters: dict, ends_early: bool = False) -> tuple[list, str]:
+def execute(
+    source: Path, folder: Path, parameters: dict, ends_early: bool = False
+) -> tuple[list, str]:
     """Runs a notebook in `folder`; returns its cells with their outputs, and all its text output."""
     defaults = carried.parameters(json.loads(source.read_text("utf-8")))
     assert set(parameters) <= set(defaults), "papermill injects a misspelt parameter without a word"
     out = folder.parent / "executed.ipynb"
-    options = {"kernel_name": "python3", "cwd": folder, "execution_timeout": 300, "progress_bar": False}
+    options = {
+        "kernel_name": "python3",
+        "cwd": folder,
+        "execution_timeout": 300,
+        "progress_bar": False,
+    }
     papermill.execute_notebook(source, out, parameters, **options)
     notebook = nbformat.read(out, 4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -152,7 +175,9 @@ def execute(source: Path, folder: Path, parameters: dict, ends_early: bool = Fal
     assert not unbalanced(page_of(notebook)), "the page of a version on Kaggle"
     shown = [output for cell in code for output in cell.outputs]
     assert markup_in_text(code) == []
-    assert ends_early or any("<tr>" in o.get("data", {}).get("text/html", "") for o in shown), "tables are HTML"
+    assert ends_early or any("<tr>" in o.get("data", {}).get("text/html", "") for o in shown), (
+        "tables are HTML"
+    )
     return code, "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in shown)
 
 
@@ -161,7 +186,10 @@ def small_data(name: str, folder: Path) -> None:
         case "05_legal":  # a dozen generated judgments, a sentence and its role a line
             folder.mkdir(parents=True)
             for one in judgments(Generator(documents=12, sentences=20)):
-                lines = (f"{sentence}\t{role}\n" for sentence, role in zip(one.sentences, one.roles, strict=True))
+                lines = (
+                    f"{sentence}\t{role}\n"
+                    for sentence, role in zip(one.sentences, one.roles, strict=True)
+                )
                 (folder / f"{one.name}.txt").write_text("".join(lines))
         case "06_vqa":
             drawn.write(folder, drawn.Generator(pictures=30, questions=3, side=32))
@@ -172,23 +200,37 @@ def small_data(name: str, folder: Path) -> None:
                 picture = Image.fromarray((row.reshape(8, 8) * 15.9).astype(np.uint8))
                 picture.save(folder / str(digit) / f"{number:04}.png")
         case "08_chat":
-            lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs(0, "train", 300))
+            lines = (
+                json.dumps({"prompt": prompt, "answer": answer})
+                for prompt, answer in pairs(0, "train", 300)
+            )
             folder.mkdir(parents=True)
             (folder / "calls.jsonl").write_text("\n".join(lines))
             base = shutil.copytree(ROOT / "configs" / "chat-base", folder.parent / "chat-base")
-            (base / "other.txt").write_text((base / "other.txt").read_text("utf-8")[:5_000], "utf-8")
+            (base / "other.txt").write_text(
+                (base / "other.txt").read_text("utf-8")[:5_000], "utf-8"
+            )
         case _:
             bands, classes = (7, 3) if name == "02_glacier_pretrain" else (5, 4)
-            write_scenes(folder, 8, size=(48, 32), bands=bands, classes=classes)  # of two tiles each
+            write_scenes(
+                folder, 8, size=(48, 32), bands=bands, classes=classes
+            )  # of two tiles each
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_notebook_runs_from_an_empty_folder_and_leaves_its_results_and_nothing_else(name, kaggle):
     small_data(name, kaggle / "input" / MOUNT)
-    source, working = changed(ROOT / "notebooks" / f"{name}.ipynb", FEWER.get(name, {})), kaggle / "working"
+    source, working = (
+        changed(ROOT / "notebooks" / f"{name}.ipynb", FEWER.get(name, {})),
+        kaggle / "working",
+    )
     cells, text = execute(source, working, PARAMETERS[name])
     check_results(cells, text, working, RUNS[name])
-    assert {path.name for path in working.iterdir()} == {*RUNS[name], "outputs.tar.gz", *OTHERS.get(name, ())}
+    assert {path.name for path in working.iterdir()} == {
+        *RUNS[name],
+        "outputs.tar.gz",
+        *OTHERS.get(name, ()),
+    }
     if name == "04_glacier_ensemble":
         assert "the seeds vote alone" in text and "8 masks are in" in text
         assert len(list((working / "glacier_ensemble_small" / "masks").glob("*.tif"))) == 8
@@ -209,7 +251,9 @@ def changed(source: Path, changes: dict[str, str]) -> Path:
 
 def check_results(cells: list, text: str, working: Path, runs: list[str]) -> None:
     """What a notebook that trains says and leaves, whichever it is."""
-    assert re.search(r"ok +platform +kaggle \(batch run\)", text) and re.search(r"warning +GPU +none", text)
+    assert re.search(r"ok +platform +kaggle \(batch run\)", text) and re.search(
+        r"warning +GPU +none", text
+    )
     assert f"Data: {working.parent / 'input' / MOUNT}" in text and "embedded default" not in text
     for run in (working / left for left in runs):
         summary = json.loads((run / "summary.json").read_text())
@@ -223,7 +267,9 @@ def check_results(cells: list, text: str, working: Path, runs: list[str]) -> Non
 
 def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_buttons(kaggle):
     small_graph(kaggle / "input" / MOUNT)
-    cells, text = execute(ROOT / "notebooks" / "00_memory.ipynb", kaggle / "working", PARAMETERS["00_memory"])
+    cells, text = execute(
+        ROOT / "notebooks" / "00_memory.ipynb", kaggle / "working", PARAMETERS["00_memory"]
+    )
     assert re.search(r"ok +platform +kaggle \(batch run\)", text)
     assert re.search(r"graphmer_small fits on 2 x T4: [\s\S]*[\d.,]+( M)? parameters, fp16", text)
     assert "At the peak, GiB: weights" in text and "A week's 30 GPU hours give about" in text
@@ -236,25 +282,42 @@ def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_bu
     assert not list((kaggle / "working").iterdir()), "it leaves nothing that nobody asked for"
 
 
-def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_data_it_says_so(kaggle):
+def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_data_it_says_so(
+    kaggle,
+):
     source = changed(ROOT / "notebooks" / "05_legal.ipynb", FEWER["05_legal"])
     # papermill itself would raise for any other end than a completed one
-    _, text = execute(source, kaggle / "working", {**PARAMETERS["05_legal"], "SMOKE_ONLY": True}, ends_early=True)
+    _, text = execute(
+        source, kaggle / "working", {**PARAMETERS["05_legal"], "SMOKE_ONLY": True}, ends_early=True
+    )
     assert "The embedded default is used: " in text
-    assert "2 steps in micro-batches of" in text and "SMOKE_ONLY is True, so nothing is trained." in text
-    assert not list(kaggle.glob("working/*/checkpoints")) and not list(kaggle.glob("working/*/summary.json"))
+    assert (
+        "2 steps in micro-batches of" in text
+        and "SMOKE_ONLY is True, so nothing is trained." in text
+    )
+    assert not list(kaggle.glob("working/*/checkpoints")) and not list(
+        kaggle.glob("working/*/summary.json")
+    )
 
 
 def test_every_notebook_has_test_parameters_and_the_class_in_the_cell_is_the_example_that_new_writes():
     assert [path.stem for path in NOTEBOOKS] == sorted(PARAMETERS)
     cells = nbformat.read(ROOT / "notebooks" / "07_your_model.ipynb", 4).cells
     task = next(cell.source for cell in cells if "task" in cell.metadata.get("tags", []))
-    assert task.rstrip() == (ROOT / "trainbook" / "new" / "examples" / "images.py").read_text("utf-8").rstrip()
+    assert (
+        task.rstrip()
+        == (ROOT / "trainbook" / "new" / "examples" / "images.py").read_text("utf-8").rstrip()
+    )
 
 
-def test_a_class_of_ones_own_learns_mounted_images_or_the_digits_and_an_edit_becomes_a_run_beside_the_first(kaggle):
+def test_a_class_of_ones_own_learns_mounted_images_or_the_digits_and_an_edit_becomes_a_run_beside_the_first(
+    kaggle,
+):
     small_data("07_your_model", kaggle / "input" / MOUNT)
-    working, renamed = kaggle / "working", {"class Images(": "class Pets(", "my_task.py:Images": "my_task.py:Pets"}
+    working, renamed = (
+        kaggle / "working",
+        {"class Images(": "class Pets(", "my_task.py:Images": "my_task.py:Pets"},
+    )
     source = changed(ROOT / "notebooks" / "07_your_model.ipynb", renamed)
     parameters = PARAMETERS["07_your_model"]
     cells, text = execute(source, working, parameters)
@@ -265,11 +328,20 @@ def test_a_class_of_ones_own_learns_mounted_images_or_the_digits_and_an_edit_bec
     edited = {**parameters, "OVERRIDES": {**parameters["OVERRIDES"], "optimizer.lr": 1e-4}}
     cells, text = execute(source, working, edited)
     assert "scikit-learn's digits are the data" in text and "Training images: 0 (" in text
-    pictures = [cell.source for cell in cells for o in cell.outputs if "image/png" in o.get("data", {})]
-    assert len(pictures) == 4 and "looks.worst" in pictures[-1], "a batch, the curves, the confusion matrix, the worst"
+    pictures = [
+        cell.source for cell in cells for o in cell.outputs if "image/png" in o.get("data", {})
+    ]
+    assert len(pictures) == 4 and "looks.worst" in pictures[-1], (
+        "a batch, the curves, the confusion matrix, the worst"
+    )
     sample = (working / "submission.csv").read_text().splitlines()
     assert sample[0] == "id,label" and len(sample) == 98 and sample[1].split(",")[0] == "1700"
-    assert "my is a run of another configuration (optimizer.lr 0.003 -> 0.0001). This one is the run my-2." in text
-    assert re.search(r"\nmy +completed 6/6 .*\nmy-2 +completed 6/6 .* optimizer.lr 0.003 -> 0.0001\n", text)
+    assert (
+        "my is a run of another configuration (optimizer.lr 0.003 -> 0.0001). This one is the run my-2."
+        in text
+    )
+    assert re.search(
+        r"\nmy +completed 6/6 .*\nmy-2 +completed 6/6 .* optimizer.lr 0.003 -> 0.0001\n", text
+    )
     left = {"my", "my-2", "outputs.tar.gz", "predictions.csv", "submission.csv"}
     assert {path.name for path in working.iterdir()} == left

@@ -20,7 +20,14 @@ from trainbook import launch, notebook
 from trainbook.launch import resume, smoke
 from trainbook.outputs.summary import Summary
 
-WORKLOADS = {"graphmer": GRAPHMER, "glacier": TINY, "legal": LEGAL, "vqa": VQA, "chat": CHAT, "own": SUPERVISED}
+WORKLOADS = {
+    "graphmer": GRAPHMER,
+    "glacier": TINY,
+    "legal": LEGAL,
+    "vqa": VQA,
+    "chat": CHAT,
+    "own": SUPERVISED,
+}
 SMALL = {"training.max_steps": 2, "training.evaluate_every_steps": 1, "training.smoke_steps": 1}
 
 
@@ -51,7 +58,9 @@ def test_a_smoke_test_before_training_changes_no_figure(name, tmp_path):
         _check_table(summary, table)
     # A task of its own evaluates the same weights, for a run whose test failed
     table.unlink(missing_ok=True)
-    untested = dataclasses.replace(summary, metrics={}, baseline={}, report="", missing={"test": "it failed"})
+    untested = dataclasses.replace(
+        summary, metrics={}, baseline={}, report="", missing={"test": "it failed"}
+    )
     untested.write(run.folder)
     alone = launch.train(launch.prepare(run.config))
     assert drawn == summary.baseline == alone.baseline
@@ -64,5 +73,10 @@ def _check_table(summary, table):
     """Holds the figures of a summary to graphmer's table of the same test."""
     with table.open() as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
-    for figures, method in ((summary.baseline, "counts combined"), (summary.metrics, "counts + encoder")):
-        assert figures == pytest.approx({name: float(rows[method][name]) for name in figures}, abs=1e-6)
+    for figures, method in (
+        (summary.baseline, "counts combined"),
+        (summary.metrics, "counts + encoder"),
+    ):
+        assert figures == pytest.approx(
+            {name: float(rows[method][name]) for name in figures}, abs=1e-6
+        )

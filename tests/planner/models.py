@@ -52,7 +52,9 @@ class ConvNextBlock(nn.Module):
     def __init__(self, d: int, drop: float):
         super().__init__()
         self.mix = nn.Conv2d(d, d, 7, padding=3, groups=d)
-        self.mlp = nn.Sequential(nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d)
+        )
         self.scale = nn.Parameter(torch.full((d, 1, 1), 1e-6))
         self.drop = drop
 
@@ -72,15 +74,25 @@ def convnext(widths, depths, most: float) -> nn.Sequential:
         if stage:
             layers += [ChannelNorm(widths[stage - 1]), nn.Conv2d(widths[stage - 1], width, 2, 2)]
         layers += [ConvNextBlock(width, next(drops)) for _ in range(depth)]
-    head = [nn.AdaptiveAvgPool2d(1), ChannelNorm(widths[-1]), nn.Flatten(), nn.Linear(widths[-1], 1000)]
+    head = [
+        nn.AdaptiveAvgPool2d(1),
+        ChannelNorm(widths[-1]),
+        nn.Flatten(),
+        nn.Linear(widths[-1], 1000),
+    ]
     return nn.Sequential(*layers, *head)
 
 
-ConvNextTiny = functools.partial(convnext, (96, 192, 384, 768), (3, 3, 9, 3), 0.1)  # 28.6 M parameters
+ConvNextTiny = functools.partial(
+    convnext, (96, 192, 384, 768), (3, 3, 9, 3), 0.1
+)  # 28.6 M parameters
 
 
 def conv(inside: int, out: int, kernel=1, stride=1, groups=1, act=nn.ReLU) -> nn.Sequential:
-    layers = [nn.Conv2d(inside, out, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(out)]
+    layers = [
+        nn.Conv2d(inside, out, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(out),
+    ]
     return nn.Sequential(*layers, *([act(inplace=True)] if act else []))
 
 

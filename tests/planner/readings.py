@@ -50,13 +50,18 @@ class Reading:
         return upper and self.more + upper
 
     def predicted(self, result: Prediction) -> int:
-        return self.more + (result.peak_bytes if self.kind == "allocated" else result.reserved_bytes)
+        return self.more + (
+            result.peak_bytes if self.kind == "allocated" else result.reserved_bytes
+        )
 
 
 # --- xMem -------------------------------------------------------------------------------------------------------------
 
 XMEM = "the Monte Carlo set of xMem, arXiv 2510.21048: NVML's peak less its start"
-_CARDS = {3060: "11.75 GiB, capability 8.6, 12.7 TFLOP/s fp32, 360 GB/s", 4060: "7.747 GiB, capability 8.9"}
+_CARDS = {
+    3060: "11.75 GiB, capability 8.6, 12.7 TFLOP/s fp32, 360 GB/s",
+    4060: "7.747 GiB, capability 8.9",
+}
 # model, optimizer, batch, RTX card, bytes, whether it ran out of memory, xMem's own estimate
 _XMEM = (
     ("resnet101", "SGD", 351, 3060, 8468299776, 0, 8824815616),
@@ -87,7 +92,13 @@ _XMEM = (
 )  # fmt: skip
 
 
-def image_step(batch: int, size: int, classes: int, dtype: torch.dtype = torch.float32, channels_last: bool = False):
+def image_step(
+    batch: int,
+    size: int,
+    classes: int,
+    dtype: torch.dtype = torch.float32,
+    channels_last: bool = False,
+):
     """A step on images, which returns (loss, logits)."""
 
     def step(net):
@@ -251,7 +262,9 @@ def every() -> list[Reading]:
 # --- language models with adapters ------------------------------------------------------------------------------------
 
 _CAN = "DaoyuanLi2816/can-i-finetune-this, benchmarks/: RTX 4080 16 GB, torch 2.6, max_memory_allocated and _reserved"
-_FMS = "foundation-model-stack/fms-acceleration, refs/a100_80gb.csv: A100 80 GB, max_memory_allocated"
+_FMS = (
+    "foundation-model-stack/fms-acceleration, refs/a100_80gb.csv: A100 80 GB, max_memory_allocated"
+)
 RTX_4080 = "15.6 GiB, capability 8.9, 97 TFLOP/s, 717 GB/s"
 # model, method, batch, length, layers recomputed, paged optimizer, GiB allocated, GiB reserved
 _CAN_ROWS = (
@@ -268,7 +281,12 @@ _CAN_ROWS = (
     ("Qwen2.5-3B", "qlora", 1, 1024, True, True, 5.17, 5.54),
     ("Qwen2.5-7B", "qlora", 1, 1024, True, True, 10.00, 11.23),
 )
-_FMS_ROWS = (("lora", 4, "", 24.32), ("lora", 8, "", 34.55), ("qlora", 4, "nf4", 21.26), ("qlora", 8, "nf4", 37.51))
+_FMS_ROWS = (
+    ("lora", 4, "", 24.32),
+    ("lora", 8, "", 34.55),
+    ("qlora", 4, "nf4", 21.26),
+    ("qlora", 8, "nf4", 37.51),
+)
 
 
 _AS_PEFT = {"trainer": True, "targets": ("q_proj", "k_proj", "v_proj", "o_proj"), "dropout": 0.05}
@@ -305,7 +323,11 @@ def adapters() -> list[Asked]:
             lambda: None, question=asked, reserved=int(reserved * GIB),
         ))  # fmt: skip
     for method, batch, kind, gib in _FMS_ROWS:
-        asked = Question("Mistral-7B", method, "a100-80", batch, 4096, **{**_AS_PEFT, "quantised": kind})
+        asked = Question(
+            "Mistral-7B", method, "a100-80", batch, 4096, **{**_AS_PEFT, "quantised": kind}
+        )
         name = f"Mistral-7B {method}, {batch} x 4096"
-        rows.append(Asked(name, int(gib * GIB), "allocated", "a100-80", _FMS, lambda: None, question=asked))
+        rows.append(
+            Asked(name, int(gib * GIB), "allocated", "a100-80", _FMS, lambda: None, question=asked)
+        )
     return rows

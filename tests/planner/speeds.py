@@ -23,7 +23,9 @@ _CESHINE = "blog.ceshine.net/post/apex-t4-p100: 10 epochs of CIFAR-10, with 0 to
 _NVIDIA = "NVIDIA/DeepLearningExamples, resnet50v1.5"
 _TIMM = "rwightman/pytorch-image-models#1491"
 _GPT = "rasbt/LLMs-from-scratch, ch05/10_llm-training-speed"
-_VIT = "rasbt/pytorch-memory-optim, logs.md: whole epochs, a validation counted as a third of training"
+_VIT = (
+    "rasbt/pytorch-memory-optim, logs.md: whole epochs, a validation counted as a third of training"
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class Speed:
         with _tf32(self.tf32):
             result = self.predicted(model, step)
         passes = self.options.get("accumulation", 1)
-        fast, slow = (passes * a + b for a, b in zip(result.pass_seconds, result.rest_seconds, strict=True))
+        fast, slow = (
+            passes * a + b for a, b in zip(result.pass_seconds, result.rest_seconds, strict=True)
+        )
         return self.units / slow, self.units / fast
 
     def predicted(self, model: Any, step: Any) -> Prediction:
@@ -84,7 +88,15 @@ def _wide(precision: str, card: str, seconds: float) -> Speed:
     )  # fmt: skip
 
 
-def _resnet(name: str, card: str, published: Any, batch: int, source: str, precision: str, channels_last: bool):
+def _resnet(
+    name: str,
+    card: str,
+    published: Any,
+    batch: int,
+    source: str,
+    precision: str,
+    channels_last: bool,
+):
     def made():
         def model():
             net = vision.make("resnet50")
@@ -98,7 +110,15 @@ def _resnet(name: str, card: str, published: Any, batch: int, source: str, preci
 
 
 def _forward(precision: str, published: float) -> Speed:
-    row = _resnet(f"{precision} forward alone, T4", "t4", published, 64, _NVIDIA, precision, precision == "fp16")
+    row = _resnet(
+        f"{precision} forward alone, T4",
+        "t4",
+        published,
+        64,
+        _NVIDIA,
+        precision,
+        precision == "fp16",
+    )
     return replace(row, options={"precision": precision}, training=False)
 
 
@@ -109,7 +129,9 @@ def _gpt(name: str, published: float, kind: tuple, batch: int = 8, tf32: bool = 
     )  # fmt: skip
 
 
-def _vit(name: str, minutes: float, batch: int, half: bool, passes: int = 1, precision: str = "fp32") -> Speed:
+def _vit(
+    name: str, minutes: float, batch: int, half: bool, passes: int = 1, precision: str = "fp32"
+) -> Speed:
     published = (45000 + 5000 / 3) / 60 / minutes
     dtype = torch.bfloat16 if half else torch.float32
 
@@ -117,7 +139,9 @@ def _vit(name: str, minutes: float, batch: int, half: bool, passes: int = 1, pre
         return lambda: vision.PatchEncoder().to(dtype), image_step(batch, 224, 10, dtype)
 
     options = {"optimizer": torch.optim.Adam, "precision": precision, "accumulation": passes}
-    return Speed(f"ViT-L/16 {name}, A100", A100, (published, published), batch * passes, _VIT, made, options)
+    return Speed(
+        f"ViT-L/16 {name}, A100", A100, (published, published), batch * passes, _VIT, made, options
+    )
 
 
 def every() -> list[Speed]:

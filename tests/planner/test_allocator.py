@@ -15,7 +15,11 @@ def test_a_request_takes_the_smallest_block_and_segment_of_its_class_and_neighbo
         (11 * MIB, 12 * MIB, 12 * MIB),  # a rest of 1 MiB or less stays with the block
     ):  # fmt: skip
         allocator = Allocator()
-        assert allocator.allocate(0) is None and allocator.release(None) is None and allocator.allocate(size)
+        assert (
+            allocator.allocate(0) is None
+            and allocator.release(None) is None
+            and allocator.allocate(size)
+        )
         assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
     allocator = Allocator()
     large, small = allocator.allocate(40 * MIB), allocator.allocate(30 * MIB)
@@ -27,7 +31,11 @@ def test_a_request_takes_the_smallest_block_and_segment_of_its_class_and_neighbo
     blocks = [allocator.allocate(5 * MIB) for _ in range(4)]  # one segment of 20 MiB
     for number in (0, 2, 1, 3):
         allocator.release(blocks[number])
-    assert allocator.allocate(9 * MIB) and allocator.allocate(9 * MIB) and allocator.reserved == 20 * MIB
+    assert (
+        allocator.allocate(9 * MIB)
+        and allocator.allocate(9 * MIB)
+        and allocator.reserved == 20 * MIB
+    )
 
 
 def test_the_cache_is_emptied_before_memory_runs_out_and_what_does_not_fit_is_granted():
@@ -40,7 +48,9 @@ def test_the_cache_is_emptied_before_memory_runs_out_and_what_does_not_fit_is_gr
 
 
 @settings(derandomize=True, max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 40 * MIB), st.booleans(), st.integers(0, 99)), max_size=60))
+@given(
+    st.lists(st.tuples(st.integers(0, 40 * MIB), st.booleans(), st.integers(0, 99)), max_size=60)
+)
 def test_any_order_of_requests_keeps_the_books(requests):
     allocator, held = Allocator(), []
     for size, is_release, place in requests:

@@ -21,13 +21,18 @@ def test_a_card_is_found_by_its_name_or_by_memory_and_capability_and_else_the_kn
     assert find_card(" T4 ").card == t4.card and find_card("a100").card == find_card("a100-40").card
     assert (own.card.capability, own.card.memory_gib) == ((8, 6), 8)
     assert not any(find_card(name).assumed for name in ("RTX 3090", "rtx 3090", "V100"))
-    assert own.usable_bytes == 8 * GIB - CONTEXT_BYTES and own.limit_bytes == int(0.92 * own.usable_bytes)
+    assert own.usable_bytes == 8 * GIB - CONTEXT_BYTES and own.limit_bytes == int(
+        0.92 * own.usable_bytes
+    )
     assert find_card("h200").cublas_workspace == 32 * MIB > own.cublas_workspace
     assert t4.flops("bf16") == t4.flops("fp32") < t4.flops("fp16"), "a format without units"
     for name in (
         "t5", "", "8 GiB", "24 GiB, capability 8.6, 0 TFLOP/s", "24 GiB, capability 8.6, 936 GB/s, 900 GB/s",
     ):  # fmt: skip
-        with pytest.raises(BadInput, match=r'Known cards: t4, p100, .*"8 GiB, capability 8\.6".*71 TFLOP/s, 936 GB/s'):
+        with pytest.raises(
+            BadInput,
+            match=r'Known cards: t4, p100, .*"8 GiB, capability 8\.6".*71 TFLOP/s, 936 GB/s',
+        ):
             find_card(name)
 
 

@@ -47,8 +47,19 @@ def test_a_script_that_asks_for_a_gpu_gets_one_of_the_predicted_kind():
     answers = []
 
     def step(net):
-        answers.append((torch.cuda.get_device_name(), torch.cuda.get_device_capability(), torch.cuda.device_count()))
-        return loss(net, torch.device("cuda" if torch.cuda.is_available() else "cpu", torch.cuda.current_device()))
+        answers.append(
+            (
+                torch.cuda.get_device_name(),
+                torch.cuda.get_device_capability(),
+                torch.cuda.device_count(),
+            )
+        )
+        return loss(
+            net,
+            torch.device(
+                "cuda" if torch.cuda.is_available() else "cpu", torch.cuda.current_device()
+            ),
+        )
 
     before = torch.cuda.is_available
     predict(linear, step, "a100-40")
@@ -70,10 +81,18 @@ def test_a_recurrent_layer_is_one_step_with_its_gates():
     rows = ROWS * STEPS
     for kind, gates in ((nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)):
         result = predict(lambda kind=kind: kind(D, D, 2), sequence)
-        assert result.pass_flops == pytest.approx(3 * 2 * rows * 2 * gates * (D * D + D * D), rel=0.4)
-        held = 4 * rows * D * (1 + 2 * (gates + 3))  # of two layers: what a step reads twice, its gates, its output
-        assert result.moments["after forward"] - 12 * result.parameters == pytest.approx(held, rel=0.02, abs=MIB)
-        assert any("reserve space of cuDNN's recurrent layers" in sentence for sentence in result.unseen)
+        assert result.pass_flops == pytest.approx(
+            3 * 2 * rows * 2 * gates * (D * D + D * D), rel=0.4
+        )
+        held = (
+            4 * rows * D * (1 + 2 * (gates + 3))
+        )  # of two layers: what a step reads twice, its gates, its output
+        assert result.moments["after forward"] - 12 * result.parameters == pytest.approx(
+            held, rel=0.02, abs=MIB
+        )
+        assert any(
+            "reserve space of cuDNN's recurrent layers" in sentence for sentence in result.unseen
+        )
 
 
 def test_shapes_of_recurrent_layers_are_those_of_torch_and_packed_sequences_have_a_row_for_each_element():
@@ -96,9 +115,13 @@ def test_shapes_of_recurrent_layers_are_those_of_torch_and_packed_sequences_have
         traced.clear()
 
     def packing(net):
-        packed = nn.utils.rnn.PackedSequence(torch.randn(9, 5, device="cuda"), torch.tensor([4, 3, 2]))
+        packed = nn.utils.rnn.PackedSequence(
+            torch.randn(9, 5, device="cuda"), torch.tensor([4, 3, 2])
+        )
         out, (last, _) = net(packed)
         assert out.data.shape == (9, 7) and last.shape == (1, 4, 7)
         return out.data.sum()
 
-    assert predict(lambda: nn.LSTM(5, 7, bias=False), packing).pass_flops == 2 * 2 * 9 * 4 * (5 * 7 + 7 * 7)
+    assert predict(lambda: nn.LSTM(5, 7, bias=False), packing).pass_flops == 2 * 2 * 9 * 4 * (
+        5 * 7 + 7 * 7
+    )

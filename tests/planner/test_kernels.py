@@ -22,7 +22,9 @@ def test_a_product_takes_its_arithmetic_in_the_cards_format_a_sum_its_traffic_an
     gpu_seconds, *_, flops = cost(mm, (a, a), {}, a, T4)
     assert flops == 2 * 4096**3 and gpu_seconds == pytest.approx(flops / T4.flops("fp32"))
     gpu_seconds, *_, flops = cost(add, (a, a), {}, a, T4)
-    assert flops == 0 and gpu_seconds == pytest.approx(3 * 4 * 4096**2 / (0.9e9 * T4.card.bandwidth_gb_s))
+    assert flops == 0 and gpu_seconds == pytest.approx(
+        3 * 4 * 4096**2 / (0.9e9 * T4.card.bandwidth_gb_s)
+    )
     row = meta(1, 4096).expand(4096, 4096)  # is read once
     assert cost(add, (a, row), {}, a, T4)[0] < 0.7 * gpu_seconds
     assert not cost(view, (meta(4), [2, 2]), {}, meta(2, 2), T4).any()
@@ -31,7 +33,11 @@ def test_a_product_takes_its_arithmetic_in_the_cards_format_a_sum_its_traffic_an
 
 def test_convolutions_copy_a_plain_input_alone_and_keep_their_pixels_channels_last():
     """On `meta` PyTorch forgets it; on the card each later layer would not be copied."""
-    x, weight, last = meta(2, 8, 16, 16, dtype=torch.half), meta(8, 8, 3, 3, dtype=torch.half), torch.channels_last
+    x, weight, last = (
+        meta(2, 8, 16, 16, dtype=torch.half),
+        meta(8, 8, 3, 3, dtype=torch.half),
+        torch.channels_last,
+    )
     assert temporaries("convolution", (x, weight), T4) == [x.numel() * 2]
     assert temporaries("convolution", (x.to(memory_format=last), weight), T4) == []
     assert temporaries("convolution", (x, meta(8, 8, 1, 1, dtype=torch.half)), T4) == []
@@ -41,17 +47,24 @@ def test_convolutions_copy_a_plain_input_alone_and_keep_their_pixels_channels_la
         return nn.Sequential(*layers, nn.ReLU(), nn.Conv2d(8, 1, 3)).to(memory_format=last)
 
     def step(layout):
-        return lambda net: net(torch.randn(4, 8, 64, 64, device="cuda").contiguous(memory_format=layout)).sum()
+        return lambda net: net(
+            torch.randn(4, 8, 64, 64, device="cuda").contiguous(memory_format=layout)
+        ).sum()
 
     prediction = predict(net, step(last), precision="fp16")
     assert prediction.by_category.get("workspace", 0) == 0 and prediction.most_peak_bytes == 0
-    assert predict(net, step(torch.contiguous_format)).most_peak_bytes > 0, "the input is copied, and no more"
+    assert predict(net, step(torch.contiguous_format)).most_peak_bytes > 0, (
+        "the input is copied, and no more"
+    )
 
 
 def test_a_convolution_may_copy_what_it_reads_and_writes_or_take_winograds_tiles():
     def convolved(groups=1, kernel=3, stride=1, layout=torch.contiguous_format, tries=False):
         """The workspaces of a convolution of 64 channels of 32 x 32 pixels and of its backward pass, in values."""
-        x, weight = meta(8, 64, 32, 32).contiguous(memory_format=layout), meta(64, 64 // groups, kernel, kernel)
+        x, weight = (
+            meta(8, 64, 32, 32).contiguous(memory_format=layout),
+            meta(64, 64 // groups, kernel, kernel),
+        )
         shape = [[stride, stride], [kernel // 2] * 2, [1, 1], False, [0, 0], groups]
         out = torch.ops.aten.convolution(x, weight, None, *shape)
         grads = torch.empty_like(out), x, weight, None, *shape, [True, True, False]
@@ -59,7 +72,12 @@ def test_a_convolution_may_copy_what_it_reads_and_writes_or_take_winograds_tiles
         return forward // 4, workspace("convolution_backward", grads, None, tries) // 4
 
     last, pixels = torch.channels_last, 8 * 64 * 32 * 32
-    assert convolved() == convolved(kernel=1) == convolved(tries=True, kernel=1) == (2 * pixels, 3 * pixels)
+    assert (
+        convolved()
+        == convolved(kernel=1)
+        == convolved(tries=True, kernel=1)
+        == (2 * pixels, 3 * pixels)
+    )
     assert convolved(stride=2) == (pixels + pixels // 4, 2 * pixels + pixels // 4)
     assert convolved(layout=last) == (0, 0), "it has the order that the kernels want"
     assert convolved(groups=64) == (0, 0), "depthwise ones are PyTorch's own"
@@ -79,5 +97,10 @@ def test_the_peak_of_a_convolution_net_is_an_interval():
     layer = 4 * 16 * 64 * 128 * 128  # what a layer reads, and what it writes
     assert prediction.most_peak_bytes - prediction.peak_bytes == pytest.approx(3 * layer, rel=0.35)
     shown, most = prediction.driver_bytes
-    assert shown == prediction.reserved_bytes + 200 * 2**20 < most == prediction.most_reserved_bytes + 200 * 2**20
+    assert (
+        shown
+        == prediction.reserved_bytes + 200 * 2**20
+        < most
+        == prediction.most_reserved_bytes + 200 * 2**20
+    )
     assert f"{shown / 2**30:.2f} to {most / 2**30:.2f} GiB, by the workspaces" in str(prediction)

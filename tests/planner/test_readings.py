@@ -15,7 +15,12 @@ from tests.bench.bench_readings import RECORD, summary
 from tests.planner import readings, speeds, vision
 from tests.planner.models import ConvNextTiny, MnasNet
 
-XMEM, OTHERS, ADAPTERS, SPEEDS = readings.xmem(), readings.others(), readings.adapters(), speeds.every()
+XMEM, OTHERS, ADAPTERS, SPEEDS = (
+    readings.xmem(),
+    readings.others(),
+    readings.adapters(),
+    speeds.every(),
+)
 FOUND = json.loads(RECORD.read_text())
 ROWS = FOUND["memory"]["xmem"] | FOUND["memory"]["others"] | FOUND["memory"]["adapters"]
 WAITING = "ViT-L/16 bf16 weights, batch 4 x 4, A100"
@@ -30,21 +35,37 @@ def test_the_record_has_every_row_of_the_table_and_no_other():
     assert {row.name: round(row.measured / MIB, 1) for row in [*XMEM, *OTHERS, *ADAPTERS]} == {
         name: row["measured_mib"] for name, row in ROWS.items()
     }
-    assert {row.name: list(row.published) for row in SPEEDS} == {n: r["published"] for n, r in FOUND["speed"].items()}
-    assert all(row.source for row in [*XMEM, *OTHERS, *ADAPTERS, *SPEEDS]) and len(XMEM) == 25 and len(SPEEDS) == 21
+    assert {row.name: list(row.published) for row in SPEEDS} == {
+        n: r["published"] for n, r in FOUND["speed"].items()
+    }
+    assert (
+        all(row.source for row in [*XMEM, *OTHERS, *ADAPTERS, *SPEEDS])
+        and len(XMEM) == 25
+        and len(SPEEDS) == 21
+    )
     for row in ROWS.values():
-        assert row["error"] == pytest.approx(row["predicted_mib"] / row["measured_mib"] - 1, abs=1e-3)
-    assert {row.name: ROWS[row.name]["fits"] for row in XMEM} == {row.name: not row.ran_out for row in XMEM}
+        assert row["error"] == pytest.approx(
+            row["predicted_mib"] / row["measured_mib"] - 1, abs=1e-3
+        )
+    assert {row.name: ROWS[row.name]["fits"] for row in XMEM} == {
+        row.name: not row.ran_out for row in XMEM
+    }
 
 
 def test_readings_are_met_as_well_as_the_documents_say():
     fitted = [row for row in XMEM if not row.ran_out]
     texts = [row for row in fitted if not row.name.startswith(vision.NETS)]
     reserved = [ROWS[row.name]["reserved_error"] for row in ADAPTERS if row.reserved]
-    sets = {name: errors_of(rows) for name, rows in (("xmem", fitted), ("others", OTHERS), ("adapters", ADAPTERS))}
+    sets = {
+        name: errors_of(rows)
+        for name, rows in (("xmem", fitted), ("others", OTHERS), ("adapters", ADAPTERS))
+    }
     sets["reserved"] = reserved
     assert {name: summary(rows) for name, rows in sets.items()}.items() <= FOUND["summary"].items()
-    assert FOUND["summary"]["xmem"]["mean"] <= 0.06 and statistics.mean(map(abs, errors_of(texts))) <= 0.035
+    assert (
+        FOUND["summary"]["xmem"]["mean"] <= 0.06
+        and statistics.mean(map(abs, errors_of(texts))) <= 0.035
+    )
     assert min(errors_of(fitted)) >= -0.105 and max(errors_of(fitted)) <= 0.19
     exact = [row for row in OTHERS if row.name.startswith(("GPT-124M", "Llama-2"))]
     assert len(exact) == 8 and max(map(abs, errors_of(exact))) <= 0.014
@@ -54,16 +75,23 @@ def test_readings_are_met_as_well_as_the_documents_say():
     # The best tool of the day (fitcheck) says 2.2 % of tensors and 7.5 %, at most 22 %, of the process.
     tensors = FOUND["summary"]["adapters"]
     assert tensors["mean"] <= 0.022 and tensors["lowest"] >= -0.08 and tensors["highest"] <= 0.04
-    assert statistics.mean(map(abs, reserved)) <= 0.075 and max(map(abs, reserved)) <= 0.2 and len(reserved) == 12
+    assert (
+        statistics.mean(map(abs, reserved)) <= 0.075
+        and max(map(abs, reserved)) <= 0.2
+        and len(reserved) == 12
+    )
 
 
 def test_nine_of_ten_speeds_lie_inside_an_interval_that_is_narrow():
     """Outside is a loop of batches of four that waited for its CPU, longer than ours does for each operator."""
     inside = {
-        name: row["forecast"][0] <= row["published"][1] and row["published"][0] <= row["forecast"][1]
+        name: row["forecast"][0] <= row["published"][1]
+        and row["published"][0] <= row["forecast"][1]
         for name, row in FOUND["speed"].items()
     }
-    assert [name for name, is_inside in inside.items() if not is_inside] == [WAITING] and len(inside) == 21
+    assert [name for name, is_inside in inside.items() if not is_inside] == [WAITING] and len(
+        inside
+    ) == 21
     assert max(row["forecast"][1] / row["forecast"][0] for row in FOUND["speed"].values()) <= 2.3
     ratios = {name: row["expected_over_published"] for name, row in FOUND["speed"].items()}
     near = {name for name, ratio in ratios.items() if 1 / 1.3 <= ratio <= 1.3}
@@ -72,10 +100,16 @@ def test_nine_of_ten_speeds_lie_inside_an_interval_that_is_narrow():
 
 def test_the_upper_end_of_a_convolution_nets_interval_is_no_underestimate():
     """Of rows on which the rule was chosen, and of those that were only compared with it (see readings.WORKSPACES)."""
-    chosen, others = ([ROWS[name]["at_most_error"] for name in names] for names in readings.WORKSPACES)
+    chosen, others = (
+        [ROWS[name]["at_most_error"] for name in names] for names in readings.WORKSPACES
+    )
     assert len(chosen) == 5 and len(others) >= 10 and min(chosen) >= 0 and min(others) >= 0
     assert summary(others)["mean"] <= 0.18 and max(chosen + others) <= 0.37
-    nets = [row for row in [*XMEM, *OTHERS] if row.name.startswith((*vision.NETS, "U-Net")) and not row.ran_out]
+    nets = [
+        row
+        for row in [*XMEM, *OTHERS]
+        if row.name.startswith((*vision.NETS, "U-Net")) and not row.ran_out
+    ]
     assert {row.name for row in nets} == {*readings.WORKSPACES[0], *readings.WORKSPACES[1]}
 
 
@@ -96,7 +130,9 @@ def test_the_record_is_what_is_predicted_now(name):
 
 
 def test_a_speed_of_the_record_is_what_is_forecast_now():
-    row = next(row for row in SPEEDS if row.name == "GPT-124M bf16 weights, fused attention, batch 8, A100")
+    row = next(
+        row for row in SPEEDS if row.name == "GPT-124M bf16 weights, fused attention, batch 8, A100"
+    )
     assert row.forecast() == pytest.approx(FOUND["speed"][row.name]["forecast"], rel=0.02)
 
 
@@ -107,7 +143,11 @@ def language_model(kind, batch, **config):
     import transformers
 
     config = getattr(transformers, f"{kind}Config")(**config)
-    heads = {"T5": "T5ForConditionalGeneration", "GPTNeo": "GPTNeoForCausalLM", "GPT2": "GPT2LMHeadModel"}
+    heads = {
+        "T5": "T5ForConditionalGeneration",
+        "GPTNeo": "GPTNeoForCausalLM",
+        "GPT2": "GPT2LMHeadModel",
+    }
 
     def step(net):
         ids = torch.randint(0, config.vocab_size, (batch, 128), device="cuda")
@@ -125,7 +165,12 @@ def classifier(kind, batch):
     return kind, step
 
 
-NEO = {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]}
+NEO = {
+    "hidden_size": 768,
+    "num_layers": 12,
+    "num_heads": 12,
+    "attention_types": [[["global", "local"], 6]],
+}
 T5 = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "decoder_start_token_id": 0,
       "attn_implementation": "eager"}  # fmt: skip  # the only one that T5 had when the readings were taken
 
@@ -158,11 +203,17 @@ def errors(*names):
 def test_published_readings_are_met():
     """As bench_planner.py found them; three are predicted here too."""
     pytest.importorskip("transformers", reason="transformers is not installed")
-    recorded = json.loads((RECORD.parent / "planner.json").read_text())["published_readings"]["errors"]
+    recorded = json.loads((RECORD.parent / "planner.json").read_text())["published_readings"][
+        "errors"
+    ]
     assert statistics.mean(map(abs, recorded.values())) <= 0.05 and len(recorded) == 7
     assert max(recorded.values()) <= 0.12 and min(recorded.values()) >= -0.03
-    now = errors("GPT-Neo 125M, AdamW, batch 10", "T5-small, AdamW, batch 40", "MnasNet, AdamW, batch 400")
-    assert now == pytest.approx({name: recorded[name] for name in now}, abs=3e-3)  # T5 of transformers 5.0: .0026 more
+    now = errors(
+        "GPT-Neo 125M, AdamW, batch 10", "T5-small, AdamW, batch 40", "MnasNet, AdamW, batch 400"
+    )
+    assert now == pytest.approx(
+        {name: recorded[name] for name in now}, abs=3e-3
+    )  # T5 of transformers 5.0: .0026 more
 
 
 # --- stock models -----------------------------------------------------------------------------------------------------
@@ -199,6 +250,8 @@ def test_a_stock_model_traces_unchanged(name):
     held = 16 * result.parameters + 2 * find_card("t4").cublas_workspace
     with torch.device("meta"):  # some versions keep masks of attention as buffers
         buffers = sum(buffer.nbytes for buffer in kind(config).buffers())
-    assert result.moments["after load"] == pytest.approx(4 * result.parameters + buffers, rel=0, abs=2 * MIB)
+    assert result.moments["after load"] == pytest.approx(
+        4 * result.parameters + buffers, rel=0, abs=2 * MIB
+    )
     assert result.moments["after optimizer step"] == pytest.approx(held, rel=0.06, abs=10 * MIB)
     assert result.peak_bytes > result.moments["after optimizer step"]

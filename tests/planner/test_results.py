@@ -58,7 +58,9 @@ def test_views_changes_in_place_and_results_that_are_an_argument_are_not_remembe
     for _ in range(2):
         out = results.of(func, args, {})
         first = out[0] if isinstance(out, tuple) else out
-        assert first.untyped_storage()._cdata == args[0].untyped_storage()._cdata or not results._made
+        assert (
+            first.untyped_storage()._cdata == args[0].untyped_storage()._cdata or not results._made
+        )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

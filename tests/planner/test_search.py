@@ -125,7 +125,10 @@ def test_the_micro_batch_is_the_largest_even_one_that_fits(tall):
 def test_recomputation_is_a_last_resort(tall):
     """Where nothing fits without it, the fewest layers that make room are taken."""
     config = tall({"training.effective_batch": 1}, "Long")
-    between = sum(peak(config, "t4", 1, layers).peak_bytes for layers in (0, 2)) / 2 / 0.92 + CONTEXT_BYTES
+    between = (
+        sum(peak(config, "t4", 1, layers).peak_bytes for layers in (0, 2)) / 2 / 0.92
+        + CONTEXT_BYTES
+    )
     plan = made(config, f"{between / 2**30:.4f} GiB, capability 7.5")
     assert plan.chosen.recomputed > 0 and plan.chosen.fits
 
@@ -136,7 +139,9 @@ def test_the_whole_slot_is_taken_if_it_fits_and_times_follow_from_the_bounds(tal
     assert plan.chosen.passes == 1
     assert plan.option_of(5, 0).passes == 4 and len(plan.options) == 2
     fast, slow = plan.chosen.step_seconds
-    flops = 3 * 2 * 16 * 1024 * (2 * 256 * 2048) * 2 - 2 * 16 * 1024 * 256 * 2048  # the first input has no gradient
+    flops = (
+        3 * 2 * 16 * 1024 * (2 * 256 * 2048) * 2 - 2 * 16 * 1024 * 256 * 2048
+    )  # the first input has no gradient
     assert flops / 8.1e12 <= fast < plan.chosen.expected_seconds < slow  # the T4's fp32 peak
     assert plan.chosen.prediction.pass_flops == pytest.approx(flops, rel=0.01)
     assert plan.seconds(1000) == 1000 * plan.chosen.expected_seconds
@@ -147,8 +152,13 @@ def test_the_whole_slot_is_taken_if_it_fits_and_times_follow_from_the_bounds(tal
 def test_slots_are_dealt_to_the_cards_and_what_libraries_take_is_set_aside(tall):
     config = tall({"training.micro_batch_slots": 2})
     one, two = (made(config, "t4", n) for n in (1, 2))
-    assert (one.chosen.passes, two.chosen.passes) == (2, 1) and one.usable_bytes - two.usable_bytes == 200 * MIB
-    assert made(config, "t4").cards == 2 and made(config, "l4").cards == 1  # a Kaggle session has two T4s
+    assert (one.chosen.passes, two.chosen.passes) == (
+        2,
+        1,
+    ) and one.usable_bytes - two.usable_bytes == 200 * MIB
+    assert (
+        made(config, "t4").cards == 2 and made(config, "l4").cards == 1
+    )  # a Kaggle session has two T4s
     config = tall({"training.micro_batch_slots": 0})  # each card has one
     plans = made(config, "t4"), made(config, "l4"), made(config, "l4", 4)
     assert [(plan.cards, plan.slots) for plan in plans] == [(2, 2), (1, 1), (4, 4)]
@@ -156,18 +166,26 @@ def test_slots_are_dealt_to_the_cards_and_what_libraries_take_is_set_aside(tall)
 
 def test_a_memory_profile_is_planned_as_it_is_trained(tall):
     profiled = tall({"memory.profile": "ultra_low", "training.effective_batch": 8})
-    config = dataclasses.replace(profiled, overridden=frozenset({"memory.profile"}))  # 8 as if the file gave it
+    config = dataclasses.replace(
+        profiled, overridden=frozenset({"memory.profile"})
+    )  # 8 as if the file gave it
     plan = make(config, find_card("t4"))
     assert plan.effective_batch == 16 and plan.option_of(4, 0)
-    assert "memory.profile ultra_low: training.effective_batch 8 -> 16" in of_plan(plan).splitlines()
+    assert (
+        "memory.profile ultra_low: training.effective_batch 8 -> 16" in of_plan(plan).splitlines()
+    )
 
 
-def test_a_plan_draws_nothing_from_the_generators_of_training_and_has_the_stage_that_takes_most_memory(tall):
+def test_a_plan_draws_nothing_from_the_generators_of_training_and_has_the_stage_that_takes_most_memory(
+    tall,
+):
     first = made(tall(kind="Drawn"), "t4")
     torch.rand(1), random.random(), np.random.rand()
     state = random.getstate()
     assert made(tall(kind="Drawn"), "t4") == first and random.getstate() == state
-    first, second = (made(tall(kind=kind), "0.5 GiB, capability 7.5").chosen for kind in ("Tall", "Later"))
+    first, second = (
+        made(tall(kind=kind), "0.5 GiB, capability 7.5").chosen for kind in ("Tall", "Later")
+    )
     assert first.micro_batch == second.micro_batch
     assert second.prediction.peak_bytes == pytest.approx(first.prediction.peak_bytes, rel=0.02)
 
@@ -183,7 +201,12 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(tall):
     for overrides, card, count, sentence in (
         ({}, "t4", -2, "-2 cards were chosen"),
         ({}, "t4", 3, "3 cards were chosen, and training.micro_batch_slots is 1"),
-        ({}, "0.22 GiB, capability 7.5", 0, r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,"),
+        (
+            {},
+            "0.22 GiB, capability 7.5",
+            0,
+            r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,",
+        ),
         ({"training.precision": "bf16"}, "t4", 0, "bf16, which T4 lacks"),
     ):
         with pytest.raises(BadInput, match=sentence):
@@ -201,11 +224,16 @@ def test_the_command_prints_tables_layers_and_json_and_writes_a_page(tall, capsy
     printed = capsys.readouterr()
     assert "gradients  optimizer  activations  of peak" in printed.out
     assert printed.out.count("2.1 M parameters") == 2
-    assert "Where it goes" in page.read_text() and not unbalanced(page.read_text().partition("utf-8>")[2])
+    assert "Where it goes" in page.read_text() and not unbalanced(
+        page.read_text().partition("utf-8>")[2]
+    )
     assert commands.main(["plan", path, "--json"]) == 0
     (only,) = json.loads(capsys.readouterr().out)
     assert only["overrides"]["training.micro_batch"] == only["chosen"]["micro_batch"] == 16
-    assert commands.main(["plan", path, "--gpu", "t5"]) == 2 and "Known cards" in capsys.readouterr().err
+    assert (
+        commands.main(["plan", path, "--gpu", "t5"]) == 2
+        and "Known cards" in capsys.readouterr().err
+    )
 
 
 def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, capsys):
@@ -219,22 +247,32 @@ def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, caps
         assert "plan-toy.json is ignored: " in capsys.readouterr().out
 
 
-def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(toy, quick, monkeypatch):
+def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(
+    toy, quick, monkeypatch
+):
     savers, prepare = [], Saver.prepare
-    monkeypatch.setattr(Saver, "prepare", lambda self, *args: (prepare(self, *args), savers.append(self))[0])
+    monkeypatch.setattr(
+        Saver, "prepare", lambda self, *args: (prepare(self, *args), savers.append(self))[0]
+    )
     config = toy({"training.ema_decay": 0.9, "training.max_steps": 2})
     copied, _ = host_memory(load_task(config), config, 1)
     launch.train(config)
     assert copied == sum(buffer.nbytes for buffer in savers[-1]._buffers.values())
-    config = toy({"data.num_workers": 2, "data.prefetch_factor": 3, "training.micro_batch_slots": 2})
-    batch = sum(value.nbytes for value in load_task(config).example_batch(4, torch.device("cpu")).values())
+    config = toy(
+        {"data.num_workers": 2, "data.prefetch_factor": 3, "training.micro_batch_slots": 2}
+    )
+    batch = sum(
+        value.nbytes for value in load_task(config).example_batch(4, torch.device("cpu")).values()
+    )
     assert host_memory(load_task(config), config, 2)[1] == 2 * 2 * 3 * batch
 
 
 # --- in a child process -----------------------------------------------------------------------------------------------
 
 
-def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(tall, tmp_path, capsys, monkeypatch):
+def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(
+    tall, tmp_path, capsys, monkeypatch
+):
     request, answer, popen = tmp_path / "request", tmp_path / "answer", subprocess.Popen
     for kind, count, code, sentence, raised in (
         ("Broken", 1, 1, r"this loss is broken \(tall.py:\d+: raise ", TrainingFailed),
@@ -245,9 +283,19 @@ def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(tall, tmp_path,
         request.write_bytes(pickle.dumps((str(tmp_path / "tall.yaml"), find_card("t4"), count)))
         assert process.write_plan(str(request), str(answer)) == code
         message = capsys.readouterr().err
-        assert answer.exists() == (code == 0) and re.search(sentence, message) and "Traceback" not in message
-        child = [sys.executable, "-c", f"import sys; print({message!r}, file=sys.stderr); sys.exit({code})"]
-        monkeypatch.setattr(process.subprocess, "Popen", lambda _, child=child, **options: popen(child, **options))
+        assert (
+            answer.exists() == (code == 0)
+            and re.search(sentence, message)
+            and "Traceback" not in message
+        )
+        child = [
+            sys.executable,
+            "-c",
+            f"import sys; print({message!r}, file=sys.stderr); sys.exit({code})",
+        ]
+        monkeypatch.setattr(
+            process.subprocess, "Popen", lambda _, child=child, **options: popen(child, **options)
+        )
         if raised:
             with pytest.raises(raised, match=sentence) as error:
                 process.plan(config, "t4", count, threading.Event())
@@ -290,17 +338,27 @@ def small_card(monkeypatch):
     """This machine seems to have a GPU of half a GiB."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # a build with CUDA asks its driver
-    monkeypatch.setattr("lib.planner.card.card_of_gpu", lambda index: find_card("0.5 GiB, capability 7.5"))
+    monkeypatch.setattr(
+        torch.cuda, "is_current_stream_capturing", lambda: False
+    )  # a build with CUDA asks its driver
+    monkeypatch.setattr(
+        "lib.planner.card.card_of_gpu", lambda index: find_card("0.5 GiB, capability 7.5")
+    )
 
 
-def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_step_that_can_be_traced(tall, request):
+def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_step_that_can_be_traced(
+    tall, request
+):
     assert apply_plan(tall(), 1) == (tall(), None, [])
     request.getfixturevalue("small_card")
-    request.getfixturevalue("monkeypatch").setattr("lib.planner.process.plan", make)  # in this process
+    request.getfixturevalue("monkeypatch").setattr(
+        "lib.planner.process.plan", make
+    )  # in this process
     config, plan, (line,) = apply_plan(tall(kind="Untraceable"), 1)
     assert plan is None and config.training.micro_batch == 0
     assert "cannot be traced" in line and "Nothing is planned" in line
     config, plan, lines = apply_plan(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
-    assert lines[0].startswith(f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0.")
+    assert lines[0].startswith(
+        f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0."
+    )

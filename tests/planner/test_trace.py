@@ -31,7 +31,12 @@ def predicted(layers, recomputed=0, **more):
         recompute(encoder, recomputed)
         return encoder
 
-    return predict(net, lambda net: net(torch.randn(BATCH, LENGTH, D, device="cuda")).square().mean(), "t4", **more)
+    return predict(
+        net,
+        lambda net: net(torch.randn(BATCH, LENGTH, D, device="cuda")).square().mean(),
+        "t4",
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +79,9 @@ def test_recomputation_keeps_one_layers_activations(traced):
     assert saved.peak_bytes - rest < 0.5 * (traced.peak_bytes - rest)
     assert saved.pass_flops == pytest.approx(traced.pass_flops * 4 / 3, rel=0.02)
     rows = {row.name: row for row in saved.layers}
-    assert rows["blocks.0"].activations < 10 * TOKENS * D, "its input alone waits for the backward pass"
+    assert rows["blocks.0"].activations < 10 * TOKENS * D, (
+        "its input alone waits for the backward pass"
+    )
     assert rows["blocks.2"].at_peak > 50 * TOKENS * D, "and is computed again there"
 
 
@@ -101,7 +108,9 @@ def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
         return lambda net: net(torch.randn(64, 128, 256, device="cuda")[mask()]).square().sum()
 
     fixed = predict(lambda: nn.Linear(256, 4000), step(lambda: chosen.to("cuda")))
-    unknown = predict(lambda: nn.Linear(256, 4000), step(lambda: torch.rand(64, 128, device="cuda") < 0.1))
+    unknown = predict(
+        lambda: nn.Linear(256, 4000), step(lambda: torch.rand(64, 128, device="cuda") < 0.1)
+    )
     assert fixed.peak_bytes < 0.3 * unknown.peak_bytes
     assert not any("upper bound" in sentence for sentence in fixed.unseen)
     assert any("a mask as index (all 8,192 elements)" in sentence for sentence in unknown.unseen)
@@ -110,23 +119,37 @@ def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
 def test_what_a_step_raises_comes_out_and_an_operator_without_shapes_is_named_with_its_line():
     before = torch.cuda.is_bf16_supported, torch.get_rng_state()
     with pytest.raises(RuntimeError, match="must have same reduction dim"):
-        predict(lambda: nn.Linear(4, 4), lambda net: net(torch.randn(4, 5, device="cuda")).sum(), precision="fp16")
+        predict(
+            lambda: nn.Linear(4, 4),
+            lambda net: net(torch.randn(4, 5, device="cuda")).sum(),
+            precision="fp16",
+        )
     assert torch.cuda.is_bf16_supported is before[0] and not torch.is_autocast_enabled("cuda")
     assert torch.ones(1).device.type == "cpu" and torch.equal(torch.get_rng_state(), before[1])
 
     def step(net):
-        values = torch.linalg.lstsq(net(torch.randn(4, 4, device="cuda")), torch.randn(4, 1, device="cuda"))
+        values = torch.linalg.lstsq(
+            net(torch.randn(4, 4, device="cuda")), torch.randn(4, 1, device="cuda")
+        )
         return values.solution.sum()
 
-    with pytest.raises(NotTraceable, match=r"cannot be traced without values \(.*test_trace.py, line \d+\).*lstsq"):
+    with pytest.raises(
+        NotTraceable, match=r"cannot be traced without values \(.*test_trace.py, line \d+\).*lstsq"
+    ):
         predict(lambda: nn.Linear(4, 4), step)
 
 
 @pytest.mark.parametrize(("clock", "operators"), [("monotonic", 15_401), ("thread_time", 401)])
-def test_a_loop_that_waits_for_a_value_is_refused_with_its_line_after_forty_seconds(clock, operators, monkeypatch):
+def test_a_loop_that_waits_for_a_value_is_refused_with_its_line_after_forty_seconds(
+    clock, operators, monkeypatch
+):
     """Each look at the clock is a tenth of a second later; on the wall only many operators are too many."""
     looks = iter(range(10**6))
-    stopped = {"monotonic": lambda: 0.0, "thread_time": lambda: 0.0, clock: lambda: next(looks) / 10}
+    stopped = {
+        "monotonic": lambda: 0.0,
+        "thread_time": lambda: 0.0,
+        clock: lambda: next(looks) / 10,
+    }
     monkeypatch.setattr(tracker, "time", types.SimpleNamespace(**stopped))
     lines = []
 
@@ -181,14 +204,18 @@ def test_tied_weights_are_counted_once_and_a_frozen_base_has_neither_gradients_n
         task = type("Other", (Toy,), {"model": lambda self: make_model()})(config)
         return predict_task(task, config, find_card("t4"), 2, 1, 1)
 
-    alone = predict(Tied, lambda net: net(torch.randint(1000, (4, 8), device="cuda")).float().mean(), "t4")
+    alone = predict(
+        Tied, lambda net: net(torch.randint(1000, (4, 8), device="cuda")).float().mean(), "t4"
+    )
     assert alone.parameters == of_task(Tied, toy()).parameters == 64_000
 
     def base():
         frozen = nn.Linear(1024, 1024).requires_grad_(False)
         return nn.Sequential(nn.Linear(3, 1024), frozen, nn.Linear(1024, 1))
 
-    plain, halves = (of_task(base, toy({"training.frozen_precision": precision})) for precision in ("", "fp16"))
+    plain, halves = (
+        of_task(base, toy({"training.frozen_precision": precision})) for precision in ("", "fp16")
+    )
     frozen, trained = 1024 * 1024, 4 * 1024 + 1024 + 1
     assert plain.parameters == halves.parameters == frozen + 1024 + trained
     # the fp16 copy that autocast makes of an fp32 base is not needed for one in fp16

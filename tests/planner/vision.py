@@ -17,10 +17,15 @@ class Bottleneck(nn.Module):
         super().__init__()
         out = 4 * width
         self.conv1, self.bn1 = nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = (
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
         self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = conv(inside, out, 1, stride, act=None) if stride > 1 or inside != out else None
+        self.downsample = (
+            conv(inside, out, 1, stride, act=None) if stride > 1 or inside != out else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -47,8 +52,17 @@ def vgg(repeats) -> nn.Sequential:
             layers += [nn.Conv2d(inside, width, 3, padding=1), nn.ReLU(inplace=True)]
             inside = width
         layers.append(nn.MaxPool2d(2, 2))
-    head = [nn.Linear(512 * 49, 4096), nn.ReLU(True), nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(True), nn.Dropout()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), *head, nn.Linear(4096, 1000))
+    head = [
+        nn.Linear(512 * 49, 4096),
+        nn.ReLU(True),
+        nn.Dropout(),
+        nn.Linear(4096, 4096),
+        nn.ReLU(True),
+        nn.Dropout(),
+    ]
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), *head, nn.Linear(4096, 1000)
+    )
 
 
 class Squeeze(nn.Module):
@@ -93,10 +107,20 @@ def round_by_8(value: float) -> int:
 
 def mobilenet_v2() -> nn.Sequential:
     layers, inside = [conv(3, 32, 3, 2, act=nn.ReLU6)], 32
-    stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    stages = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
     for expansion, out, count, stride in stages:
         for number in range(count):
-            layers.append(Mobile(inside, expansion * inside, out, 3, 1 if number else stride, nn.ReLU6))
+            layers.append(
+                Mobile(inside, expansion * inside, out, 3, 1 if number else stride, nn.ReLU6)
+            )
             inside = out
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(1280, 1000)]
     return nn.Sequential(*layers, conv(320, 1280, act=nn.ReLU6), *head)
@@ -118,9 +142,18 @@ _V3 = {
 
 def mobilenet_v3(size: str, last: int) -> nn.Sequential:
     layers = [conv(3, 16, 3, 2, act=HS)]
-    layers += [Mobile(i, wide, out, k, stride, act, se, True) for i, k, wide, out, se, act, stride in _V3[size]]
+    layers += [
+        Mobile(i, wide, out, k, stride, act, se, True)
+        for i, k, wide, out, se, act, stride in _V3[size]
+    ]
     out = _V3[size][-1][3]
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6 * out, last), HS(inplace=True), nn.Dropout(0.2, True)]
+    head = [
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(6 * out, last),
+        HS(inplace=True),
+        nn.Dropout(0.2, True),
+    ]
     return nn.Sequential(*layers, conv(out, 6 * out, act=HS), *head, nn.Linear(last, 1000))
 
 
@@ -168,7 +201,9 @@ class WideBlock(nn.Module):
         super().__init__()
         self.bn1, self.conv1 = nn.BatchNorm2d(inside), nn.Conv2d(inside, out, 3, padding=1)
         self.bn2, self.conv2 = nn.BatchNorm2d(out), nn.Conv2d(out, out, 3, stride, 1)
-        self.short = nn.Conv2d(inside, out, 1, stride) if stride != 1 or inside != out else nn.Identity()
+        self.short = (
+            nn.Conv2d(inside, out, 1, stride) if stride != 1 or inside != out else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.dropout(self.conv1(F.relu(self.bn1(x))), 0.3, self.training)
@@ -183,7 +218,9 @@ def wide_resnet() -> nn.Sequential:
         for number in range(4):
             layers.append(WideBlock(inside, out, 1 if number else stride))
             inside = out
-    return nn.Sequential(*layers, nn.BatchNorm2d(640), nn.ReLU(), nn.AvgPool2d(8), nn.Flatten(), nn.Linear(640, 10))
+    return nn.Sequential(
+        *layers, nn.BatchNorm2d(640), nn.ReLU(), nn.AvgPool2d(8), nn.Flatten(), nn.Linear(640, 10)
+    )
 
 
 class PatchEncoder(nn.Module):
@@ -192,7 +229,10 @@ class PatchEncoder(nn.Module):
     def __init__(self, layers: int = 24, d: int = 1024, heads: int = 16, classes: int = 10):
         super().__init__()
         self.patch = nn.Conv2d(3, d, 16, 16)
-        self.token, self.position = nn.Parameter(torch.zeros(1, 1, d)), nn.Parameter(torch.zeros(1, 197, d))
+        self.token, self.position = (
+            nn.Parameter(torch.zeros(1, 1, d)),
+            nn.Parameter(torch.zeros(1, 197, d)),
+        )
         self.blocks = nn.Sequential(*(PatchLayer(d, heads) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, classes)
 
@@ -223,13 +263,15 @@ class UNet(nn.Module):
         w = [64, 128, 256, 512, 1024]
         pairs = zip([3, *w], w, strict=False)
         self.down = nn.ModuleList(
-            nn.Sequential(*([nn.MaxPool2d(2)] if i != 3 else []), conv(i, o, 3), conv(o, o, 3)) for i, o in pairs
+            nn.Sequential(*([nn.MaxPool2d(2)] if i != 3 else []), conv(i, o, 3), conv(o, o, 3))
+            for i, o in pairs
         )
         up = nn.Upsample(scale_factor=2, mode="bilinear")
         self.up = nn.ModuleList(nn.Sequential(up, conv(2 * o, o)) for o in w[:4])
         self.join = nn.ModuleList(nn.Sequential(conv(2 * o, o, 3), conv(o, o, 3)) for o in w[:4])
         self.heads = nn.ModuleList(
-            nn.Sequential(conv(i, 64, 3), nn.Dropout2d(0.1), nn.Conv2d(64, classes, 1)) for i in w[:2]
+            nn.Sequential(conv(i, 64, 3), nn.Dropout2d(0.1), nn.Conv2d(64, classes, 1))
+            for i in w[:2]
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:

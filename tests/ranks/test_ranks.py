@@ -25,7 +25,14 @@ BOTH = [
     run("not finite", {"workload.poison_from": 35}),
     run("norms", {"workload.batch_norm": True}),
     run("tight", task="Tight"),
-    run("early", {"training.stop_after_evaluations": 1, "training.evaluate_every_steps": 2, "optimizer.lr": 5.0}),
+    run(
+        "early",
+        {
+            "training.stop_after_evaluations": 1,
+            "training.evaluate_every_steps": 2,
+            "optimizer.lr": 5.0,
+        },
+    ),
     run("frozen", task="Frozen"),
 ]
 # And these by two alone.
@@ -65,7 +72,9 @@ class Ends:
 
     def furthest(self, name, group="model", one=None):
         """The largest difference in any tensor of a group."""
-        a, b = (self.newest(*where).tensors[group] for where in (("one", one or name), ("two", name)))
+        a, b = (
+            self.newest(*where).tensors[group] for where in (("one", one or name), ("two", name))
+        )
         assert a.keys() == b.keys()
         return max(float((a[key].double() - b[key].double()).abs().max()) for key in a)
 
@@ -81,7 +90,9 @@ def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, 
     assert one.step == two.step == 12
     for group in one.tensors:
         assert ends.furthest(name, group) == 0
-    assert ends.rows("one", name) == ends.rows("two", name)  # losses and validations are those of all samples
+    assert ends.rows("one", name) == ends.rows(
+        "two", name
+    )  # losses and validations are those of all samples
     ours = {key: value for key, value in one.state.items() if key != "identity"}
     assert ours == {key: value for key, value in two.state.items() if key != "identity"}
 
@@ -89,13 +100,17 @@ def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, 
 def test_all_ranks_stop_early_at_the_same_step(ends):
     one, two = ends.newest("one", "early"), ends.newest("two", "early")
     assert one.step == two.step < 12 and ends.furthest("early") == 0
-    assert {(each["reason"], each["step"]) for each in ends.said["early"]} == {("completed", two.step)}
+    assert {(each["reason"], each["step"]) for each in ends.said["early"]} == {
+        ("completed", two.step)
+    }
     assert ends.summary("early")["stopped_early"]["evaluations"] == 1
 
 
 def test_a_run_may_move_between_one_process_and_ranks_without_a_trace(ends):
     assert ends.newest("two", "moved").step == 12
-    assert ends.furthest("moved", one="plain") == ends.furthest("moved", "optimizer", one="plain") == 0
+    assert (
+        ends.furthest("moved", one="plain") == ends.furthest("moved", "optimizer", one="plain") == 0
+    )
     assert ends.rows("one", "plain") == ends.rows("two", "moved")
 
 
@@ -106,7 +121,11 @@ def test_a_parameter_that_one_rank_alone_uses_gets_its_gradient_and_one_that_non
 
 
 def test_steps_that_are_not_finite_on_one_rank_are_skipped_by_all(ends):
-    assert ends.summary("not finite")["skipped_steps"] == ends.newest("one", "not finite").state["skipped_steps"] > 0
+    assert (
+        ends.summary("not finite")["skipped_steps"]
+        == ends.newest("one", "not finite").state["skipped_steps"]
+        > 0
+    )
 
 
 def test_batch_statistics_are_those_of_one_process(ends):
@@ -138,12 +157,16 @@ def test_what_one_rank_lacks_is_a_sentence_on_every_rank(ends):
     assert not (ends.base / "two" / "runs" / "missing").exists()
 
 
-def test_a_rank_of_a_launch_that_meets_nobody_leaves_an_error_that_a_fresh_launch_may_cure(tmp_path, monkeypatch):
+def test_a_rank_of_a_launch_that_meets_nobody_leaves_an_error_that_a_fresh_launch_may_cure(
+    tmp_path, monkeypatch
+):
     def nobody(*_, **__):
         raise RuntimeError("the others did not come")
 
     monkeypatch.setattr(ranks.dist, "init_process_group", nobody)
-    with pytest.raises(BadInput, match="did not find the other ranks at.*: the others did not come"):
+    with pytest.raises(
+        BadInput, match="did not find the other ranks at.*: the others did not come"
+    ):
         ranks._join()
     monkeypatch.setenv("TRAINBOOK_RANK_FOLDER", str(tmp_path))
     with pytest.raises(RuntimeError, match="Timed out waiting for the other ranks to start"):

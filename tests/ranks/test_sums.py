@@ -22,7 +22,9 @@ def test_each_tensor_is_added_once_in_buckets_of_one_kind_of_number_and_none_too
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sums, "BUCKET_BYTES", 16)
         patch.setattr(ranks, "_here", ranks._Place(0, 2))
-        patch.setattr(sums.dist, "all_reduce", lambda flat: buckets.append(flat.nbytes) or flat.mul_(2))
+        patch.setattr(
+            sums.dist, "all_reduce", lambda flat: buckets.append(flat.nbytes) or flat.mul_(2)
+        )
         add_up(tensors)
     assert all(bool((tensor == 2 * n).all()) for n, tensor in enumerate(tensors))
     assert all(size <= 16 or size in {tensor.nbytes for tensor in tensors} for size in buckets)
@@ -31,17 +33,23 @@ def test_each_tensor_is_added_once_in_buckets_of_one_kind_of_number_and_none_too
 
 def test_the_statistics_of_ranks_in_a_chain_are_those_of_one_process(monkeypatch):
     """Three ranks with two micro-batches each, against a batch norm that sees all six."""
-    batches = [torch.randn(8, 3, generator=torch.Generator().manual_seed(n)) * (n + 1) for n in range(6)]
+    batches = [
+        torch.randn(8, 3, generator=torch.Generator().manual_seed(n)) * (n + 1) for n in range(6)
+    ]
     for momentum in (0.1, None):
         alone = torch.nn.BatchNorm1d(3, momentum=momentum)
         alone(batches[0])
-        start = {name: value.clone() for name, value in alone.state_dict().items() if "running" in name}
+        start = {
+            name: value.clone() for name, value in alone.state_dict().items() if "running" in name
+        }
         seen = int(alone.num_batches_tracked)
         total = {name: torch.zeros(3) for name in start}
         for rank in range(3):
             monkeypatch.setattr(ranks, "_here", ranks._Place(rank, 3))
             mine = torch.nn.BatchNorm1d(3, momentum=momentum)
-            mine.load_state_dict({**alone.state_dict(), **start, "num_batches_tracked": torch.tensor(seen)})
+            mine.load_state_dict(
+                {**alone.state_dict(), **start, "num_batches_tracked": torch.tensor(seen)}
+            )
             for batch in batches[2 * rank : 2 * rank + 2]:
                 mine(batch)
             decay, whole, share = decays(momentum, 2, seen)
@@ -76,5 +84,7 @@ def test_counts_have_the_same_sum_on_any_number_of_ranks(counts, cut):
 
 @pytest.mark.parametrize("number", [float("nan"), -1, None])
 def test_what_is_no_count_is_refused_with_its_term(number):
-    with pytest.raises(BadInput, match=f"Task.count returned {number} for the loss term 'water'.*0 or more"):
+    with pytest.raises(
+        BadInput, match=f"Task.count returned {number} for the loss term 'water'.*0 or more"
+    ):
         add_counts([{"land": 3, "water": number}])

@@ -38,7 +38,9 @@ def in_a_notebook(monkeypatch):
     return shown
 
 
-def test_no_name_and_number_of_a_stranger_and_no_failing_curve_ends_a_run(tmp_path, in_a_notebook, capsys):
+def test_no_name_and_number_of_a_stranger_and_no_failing_curve_ends_a_run(
+    tmp_path, in_a_notebook, capsys
+):
     """What a table has is drawn, or a warning says once why not."""
     name, path = "<b>&\"'$", tmp_path / "metrics.csv"
     for values in ([1.0], [], [math.nan], [math.inf, -math.inf], [0.0, 0.0], [1e300, -1e308]):
@@ -95,13 +97,17 @@ def without(path, columns):
     return [[cells[place] for place in places] for cells in lines]
 
 
-def test_a_run_that_is_watched_has_the_results_of_one_that_is_not(toy, tmp_path, quick, in_a_notebook, monkeypatch):
+def test_a_run_that_is_watched_has_the_results_of_one_that_is_not(
+    toy, tmp_path, quick, in_a_notebook, monkeypatch
+):
     launch.train(toy({"output_dir": str(tmp_path / "watched")}))
     assert len(in_a_notebook) > 5
     monkeypatch.setattr(platform, "in_notebook", lambda: False)
     launch.train(toy())
     watched, plain = (tmp_path / name / "toy" for name in ("watched", "runs"))
-    assert without(watched / "metrics.csv", VOLATILE_COLUMNS) == without(plain / "metrics.csv", VOLATILE_COLUMNS)
+    assert without(watched / "metrics.csv", VOLATILE_COLUMNS) == without(
+        plain / "metrics.csv", VOLATILE_COLUMNS
+    )
     name = "checkpoints/step-00000012/model.safetensors"
     assert (watched / name).read_bytes() == (plain / name).read_bytes()
 
@@ -114,4 +120,7 @@ def test_a_log_file_gets_plain_lines_and_not_one_for_each_step(capsys):
         shown.update(step, 1000, lambda step=step: texts.append(step) or f"step {step}")
     shown.close()
     out = capsys.readouterr().out
-    assert out.splitlines() == ["1/1,000 (0%)  step 1", "1,000/1,000 (100%)  step 1000"] and texts == [1, 1000]
+    assert out.splitlines() == [
+        "1/1,000 (0%)  step 1",
+        "1,000/1,000 (100%)  step 1000",
+    ] and texts == [1, 1000]

@@ -22,7 +22,9 @@ def saved(meter):
     return pending
 
 
-def test_waiting_is_the_time_inside_next_and_pauses_and_the_first_step_are_not_in_the_speed(monkeypatch):
+def test_waiting_is_the_time_inside_next_and_pauses_and_the_first_step_are_not_in_the_speed(
+    monkeypatch,
+):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     meter = Meter({}, CPU)
@@ -41,7 +43,9 @@ def test_waiting_is_the_time_inside_next_and_pauses_and_the_first_step_are_not_i
             now[0] += 100.0
     assert meter.steps_per_second() == pytest.approx(1 / 4), "of a row that has not ended"
     row = meter.row(8)
-    assert row["data_wait_share"] == round(12 / 22, 4) and row["samples_per_second"] == round(4 / 22 * 8, 4)
+    assert row["data_wait_share"] == round(12 / 22, 4) and row["samples_per_second"] == round(
+        4 / 22 * 8, 4
+    )
     assert meter.steps_per_second() == pytest.approx(1 / 4)
 
 
@@ -69,14 +73,20 @@ def test_a_row_that_begins_before_a_resume_has_the_mean_of_all_its_steps():
 
 def test_the_loss_of_many_terms_is_the_same_after_a_resume_in_mid_row():
     whole = Meter({}, CPU)
-    whole.add({"z": torch.tensor(1e8), "b": torch.tensor(-1e8), "a": torch.tensor(1e-9)})  # whose order decides the sum
+    whole.add(
+        {"z": torch.tensor(1e8), "b": torch.tensor(-1e8), "a": torch.tensor(1e-9)}
+    )  # whose order decides the sum
     before, after = (meter.row(8)["loss"] for meter in resumed(whole))
     assert before == after == pytest.approx(1e-9)
 
 
 # What two ranks return in six steps, of one sample or three each: spread widely, so that fp32 rounds every sum.
 def returned(step, rank):
-    return {"t": torch.tensor(10.0 ** (step - 4) / (3 + rank)), "f": 0.1 * step + rank, "b": torch.tensor(step > 2)}
+    return {
+        "t": torch.tensor(10.0 ** (step - 4) / (3 + rank)),
+        "f": 0.1 * step + rank,
+        "b": torch.tensor(step > 2),
+    }
 
 
 FIGURES = [[(returned(step, rank), 1 + 2 * rank) for rank in range(2)] for step in range(6)]
@@ -98,7 +108,9 @@ def test_figures_are_means_of_all_ranks_whatever_the_row_was_cut_into(worlds, mo
                 meters[rank % world].log(logged)
         values = []  # of all ranks, as if they ran at once
         with monkeypatch.context() as patch:
-            patch.setattr(ranks, "gathered", lambda value, values=values: values.append(value) or values)
+            patch.setattr(
+                ranks, "gathered", lambda value, values=values: values.append(value) or values
+            )
             for meter in meters:
                 meter.pending()
             patch.setattr(ranks, "gathered", lambda value, values=values: values)
@@ -109,7 +121,9 @@ def test_figures_are_means_of_all_ranks_whatever_the_row_was_cut_into(worlds, mo
     row = meter.row(8)
     for name in ("t", "f", "b"):
         parts = [(figures[name], size) for step in FIGURES for figures, size in step]
-        mean = math.fsum(float(np.float32(v)) * size for v, size in parts) / sum(size for _, size in parts)
+        mean = math.fsum(float(np.float32(v)) * size for v, size in parts) / sum(
+            size for _, size in parts
+        )
         assert row[name] == pytest.approx(mean, rel=1e-14)
 
 
@@ -123,4 +137,6 @@ def test_a_figure_that_is_not_finite_stays_what_it_is_and_one_that_no_checkpoint
         assert row["f"] == pytest.approx(float(value), nan_ok=True) and row["fine"] == 0.5
     assert contents._is_pending("figures", [{"f": [1.0, 1]}])
     for wrong in ([1.0], [1.0, 0], ["a", 1], 1):
-        assert not contents._is_pending("figures", [{"f": wrong}]) and not contents._is_pending("figures", wrong)
+        assert not contents._is_pending("figures", [{"f": wrong}]) and not contents._is_pending(
+            "figures", wrong
+        )

@@ -49,7 +49,9 @@ def test_a_table_that_is_torn_at_any_byte_is_read_up_to_there_and_goes_on(cut, l
 
 
 def test_odd_bytes_cost_their_own_rows_alone_and_rows_that_are_gone_are_said_once(tmp_path, capsys):
-    for number, odd in enumerate((bytes(150_000), b"3,train,1.5,,,,\xff,\n", b"\n\n", b"x,train,1.0,,,,,\n")):
+    for number, odd in enumerate(
+        (bytes(150_000), b"3,train,1.5,,,,\xff,\n", b"\n\n", b"x,train,1.0,,,,,\n")
+    ):
         path = tmp_path / f"metrics{number}.csv"
         write(path, row(1), row(2))
         path.write_bytes(path.read_bytes() + odd)
@@ -72,6 +74,10 @@ def test_events_past_the_restored_step_are_dropped_and_none_stands_twice(tmp_pat
     assert steps(path) == [3, 5]
     again.record(5, "plateau", 0.1, 0.05, "Step 5: lower.")
     again.record(8, "plateau", 0.1, 0.025, "Step 8: lower.")
-    assert [(row["step"], row["after"]) for row in read(path)] == [("3", "0.05"), ("5", "0.05"), ("8", "0.025")]
+    assert [(row["step"], row["after"]) for row in read(path)] == [
+        ("3", "0.05"),
+        ("5", "0.05"),
+        ("8", "0.025"),
+    ]
     EventLog(path, step=2)
     assert not path.exists()  # as in a run without events

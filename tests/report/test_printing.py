@@ -21,21 +21,38 @@ open(sys.argv[1], "w").write("reached")
 
 
 @pytest.mark.parametrize("redirection", ["", ">/dev/full 2>/dev/full", ">&- 2>&-"])
-def test_an_output_that_takes_nothing_ends_no_program_and_letters_that_it_lacks_are_escaped(tmp_path, redirection):
+def test_an_output_that_takes_nothing_ends_no_program_and_letters_that_it_lacks_are_escaped(
+    tmp_path, redirection
+):
     command = f'"{sys.executable}" -S -c "$PROGRAM" "{tmp_path}/reached" {redirection}'
     variables = {"PROGRAM": PROGRAM, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=variables, capture_output=True, text=True
+    )
     assert (tmp_path / "reached").read_text() == "reached", done.stderr
     assert done.returncode == 0 and "Exception" not in done.stderr
     assert done.stdout.splitlines() == ["in the folder w\\xf6"] * (0 if redirection else 3)
 
 
 def test_what_is_printed_into_a_pipe_is_utf_8_in_every_locale(tmp_path):
-    variables = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    variables = {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "LC_ALL": "C",
+    }
     program = (
-        'from lib.report.printing import safe_printing\nwith safe_printing():\n    print("\\u27e6w\\u00f6\\u27e7")'
+        "from lib.report.printing import safe_printing\n"
+        "with safe_printing():\n"
+        '    print("\\u27e6w\\u00f6\\u27e7")'
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        check=True,
+    )
     assert done.stdout.decode() == "⟦wö⟧\n"
 
 

@@ -20,16 +20,22 @@ def sample(ram, use, memory):
 
 def test_a_row_has_the_mean_use_and_the_highest_memory_since_the_row_before(monkeypatch):
     monkeypatch.setattr(sampler, "SECONDS", 0.0)
-    readings = iter([sample(0.3, 0.2, 100), sample(0.5, 0.4, 300)])  # then it fails, which ends the thread
+    readings = iter(
+        [sample(0.3, 0.2, 100), sample(0.5, 0.4, 300)]
+    )  # then it fails, which ends the thread
     with Sampler(lambda: next(readings)) as watch:
         watch._thread.join(600)
         assert watch.row() == {"ram_share": 0.5, "gpu_use": 0.3, "gpu_memory_bytes": 300}
     watch._samples.append(sample(0.4, 0.9, 200))
     assert watch.row() == watch.row() == {"ram_share": 0.4, "gpu_use": 0.9, "gpu_memory_bytes": 200}
-    assert Sampler(lambda: {"ram_share": 0.25}).row() == {"ram_share": 0.25}, "the first row waits for no second"
+    assert Sampler(lambda: {"ram_share": 0.25}).row() == {"ram_share": 0.25}, (
+        "the first row waits for no second"
+    )
 
 
-def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_read(toy, tmp_path, monkeypatch):
+def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_read(
+    toy, tmp_path, monkeypatch
+):
     alive = lambda: [thread for thread in threading.enumerate() if thread.name == "sampler"]  # noqa: E731
     numbers = []
     monkeypatch.setattr(Plain, "update", lambda *_: numbers.append(len(alive())))
@@ -48,10 +54,14 @@ def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_r
 def test_waiting_and_ram_that_is_nearly_full_are_said_once_with_what_to_do_and_not_for_one_row():
     advice = Advice(workers=1)
     slow, fast = {"data_wait_share": 0.4}, {"data_wait_share": 0.1}
-    assert [advice.lines(row) for row in (slow, slow, slow, fast, slow, slow, {"ram_share": 0.8})] == [[]] * 7
+    assert [
+        advice.lines(row) for row in (slow, slow, slow, fast, slow, slow, {"ram_share": 0.8})
+    ] == [[]] * 7
     assert [advice.lines(slow) for _ in range(2)] == [[]] * 2
     (sentence,) = advice.lines(slow)
-    assert sentence.startswith("Training waits for data 40% of the time. Raise data.num_workers (now 1) or")
+    assert sentence.startswith(
+        "Training waits for data 40% of the time. Raise data.num_workers (now 1) or"
+    )
     (sentence,) = advice.lines({"ram_share": 0.85})
     assert "RAM is 85% full" in sentence and "data.num_workers (now 1)" in sentence
     assert advice.lines(slow | {"ram_share": 0.95}) == []

@@ -41,22 +41,33 @@ def bert():
 
 
 def llama():
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, num_hidden_layers=3, attention_dropout=0.2))
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**SMALL, num_hidden_layers=3, attention_dropout=0.2)
+    )
 
 
 def wrapped_gpt2():
-    return Wrapped(transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=11)))
+    return Wrapped(
+        transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=11)
+        )
+    )
 
 
 def t5():
     sizes = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 11}
-    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0))
+    return transformers.T5ForConditionalGeneration(
+        transformers.T5Config(**sizes, decoder_start_token_id=0)
+    )
 
 
 class Block(nn.Module):
     def __init__(self, wide=2):
         super().__init__()
-        self.norm, self.mlp = nn.LayerNorm(4), nn.Sequential(nn.Linear(4, 4 * wide), nn.GELU(), nn.Linear(4 * wide, 4))
+        self.norm, self.mlp = (
+            nn.LayerNorm(4),
+            nn.Sequential(nn.Linear(4, 4 * wide), nn.GELU(), nn.Linear(4 * wide, 4)),
+        )
 
     def forward(self, x):
         return x + self.mlp(self.norm(x))
@@ -66,16 +77,25 @@ def staged():
     """As timm builds ConvNeXt and Swin: something smaller before, and the layers of a stage in a sequence."""
 
     def stage(depth):
-        names = {"downsample": nn.Linear(4, 4), "blocks": nn.Sequential(*[Block() for _ in range(depth)])}
+        names = {
+            "downsample": nn.Linear(4, 4),
+            "blocks": nn.Sequential(*[Block() for _ in range(depth)]),
+        }
         return nn.Sequential(OrderedDict(names))
 
     model = nn.Module()
-    model.stem, model.stages, model.head = nn.Linear(3, 4), nn.Sequential(stage(2), stage(3)), nn.Linear(4, 1)
+    model.stem, model.stages, model.head = (
+        nn.Linear(3, 4),
+        nn.Sequential(stage(2), stage(3)),
+        nn.Linear(4, 1),
+    )
     return model
 
 
 def convolutions(*widths):
-    return [nn.Sequential(nn.Conv2d(a, b, 3), nn.BatchNorm2d(b), nn.ReLU()) for a, b in pairwise(widths)]
+    return [
+        nn.Sequential(nn.Conv2d(a, b, 3), nn.BatchNorm2d(b), nn.ReLU()) for a, b in pairwise(widths)
+    ]
 
 
 def test_repeated_layers_are_found_in_any_model():
@@ -108,13 +128,19 @@ def test_recomputation_changes_memory_alone(make_model):
         model, saved = make_model().train(), []
         recompute(model, layers)
         torch.manual_seed(1)  # of dropout
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: saved.append(t.numel()) or t, lambda t: t
+        ):
             loss = CALLS[make_model](model)
         loss.backward()
-        return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}, sum(saved)
+        return {
+            name: value.grad for name, value in model.named_parameters() if value.grad is not None
+        }, sum(saved)
 
     (plain, most), (recomputed, least) = gradients(0), gradients("all")
-    assert plain.keys() == recomputed.keys() and all(torch.equal(plain[name], recomputed[name]) for name in plain)
+    assert plain.keys() == recomputed.keys() and all(
+        torch.equal(plain[name], recomputed[name]) for name in plain
+    )
     assert least < (0.6 if make_model is not staged else 1) * most
 
 
@@ -130,10 +156,14 @@ def test_recomputation_updates_batch_statistics_once():
         torch.manual_seed(0)
         norm = nn.BatchNorm1d(8)
         model = nn.Module()
-        model.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh()), nn.Linear(8, 1)])
+        model.blocks = nn.ModuleList(
+            [nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh()), nn.Linear(8, 1)]
+        )
         recompute(model, layers)
         for step in range(3):
-            out = torch.randn(16, 4, generator=torch.Generator().manual_seed(step), requires_grad=True)
+            out = torch.randn(
+                16, 4, generator=torch.Generator().manual_seed(step), requires_grad=True
+            )
             for block in model.blocks:
                 out = block(out)
             out.square().sum().backward()
@@ -155,16 +185,22 @@ def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused():
     recompute(model, "all")
     with pytest.raises(BadInput, match="LlamaDecoderLayer .* reads keys and values from a cache"):
         model(input_ids=IDS, past_key_values=past)
-    with torch.no_grad():  # without gradients nothing is recomputed, and generating text has its cache
+    with (
+        torch.no_grad()
+    ):  # without gradients nothing is recomputed, and generating text has its cache
         assert model(input_ids=IDS, use_cache=True).past_key_values.get_seq_length() == 4
 
 
-def test_tensors_by_name_go_by_position_where_torch_keeps_the_random_state_of_their_gpu(monkeypatch):
+def test_tensors_by_name_go_by_position_where_torch_keeps_the_random_state_of_their_gpu(
+    monkeypatch,
+):
     calls, layer, x = [], nn.Linear(2, 2), torch.ones(1, 2)
     name = "lib.training.recomputation.recomputed"
     monkeypatch.setattr(name, lambda run, *args, **_: calls.append(args) or run(*args))
     recompute(layer, "all", [layer])
-    assert torch.equal(layer(input=x), nn.functional.linear(x, layer.weight, layer.bias)) and calls == [(x,)]
+    assert torch.equal(
+        layer(input=x), nn.functional.linear(x, layer.weight, layer.bias)
+    ) and calls == [(x,)]
 
 
 LEARNER = """
@@ -212,7 +248,9 @@ class Foreign(Learner):
 @pytest.fixture
 def learner(tmp_path):
     (tmp_path / "learner.py").write_text(LEARNER)
-    (tmp_path / "learner.yaml").write_text("task: x\ntraining: {max_steps: 2, effective_batch: 32}\n")
+    (tmp_path / "learner.yaml").write_text(
+        "task: x\ntraining: {max_steps: 2, effective_batch: 32}\n"
+    )
 
     def config(kind="Learner", **overrides):
         given = {"task": f"{tmp_path}/learner.py:{kind}", "training.precision": "fp32", **overrides}
@@ -222,12 +260,22 @@ def learner(tmp_path):
 
 
 def test_a_plan_counts_found_layers_and_has_a_lower_peak_with_them(learner):
-    plain, every = (make(learner(**{"training.gradient_checkpointing": n}), find_card("t4")) for n in (0, 9))
-    assert plain.layers == every.layers == 2 and (plain.chosen.recomputed, every.chosen.recomputed) == (0, 2)
+    plain, every = (
+        make(learner(**{"training.gradient_checkpointing": n}), find_card("t4")) for n in (0, 9)
+    )
+    assert plain.layers == every.layers == 2 and (
+        plain.chosen.recomputed,
+        every.chosen.recomputed,
+    ) == (0, 2)
     less, more = (plan.chosen.prediction for plan in (every, plain))
-    assert less.by_category["activations"] < 0.7 * more.by_category["activations"] and less.peak_bytes < more.peak_bytes
+    assert (
+        less.by_category["activations"] < 0.7 * more.by_category["activations"]
+        and less.peak_bytes < more.peak_bytes
+    )
     assert make(learner("Flat"), find_card("t4")).layers == 0
-    with pytest.raises(BadInput, match="gradient_checkpointing is 2, but this model has no `blocks`"):
+    with pytest.raises(
+        BadInput, match="gradient_checkpointing is 2, but this model has no `blocks`"
+    ):
         make(learner("Flat", **{"training.gradient_checkpointing": 2}), find_card("t4"))
 
 
@@ -249,8 +297,15 @@ def test_a_task_names_its_layers_itself(learner):
 
     task = load_task(learner("Chosen"))
     model = task.model()
-    assert checked_blocks(task, model) == [model.bert.encoder.layer[0], model.bert.encoder]  # each counts once
+    assert checked_blocks(task, model) == [
+        model.bert.encoder.layer[0],
+        model.bert.encoder,
+    ]  # each counts once
     modules = model_of("Chosen", **{"training.gradient_checkpointing": 1}).named_modules()
-    assert [name for name, module in modules if "forward" in vars(module)] == ["bert.encoder.layer.0"]
-    with pytest.raises(BadInput, match="Foreign.blocks returned a Linear that is no module of the model"):
+    assert [name for name, module in modules if "forward" in vars(module)] == [
+        "bert.encoder.layer.0"
+    ]
+    with pytest.raises(
+        BadInput, match="Foreign.blocks returned a Linear that is no module of the model"
+    ):
         model_of("Foreign")

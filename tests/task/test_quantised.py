@@ -19,12 +19,16 @@ def test_bytes_and_values_are_those_of_bitsandbytes(shape):
     torch.manual_seed(0)
     weight = torch.randn(shape) * 0.02
     packed, scales = quantised.pack(weight)
-    theirs, state = bnb.quantize_4bit(weight, quant_type="nf4", compress_statistics=False, blocksize=64)
+    theirs, state = bnb.quantize_4bit(
+        weight, quant_type="nf4", compress_statistics=False, blocksize=64
+    )
     assert torch.equal(packed, theirs) and torch.equal(scales, state.absmax)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         mine = quantised.unpack(packed, scales, dtype)
         size = torch.Size([weight.numel()])
-        state = bnb.QuantState(scales, size, blocksize=64, quant_type="nf4", dtype=dtype)  # as `unpack` does on a GPU
+        state = bnb.QuantState(
+            scales, size, blocksize=64, quant_type="nf4", dtype=dtype
+        )  # as `unpack` does on a GPU
         assert torch.equal(mine, bnb.dequantize_4bit(packed, state).view(-1))
 
 
@@ -34,7 +38,9 @@ def test_a_layer_computes_as_a_linear_one_with_its_unpacked_weights(bias, monkey
     torch.manual_seed(0)
     plain = nn.Linear(96, 64, bias=bias)
     layer = quantise(nn.Sequential(plain, nn.ReLU()))[0]
-    assert isinstance(layer, Linear4) and not any(value.requires_grad for value in layer.parameters())
+    assert isinstance(layer, Linear4) and not any(
+        value.requires_grad for value in layer.parameters()
+    )
     with torch.no_grad():
         plain.weight.copy_(layer.unpacked(torch.float32))
     for autocast in (False, True):
@@ -53,19 +59,25 @@ def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time(
     rows, width = 512, 1024
 
     def model(layers):
-        base = quantise(nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers))))
+        base = quantise(
+            nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+        )
         return nn.Sequential(nn.Linear(width, width), base)
 
     def step(net):
         return net(torch.ones(rows, width, device="cuda")).float().sum()
 
     sgd = lambda parameters: torch.optim.SGD([p for p in parameters if p.requires_grad])  # noqa: E731
-    few, many = (predict(lambda n=n: model(n), step, precision="fp16", optimizer=sgd) for n in (4, 12))
+    few, many = (
+        predict(lambda n=n: model(n), step, precision="fp16", optimizer=sgd) for n in (4, 12)
+    )
     packed = sum(value.nbytes for layer in model(8)[1] for value in layer.parameters())
     assert packed == 8 * (width * width // 2 + 4 * width * width // 64)
     assert many.moments["after load"] - few.moments["after load"] == packed
     assert many.parameters == 13 * width * width + width and many.trained == width * width + width
-    assert many.peak_bytes - few.peak_bytes == pytest.approx(packed, abs=2 * rows * width)  # nothing else is kept
+    assert many.peak_bytes - few.peak_bytes == pytest.approx(
+        packed, abs=2 * rows * width
+    )  # nothing else is kept
 
 
 def test_a_published_base_in_nf4_is_in_no_checkpoint_and_a_resumed_run_ends_in_the_same_bytes(
@@ -78,8 +90,15 @@ def test_a_published_base_in_nf4_is_in_no_checkpoint_and_a_resumed_run_ends_in_t
     transformers.BertModel(config).save_pretrained(tmp_path / "model")
 
     def configured(name):
-        steps = {"training.max_steps": 4, "checkpoint.every_steps": 2, "training.evaluate_every_steps": 2}
-        task = {"task": f"{ROOT / 'tests'}/bert.py:Packed", "workload.published": str(tmp_path / "model")}
+        steps = {
+            "training.max_steps": 4,
+            "checkpoint.every_steps": 2,
+            "training.evaluate_every_steps": 2,
+        }
+        task = {
+            "task": f"{ROOT / 'tests'}/bert.py:Packed",
+            "workload.published": str(tmp_path / "model"),
+        }
         return toy({**task, **steps, "run.name": name})
 
     assert make(configured("planned"), find_card("t4")).chosen.prediction.fits
@@ -89,7 +108,10 @@ def test_a_published_base_in_nf4_is_in_no_checkpoint_and_a_resumed_run_ends_in_t
     launch.train(configured("cut"))
     cut(None)
     launch.train(configured("cut"))
-    whole, resumed = (checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0] for name in ("whole", "cut"))
+    whole, resumed = (
+        checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0]
+        for name in ("whole", "cut")
+    )
     assert whole.tensors["model"].keys() == {"classifier.weight", "classifier.bias"}
     for name, value in whole.tensors["model"].items():
         assert torch.equal(value, resumed.tensors["model"][name])

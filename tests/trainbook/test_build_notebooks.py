@@ -76,8 +76,17 @@ HELLO = '"""Greets, grüßt."""\n\n\ndef greet(name: str) -> str:\n    return f"
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A tiny repository with one source, 01_demo."""
-    empty = ["lib/unused.py", "workloads/__init__.py", "workloads/other.py", "workloads/demo/__init__.py"]
-    empty += ["workloads/demo/__pycache__/x.pyc", "workloads/demo/.hidden/y.py", "configs/other.yaml"]
+    empty = [
+        "lib/unused.py",
+        "workloads/__init__.py",
+        "workloads/other.py",
+        "workloads/demo/__init__.py",
+    ]
+    empty += [
+        "workloads/demo/__pycache__/x.pyc",
+        "workloads/demo/.hidden/y.py",
+        "configs/other.yaml",
+    ]
     write(tmp_path / "repo", dict.fromkeys(empty, ""))
     write(tmp_path / "repo", {
         "lib/__init__.py": '__version__ = "1"\n', "lib/hello.py": HELLO, "workloads/demo/facts.yaml": "größe: 1\n",
@@ -96,7 +105,9 @@ def notebook(root: Path) -> Path:
 
 def carrier_cell(text: str) -> str:
     cells = json.loads(text)["cells"]
-    return next("".join(cell["source"]) for cell in cells if "carrier" in cell["metadata"].get("tags", []))
+    return next(
+        "".join(cell["source"]) for cell in cells if "carrier" in cell["metadata"].get("tags", [])
+    )
 
 
 def test_a_build_keeps_what_a_run_showed_until_the_cell_changes(root: Path, monkeypatch) -> None:
@@ -114,14 +125,20 @@ def test_a_build_keeps_what_a_run_showed_until_the_cell_changes(root: Path, monk
     assert cells[-2].outputs == drawn and not cells[-1].outputs
 
 
-def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_written(root: Path) -> None:
+def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_written(
+    root: Path,
+) -> None:
     code = "import sys; from pathlib import Path; import build_notebooks as b; b.main([], Path(sys.argv[1]))"
     assert build.main([], root) == 0
     text, before = notebook(root).read_bytes(), notebook(root).stat()
     assert b"\r" not in text and text.endswith(b"}\n") and str(root.parent).encode() not in text
-    other = next(seed for seed in ("1", "2") if seed != os.environ.get("PYTHONHASHSEED"))  # than this process has
+    other = next(
+        seed for seed in ("1", "2") if seed != os.environ.get("PYTHONHASHSEED")
+    )  # than this process has
     environment = {**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code, str(root)], check=True, cwd=root / "configs", env=environment)
+    subprocess.run(
+        [sys.executable, "-c", code, str(root)], check=True, cwd=root / "configs", env=environment
+    )
     after = notebook(root).stat()
     assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
     assert notebook(root).read_bytes() == text
@@ -129,11 +146,17 @@ def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_w
 
 MISTAKES = [
     ("tasks: [demo]", "tasks: [nothing]", r"'nothing'.* no such folder"),
-    ("import os\n", "!ls\n", r"01_demo\.py: no Python, such as a shell command .* with '!ls': line 1, invalid syntax"),
+    (
+        "import os\n",
+        "!ls\n",
+        r"01_demo\.py: no Python, such as a shell command .* with '!ls': line 1, invalid syntax",
+    ),
 ]
 
 
-def test_mistakes_and_content_that_cannot_be_carried_are_refused_and_nothing_is_written(root: Path, capsys) -> None:
+def test_mistakes_and_content_that_cannot_be_carried_are_refused_and_nothing_is_written(
+    root: Path, capsys
+) -> None:
     for old, new, message in MISTAKES:
         source(root).write_text((HEADER + CELLS).replace(old, new, 1), encoding="utf-8")
         assert build.main([], root) == 2
@@ -168,7 +191,9 @@ def run_carrier(cell: str, cwd: Path, code: str) -> str:
     cwd.mkdir(exist_ok=True)
     environment = {**os.environ, "TMPDIR": str(cwd), "PYTHONPATH": "/other"}
     command = [sys.executable, "-c", f"import os, sys; cell = sys.stdin.read(); exec(cell)\n{code}"]
-    done = subprocess.run(command, input=cell, cwd=cwd, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        command, input=cell, cwd=cwd, capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -194,12 +219,18 @@ assert str(HOME) in hello.__file__
 """
 
 
-def test_the_carrier_takes_a_checkout_repairs_and_avoids_a_folder_that_others_can_write(root: Path, tmp_path) -> None:
-    files = carrier.carried_files(source(root), ["demo"], [], False, ["from lib import hello"], root)
+def test_the_carrier_takes_a_checkout_repairs_and_avoids_a_folder_that_others_can_write(
+    root: Path, tmp_path
+) -> None:
+    files = carrier.carried_files(
+        source(root), ["demo"], [], False, ["from lib import hello"], root
+    )
     cell = carrier.code("01_demo", files)
     printed = run_carrier(cell, tmp_path / "alone", AGAIN)
     assert printed.count("lib: the one that this notebook carries") == 3
     (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "newer"), encoding="utf-8")
-    printed = run_carrier(cell, root / "notebooks", "from lib import hello; print(hello.greet('world'))")
+    printed = run_carrier(
+        cell, root / "notebooks", "from lib import hello; print(hello.greet('world'))"
+    )
     assert f"lib: the one of the checkout {root.resolve()}\nnewer world" in printed
     assert not list((root / "notebooks").iterdir())

@@ -21,11 +21,18 @@ def configuration(tmp_path):
 
 def run(*command):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True
+    )
 
 
 def test_the_deadline_exits_with_75_and_running_again_completes_with_0(tmp_path, capsys, quick):
-    assert commands.main([*TRAIN, "--set", "session.minutes=0.001", "--set", "session.margin_seconds=0"]) == 75
+    assert (
+        commands.main(
+            [*TRAIN, "--set", "session.minutes=0.001", "--set", "session.margin_seconds=0"]
+        )
+        == 75
+    )
     assert commands.main(TRAIN) == 0 and "completed at step 12" in capsys.readouterr().out
     assert (tmp_path / "runs" / "toy" / "summary.json").is_file()
 
@@ -50,18 +57,30 @@ def test_help_does_not_wait_for_torch():
     code = "import atexit, sys; atexit.register(lambda: print('MODULES', *sys.modules)); "
     done = run("-c", f"{code}from trainbook.commands import main; main(['kaggle', 'push', '-h'])")
     modules = set(done.stdout.split("MODULES")[1].split())
-    assert "trainbook.kaggle.commands" in modules and not {"torch", "numpy", "psutil"} & modules, done.stderr
+    assert "trainbook.kaggle.commands" in modules and not {"torch", "numpy", "psutil"} & modules, (
+        done.stderr
+    )
 
 
 FAILURES = [
-    (OSError(28, "No space left on device", "/dev/shm/x"), 1, "refused at /dev/shm/x: No space left on device."),
+    (
+        OSError(28, "No space left on device", "/dev/shm/x"),
+        1,
+        "refused at /dev/shm/x: No space left on device.",
+    ),
     (FileNotFoundError(2, "No such file", "mine"), None, ""),
-    (ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"), 2, "package torch. In a checkout, `make"),
+    (
+        ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"),
+        2,
+        "package torch. In a checkout, `make",
+    ),
     (KeyboardInterrupt(), 130, "Run the same command again"),
 ]
 
 
-def test_a_disk_or_an_interrupt_is_a_sentence_and_a_mistake_of_a_task_its_traceback(capsys, monkeypatch):
+def test_a_disk_or_an_interrupt_is_a_sentence_and_a_mistake_of_a_task_its_traceback(
+    capsys, monkeypatch
+):
     for error, code, sentence in FAILURES:
         monkeypatch.setattr(launch, "prepare", mock.Mock(side_effect=error))
         with contextlib.nullcontext() if code else pytest.raises(type(error)):
@@ -74,8 +93,20 @@ def test_a_python_without_the_packages_says_where_to_get_them():
     assert done.returncode == 1 and "Traceback" not in done.stderr and "make train" in done.stderr
 
 
-def test_a_column_of_ids_without_a_sample_and_a_sample_that_is_not_there_are_refused(tmp_path, capsys):
-    assert commands.main(["predict", str(tmp_path), str(tmp_path), str(tmp_path / "out"), "--id", "Id"]) == 2
+def test_a_column_of_ids_without_a_sample_and_a_sample_that_is_not_there_are_refused(
+    tmp_path, capsys
+):
+    assert (
+        commands.main(
+            ["predict", str(tmp_path), str(tmp_path), str(tmp_path / "out"), "--id", "Id"]
+        )
+        == 2
+    )
     assert "Give its sample by --sample FILE too" in capsys.readouterr().err
-    assert commands.main(["predict", str(tmp_path), str(tmp_path), str(tmp_path / "out"), "--sample", "none.csv"]) == 2
+    assert (
+        commands.main(
+            ["predict", str(tmp_path), str(tmp_path), str(tmp_path / "out"), "--sample", "none.csv"]
+        )
+        == 2
+    )
     assert "There is no file none.csv" in capsys.readouterr().err

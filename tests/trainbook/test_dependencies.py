@@ -14,13 +14,19 @@ from trainbook import dependencies
 
 def missing(monkeypatch, *names):
     find = importlib.util.find_spec
-    monkeypatch.setattr(dependencies.importlib.util, "find_spec", lambda n: None if n in names else find(n))
+    monkeypatch.setattr(
+        dependencies.importlib.util, "find_spec", lambda n: None if n in names else find(n)
+    )
 
 
 def test_what_is_bound_to_the_build_of_torch_is_never_installed(monkeypatch):
     missing(monkeypatch, "torchvision", "yaml")
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed"))
-    with pytest.raises(BadInput, match="torchvision is missing, and this notebook never installs it"):
+    monkeypatch.setattr(
+        subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed")
+    )
+    with pytest.raises(
+        BadInput, match="torchvision is missing, and this notebook never installs it"
+    ):
         dependencies.ensure(dependencies.with_own(["torchvision"]))
 
 
@@ -33,13 +39,17 @@ def test_what_is_missing_is_installed_or_named(monkeypatch, works):
     if works:
         assert "installed now: yaml, tokenizers" in dependencies.ensure()
     else:
-        with pytest.raises(BadInput, match="could not be installed: PyYAML, tokenizers. Switch the internet on"):
+        with pytest.raises(
+            BadInput, match="could not be installed: PyYAML, tokenizers. Switch the internet on"
+        ):
             dependencies.ensure()
     assert commands[0][-2:] == ["PyYAML", "tokenizers"] and "torch" not in commands[0]
 
 
 def test_the_supported_versions_are_those_of_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {f"{name}>={oldest}" for name, oldest in dependencies.OLDEST.items()} == set(project["dependencies"])
+    assert {f"{name}>={oldest}" for name, oldest in dependencies.OLDEST.items()} == set(
+        project["dependencies"]
+    )
     oldest, newest = dependencies.PYTHON
     assert project["requires-python"] == f">={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"

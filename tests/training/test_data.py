@@ -42,7 +42,9 @@ def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
 def test_a_batch_whose_values_share_memory_can_be_pinned(toy, monkeypatch):
     def pinned(batch):
         """As torch does, which refuses a copy into memory that several values share."""
-        return {name: torch.empty_strided(v.size(), v.stride()).copy_(v) for name, v in batch.items()}
+        return {
+            name: torch.empty_strided(v.size(), v.stride()).copy_(v) for name, v in batch.items()
+        }
 
     class Expanded(Toy):
         def collate(self, samples, generator):
@@ -52,7 +54,9 @@ def test_a_batch_whose_values_share_memory_can_be_pinned(toy, monkeypatch):
     monkeypatch.setattr(data, "_pinned", pinned)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     task, options = Expanded(toy()), toy().data
-    ((_, (batch,)),) = data.train_batches(task, task.datasets()["train"], Order(8, 0, 8, 1), range(1), options)
+    ((_, (batch,)),) = data.train_batches(
+        task, task.datasets()["train"], Order(8, 0, 8, 1), range(1), options
+    )
     assert torch.equal(batch["same"], batch["same"][:1].expand(8, 3))
 
 
@@ -83,7 +87,9 @@ def test_what_a_lost_worker_owed_is_made_by_fewer_workers_with_the_same_bits(toy
 
 def test_a_batch_that_never_comes_does_not_hold_the_deadline(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(data, "_SLICE", 0.1)
-    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)  # after it a worker is ended
+    monkeypatch.setattr(
+        torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1
+    )  # after it a worker is ended
     config = toy({"data.num_workers": 1, "checkpoint.every_steps": 0})
     samples, late = Samples(range(37)), []
     samples.do = lambda: time.sleep(600)
@@ -105,4 +111,6 @@ def test_an_error_inside_a_loader_worker_is_raised_as_it_is(toy, tmp_path, monke
     samples.do = lambda: 1 / 0
     sets = {"train": samples, "validation": range(5), "test": range(5)}
     with pytest.raises(ZeroDivisionError):
-        run_in(tmp_path / "run", toy({"data.num_workers": 1}), monkeypatch, datasets=lambda self: sets)
+        run_in(
+            tmp_path / "run", toy({"data.num_workers": 1}), monkeypatch, datasets=lambda self: sets
+        )

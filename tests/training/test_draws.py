@@ -34,7 +34,11 @@ class Noisy(Toy):
 
     def collate(self, samples, generator):
         batch = super().collate([index for index, _ in samples], generator)
-        noise = torch.tensor([drawn for _, drawn in samples]) + torch.randn(len(samples)) + random.gauss(0, 1)
+        noise = (
+            torch.tensor([drawn for _, drawn in samples])
+            + torch.randn(len(samples))
+            + random.gauss(0, 1)
+        )
         return {**batch, "x": batch["x"] + noise[:, None]}
 
 
@@ -45,7 +49,11 @@ class Draws(Toy):
         first = [float(torch.rand(())), np.random.rand(), random.random()]
         batches = [np.random.rand() + random.random() + float(torch.rand(())) for batch in loader]
         named = {f"first_{n}": value for n, value in enumerate(first)}
-        return {"loss": sum(batches), **named, **{f"batch_{n}": value for n, value in enumerate(batches)}}
+        return {
+            "loss": sum(batches),
+            **named,
+            **{f"batch_{n}": value for n, value in enumerate(batches)},
+        }
 
     def baseline(self):
         return {"loss": np.random.rand() + random.random() + float(torch.rand(()))}
@@ -58,7 +66,11 @@ def noisy(toy):
 
 def states():
     legacy = np.random.get_state()
-    return torch.random.get_rng_state().tolist(), (*legacy[:1], legacy[1].tolist(), *legacy[2:]), random.getstate()
+    return (
+        torch.random.get_rng_state().tolist(),
+        (*legacy[:1], legacy[1].tolist(), *legacy[2:]),
+        random.getstate(),
+    )
 
 
 def disturb():
@@ -71,7 +83,11 @@ def batches(config, steps, workers=0):
     train_set = task.datasets()["train"]
     options = config.data.__class__(num_workers=workers)
     order = Order(len(train_set), config.seed, 8, 2)
-    return [batch["x"] for _, slots in data.train_batches(task, train_set, order, steps, options) for batch in slots]
+    return [
+        batch["x"]
+        for _, slots in data.train_batches(task, train_set, order, steps, options)
+        for batch in slots
+    ]
 
 
 def test_draws_of_any_kind_follow_from_step_and_slot(noisy):
@@ -83,7 +99,9 @@ def test_draws_of_any_kind_follow_from_step_and_slot(noisy):
     assert not torch.equal(whole, torch.stack(batches(noisy(seed=1), range(4))))
 
 
-def test_a_run_whose_data_set_draws_from_all_three_ends_in_the_same_bytes_after_a_resume(noisy, tmp_path):
+def test_a_run_whose_data_set_draws_from_all_three_ends_in_the_same_bytes_after_a_resume(
+    noisy, tmp_path
+):
     check_resume(noisy(), tmp_path, 5, between=disturb)
 
 

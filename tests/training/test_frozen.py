@@ -34,7 +34,14 @@ def lora(toy, tmp_path):
 
     def make(overrides=None, task="Adapted"):
         given = {"task": f"{ROOT / 'tests' / 'adapters.py'}:{task}"}
-        return toy({**given, "workload.base": str(tmp_path / "base.safetensors"), **LONG, **(overrides or {})})
+        return toy(
+            {
+                **given,
+                "workload.base": str(tmp_path / "base.safetensors"),
+                **LONG,
+                **(overrides or {}),
+            }
+        )
 
     return make
 
@@ -45,10 +52,14 @@ def newest(tmp_path, name="toy"):
 
 def same(one, other):
     pairs = [(one.tensors[group], other.tensors[group]) for group in ("model", "optimizer")]
-    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs)
+    return all(
+        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs
+    )
 
 
-def test_a_base_that_is_not_published_is_in_each_checkpoint_and_resuming_is_exact(lora, tmp_path, cut, monkeypatch):
+def test_a_base_that_is_not_published_is_in_each_checkpoint_and_resuming_is_exact(
+    lora, tmp_path, cut, monkeypatch
+):
     """No file and no draw need give it again."""
     drawn = {"workload.base": "", "training.ema_decay": 0.5}
     cut(None)
@@ -57,11 +68,16 @@ def test_a_base_that_is_not_published_is_in_each_checkpoint_and_resuming_is_exac
     launch.train(lora(drawn))
     cut(None)
     other = lambda self: nn.init.constant_(self.weight, 0.5)  # noqa: E731
-    monkeypatch.setattr(nn.Linear, "reset_parameters", other)  # of a version of torch with another generator
+    monkeypatch.setattr(
+        nn.Linear, "reset_parameters", other
+    )  # of a version of torch with another generator
     launch.train(lora(drawn))
     run, saved = tmp_path / "runs" / "toy", newest(tmp_path)
     assert saved.state["trained"] == TRAINED and not saved.state["frozen"]
-    assert saved.tensors["model"].keys() == TRAINED.keys() | BASE and saved.tensors["ema"].keys() == TRAINED.keys()
+    assert (
+        saved.tensors["model"].keys() == TRAINED.keys() | BASE
+        and saved.tensors["ema"].keys() == TRAINED.keys()
+    )
     (best,) = (run / "best").iterdir()
     assert load_file(best / "model.safetensors").keys() == TRAINED.keys() | BASE
     assert same(saved, newest(tmp_path, "whole"))
@@ -71,7 +87,9 @@ def test_a_model_that_trains_something_else_is_not_resumed(lora, cut):
     cut(3)
     launch.train(lora())
     cut(None)
-    with pytest.raises(BadInput, match=r"then blocks.0.down.weight .*, blocks.0.up.weight .*; now nothing more"):
+    with pytest.raises(
+        BadInput, match=r"then blocks.0.down.weight .*, blocks.0.up.weight .*; now nothing more"
+    ):
         launch.train(lora({"workload.wrong": "frozen", "run.accept_changes": True}))
 
 
@@ -88,7 +106,9 @@ def test_an_archive_predicts_in_an_empty_folder_with_the_base_that_it_holds(lora
     (best,) = (run / "best").iterdir()
     for name, value in load_file(best / "model.safetensors").items():
         assert torch.equal(model.get_parameter(name), value)
-    assert json.loads((run / "export" / "weights.txt").read_text()) == model(torch.ones(1, 3)).tolist()
+    assert (
+        json.loads((run / "export" / "weights.txt").read_text()) == model(torch.ones(1, 3)).tolist()
+    )
 
 
 def test_frozen_matrices_lie_in_halves_and_adapters_stay_fp32(lora, tmp_path, cut):
@@ -106,8 +126,14 @@ def test_frozen_matrices_lie_in_halves_and_adapters_stay_fp32(lora, tmp_path, cu
 
 
 def test_a_whole_model_in_halves_is_trained_tested_and_put_back_in_fp32(toy, tmp_path, cut):
-    config = {"task": f"{ROOT / 'tests' / 'adapters.py'}:Halves", **LONG, "workload.batch_norm": True}
+    config = {
+        "task": f"{ROOT / 'tests' / 'adapters.py'}:Halves",
+        **LONG,
+        "workload.batch_norm": True,
+    }
     cut(None)
     launch.train(toy({**config, "optimizer.lr": 1e-5, "run.name": "slow"}))
     weight = newest(tmp_path, "slow").tensors["model"]["blocks.0.weight"]
-    assert weight.dtype is torch.float32 and not torch.equal(weight, weight.bfloat16().float()), "small updates count"
+    assert weight.dtype is torch.float32 and not torch.equal(weight, weight.bfloat16().float()), (
+        "small updates count"
+    )

@@ -20,7 +20,9 @@ BODY = {"names": ["blocks.0.*"], "from_step": 4, "until_step": 9, "lr": 0.5}
 @pytest.fixture
 def grouped(monkeypatch):
     """grouped(entry, ...): every task has these groups."""
-    return lambda *entries: monkeypatch.setattr(Task, "parameter_groups", lambda self, model: entries)
+    return lambda *entries: monkeypatch.setattr(
+        Task, "parameter_groups", lambda self, model: entries
+    )
 
 
 def test_a_factor_and_a_weight_decay_of_its_own_give_what_torch_gives_with_them(toy, grouped):
@@ -34,7 +36,13 @@ def test_a_factor_and_a_weight_decay_of_its_own_give_what_torch_gives_with_them(
         parameter.grad = torch.randn_like(parameter)
         twin = nn.Parameter(parameter.detach().clone())
         twin.grad = parameter.grad.clone()
-        lr, decay = (3.0, 0.0) if name.endswith("bias") else (10.0, 0.0) if name.startswith("blocks.3") else (1.0, 0.5)
+        lr, decay = (
+            (3.0, 0.0)
+            if name.endswith("bias")
+            else (10.0, 0.0)
+            if name.startswith("blocks.3")
+            else (1.0, 0.5)
+        )
         torch.optim.AdamW([twin], lr=0.01 * lr, weight_decay=decay).step()
         expected[name] = twin
     state.optimizer.step()
@@ -48,17 +56,27 @@ def test_a_frozen_group_keeps_weights_and_moments(toy, tmp_path, grouped, monkey
 
     def watched(optimizer, value):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        seen.append([[p.detach().clone(), *map(torch.clone, optimizer.state.get(p, {}).values())] for p in parameters])
+        seen.append(
+            [
+                [p.detach().clone(), *map(torch.clone, optimizer.state.get(p, {}).values())]
+                for p in parameters
+            ]
+        )
         set_rate(optimizer, value)
 
     monkeypatch.setattr(optimization, "set_learning_rate", watched)
     fit(config, tmp_path)
     rows = [row for row in stable(tmp_path / "metrics.csv") if row["split"] == "train"]
-    base, head, body = ([float(row[name]) for row in rows] for name in ("lr", "lr_blocks.3", "lr_blocks.0"))
+    base, head, body = (
+        [float(row[name]) for row in rows] for name in ("lr", "lr_blocks.3", "lr_blocks.0")
+    )
     assert len(base) == 12 and head == pytest.approx([10 * lr for lr in base])
     assert body == pytest.approx([0.5 * lr if 4 <= step < 9 else 0 for step, lr in enumerate(base)])
     changes = [
-        not all(len(a) == len(b) and all(map(torch.equal, a, b)) for a, b in zip(one[:2], two[:2], strict=True))
+        not all(
+            len(a) == len(b) and all(map(torch.equal, a, b))
+            for a, b in zip(one[:2], two[:2], strict=True)
+        )
         for one, two in itertools.pairwise(seen)
     ]
     assert changes == [4 <= step < 9 for step in range(11)]
@@ -72,7 +90,9 @@ def test_a_frozen_group_keeps_weights_and_moments(toy, tmp_path, grouped, monkey
         {"optimizer.name": "sgd", "optimizer.nesterov": True, "scheduler.name": "linear"},
     ],
 )
-def test_a_run_killed_while_groups_are_frozen_ends_in_the_same_bytes(toy, tmp_path, grouped, overrides):
+def test_a_run_killed_while_groups_are_frozen_ends_in_the_same_bytes(
+    toy, tmp_path, grouped, overrides
+):
     grouped(BODY, HEAD)
     for cut in (4, 7):
         check_resume(toy({"training.log_every_steps": 1, **overrides}), tmp_path, cut)
@@ -93,7 +113,11 @@ def test_a_mistake_in_a_group_is_named_with_its_entry(toy, grouped):
 
 def test_a_tied_weight_has_all_of_its_names_and_what_model_has_frozen_is_in_no_group(toy):
     model, task = nn.Module(), load_task(toy())
-    model.embed, model.head, model.base = nn.Embedding(4, 3), nn.Linear(3, 4), nn.Linear(2, 2).requires_grad_(False)
+    model.embed, model.head, model.base = (
+        nn.Embedding(4, 3),
+        nn.Linear(3, 4),
+        nn.Linear(2, 2).requires_grad_(False),
+    )
     model.head.weight = model.embed.weight
     task.parameter_groups = lambda model: [{"names": "head.weight", "lr": 2.0}]
     groups = groups_of(task, model)
@@ -106,7 +130,9 @@ def test_where_nothing_is_trained_is_a_sentence(toy, tmp_path, grouped):
     task = load_task(config)
     frozen = task.model().requires_grad_(False)
     task.model = lambda: frozen
-    with pytest.raises(BadInput, match=r"Toy.model\(\) .* in which nothing is trained: .*all of its 4 tensors"):
+    with pytest.raises(
+        BadInput, match=r"Toy.model\(\) .* in which nothing is trained: .*all of its 4 tensors"
+    ):
         new_state(task, config)
     grouped({"names": "*", "until_step": 2})
     with pytest.raises(BadInput, match="The loss of step 2 has no gradient.*until_step"):

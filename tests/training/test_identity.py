@@ -22,7 +22,9 @@ def test_another_order_or_other_data_is_not_resumed(toy):
     launch.train(toy())
     for key, value in (("seed", 1), ("workload.samples", 36)):
         named = key.replace("workload.samples", "data fingerprint")
-        with pytest.raises(BadInput, match=rf"(?s)be resumed with this configuration:\n +saved +now\n.* {named} "):
+        with pytest.raises(
+            BadInput, match=rf"(?s)be resumed with this configuration:\n +saved +now\n.* {named} "
+        ):
             launch.train(toy({key: value, "training.max_steps": 20}))
 
 
@@ -33,19 +35,25 @@ def test_another_way_to_compute_is_a_table_of_warnings(toy, cut, capsys):
     launch.train(toy({"training.micro_batch": 2, "data.num_workers": 1, "training.max_steps": 20}))
     out = capsys.readouterr().out
     assert "resumes, but not bit for bit" in out and "num_workers" not in out
-    assert re.search(r"training.max_steps +12 +20\n", out) and re.search(r"training.micro_batch +0 +2\n", out)
+    assert re.search(r"training.max_steps +12 +20\n", out) and re.search(
+        r"training.micro_batch +0 +2\n", out
+    )
 
 
 def test_edited_settings_are_not_trained_in_silence(toy, tmp_path, cut, capsys):
     cut(5)
     launch.train(toy())
-    with pytest.raises(BadInput, match=r"(?s)cannot be resumed with.*optimizer.lr +0.01 +0.02\n.*run.name=toy-2\n"):
+    with pytest.raises(
+        BadInput, match=r"(?s)cannot be resumed with.*optimizer.lr +0.01 +0.02\n.*run.name=toy-2\n"
+    ):
         launch.train(toy({"optimizer.lr": 0.02}))
     cut(3)
     launch.train(toy({"optimizer.lr": 0.02, "run.accept_changes": True}))
     assert "optimizer.lr  0.01   0.02" in capsys.readouterr().out
     cut(None)
-    assert launch.train(toy({"optimizer.lr": 0.02})).reason == "completed"  # what was accepted is that of the run
+    assert (
+        launch.train(toy({"optimizer.lr": 0.02})).reason == "completed"
+    )  # what was accepted is that of the run
 
 
 @pytest.fixture
@@ -57,7 +65,9 @@ def own(toy, tmp_path):
     return lambda **more: toy({"task": f"{tmp_path / 'mine.py'}:Toy", **more})
 
 
-def test_edited_code_of_the_task_or_of_what_it_imports_is_not_trained_in_silence(own, tmp_path, cut, capsys):
+def test_edited_code_of_the_task_or_of_what_it_imports_is_not_trained_in_silence(
+    own, tmp_path, cut, capsys
+):
     def edit(file):
         (tmp_path / file).write_text((tmp_path / file).read_text() + "\n")
         identity._code.cache_clear()  # a new process
@@ -68,7 +78,9 @@ def test_edited_code_of_the_task_or_of_what_it_imports_is_not_trained_in_silence
     launch.train(own())
     assert "these differ" not in capsys.readouterr().out
     edit("waves.py")
-    with pytest.raises(BadInput, match=r"cannot be resumed with this configuration:\n +saved +now\n +code of "):
+    with pytest.raises(
+        BadInput, match=r"cannot be resumed with this configuration:\n +saved +now\n +code of "
+    ):
         launch.train(own())
     cut(None)
     assert launch.train(own(**{"run.accept_changes": True})).reason == "completed"
@@ -78,7 +90,9 @@ def test_edited_code_of_the_task_or_of_what_it_imports_is_not_trained_in_silence
         launch.train(own())
 
 
-def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds_the_earlier_one(own, tmp_path, cut):
+def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds_the_earlier_one(
+    own, tmp_path, cut
+):
     def run(**more):
         identity._code.cache_clear()  # a new process
         prepared = launch.prepare(own(**{"run.on_change": "new", **more}))
@@ -100,7 +114,9 @@ def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds
     assert run()[1].run == "toy"
     _, *rows = notebook.runs(last).splitlines()
     assert [row.split()[0] for row in rows] == ["toy", "toy-2", "toy-3"]
-    assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02") and rows[2].endswith(", code: nn.Tanh() -> nn.GELU()")
+    assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02") and rows[2].endswith(
+        ", code: nn.Tanh() -> nn.GELU()"
+    )
 
 
 def test_an_edit_is_found_again_after_one_before_it_was_deleted(own, tmp_path):
@@ -108,7 +124,11 @@ def test_an_edit_is_found_again_after_one_before_it_was_deleted(own, tmp_path):
         prepared = launch.prepare(own(**{"run.on_change": "new", **more}))
         return prepared, launch.train(prepared).run
 
-    assert [run(**{"optimizer.lr": rate})[1] for rate in (0.1, 0.2, 0.3)] == ["toy", "toy-2", "toy-3"]
+    assert [run(**{"optimizer.lr": rate})[1] for rate in (0.1, 0.2, 0.3)] == [
+        "toy",
+        "toy-2",
+        "toy-3",
+    ]
     shutil.rmtree(tmp_path / "runs" / "toy-2")
     last, name = run(**{"optimizer.lr": 0.3})
     assert name == "toy-3", "it was completed under this name"
@@ -122,10 +142,15 @@ def test_a_name_that_ends_in_a_number_is_no_edit_of_a_shorter_one(own):
         prepared = launch.prepare(own(**{"run.on_change": "new", "run.name": name}))
         launch.train(prepared)
     assert "one run so far" in notebook.runs(prepared)
-    edited = launch.prepare(own(**{"run.on_change": "new", "run.name": "net-50", "optimizer.lr": 0.5}))
+    edited = launch.prepare(
+        own(**{"run.on_change": "new", "run.name": "net-50", "optimizer.lr": 0.5})
+    )
     assert edited.config.run.name == "net-50-2" and edited.base_name == "net-50"
     launch.train(edited)
-    assert [row.split()[0] for row in notebook.runs(edited).splitlines()[1:]] == ["net-50", "net-50-2"]
+    assert [row.split()[0] for row in notebook.runs(edited).splitlines()[1:]] == [
+        "net-50",
+        "net-50-2",
+    ]
 
 
 def test_two_at_once_are_told_how_the_second_gets_a_name(own, tmp_path):
@@ -174,4 +199,7 @@ def test_what_an_earlier_version_did_not_save_is_no_difference(toy):
     earlier = {key: value for key, value in now.items() if key != "optimizer.betas"}
     assert identity.check(earlier, now, Path("somewhere")) == ""
     assert "code of lib" in identity.check({**now, "code of lib": "other"}, now, Path("somewhere"))
-    assert identity.check({**now, "device": "Tesla T4"}, now, Path("somewhere"), is_completed=True) == ""
+    assert (
+        identity.check({**now, "device": "Tesla T4"}, now, Path("somewhere"), is_completed=True)
+        == ""
+    )

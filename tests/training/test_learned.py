@@ -38,9 +38,15 @@ KEPT = {"labels": ["no", "yes"], "means": {"10": 2.0, "2": 0.5}}
 def own(tmp_path):
     """own(**overrides) -> the configuration of a task that learns from data."""
     (tmp_path / "own.py").write_text(OWN)
-    text = "task: own.py:Own\ntraining: {max_steps: 4, effective_batch: 8, evaluate_every_steps: 2}\n"
-    (tmp_path / "own.yaml").write_text(text + "data: {num_workers: 0}\ncheckpoint: {every_steps: 2}\n")
-    return lambda overrides=None: load_config("own.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})})
+    text = (
+        "task: own.py:Own\ntraining: {max_steps: 4, effective_batch: 8, evaluate_every_steps: 2}\n"
+    )
+    (tmp_path / "own.yaml").write_text(
+        text + "data: {num_workers: 0}\ncheckpoint: {every_steps: 2}\n"
+    )
+    return lambda overrides=None: load_config(
+        "own.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})}
+    )
 
 
 @pytest.fixture
@@ -61,8 +67,12 @@ def test_a_resumed_run_and_a_prediction_take_what_the_fresh_one_had_first_whatev
     run, tmp_path, monkeypatch
 ):
     fresh = run(2)
-    assert fresh.calls[:2] == ["take", "datasets"] and fresh.calls.index("take") < fresh.calls.index("model")
-    monkeypatch.setattr(find_task("own.py:Own"), "facts", {"labels": ("yes", "no"), "means": {3: 0.5}, "more": 1})
+    assert fresh.calls[:2] == ["take", "datasets"] and fresh.calls.index(
+        "take"
+    ) < fresh.calls.index("model")
+    monkeypatch.setattr(
+        find_task("own.py:Own"), "facts", {"labels": ("yes", "no"), "means": {3: 0.5}, "more": 1}
+    )
     resumed = run()
     fresh.calls.clear()
     predicting, _ = ensemble.load(tmp_path / "runs" / "own", str(tmp_path / "own.py:Own"))
@@ -84,10 +94,15 @@ def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_pat
     [
         (None, "Own.learned returned a NoneType. Return a dict"),
         ({"mean": float("nan")}, "learned returned values that JSON cannot hold"),
-        ({"words": "a" * 13_000_000}, "learned returned 13,000,.* bytes, which every checkpoint would hold"),
+        (
+            {"words": "a" * 13_000_000},
+            "learned returned 13,000,.* bytes, which every checkpoint would hold",
+        ),
     ],
 )
-def test_what_cannot_be_kept_is_refused_before_the_first_step(own, monkeypatch, tmp_path, value, sentence):
+def test_what_cannot_be_kept_is_refused_before_the_first_step(
+    own, monkeypatch, tmp_path, value, sentence
+):
     config = own()
     monkeypatch.setattr(find_task("own.py:Own"), "facts", value)
     with pytest.raises(BadInput, match=sentence):

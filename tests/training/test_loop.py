@@ -28,7 +28,9 @@ def endless():
 
 def fit(config, folder, session=None, resume=None, task=None):
     folder.mkdir(parents=True, exist_ok=True)
-    return loop.train(task or load_task(config), config, folder, session or endless(), Plain(), resume)
+    return loop.train(
+        task or load_task(config), config, folder, session or endless(), Plain(), resume
+    )
 
 
 def newest(folder):
@@ -51,8 +53,18 @@ def gradient(config, micro_batch):
     state = new_state(task, config)
     slots = config.training.slots
     order = Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
-    _, batches = next(data.train_batches(task, task.datasets()["train"], order, range(1), config.data))
-    _gradients(state, task, config, batches, 0, add_counts(map(task.count, batches)), Meter({}, state.device))
+    _, batches = next(
+        data.train_batches(task, task.datasets()["train"], order, range(1), config.data)
+    )
+    _gradients(
+        state,
+        task,
+        config,
+        batches,
+        0,
+        add_counts(map(task.count, batches)),
+        Meter({}, state.device),
+    )
     return torch.cat([p.grad.flatten() for p in state.model.parameters()]), batches, state
 
 
@@ -114,7 +126,12 @@ def check_resume(config, folder, cut, between=lambda: None):
         {"workload.dropout": 0.5, "training.micro_batch": 3, "training.ema_decay": 0.9},
         {"workload.batch_norm": True, "training.micro_batch_slots": 2},
         {"data.num_workers": 2},
-        {"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3, "training.evaluate_every_steps": 1},
+        {
+            "scheduler.name": "plateau",
+            "scheduler.patience": 0,
+            "optimizer.lr": 0.3,
+            "training.evaluate_every_steps": 1,
+        },
     ],
 )
 def test_stopping_and_resuming_ends_in_the_same_bytes(toy, tmp_path, overrides):
@@ -125,7 +142,9 @@ def test_stopping_and_resuming_ends_in_the_same_bytes(toy, tmp_path, overrides):
 def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mode(toy, tmp_path):
     task, modes = load_task(toy()), []
     loss = task.loss
-    task.loss = lambda model, batch: modes.append((model.training, torch.is_grad_enabled())) or loss(model, batch)
+    task.loss = lambda model, batch: (
+        modes.append((model.training, torch.is_grad_enabled())) or loss(model, batch)
+    )
     fit(toy(), tmp_path, task=task)
     assert set(modes) == {(True, True), (False, False)}
 
@@ -175,7 +194,11 @@ def test_best_weights_are_those_of_the_best_validation(toy, tmp_path):
     outcome = fit(toy({"training.max_steps": 40, "optimizer.lr": 0.05}), tmp_path / "run")
     rows = [r for r in read(tmp_path / "run" / "metrics.csv") if r["split"] == "validation"]
     best = min(rows, key=lambda r: float(r["loss"]))
-    assert outcome.state.best == {"step": int(best["step"]), "metric": "loss", "value": float(best["loss"])}
+    assert outcome.state.best == {
+        "step": int(best["step"]),
+        "metric": "loss",
+        "value": float(best["loss"]),
+    }
     assert checkpoint.steps(tmp_path / "run" / "best") == [int(best["step"])]
     saved = checkpoint.load(checkpoint.path_of(tmp_path / "run" / "best", int(best["step"])))
     assert set(saved.tensors) == {"model"}
@@ -192,6 +215,8 @@ def test_weights_that_are_not_finite_never_replace_a_good_checkpoint(toy, tmp_pa
         self.param_groups[0]["params"][0].data.fill_(float("inf"))
 
     monkeypatch.setattr(torch.optim.AdamW, "step", diverge)
-    with pytest.raises(TrainingFailed, match="no longer finite at step 6.*the checkpoint before is kept"):
+    with pytest.raises(
+        TrainingFailed, match="no longer finite at step 6.*the checkpoint before is kept"
+    ):
         fit(config, tmp_path / "run", resume=good)
     assert newest(tmp_path / "run").step == 5

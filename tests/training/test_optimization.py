@@ -30,14 +30,21 @@ def test_updates_are_those_of_torchs_own_optimizer_bit_for_bit(toy, kind):
     ours = [nn.Parameter(torch.randn(shape)) for shape in [(4, 3), (2, 3, 3, 3), (40,), ()]]
     theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
     optimizer = optimization.build([Group(dict(zip("abcd", ours, strict=True)))], toy(KINDS[kind]))
-    groups = [{"params": theirs[:2], "weight_decay": options.weight_decay}, {"params": theirs[2:], "weight_decay": 0.0}]
+    groups = [
+        {"params": theirs[:2], "weight_decay": options.weight_decay},
+        {"params": theirs[2:], "weight_decay": 0.0},
+    ]
     torchs = torch.optim.AdamW(groups, options.lr, options.betas, options.eps)
     if options.name == "sgd":
-        torchs = torch.optim.SGD(groups, options.lr, momentum=options.momentum, nesterov=options.nesterov)
+        torchs = torch.optim.SGD(
+            groups, options.lr, momentum=options.momentum, nesterov=options.nesterov
+        )
     for seed in range(4):
         for parameters in (ours, theirs):
             draw = torch.Generator().manual_seed(seed)
-            for number, parameter in enumerate(parameters):  # zeros of both signs, and one that joins later
+            for number, parameter in enumerate(
+                parameters
+            ):  # zeros of both signs, and one that joins later
                 gradient = torch.randn(parameter.shape, generator=draw)
                 gradient *= torch.rand(parameter.shape, generator=draw) > 0.3
                 parameter.grad = gradient if seed or number != 1 else None
@@ -49,10 +56,14 @@ def test_updates_are_those_of_torchs_own_optimizer_bit_for_bit(toy, kind):
             assert torch.equal(a, b) and mine.keys() == its.keys()
             for name, value in its.items():
                 assert (value.dtype, value.shape) == (mine[name].dtype, mine[name].shape)
-                assert value.flatten().numpy().tobytes() == mine[name].flatten().numpy().tobytes(), name
+                assert (
+                    value.flatten().numpy().tobytes() == mine[name].flatten().numpy().tobytes()
+                ), name
 
 
-def test_adamw_in_one_kernel_trains_as_its_other_form_and_resumes_to_the_same_bytes(toy, tmp_path, monkeypatch):
+def test_adamw_in_one_kernel_trains_as_its_other_form_and_resumes_to_the_same_bytes(
+    toy, tmp_path, monkeypatch
+):
     config = toy({"training.precision": "fp16", "training.max_steps": 8})
     fit(config, tmp_path / "other")
     monkeypatch.setattr(optimization, "_FUSED_ON", ("cpu",))
@@ -70,30 +81,44 @@ def test_a_checkpoint_of_another_optimizer_says_that_its_states_begin_anew(toy, 
     assert outcome.state.step == 12
     said = "The checkpoint is of another optimizer, which begins anew for 4 of 4 parameters."
     assert said in capsys.readouterr().out
-    assert {key.partition("/")[0] for key in newest(tmp_path).tensors["optimizer"]} == {"step", "exp_avg", "exp_avg_sq"}
+    assert {key.partition("/")[0] for key in newest(tmp_path).tensors["optimizer"]} == {
+        "step",
+        "exp_avg",
+        "exp_avg_sq",
+    }
 
 
 @pytest.mark.parametrize("kind", BYTES)
 def test_plan_and_preflight_count_the_bytes_that_each_optimizer_takes_a_parameter(toy, kind):
     config = toy(KINDS[kind])
     task = load_task(config)
-    task.model = lambda: nn.Sequential(nn.Linear(3, 1000), nn.Linear(1000, 1000), nn.Linear(1000, 1))
+    task.model = lambda: nn.Sequential(
+        nn.Linear(3, 1000), nn.Linear(1000, 1000), nn.Linear(1000, 1)
+    )
     planned = predict_task(task, config, find_card("t4"), 4, 1, 1).by_category
     parameters = sum(p.numel() for p in task.model().parameters())
     assert planned.get("optimizer", 0) / parameters == pytest.approx(BYTES[kind], abs=0.1)
     whole, model = saved_bytes(task, config)
-    assert model == 4 * parameters and (whole - model) / parameters == pytest.approx(BYTES[kind], abs=0.1)
+    assert model == 4 * parameters and (whole - model) / parameters == pytest.approx(
+        BYTES[kind], abs=0.1
+    )
 
 
 def test_schedules_warm_up_and_fall_to_their_floor(toy):
     def rates(name, warmup, floor):
-        lengths = {"scheduler.warmup_steps": warmup, "training.max_steps": 10, "scheduler.min_lr_ratio": floor}
+        lengths = {
+            "scheduler.warmup_steps": warmup,
+            "training.max_steps": 10,
+            "scheduler.min_lr_ratio": floor,
+        }
         config = toy({"scheduler.name": name, "optimizer.lr": 1.0, **lengths})
         return [learning_rate(config, step) for step in range(11)]
 
     assert rates("linear", 2, 0.2) == pytest.approx([0.5, 1.0, *(1 - 0.1 * k for k in range(9))])
     cosine = rates("cosine", 4, 0.1)
-    assert cosine[:5] == [0.25, 0.5, 0.75, 1.0, 1.0] and cosine[4:] == sorted(cosine[4:], reverse=True)
+    assert cosine[:5] == [0.25, 0.5, 0.75, 1.0, 1.0] and cosine[4:] == sorted(
+        cosine[4:], reverse=True
+    )
     assert cosine[10] == pytest.approx(0.1) and rates("constant", 2, 0.0) == [0.5, *[1.0] * 10]
 
 
@@ -101,7 +126,18 @@ def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears(
     config = toy({"scheduler.name": "plateau", "scheduler.factor": 0.1, "scheduler.patience": 2, "optimizer.lr": 1.0,
                   "scheduler.min_lr": 0.05, "training.evaluate_every_steps": 1})  # fmt: skip
     plateau = Plateau(config, "min")
-    values = [3, 2, 2, 2, 2, float("nan"), 2, 2, 1, 1]  # 2 is best from the second on; NaN is better than nothing
+    values = [
+        3,
+        2,
+        2,
+        2,
+        2,
+        float("nan"),
+        2,
+        2,
+        1,
+        1,
+    ]  # 2 is best from the second on; NaN is better than nothing
     lowered = [plateau.observe(value) for value in values]
     assert [number for number, fell in enumerate(lowered) if fell] == [4, 7] and plateau.lr == 0.05
 
@@ -117,7 +153,9 @@ def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, caps
         ours.observe(value)
     assert series(rows, "train", "lr")[1] == rates and len(set(rates)) > 3
     said = capsys.readouterr().out
-    assert "loss has not improved for 1 validations; the learning rate goes from 0.3 to 0.15" in said
+    assert (
+        "loss has not improved for 1 validations; the learning rate goes from 0.3 to 0.15" in said
+    )
     assert newest(tmp_path).state["plateau"] == ours.facts()
 
 

@@ -24,19 +24,36 @@ LENGTHS = np.random.default_rng(0).integers(1, 200, 203)
 
 @cheap
 @given(counts, seeds, st.integers(1, 4), st.integers(1, 5), st.booleans())
-def test_slots_deal_epochs_in_which_every_sample_comes_once(samples, seed, slots, slot_size, by_weight):
+def test_slots_deal_epochs_in_which_every_sample_comes_once(
+    samples, seed, slots, slot_size, by_weight
+):
     """Batches cross the end of an epoch, slots are pieces of the step, and ranks have all slots between them."""
-    batch, make = slots * slot_size, partial(weighted, seed, weights=np.ones(samples)) if by_weight else None
+    batch, make = (
+        slots * slot_size,
+        partial(weighted, seed, weights=np.ones(samples)) if by_weight else None,
+    )
     order = Order(samples, seed, batch, slots, make)
-    dealt = [i for step in range(samples) for slot in range(slots) for i in order.indices(step, slot)]
-    assert dealt == [i for step in range(samples) for i in Order(samples, seed, batch, 1, make).indices(step, 0)]
-    assert all(sorted(dealt[k * samples : (k + 1) * samples]) == list(range(samples)) for k in range(batch))
+    dealt = [
+        i for step in range(samples) for slot in range(slots) for i in order.indices(step, slot)
+    ]
+    assert dealt == [
+        i for step in range(samples) for i in Order(samples, seed, batch, 1, make).indices(step, 0)
+    ]
+    assert all(
+        sorted(dealt[k * samples : (k + 1) * samples]) == list(range(samples)) for k in range(batch)
+    )
     for ranks in (n for n in range(1, slots + 1) if slots % n == 0):
-        assert [slot for rank in range(ranks) for slot in order.share(rank, ranks)] == list(range(slots))
+        assert [slot for rank in range(ranks) for slot in order.share(rank, ranks)] == list(
+            range(slots)
+        )
 
 
 def test_permutations_differ_by_seed_and_epoch_and_are_stable_over_versions():
-    assert permutation(0, 0, 8).tolist() != permutation(0, 1, 8).tolist() != permutation(1, 0, 8).tolist()
+    assert (
+        permutation(0, 0, 8).tolist()
+        != permutation(0, 1, 8).tolist()
+        != permutation(1, 0, 8).tolist()
+    )
     # The values themselves are a contract: a checkpoint of today is resumed by tomorrow's version.
     assert mix(1, 2, 3) == 2623250113353451629
     assert permutation(0, 0, 8).tolist() == [0, 2, 3, 1, 7, 6, 4, 5]
@@ -46,7 +63,9 @@ def test_permutations_differ_by_seed_and_epoch_and_are_stable_over_versions():
 
 @cheap
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=30), seeds, st.integers(0, 1000))
-def test_a_weighted_epoch_has_each_sample_as_often_as_its_weight_rounded_up_or_down(whole, seed, epoch):
+def test_a_weighted_epoch_has_each_sample_as_often_as_its_weight_rounded_up_or_down(
+    whole, seed, epoch
+):
     weights = np.array(whole, float)
     times = np.bincount(weighted(seed, epoch, weights), minlength=len(weights))
     expected = weights * len(weights) / weights.sum()
@@ -77,19 +96,31 @@ def test_a_step_has_samples_of_near_lengths_in_every_epoch(toy):
     for epoch in range(4):
         steps = [s for s in range(60) if {s * 16 // 203, (s * 16 + 15) // 203} == {epoch}]
         assert len(steps) >= 11 and spread(order, steps) < 0.4 * spread(plain, steps)
-    means = [LENGTHS[order.indices(step, 0)].mean() for step in range(12)]  # sorted batches would be a curriculum
-    assert np.abs(np.corrcoef(means, np.arange(12))[0, 1]) < 0.8 and np.diff(means).min() < 0 < np.diff(means).max()
+    means = [
+        LENGTHS[order.indices(step, 0)].mean() for step in range(12)
+    ]  # sorted batches would be a curriculum
+    assert (
+        np.abs(np.corrcoef(means, np.arange(12))[0, 1]) < 0.8
+        and np.diff(means).min() < 0 < np.diff(means).max()
+    )
 
 
 def test_weights_and_lengths_are_those_of_a_subset_and_lengths_must_be_there(toy):
     rows = Lengthy(range(203))
     rows.weights = range(1, 204)
     part = data.subset(rows, 0.5, 0)
-    assert weights_of(part).tolist() == [index + 1 for index in part.indices] and weights_of(range(4)) is None
+    assert (
+        weights_of(part).tolist() == [index + 1 for index in part.indices]
+        and weights_of(range(4)) is None
+    )
     rows.weights = None
-    assert np.array_equal(Order.of(part, toy({"data.buckets": 4})).make.args[0], LENGTHS[part.indices])
+    assert np.array_equal(
+        Order.of(part, toy({"data.buckets": 4})).make.args[0], LENGTHS[part.indices]
+    )
     rows.lengths = None
-    with pytest.raises(BadInput, match="data.buckets is 4, and the training data set has no attribute `lengths`"):
+    with pytest.raises(
+        BadInput, match="data.buckets is 4, and the training data set has no attribute `lengths`"
+    ):
         Order.of(rows, toy({"data.buckets": 4}))
 
 
@@ -108,7 +139,9 @@ def test_the_order_of_a_data_set_deals_its_epochs_which_flow_into_each_other(toy
     assert order.samples == 13 and order.epoch(13) == 8.0  # 13 steps of 8 are 8 epochs of 13
     dealt = [i for step in range(13) for i in order.indices(step, 0)]
     assert dealt == [i for epoch in range(8) for i in rows.order(3, epoch).tolist()]
-    late, slots = (Order.of(rows, toy({"seed": 3, "training.micro_batch_slots": n})) for n in (1, 2))
+    late, slots = (
+        Order.of(rows, toy({"seed": 3, "training.micro_batch_slots": n})) for n in (1, 2)
+    )
     assert late.indices(9, 0) == order.indices(9, 0) == slots.indices(9, 0) + slots.indices(9, 1)
 
 
@@ -119,7 +152,9 @@ def test_an_order_that_is_none_is_refused(toy):
     }
     for sentence, give in mistakes.items():
         with pytest.raises(BadInput, match=f"Rows.order .*{sentence}"):
-            Order.of(type("Rows", (list,), {"order": staticmethod(give)})(range(10)), toy()).indices(1, 0)
+            Order.of(
+                type("Rows", (list,), {"order": staticmethod(give)})(range(10)), toy()
+            ).indices(1, 0)
 
 
 class Sorted(Toy):
@@ -138,13 +173,21 @@ SORTED = {"task": f"{__file__}:Sorted"}
 def test_a_run_in_another_order_resumes_to_the_same_bytes(toy, tmp_path, overrides):
     config = toy({**SORTED, **overrides, "training.max_steps": 6, "workload.dropout": 0.5})
     whole = check_resume(config, tmp_path, 3)
-    plain = fit(with_changes(config, {"task": f"{ROOT}/tests/toy.py:Toy", "data.buckets": 0}), tmp_path / "plain")
+    plain = fit(
+        with_changes(config, {"task": f"{ROOT}/tests/toy.py:Toy", "data.buckets": 0}),
+        tmp_path / "plain",
+    )
     assert not same_tensors(whole.tensors["model"], dict(plain.state.model.named_parameters()))
 
 
 def test_epochs_are_those_of_the_order_and_other_buckets_are_another_run(toy):
-    run = launch.prepare(toy({**SORTED, "workload.noise": 0, "training.max_steps": 0, "training.epochs": 2}))
+    run = launch.prepare(
+        toy({**SORTED, "workload.noise": 0, "training.max_steps": 0, "training.epochs": 2})
+    )
     assert run.config.training.max_steps == 7  # 2 * 28 / 8; 20 samples would give 5
-    saved, now = (identity.facts(toy({**SORTED, "data.buckets": number}), Sorted(toy(SORTED))) for number in (0, 2))
+    saved, now = (
+        identity.facts(toy({**SORTED, "data.buckets": number}), Sorted(toy(SORTED)))
+        for number in (0, 2)
+    )
     with pytest.raises(BadInput, match="data.buckets"):
         identity.check(saved, now, Path("x"))

@@ -76,9 +76,21 @@ class Sinking(Toy):
         return sums, figures
 
 
-def test_a_loss_scale_that_sinks_is_told_with_its_layer_and_ends_the_run_before_gradients_are_zero(toy, tmp_path):
-    config = toy({"training.precision": "fp16", "training.max_steps": 60, "training.log_every_steps": 1})
-    with pytest.raises(TrainingFailed, match=r"loss scale of fp16 is 0\.5 after step .* gradient of blocks.3.weight"):
+def test_a_loss_scale_that_sinks_is_told_with_its_layer_and_ends_the_run_before_gradients_are_zero(
+    toy, tmp_path
+):
+    config = toy(
+        {"training.precision": "fp16", "training.max_steps": 60, "training.log_every_steps": 1}
+    )
+    with pytest.raises(
+        TrainingFailed,
+        match=r"loss scale of fp16 is 0\.5 after step .* gradient of blocks.3.weight",
+    ):
         fit(config, tmp_path, task=Sinking(config))
-    (event,) = [event for event in read(tmp_path / "events.csv") if event["kind"] == "low_loss_scale"]
-    assert (event["before"], event["after"]) == ("64.0", "32.0") and "blocks.3.weight is not finite" in event["text"]
+    (event,) = [
+        event for event in read(tmp_path / "events.csv") if event["kind"] == "low_loss_scale"
+    ]
+    assert (event["before"], event["after"]) == (
+        "64.0",
+        "32.0",
+    ) and "blocks.3.weight is not finite" in event["text"]

@@ -86,13 +86,19 @@ def old_pickle(folder):
     return pickled(folder, _use_new_zipfile_serialization=False)
 
 
-@pytest.mark.parametrize("damage", [shorten, lambda path: path.write_bytes(b"")], ids=["cut", "empty"])
+@pytest.mark.parametrize(
+    "damage", [shorten, lambda path: path.write_bytes(b"")], ids=["cut", "empty"]
+)
 @pytest.mark.parametrize("form", [one_file, shards, pickled, old_pickle])
-def test_published_weights_that_are_cut_or_empty_are_named_and_to_be_copied_again(bert, tmp_path, form, damage):
+def test_published_weights_that_are_cut_or_empty_are_named_and_to_be_copied_again(
+    bert, tmp_path, form, damage
+):
     config = bert()
     file = form(tmp_path / "model")
     damage(file)
-    with pytest.raises(BadInput, match=rf"The weights .*/{file.name} cannot be read \(.*\)\. Copy them again"):
+    with pytest.raises(
+        BadInput, match=rf"The weights .*/{file.name} cannot be read \(.*\)\. Copy them again"
+    ):
         launch.train(config)
 
 
@@ -108,7 +114,10 @@ def test_a_fresh_start_takes_the_weights(bert, tmp_path, cut):
     launch.train(bert({"optimizer.lr": 1e-30}))
     loaded = transformers.BertModel.from_pretrained(tmp_path / "model").state_dict()
     began = newest(tmp_path).tensors["model"]
-    assert torch.equal(began["bert.encoder.layer.1.output.dense.weight"], loaded["encoder.layer.1.output.dense.weight"])
+    assert torch.equal(
+        began["bert.encoder.layer.1.output.dense.weight"],
+        loaded["encoder.layer.1.output.dense.weight"],
+    )
 
 
 def test_a_frozen_base_that_is_not_mounted_is_named(bert, tmp_path, cut):
@@ -117,7 +126,10 @@ def test_a_frozen_base_that_is_not_mounted_is_named(bert, tmp_path, cut):
     assert newest(tmp_path).tensors["model"].keys() == {"classifier.weight", "classifier.bias"}
     (tmp_path / "model").rename(tmp_path / "away")
     cut(None)
-    with pytest.raises(BadInput, match="The weights .*/model are not there, of which the checkpoints omit .* tensors"):
+    with pytest.raises(
+        BadInput,
+        match="The weights .*/model are not there, of which the checkpoints omit .* tensors",
+    ):
         launch.train(bert({"workload.frozen": True}))
     (tmp_path / "away").rename(tmp_path / "model")
     assert launch.train(bert({"workload.frozen": True})).reason == "completed"
@@ -131,7 +143,9 @@ def test_the_archive_predicts_and_its_export_gives_the_same_logits(bert, tmp_pat
     shutil.rmtree(tmp_path / "runs")
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path / "there", filter="data")
-    exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "there" / "toy" / "export")
+    exported = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "there" / "toy" / "export"
+    )
     if not frozen:
         shutil.rmtree(tmp_path / "model")
     _, (model,) = ensemble.load(Path(archive), config.task)
@@ -149,14 +163,18 @@ def test_a_model_that_loads_its_own_weights_is_told_what_a_plan_can_follow(bert,
         ensemble.load(tmp_path / "runs" / "toy", config.task)
 
 
-def test_a_plan_needs_a_configuration_alone_and_the_model_knows_that_it_is_planned(bert, tmp_path, monkeypatch):
+def test_a_plan_needs_a_configuration_alone_and_the_model_knows_that_it_is_planned(
+    bert, tmp_path, monkeypatch
+):
     config, planned = bert(), []
     whole = make(config, find_card("t4")).chosen.prediction
     (tmp_path / "model" / "model.safetensors").unlink()
     kind = find_task(config.task)
     model = kind.model
     monkeypatch.setattr(kind, "model", lambda self: planned.append(self.is_planned) or model(self))
-    assert make(config, find_card("t4")).chosen.prediction.peak_bytes == whole.peak_bytes and {*planned} == {True}
+    assert make(config, find_card("t4")).chosen.prediction.peak_bytes == whole.peak_bytes and {
+        *planned
+    } == {True}
     with pytest.raises(BadInput, match="no model.safetensors and no .*"):
         launch.train(config)
     assert planned[-1] is False
@@ -167,14 +185,20 @@ class Evil:
         return os.mkdir, ("ran",)
 
 
-def test_a_model_begins_with_pickled_weights_without_running_code_and_with_an_index_that_stays_inside(tmp_path):
+def test_a_model_begins_with_pickled_weights_without_running_code_and_with_an_index_that_stays_inside(
+    tmp_path,
+):
     sizes = {"vocab_size": 11, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=4))
     model.config.save_pretrained(tmp_path)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    task = SimpleNamespace(published={str(tmp_path): {"config": model.config.to_dict()}}, config=None, is_planned=False)
+    task = SimpleNamespace(
+        published={str(tmp_path): {"config": model.config.to_dict()}}, config=None, is_planned=False
+    )
     read = published.pretrained(task, str(tmp_path), transformers.BertModel, {})
-    assert torch.equal(read.embeddings.word_embeddings.weight, model.embeddings.word_embeddings.weight)
+    assert torch.equal(
+        read.embeddings.word_embeddings.weight, model.embeddings.word_embeddings.weight
+    )
     torch.save({"embeddings.word_embeddings.weight": Evil()}, tmp_path / "pytorch_model.bin")
     with pytest.raises(Exception, match="[Ww]eights"):
         published.pretrained(task, str(tmp_path), transformers.BertModel, {})
@@ -190,11 +214,17 @@ def test_options_of_an_earlier_transformers_are_renamed_with_a_line_or_refused_w
     toy, tmp_path, capsys
 ):
     sizes = {"vocab_size": 11, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
-    transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=4)).save_pretrained(tmp_path / "model")
+    transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=4)).save_pretrained(
+        tmp_path / "model"
+    )
     task = SimpleNamespace(published={}, is_planned=False, config=toy())
     folder = str(tmp_path / "model")
-    model = published.pretrained(task, folder, transformers.BertModel, {"torch_dtype": torch.float16})
+    model = published.pretrained(
+        task, folder, transformers.BertModel, {"torch_dtype": torch.float16}
+    )
     assert model.dtype is torch.float16
     assert "torch_dtype=torch.float16 is taken as dtype=torch.float16" in capsys.readouterr().out
-    with pytest.raises(BadInput, match=r"takes no use_flash_attention_2 .* Write attn_implementation="):
+    with pytest.raises(
+        BadInput, match=r"takes no use_flash_attention_2 .* Write attn_implementation="
+    ):
         published.pretrained(task, folder, transformers.BertModel, {"use_flash_attention_2": True})

@@ -19,7 +19,9 @@ def test_the_deadline_leaves_the_margin_and_a_save():
     late = Session(10, 60, now - 535)
     assert late.stop_reason() == "deadline" and Session(None, 180, now).stop_reason() is None
     assert late.decide(False, False, last=False) == ("deadline", False)
-    assert late.decide(False, True, last=True) == (None, True), "after the last step nothing is stopped"
+    assert late.decide(False, True, last=True) == (None, True), (
+        "after the last step nothing is stopped"
+    )
 
 
 def test_measured_durations_are_reserved_and_old_ones_forgotten(monkeypatch):
@@ -32,7 +34,9 @@ def test_measured_durations_are_reserved_and_old_ones_forgotten(monkeypatch):
     assert one.reserves["save"] == pytest.approx(1.5 * 100 + 5)
     with one.measured("save"):
         clock[0] += 2
-    assert one.reserves["save"] == pytest.approx(1.5 * 2 + 5)  # the eighth last is no longer among them
+    assert one.reserves["save"] == pytest.approx(
+        1.5 * 2 + 5
+    )  # the eighth last is no longer among them
 
 
 def test_the_limit_is_counted_from_the_process_or_from_what_the_parent_hands_down(monkeypatch):
@@ -43,7 +47,9 @@ def test_the_limit_is_counted_from_the_process_or_from_what_the_parent_hands_dow
     assert start_session(30, 0).deadline == pytest.approx(1000 + 1800)
 
 
-def test_an_imitated_kaggle_did_not_begin_with_this_machine_and_a_real_one_with_its_container(monkeypatch, tmp_path):
+def test_an_imitated_kaggle_did_not_begin_with_this_machine_and_a_real_one_with_its_container(
+    monkeypatch, tmp_path
+):
     assert start_session(0, 0).remaining() == float("inf"), "at home there is no limit"
     container = mock.Mock(**{"create_time.return_value": session.now() - 13 * 3600})
     monkeypatch.setattr(session.psutil, "Process", lambda number: container)
@@ -69,7 +75,9 @@ def test_under_torchrun_the_same_signal_passed_on_is_no_second_one(monkeypatch):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.mark.parametrize("highest, stop", [([0, 1], None), ([1, 0], "deadline"), ([2, 1], "interrupted")])
+@pytest.mark.parametrize(
+    "highest, stop", [([0, 1], None), ([1, 0], "deadline"), ([2, 1], "interrupted")]
+)
 def test_what_another_rank_must_do_all_do(monkeypatch, highest, stop):
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
     monkeypatch.setattr(ranks, "highest", lambda *mine: highest)
@@ -84,7 +92,9 @@ def test_a_clock_that_is_set_in_mid_session_moves_no_deadline(monkeypatch, hours
     one = start_session(30, 0)
     before, wall = one.remaining(), time.time
     monkeypatch.setattr(session.time, "time", lambda: wall() + 3600 * hours)
-    monkeypatch.setattr(psutil, "Process", lambda: 1 / 0)  # whose start follows the clock that was set
+    monkeypatch.setattr(
+        psutil, "Process", lambda: 1 / 0
+    )  # whose start follows the clock that was set
     assert before - 60 < one.remaining() <= before
     assert before - 60 < start_session(30, 0).remaining() <= before  # the next run of a queue
     assert float(session.handed_down()) == pytest.approx(one.deadline - 1800 + 3600 * hours, abs=60)

@@ -41,7 +41,9 @@ def in_sessions(config, folder, steps, make):
 
 
 def test_the_best_weights_outlast_a_kill_and_worse_ones_and_nan(toy, tmp_path):
-    config = toy({"training.evaluate_every_steps": 2, "training.max_steps": 10, "checkpoint.every_steps": 1})
+    config = toy(
+        {"training.evaluate_every_steps": 2, "training.max_steps": 10, "checkpoint.every_steps": 1}
+    )
     losses = {2: 1.0, 4: 0.5, 6: math.nan, 8: 3.0, 10: 0.7}
 
     def make():
@@ -73,7 +75,9 @@ def test_each_epoch_has_each_sample_once_over_three_kills(toy, tmp_path):
 
     assert in_sessions(config, tmp_path, [5, 4, 3], make).state.step == 15
     for epoch in range(3):
-        seen = Counter(number for step in range(5 * epoch, 5 * epoch + 5) for number in samples[step])
+        seen = Counter(
+            number for step in range(5 * epoch, 5 * epoch + 5) for number in samples[step]
+        )
         assert seen == Counter(range(40))
 
 
@@ -106,7 +110,9 @@ def test_a_drive_that_syncs_no_folder_and_fails_some_renames_keeps_checkpoints_a
     assert "Input/output error" in capsys.readouterr().out and Drive.renames > 12
 
 
-def test_workers_do_not_depend_on_the_start_method_that_a_notebook_or_python_chooses(toy, monkeypatch):
+def test_workers_do_not_depend_on_the_start_method_that_a_notebook_or_python_chooses(
+    toy, monkeypatch
+):
     before = multiprocessing.get_start_method(allow_none=True)
     cell = {"__name__": "__main__"}
     code = "class Numbers(list):\n    def __getitem__(self, k):\n        return {'x': torch.tensor([double(k)])}\n"

@@ -10,7 +10,11 @@ from tests.training.test_loop import fit, newest, same_tensors, stable
 from trainbook import launch
 from trainbook.outputs.summary import Summary
 
-SLOW = {"data.evaluation_batch": 1, "training.ema_decay": 0.9, "workload.dropout": 0.5}  # a sample a batch
+SLOW = {
+    "data.evaluation_batch": 1,
+    "training.ema_decay": 0.9,
+    "workload.dropout": 0.5,
+}  # a sample a batch
 
 
 def signalled_in(config, number):
@@ -38,7 +42,9 @@ def check_same_end(whole, parts):
 
 
 @pytest.mark.parametrize("number", [1, 3, 5, 6, 10])
-def test_a_signal_in_a_validation_ends_it_and_the_next_session_begins_with_it(toy, tmp_path, number):
+def test_a_signal_in_a_validation_ends_it_and_the_next_session_begins_with_it(
+    toy, tmp_path, number
+):
     config = toy({**SLOW, "training.max_steps": 6, "training.evaluate_every_steps": 3})
     fit(config, tmp_path / "whole")
     task, batches = signalled_in(config, number)

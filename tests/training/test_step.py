@@ -67,7 +67,9 @@ def wide(self):
     """Activations outweigh parameters and moments, so 256 samples take twice what 128 take."""
     settings = self.config.workload
     norm = nn.BatchNorm1d(64) if settings.batch_norm else nn.Tanh()
-    return nn.Sequential(nn.Linear(3, 64), norm, nn.Dropout(settings.dropout), nn.Linear(64, 64), nn.Linear(64, 1))
+    return nn.Sequential(
+        nn.Linear(3, 64), norm, nn.Dropout(settings.dropout), nn.Linear(64, 64), nn.Linear(64, 1)
+    )
 
 
 # Saved at the end alone: what a save keeps on the CPU would count against the budget, which stands for a GPU's memory.
@@ -106,7 +108,10 @@ def test_running_out_at_a_byte_budget_ends_in_the_weights_of_the_planned_run(
     surprised, planned = newest(tmp_path / "surprised"), newest(tmp_path / "planned")
     assert same_tensors(surprised.tensors["model"], planned.tensors["model"])
     assert same_tensors(surprised.tensors["optimizer"], planned.tensors["optimizer"])
-    assert "Memory ran out at step 0: it is repeated with 128 samples at once" in capsys.readouterr().out
+    assert (
+        "Memory ran out at step 0: it is repeated with 128 samples at once"
+        in capsys.readouterr().out
+    )
     (event,) = read(tmp_path / "surprised" / "events.csv")
     assert (event["kind"], event["before"], event["after"]) == ("oom_training", "256", "128")
 
@@ -124,7 +129,9 @@ def test_an_evaluation_that_runs_out_starts_again_in_smaller_pieces_with_the_sam
     hard = run_in(tmp_path / "hard", config, monkeypatch, loss=tight(1))
     assert hard.state.micro_batch == 8 and hard.state.evaluation_batch == 1
     assert hard.state.best["value"] == pytest.approx(easy.state.best["value"], rel=1e-6)
-    assert same_tensors(newest(tmp_path / "easy").tensors["model"], newest(tmp_path / "hard").tensors["model"])
+    assert same_tensors(
+        newest(tmp_path / "easy").tensors["model"], newest(tmp_path / "hard").tensors["model"]
+    )
     out = capsys.readouterr().out
     assert out.count("Memory ran out") == 3  # 8 -> 4 -> 2 -> 1, and never again
 
@@ -139,12 +146,18 @@ def test_a_skipped_step_leaves_batch_statistics_as_they_were(toy, tmp_path):
 def test_training_samples_with_nan_are_named_once_and_their_steps_skipped(toy, tmp_path):
     fitted = fit(toy({"workload.poison_from": 36, "training.evaluate_every_steps": 99}), tmp_path)
     (event,) = [row for row in read(tmp_path / "events.csv") if row["kind"] == "skipped"]
-    assert "'x' of the training samples [36] has NaN" in event["text"] and fitted.state.skipped_steps > 1
+    assert (
+        "'x' of the training samples [36] has NaN" in event["text"]
+        and fitted.state.skipped_steps > 1
+    )
 
 
 def test_a_diverged_run_ends_with_the_samples_to_look_at(toy, tmp_path):
     config = toy({"training.max_steps": 40, "workload.poison_from": 0})
-    with pytest.raises(TrainingFailed, match="20 steps in a row, the last of them step 19 on samples .* optimizer.lr"):
+    with pytest.raises(
+        TrainingFailed,
+        match="20 steps in a row, the last of them step 19 on samples .* optimizer.lr",
+    ):
         fit(config, tmp_path)
 
 
@@ -160,7 +173,10 @@ def test_an_evaluation_has_a_batch_of_its_own(toy):
 def test_a_batch_with_something_that_has_no_samples_is_refused_before_it_is_cut(toy, tmp_path):
     task = load_task(toy())
     collate = task.collate
-    task.collate = lambda samples, generator: {"scale": torch.tensor(2.0), **collate(samples, generator)}
+    task.collate = lambda samples, generator: {
+        "scale": torch.tensor(2.0),
+        **collate(samples, generator),
+    }
     with pytest.raises(BadInput, match="samples along the first dimension.*'scale': \\(\\)"):
         fit(toy(), tmp_path, task=task)
 
@@ -195,7 +211,9 @@ def test_a_step_that_ran_out_after_unscaling_starts_with_a_fresh_scaler(toy, mon
     torch.testing.assert_close(*ends)
 
 
-def test_running_out_between_two_sums_over_ranks_ends_the_launch_because_others_wait(toy, monkeypatch):
+def test_running_out_between_two_sums_over_ranks_ends_the_launch_because_others_wait(
+    toy, monkeypatch
+):
     config = toy()
     task = load_task(config)
     state = new_state(task, config)
@@ -213,7 +231,9 @@ def test_running_out_between_two_sums_over_ranks_ends_the_launch_because_others_
     assert all(torch.equal(a, b) for a, b in zip(before, state.parameters, strict=True))
 
 
-def test_with_dropout_the_micro_batch_is_part_of_the_result_and_without_it_is_not(toy, tmp_path, monkeypatch):
+def test_with_dropout_the_micro_batch_is_part_of_the_result_and_without_it_is_not(
+    toy, tmp_path, monkeypatch
+):
     """A repeated step draws the masks of a run that was planned in its pieces, and no others."""
 
     def first_step(name, dropout, micro_batch, **methods):
@@ -225,7 +245,10 @@ def test_with_dropout_the_micro_batch_is_part_of_the_result_and_without_it_is_no
         whole, planned = first_step("whole", dropout, 8), first_step("planned", dropout, 2)
         repeated = first_step("repeated", dropout, 8, loss=tight(2, training=True))
         assert same_tensors(repeated, planned)
-        close = all(torch.allclose(whole[name], value, rtol=1e-4, atol=1e-6) for name, value in repeated.items())
+        close = all(
+            torch.allclose(whole[name], value, rtol=1e-4, atol=1e-6)
+            for name, value in repeated.items()
+        )
         assert close == (not dropout)
 
 
@@ -247,4 +270,6 @@ def test_figures_are_means_over_micro_batches_by_their_samples(toy, tmp_path, mo
     config = toy({"training.micro_batch": 3, "training.log_every_steps": 1})
     run_in(tmp_path / "run", config, monkeypatch, loss=figures)
     train = [row for row in read(tmp_path / "run" / "metrics.csv") if row["split"] == "train"]
-    assert [float(row["size"]) for row in train] == pytest.approx([(3 * 3 + 3 * 3 + 2 * 2) / 8] * 12)
+    assert [float(row["size"]) for row in train] == pytest.approx(
+        [(3 * 3 + 3 * 3 + 2 * 2) / 8] * 12
+    )

@@ -39,31 +39,51 @@ def test_it_counts_validations_without_gain_in_either_direction():
         for number, value in enumerate(values):
             stopping.observe(sign * value, number)
             waited.append(stopping.waited)
-        assert waited == [0, 0, 1, 2, 0, 1, 2] and (stopping.best, stopping.best_step) == (sign * 1.9, 4)
+        assert waited == [0, 0, 1, 2, 0, 1, 2] and (stopping.best, stopping.best_step) == (
+            sign * 1.9,
+            4,
+        )
         assert not stopping.is_over
         stopping.observe(sign * 2.0, 7)
         assert stopping.is_over
 
 
-def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes(toy, tmp_path, learns_until):
+def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes(
+    toy, tmp_path, learns_until
+):
     config = toy(EARLY)
     whole = fit(config, tmp_path / "whole")
     assert (whole.reason, whole.state.step, whole.state.stopping.best_step) == ("completed", 10, 4)
     end = check_resume(config, tmp_path, 9)
     assert end.state["stopping"]["waited"] == 3
     (event,) = read(tmp_path / "cut-9" / "events.csv")
-    assert (event["step"], event["kind"], event["before"], event["after"]) == ("10", "stopped_early", "40", "10")
-    again = fit(config, tmp_path / "whole", resume=newest(tmp_path / "whole"))  # killed before its summary
+    assert (event["step"], event["kind"], event["before"], event["after"]) == (
+        "10",
+        "stopped_early",
+        "40",
+        "10",
+    )
+    again = fit(
+        config, tmp_path / "whole", resume=newest(tmp_path / "whole")
+    )  # killed before its summary
     assert (again.reason, again.state.step) == ("completed", 10)
     assert again.state.stopping.early(10, 40)["evaluations"] == 3
 
 
-def test_switched_on_later_it_counts_from_there_and_takes_its_own_facts_alone(toy, tmp_path, learns_until):
+def test_switched_on_later_it_counts_from_there_and_takes_its_own_facts_alone(
+    toy, tmp_path, learns_until
+):
     without = toy({**EARLY, "training.stop_after_evaluations": 0})
     fit(without, tmp_path, StopAfter(12))
     saved = newest(tmp_path)
     assert "stopping" not in saved.state
-    saved.state["stopping"] = {"best": None, "best_step": 0, "waited": 0, "after": 1, "observe": 1}  # a stranger's
+    saved.state["stopping"] = {
+        "best": None,
+        "best_step": 0,
+        "waited": 0,
+        "after": 1,
+        "observe": 1,
+    }  # a stranger's
     strange = fit(without, tmp_path / "strange", resume=saved)
     assert strange.state.step == 40
     del saved.state["stopping"]
@@ -71,7 +91,9 @@ def test_switched_on_later_it_counts_from_there_and_takes_its_own_facts_alone(to
     assert end.state.step == 18 and end.state.stopping.best_step == 4
 
 
-def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, tmp_path, learns_until, capsys):
+def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(
+    toy, tmp_path, learns_until, capsys
+):
     run = launch.prepare(toy(EARLY))
     summary = launch.train(run)
     text = "It stopped early, at step 10 of 40: in 3 validations in a row loss was not better than"
@@ -82,7 +104,9 @@ def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(toy, 
     files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
     longer = launch.prepare(toy({**EARLY, "training.max_steps": 60}))
     assert launch.train(longer) == summary
-    assert "A larger training.stop_after_evaluations, or 0, continues it." in capsys.readouterr().out
+    assert (
+        "A larger training.stop_after_evaluations, or 0, continues it." in capsys.readouterr().out
+    )
     assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == files
     saved = newest(run.folder)
     learns_until(99)

@@ -54,16 +54,24 @@ def test_arrays_tensors_and_code_arrive_as_they_were(toy, tmp_path, monkeypatch)
     monkeypatch.setenv("A_VARIABLE", "set after the server had started")
 
     def look(self):
-        assert isinstance(workers._place_of(self.given["a view of it"]), tuple)  # it is mapped there too
+        assert isinstance(
+            workers._place_of(self.given["a view of it"]), tuple
+        )  # it is mapped there too
         self.given["a large array"][0] = self.given["a large array"][0]  # its own to write to
         assert os.environ["A_VARIABLE"].startswith("set") and Path.cwd() == self.folder
-        tensors = {name: torch.as_tensor(np.array(v) if isinstance(v, np.ndarray) else v) for name, v in given.items()}
+        tensors = {
+            name: torch.as_tensor(np.array(v) if isinstance(v, np.ndarray) else v)
+            for name, v in given.items()
+        }
         return {**tensors, "process": torch.tensor([os.getpid(), os.getppid()])}
 
     batch = seen_by_a_worker(toy, Given(look, given=given, folder=tmp_path), monkeypatch)
     assert os.getpid() not in batch.pop("process")
     for name, value in given.items():
-        assert torch.equal(batch[name], torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value))
+        assert torch.equal(
+            batch[name],
+            torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value),
+        )
 
 
 def test_a_mapped_file_and_a_large_array_are_not_copied_for_each_worker(tmp_path):
@@ -117,9 +125,13 @@ class LockedToy(Toy):
 def test_a_data_set_that_cannot_be_sent_is_named_and_loaded_here(toy, capsys):
     alone = launch.train(toy())
     capsys.readouterr()
-    locked = launch.train(toy({"data.num_workers": 2, "task": f"{__file__}:LockedToy", "run.name": "locked"}))
+    locked = launch.train(
+        toy({"data.num_workers": 2, "task": f"{__file__}:LockedToy", "run.name": "locked"})
+    )
     said = capsys.readouterr().out
-    assert "data.num_workers is 2, but what loads the data cannot be sent to another process" in said
+    assert (
+        "data.num_workers is 2, but what loads the data cannot be sent to another process" in said
+    )
     assert "the data set.inner: cannot pickle '_thread.lock' object" in said
     assert (locked.metrics, locked.test_loss) == (alone.metrics, alone.test_loss)
 
@@ -127,7 +139,9 @@ def test_a_data_set_that_cannot_be_sent_is_named_and_loaded_here(toy, capsys):
 def test_a_batch_comes_also_where_dev_shm_is_full(toy, monkeypatch, capsys):
     def look(self):
         def full(storage):
-            raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+            raise RuntimeError(
+                "unable to allocate shared memory(shm): No space left on device (28)"
+            )
 
         torch.UntypedStorage._share_fd_cpu_ = full
         return {"x": torch.arange(9.0), "half": torch.ones(2, dtype=torch.bfloat16)}
@@ -140,7 +154,9 @@ def test_a_batch_comes_also_where_dev_shm_is_full(toy, monkeypatch, capsys):
 
 def test_a_crash_of_a_worker_is_told_from_a_kill(toy, monkeypatch):
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Segmentation fault"):
+    with pytest.raises(
+        RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Segmentation fault"
+    ):
         seen_by_a_worker(toy, Given(lambda self: os.kill(os.getpid(), signal.SIGSEGV)), monkeypatch)
 
 
@@ -153,7 +169,12 @@ def test_a_tasks_own_file_is_found_by_a_worker_from_another_folder(toy, tmp_path
     )
     monkeypatch.chdir(tmp_path / "elsewhere")
     summaries = [
-        launch.train(toy({"task": "mine.py:Mine", "data.num_workers": count, "run.name": f"with-{count}"}))
+        launch.train(
+            toy({"task": "mine.py:Mine", "data.num_workers": count, "run.name": f"with-{count}"})
+        )
         for count in (0, 1)
     ]
-    assert summaries[0].metrics == summaries[1].metrics and summaries[0].test_loss == summaries[1].test_loss
+    assert (
+        summaries[0].metrics == summaries[1].metrics
+        and summaries[0].test_loss == summaries[1].test_loss
+    )

@@ -13,13 +13,20 @@ from pathlib import Path
 from lib.errors import BadInput
 from trainbook import PUBLIC
 
-CELL, LIBRARY = (Path(__file__).resolve().with_name(name) for name in ("carrier.py.in", "library.py.in"))
+CELL, LIBRARY = (
+    Path(__file__).resolve().with_name(name) for name in ("carrier.py.in", "library.py.in")
+)
 BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)  # a configuration's other file, beside it
 PACKED = re.compile(r'b85decode\("([^"]+)"\)')  # one line, of which a preview shows the beginning
 
 
 def carried_files(
-    source_path: Path, tasks: Iterable[str], configs: Iterable[str], planning: bool, cells: Iterable[str], root: Path
+    source_path: Path,
+    tasks: Iterable[str],
+    configs: Iterable[str],
+    planning: bool,
+    cells: Iterable[str],
+    root: Path,
 ) -> dict[str, str]:
     """Returns the texts that a notebook carries, by their paths below `root`. Raises BadInput.
 
@@ -29,16 +36,27 @@ def carried_files(
     names = [name for cell in cells for name in imported(cell, True)]
     for task in tasks:
         if not (root / "workloads" / task).is_dir():
-            raise BadInput(f"{source_path}:1: the header names the task '{task}', but workloads/ has no such folder.")
+            raise BadInput(
+                f"{source_path}:1: the header names the task '{task}', but workloads/ has no such folder."
+            )
         names.append(f"workloads.{task}")
     paths: set[Path] = set()
     while names:
         parts = names.pop().split(".")
         for base in (root.joinpath(*parts[:length]) for length in range(1, len(parts) + 1)):
-            path = next((file for file in (base / "__init__.py", base.with_suffix(".py")) if file.is_file()), None)
+            path = next(
+                (
+                    file
+                    for file in (base / "__init__.py", base.with_suffix(".py"))
+                    if file.is_file()
+                ),
+                None,
+            )
             if path and path not in paths:
                 paths.add(path)
-                names += imported(path.read_bytes(), not planning or root / "workloads" not in path.parents)
+                names += imported(
+                    path.read_bytes(), not planning or root / "workloads" not in path.parents
+                )
     for package in [path.parent for path in paths if path.name == "__init__.py"]:
         paths |= {*data_files(package)}
     waiting = [f"{name}.yaml" for name in configs]
@@ -46,7 +64,9 @@ def carried_files(
         path = root / "configs" / waiting.pop()
         paths.add(path)
         waiting += BASE.findall(read(path, source_path, root))
-    return {path.relative_to(root).as_posix(): read(path, source_path, root) for path in sorted(paths)}
+    return {
+        path.relative_to(root).as_posix(): read(path, source_path, root) for path in sorted(paths)
+    }
 
 
 @cache
@@ -65,8 +85,14 @@ def imported(code: str | bytes, in_functions: bool) -> list[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names += [f"{node.module}.{alias.name}" for alias in node.names]
-            names += [PUBLIC[alias.name] for alias in node.names if node.module == "trainbook" and alias.name in PUBLIC]
-        elif isinstance(node, ast.List) and (words := [getattr(item, "value", None) for item in node.elts]):
+            names += [
+                PUBLIC[alias.name]
+                for alias in node.names
+                if node.module == "trainbook" and alias.name in PUBLIC
+            ]
+        elif isinstance(node, ast.List) and (
+            words := [getattr(item, "value", None) for item in node.elts]
+        ):
             names += [f"{word}.__main__" for option, word in pairwise(words) if option == "-m"]
     return [name for name in names if name.split(".")[0] in ("lib", "trainbook", "workloads")]
 
@@ -86,18 +112,26 @@ def read(path: Path, source_path: Path, root: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise BadInput(f"{source_path}:1: the notebook needs {name}, which does not exist.") from None
+        raise BadInput(
+            f"{source_path}:1: the notebook needs {name}, which does not exist."
+        ) from None
     except UnicodeDecodeError:
-        raise BadInput(f"{source_path}:1: {name} is not UTF-8 text; a notebook carries nothing else.") from None
+        raise BadInput(
+            f"{source_path}:1: {name} is not UTF-8 text; a notebook carries nothing else."
+        ) from None
 
 
 def largest(files: dict[str, str]) -> str:
-    sizes = sorted(((len(text.encode("utf-8")), name) for name, text in files.items()), reverse=True)
+    sizes = sorted(
+        ((len(text.encode("utf-8")), name) for name, text in files.items()), reverse=True
+    )
     return ", ".join(f"{name} ({size:,} bytes)" for size, name in sizes[:5])
 
 
 def pack(files: dict[str, str]) -> str:
-    content = json.dumps(files, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
+    content = json.dumps(files, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode(
+        "utf-8"
+    )
     return base64.b85encode(bz2.compress(content)).decode("ascii")
 
 
@@ -107,7 +141,9 @@ def unpack(code: str) -> dict[str, str]:
         files = json.loads(bz2.decompress(base64.b85decode(PACKED.search(code)[1])))
         return {name: text for name, text in files.items() if name != "library.py"}
     except (TypeError, ValueError, OSError):
-        sentence = "it was edited, or built by an earlier version; put back the one of the built notebook."
+        sentence = (
+            "it was edited, or built by an earlier version; put back the one of the built notebook."
+        )
         raise BadInput(f"the carrier cell can no longer be read: {sentence}") from None
 
 

@@ -61,14 +61,25 @@ def read(path: Path) -> Own:
                 why = f"which the notebook does not carry ({str(error).rstrip('.')})."
                 notes.append(f"{key} names {printable(named)}, {why}")
     name = _below(root, home / path.stem).removeprefix("configs/")
-    return Own(path, root, name, config, find_task(config.task), dict(sorted(files.items())), packages, notes)
+    return Own(
+        path,
+        root,
+        name,
+        config,
+        find_task(config.task),
+        dict(sorted(files.items())),
+        packages,
+        notes,
+    )
 
 
 def _named(path: Path, file: Path, home: Path, root: Path) -> dict[str, str]:
     place = absolute(file)
     if not is_part(file):
         raise BadInput("it is a folder or large: mount it as a data set, and name that: OWNER/NAME")
-    if not place.is_relative_to(home) or (file.is_absolute() and str(file) in path.read_text("utf-8")):
+    if not place.is_relative_to(home) or (
+        file.is_absolute() and str(file) in path.read_text("utf-8")
+    ):
         raise BadInput("its path does not lead from the configuration's folder to a file in it")
     return {_below(root, place): carrier.read(place, path, home)}
 
@@ -76,11 +87,15 @@ def _named(path: Path, file: Path, home: Path, root: Path) -> dict[str, str]:
 def _checked(path: Path) -> Config:
     if not _NAME.fullmatch(path.stem) or path.suffix != ".yaml":
         what = "letters, digits, points, spaces and hyphens"
-        raise BadInput(f"A notebook carries a configuration whose name has {what}, and .yaml at its end: not {path}.")
+        raise BadInput(
+            f"A notebook carries a configuration whose name has {what}, and .yaml at its end: not {path}."
+        )
     config = load_config(path)
     if config.queue.before:
         what = f"{path} names other configurations in queue.before, which such a notebook does not carry"
-        raise BadInput(f"{what}. Train them first, and give the folder of one as run.initial_weights.")
+        raise BadInput(
+            f"{what}. Train them first, and give the folder of one as run.initial_weights."
+        )
     return config
 
 
@@ -89,12 +104,16 @@ def _place_of_task(path: Path, config: Config) -> Path | None:
     if (file := file_of(config.task)) is None:
         return None
     texts = [path.read_text("utf-8"), *_bases(path).values()]
-    name, _, kind = next(task for text in texts if (task := yaml.safe_load(text).get("task"))).rpartition(":")
+    name, _, kind = next(
+        task for text in texts if (task := yaml.safe_load(text).get("task"))
+    ).rpartition(":")
     place = absolute(path.parent / name)
     if Path(name).is_absolute() or place.resolve() != file:
         beside = Path(os.path.relpath(file, path.parent.resolve())).as_posix()
         what = f"{path}: the task's file is given as {name}, which a notebook on another machine would not find"
-        raise BadInput(f"{what}. Give the path from the folder of {path.name}: task: {beside}:{kind}")
+        raise BadInput(
+            f"{what}. Give the path from the folder of {path.name}: task: {beside}:{kind}"
+        )
     return place
 
 
@@ -111,20 +130,31 @@ def text(own: Own, internet: bool = False) -> str:
     """Returns the text of the notebook, which asks for `internet` on Kaggle or not. Raises BadInput."""
     source = _filled(own, internet)
     codes = [code for name, code in own.files.items() if name.endswith(".py")]
-    shipped, cells = own.task.__module__.split("."), [cell.source for cell in source.cells if cell.cell_type == "code"]
+    shipped, cells = (
+        own.task.__module__.split("."),
+        [cell.source for cell in source.cells if cell.cell_type == "code"],
+    )
     tasks = shipped[1:2] if shipped[0] == "workloads" else []
-    files = {**carrier.carried_files(own.path, tasks, [], False, [*cells, *codes], trainbook.HOME), **own.files}
+    files = {
+        **carrier.carried_files(own.path, tasks, [], False, [*cells, *codes], trainbook.HOME),
+        **own.files,
+    }
     notebook = build(source, files, made_from=own.path.name)
     written = libraries()[1].writes(notebook).rstrip("\n") + "\n"
     if (size := len(written.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
         what = f"The notebook of {own.path} would have {size:,} bytes, and Kaggle has refused {limit:,}. Import less in"
-        raise BadInput(f"{what} the task's file. The largest carried files: {carrier.largest(files)}.")
+        raise BadInput(
+            f"{what} the task's file. The largest carried files: {carrier.largest(files)}."
+        )
     return written
 
 
 def _filled(own: Own, internet: bool) -> Source:
     """Returns the filled template; its title and text come from the docstring of the task's class."""
-    file, words = file_of(own.config.task), cleandoc(own.task.__doc__ or printable(own.config.run.name))
+    file, words = (
+        file_of(own.config.task),
+        cleandoc(own.task.__doc__ or printable(own.config.run.name)),
+    )
     title, _, about = words.partition("\n\n")
     names = [name for name in own.files if file and PurePosixPath(name).name == file.name]
     values = {
@@ -143,4 +173,6 @@ def _filled(own: Own, internet: bool) -> Source:
             checked = cell.source.replace("ensure()", "ensure(dependencies.with_own(OWN))")
             assigned = f"OWN = [{packages}]  # what the files of this training import\n\nprint("
             cell.source = checked.replace("print(", assigned)
-    return replace(source, path=Path(f"{own.path.stem}.py"), header=replace(source.header, internet=internet))
+    return replace(
+        source, path=Path(f"{own.path.stem}.py"), header=replace(source.header, internet=internet)
+    )

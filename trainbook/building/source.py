@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 # With comment_magics a comment such as `# rm old runs` would become a shell command.
 FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
 CELL_KEYS = ("_kg_hide-input", "_kg_hide-output", "cellView", "jupyter", "tags")
-FOLDED = {"_kg_hide-input": True, "cellView": "form", "jupyter": {"source_hidden": True}}  # Kaggle, Colab, JupyterLab
+FOLDED = {
+    "_kg_hide-input": True,
+    "cellView": "form",
+    "jupyter": {"source_hidden": True},
+}  # Kaggle, Colab, JupyterLab
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
-SHARED = Path(__file__).resolve().with_name("shared.py.in")  # cells that several notebooks have, by their names
+SHARED = (
+    Path(__file__).resolve().with_name("shared.py.in")
+)  # cells that several notebooks have, by their names
 REFERENCE = re.compile(r"^# %% shared: ([\w-]+)$", re.MULTILINE)
 HEADER = re.compile(r"# ---\n((?:#.*\n)*?)# ---\n\s*")
 
@@ -54,13 +60,17 @@ def libraries() -> tuple[Any, Any]:
         import nbformat
     except ImportError as error:
         what = f"Building a notebook needs {error.name}, which is not installed here"
-        raise BadInput(f"{what}: pip install jupytext nbformat (in the package: trainbook[notebook])") from None
+        raise BadInput(
+            f"{what}: pip install jupytext nbformat (in the package: trainbook[notebook])"
+        ) from None
     return jupytext, nbformat
 
 
 def with_shared(text: str) -> str:
     """Fills in the shared cells that a text names, with those that they name in turn."""
-    _, *parts = re.split(r"^# === ([\w-]+)$", SHARED.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    _, *parts = re.split(
+        r"^# === ([\w-]+)$", SHARED.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     texts = dict(zip(parts[::2], parts[1::2], strict=True))
     return REFERENCE.sub(lambda match: with_shared(texts[match[1]].strip("\n")), text)
 
@@ -71,17 +81,28 @@ def has_tag(cell: "NotebookNode", *tags: str) -> bool:
 
 def read_source(path: Path, kind: str = "run") -> Source:
     """Reads and checks a source, whose shared cells are those of one run or of a `kind` "queue". Raises BadInput."""
-    text = re.sub(r"^(# %% shared: \w+)-run$", rf"\1-{kind}", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    text = re.sub(
+        r"^(# %% shared: \w+)-run$",
+        rf"\1-{kind}",
+        path.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
     match = HEADER.match(text)
     if not match or not text[match.end() :].startswith("# %%"):
-        raise BadInput(f"{path}:1: not a notebook source: '# ---', '# trainbook:', keys, '# ---', then '# %%'.")
+        raise BadInput(
+            f"{path}:1: not a notebook source: '# ---', '# trainbook:', keys, '# ---', then '# %%'."
+        )
     cells = libraries()[0].reads(with_shared(text[match.end() :]), fmt=FORMAT).cells
     for code in (cell.source for cell in cells if cell.cell_type == "code"):
         try:
             ast.parse(code)
         except SyntaxError as error:
-            what = f"{path}: no Python, such as a shell command or magic, in the cell that begins with"
-            raise BadInput(f"{what} {code.splitlines()[0]!r}: line {error.lineno}, {error.msg}.") from None
+            what = (
+                f"{path}: no Python, such as a shell command or magic, in the cell that begins with"
+            )
+            raise BadInput(
+                f"{what} {code.splitlines()[0]!r}: line {error.lineno}, {error.msg}."
+            ) from None
     header = yaml.safe_load(re.sub(r"^# ?", "", match[1], flags=re.MULTILINE))
     return Source(path, Header(**header["trainbook"]), cells)
 
@@ -93,7 +114,9 @@ def build(source: Source, files: dict[str, str], made_from: str = "") -> "Notebo
         keys.append(f"{cell.cell_type}\n{cell.source}")
         digest = hashlib.sha256(f"{keys.count(keys[-1])}\n{keys[-1]}".encode()).hexdigest()
         metadata = {key: cell.metadata[key] for key in CELL_KEYS if cell.metadata.get(key)}
-        new = nbformat.NotebookNode(id=digest[:12], cell_type=cell.cell_type, source=cell.source, metadata=metadata)
+        new = nbformat.NotebookNode(
+            id=digest[:12], cell_type=cell.cell_type, source=cell.source, metadata=metadata
+        )
         if cell.cell_type == "code":
             new.update(execution_count=None, outputs=[])
         if has_tag(cell, "carrier"):

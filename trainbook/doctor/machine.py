@@ -28,7 +28,10 @@ from trainbook import dependencies
 
 # Own choices. Below the first number a run is bound to fail, below the second it may.
 _RAM_BYTES = (1 * GIB, 4 * GIB)
-_OUTPUT_BYTES = (GB // 2, 5 * GB)  # GraphMER's checkpoint has 1.1 GB, and two are there while one is replaced
+_OUTPUT_BYTES = (
+    GB // 2,
+    5 * GB,
+)  # GraphMER's checkpoint has 1.1 GB, and two are there while one is replaced
 _SHORT_SESSION_SECONDS = 3600.0
 _BESIDE_TORCH = "by the steps on pytorch.org."
 _GPU_STEPS = {
@@ -49,7 +52,11 @@ def check_machine(config: Config | None = None) -> list[Finding]:
         "output folder": partial(check_folder, output),
         "session": partial(check_session, config),
     }
-    limit = f"{here.session_minutes:.0f} minutes a session" if here.session_minutes else "no session limit"
+    limit = (
+        f"{here.session_minutes:.0f} minutes a session"
+        if here.session_minutes
+        else "no session limit"
+    )
     about = Finding("platform", f"{here.name}{' (batch run)' if here.batch else ''}, {limit}")
     return [about, *(run_check(name, check) for name, check in checks.items())]
 
@@ -115,7 +122,9 @@ def check_folder(folder: Path) -> Finding:
         return Finding("output folder", value, "bad", "Give another folder: output_dir.")
     free = shutil.disk_usage(existing).free
     advice = f"Delete files that you no longer need on the disk of {existing}."
-    return Finding("output folder", f"{folder}, {amount(free)} free", *_judge(free, _OUTPUT_BYTES, advice))
+    return Finding(
+        "output folder", f"{folder}, {amount(free)} free", *_judge(free, _OUTPUT_BYTES, advice)
+    )
 
 
 def check_session(config: Config | None) -> Finding:
@@ -125,7 +134,9 @@ def check_session(config: Config | None) -> Finding:
         return Finding("session", "no time limit")
     value = f"{duration(max(0.0, left))} left; {options.margin_seconds:.0f} s of it are kept for the last save"
     advice = "Start a new session (restart the machine, not only the kernel); a run resumes where it stopped."
-    return Finding("session", value, *_judge(left, (options.margin_seconds, _SHORT_SESSION_SECONDS), advice))
+    return Finding(
+        "session", value, *_judge(left, (options.margin_seconds, _SHORT_SESSION_SECONDS), advice)
+    )
 
 
 def check_versions(config: Config | None = None) -> list[Finding]:
@@ -141,10 +152,17 @@ def check_versions(config: Config | None = None) -> list[Finding]:
         project = dependencies.project_of(name)
         if project not in dependencies.OLDEST and importlib.util.find_spec(name) is None:
             advice = f"pip install '{project}'." if project else f"Install it {_BESIDE_TORCH}"
-            findings.append(Finding(project or name, f"missing, and the task imports {name}", "bad", advice))
-    supported = ", ".join(f"{finding.name} {finding.value}" for finding in findings if finding.verdict == "ok")
+            findings.append(
+                Finding(project or name, f"missing, and the task imports {name}", "bad", advice)
+            )
+    supported = ", ".join(
+        f"{finding.name} {finding.value}" for finding in findings if finding.verdict == "ok"
+    )
     python = hardware.dotted(sys.version_info[:3])
-    return [Finding("versions", f"Python {python}, {supported}"), *(f for f in findings if f.verdict != "ok")]
+    return [
+        Finding("versions", f"Python {python}, {supported}"),
+        *(f for f in findings if f.verdict != "ok"),
+    ]
 
 
 def check_package(project: str, oldest: str) -> Finding:
@@ -158,7 +176,8 @@ def check_package(project: str, oldest: str) -> Finding:
         verdict: Verdict = "bad" if project in dependencies.PACKAGES.values() else "warning"
         return Finding(project, f"missing (supported: {oldest} and later)", verdict, install)
     built, wanted = (
-        tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", text)[0])) for text in (version, oldest)
+        tuple(int(number) for number in re.findall(r"\d+", re.split(r"[^\d.]", text)[0]))
+        for text in (version, oldest)
     )  # (2, 13, 0) of 2.13.0+cpu
     if built >= wanted:
         return Finding(project, version)

@@ -27,7 +27,12 @@ from lib.training.state import State, new_state, restore_state, save_state, stat
 from trainbook import launch
 from trainbook.doctor.machine import check_kernels
 from trainbook.launch import Run, checks
-from trainbook.launch.resume import check_completed, describe_resume, how_to_continue, look_for_checkpoint
+from trainbook.launch.resume import (
+    check_completed,
+    describe_resume,
+    how_to_continue,
+    look_for_checkpoint,
+)
 from trainbook.outputs.summary import Summary
 
 Groups = dict[str, dict[str, Tensor]]
@@ -56,8 +61,12 @@ def check_run(config: Config) -> list[Finding]:
         return [*findings, Finding("save and resume", value, "warning")]
     if precision == "fp16":
         findings.append(run_check("fp16", lambda: fp16.examine_fp16(run.task, run.config).finding))
-    findings.append(run_check("GPU operators", lambda: fp16.examine_operators(run.task, run.config)))
-    passed = Finding("task", f"{type(run.task).__name__} passes all checks, on some samples of each split")
+    findings.append(
+        run_check("GPU operators", lambda: fp16.examine_operators(run.task, run.config))
+    )
+    passed = Finding(
+        "task", f"{type(run.task).__name__} passes all checks, on some samples of each split"
+    )
     return [*findings, *(checks.examine(run.task, run.config) or [passed]), *check_saving(run)]
 
 
@@ -65,7 +74,9 @@ def remote(config: Config) -> list[str]:
     """Returns the addresses, without credentials, in a configuration; none if `data.dir` or an input has the data."""
     if config.data.dir or locate_data("", find_task(config.task).sentinels):
         return []
-    addresses = re.findall(r'"(https?://[^\s"]+)"', json.dumps(dataclasses.asdict(config), default=str))
+    addresses = re.findall(
+        r'"(https?://[^\s"]+)"', json.dumps(dataclasses.asdict(config), default=str)
+    )
     return [re.sub(r"(?<=//)[^/@]*@|[?#].*", "", address) for address in addresses]
 
 
@@ -75,7 +86,9 @@ def _refusal(name: str, config: Config, error: Exception) -> Finding:
         return Finding(name, "refused", "bad", str(error))
     if memory.is_oom(error):
         advice = "Make the model smaller, or use a machine with more memory. Activations need more on top."
-        return Finding(name, "its weights and optimizer states do not fit into memory", "bad", advice)
+        return Finding(
+            name, "its weights and optimizer states do not fit into memory", "bad", advice
+        )
     if not place_of(error):
         raise error
     return Finding(name, "could not be made", "bad", explained(config.task, error))
@@ -88,12 +101,19 @@ def check_resume(run: Run) -> Finding:
         if summary and summary.is_done(run.config.training):
             different = check_completed(run, summary)
             value = f"completed at step {summary.step:,}: there is nothing left to do"
-            advice = f"{different}\n{how_to_continue(summary)} Another run.name starts afresh.".strip()
+            advice = (
+                f"{different}\n{how_to_continue(summary)} Another run.name starts afresh.".strip()
+            )
             return Finding("resume", value, "warning" if different else "ok", advice)
         newest, sentences = look_for_checkpoint(run)
     except BadInput as refused:
         return Finding("resume", "the run cannot be resumed", "bad", str(refused))
-    return Finding("resume", describe_resume(run, newest), "warning" if sentences else "ok", "\n".join(sentences))
+    return Finding(
+        "resume",
+        describe_resume(run, newest),
+        "warning" if sentences else "ok",
+        "\n".join(sentences),
+    )
 
 
 def check_saving(run: Run) -> list[Finding]:
@@ -118,12 +138,22 @@ def check_room(run: Run, state: State) -> Finding:
     """Checks that disk and platform have room for the checkpoints that the run keeps."""
     options = run.config.checkpoint
     tensors = state_tensors(state, options.lightweight)
-    sizes = {group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()}
-    whole, best = sum(sizes.values()), (options.keep_best + 1) * sizes["model"] if options.keep_best else 0
-    least, most = 2 * whole + best, (options.keep_last + 1) * whole + best  # one more while it is written
+    sizes = {
+        group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()
+    }
+    whole, best = (
+        sum(sizes.values()),
+        (options.keep_best + 1) * sizes["model"] if options.keep_best else 0,
+    )
+    least, most = (
+        2 * whole + best,
+        (options.keep_last + 1) * whole + best,
+    )  # one more while it is written
     occupied = sum(disk.held(run.folder / kind)[0] for kind in ("checkpoints", "best"))
     room = Retention(run.folder, options).available() + occupied
-    value = f"{amount(whole)} each, {amount(most)} at most; there is room for {amount(max(0, room))}"
+    value = (
+        f"{amount(whole)} each, {amount(most)} at most; there is room for {amount(max(0, room))}"
+    )
     if room >= least:
         return Finding("checkpoints", value)
     advice = f"A save needs room beside the one before it: {amount(least)}. Make room in {run.output_dir}."
@@ -142,7 +172,9 @@ def check_round_trip(run: Run, state: State) -> Finding:
         saved = checkpoint.load(checkpoint.path_of(folder / "checkpoints", state.step))
         scale = state.scaler.state_dict()
         different = differences(saved.tensors, state_tensors(state, lightweight))
-        for named in state_tensors(state, lightweight).values():  # so that the next comparison is of the disk alone
+        for named in state_tensors(
+            state, lightweight
+        ).values():  # so that the next comparison is of the disk alone
             for value in named.values():
                 value.zero_()
         state.optimizer.state.clear()
@@ -166,7 +198,13 @@ def differences(saved: Groups, restored: Groups) -> list[str]:
         return value.dtype, value.shape, hashlib.sha256(bits.numpy().data).digest()
 
     first, second = (
-        {f"{group}/{key}": seen(value) for group, named in groups.items() for key, value in named.items()}
+        {
+            f"{group}/{key}": seen(value)
+            for group, named in groups.items()
+            for key, value in named.items()
+        }
         for groups in (saved, restored)
     )
-    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+    return sorted(
+        name for name in first.keys() | second.keys() if first.get(name) != second.get(name)
+    )

@@ -12,12 +12,16 @@ from lib.text import computed
 from trainbook.fits.folded import Folded, fits, peak_of
 from trainbook.fits.language import Question, settings_of
 
-_LENGTHS = [256 * n for n in range(1, 512) if n % 2 ** max(0, n.bit_length() - 4) == 0]  # the next is an eighth longer
+_LENGTHS = [
+    256 * n for n in range(1, 512) if n % 2 ** max(0, n.bit_length() - 4) == 0
+]  # the next is an eighth longer
 
 _FAR = 8  # times a length: the time of a trace grows with the length, and the second one is traced with more layers
 
 
-def answer(question: Question, folded: Folded, prediction: Prediction, tokens: int) -> Iterator[str]:
+def answer(
+    question: Question, folded: Folded, prediction: Prediction, tokens: int
+) -> Iterator[str]:
     """Yields what to print: memory, what was assumed, the time for `tokens`, the largest length, and remedies."""
     yield f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:\n{prediction}"
     yield question.assumed
@@ -62,7 +66,11 @@ def _does_fit(length: int, peaks: Mapping[int, float], limit: int) -> bool | Non
     if smaller and larger and _line(smaller[-1], larger[0], peaks, length) <= limit:
         return True
     beside = [pair for pair in (smaller[-2:], larger[:2]) if len(pair) == 2]
-    lines = [_line(*pair, peaks, length) for pair in beside if all(math.isfinite(peaks[other]) for other in pair)]
+    lines = [
+        _line(*pair, peaks, length)
+        for pair in beside
+        if all(math.isfinite(peaks[other]) for other in pair)
+    ]
     return False if any(line > limit for line in lines) else None
 
 
@@ -75,18 +83,24 @@ def _next(unknown: Sequence[int], peaks: Mapping[int, float], limit: int, weight
     if len(peaks) == 1:
         most = _FAR * max(peaks)
         peaks = {0: weights, **peaks}
-        fitting = [length for length in unknown if _line(*peaks, peaks, length) <= limit and length <= most]
+        fitting = [
+            length for length in unknown if _line(*peaks, peaks, length) <= limit and length <= most
+        ]
         return fitting[-1] if fitting else unknown[0]
     is_between = min(peaks) < unknown[0] and unknown[-1] < max(peaks)
     return unknown[len(unknown) // 2] if is_between else unknown[-1]
 
 
 def _time(question: Question, prediction: Prediction, tokens: int) -> str:
-    low, high = (tokens / question.batch / question.length / 3600 * each for each in prediction.pass_seconds)
+    low, high = (
+        tokens / question.batch / question.length / 3600 * each for each in prediction.pass_seconds
+    )
     hours = math.sqrt(low * high)
     takes = f"take {computed(hours)} hours on one {prediction.card}, computed ({computed(low)} to {computed(high)})."
     share, sessions = quota(hours * 3600 / 2)
-    week = f"{share} of a week's {QUOTA_HOURS:.0f} hours, in {sessions} session{'s' * (sessions > 1)}"
+    week = (
+        f"{share} of a week's {QUOTA_HOURS:.0f} hours, in {sessions} session{'s' * (sessions > 1)}"
+    )
     halves = f" Kaggle's two take half of that: {week}." * (prediction.card == CARDS["t4"].name)
     return f"{tokens:,} tokens, padding among them, {takes}{halves}"
 
@@ -98,7 +112,13 @@ def _remedies(question: Question, prediction: Prediction, length: int) -> Iterat
         yield f"--batch 1 --length {min(single, question.length)}"
     if question.method in ("lora", "full") and fits(replace(question, method="qlora")).fits:
         yield "--method qlora"
-    if question.method == "inference" and not question.weights and fits(replace(question, quantised="nf4")).fits:
+    if (
+        question.method == "inference"
+        and not question.weights
+        and fits(replace(question, quantised="nf4")).fits
+    ):
         yield "--quantised nf4"
-    if larger := [name for name, card in CARDS.items() if Target(card).limit_bytes >= prediction.peak_bytes]:
+    if larger := [
+        name for name, card in CARDS.items() if Target(card).limit_bytes >= prediction.peak_bytes
+    ]:
         yield f"--gpu {' or '.join(sorted(larger, key=lambda name: CARDS[name].memory_gib)[:3])}"

@@ -36,7 +36,10 @@ class Traces:
 
     def difference(self, stretch: Stretch) -> int:
         """Returns the bytes that all further layers add to a stretch."""
-        return sum(count * (_size(other, stretch) - _size(self.base, stretch)) for other, count in self.more)
+        return sum(
+            count * (_size(other, stretch) - _size(self.base, stretch))
+            for other, count in self.more
+        )
 
 
 def _size(trace: Followed, stretch: Stretch) -> int:
@@ -66,7 +69,9 @@ class Folded:
         self.parameters = sum(parameter.numel() for parameter in whole.parameters())
         self.lists = _by_layer(whole.config)
         count = whole.config.num_hidden_layers
-        self.kinds = [tuple(values[place] for values in self.lists.values()) for place in range(count)]
+        self.kinds = [
+            tuple(values[place] for values in self.lists.values()) for place in range(count)
+        ]
         self.is_whole = count <= _FEW
         self._traces: dict[int, Traces] = {}
 
@@ -78,8 +83,12 @@ class Folded:
         places, *inserted = self._places()
         base = language.traced(question, self._of_layers(places), has_state=True)
         left = Counter(self.kinds) - Counter(self.kinds[place] for place in places)
-        further = [language.traced(question, self._of_layers(more), has_state=True) for more in inserted]
-        traces = Traces(base, tuple(zip(map(_without_inserted, further), left.values(), strict=True)))
+        further = [
+            language.traced(question, self._of_layers(more), has_state=True) for more in inserted
+        ]
+        traces = Traces(
+            base, tuple(zip(map(_without_inserted, further), left.values(), strict=True))
+        )
         prediction = _continued(traces)
         adapters = 0 if question.method == "full" else prediction.trained
         is_like = math.isclose(prediction.parameters - adapters, self.parameters, rel_tol=_SAME)
@@ -97,7 +106,9 @@ class Folded:
         """
         if len(self._traces) < 2:
             return peak_of(self.at(length))
-        base = language.traced(replace(self.question, length=length), self._of_layers(self._places()[0]), True)
+        base = language.traced(
+            replace(self.question, length=length), self._of_layers(self._places()[0]), True
+        )
         (first, one), (second, other) = list(self._traces.items())[:2]
         share = (length - first) / (second - first)
 
@@ -110,10 +121,15 @@ class Folded:
     def _places(self) -> list[list[int]]:
         """Returns the first, the last and one layer of each other kind by their places; and with one of each kind."""
         kinds = self.kinds
-        others = [kinds.index(kind) for kind in dict.fromkeys(kinds) if kind not in (kinds[0], kinds[-1])]
+        others = [
+            kinds.index(kind) for kind in dict.fromkeys(kinds) if kind not in (kinds[0], kinds[-1])
+        ]
         places = [0, *others, len(kinds) - 1]
         left = Counter(kinds) - Counter(kinds[place] for place in places)
-        return [places, *([*places[:_INSERTED], kinds.index(kind), *places[_INSERTED:]] for kind in left)]
+        return [
+            places,
+            *([*places[:_INSERTED], kinds.index(kind), *places[_INSERTED:]] for kind in left),
+        ]
 
     def _of_layers(self, places: Sequence[int]) -> dict[str, Any]:
         chosen = {name: [values[place] for place in places] for name, values in self.lists.items()}
@@ -134,7 +150,9 @@ def _continued(traces: Traces) -> Prediction:
         return value(base) + sum(count * (value(other) - value(base)) for other, count in more)
 
     def each(values: Callable[[Followed], Mapping[str, int]]) -> dict[str, int]:
-        return {name: round(total(lambda p, name=name: values(p).get(name, 0))) for name in values(base)}
+        return {
+            name: round(total(lambda p, name=name: values(p).get(name, 0))) for name in values(base)
+        }
 
     def at(stretch: Stretch) -> dict[str, int]:
         return each(lambda p: p.stretches.get(stretch, {}))

@@ -30,7 +30,8 @@ _MOST_BYTES = 2**20  # of a config.json
 _ROWS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text("utf-8"))
 _COLUMNS = _ROWS.pop("columns")
 KNOWN: dict[str, dict[str, Any]] = {  # the layers of Gemma alternate
-    name: dict(zip(_COLUMNS, row, strict=True)) | ({} if row[0].startswith("gemma") else {"sliding_window": None})
+    name: dict(zip(_COLUMNS, row, strict=True))
+    | ({} if row[0].startswith("gemma") else {"sliding_window": None})
     for name, row in _ROWS.items()
 }
 
@@ -51,7 +52,9 @@ class Question:
     quantised: str = ""
     precision: str = "auto"
     rank: int = 16
-    targets: tuple[str, ...] = ()  # last names of the layers with adapters; empty: all linear ones but the head
+    targets: tuple[
+        str, ...
+    ] = ()  # last names of the layers with adapters; empty: all linear ones but the head
     recomputed: bool = True
     dropout: float = 0.0  # before the adapters; what is dropped is kept for each of them
     optimizer: str = "adamw"
@@ -67,8 +70,14 @@ class Question:
         if self.method == "inference":
             return f"Assumed: {self.weights or '16-bit'} weights, keys and values of all tokens in 16 bits."
         where = ", ".join(self.targets) or "all linear layers but the head"
-        adapters = "" if self.method == "full" else f", adapters of rank {self.rank} in fp32 on {where}"
-        base = "fp32 weights" if self.method == "full" else f"a frozen base in {self.weights or '16 bits'}"
+        adapters = (
+            "" if self.method == "full" else f", adapters of rank {self.rank} in fp32 on {where}"
+        )
+        base = (
+            "fp32 weights"
+            if self.method == "full"
+            else f"a frozen base in {self.weights or '16 bits'}"
+        )
         return f"Assumed: {base}{adapters}, {self.optimizer}, all layers recomputed, the loss in chunks of positions."
 
 
@@ -82,10 +91,16 @@ def check(question: Question) -> None:
     """Raises BadInput for a question that has no answer."""
     choices = {"method": METHODS, "optimizer": tuple(_OPTIMIZERS), "quantised": ("", *KINDS)}
     for name, allowed in choices.items():
-        if (value := question.weights if name == "quantised" else getattr(question, name)) not in allowed:
-            raise BadInput(f"There is no {name} {value!r}. Write {', '.join(filter(None, allowed))}.")
+        if (
+            value := question.weights if name == "quantised" else getattr(question, name)
+        ) not in allowed:
+            raise BadInput(
+                f"There is no {name} {value!r}. Write {', '.join(filter(None, allowed))}."
+            )
     if wrong := [name for name in ("batch", "length", "rank") if getattr(question, name) < 1]:
-        raise BadInput(f"{wrong[0]} is {getattr(question, wrong[0])!r}. Give a whole number from 1.")
+        raise BadInput(
+            f"{wrong[0]} is {getattr(question, wrong[0])!r}. Give a whole number from 1."
+        )
     if question.method == "full" and question.weights:
         raise BadInput("Quantised weights cannot be trained: choose qlora, or leave quantised out.")
 
@@ -97,13 +112,17 @@ def traced(question: Question, settings: Mapping[str, Any], has_state: bool = Fa
 
     def step(net: Any) -> Any:
         """Computes a loss, or makes the last token with those before it; a `trainer` holds logits through backward."""
-        ids = torch.randint(0, settings["vocab_size"], (question.batch, question.length), device="cuda")
+        ids = torch.randint(
+            0, settings["vocab_size"], (question.batch, question.length), device="cuda"
+        )
         if question.trainer:
             output = net(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
             return output.loss, output.logits
         if not is_inference:
             body = getattr(net, net.base_model_prefix)
-            hidden = body(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).last_hidden_state
+            hidden = body(
+                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False
+            ).last_hidden_state
             return chunks.loss(hidden[:, :-1], net.get_output_embeddings(), ids[:, 1:])
         if question.length == 1:
             return net(input_ids=ids, use_cache=True)
@@ -135,9 +154,13 @@ def settings_of(model: str) -> dict[str, Any]:
         settings = untrusted.objects(untrusted.read(path, _MOST_BYTES))
     except (OSError, BadInput) as error:
         why = getattr(error, "strerror", None) or error
-        raise BadInput(f"{path} cannot be read ({why}). Give the folder with the model's config.json.") from None
+        raise BadInput(
+            f"{path} cannot be read ({why}). Give the folder with the model's config.json."
+        ) from None
     if "model_type" not in settings:
-        raise BadInput(f"{path} is no configuration of a model: it has no model_type. Give the folder of one.")
+        raise BadInput(
+            f"{path} is no configuration of a model: it has no model_type. Give the folder of one."
+        )
     return settings.get("text_config") or settings  # of a model that sees pictures too
 
 
@@ -146,14 +169,20 @@ def untrained(settings: Mapping[str, Any]) -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise BadInput(f"A language model is made by transformers, which cannot be imported: {error}") from None
+        raise BadInput(
+            f"A language model is made by transformers, which cannot be imported: {error}"
+        ) from None
     transformers.logging.set_verbosity_error()
     try:
-        config = transformers.AutoConfig.for_model(**{name: v for name, v in settings.items() if name != "auto_map"})
+        config = transformers.AutoConfig.for_model(
+            **{name: v for name, v in settings.items() if name != "auto_map"}
+        )
         return transformers.AutoModelForCausalLM.from_config(config)
     except (ValueError, KeyError, TypeError) as error:
         kind = settings["model_type"]
-        raise BadInput(f"transformers cannot make a language model of the kind {kind!r}: {error}") from None
+        raise BadInput(
+            f"transformers cannot make a language model of the kind {kind!r}: {error}"
+        ) from None
 
 
 def _model(settings: Mapping[str, Any], question: Question, precision: str) -> Any:
@@ -166,7 +195,9 @@ def _model(settings: Mapping[str, Any], question: Question, precision: str) -> A
     if question.method == "inference":
         return model
     model.config.use_cache = False
-    for parameter in model.parameters() if question.weights and question.trainer else ():  # peft's k-bit guide
+    for parameter in (
+        model.parameters() if question.weights and question.trainer else ()
+    ):  # peft's k-bit guide
         if parameter.is_floating_point():
             parameter.data = parameter.data.float()
     if question.method != "full":
@@ -186,10 +217,14 @@ class Adam8bit(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+        for parameter in (
+            p for group in self.param_groups for p in group["params"] if p.grad is not None
+        ):
             state, is_small = self.state[parameter], parameter.numel() < _MIN_8BIT
             for moment in () if state else ("state1", "state2"):
-                state[moment] = torch.empty_like(parameter, dtype=torch.float32 if is_small else torch.uint8)
+                state[moment] = torch.empty_like(
+                    parameter, dtype=torch.float32 if is_small else torch.uint8
+                )
                 if not is_small:
                     scales = math.ceil(parameter.numel() / _MOMENTS)
                     state[f"{moment}_scales"] = parameter.new_empty(scales, dtype=torch.float32)
@@ -219,9 +254,13 @@ class Adapted(nn.Module):
         return (result + F.linear(low, self.lora_b) * 2.0).to(result.dtype)
 
 
-def quantise(model: nn.Module, kind: str, dtype: torch.dtype, without: Iterable[nn.Module] = ()) -> nn.Module:
+def quantise(
+    model: nn.Module, kind: str, dtype: torch.dtype, without: Iterable[nn.Module] = ()
+) -> nn.Module:
     spared = {id(layer) for layer in without}
-    return replaced(model, lambda _, layer: Quantised(layer, kind, dtype) if _is_linear(layer, spared) else None)
+    return replaced(
+        model, lambda _, layer: Quantised(layer, kind, dtype) if _is_linear(layer, spared) else None
+    )
 
 
 def adapt(model: nn.Module, rank: int, targets: Iterable[str], dropout: float = 0.0) -> nn.Module:
@@ -231,11 +270,18 @@ def adapt(model: nn.Module, rank: int, targets: Iterable[str], dropout: float = 
     if not names & linear:
         what = f"No adapter can be put on {', '.join(sorted(names)) or 'nothing'}"
         raise BadInput(f"{what}. The linear layers are {', '.join(sorted(linear))}.")
-    return replaced(model, lambda name, x: Adapted(x, rank, dropout) if name in names and _is_linear(x) else None)
+    return replaced(
+        model,
+        lambda name, x: Adapted(x, rank, dropout) if name in names and _is_linear(x) else None,
+    )
 
 
 def linear_names(model: nn.Module, head: nn.Module | None = None) -> set[str]:
-    return {name.rsplit(".", 1)[-1] for name, layer in model.named_modules() if _is_linear(layer) and layer is not head}
+    return {
+        name.rsplit(".", 1)[-1]
+        for name, layer in model.named_modules()
+        if _is_linear(layer) and layer is not head
+    }
 
 
 def _is_linear(layer: nn.Module, without: Iterable[int] = ()) -> bool:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from lib.config import Data
     from trainbook.launch.queue import Entry
 
-_CONFIG = re.compile(r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml")  # no other file, and none outside of it
+_CONFIG = re.compile(
+    r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml"
+)  # no other file, and none outside of it
 _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
 
 
@@ -35,7 +37,9 @@ def carried_files(notebook: Mapping[str, Any]) -> dict[str, str]:
     try:
         return next((carrier.unpack(code) for code in codes if "HOME = library(" in code), {})
     except BadInput as error:
-        raise BadInput(f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks") from None
+        raise BadInput(
+            f"The carrier cell is damaged ({error}). Build the notebook again: make notebooks"
+        ) from None
 
 
 def codes(notebook: Mapping[str, Any]) -> Iterator[str]:
@@ -48,7 +52,11 @@ def codes(notebook: Mapping[str, Any]) -> Iterator[str]:
 
 def parameters(notebook: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the defaults of the annotated names in the parameters cell."""
-    nodes = [node for cell in tagged(notebook, "parameters") for node in ast.parse("".join(cell["source"])).body]
+    nodes = [
+        node
+        for cell in tagged(notebook, "parameters")
+        for node in ast.parse("".join(cell["source"])).body
+    ]
     given = [node for node in nodes if isinstance(node, ast.AnnAssign) and node.value]
     return {ast.unparse(node.target): ast.literal_eval(node.value) for node in given}
 
@@ -91,28 +99,47 @@ def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def training(
-    notebook: Mapping[str, Any], values: Mapping[str, object], has_gpu: bool, root: Path | None = None
+    notebook: Mapping[str, Any],
+    values: Mapping[str, object],
+    has_gpu: bool,
+    root: Path | None = None,
 ) -> "list[Entry] | None":
     """Returns the runs of a session with these values for its parameters. Raises BadInput as the session would.
 
     Returns None where only a session sees it, on Kaggle or written by a cell tagged `task`. `root` is the folder here
     with the files of a notebook that was built just now; of any other a task's file is never run here.
     """
-    from trainbook.notebook import KEYS, default_config  # not at the top: torch takes seconds to import
+    from trainbook.notebook import (
+        KEYS,
+        default_config,
+    )  # not at the top: torch takes seconds to import
 
     (name, is_queue), texts = workload(notebook), carried_files(notebook)
     inputs = parameters(notebook) | dict(values)
-    file = str(inputs.get("CONFIG") or default_config(name, has_gpu, f"configs/{name}_small.yaml" in texts)[0])
+    file = str(
+        inputs.get("CONFIG")
+        or default_config(name, has_gpu, f"configs/{name}_small.yaml" in texts)[0]
+    )
     if not name or file.startswith(_KAGGLE) or tagged(notebook, "task"):
         return None
     overrides = {key: inputs[parameter] for parameter, key in KEYS.items() if inputs.get(parameter)}
     overrides |= inputs.get("OVERRIDES") or {}
-    names = [name for name in texts if _CONFIG.fullmatch(name)]  # another name could lie outside of the folder
-    if tasks := [name for name in texts if root is None and name.startswith("configs/") and name.endswith(".py")]:
+    names = [
+        name for name in texts if _CONFIG.fullmatch(name)
+    ]  # another name could lie outside of the folder
+    if tasks := [
+        name
+        for name in texts
+        if root is None and name.startswith("configs/") and name.endswith(".py")
+    ]:
         what = f"The notebook carries a task of its own ({printable(tasks[0])}), which would run on this machine to be"
-        raise BadInput(f"{what} checked. Give the configuration that it was built from, such as my.yaml.")
+        raise BadInput(
+            f"{what} checked. Give the configuration that it was built from, such as my.yaml."
+        )
     if file not in names:
-        raise BadInput(f"The notebook does not carry {file}, but {', '.join(names) or 'none'}. Correct CONFIG.")
+        raise BadInput(
+            f"The notebook does not carry {file}, but {', '.join(names) or 'none'}. Correct CONFIG."
+        )
     with tempfile.TemporaryDirectory() as scratch:
         folder = (root or Path(scratch) / "configs").as_posix()
         for carried in names if root is None else ():
@@ -123,18 +150,26 @@ def training(
             path = Path(folder, file.removeprefix("configs/"))
             return _entries(path, overrides, name, is_queue, root is not None)
         except BadInput as refusal:  # in the names of the notebook
-            raise BadInput(str(refusal).replace(f"{folder}/", "configs/") if root is None else refusal) from None
+            raise BadInput(
+                str(refusal).replace(f"{folder}/", "configs/") if root is None else refusal
+            ) from None
 
 
-def _entries(path: Path, overrides: dict[str, Any], kind: str, is_queue: bool, runs_files: bool) -> "list[Entry]":
+def _entries(
+    path: Path, overrides: dict[str, Any], kind: str, is_queue: bool, runs_files: bool
+) -> "list[Entry]":
     from lib.task import load_config
     from trainbook.launch import queue  # not at the top: torch takes seconds to import
     from trainbook.launch.run import has_queue
 
     config = load_config(path, overrides, runs_files)
     if is_queue:
-        nowhere = {"output_dir": str(path.parent / "none")}  # runs that were completed here are not on Kaggle
-        with contextlib.redirect_stdout(io.StringIO()):  # the session says of its own earlier runs what this prints
+        nowhere = {
+            "output_dir": str(path.parent / "none")
+        }  # runs that were completed here are not on Kaggle
+        with contextlib.redirect_stdout(
+            io.StringIO()
+        ):  # the session says of its own earlier runs what this prints
             return queue.entries(path, overrides | nowhere)
     if has_queue(path, config):
         what = f"The notebook trains one run, and {path} with the values given asks for a queue of several"

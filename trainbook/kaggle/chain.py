@@ -27,7 +27,9 @@ from trainbook.outputs.summary import Summary
 _STATE = "chain.json"
 # Polls until an end without an active status is believed, a push is given up, or a refusal that is not understood
 _SETTLING_POLLS = 3
-_SETTLING_SECONDS = 120  # after a push, in which Kaggle may deny what it is asked about the notebook
+_SETTLING_SECONDS = (
+    120  # after a push, in which Kaggle may deny what it is asked about the notebook
+)
 _MAX_TRIES = 60  # requests without an answer in a row; a poll apart, that is an hour
 _MAX_LOST = 2  # sessions in a row without results; one more would spend quota on the same fault
 _QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to what is left of the quota
@@ -84,7 +86,9 @@ class Chain:
         except FileNotFoundError:
             self.sessions = []
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadInput(f"{self.path} cannot be read ({error}). Rename it to begin a new chain.") from None
+            raise BadInput(
+                f"{self.path} cannot be read ({error}). Rename it to begin a new chain."
+            ) from None
 
     def ask(self, question: Callable[[], Result]) -> Result:
         return client.insist(question, self.poll_seconds, _MAX_TRIES, _SETTLING_POLLS, self.denied)
@@ -93,7 +97,11 @@ class Chain:
     def denied(self) -> int:
         """How often a question is asked that is denied, as all about a new notebook are for a while."""
         has_session = any(session.state != "pushing" for session in self.sessions)
-        return max(_SETTLING_POLLS, math.ceil(_SETTLING_SECONDS / self.poll_seconds)) if has_session else 1
+        return (
+            max(_SETTLING_POLLS, math.ceil(_SETTLING_SECONDS / self.poll_seconds))
+            if has_session
+            else 1
+        )
 
     def quota(self) -> client.Quota | None:
         return self.ask(client.quota) if self.notebook.uses_gpu else None
@@ -105,7 +113,9 @@ def run(chain: Chain, fresh: bool = False) -> int:
     busy = f"Another chain holds {folder}: it runs, or was killed during a push. Wait for it, or end it."
     with disk.lock(folder, busy) as hold:
         if hold is None:
-            raise BadInput(f"A chain needs a folder that can be locked, on Linux or macOS. {folder} cannot.")
+            raise BadInput(
+                f"A chain needs a folder that can be locked, on Linux or macOS. {folder} cannot."
+            )
         if fresh:
             chain.path.unlink(missing_ok=True)
         chain.load()
@@ -123,7 +133,10 @@ def run(chain: Chain, fresh: bool = False) -> int:
             _collect(chain, session, _wait(chain))
             print(table(chain), flush=True)
             if session.reason == "stopped":
-                print("The session was stopped on Kaggle, so the chain stops. The same command resumes it.", flush=True)
+                print(
+                    "The session was stopped on Kaggle, so the chain stops. The same command resumes it.",
+                    flush=True,
+                )
                 return 130
 
 
@@ -132,17 +145,29 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
     if sessions:
         last = sessions[-1]
         if last.reason == "completed":
-            return 0, f"Completed at step {last.step:,}. The results: trainbook kaggle fetch {chain.kernel}"
+            return (
+                0,
+                f"Completed at step {last.step:,}. The results: trainbook kaggle fetch {chain.kernel}",
+            )
         if last.reason == "failed":
-            return 1, f"The training failed, and would fail again: {last.message}\nCorrect it, then give --retry."
+            return (
+                1,
+                f"The training failed, and would fail again: {last.message}\nCorrect it, then give --retry.",
+            )
         if [session.reason for session in sessions[-_MAX_LOST:]] == ["lost"] * _MAX_LOST:
             what = f"{_MAX_LOST} sessions in a row left no results ({last.message or 'Kaggle says nothing more'})"
             log = f"See their log: trainbook kaggle status {chain.kernel} --log"
             return 1, f"{what}. {log}. --retry continues the chain nevertheless."
         if last.trained and len(sessions) > 1 and last.step <= last.first_step:
-            return 1, f"The last session stayed at step {last.step:,}, too short for a step and a save. See its log."
+            return (
+                1,
+                f"The last session stayed at step {last.step:,}, too short for a step and a save. See its log.",
+            )
         if len(sessions) >= chain.max_sessions:
-            return 75, f"{len(sessions)} sessions were run. A larger --max-sessions resumes at step {chain.step:,}."
+            return (
+                75,
+                f"{len(sessions)} sessions were run. A larger --max-sessions resumes at step {chain.step:,}.",
+            )
     quota, least = chain.quota(), max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
     if quota is None or quota.remaining >= least:
         return None
@@ -167,8 +192,13 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
         left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
         if left < float(values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value):  # type: ignore[arg-type]
             values["SESSION_MINUTES"] = round(left, 1)
-            print(f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.", flush=True)
-    has_earlier = not chain.sessions and not fresh and status is not None and status.word == "COMPLETE"
+            print(
+                f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.",
+                flush=True,
+            )
+    has_earlier = (
+        not chain.sessions and not fresh and status is not None and status.word == "COMPLETE"
+    )
     has_output = has_earlier or any(session.trained for session in chain.sessions)
     wait_for_data(chain.notebook)
     folder, session.mark = prepare(chain.notebook, values, has_output)
@@ -194,7 +224,9 @@ def _arrived(chain: Chain, session: Session) -> bool:
     for poll in range(_SETTLING_POLLS):
         if poll:
             time.sleep(chain.poll_seconds)
-        if chain.ask(lambda: client.find(chain.kernel) and session.mark in client.source(chain.kernel)):
+        if chain.ask(
+            lambda: client.find(chain.kernel) and session.mark in client.source(chain.kernel)
+        ):
             session.state = "running"
             chain.save()
             return True
@@ -213,7 +245,9 @@ def _wait(chain: Chain) -> client.Status:
         was_active |= status.active
         if was_active or poll >= _SETTLING_POLLS:
             if status.word != printed:
-                print(f"{time.strftime('%H:%M')} {chain.kernel} is {status.word.lower()}", flush=True)
+                print(
+                    f"{time.strftime('%H:%M')} {chain.kernel} is {status.word.lower()}", flush=True
+                )
             if not status.active:
                 return status
             printed = status.word
@@ -231,13 +265,17 @@ def _collect(chain: Chain, session: Session, status: client.Status) -> None:
     session.state, session.message = "ended", status.failure
     if "failed" in reasons:
         session.reason = "failed"
-        session.message = next((summary.error for summary in runs.values() if summary.error), status.failure)
+        session.message = next(
+            (summary.error for summary in runs.values() if summary.error), status.failure
+        )
     elif status.word == "CANCEL_ACKNOWLEDGED":
         session.reason = "stopped"
     elif status.word != "COMPLETE" or not reasons:
         session.reason = "lost"
     else:
-        session.reason = next((reason for reason in ("deadline", "interrupted") if reason in reasons), "completed")
+        session.reason = next(
+            (reason for reason in ("deadline", "interrupted") if reason in reasons), "completed"
+        )
         session.digest, session.step = digest, sum(summary.step for summary in runs.values())
     keep_log(folder, chain.kernel)
     chain.save()
@@ -247,5 +285,7 @@ def table(chain: Chain) -> str:
     rows = [["session", "version", "steps", "ended"]]
     for number, session in enumerate(chain.sessions, 1):
         steps = f"{session.first_step:,} -> {session.step:,}"
-        rows.append([str(number), str(session.version or "-"), steps, session.reason or session.state])
+        rows.append(
+            [str(number), str(session.version or "-"), steps, session.reason or session.state]
+        )
     return aligned(rows, left=[3])

@@ -29,17 +29,29 @@ PAUSE = 5.0  # seconds before a question is asked again
 # Questions, a pause apart. What was just uploaded or pushed is denied (403) for 30 to 90 s; data is then unpacked.
 SETTLING, READY = 24, 120
 # What requests and urllib3 print of a connection that failed
-_NETWORK = re.compile(r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure")
+_NETWORK = re.compile(
+    r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure"
+)
 _DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
 _FINAL = (400, 401, *_DENIED)  # codes whose question has the same answer a minute later
 _SPOILED = ("failed", "deleted", "error")  # states of a data set from which none becomes ready
 _LATER = "Try again later."
 _CORRECT = "Correct what it names."
 _SECRET_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|_PAT)$")
-_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")  # https://user:password@host, of whatever name
+_IN_ADDRESS = re.compile(
+    r"://[^/\s:@]*:([^/\s@]+)@"
+)  # https://user:password@host, of whatever name
 _SHORTEST_SECRET = 8  # a shorter value would be found everywhere; no service hands out one
 # Files whose only purpose is to hold a credential
-KEYS = ("kaggle.json", "access_token", "access_token.txt", "credentials.json", ".env", ".netrc", ".git-credentials")
+KEYS = (
+    "kaggle.json",
+    "access_token",
+    "access_token.txt",
+    "credentials.json",
+    ".env",
+    ".netrc",
+    ".git-credentials",
+)
 Result = TypeVar("Result")
 
 
@@ -86,11 +98,17 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
     try:
         code, out, error = _execute(arguments, seconds, hold)
     except subprocess.TimeoutExpired:
-        raise NoAnswer(f"`kaggle {' '.join(arguments)}` gave no answer in {seconds:.0f} s. {_LATER}") from None
+        raise NoAnswer(
+            f"`kaggle {' '.join(arguments)}` gave no answer in {seconds:.0f} s. {_LATER}"
+        ) from None
     if not code:
         return clean(out)
     text = clean(out + error)
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.strip() and not line.startswith(("Traceback", "  "))
+    ]
     reason, advice = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing", _CORRECT
     code = int((re.findall(r"\[HTTP (\d+)\]", text) or [0])[-1])  # which child.py adds to an error
     is_unanswered = code == 429 or code >= 500 or (not code and bool(_NETWORK.search(text)))
@@ -100,32 +118,56 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
         code, reason = 401, "it is not signed in"
         advice = "Run `kaggle auth login` once, or make a token at kaggle.com/settings and follow its text."
     elif code in _DENIED or "was denied" in text:
-        code, advice = code or 403, "Kaggle answers so to wrong names, too: compare owner and slug with the browser's."
+        code, advice = (
+            code or 403,
+            "Kaggle answers so to wrong names, too: compare owner and slug with the browser's.",
+        )
     sentence = f"`kaggle {' '.join(arguments[:2])}` failed: {reason}. {advice}"
     raise NoAnswer(sentence) if is_unanswered else Refused(sentence, code)
 
 
 def _command(*arguments: str) -> list[str]:
     # -P: a folder called kaggle in the working folder is not the client
-    return [sys.executable, "-P", "-u", str(Path(__file__).with_name("child.py")), "--no-warn", *arguments]
+    return [
+        sys.executable,
+        "-P",
+        "-u",
+        str(Path(__file__).with_name("child.py")),
+        "--no-warn",
+        *arguments,
+    ]
 
 
 def _pipes() -> dict[str, Any]:
     """Returns how a child is spoken to: in UTF-8, in which it also writes files, whatever this machine's locale is."""
     environment = {**os.environ, "PYTHONUTF8": "1"}
-    return {"stdin": subprocess.DEVNULL, "encoding": "utf-8", "errors": "replace", "env": environment}
+    return {
+        "stdin": subprocess.DEVNULL,
+        "encoding": "utf-8",
+        "errors": "replace",
+        "env": environment,
+    }
 
 
 def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
     handles = () if hold is None else (hold,)
     done = subprocess.run(
-        _command(*arguments), timeout=seconds, check=False, pass_fds=handles, capture_output=True, **_pipes()
+        _command(*arguments),
+        timeout=seconds,
+        check=False,
+        pass_fds=handles,
+        capture_output=True,
+        **_pipes(),
     )
     return done.returncode, done.stdout, done.stderr
 
 
 def insist(
-    question: Callable[[], Result], pause: float | None = None, tries: int = 4, unclear: int = 1, denied: int = 1
+    question: Callable[[], Result],
+    pause: float | None = None,
+    tries: int = 4,
+    unclear: int = 1,
+    denied: int = 1,
 ) -> Result:
     """Asks `tries` times if there is no answer, and `unclear` times if a refusal may not last; raises the last one.
 
@@ -143,7 +185,9 @@ def insist(
             if number == 1:
                 sentence = str(refusal).removesuffix(_LATER).rstrip()
                 pauses = PAUSE if pause is None else pause
-                print(f"{sentence} Asking again every {pauses:g} s, at most {most} times.", flush=True)
+                print(
+                    f"{sentence} Asking again every {pauses:g} s, at most {most} times.", flush=True
+                )
             time.sleep(PAUSE if pause is None else pause)
 
 
@@ -160,7 +204,9 @@ def _most(refusal: BadInput | TrainingFailed, tries: int, unclear: int, denied: 
 def username() -> str:
     match = re.search(r"^- username: (\S+)$", call("config", "view"), re.MULTILINE)
     if not match or match[1] == "None":
-        raise BadInput("The kaggle client is not signed in. Run `kaggle auth login` once, or give --owner.")
+        raise BadInput(
+            "The kaggle client is not signed in. Run `kaggle auth login` once, or give --owner."
+        )
     return match[1]
 
 
@@ -169,10 +215,16 @@ def push(folder: Path, hold: int | None = None) -> tuple[int, str]:
     # The client prints "successfully pushed" also where the server dropped data that it does not know.
     if left_out := re.search(r"not valid (\w+ sources).*?: (\[.*\])", text):
         what = f"Kaggle pushed the notebook without some of its {left_out[1]}: {left_out[2]}"
-        raise Refused(f"{what}. A session may be running: stop it in the browser, correct the names, push again.")
-    match = re.search(r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", text)
+        raise Refused(
+            f"{what}. A session may be running: stop it in the browser, correct the names, push again."
+        )
+    match = re.search(
+        r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", text
+    )
     if not match:
-        raise Refused(f"Kaggle refused the notebook: {' '.join(text.split()).rstrip('. ')}. {_CORRECT}")
+        raise Refused(
+            f"Kaggle refused the notebook: {' '.join(text.split()).rstrip('. ')}. {_CORRECT}"
+        )
     return int(match[1]), match[2]
 
 
@@ -180,7 +232,9 @@ def status(kernel: str) -> Status:
     text = call("kernels", "status", kernel)
     match = re.search(r'has status "(?:KernelWorkerStatus\.)?(\w+)"', text)
     if not match:
-        raise Refused(f"The kaggle client answered the query for the status of {kernel} with {text!r}.")
+        raise Refused(
+            f"The kaggle client answered the query for the status of {kernel} with {text!r}."
+        )
     failure = re.search(r'^Failure message: "(.*)"$', text, re.MULTILINE | re.DOTALL)
     return Status(match[1].upper(), failure[1] if failure else "")
 
@@ -204,7 +258,9 @@ def find(kernel: str, was_pushed: bool = False) -> Status | None:
 def source(kernel: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         call("kernels", "pull", kernel, "-p", folder)
-        return "".join(path.read_text("utf-8") for path in sorted(Path(folder).iterdir()) if path.is_file())
+        return "".join(
+            path.read_text("utf-8") for path in sorted(Path(folder).iterdir()) if path.is_file()
+        )
 
 
 def output(kernel: str, folder: Path, pattern: str) -> list[Path]:
@@ -252,12 +308,17 @@ def wait_until_ready(dataset: str) -> None:
     word = insist(lambda: _word_of(dataset), denied=SETTLING)
     if word not in _SPOILED and word != "ready":
         limit = f"at most {READY * PAUSE / 60:.0f} minutes"
-        print(f"{dataset} is not ready yet ({word}): waiting until it can be attached, {limit}.", flush=True)
+        print(
+            f"{dataset} is not ready yet ({word}): waiting until it can be attached, {limit}.",
+            flush=True,
+        )
     for _ in range(READY):
         if word == "ready":
             return
         if word in _SPOILED:
-            raise BadInput(f"{dataset} is {word} on Kaggle. Upload it again: trainbook kaggle dataset.")
+            raise BadInput(
+                f"{dataset} is {word} on Kaggle. Upload it again: trainbook kaggle dataset."
+            )
         time.sleep(PAUSE)
         word = insist(lambda: _word_of(dataset), denied=SETTLING)
     raise NoAnswer(
@@ -272,7 +333,9 @@ def _word_of(dataset: str) -> str:
 
 
 def quota() -> Quota | None:
-    rows = re.findall(r"^GPU,([\d.]+)h,([\d.]+)h,([\d.]+)h,(\S*)$", call("quota", "--csv"), re.MULTILINE)
+    rows = re.findall(
+        r"^GPU,([\d.]+)h,([\d.]+)h,([\d.]+)h,(\S*)$", call("quota", "--csv"), re.MULTILINE
+    )
     return Quota(*map(float, rows[0][:3]), rows[0][3]) if rows else None
 
 
@@ -280,9 +343,13 @@ def upload(folder: Path, dataset: str) -> str:
     is_there = insist(lambda: unless_denied(lambda: call("datasets", "status", dataset)))
     command = ("version", "-m", "A new version") if is_there else ("create",)
     # Without --dir-mode the client leaves folders out and prints nothing about it.
-    text = call("datasets", *command, "-p", str(folder), "--dir-mode", "zip", "--keep-tabular", seconds=LONG)
+    text = call(
+        "datasets", *command, "-p", str(folder), "--dir-mode", "zip", "--keep-tabular", seconds=LONG
+    )
     if failed := re.findall(r"^Upload unsuccessful: (.*)$", text, re.MULTILINE):
-        what = f"The upload of {', '.join(failed)} failed, and Kaggle may have the data set without it"
+        what = (
+            f"The upload of {', '.join(failed)} failed, and Kaggle may have the data set without it"
+        )
         raise Refused(f"{what}. Run the command again: it makes a new version with all files.")
     match = re.search(r"Please check progress at (\S+)", text)
     if not match:
@@ -297,7 +364,9 @@ def secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Returns the credentials of environment variables: by their names, and in addresses; longest first."""
     hidden = {value for name, value in environment.items() if _SECRET_NAMES.search(name.upper())}
     hidden |= {match[1] for value in environment.values() if (match := _IN_ADDRESS.search(value))}
-    return sorted((secret for secret in hidden if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True)
+    return sorted(
+        (secret for secret in hidden if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True
+    )
 
 
 def clean(text: str) -> str:
@@ -309,14 +378,21 @@ def clean(text: str) -> str:
 def refuse(where: object, content: bytes | mmap.mmap) -> None:
     """Raises BadInput where the content holds the value of a credential of the environment."""
     if any(content.find(value.encode()) >= 0 for value in secrets()):
-        raise BadInput(f"{where} contains the value of a credential of your environment. Remove it; nothing was sent.")
+        raise BadInput(
+            f"{where} contains the value of a credential of your environment. Remove it; nothing was sent."
+        )
 
 
 def refuse_in_files(paths: Iterable[Path]) -> None:
     """Raises BadInput for the first file that holds such a value, or whose purpose is to hold one."""
     for path in paths:
         if path.name in KEYS:
-            raise BadInput(f"{path} is a file for credentials. Remove it from the folder; nothing was sent.")
+            raise BadInput(
+                f"{path} is a file for credentials. Remove it from the folder; nothing was sent."
+            )
         if path.stat().st_size:
-            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            with (
+                path.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            ):
                 refuse(path, content)

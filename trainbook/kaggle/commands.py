@@ -37,9 +37,15 @@ def _build(config: Path, out: Path) -> Path:
     disk.make_folders(out.parent)
     disk.write_text(out, text)
     size = f"{len(text.encode()) / 1000:,.0f} KB"
-    print(f"Built {out} ({size}) from {config}. It carries lib and {', '.join(source.files)}.", *source.notes, sep="\n")
+    print(
+        f"Built {out} ({size}) from {config}. It carries lib and {', '.join(source.files)}.",
+        *source.notes,
+        sep="\n",
+    )
     if lacking:
-        print(f"Kaggle's image is not known to have {lacking}: the notebook asks for internet to install it there.")
+        print(
+            f"Kaggle's image is not known to have {lacking}: the notebook asks for internet to install it there."
+        )
     return source.root
 
 
@@ -58,13 +64,17 @@ def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
     switches = {switch: getattr(options, switch) for switch in ("gpu", "internet", "public")}
     inputs = {"models": options.model, "competitions": options.competition}
     source = Path(options.name) if root else path
-    notebook = Notebook(path, name, options.dataset, options.kernel, root=root, source=source, **inputs, **switches)
+    notebook = Notebook(
+        path, name, options.dataset, options.kernel, root=root, source=source, **inputs, **switches
+    )
     return notebook, kernel.check(notebook, kernel.read_parameters(options.param, options.set))
 
 
 def _dataset(options: argparse.Namespace) -> int:
     if bool(options.config) == bool(options.run_folder):
-        raise BadInput("Give either a configuration, whose task validates the data, or --run with a run's folder.")
+        raise BadInput(
+            "Give either a configuration, whose task validates the data, or --run with a run's folder."
+        )
     name = f"{_owner(options)}/{options.slug}"
     dataset.check(name)
     if options.run_folder:
@@ -72,13 +82,24 @@ def _dataset(options: argparse.Namespace) -> int:
     else:
         from lib.task import load_config  # not at the top: torch takes seconds to import
 
-        settings = {**split_overrides(options.set), **({"data.dir": options.data} if options.data else {})}
+        settings = {
+            **split_overrides(options.set),
+            **({"data.dir": options.data} if options.data else {}),
+        }
         contents = dataset.of_data(load_config(options.config, settings), name)
     folder = dataset.pack(*contents, name, options.license)
-    print("Nothing was uploaded (--dry-run)." if options.dry_run else f"Uploaded: {client.upload(folder, name)}")
-    print(f"In the browser: open the notebook, Add Input > Your Datasets > {name}, then Save Version.")
+    print(
+        "Nothing was uploaded (--dry-run)."
+        if options.dry_run
+        else f"Uploaded: {client.upload(folder, name)}"
+    )
+    print(
+        f"In the browser: open the notebook, Add Input > Your Datasets > {name}, then Save Version."
+    )
     parameter = f" --param DATA_DIR={name}" * bool(options.config)
-    print(f"On the command line: trainbook kaggle push {options.config or 'NOTEBOOK'} --dataset {name}{parameter}")
+    print(
+        f"On the command line: trainbook kaggle push {options.config or 'NOTEBOOK'} --dataset {name}{parameter}"
+    )
     return 0
 
 
@@ -92,7 +113,9 @@ def _push(options: argparse.Namespace) -> int:
     folder, _ = kernel.prepare(notebook, values, options.own_output)
     print(f"Nothing was sent (--dry-run). {folder} holds what a push sends:")
     print(f"  {kernel.METADATA}: {(folder / kernel.METADATA).read_text('utf-8').rstrip()}")
-    print(f"Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook: {notebook.path.name}")
+    print(
+        f"Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook: {notebook.path.name}"
+    )
     return 0
 
 
@@ -122,14 +145,24 @@ def _fetch(options: argparse.Namespace) -> int:
     folder = Path(options.to) if options.to else kernel.HOME / name.split("/")[1] / "results"
     summaries = kernel.fetch(name, folder, options.all)
     for run, summary in summaries.items():
-        members = f", a vote of {len(summary.members)} runs" if summary.members else f" at step {summary.step:,}"
+        members = (
+            f", a vote of {len(summary.members)} runs"
+            if summary.members
+            else f" at step {summary.step:,}"
+        )
         print(f"{printable(run)}: {summary.reason}{members}")
         for metric, value in summary.metrics.items():
-            beside = f", the baseline {summary.baseline[metric]:.4f}" if metric in summary.baseline else ""
+            beside = (
+                f", the baseline {summary.baseline[metric]:.4f}"
+                if metric in summary.baseline
+                else ""
+            )
             print(f"  {metric}: {value:.4f}{beside}")
     print(f"Everything is in {folder}.")
     if not summaries:
-        raise BadInput(f"{name} left no summary.json: it failed early or trains nothing. See {folder / 'session.log'}.")
+        raise BadInput(
+            f"{name} left no summary.json: it failed early or trains nothing. See {folder / 'session.log'}."
+        )
     return 0
 
 
@@ -139,22 +172,34 @@ def _chain(options: argparse.Namespace) -> int:
     try:
         return chain.run(chain.Chain(notebook, values, *limits, options.retry), options.fresh)
     except KeyboardInterrupt:
-        print("\nStopped here. A session on Kaggle continues by itself; the same command resumes the chain.")
+        print(
+            "\nStopped here. A session on Kaggle continues by itself; the same command resumes the chain."
+        )
         return 130
 
 
 def show(sections: findings.Sections, as_json: bool = False) -> int:
     """Prints findings, as JSON or as a table; returns 2 where one is bad, else 0: a warning stops no run."""
-    rows = [{"section": title.lower(), **asdict(f)} for title, listed in sections.items() for f in listed]
+    rows = [
+        {"section": title.lower(), **asdict(f)}
+        for title, listed in sections.items()
+        for f in listed
+    ]
     worst = max((row["verdict"] for row in rows), key=("ok", "warning", "bad").index)
-    print(json.dumps({"verdict": worst, "checks": rows}, indent=1) if as_json else findings.table(sections))
+    print(
+        json.dumps({"verdict": worst, "checks": rows}, indent=1)
+        if as_json
+        else findings.table(sections)
+    )
     return 2 if worst == "bad" else 0
 
 
 def _preflight(options: argparse.Namespace) -> int:
     from trainbook.kaggle import preflight  # not at the top: torch takes seconds to import
 
-    with contextlib.redirect_stdout(sys.stderr):  # what reading the data prints must not get into the JSON
+    with contextlib.redirect_stdout(
+        sys.stderr
+    ):  # what reading the data prints must not get into the JSON
         path, root = _path(options.name)
         settings = split_overrides(options.set)
         sections = preflight.check(path, settings, options.data, root, options.competition)
@@ -166,7 +211,9 @@ def _preflight(options: argparse.Namespace) -> int:
 
 def _notebook(options: argparse.Namespace) -> int:
     _build(Path(options.config), Path(options.out or f"{Path(options.config).stem}.ipynb"))
-    print(f"On Kaggle: Create > New Notebook > File > Import Notebook; or trainbook kaggle push {options.config}")
+    print(
+        f"On Kaggle: Create > New Notebook > File > Import Notebook; or trainbook kaggle push {options.config}"
+    )
     return 0
 
 

@@ -22,7 +22,9 @@ _LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))
 
 def check(name: str) -> None:
     if not re.fullmatch(r"[\w-]+/[a-z0-9-]{6,50}", name):
-        raise BadInput(f"{name} is no owner/slug: a slug has 6 to 50 small letters, digits and hyphens.")
+        raise BadInput(
+            f"{name} is no owner/slug: a slug has 6 to 50 small letters, digits and hyphens."
+        )
 
 
 def of_data(config: Config, name: str) -> tuple[Path, list[str], str]:
@@ -36,23 +38,41 @@ def of_data(config: Config, name: str) -> tuple[Path, list[str], str]:
     task, _, _ = resolved(config)  # of this folder, whatever a run of this name has kept
     sizes = ", ".join(f"{len(samples):,} {split}" for split, samples in task.datasets().items())
     about = f"Data of the workload `{label(config.task)}`, read and validated by it before packing."
-    return source, [about, task.describe_data().replace(str(source), name), f"Samples: {sizes}."], "data"
+    return (
+        source,
+        [about, task.describe_data().replace(str(source), name), f"Samples: {sizes}."],
+        "data",
+    )
 
 
 def of_run(run: Path) -> tuple[Path, list[str], str]:
     """Returns the same for the output of a run with its checkpoints, which another session can mount and resume."""
     summary = Summary.read(run)
     if summary is None or not (run / "config.yaml").is_file():
-        raise BadInput(f"{run} has no config.yaml with a summary.json. Give the folder of a run: runs/graphmer.")
+        raise BadInput(
+            f"{run} has no config.yaml with a summary.json. Give the folder of a run: runs/graphmer."
+        )
     from lib.task.files import label  # not at the top: torch takes seconds to import
 
     about = f"The run `{run.name}` of the workload `{label(summary.task)}`: {summary.reason} at step {summary.step:,}."
-    return run, [about, f"A notebook of it that mounts this data set resumes `{run.name}` from it."], run.name
+    return (
+        run,
+        [about, f"A notebook of it that mounts this data set resumes `{run.name}` from it."],
+        run.name,
+    )
 
 
 def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str) -> Path:
-    paths = {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if not path.is_dir()}
-    files = {n: p for n, p in paths.items() if p.is_file() and not p.is_symlink() and not _LEFT_OUT.search(n)}
+    paths = {
+        path.relative_to(source).as_posix(): path
+        for path in sorted(source.rglob("*"))
+        if not path.is_dir()
+    }
+    files = {
+        n: p
+        for n, p in paths.items()
+        if p.is_file() and not p.is_symlink() and not _LEFT_OUT.search(n)
+    }
     if not files:
         raise BadInput(f"{source} holds no files that could be packed.")
     client.refuse_in_files([*(p for p in paths.values() if p.name in client.KEYS), *files.values()])
@@ -69,16 +89,29 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str)
             packed.write(path, member)
     contents = f"{len(files):,} files, {size:,} bytes unpacked. Licence: {licence}."
     description = "\n\n".join([f"# {title}", *about, contents]) + "\n"
-    texts = {"id": name, "title": title, "subtitle": f"Packed by Trainbook from {slug}", "description": description}
+    texts = {
+        "id": name,
+        "title": title,
+        "subtitle": f"Packed by Trainbook from {slug}",
+        "description": description,
+    }
     described = {**texts, "licenses": [{"name": licence}]}
-    (folder / "dataset-metadata.json").write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    (folder / "dataset-metadata.json").write_text(
+        json.dumps(described, indent=1, ensure_ascii=False) + "\n", "utf-8"
+    )
     # The client resumes a broken upload of the same path, size and time: unchanged files give the same archive.
     newest = max(path.stat().st_mtime for path in files.values())
     os.utime(archive, (newest, newest))
-    print(f"{folder}: {len(files):,} files, {amount(size)}, packed {amount(archive.stat().st_size)}")
+    print(
+        f"{folder}: {len(files):,} files, {amount(size)}, packed {amount(archive.stat().st_size)}"
+    )
     if packed_files := [name for name in sorted(files) if _UNPACKED.search(name.lower())]:
         names = ", ".join(packed_files[:10])
-        print(f"Archives in it ({len(packed_files)}): {names}. Kaggle may unpack them: x.csv.gz is x.csv in a session.")
+        print(
+            f"Archives in it ({len(packed_files)}): {names}. Kaggle may unpack them: x.csv.gz is x.csv in a session."
+        )
     if left_out := sorted(paths.keys() - files.keys()):
-        print(f"Left out ({len(left_out)}: hidden, links, or half written):", ", ".join(left_out[:10]))
+        print(
+            f"Left out ({len(left_out)}: hidden, links, or half written):", ", ".join(left_out[:10])
+        )
     return folder

@@ -23,7 +23,9 @@ from trainbook.outputs import packing
 from trainbook.outputs.summary import FILE as SUMMARY
 from trainbook.outputs.summary import Summary
 
-HOME = Path("runs") / "kaggle"  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
+HOME = (
+    Path("runs") / "kaggle"
+)  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
 METADATA = "kernel-metadata.json"
 PUSHED = "push"  # below its folder: what was sent last
 _SOURCE = "source.txt"  # there too: the file that it was pushed from
@@ -107,7 +109,9 @@ def kernel_of(name: str, owner: str = "") -> str:
 def check_slug(slug: str) -> None:
     """Raises BadInput for a slug of which Kaggle refuses the title, or makes another slug."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
-        raise BadInput(f"{slug!r} is no slug: words of small letters and digits with single hyphens. Correct --slug.")
+        raise BadInput(
+            f"{slug!r} is no slug: words of small letters and digits with single hyphens. Correct --slug."
+        )
     if len(slug) > _LONGEST_TITLE:
         what = f"{slug} has {len(slug)} letters, and Kaggle takes {_LONGEST_TITLE} in the title of a notebook"
         raise BadInput(f"{what}. Give a shorter name with --slug.")
@@ -118,10 +122,10 @@ def check_source(slug: str, source: Path) -> None:
     with contextlib.suppress(OSError):
         other = Path((HOME / slug / _SOURCE).read_text("utf-8").strip())
         if other.exists() and other != source.resolve():
-            what = (
-                f"{source} and {printable(other)} would be one notebook on Kaggle, {slug}, which has runs of the latter"
+            raise BadInput(
+                f"{source} and {printable(other)} would be one notebook on Kaggle, {slug}, which has runs of the "
+                f"latter. Push {source.name} with --slug NAME, and name it OWNER/NAME afterwards."
             )
-            raise BadInput(f"{what}. Push {source.name} with --slug NAME, and name it OWNER/NAME afterwards.")
 
 
 def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, object]:
@@ -153,14 +157,20 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
     """Refuses what a session would refuse. Returns its values; DATA_DIR is by default the one mounted input."""
     check_slug(notebook.kernel.partition("/")[2])
     if wrong := [name for name in notebook.competitions if not re.fullmatch(r"[\w-]+", name)]:
-        raise BadInput(f"{wrong[0]!r} is no competition. Give the last part of its address: titanic.")
+        raise BadInput(
+            f"{wrong[0]!r} is no competition. Give the last part of its address: titanic."
+        )
     if wrong := [name for name in notebook.datasets if not re.fullmatch(r"[\w-]+/[\w-]+", name)]:
-        raise BadInput(f"{wrong[0]!r} is no data set. Give the last two parts of its address: --dataset OWNER/SLUG.")
+        raise BadInput(
+            f"{wrong[0]!r} is no data set. Give the last two parts of its address: --dataset OWNER/SLUG."
+        )
     if notebook.source:
         check_source(notebook.kernel.partition("/")[2], notebook.source)
     source = read_json(notebook.path)
     if wrong := values.keys() - (known := carried.parameters(source)).keys():
-        raise BadInput(f"{notebook.path.name} has no parameter {', '.join(wrong)}. It has: {', '.join(known)}.")
+        raise BadInput(
+            f"{notebook.path.name} has no parameter {', '.join(wrong)}. It has: {', '.join(known)}."
+        )
     if notebook.root is None:
         check_fresh(notebook.path)
     entries = carried.training(source, values, notebook.uses_gpu, notebook.root)
@@ -170,7 +180,9 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
     folders = carried.here(data)
     inputs = [*notebook.datasets, *notebook.competitions]
     if len(folders) == len(data.dirs) == len(inputs) == 1 and not values.get("DATA_DIR"):
-        print(f"DATA_DIR is {inputs[0]} there, because data.dir is {folders[0]}, which is on this machine.")
+        print(
+            f"DATA_DIR is {inputs[0]} there, because data.dir is {folders[0]}, which is on this machine."
+        )
         return check(notebook, {**values, "DATA_DIR": inputs[0]})
     mounted = [name.rpartition("/")[2] for name in (*inputs, *notebook.kernels)]
     if missing := [folder for folder in folders if Path(folder).name not in mounted]:
@@ -182,13 +194,17 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
 
 def check_fresh(path: Path) -> None:
     if carried.is_stale(path):
-        raise BadInput(f"{path} is stale: its source, lib or configs were edited. Build it again: make notebooks")
+        raise BadInput(
+            f"{path} is stale: its source, lib or configs were edited. Build it again: make notebooks"
+        )
 
 
 def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:
     """Returns the size of a notebook. Raises BadInput for one too large, and for credentials in it or its files."""
     if (size := len(text.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
-        raise BadInput(f"{path} would have {size:,} bytes; Kaggle has refused {limit:,}. Carry less.")
+        raise BadInput(
+            f"{path} would have {size:,} bytes; Kaggle has refused {limit:,}. Carry less."
+        )
     client.refuse(path, "\n".join([text, *files.values()]).encode())
     return size
 
@@ -197,8 +213,17 @@ def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) 
     """Writes the folder that is pushed, with a cell of values; returns it and the push's mark. Raises BadInput."""
     content = read_json(notebook.path)
     mark = f"# push {uuid.uuid4().hex}"  # by which the version is recognised
-    lines = ["# Values given on the command line.", *(f"{name} = {value!r}" for name, value in values.items()), mark]
-    cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "id": mark[-8:], "outputs": []}
+    lines = [
+        "# Values given on the command line.",
+        *(f"{name} = {value!r}" for name, value in values.items()),
+        mark,
+    ]
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": mark[-8:],
+        "outputs": [],
+    }
     cell |= {"metadata": {"tags": ["injected-parameters"]}, "source": "\n".join(lines)}
     after = carried.tagged(content, "parameters")
     content["cells"].insert(content["cells"].index(after[0]) + 1 if after else 0, cell)
@@ -218,9 +243,13 @@ def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> 
     folder, _ = prepare(notebook, values, own_output)
     status = client.insist(lambda: client.find(notebook.kernel, was_pushed))
     if status and status.active:
-        raise BadInput(f"{notebook.kernel} is {status.word.lower()}: a second run at once would use the quota twice.")
+        raise BadInput(
+            f"{notebook.kernel} is {status.word.lower()}: a second run at once would use the quota twice."
+        )
     if own_output and not status:
-        raise BadInput(f"{notebook.kernel} has no output to resume from yet. Leave --continue out of the first push.")
+        raise BadInput(
+            f"{notebook.kernel} has no output to resume from yet. Leave --continue out of the first push."
+        )
     wait_for_data(notebook)
     return send(notebook, folder)
 
@@ -273,7 +302,9 @@ def unpack(archive: Path, folder: Path) -> None:
     with packing.opened(archive, int(FACTS["kaggle_output_bytes"].value)) as packed:
         members = packed.getmembers()
         if not all(member.isfile() or member.isdir() for member in members):
-            raise BadInput(f"{archive.name} holds links or devices, which no run leaves. It was not unpacked.")
+            raise BadInput(
+                f"{archive.name} holds links or devices, which no run leaves. It was not unpacked."
+            )
         packed.extractall(folder, members, filter="data")
 
 
@@ -288,4 +319,6 @@ def _checked(run: Path) -> Summary:
             checkpoint.verify(manifest.parent)
         return summary
     except (BadInput, checkpoint.DamagedCheckpoint) as error:
-        raise BadInput(f"The results of {run.name} are damaged: {error}. Fetch again; nothing was replaced.") from None
+        raise BadInput(
+            f"The results of {run.name} are damaged: {error}. Fetch again; nothing was replaced."
+        ) from None

@@ -39,12 +39,20 @@ def check(
     sections = {"Notebook": [_contents(path, files, root is not None), _imports(notebook, files)]}
     if name:
         overrides = {**settings, **({"data.dir": folder} if folder else {})}
-        sections[f"{name}.yaml"], entries = _configuration(notebook, f"{name}.yaml", overrides, root)
+        sections[f"{name}.yaml"], entries = _configuration(
+            notebook, f"{name}.yaml", overrides, root
+        )
     else:
-        sections["Notebook"].append(Finding("training", "it trains nothing: it needs no data, no GPU and no quota"))
-    if any(remote(entry.config) for entry in entries) and not kernel.is_on(notebook, "isInternetEnabled"):
+        sections["Notebook"].append(
+            Finding("training", "it trains nothing: it needs no data, no GPU and no quota")
+        )
+    if any(remote(entry.config) for entry in entries) and not kernel.is_on(
+        notebook, "isInternetEnabled"
+    ):
         value = "data is to be downloaded, and the notebook's internet is off"
-        sections["Notebook"].append(Finding("internet", value, "bad", "Push with --internet, or mount the data."))
+        sections["Notebook"].append(
+            Finding("internet", value, "bad", "Push with --internet, or mount the data.")
+        )
     sections["Account"] = _account(bool(name))
     if entries:
         sections[f"{name}.yaml"] += _runs(entries, folder, competitions)
@@ -56,28 +64,42 @@ def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> Finding:
         kernel.check_slug(kernel.slug_of(path))
         size = kernel.check_text(path, path.read_text("utf-8"), files)
         if "lib/__init__.py" not in files:
-            raise BadInput(f"{path} does not carry lib. Tag a cell of its source `carrier`, then run: make notebooks")
+            raise BadInput(
+                f"{path} does not carry lib. Tag a cell of its source `carrier`, then run: make notebooks"
+            )
         if not is_new:
             kernel.check_fresh(path)
     except BadInput as refusal:
         return Finding("contents", str(refusal), "bad", _CORRECT)
-    value = f"{size:,} bytes with {len(files)} files of lib and configs, and no secret that is set here"
+    value = (
+        f"{size:,} bytes with {len(files)} files of lib and configs, and no secret that is set here"
+    )
     return Finding("contents", value)
 
 
 def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
     """Compares the packages that the cells and a user's carried files import with those of Kaggle's image."""
-    modules = {name: text for name, text in files.items() if name.startswith("configs/") and name.endswith(".py")}
+    modules = {
+        name: text
+        for name, text in files.items()
+        if name.startswith("configs/") and name.endswith(".py")
+    }
     codes = [*carried.codes(notebook), *modules.values()]
-    names = {each.dotted.split(".")[0] for code in codes for each in imports(code) if each.is_needed}
+    names = {
+        each.dotted.split(".")[0] for code in codes for each in imports(code) if each.is_needed
+    }
     names -= {"lib", "workloads", "trainbook", *sys.stdlib_module_names}
-    names -= {part for name in modules for part in Path(name).with_suffix("").parts}  # beside the task
+    names -= {
+        part for name in modules for part in Path(name).with_suffix("").parts
+    }  # beside the task
     if not (lacking := carried.lacking(names)):
         return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported")
     value = f"Kaggle's image is not known to have {lacking}"
     if kernel.is_on(notebook, "isInternetEnabled"):
         return Finding("imports", f"{value}; the notebook's internet is on for them")
-    return Finding("imports", value, "bad", "Switch the internet on (--internet), or mount their wheels.")
+    return Finding(
+        "imports", value, "bad", "Switch the internet on (--internet), or mount their wheels."
+    )
 
 
 def _configuration(
@@ -105,7 +127,9 @@ def _configuration(
         (not config.checkpoint.keep_last, "checkpoints",
          "checkpoint.keep_last is 0: there would be nothing to resume from", "Set it to 1 or more."),
     )  # fmt: skip
-    problems = [Finding(name, value, "bad", advice) for is_so, name, value, advice in wasteful if is_so]
+    problems = [
+        Finding(name, value, "bad", advice) for is_so, name, value, advice in wasteful if is_so
+    ]
     return [Finding("configuration", f"{title} is valid; runs: {names}"), *problems], entries
 
 
@@ -123,14 +147,24 @@ def _runs(entries: Sequence[Entry], folder: str, competitions: Sequence[str]) ->
         print(f"Tracing a step of {kind} for a T4.", flush=True)
         memory, seconds = _memory(config)
         findings += [finding, memory]
-        hours += number * config.training.max_steps * seconds / 3600 if config.training.max_steps else math.nan
+        hours += (
+            number * config.training.max_steps * seconds / 3600
+            if config.training.max_steps
+            else math.nan
+        )
         checkpoint, weights = saved_bytes(task, config)
         last, best = config.checkpoint.keep_last, config.checkpoint.keep_best
-        size += number * (last * checkpoint + 2 * best * weights)  # the archive holds the best weights once more
+        size += number * (
+            last * checkpoint + 2 * best * weights
+        )  # the archive holds the best weights once more
         newest = max(newest, checkpoint + min(1, best) * weights)  # one more while it is written
     limit = int(FACTS["kaggle_output_bytes"].value)
     value = f"checkpoints and archive of all runs take at most {amount(size + newest)} of {amount(limit)}"
-    verdict = ("bad", "Lower checkpoint.keep_last or checkpoint.keep_best.") if size + newest > limit else ()
+    verdict = (
+        ("bad", "Lower checkpoint.keep_last or checkpoint.keep_best.")
+        if size + newest > limit
+        else ()
+    )
     return [*findings, _time(len(entries), hours), Finding("space", value, *verdict)]
 
 
@@ -139,17 +173,25 @@ def _data(entry: Entry, folder: str, competitions: Sequence[str]) -> tuple[Findi
     config, _ = profiles.apply(entry.config, has_gpu=True)
     addresses = remote(config)
     if folder and not addresses and (folder == "embedded" or config.data.dir != "embedded"):
-        print(f"Reading the data of {entry.kind}; the first time takes minutes where it is large.", flush=True)
+        print(
+            f"Reading the data of {entry.kind}; the first time takes minutes where it is large.",
+            flush=True,
+        )
         task, config, _ = resolved(config)
         sizes = ", ".join(f"{len(split):,} {name}" for name, split in task.datasets().items())
         return Finding("data", f"{entry.kind}: {folder} is valid ({sizes})"), config, task
     in_steps, _ = resolve_lengths(config, config.training.effective_batch)
     task, config = find_task(config.task)(in_steps), config if config.training.epochs else in_steps
     if addresses:
-        value, advice = f"the session downloads it from {', '.join(addresses)}", "Download it, and give --data."
+        value, advice = (
+            f"the session downloads it from {', '.join(addresses)}",
+            "Download it, and give --data.",
+        )
     elif competitions:
         value = f"the session mounts {', '.join(competitions)}, which was not read"
-        advice = "Download its files, and give their folder here with --data to have them validated."
+        advice = (
+            "Download its files, and give their folder here with --data to have them validated."
+        )
     elif names := carried.here(config.data):
         value = f"data.dir is {', '.join(names)}, which is on this machine and in no session"
         advice = "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
@@ -164,7 +206,9 @@ def _memory(config: Config) -> tuple[Finding, float]:
     try:
         plan = planner.plan(config, "t4")
     except BadInput as refusal:
-        return Finding("memory", f"the step does not fit a T4: {refusal}", "bad", _CORRECT), math.nan
+        return Finding(
+            "memory", f"the step does not fit a T4: {refusal}", "bad", _CORRECT
+        ), math.nan
     except TrainingFailed as failure:
         value = f"a training step fails: {str(failure).splitlines()[-1]}"
         return Finding("memory", value, "bad", "See `trainbook plan` with the same keys."), math.nan
@@ -180,7 +224,11 @@ def _time(number: int, hours: float) -> Finding:
     share, sessions = quota(3600 * hours)
     needs = f"{sessions} session(s), {share} of a week's quota"
     value = f"{number} run(s) take {hours:.1f} h, as the planner expects: {needs}"
-    verdict = ("warning", "`trainbook kaggle chain` runs one session after another.") if sessions > 1 else ()
+    verdict = (
+        ("warning", "`trainbook kaggle chain` runs one session after another.")
+        if sessions > 1
+        else ()
+    )
     return Finding("time", value, *verdict)
 
 
@@ -188,10 +236,23 @@ def _account(needs_quota: bool) -> list[Finding]:
     try:
         name, week = client.username(), client.insist(client.quota)
     except (BadInput, client.NoAnswer) as refusal:
-        return [Finding("account", f"not checked: {refusal}", "warning", "The browser needs none of this.")]
-    left = Finding("quota", "Kaggle names none", "warning", "GPUs need a verified phone number: kaggle.com/settings.")
+        return [
+            Finding(
+                "account", f"not checked: {refusal}", "warning", "The browser needs none of this."
+            )
+        ]
+    left = Finding(
+        "quota",
+        "Kaggle names none",
+        "warning",
+        "GPUs need a verified phone number: kaggle.com/settings.",
+    )
     if week:
         wait = f"Wait for {week.refreshes or 'the next week'}."
         verdict = ("bad", wait) if needs_quota and week.remaining < 1 else ()
-        left = Finding("quota", f"{week.remaining:.1f} of {week.total:.0f} GPU hours are left this week", *verdict)
+        left = Finding(
+            "quota",
+            f"{week.remaining:.1f} of {week.total:.0f} GPU hours are left this week",
+            *verdict,
+        )
     return [Finding("account", f"the kaggle client is signed in as {name}"), left]

@@ -29,7 +29,16 @@ from trainbook.launch.resume import announce, bring_along, check_completed, how_
 from trainbook.launch.run import Run, is_watched, keep_code, prepare, processes, progress
 from trainbook.outputs import packing
 from trainbook.outputs.figure import draw_metrics
-from trainbook.outputs.summary import CARD, Card, Predicted, Reason, Summary, read_card, results, with_all
+from trainbook.outputs.summary import (
+    CARD,
+    Card,
+    Predicted,
+    Reason,
+    Summary,
+    read_card,
+    results,
+    with_all,
+)
 from trainbook.outputs.summary import FILE as SUMMARY
 
 CONFIG = "config.yaml"
@@ -43,7 +52,9 @@ def train(config: Config | Run) -> Summary:
     run = config if isinstance(config, Run) else prepare(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_alone(run.folder, run.config.run.on_change == "new"))
-        if not ranks.under_torchrun():  # SIGTERM, too, raises KeyboardInterrupt and leaves a summary
+        if (
+            not ranks.under_torchrun()
+        ):  # SIGTERM, too, raises KeyboardInterrupt and leaves a summary
             stack.enter_context(handling_signals(signal.default_int_handler))
         return _train(run)
 
@@ -54,13 +65,19 @@ def _train(run: Run) -> Summary:
     if earlier and not _is_resumed_to_be_tested(run, earlier):
         return _completed(run, earlier)
     session = start_session(config.session.minutes, config.session.margin_seconds)
-    number = earlier.session if earlier else ranks.from_first(1 + resume.newest_summary(run).session)
+    number = (
+        earlier.session if earlier else ranks.from_first(1 + resume.newest_summary(run).session)
+    )
     count = processes(config)
     with ranks.together():
         begins = count == 1 and ranks.is_first() and (run.has_checkpoint or not earlier)
         saved = _begin(run) if begins else None
-    if (option := run.predicted) and not ranks.under_torchrun():  # before the first step: no rank has a plan
-        predicted = Predicted(option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds])
+    if (
+        option := run.predicted
+    ) and not ranks.under_torchrun():  # before the first step: no rank has a plan
+        predicted = Predicted(
+            option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds]
+        )
         with contextlib.suppress(OSError):  # a full disk is met by what matters more
             Card(predicted=predicted).write(run.folder)
     try:
@@ -70,8 +87,14 @@ def _train(run: Run) -> Summary:
             return several.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
             end_tracking = _track(run, saved is not None)
-            stack.callback(end_tracking, False, {})  # of a run that fails; a second end does nothing
-            outcome = _again(run, session, saved, earlier) if earlier else resume.train(run, session, saved)
+            stack.callback(
+                end_tracking, False, {}
+            )  # of a run that fails; a second end does nothing
+            outcome = (
+                _again(run, session, saved, earlier)
+                if earlier
+                else resume.train(run, session, saved)
+            )
             ended = _end(run, outcome, number)
             end_tracking(ended.reason == "completed", ended.metrics)
     except BaseException as error:
@@ -116,7 +139,9 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     if saved:
         bring_along(run, saved)
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
-        disk.twice(lambda: disk.write_text(run.folder / CONFIG, to_yaml(keep_code(run.folder, run.config))))
+        disk.twice(
+            lambda: disk.write_text(run.folder / CONFIG, to_yaml(keep_code(run.folder, run.config)))
+        )
     return saved
 
 
@@ -170,14 +195,19 @@ def _tested(run: Run, state: State) -> dict[str, Any]:
     """Tests the best weights; returns the summary's metrics, baseline, report and `missing`. All ranks call it."""
     missing, scores, baseline, report = {}, {}, {}, ""
     with _noting(missing, "test"):
-        best = checkpoint_from_first(_best_weights(run.folder / "best", state.kept_best) if ranks.is_first() else None)
+        best = checkpoint_from_first(
+            _best_weights(run.folder / "best", state.kept_best) if ranks.is_first() else None
+        )
         if best:
             weights.restore(state.model, best)
             state.ema = None  # the best weights are averages already
         on = "held-out data"
         if getattr(run.task, "repeats_validation", False):
             on = "the validation data: the same samples chose the step"
-        print(f"Testing the weights of step {best.step if best else state.step:,} on {on}.", flush=True)
+        print(
+            f"Testing the weights of step {best.step if best else state.step:,} on {on}.",
+            flush=True,
+        )
         shown = choose_progress()
         scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], shown)
         shown.close()
@@ -214,7 +244,11 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
     driver, predicted = hardware.driver(), Predicted()
     with contextlib.suppress(BadInput):
         predicted = read_card(folder / CARD).predicted
-    versions = {"Python": python_platform.python_version(), "torch": torch.__version__, "CUDA": f"{torch.version.cuda}"}
+    versions = {
+        "Python": python_platform.python_version(),
+        "torch": torch.__version__,
+        "CUDA": f"{torch.version.cuda}",
+    }
     measured = Card(
         str(gpus[0]), driver.version if driver else "", versions, hardware.clocks(), ended.run, ended.world_size,
         ended.precision, ended.micro_batch, ended.step, ended.peak_memory_bytes, 1 / ended.steps_per_second,
@@ -236,7 +270,9 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
 
 
 def _print_result(summary: Summary) -> None:
-    if not platform.in_notebook() and (text := results(summary)):  # there a cell shows it at every "run all"
+    if not platform.in_notebook() and (
+        text := results(summary)
+    ):  # there a cell shows it at every "run all"
         print(text, flush=True)
 
 
@@ -251,13 +287,18 @@ def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator
     try:
         yield
     except Exception as error:
-        is_sentence = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(error, OutOfMemory)
+        is_sentence = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(
+            error, OutOfMemory
+        )
         if ranks.world() > 1 and not alone and isinstance(error, RuntimeError) and not is_sentence:
             raise
         missing[name] = f"{type(error).__name__}: {error}"
         print("" if is_sentence else traceback.format_exc(), end="")
         advice = "Correct the cause, or free room on the disk, and run again: only what is missing is made."
-        print(f"Warning: the {name} failed ({missing[name]}). The run itself is whole. {advice}", flush=True)
+        print(
+            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. {advice}",
+            flush=True,
+        )
 
 
 def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
@@ -265,19 +306,31 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
     with ranks.together():
         if ranks.is_first() and not is_watched():  # otherwise the process above has printed it
             warning = check_completed(run, earlier)
-            lacking = f"It lacks: {', '.join(earlier.missing)}. That is made now." if earlier.missing else ""
-            sentence = f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
+            lacking = (
+                f"It lacks: {', '.join(earlier.missing)}. That is made now."
+                if earlier.missing
+                else ""
+            )
+            sentence = (
+                f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
+            )
             print(*filter(None, [sentence, warning, lacking]), sep="\n")
     is_tested = not earlier.missing.keys() - {"plot"}
-    if is_tested and not ranks.from_first(hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()):
+    if is_tested and not ranks.from_first(
+        hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()
+    ):
         return False
     has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
     if not (has_weights := ranks.from_first(run.has_checkpoint or has_best)):
-        print(f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again.")
+        print(
+            f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again."
+        )
     return has_weights
 
 
-def _again(run: Run, session: Session, saved: checkpoint.Checkpoint | None, earlier: Summary) -> loop.Outcome:
+def _again(
+    run: Run, session: Session, saved: checkpoint.Checkpoint | None, earlier: Summary
+) -> loop.Outcome:
     """Returns the outcome of a completed run by its last checkpoint, or where none is kept by its best weights."""
     if ranks.from_first(saved is not None):
         state = resume.train(run, session, saved).state
@@ -308,4 +361,6 @@ def _completed(run: Run, earlier: Summary) -> Summary:
 
 
 def plot(run: Run, baseline: dict[str, float]) -> Path:
-    return draw_metrics(run.folder / METRICS, run.folder / PICTURE, run.config.run.name, baseline, run.task.shown)
+    return draw_metrics(
+        run.folder / METRICS, run.folder / PICTURE, run.config.run.name, baseline, run.task.shown
+    )

@@ -45,7 +45,9 @@ def require(task: Task, config: Config, thorough: bool = False) -> list[Finding]
     if task in _passed:
         return []
     findings = examine(task, config, thorough)
-    if mistakes := "".join(f"\n- {finding.value}" for finding in findings if finding.verdict == "bad"):
+    if mistakes := "".join(
+        f"\n- {finding.value}" for finding in findings if finding.verdict == "bad"
+    ):
         raise BadInput(f"The task {type(task).__name__} breaks its contract:{mistakes}")
     _passed.add(task)
     return findings
@@ -66,11 +68,16 @@ def examine(task: Task, config: Config, thorough: bool = True) -> list[Finding]:
     except Exception as error:
         if not memory.is_oom(error):
             raise
-        probe.doubts.append(f"Memory ran out while {probe.name} was checked, so a part of it was not.")
+        probe.doubts.append(
+            f"Memory ran out while {probe.name} was checked, so a part of it was not."
+        )
     finally:
         task.config = former
         memory.clear_memory()  # so that the card is the run's
-    return [*findings, *(Finding("task", doubt, "warning") for doubt in dict.fromkeys(probe.doubts))]
+    return [
+        *findings,
+        *(Finding("task", doubt, "warning") for doubt in dict.fromkeys(probe.doubts)),
+    ]
 
 
 class _Probe:
@@ -88,26 +95,40 @@ class _Probe:
 
     def train_batch(self, number: int, size: int = _SIZE, seed: int = _SEED) -> Batch:
         """Collates a training batch, in the order of the run."""
-        order = dataclasses.replace(Order.of(self.train_set, self.config), effective_batch=size, slots=1)
+        order = dataclasses.replace(
+            Order.of(self.train_set, self.config), effective_batch=size, slots=1
+        )
         return self.batch(self.train_set, order.indices(number, 0), seed)
 
-    def batch(self, dataset: Any, indices: Sequence[int], seed: int = _SEED, split: str = "train") -> Batch:
+    def batch(
+        self, dataset: Any, indices: Sequence[int], seed: int = _SEED, split: str = "train"
+    ) -> Batch:
         """Collates samples as a slot with this seed does. Raises BadInput."""
-        with seeded_draws(seed), naming(f"{self.name}.datasets()[{split!r}] of {len(dataset)} samples"):
+        with (
+            seeded_draws(seed),
+            naming(f"{self.name}.datasets()[{split!r}] of {len(dataset)} samples"),
+        ):
             samples = [dataset[index] for index in indices]
         with seeded_draws(seed), naming(f"{self.name}.collate()"):
             return self.task.collate(samples, torch.Generator().manual_seed(seed))
 
     def bare(self) -> Task:
         """Returns the task without its data, as the planner has it, with what was learned from data."""
-        with naming(f"{self.name}(config) without data", "Read data in datasets(): the planner has none."):
+        with naming(
+            f"{self.name}(config) without data", "Read data in datasets(): the planner has none."
+        ):
             bare = type(self.task)(self.config)
             if self.learned:
                 bare.take_learned(self.learned)
             return bare
 
     def make_model(self) -> Any:
-        with put_back(), naming(f"{self.name}.model()", "It must do without data: sizes are settings (workload:)."):
+        with (
+            put_back(),
+            naming(
+                f"{self.name}.model()", "It must do without data: sizes are settings (workload:)."
+            ),
+        ):
             seed_all(mix(INITIALISE, self.config.seed), torch.device("cpu"))  # as a run does
             return self.bare().model()
 
@@ -130,8 +151,12 @@ def _data(probe: _Probe) -> None:
         probe.sets = returned.checked_datasets(task)
     with naming(f"{name}.fingerprint() or describe_data()"):
         if task.describe_data() and task.fingerprint() != task.fingerprint():
-            raise BadInput(f"{name}.fingerprint() differs each time, so no run could be resumed. Hash what files hold.")
-    probe.train_set = data.subset(probe.sets["train"], probe.config.data.subset_ratio, probe.config.seed)
+            raise BadInput(
+                f"{name}.fingerprint() differs each time, so no run could be resumed. Hash what files hold."
+            )
+    probe.train_set = data.subset(
+        probe.sets["train"], probe.config.data.subset_ratio, probe.config.seed
+    )
     task.config = probe.config = resolve_lengths(probe.config, len(probe.train_set))[0]
     for split in SPLITS:
         probe.batch(probe.sets[split], [0, len(probe.sets[split]) - 1], _SEED, split)
@@ -141,7 +166,9 @@ def _data(probe: _Probe) -> None:
         with naming(f"{name}.collate()", "Return tensors by name: a dict."):
             data.check_samples(batch)
         if data.size_of(batch) != size:
-            raise BadInput(f"{name}.collate() makes {data.size_of(batch)} rows of {size} samples: make one of each.")
+            raise BadInput(
+                f"{name}.collate() makes {data.size_of(batch)} rows of {size} samples: make one of each."
+            )
         probe.batches.append(batch)
 
 
@@ -150,19 +177,32 @@ def _repeats(probe: _Probe) -> None:
     batch = probe.train_batch(0)
     probe.train_batch(1, seed=_OTHER)  # what this draws must leave no trace
     if not _same(batch, probe.train_batch(0)):
-        raise BadInput(f"{probe.name}.datasets() or collate() makes another batch of the same samples. {_SEEDED}")
+        raise BadInput(
+            f"{probe.name}.datasets() or collate() makes another batch of the same samples. {_SEEDED}"
+        )
     if not probe.thorough:
         return
-    with working("Reading the data a second time"), seeded_draws(_SEED), naming(f"{probe.name}.datasets()"):
+    with (
+        working("Reading the data a second time"),
+        seeded_draws(_SEED),
+        naming(f"{probe.name}.datasets()"),
+    ):
         task = type(probe.task)(probe.config, probe.task.sources)
-        if any(isinstance(value, Path) for value in probe.learned.values()):  # a resumed run keeps its data
+        if any(
+            isinstance(value, Path) for value in probe.learned.values()
+        ):  # a resumed run keeps its data
             task.take_learned(probe.learned)
         learned.take(task, None)
-        again, differs = returned.checked_datasets(task), task.fingerprint() != probe.task.fingerprint()
+        again, differs = (
+            returned.checked_datasets(task),
+            task.fingerprint() != probe.task.fingerprint(),
+        )
     options = probe.config
     before = {**probe.sets, "train": probe.train_set}
     again = {**again, "train": data.subset(again["train"], options.data.subset_ratio, options.seed)}
-    probe.batch(again["train"], [len(again["train"]) - 1, 0], _OTHER)  # what is read first must leave no trace
+    probe.batch(
+        again["train"], [len(again["train"]) - 1, 0], _OTHER
+    )  # what is read first must leave no trace
     for split in SPLITS:
         both = before[split], again[split]
         differs = differs or len(both[0]) != len(both[1])
@@ -170,7 +210,9 @@ def _repeats(probe: _Probe) -> None:
         differs = differs or not _same(*(probe.batch(each, places, _SEED, split) for each in both))
     if differs:
         what = f"{probe.name}.datasets() or fingerprint() differs when the data is read again"
-        raise BadInput(f"{what}. Sort what is read; shuffle with a seeded generator: random.Random(0).")
+        raise BadInput(
+            f"{what}. Sort what is read; shuffle with a seeded generator: random.Random(0)."
+        )
 
 
 def _splits(probe: _Probe) -> None:
@@ -184,7 +226,9 @@ def _splits(probe: _Probe) -> None:
             number = len(second) * _overlap(probe, *sorted((first, second), key=len))
         if number:
             share = f"{number:,} of the {len(second):,} samples of {other!r} in {one!r} too"
-            probe.doubts.append(f"{probe.name}.datasets() has {share}. Split them: trainbook.supervised.split does.")
+            probe.doubts.append(
+                f"{probe.name}.datasets() has {share}. Split them: trainbook.supervised.split does."
+            )
 
 
 def _overlap(probe: _Probe, shorter: Any, longer: Any) -> bool:
@@ -203,20 +247,30 @@ def _example_batch(probe: _Probe) -> None:
     for key, real in probe.batches[0].items():
         value = example.get(key, torch.empty(0))
         pairs = zip(value.shape, real.shape, strict=False)
-        if (value.dim(), value.dtype) != (real.dim(), real.dtype) or any(planned < size for planned, size in pairs):
+        if (value.dim(), value.dtype) != (real.dim(), real.dtype) or any(
+            planned < size for planned, size in pairs
+        ):
             mine, theirs = (f"{each.dtype} of shape {tuple(each.shape)}" for each in (value, real))
-            raise BadInput(f"{name} has {mine} as {key!r}, a real batch {theirs}: the plan would be too small.")
+            raise BadInput(
+                f"{name} has {mine} as {key!r}, a real batch {theirs}: the plan would be too small."
+            )
 
 
 def _model(probe: _Probe) -> None:
     """Makes the model without data, twice: a new one each time, with the same weights of the same seed."""
     name, model = f"{probe.name}.model()", probe.make_model()
-    if not isinstance(model, nn.Module) or not any(value.requires_grad for value in model.parameters()):
+    if not isinstance(model, nn.Module) or not any(
+        value.requires_grad for value in model.parameters()
+    ):
         raise BadInput(f"{name} returns no torch.nn.Module with weights to train (requires_grad).")
     if probe.thorough:
         again = probe.make_model()
-        if {id(value) for value in again.parameters()} & {id(value) for value in model.parameters()}:
-            raise BadInput(f"{name} returns the same weights each time. It must build a new model on every call.")
+        if {id(value) for value in again.parameters()} & {
+            id(value) for value in model.parameters()
+        }:
+            raise BadInput(
+                f"{name} returns the same weights each time. It must build a new model on every call."
+            )
         if not _same(model.state_dict(), again.state_dict()):
             raise BadInput(f"{name} makes other weights from the same seed. {_SEEDED}")
     probe.model = model.to(probe.device)
@@ -229,7 +283,10 @@ def _loss(probe: _Probe) -> None:
     with naming(f"{probe.name}.count()"):
         counts = add_counts([task.count(dict(batch))])
     for step in (0, probe.config.training.max_steps - 1):
-        with naming(f"{probe.name}.term_weights()", "The trainer calls it for every step, from 0 to the last."):
+        with naming(
+            f"{probe.name}.term_weights()",
+            "The trainer calls it for every step, from 0 to the last.",
+        ):
             returned.check_terms(task, counts, task.term_weights(step), counts)
     probe.model.train()
     if not _same(*_passes(probe, batch, counts, [_SEED, _SEED]), share=1e-4):
@@ -261,7 +318,9 @@ def _single_samples(probe: _Probe, batch: Batch, counts: Mapping[str, float]) ->
         raise
 
 
-def _sums(probe: _Probe, batch: Batch, counts: Mapping[str, float], seed: int = _SEED) -> dict[str, Tensor]:
+def _sums(
+    probe: _Probe, batch: Batch, counts: Mapping[str, float], seed: int = _SEED
+) -> dict[str, Tensor]:
     """Returns the sums of a batch's loss terms, each of shape (). Raises BadInput for what is none."""
     name = f"{probe.name}.loss()"
     precision = choose_precision(probe.config.training.precision, probe.device)
@@ -274,12 +333,18 @@ def _sums(probe: _Probe, batch: Batch, counts: Mapping[str, float], seed: int = 
         returned.check_loss_terms(probe.task, counts, sums)
         returned.check_terms(probe.task, counts, {}, sums)
         sums = {term: value.float().reshape(()) for term, value in sums.items()}
-    if wrong := [term for term, value in sums.items() if counts[term] and not bool(value.isfinite())]:
-        raise BadInput(f"{name} gives NaN or infinity as {wrong[0]!r}. Look for a division by zero, and NaN in data.")
+    if wrong := [
+        term for term, value in sums.items() if counts[term] and not bool(value.isfinite())
+    ]:
+        raise BadInput(
+            f"{name} gives NaN or infinity as {wrong[0]!r}. Look for a division by zero, and NaN in data."
+        )
     return sums
 
 
-def _passes(probe: _Probe, batch: Batch, counts: Mapping[str, float], seeds: Sequence[int]) -> list[dict[str, Tensor]]:
+def _passes(
+    probe: _Probe, batch: Batch, counts: Mapping[str, float], seeds: Sequence[int]
+) -> list[dict[str, Tensor]]:
     """Returns the losses for each seed, without gradients; buffers stay as they were."""
     buffers, passes = [value.clone() for value in probe.model.buffers()], []
     with torch.no_grad():
@@ -292,13 +357,22 @@ def _passes(probe: _Probe, batch: Batch, counts: Mapping[str, float], seeds: Seq
 
 def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> None:
     """Back-propagates once: every trained parameter should get a gradient."""
-    due = [value / counts[term] for term, value in sums.items() if counts[term] and value.requires_grad]
+    due = [
+        value / counts[term] for term, value in sums.items() if counts[term] and value.requires_grad
+    ]
     if not due:
         what = f"{probe.name}.loss() has no gradient"
         raise BadInput(f"{what}: no .item(), .detach(), .numpy() or torch.no_grad() on the way.")
-    with naming(f"The backward pass of {probe.name}.loss()", "Change no tensor in place: x = x + y, not x += y."):
+    with naming(
+        f"The backward pass of {probe.name}.loss()",
+        "Change no tensor in place: x = x + y, not x += y.",
+    ):
         torch.stack(due).sum().backward()
-    groups = (group.parameters for group in groups_of(probe.task, probe.model) if group.is_trained(probe.task.step))
+    groups = (
+        group.parameters
+        for group in groups_of(probe.task, probe.model)
+        if group.is_trained(probe.task.step)
+    )
     gradients = {name: value.grad for parameters in groups for name, value in parameters.items()}
     probe.model.zero_grad(set_to_none=True)
     if missing := [name for name, value in gradients.items() if value is None]:
@@ -311,16 +385,23 @@ def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
     """Compares counts and losses of a batch with the sums over its halves; of losses that draw, their means."""
     halves = list(data.micro_batches(batch, _SIZE // 2))
     summed = add_counts(map(probe.task.count, halves))
-    if wrong := [term for term in counts if not math.isclose(counts[term], summed.get(term, 0), rel_tol=1e-4)]:
+    if wrong := [
+        term for term in counts if not math.isclose(counts[term], summed.get(term, 0), rel_tol=1e-4)
+    ]:
         what = f"{probe.name}.count() of {wrong[0]!r} is not the sum over a batch's halves"
         raise BadInput(f"{what}. Count each sample by itself.")
     pieces = enumerate((batch, *halves))
     passes = [_passes(probe, piece, counts, range(seed, 3 * _DRAWS, 3)) for seed, piece in pieces]
     for term in filter(counts.get, counts):
-        whole, *parts = (torch.stack([sums[term] for sums in each]).double() for each in passes)  # (draws) each
+        whole, *parts = (
+            torch.stack([sums[term] for sums in each]).double() for each in passes
+        )  # (draws) each
         both = torch.stack(parts).sum(0)
         error = float(((whole.var() + both.var()) / _DRAWS).sqrt())
-        if abs(float(whole.mean() - both.mean())) > 0.02 * abs(float(both.mean())) + 6 * error + 1e-12:
+        if (
+            abs(float(whole.mean() - both.mean()))
+            > 0.02 * abs(float(both.mean())) + 6 * error + 1e-12
+        ):
             what = f"{whole.mean():.5g} as {term!r} of a batch, and {both.mean():.5g} for its halves together"
             why = "It is a mean, where a sum is due (reduction='sum'), or samples see each other: (n, 1) and (n), say"
             raise BadInput(f"{probe.name}.loss() gives {what}. {why}.")
@@ -351,17 +432,25 @@ def _evaluation(probe: _Probe) -> None:
                 raise
             scores = again = evaluated(EvaluationLoader, 32)  # it may need the whole split
         for key, value in scores.items():
-            if math.isfinite(value) and not math.isclose(value, again[key], rel_tol=1e-4, abs_tol=1e-9):
+            if math.isfinite(value) and not math.isclose(
+                value, again[key], rel_tol=1e-4, abs_tol=1e-9
+            ):
                 raise BadInput(f"{name} gives another {key!r} of the same samples. {_SEEDED}")
         if not math.isfinite(scores[metric]):
-            probe.doubts.append(f"{name} gives {scores[metric]} as {metric!r} of a few samples of {split}.")
+            probe.doubts.append(
+                f"{name} gives {scores[metric]} as {metric!r} of a few samples of {split}."
+            )
     if any(module.training for module in probe.model.modules()):
-        raise BadInput(f"{name} leaves the model in training mode, which changes scores. Take out model.train().")
+        raise BadInput(
+            f"{name} leaves the model in training mode, which changes scores. Take out model.train()."
+        )
 
     with put_back(), naming(f"{probe.name}.baseline()"):
         unknown = sorted(baseline_of(probe.task).keys() - scores.keys())
     if unknown:
-        raise BadInput(f"{probe.name}.baseline() has {unknown[0]!r}, which evaluate() does not: {', '.join(scores)}.")
+        raise BadInput(
+            f"{probe.name}.baseline() has {unknown[0]!r}, which evaluate() does not: {', '.join(scores)}."
+        )
 
 
 _CHECKS = (_data, _repeats, _splits, _example_batch, _model, _loss, _evaluation)

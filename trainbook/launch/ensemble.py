@@ -38,19 +38,30 @@ _WANTED = re.compile(
     r"|data/\w[\w.-]{0,100}"  # files of what a task learned
     r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
-_CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")  # a task's own files
+_CODE = re.compile(
+    r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py"
+)  # a task's own files
 _MOST_MEMBERS = 20_000
 _MOST_RATIO = 100  # weights hardly shrink; text shrinks to a tenth
 
 
-def run(archive: Path, source: Path, out: Path, sample: Path | None = None, id_column: str = "", **options: Any) -> str:
+def run(
+    archive: Path,
+    source: Path,
+    out: Path,
+    sample: Path | None = None,
+    id_column: str = "",
+    **options: Any,
+) -> str:
     """Predicts all of `source` with an archive's models, into `out`; returns a line. Options are of `load_members`.
 
     With a `sample` submission `out` has one in its form. Raises BadInput.
     """
     if sample is not None and not sample.is_file():
         raise BadInput(f"There is no file {printable(sample)}. Give a sample submission.")
-    with _runs(archive, options.get("trusted", False)) as runs:  # a task may import files when it predicts
+    with _runs(
+        archive, options.get("trusted", False)
+    ) as runs:  # a task may import files when it predicts
         task, models = load_members(runs, **{"name": "", **options})
         predictions = task.predict(models, source, out)
         of_whom = "one model" if len(models) == 1 else f"{len(models)} models together"
@@ -58,7 +69,9 @@ def run(archive: Path, source: Path, out: Path, sample: Path | None = None, id_c
         if sample is None:
             return line
         try:
-            about = submission.write(task, predictions, source, sample, out / submission.FILE, id_column)
+            about = submission.write(
+                task, predictions, source, sample, out / submission.FILE, id_column
+            )
         except BadInput as error:
             raise BadInput(f"{line} No submission was written. {error}") from None
     return f"{line}\n{about}"
@@ -67,8 +80,12 @@ def run(archive: Path, source: Path, out: Path, sample: Path | None = None, id_c
 def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
     """Returns task and best models of outputs.tar.gz, a run's folder or a folder of runs. Raises BadInput."""
     with contextlib.ExitStack() as unpacked:
-        task, models = load_members(unpacked.enter_context(_runs(archive, False)), own_task, name=name)
-        weakref.finalize(task, unpacked.pop_all().close)  # the data that the run stored is read when it predicts
+        task, models = load_members(
+            unpacked.enter_context(_runs(archive, False)), own_task, name=name
+        )
+        weakref.finalize(
+            task, unpacked.pop_all().close
+        )  # the data that the run stored is read when it predicts
     return task, models
 
 
@@ -76,16 +93,24 @@ def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[
 def _runs(archive: Path, with_code: bool) -> Iterator[list[Path]]:
     """Yields the folders of the runs with best weights; those of an archive exist as long as the block lasts."""
     if not archive.exists():
-        raise BadInput(f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs.")
+        raise BadInput(
+            f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs."
+        )
     with tempfile.TemporaryDirectory() as place:
         folder = archive if archive.is_dir() else Path(place)
         if folder is not archive:
             unpack(archive, folder, with_code)
         single = (folder / "config.yaml").is_file()
-        runs = [folder] if single else sorted(path.parent for path in folder.glob("*/config.yaml"))[:_MOST_RUNS]
+        runs = (
+            [folder]
+            if single
+            else sorted(path.parent for path in folder.glob("*/config.yaml"))[:_MOST_RUNS]
+        )
         trained = [run for run in runs if checkpoint.steps(run / "best")]
         if not trained:
-            raise BadInput(f"{printable(folder)} holds no run with best weights. Train one to its end first.")
+            raise BadInput(
+                f"{printable(folder)} holds no run with best weights. Train one to its end first."
+            )
         yield trained
 
 
@@ -97,7 +122,11 @@ def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
                 raise packing.TooMuch(f"it has more than {_MOST_MEMBERS:,} members")
             name = member.name.removeprefix("./")
             is_wanted = _WANTED.fullmatch(name) or (with_code and _CODE.fullmatch(name))
-            is_plain = member.isreg() and not member.issparse() and all(map(untrusted.is_name, name.split("/")))
+            is_plain = (
+                member.isreg()
+                and not member.issparse()
+                and all(map(untrusted.is_name, name.split("/")))
+            )
             if is_wanted and is_plain:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / name).open("xb") as file:
@@ -114,7 +143,9 @@ def load_members(
     """
     if name:
         names = ", ".join(run.name for run in runs)
-        runs = [run for run in runs if run.name == name] or [run for run in runs if _queue_of(run) == name]
+        runs = [run for run in runs if run.name == name] or [
+            run for run in runs if _queue_of(run) == name
+        ]
         if not runs:
             raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
     loaded = {}
@@ -123,7 +154,9 @@ def load_members(
         values = {**(changes or {}), **({"task": task_of_run} if task_of_run else {})}
         loaded[run] = load_config(run / "config.yaml", values, runs_files=bool(task_of_run))
     earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
-    members = {run: c for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier}
+    members = {
+        run: c for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier
+    }
     if name is not None:
         _check_together(members)
     first, learned, models = None, {}, []
@@ -155,14 +188,21 @@ def _saved(run: Path) -> Checkpoint:
 def _check_averaged(first: Task, task: Task) -> None:
     """Raises BadInput unless a member that learned other values answers in the same classes or numbers as the first."""
     what = f"{printable(task.config.run.name)} cannot vote together with {printable(first.config.run.name)}"
-    if not all(isinstance(each, Supervised) and type(each).predict is Supervised.predict for each in (first, task)):
+    if not all(
+        isinstance(each, Supervised) and type(each).predict is Supervised.predict
+        for each in (first, task)
+    ):
         raise BadInput(f"{what}: their inputs or answers differ, or what they learned from data.")
     if first.kind != task.kind:
         raise BadInput(f"{what}: its kind is {task.kind!r}, and there {first.kind!r}.")
     names, others = task.known_names(), first.known_names()
     if names != others:
-        both = " and ".join(printable(", ".join(each) or "none", most=200) for each in (others, names))
-        raise BadInput(f"{what}: their classes are {both}. List all classes in a setting `classes`, and train again.")
+        both = " and ".join(
+            printable(", ".join(each) or "none", most=200) for each in (others, names)
+        )
+        raise BadInput(
+            f"{what}: their classes are {both}. List all classes in a setting `classes`, and train again."
+        )
 
 
 def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
@@ -176,7 +216,9 @@ def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
         what = f"describes a model of {described:,} numbers, and its weights have fewer than half of them"
         raise BadInput(f"config.yaml of {printable(run.name)} {what}. They do not belong together.")
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(mix(INITIALISE, task.config.seed))  # as the run drew what is frozen
+        torch.default_generator.manual_seed(
+            mix(INITIALISE, task.config.seed)
+        )  # as the run drew what is frozen
         model = task.model()
     weights.restore(model, saved)
     return model.to(memory.device()).eval()
@@ -196,13 +238,19 @@ def _queue_of(run: Path) -> str:
 def _check_together(members: Mapping[Path, Config]) -> None:
     """Raises BadInput where runs are no folds and seeds of one queue, and took no part in one vote."""
     made = {run: bool(config.queue.folds or config.queue.seeds) for run, config in members.items()}
-    queues = sorted({(_queue_of(run) if by_queue else run.name, by_queue) for run, by_queue in made.items()})
-    votes = [Summary.read(path.parent) for path in next(iter(members)).parent.glob("*/summary.json")]
+    queues = sorted(
+        {(_queue_of(run) if by_queue else run.name, by_queue) for run, by_queue in made.items()}
+    )
+    votes = [
+        Summary.read(path.parent) for path in next(iter(members)).parent.glob("*/summary.json")
+    ]
     names = [run.name for run in members]
     if len(queues) > 1 and not any(vote and set(names) <= set(vote.members) for vote in votes):
         what = "Only the folds and seeds of one queue predict together"
         advice = f"Choose by --run NAME: {', '.join(queue for queue, _ in queues)}."
-        raise BadInput(f"{what}, and these are {len(queues)} experiments: {', '.join(names)}. {advice}")
+        raise BadInput(
+            f"{what}, and these are {len(queues)} experiments: {', '.join(names)}. {advice}"
+        )
 
 
 def _task_in(run: Path) -> str:
@@ -211,7 +259,11 @@ def _task_in(run: Path) -> str:
     file, colon, name = str(getattr(task, "value", "")).rpartition(":")
     if not colon:
         return ""
-    if not ((run / file).resolve().is_relative_to((run / CODE).resolve()) and (run / file).is_file()):
+    if not (
+        (run / file).resolve().is_relative_to((run / CODE).resolve()) and (run / file).is_file()
+    ):
         what = f"The task of {printable(run.name)} is {printable(file, most=200)}:{printable(name)}"
-        raise BadInput(f"{what}, and no such file is in its folder {CODE}. Give it here: --task file.py:Class.")
+        raise BadInput(
+            f"{what}, and no such file is in its folder {CODE}. Give it here: --task file.py:Class."
+        )
     return f"{run / file}:{name}"

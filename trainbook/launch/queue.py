@@ -48,28 +48,49 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
     config = load_config(path, overrides)
     queue, (metric, better) = config.queue, find_task(config.task).selection
     if better == "min" and (queue.mean_at_least or queue.best_at_least):
-        raise BadInput(f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0.")
+        raise BadInput(
+            f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0."
+        )
     if queue.start_from and queue.start_from not in {Path(name).stem for name in queue.before}:
-        raise BadInput(f"queue.start_from is {queue.start_from}. Name the configuration of that run in queue.before.")
-    axes: dict[str, tuple[str, Sequence[Any], str]] = {key: (key, v, "queue.grid") for key, v in queue.grid.items()}
+        raise BadInput(
+            f"queue.start_from is {queue.start_from}. Name the configuration of that run in queue.before."
+        )
+    axes: dict[str, tuple[str, Sequence[Any], str]] = {
+        key: (key, v, "queue.grid") for key, v in queue.grid.items()
+    }
     axes |= {queue.fold_key: ("fold", range(queue.folds), "queue.folds")} if queue.folds else {}
     axes |= {"seed": ("seed", queue.seeds, "queue.seeds")} if queue.seeds else {}
     for key in axes.keys() & config.overridden:
         what = f"{key} was given as override, but {axes[key][2]} sets it in each run of the queue"
-        raise BadInput(f"{what}. Override {axes[key][2]} too; with nothing in it there is a single run.")
+        raise BadInput(
+            f"{what}. Override {axes[key][2]} too; with nothing in it there is a single run."
+        )
     runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
-    resumed = config.run.resume_from and inputs.find_input(config.run.resume_from, platform.detect())
+    resumed = config.run.resume_from and inputs.find_input(
+        config.run.resume_from, platform.detect()
+    )
     for values in itertools.product(*(values for _, values, _ in axes.values())):
         changes: dict[str, Any] = dict(zip(axes, values, strict=True))
         words = [re.sub(r"[^A-Za-z0-9.+-]+", "_", str(value)) for value in values]
-        suffixes = [f"-{short.rpartition('.')[2]}{w}" for (short, *_), w in zip(axes.values(), words, strict=True)]
+        suffixes = [
+            f"-{short.rpartition('.')[2]}{w}"
+            for (short, *_), w in zip(axes.values(), words, strict=True)
+        ]
         name = changes["run.name"] = config.run.name + "".join(suffixes)
         changes["run.on_change"] = "stop"  # its runs are looked for by these names
         # A named earlier output may not hold every run: the others begin.
-        changes["run.resume_from"] = config.run.resume_from if resumed and (resumed / name).is_dir() else ""
+        changes["run.resume_from"] = (
+            config.run.resume_from if resumed and (resumed / name).is_dir() else ""
+        )
         # runs that differ in fold or seed alone take the same time
         kind = config.run.name + "".join(suffixes[: len(queue.grid)])
-        runs.append(Entry(load_config(path, {**(overrides or {}), **changes}), kind, starts_from=queue.start_from))
+        runs.append(
+            Entry(
+                load_config(path, {**(overrides or {}), **changes}),
+                kind,
+                starts_from=queue.start_from,
+            )
+        )
     return runs
 
 
@@ -89,7 +110,9 @@ def _before(path: Path, config: Config) -> list[Entry]:
         print(f"Only a small {name} was made earlier: {folder} (with {changed}).")
         return []
     advice = f"For the whole one run {path.name} first, and mount its output."
-    print(f"No completed {name} was found, here or among the inputs: a small one is {short} ({changed}). {advice}")
+    print(
+        f"No completed {name} was found, here or among the inputs: a small one is {short} ({changed}). {advice}"
+    )
     small = load_config(path, {**shared, **config.queue.before_overrides, "run.name": short})
     return [Entry(small, short, is_earlier=True)]
 
@@ -101,7 +124,9 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
         if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
             if config and summary.identity:  # no data is read for that
                 accepted = accepted_changes(config.run.accept_changes, folder)
-                identity.check_settings(summary.identity, as_run(config, [folder])[0], folder, accepted)
+                identity.check_settings(
+                    summary.identity, as_run(config, [folder])[0], folder, accepted
+                )
             return folder
     return None
 
@@ -122,20 +147,29 @@ def run_queue(runs: Sequence[Entry]) -> int:
     for number, entry in enumerate(runs, 1):
         options = entry.config.session
         if start_session(options.minutes, options.margin_seconds).stop_reason():
-            print(f"The session ends: {entry.name} and the runs after it are left for the next one.")
+            print(
+                f"The session ends: {entry.name} and the runs after it are left for the next one."
+            )
             if not newest(entry):  # for a chain of sessions, which reads only summaries
                 entry.folder.mkdir(parents=True, exist_ok=True)
                 max_steps = entry.config.training.max_steps
-                Summary(entry.name, entry.config.task, "deadline", max_steps=max_steps).write(entry.folder)
+                Summary(entry.name, entry.config.task, "deadline", max_steps=max_steps).write(
+                    entry.folder
+                )
             return launch.EXIT_CODES["deadline"]
         print(f"\n--- {number} of {len(runs)}: {entry.name}", flush=True)
         try:
             summary = launch.train(prepare(_brought(entry)))
-        except disk.Busy:  # a second call of this queue, which would only get in the way of the first
+        except (
+            disk.Busy
+        ):  # a second call of this queue, which would only get in the way of the first
             raise
         except (TrainingFailed, BadInput) as error:
             failures.append(f"{entry.name}: {error}")
-            print(f"{failures[-1]}\nThe queue continues with the others; the next call tries it again.", flush=True)
+            print(
+                f"{failures[-1]}\nThe queue continues with the others; the next call tries it again.",
+                flush=True,
+            )
             continue
         finally:
             memory.clear_memory()
@@ -152,7 +186,11 @@ def _brought(entry: Entry) -> Config:
     origin = find_completed(entry.name, output_dir, entry.config)
     if origin and not entry.folder.exists():
         with disk.whole(entry.folder) as aside:
-            shutil.copytree(origin, aside, ignore=shutil.ignore_patterns("checkpoints", "*.tmp", "*.del", "*.old"))
+            shutil.copytree(
+                origin,
+                aside,
+                ignore=shutil.ignore_patterns("checkpoints", "*.tmp", "*.del", "*.old"),
+            )
     if not entry.starts_from:
         return entry.config
     for name in (entry.starts_from, f"{entry.starts_from}-short"):
@@ -166,15 +204,24 @@ def measure(runs: Sequence[Entry]) -> dict[str, float]:
     rates = _rates(runs)
     for entry in runs:
         if entry.kind not in rates:
-            print(f"Measuring the speed of {entry.kind} in {entry.config.training.smoke_steps} steps.", flush=True)
+            print(
+                f"Measuring the speed of {entry.kind} in {entry.config.training.smoke_steps} steps.",
+                flush=True,
+            )
             prepared = prepare(entry.config)
-            rates[entry.kind] = smoke.few_steps(prepared).steps_per_second * processes(prepared.config)
+            rates[entry.kind] = smoke.few_steps(prepared).steps_per_second * processes(
+                prepared.config
+            )
             memory.clear_memory()
     return rates
 
 
 def _rates(runs: Sequence[Entry]) -> dict[str, float]:
-    return {entry.kind: s.steps_per_second for entry in runs if (s := newest(entry)) and s.steps_per_second}
+    return {
+        entry.kind: s.steps_per_second
+        for entry in runs
+        if (s := newest(entry)) and s.steps_per_second
+    }
 
 
 def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
@@ -190,7 +237,13 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
             with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
                 steps = resolved(entry.config)[1].training.max_steps
         rate = summary.steps_per_second or rates.get(entry.kind, 0.0)
-        left = 0.0 if state == "completed" else (steps - summary.step) / rate if steps and rate else None
+        left = (
+            0.0
+            if state == "completed"
+            else (steps - summary.step) / rate
+            if steps and rate
+            else None
+        )
         unknown += left is None
         seconds += left or 0.0
         values = summary.best.get("value"), summary.metrics.get(summary.best.get("metric", ""))
@@ -201,9 +254,15 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
     if minutes := options.minutes or platform.detect().session_minutes:
         usable = max(1.0, 60 * minutes - options.margin_seconds)
         sentence += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
-    sentence += f"{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
+    sentence += (
+        f"{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
+    )
     if not seconds:
-        sentence = f"{unknown} runs are left, of unknown speed." if unknown else "Nothing is left to train."
+        sentence = (
+            f"{unknown} runs are left, of unknown speed."
+            if unknown
+            else "Nothing is left to train."
+        )
     return f"{aligned(rows, left={0, 1})}\n{sentence}"
 
 
@@ -212,7 +271,11 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
     values: dict[str, dict[str, float]] = {}
     for entry in runs:
         summary = None if entry.is_earlier else newest(entry)
-        if summary and summary.reason == "completed" and (best := summary.best.get("value")) is not None:
+        if (
+            summary
+            and summary.reason == "completed"
+            and (best := summary.best.get("value")) is not None
+        ):
             test = summary.metrics.get(summary.best.get("metric", ""))
             values[entry.name] = {"validation": best} | ({} if test is None else {"test": test})
     return values

@@ -25,30 +25,44 @@ def announce(run: Run) -> checkpoint.Checkpoint | None:
     return saved
 
 
-def look_for_checkpoint(run: Run, quarantine: bool = False) -> tuple[checkpoint.Checkpoint | None, list[str]]:
+def look_for_checkpoint(
+    run: Run, quarantine: bool = False
+) -> tuple[checkpoint.Checkpoint | None, list[str]]:
     """Returns the newest valid checkpoint, and lines; `quarantine` renames damaged ones. Raises BadInput."""
     lines: list[str] = []
     name, resume_from = run.config.run.name, run.config.run.resume_from
     for place in run.places:
         is_output = place.resolve() == run.folder.resolve()
-        saved, sentences = checkpoint.load_newest(place / "checkpoints", is_output and quarantine, contents.check)
+        saved, sentences = checkpoint.load_newest(
+            place / "checkpoints", is_output and quarantine, contents.check
+        )
         lines += sentences
         if saved:
             origin = saved.path.parent.parent
             accepted = accepted_changes(run.config.run.accept_changes, origin)
             try:
-                lines.append(identity.check(saved.state["identity"], run.identity, origin, accepted=accepted))
+                lines.append(
+                    identity.check(saved.state["identity"], run.identity, origin, accepted=accepted)
+                )
             except BadInput as refused:
                 raise BadInput("\n".join([*lines, str(refused)])) from None
             if "optimizer" not in saved.tensors:
-                lines.append("The checkpoint is lightweight: the run resumes, but its optimizer starts anew.")
+                lines.append(
+                    "The checkpoint is lightweight: the run resumes, but its optimizer starts anew."
+                )
             return saved, [line for line in lines if line]
     if lines:
         advice = "To start afresh, delete these folders or choose another run.name."
-        raise BadInput("\n".join([*lines, f"No checkpoint of {name} is whole, and nothing was deleted. {advice}"]))
+        raise BadInput(
+            "\n".join(
+                [*lines, f"No checkpoint of {name} is whole, and nothing was deleted. {advice}"]
+            )
+        )
     if resume_from:
         advice = "Give the output folder of the earlier session, the folder of the run in it, or leave it empty."
-        raise BadInput(f"run.resume_from is {resume_from}, which has no checkpoint of {name}. {advice}")
+        raise BadInput(
+            f"run.resume_from is {resume_from}, which has no checkpoint of {name}. {advice}"
+        )
     return None, []
 
 
@@ -56,7 +70,11 @@ def check_completed(run: Run, summary: Summary) -> str:
     """Returns a warning where a completed run differs from this configuration; raises BadInput where resuming would."""
     saved = summary.identity or saved_facts("identity", run.folder)
     accepted = accepted_changes(run.config.run.accept_changes, run.folder)
-    return identity.check(saved, run.identity, run.folder, is_completed=True, accepted=accepted) if saved else ""
+    return (
+        identity.check(saved, run.identity, run.folder, is_completed=True, accepted=accepted)
+        if saved
+        else ""
+    )
 
 
 def how_to_continue(summary: Summary) -> str:
@@ -74,7 +92,9 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     if left and 0 < run.config.training.stop_after_evaluations <= waited:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
         return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
-    resuming = f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
+    resuming = (
+        f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
+    )
     seam = optimization.seam(saved.state["identity"], run.config, saved.step) if left else ""
     return "\n".join(filter(None, [resuming, seam]))
 
@@ -103,20 +123,29 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
                     disk.make_folders((place := run.folder / path.relative_to(origin)).parent)
                     shutil.copyfile(path, place)
     for step in checkpoint.steps(origin / "best"):
-        with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):  # then the next best
+        with contextlib.suppress(
+            checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved
+        ):  # then the next best
             weights = checkpoint.load_model(checkpoint.path_of(origin / "best", step))
-            checkpoint.save(run.folder / "best", step, {"model": weights.tensors["model"]}, weights.state)
+            checkpoint.save(
+                run.folder / "best", step, {"model": weights.tensors["model"]}, weights.state
+            )
 
 
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
     """Trains from `saved`; after OutOfMemory again from the newest checkpoint, in smaller micro-batches."""
     training, folder = run.config.training, run.folder / "checkpoints"
     limit = {"samples": 0} | newest_summary(run).limit
-    is_same = isinstance(limit["samples"], int) and limit == {"samples": limit["samples"], **training.sizes}
+    is_same = isinstance(limit["samples"], int) and limit == {
+        "samples": limit["samples"],
+        **training.sizes,
+    }
     most = ranks.from_first(max(0, limit["samples"]) if is_same else 0)
     if 0 < most < (training.micro_batch or training.slot):
         advice = "Another training.micro_batch or training.gradient_checkpointing lifts that."
-        print(f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. {advice}")
+        print(
+            f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. {advice}"
+        )
     left, reached = ATTEMPTS, checkpoint.newest_step(folder)
     while True:
         try:
@@ -128,7 +157,9 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
                 raise
             else:
                 advice = "Make the model smaller, or take a larger card."
-                failure = OutOfMemory("Memory ran out before the first step: model and states do not fit.", 0, advice)
+                failure = OutOfMemory(
+                    "Memory ran out before the first step: model and states do not fit.", 0, advice
+                )
             now = checkpoint.newest_step(folder)
             left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)
             if ranks.world() > 1 or not failure.micro_batch or not left:

@@ -42,8 +42,12 @@ class Run:
     config: Config
     task: Task
     folder: Path
-    places: list[Path]  # that may hold an earlier state, in the order in which the first rank tries them
-    lengths: list[str]  # what a profile and the plan changed and how epochs became steps, for printing
+    places: list[
+        Path
+    ]  # that may hold an earlier state, in the order in which the first rank tries them
+    lengths: list[
+        str
+    ]  # what a profile and the plan changed and how epochs became steps, for printing
     plan: "Plan | None" = None  # for this machine's GPU, if there is one
     base_name: str = ""  # the name as configured, where `run.on_change: new` gave it a number
 
@@ -90,17 +94,34 @@ def prepare(config: Config) -> Run:
 
 def has_queue(path: Path, config: Config) -> bool:
     """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
-    queue, is_of_a_run = config.queue, path.name == "config.yaml" and path.absolute().parent.name == config.run.name
-    return not is_of_a_run and bool(queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from)
+    queue, is_of_a_run = (
+        config.queue,
+        path.name == "config.yaml" and path.absolute().parent.name == config.run.name,
+    )
+    return not is_of_a_run and bool(
+        queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from
+    )
 
 
 def made_names(config: Config) -> list[str]:
     """Lists the run of a name and those of its edits, NAME-2 and so on: all that are here or mounted, in order."""
     first = config.run.name
     folders = {folder.parent for folder in run_folders(config)}
-    names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir()}
-    names |= {summary.run for folder in folders if (summary := Summary.read(folder))}  # a mount that is a run itself
-    numbers = {int(name.removeprefix(f"{first}-")) for name in names if re.fullmatch(rf"{re.escape(first)}-\d+", name)}
+    names = {
+        path.name
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.iterdir()
+        if path.is_dir()
+    }
+    names |= {
+        summary.run for folder in folders if (summary := Summary.read(folder))
+    }  # a mount that is a run itself
+    numbers = {
+        int(name.removeprefix(f"{first}-"))
+        for name in names
+        if re.fullmatch(rf"{re.escape(first)}-\d+", name)
+    }
     edits = [f"{first}-{number}" for number in sorted(numbers) if number > 1]
     return [first, *(name for name in edits if name in names)]
 
@@ -138,7 +159,9 @@ def accepted_changes(is_accepted: bool, folder: Path) -> str | None:
     if is_accepted:
         return ""
     summary = Summary.read(folder)
-    return "code of the task" if summary and (summary.missing or summary.reason == "failed") else None
+    return (
+        "code of the task" if summary and (summary.missing or summary.reason == "failed") else None
+    )
 
 
 def _prepared(config: Config) -> Run:
@@ -146,13 +169,21 @@ def _prepared(config: Config) -> Run:
     places = run_folders(config) if ranks.is_first() else []
     config, changes = as_run(config, places)
     count = processes(config)  # slots that the processes do not divide are refused here
-    precision = choose_precision(config.training.precision, memory.device())  # refused before the data takes its time
+    precision = choose_precision(
+        config.training.precision, memory.device()
+    )  # refused before the data takes its time
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
-    values = next(filter(None, (learned.restored(saved_facts("learned", run), run) for run in places)), {})
+    values = next(
+        filter(None, (learned.restored(saved_facts("learned", run), run) for run in places)), {}
+    )
     values = ranks.from_first(values)  # what the task learned when a run began that resumes now
-    if unseen := [str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()]:
-        raise BadInput(f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share.")
+    if unseen := [
+        str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()
+    ]:
+        raise BadInput(
+            f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share."
+        )
     try:
         if values:
             task.take_learned(values)
@@ -163,7 +194,9 @@ def _prepared(config: Config) -> Run:
         task, config, lengths = resolved(config)
     config, kept = _in_fp32(config, task, precision, places)
     lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths, *kept]
-    return Run(config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan)
+    return Run(
+        config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan
+    )
 
 
 def processes(config: Config) -> int:
@@ -196,7 +229,9 @@ def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[st
     if not config.training.micro_batch_slots:
         cards = config.device.processes or torch.cuda.device_count()
         slots = saved_facts("identity", *places).get("training.micro_batch_slots", 0)
-        is_usable = type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
+        is_usable = (
+            type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
+        )
         changed = {"training.micro_batch_slots": slots} if is_usable else {}
         config = with_changes(config, ranks.from_first(changed))
         config = with_slots(config, ranks.world() if ranks.world() > 1 else cards)
@@ -207,13 +242,17 @@ def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, li
     """Checks the data; returns the task, the configuration in steps, a line for each length. Raises BadInput."""
     task = task or load_task(config)
     with working("Reading the data"):
-        train_set = data.subset(checked_datasets(task)["train"], config.data.subset_ratio, config.seed)
+        train_set = data.subset(
+            checked_datasets(task)["train"], config.data.subset_ratio, config.seed
+        )
     config, lengths = resolve_lengths(config, Order.of(train_set, config).samples)
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths
 
 
-def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path]) -> tuple[Config, list[str]]:
+def _in_fp32(
+    config: Config, task: Task, precision: str, places: Sequence[Path]
+) -> tuple[Config, list[str]]:
     """Replaces `auto` in training.fp32_modules by what the run began with, else by what fp16 does not hold."""
     if AUTO not in config.training.fp32_modules:
         return config, []
@@ -224,8 +263,12 @@ def _in_fp32(config: Config, task: Task, precision: str, places: Sequence[Path])
         if precision == "fp16":
             from lib.planner import fp16
 
-            with working("Looking for what fp16 does not hold"):  # on the CPU: the ranks need the GPU's memory
-                modules = ranks.from_first([*fp16.examine_fp16(task, config, torch.device("cpu")).modules])
+            with working(
+                "Looking for what fp16 does not hold"
+            ):  # on the CPU: the ranks need the GPU's memory
+                modules = ranks.from_first(
+                    [*fp16.examine_fp16(task, config, torch.device("cpu")).modules]
+                )
     config = task.config = with_changes(config, {"training.fp32_modules": tuple(modules)})
     return config, [f"In fp32 (training.fp32_modules): {', '.join(modules)}."] if modules else []
 
@@ -242,11 +285,20 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     except (NotTraceable, TrainingFailed) as error:
         if isinstance(error, TrainingFailed) and not platform.in_notebook():
             raise
-        return config, None, [f"{str(error).splitlines()[-1]} Nothing is planned: slots are halved if memory runs out."]
+        return (
+            config,
+            None,
+            [
+                f"{str(error).splitlines()[-1]} Nothing is planned: slots are halved if memory runs out."
+            ],
+        )
     if config.training.micro_batch:
         return config, plan, []
     peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"
-    planned = [f"Planned: {key} = {value} (predicted peak {peak})." for key, value in plan.overrides.items()]
+    planned = [
+        f"Planned: {key} = {value} (predicted peak {peak})."
+        for key, value in plan.overrides.items()
+    ]
     return with_changes(config, plan.overrides), plan, planned
 
 
@@ -255,7 +307,9 @@ def progress(run: Run) -> Progress:
     earlier = Summary.read(run.folder)
     baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
     table, title, shown = run.folder / METRICS, run.config.run.name, run.task.shown
-    return choose_progress(partial(figure.curves, table, title, baseline, [name for name in shown if name != "loss"]))
+    return choose_progress(
+        partial(figure.curves, table, title, baseline, [name for name in shown if name != "loss"])
+    )
 
 
 def keep_code(run: Path, config: Config) -> Config:
@@ -266,7 +320,9 @@ def keep_code(run: Path, config: Config) -> Config:
     contents = {folder / path.relative_to(own.folder): path.read_bytes() for path in own.files}
     for old in (path for path in folder.rglob("*") if path.is_file() and path not in contents):
         old.unlink()
-    named = {key: (run / "named" / key / path.name, path) for key, path in named_files(config).items()}
+    named = {
+        key: (run / "named" / key / path.name, path) for key, path in named_files(config).items()
+    }
     contents |= {place: path.read_bytes() for place, path in named.values()}
     for path, content in contents.items():
         if not (path.is_file() and path.read_bytes() == content):

@@ -38,7 +38,9 @@ LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
 _LAST_BYTES = 64 * 1024  # of what the ranks wrote to standard error
 # Errors that name no cause but another rank that is gone or does not answer.
-_LOST = re.compile(r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL)
+_LOST = re.compile(
+    r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL
+)
 _LIBRARY = Path(__file__).resolve().parents[2]
 
 
@@ -59,7 +61,9 @@ def as_rank() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if number:
             stack.enter_context(
-                contextlib.redirect_stdout(stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")))
+                contextlib.redirect_stdout(
+                    stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+                )
             )
         elif place:
             os.dup2(1, 2)  # the first rank's warnings are seen beside its notes
@@ -98,12 +102,18 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> Summa
         if not failure:
             if summary := Summary.read(folder):
                 return summary
-            raise TrainingFailed(f"The ranks ended without a summary in {folder}. Run again: it resumes.")
+            raise TrainingFailed(
+                f"The ranks ended without a summary in {folder}. Run again: it resumes."
+            )
         now = checkpoint.newest_step(folder / "checkpoints")
         if isinstance(failure, OutOfMemory) and (size := failure.micro_batch):
-            earlier = Summary.read(folder) or Summary(config.run.name, config.task, "failed", session=0)
+            earlier = Summary.read(folder) or Summary(
+                config.run.name, config.task, "failed", session=0
+            )
             limit = {"samples": size, **config.training.sizes}
-            dataclasses.replace(earlier, limit=limit).write(folder)  # the configuration stays, and with it the draws
+            dataclasses.replace(earlier, limit=limit).write(
+                folder
+            )  # the configuration stays, and with it the draws
             text = f"Memory ran out on a rank: starting again in micro-batches of {size}."
             events.record(now, "oom_relaunch", failure.before, size, text)
             continue
@@ -125,7 +135,9 @@ class _Launch:
         self.errors = ""  # the end of standard error
         self._signals = 0
         self._ranks: list[subprocess.Popen] = []
-        self._lines: queue.Queue[str | None] = queue.Queue()  # of the first rank; None: it has ended
+        self._lines: queue.Queue[str | None] = (
+            queue.Queue()
+        )  # of the first rank; None: it has ended
         self._reader: threading.Thread | None = None
 
     def run(self) -> Exception | None:
@@ -133,7 +145,10 @@ class _Launch:
         with tempfile.TemporaryDirectory(prefix="trainbook-ranks-") as name:
             self._place = Path(name)
             (self._place / "config.yaml").write_text(to_yaml(self.config), "utf-8")
-            with (self._place / "stderr.txt").open("wb") as errors, handling_signals(self._on_signal):
+            with (
+                (self._place / "stderr.txt").open("wb") as errors,
+                handling_signals(self._on_signal),
+            ):
                 try:
                     self._start(errors)
                     self._watch()
@@ -152,21 +167,32 @@ class _Launch:
             "GLOO_SOCKET_IFNAME": "lo",  # on one machine; looking up its own name fails in some containers
             **os.environ,
             environment.SESSION_START: handed_down(),
-            "PYTHONPATH": os.pathsep.join([str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join(
+                [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
+            ),
             "PYTHONUNBUFFERED": "1",
             environment.RELAY: "1",
             environment.RANK_FOLDER: str(self._place),
             **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
             **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count)),
         }
-        command = [sys.executable, boot.__file__, str(os.getpid()), "-m", "trainbook.command", "train"]
+        command = [
+            sys.executable,
+            boot.__file__,
+            str(os.getpid()),
+            "-m",
+            "trainbook.command",
+            "train",
+        ]
         command.append(str(self._place / "config.yaml"))
         for number in range(self.count):
             own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(number))
             out = subprocess.DEVNULL if number else subprocess.PIPE
             # in a session of its own: an interrupt of the kernel or the terminal comes here first
             streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
-            self._ranks.append(subprocess.Popen(command, env=environ | own, start_new_session=True, **streams))
+            self._ranks.append(
+                subprocess.Popen(command, env=environ | own, start_new_session=True, **streams)
+            )
 
     def _watch(self) -> None:
         """Shows what the first rank prints until all have ended; one that failed ends them after a moment."""
@@ -199,7 +225,9 @@ class _Launch:
         """Shows what the first rank printed before its end, which may be thousands of lines."""
         if self._reader is None:
             return
-        self._reader.join(GRACE_SECONDS)  # a process that the rank has started may hold its output open
+        self._reader.join(
+            GRACE_SECONDS
+        )  # a process that the rank has started may hold its output open
         with contextlib.suppress(queue.Empty):
             while (line := self._lines.get_nowait()) is not None:
                 self._show(line)
@@ -226,7 +254,9 @@ class _Launch:
         return [json.loads(path.read_text("utf-8")) for path in self._place.glob("failed-*.json")]
 
     def _silent(self, codes: dict[int, int | None], words: list[dict[str, Any]]) -> set[int]:
-        return {number for number, code in codes.items() if code} - {error["rank"] for error in words}
+        return {number for number, code in codes.items() if code} - {
+            error["rank"] for error in words
+        }
 
     def _verdict(self, codes: dict[int, int | None]) -> Exception | None:
         words = self._words()
@@ -239,14 +269,26 @@ class _Launch:
             if first["kind"] == "OutOfMemory":
                 return OutOfMemory(first["text"], first["micro_batch"], before=first["before"])
             kind = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}.get(first["kind"])
-            return kind(first["text"]) if kind else RankFailed(f"Rank {first['rank']} failed:\n{first['traceback']}")
+            return (
+                kind(first["text"])
+                if kind
+                else RankFailed(f"Rank {first['rank']} failed:\n{first['traceback']}")
+            )
         if silent := self._silent(codes, words):
             number = min(silent)
             if (code := codes[number] or 0) >= 0:
                 return _Died(f"Rank {number} ended with exit code {code} and left no error.")
-            full = " The system does this where the machine's RAM is full." if code == -signal.SIGKILL else ""
-            return _Died(f"Rank {number} was ended by signal {-code} ({signal.Signals(-code).name}).{full}")
-        if mute := {number for number, code in codes.items() if code is None} - {error["rank"] for error in words}:
+            full = (
+                " The system does this where the machine's RAM is full."
+                if code == -signal.SIGKILL
+                else ""
+            )
+            return _Died(
+                f"Rank {number} was ended by signal {-code} ({signal.Signals(-code).name}).{full}"
+            )
+        if mute := {number for number, code in codes.items() if code is None} - {
+            error["rank"] for error in words
+        }:
             late = any(re.search("[Tt]imed out", error["text"]) for error in words)
             return _Died(f"Rank {min(mute)} {'hung' if late else 'was killed or crashed'}.")
         return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}")

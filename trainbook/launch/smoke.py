@@ -27,18 +27,28 @@ def test(run: Run) -> str:
         if finding.verdict != "ok":
             print(f"Warning: {finding.value}. {finding.advice}", flush=True)
     if card and outcome.peak_bytes > FITS * card:
-        smaller = f'Set OVERRIDES = {{"training.micro_batch": {max(1, outcome.state.micro_batch // 2)}}}'
+        smaller = (
+            f'Set OVERRIDES = {{"training.micro_batch": {max(1, outcome.state.micro_batch // 2)}}}'
+        )
         peak = f"{outcome.peak_bytes / GIB:.2f} of the card's {card / GIB:.2f} GiB ({outcome.peak_bytes / card:.0%})"
         why = f"above {FITS:.0%} a longer batch or the evaluation may run out"
         advice = f"{smaller}, or recompute more layers (training.gradient_checkpointing)."
         raise TrainingFailed(f"The smoke test's peak is {peak}; {why}. {advice}")
     measured = {**outcome.allocated, "peak": outcome.peak_bytes}
-    rows = [["GiB", "measured"], *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items())]
+    rows = [
+        ["GiB", "measured"],
+        *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items()),
+    ]
     count, state, total = processes(run.config), outcome.state, run.config.training.max_steps
-    expected, where = "", f" on one of {count} GPUs, which share the work in the full run" if count > 1 else ""
+    expected, where = (
+        "",
+        f" on one of {count} GPUs, which share the work in the full run" if count > 1 else "",
+    )
     if option := run.predicted:
         predicted = {**option.prediction.moments, "peak": option.prediction.peak_bytes}
-        cells = (f"{predicted[phase] / GIB:.2f}" if phase in predicted else "" for phase in measured)
+        cells = (
+            f"{predicted[phase] / GIB:.2f}" if phase in predicted else "" for phase in measured
+        )
         rows = [[*row, cell] for row, cell in zip(rows, ["predicted", *cells], strict=True)]
         fast, slow = (1 / seconds for seconds in option.step_seconds)
         expected = f" (predicted {slow:.2f} to {fast:.2f}{f' on all {count}' if count > 1 else ''})"
@@ -52,7 +62,13 @@ def test(run: Run) -> str:
 def few_steps(run: Run) -> Outcome:
     steps = run.config.training.smoke_steps
     changes = dict.fromkeys(("training.max_steps", "training.evaluate_every_steps"), steps)
-    changes |= {"training.log_every_steps": max(1, steps // 5), "checkpoint.keep_last": 0, "checkpoint.keep_best": 0}
+    changes |= {
+        "training.log_every_steps": max(1, steps // 5),
+        "checkpoint.keep_last": 0,
+        "checkpoint.keep_best": 0,
+    }
     session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
     with tempfile.TemporaryDirectory() as folder:
-        return loop.train(run.task, with_changes(run.config, changes), Path(folder), session, choose_progress())
+        return loop.train(
+            run.task, with_changes(run.config, changes), Path(folder), session, choose_progress()
+        )

@@ -14,9 +14,21 @@ from trainbook import HOME
 
 __all__ = ["chat", "images", "segmentation", "tabular", "text", "tokens"]
 
-SHAPES = {"circle": np.pi / 4, "square": 1.0, "triangle": 0.5}  # areas as shares of the square around them
-WORDS = {"facts": "the car was on the road", "argument": "he says that we claim", "ruling": "the court orders costs"}
-SENTENCES = ("{person} went to {place}", "{person} met {person} in {place}", "the road from {place} to {place}")
+SHAPES = {
+    "circle": np.pi / 4,
+    "square": 1.0,
+    "triangle": 0.5,
+}  # areas as shares of the square around them
+WORDS = {
+    "facts": "the car was on the road",
+    "argument": "he says that we claim",
+    "ruling": "the court orders costs",
+}
+SENTENCES = (
+    "{person} went to {place}",
+    "{person} met {person} in {place}",
+    "the road from {place} to {place}",
+)
 
 
 def images(folder: Path, number: int = 180, size: int = 64) -> None:
@@ -39,7 +51,9 @@ def images(folder: Path, number: int = 180, size: int = 64) -> None:
         picture.save(folder / name / f"{index:04}.png")
 
 
-def _draw(picture: Image.Image, shape: str, corner: list[int], width: int, colour: tuple[int, ...]) -> None:
+def _draw(
+    picture: Image.Image, shape: str, corner: list[int], width: int, colour: tuple[int, ...]
+) -> None:
     (left, top), pen = corner, ImageDraw.Draw(picture)
     right, bottom = left + width, top + width
     if shape == "triangle":
@@ -57,15 +71,26 @@ def text(folder: Path, documents: int = 30, lines: int = 8) -> None:
     for document in range(documents):
         labels = draw.choices(list(WORDS), (6, 3, 1), k=lines)
         told = (" ".join(draw.choices(WORDS[label].split(), k=6)) for label in labels)
-        rows = "".join(f"{sentence}\t{label}\n" for sentence, label in zip(told, labels, strict=True))
+        rows = "".join(
+            f"{sentence}\t{label}\n" for sentence, label in zip(told, labels, strict=True)
+        )
         (folder / f"{document:04}.tsv").write_text(rows, "utf-8")
 
 
 def chat(folder: Path, number: int = 1800) -> None:
     """Writes JSON Lines with a prompt and its answer, the JSON call of a small API; in `base` a small chat model."""
-    shutil.copytree(HOME / "configs" / "chat-base", folder / "base", ignore=shutil.ignore_patterns("*.py", "*.md"))
-    pairs = importlib.import_module("workloads.chat.generated").pairs  # a workload is loaded by its name
-    lines = (json.dumps({"prompt": prompt, "answer": answer}) for prompt, answer in pairs(0, "train", number))
+    shutil.copytree(
+        HOME / "configs" / "chat-base",
+        folder / "base",
+        ignore=shutil.ignore_patterns("*.py", "*.md"),
+    )
+    pairs = importlib.import_module(
+        "workloads.chat.generated"
+    ).pairs  # a workload is loaded by its name
+    lines = (
+        json.dumps({"prompt": prompt, "answer": answer})
+        for prompt, answer in pairs(0, "train", number)
+    )
     (folder / "calls.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
 
 
@@ -79,7 +104,9 @@ def tabular(folder: Path, number: int = 200) -> None:
         for _ in range(number):
             rooms, age = draw.randint(1, 6), draw.randint(0, 80)
             area = round(rooms * draw.uniform(15, 30), 1)
-            writer.writerow([rooms, area, age, round(2500 * area - 900 * age + draw.gauss(0, 5000))])
+            writer.writerow(
+                [rooms, area, age, round(2500 * area - 900 * age + draw.gauss(0, 5000))]
+            )
 
 
 def segmentation(folder: Path, number: int = 120, size: int = 64) -> None:
@@ -104,7 +131,11 @@ def tokens(folder: Path, number: int = 300) -> None:
     draw, lines = random.Random(0), []
     for _ in range(number):
         for word in draw.choice(SENTENCES).split():
-            name = "".join(draw.choices(("ka", "lo", "mi", "re", "su"), k=3)).title() if word[0] == "{" else ""
+            name = (
+                "".join(draw.choices(("ka", "lo", "mi", "re", "su"), k=3)).title()
+                if word[0] == "{"
+                else ""
+            )
             lines.append(f"{name}\t{word.strip('{}')}\n" if name else f"{word}\tO\n")
         lines.append("\n")
     folder.mkdir(parents=True, exist_ok=True)

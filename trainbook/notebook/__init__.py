@@ -72,14 +72,20 @@ def save_cells(configuration: str, path: Path) -> None:
     defined = {name: cell for cell in cells for name in re.findall(r"^class (\w+)", cell, re.M)}
     task = re.search(r"^task: *([\w-]+\.py):(\w+)", configuration, re.M)
     if not task or task[2] not in defined:
-        wanted = f"the class {task[2]}, which `task:` names" if task else "a class for `task: my_task.py:CLASS`"
+        wanted = (
+            f"the class {task[2]}, which `task:` names"
+            if task
+            else "a class for `task: my_task.py:CLASS`"
+        )
         what = f"No cell that was run defines {wanted} in the configuration. Classes of cells: "
         advice = "Run the cell of yours, and write its name behind `task: my_task.py:`."
         raise BadInput(f"{what}{', '.join(defined) or 'none'}. {advice}")
     disk.make_folders(path.parent)
     for place, text in ((path.with_name(task[1]), defined[task[2]]), (path, configuration)):
         disk.write_text(place, text.strip() + "\n")
-    print(f"The cell of {task[2]} is now the file {path.with_name(task[1])}, and its configuration {path}.")
+    print(
+        f"The cell of {task[2]} is now the file {path.with_name(task[1])}, and its configuration {path}."
+    )
 
 
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
@@ -90,7 +96,9 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
         what = f"This notebook trains one run, and its parameters ask for a queue (in {path.name}, or in OVERRIDES)"
         command = f"{sys.executable} -m trainbook.command train {shlex.quote(str(path.absolute()))}"
         train = f"!cd {shlex.quote(str(home))} && {command}"
-        raise BadInput(f"{what}. Take queue.* out, or train the queue from a cell, each override as --set:\n{train}")
+        raise BadInput(
+            f"{what}. Take queue.* out, or train the queue from a cell, each override as --set:\n{train}"
+        )
     return config
 
 
@@ -99,7 +107,9 @@ def configure_queue(workload: str, home: Path, parameters: Parameters) -> list[q
     return queue.entries(*_file_and_overrides(workload, home, parameters))
 
 
-def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tuple[Path, dict[str, Any]]:
+def _file_and_overrides(
+    workload: str, home: Path, parameters: Parameters
+) -> tuple[Path, dict[str, Any]]:
     """Returns the configuration file and the overrides by dotted key, those of a plan included; prints them."""
     if parameters["CONFIG"]:
         path = Path(parameters["CONFIG"])
@@ -115,7 +125,9 @@ def _file_and_overrides(workload: str, home: Path, parameters: Parameters) -> tu
         print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
     folder = platform.output_dir(config.output_dir)
-    file_name, planned = widgets.find(folder, path.stem, lambda plan: load_config(path, plan | overrides)) or ("", {})
+    file_name, planned = widgets.find(
+        folder, path.stem, lambda plan: load_config(path, plan | overrides)
+    ) or ("", {})
     for key, value in planned.items():
         but = ", but it is overridden" if key in overrides else ""
         print(f"Plan {printable(file_name)}: {printable(key)} = {value!r}{but}")
@@ -146,7 +158,10 @@ def plan(run: launch.Run) -> None:
 
 
 def ended(summary: Summary) -> str:
-    again = {"interrupted": "this cell again to continue", "deadline": "again in a new session, with this output"}
+    again = {
+        "interrupted": "this cell again to continue",
+        "deadline": "again in a new session, with this output",
+    }
     way = f": everything is saved. Run {again[summary.reason]}." if summary.reason in again else "."
     return f"{summary.reason} at step {summary.step:,} of {summary.max_steps:,}{way} {summary.why_early}".rstrip()
 
@@ -160,7 +175,10 @@ def picture(path: Path | io.BytesIO) -> Any:
     drawn.quantize(256).save(small, "PNG", optimize=True)
     if small.tell() <= _LARGE_PICTURE:
         return display.Image(data=small.getvalue(), format="png")
-    half, small = drawn.resize((drawn.width // 2, drawn.height // 2), PIL.Image.Resampling.LANCZOS), io.BytesIO()
+    half, small = (
+        drawn.resize((drawn.width // 2, drawn.height // 2), PIL.Image.Resampling.LANCZOS),
+        io.BytesIO(),
+    )
     half.save(small, "JPEG", quality=80, optimize=True)
     return display.Image(data=small.getvalue(), format="jpeg", width=drawn.width)
 
@@ -172,23 +190,35 @@ def compare(summary: Summary) -> str:
         return f"The run stopped ({summary.reason}) with {left:,} steps left; the test comes when it is completed."
     if summary.missing and not summary.metrics:
         why = "; ".join(f"{name} failed ({error})" for name, error in summary.missing.items())
-        return f"The run is completed, but {why}. Correct it and run again: nothing is trained again."
+        return (
+            f"The run is completed, but {why}. Correct it and run again: nothing is trained again."
+        )
     return results(summary)
 
 
 def runs(run: launch.Run) -> str:
     """Returns a row for each run that `run.on_change: new` made: state, test metrics, what differs from the first."""
     made, shown = list[tuple[Path, Summary]](), run.task.shown
-    for name in made_names(with_changes(run.config, {"run.name": run.base_name or run.config.run.name})):
+    for name in made_names(
+        with_changes(run.config, {"run.name": run.base_name or run.config.run.name})
+    ):
         places = run_folders(with_changes(run.config, {"run.name": name}))
-        made += [(place, summary) for place in places if (summary := Summary.read(place)) and summary.identity][:1]
+        made += [
+            (place, summary)
+            for place in places
+            if (summary := Summary.read(place)) and summary.identity
+        ][:1]
     rows = [("run", "state", *shown, "what differs from the first")]
     for folder, summary in made:
         first, before = made[0]
         different, _ = identity.compare(before.identity, summary.identity, is_completed=True)
-        differs = [identity.in_a_line({k: v for k, v in different.items() if k != "code of the task"})]
+        differs = [
+            identity.in_a_line({k: v for k, v in different.items() if k != "code of the task"})
+        ]
         differs += [_edit(first / CODE, folder / CODE)] if "code of the task" in different else []
-        scores = (f"{summary.metrics[name]:.3f}" if name in summary.metrics else "" for name in shown)
+        scores = (
+            f"{summary.metrics[name]:.3f}" if name in summary.metrics else "" for name in shown
+        )
         state = f"{summary.reason} {summary.step:,}/{summary.max_steps:,}"
         rows.append((summary.run, state, *scores, ", ".join(filter(None, differs))))
     if len(made) > 1:
@@ -199,7 +229,10 @@ def runs(run: launch.Run) -> str:
 def _edit(before: Path, after: Path) -> str:
     """Returns the first edit in the code of a task, as `nn.ReLU() -> nn.GELU()`, and how many more lines differ."""
     paths = (sorted(code.rglob("*.py")) for code in (before, after))
-    old, new = ([line for path in some for line in path.read_text("utf-8", "replace").splitlines()] for some in paths)
+    old, new = (
+        [line for path in some for line in path.read_text("utf-8", "replace").splitlines()]
+        for some in paths
+    )
     lines = [*difflib.unified_diff(old, new, n=0, lineterm="")][2:]  # behind the two names of files
     sides = [[line[1:] for line in lines if line[0] == sign and line[1:].strip()] for sign in "-+"]
     old, new = (" ".join(side[:1]).split() for side in sides)
@@ -207,5 +240,7 @@ def _edit(before: Path, after: Path) -> str:
         while old and new and old[place] == new[place]:
             old.pop(place), new.pop(place)
     count = max(map(len, sides)) - 1
-    edit = " -> ".join(printable(" ".join(words).strip(",") or "-", most=60) for words in (old, new))
+    edit = " -> ".join(
+        printable(" ".join(words).strip(",") or "-", most=60) for words in (old, new)
+    )
     return f"code: {edit}{f' and {count} more lines' if count > 0 else ''}"

@@ -38,7 +38,10 @@ def batch(run: Run, number: int = 16) -> io.BytesIO | None:
     if (images := _images(run, data)) is None:
         return None
     counts = task.class_counts("train").tolist()
-    print("Training images:", ", ".join(f"{task.named(label)} ({count:,})" for label, count in enumerate(counts)))
+    print(
+        "Training images:",
+        ", ".join(f"{task.named(label)} ({count:,})" for label, count in enumerate(counts)),
+    )
     return _drawn(images, [task.named(label) for label in data["labels"].tolist()])
 
 
@@ -59,8 +62,18 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
         data = task.collate([part[index] for index in indices], torch.Generator())
         data = {name: value.to(next(model.parameters()).device) for name, value in data.items()}
         shares = task.outputs(model, data).float().softmax(-1)
-        rows = zip(indices, data["labels"].tolist(), shares.tolist(), task.known(data["labels"]), strict=True)
-        return [(row[label], index, title(label, row)) for index, label, row, is_known in rows if is_known]
+        rows = zip(
+            indices,
+            data["labels"].tolist(),
+            shares.tolist(),
+            task.known(data["labels"]),
+            strict=True,
+        )
+        return [
+            (row[label], index, title(label, row))
+            for index, label, row, is_known in rows
+            if is_known
+        ]
 
     batches: Any = in_batches(judged, range(len(part)), run.config.training.micro_batch or _AT_ONCE)
     rows = sorted(judgment for judgments in batches for judgment in judgments)[:number]
@@ -111,7 +124,12 @@ def predict_together(
 
 
 def _predicted(
-    out: Path, load: Callable[[], tuple[Any, list[nn.Module]]], source: str, sample: str, tta: bool, id_column: str
+    out: Path,
+    load: Callable[[], tuple[Any, list[nn.Module]]],
+    source: str,
+    sample: str,
+    tta: bool,
+    id_column: str,
 ) -> str:
     here, lines = platform.detect(), list[str]()
     try:
@@ -123,16 +141,23 @@ def _predicted(
         lines.append(f"{len(answers):,} predictions: {out / prediction.FILE}")
         if sample:
             path = inputs.find_input(sample, here)
-            lines.append(submission.write(task, answers, data, path, out / submission.FILE, id_column))
+            lines.append(
+                submission.write(task, answers, data, path, out / submission.FILE, id_column)
+            )
     except BadInput as error:
-        lines.append(f"No submission was written. {error}" if lines else f"Nothing was predicted. {error}")
+        lines.append(
+            f"No submission was written. {error}" if lines else f"Nothing was predicted. {error}"
+        )
     return "\n".join(lines)
 
 
 def _table(answers: Mapping[str, Any]) -> str:
     """Returns the first answers as a table; an answer that is no row is the prediction."""
     names = [*answers][:_ROWS]
-    rows = [answers[name] if isinstance(answers[name], Mapping) else {"prediction": answers[name]} for name in names]
+    rows = [
+        answers[name] if isinstance(answers[name], Mapping) else {"prediction": answers[name]}
+        for name in names
+    ]
     columns = [*rows[0]][:_COLUMNS]
     table = [["sample", *map(printable, columns)]]
     for name, row in zip(names, rows, strict=True):

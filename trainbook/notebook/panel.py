@@ -25,7 +25,9 @@ from trainbook import notebook
 from trainbook.notebook import widgets
 
 HERE = "this machine's GPU"  # as a card
-_BATCHES = tuple(sorted({4 * 2**power for power in range(9)} | {6 * 2**power for power in range(8)}))  # 4 to 1024
+_BATCHES = tuple(
+    sorted({4 * 2**power for power in range(9)} | {6 * 2**power for power in range(8)})
+)  # 4 to 1024
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,15 @@ class Choice:
     def to_paste(self, plan: Plan) -> dict[str, Any]:
         """Returns the dotted keys that make a run of the configuration file follow the plan."""
         profile = {key: value for key, value in self.overrides.items() if key == "memory.profile"}
-        defaults = flat(_by_profile(self.path, profile)) | {"memory.profile": load_config(self.path).memory.profile}
+        defaults = flat(_by_profile(self.path, profile)) | {
+            "memory.profile": load_config(self.path).memory.profile
+        }
         values = {**self.overrides, "training.micro_batch_slots": plan.slots}
-        changed = {key: value for key, value in values.items() if key not in defaults or defaults[key] != value}
+        changed = {
+            key: value
+            for key, value in values.items()
+            if key not in defaults or defaults[key] != value
+        }
         return {**changed, **plan.overrides}
 
 
@@ -66,8 +74,12 @@ def show(
     paths = sorted(folder.glob("*.yaml"))
     path = next((path for path in paths if not config or path.stem == Path(config).stem), None)
     if path is None:
-        raise BadInput(f"There is no configuration {config!r}. There are: {', '.join(path.stem for path in paths)}.")
-    start = Choice(path, as_overrides(overrides), card or (HERE if torch.cuda.is_available() else "t4"), count)
+        raise BadInput(
+            f"There is no configuration {config!r}. There are: {', '.join(path.stem for path in paths)}."
+        )
+    start = Choice(
+        path, as_overrides(overrides), card or (HERE if torch.cuda.is_available() else "t4"), count
+    )
     if widgets.live():
         Panel(paths, start, Path(output_dir or platform.detect().output_dir)).show()
     else:
@@ -110,19 +122,30 @@ class Panel:
         cards = [(HERE, HERE)] if torch.cuda.is_available() else []
         cards += [(f"{card.name}, {card.memory_gib:g} GiB", name) for name, card in CARDS.items()]
         card = start.card.lower() if start.card.lower() in CARDS else start.card
-        cards += [] if card in [value for _, value in cards] else [(card, card)]  # one of the parameters cell
+        cards += (
+            [] if card in [value for _, value in cards] else [(card, card)]
+        )  # one of the parameters cell
         self.workload = self._control(w.Dropdown, "Workload", options=list(self._paths))
         self.card = self._control(w.Dropdown, "Card", options=cards, value=card)
         self.batch = self._control(w.SelectionSlider, "Effective batch", options=_BATCHES)
-        self.precision = self._control(w.Dropdown, "Precision", options=["auto", "fp16", "bf16", "fp32"])
+        self.precision = self._control(
+            w.Dropdown, "Precision", options=["auto", "fp16", "bf16", "fp32"]
+        )
         self.dials, self.about = w.VBox([]), w.HTML()
-        self.use = w.Button(description="Use this plan", button_style="success", icon="check", disabled=True)
+        self.use = w.Button(
+            description="Use this plan", button_style="success", icon="check", disabled=True
+        )
         self.use.on_click(self._use)
         self.answer, self.status, self.message = w.HTML(), w.HTML(), w.HTML()
         choices = [self.workload, self.card, self.batch, self.precision, self.dials, self.about]
         left = w.VBox([*choices, self.use, self.status], layout={"width": "330px"})
         right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
-        wraps = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "grid_gap": "8px 18px"}
+        wraps = {
+            "display": "flex",
+            "flex_flow": "row wrap",
+            "width": "100%",
+            "grid_gap": "8px 18px",
+        }
         self.box = w.Box([left, right], layout=wraps)
 
     def _control(self, kind: Any, description: str, **values: Any) -> Any:
@@ -143,7 +166,9 @@ class Panel:
             self._dials[key] = self._control(self._w.SelectionSlider, names[key], **options)
         helps = {**sentences(Config), **sentences(type(config.workload), "workload.")}
         lines = (f"<b>{escape(names[key])}</b>: {escape(helps[key])}" for key in dials)
-        self.about.value = "".join(f'<div style="font-size:12px;line-height:16px">{line}</div>' for line in lines)
+        self.about.value = "".join(
+            f'<div style="font-size:12px;line-height:16px">{line}</div>' for line in lines
+        )
         self._setting = True
         try:
             self.workload.value = path.stem
@@ -172,7 +197,9 @@ class Panel:
 
         view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
         otherwise = "The controls need a live kernel: run this cell."
-        display({"application/vnd.jupyter.widget-view+json": view, "text/plain": otherwise}, raw=True)
+        display(
+            {"application/vnd.jupyter.widget-view+json": view, "text/plain": otherwise}, raw=True
+        )
         choice = self.choice()
         self._show_computing(choice)
         self._work(choice, self._cancelled)
@@ -186,7 +213,9 @@ class Panel:
         self._cancelled = threading.Event()
         choice = self.choice()
         self._show_computing(choice)
-        self._worker = threading.Thread(target=self._work, args=(choice, self._cancelled), daemon=True)
+        self._worker = threading.Thread(
+            target=self._work, args=(choice, self._cancelled), daemon=True
+        )
         self._worker.start()
 
     def _work(self, choice: Choice, cancelled: threading.Event) -> None:
@@ -201,13 +230,17 @@ class Panel:
             except Cancelled:
                 return
             except Exception:  # a thread's traceback would go nowhere
-                answer = f"The planner failed, which is a fault in its code:\n{traceback.format_exc()}"
+                answer = (
+                    f"The planner failed, which is a fault in its code:\n{traceback.format_exc()}"
+                )
             if not cancelled.is_set():
                 self._show(choice, answer)
 
     def _show_computing(self, choice: Choice) -> None:
         self.use.disabled = True
-        self.status.value = computing(f"Planning {choice.path.stem} on {choice.card} (2 to 12 s) ...")
+        self.status.value = computing(
+            f"Planning {choice.path.stem} on {choice.card} (2 to 12 s) ..."
+        )
         self.answer.value = f'<div style="opacity:.35">{self._html}</div>'
         self.message.value = ""
 
@@ -215,7 +248,9 @@ class Panel:
         if isinstance(answer, Plan):
             self._planned = choice, answer
         self.use.disabled = not isinstance(answer, Plan)
-        self._html = self.answer.value = of_plan(answer) if isinstance(answer, Plan) else refusal(answer)
+        self._html = self.answer.value = (
+            of_plan(answer) if isinstance(answer, Plan) else refusal(answer)
+        )
         self.status.value = self.message.value = ""
 
     def _use(self, _: Any) -> None:
@@ -230,4 +265,6 @@ class Panel:
         except BadInput as error:
             note = refusal(str(error))
         line = widgets.code(overrides)
-        self.message.value = framed(f"Paste into the Parameters of the training notebook:{line}{note}")
+        self.message.value = framed(
+            f"Paste into the Parameters of the training notebook:{line}{note}"
+        )

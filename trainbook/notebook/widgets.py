@@ -15,7 +15,11 @@ from lib.machine import disk, memory, platform
 
 def live() -> bool:
     """Returns whether widgets work here: in a notebook that a person runs, with ipywidgets installed."""
-    return platform.in_notebook() and not platform.detect().batch and find_spec("ipywidgets") is not None
+    return (
+        platform.in_notebook()
+        and not platform.detect().batch
+        and find_spec("ipywidgets") is not None
+    )
 
 
 def code(overrides: dict[str, Any]) -> str:
@@ -25,7 +29,11 @@ def code(overrides: dict[str, Any]) -> str:
 
 
 def as_code(overrides: Mapping[str, Any]) -> str:
-    return "OVERRIDES = {" + ", ".join(f"{json.dumps(key)}: {value!r}" for key, value in overrides.items()) + "}"
+    return (
+        "OVERRIDES = {"
+        + ", ".join(f"{json.dumps(key)}: {value!r}" for key, value in overrides.items())
+        + "}"
+    )
 
 
 def write(folder: Path, config: str, overrides: Mapping[str, Any]) -> Path:
@@ -35,11 +43,15 @@ def write(folder: Path, config: str, overrides: Mapping[str, Any]) -> Path:
         disk.make_folders(folder)
         disk.write_text(path, json.dumps(dict(overrides), indent=2) + "\n")
     except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error}. Paste the line above, or change OUTPUT_DIR.") from None
+        raise BadInput(
+            f"{path} cannot be written: {error}. Paste the line above, or change OUTPUT_DIR."
+        ) from None
     return path
 
 
-def find(folder: Path, name: str, check: Callable[[dict[str, Any]], object]) -> tuple[Path, dict[str, Any]] | None:
+def find(
+    folder: Path, name: str, check: Callable[[dict[str, Any]], object]
+) -> tuple[Path, dict[str, Any]] | None:
     """Returns the file and keys of the plan for configuration `name`; prints that a file `check` refuses is ignored."""
     path = folder / f"plan-{name}.json"
     if not os.path.lexists(path):

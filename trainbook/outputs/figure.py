@@ -25,7 +25,11 @@ _PANELS = {  # title: columns with their labels
     "samples per second": {"samples_per_second": ""},
     "learning rate": {"lr": ""},
     "memory, GiB": _MEMORY,
-    "shares": {"ram_share": "RAM in use", "gpu_use": "GPU use", "data_wait_share": "time that waits for data"},
+    "shares": {
+        "ram_share": "RAM in use",
+        "gpu_use": "GPU use",
+        "data_wait_share": "time that waits for data",
+    },
 }
 
 
@@ -48,7 +52,9 @@ def save(figure: Any, path: Path) -> Path:
     return path
 
 
-def confusion(matrix: np.ndarray, classes: Sequence[str], path: Path, unit: str = "samples") -> Path:
+def confusion(
+    matrix: np.ndarray, classes: Sequence[str], path: Path, unit: str = "samples"
+) -> Path:
     """Draws a (classes, classes) confusion matrix, rows the truth; colours and numbers are shares of a row."""
     shares = matrix / np.maximum(1, matrix.sum(1, keepdims=True))
     figure, ((ax,),) = grid(1, 1, max(4.2, 2 + 0.5 * len(classes)))
@@ -56,22 +62,45 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], path: Path, unit: str 
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for row, column in np.argwhere(matrix):
         colour = "white" if shares[row, column] > 0.5 else "black"
-        ax.text(column, row, f"{shares[row, column]:.1%}", ha="center", va="center", color=colour, fontsize=8)
-    leaning = {"rotation": 40, "ha": "right"} if max(map(len, classes)) > (10 if len(classes) <= 5 else 5) else {}
+        ax.text(
+            column,
+            row,
+            f"{shares[row, column]:.1%}",
+            ha="center",
+            va="center",
+            color=colour,
+            fontsize=8,
+        )
+    leaning = (
+        {"rotation": 40, "ha": "right"}
+        if max(map(len, classes)) > (10 if len(classes) <= 5 else 5)
+        else {}
+    )
     ax.set_xticks(range(len(classes)), classes, **leaning)
-    ax.set_yticks(range(len(classes)), [f"{name}\n{n:,}" for name, n in zip(classes, matrix.sum(1), strict=True)])
+    ax.set_yticks(
+        range(len(classes)),
+        [f"{name}\n{n:,}" for name, n in zip(classes, matrix.sum(1), strict=True)],
+    )
     ax.set(xlabel="predicted", ylabel=f"true ({unit})")
     return save(figure, path)
 
 
-def draw_metrics(csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]) -> Path:
+def draw_metrics(
+    csv_path: Path, out: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]
+) -> Path:
     """Draws losses, the metrics in `shown` beside baselines, and small panels of all else, into the PNG `out`."""
     rows = read(csv_path)
-    panels = [name for name, columns in _PANELS.items() if any(series(rows, "train", c)[0] for c in columns)]
+    panels = [
+        name
+        for name, columns in _PANELS.items()
+        if any(series(rows, "train", c)[0] for c in columns)
+    ]
     return save(_drawn(rows, title, baseline, shown, panels), out)
 
 
-def curves(csv_path: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]) -> bytes:
+def curves(
+    csv_path: Path, title: str, baseline: Mapping[str, float], shown: Sequence[str]
+) -> bytes:
     """Draws losses and the metrics in `shown` as far as a run is; returns a PNG."""
     picture = io.BytesIO()
     rows = read(csv_path) if csv_path.exists() else []
@@ -80,7 +109,11 @@ def curves(csv_path: Path, title: str, baseline: Mapping[str, float], shown: Seq
 
 
 def _drawn(
-    rows: Sequence[Row], title: str, baseline: Mapping[str, float], shown: Sequence[str], panels: Sequence[str]
+    rows: Sequence[Row],
+    title: str,
+    baseline: Mapping[str, float],
+    shown: Sequence[str],
+    panels: Sequence[str],
 ) -> Any:
     from matplotlib.figure import Figure  # half a second that only a drawing needs
 
@@ -107,17 +140,27 @@ def _draw_losses(axes: Any, rows: Sequence[Row]) -> None:
     means = [float(numbers[max(0, end - window) : end].mean()) for end in range(1, len(values) + 1)]
     _draw_line(axes, steps, values, color="0.6", linewidth=1, label="train, as logged")
     _draw_line(axes, steps, means, color=COLOURS[0], linewidth=2, label="train, running mean")
-    _draw_line(axes, *series(rows, "validation", "loss"), color=COLOURS[1], marker=MARKS[0], label="validation")
+    _draw_line(
+        axes,
+        *series(rows, "validation", "loss"),
+        color=COLOURS[1],
+        marker=MARKS[0],
+        label="validation",
+    )
     axes.set_title("loss")
 
 
-def _draw_validation(axes: Any, rows: Sequence[Row], baseline: Mapping[str, float], shown: Sequence[str]) -> None:
+def _draw_validation(
+    axes: Any, rows: Sequence[Row], baseline: Mapping[str, float], shown: Sequence[str]
+) -> None:
     """Draws metrics of the validation, each with the baseline that is known, dashed."""
     for number, name in enumerate(shown):
         colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
         _draw_line(axes, *series(rows, "validation", name), color=colour, marker=mark, label=name)
         if name in baseline:
-            axes.axhline(baseline[name], color=colour, linestyle="--", label=f"{name}, baseline (test)")
+            axes.axhline(
+                baseline[name], color=colour, linestyle="--", label=f"{name}, baseline (test)"
+            )
     axes.set_title(f"validation{' (dashed: baseline)' if baseline.keys() & {*shown} else ''}")
 
 
@@ -130,7 +173,9 @@ def _draw_panel(axes: Any, rows: Sequence[Row], name: str) -> None:
     axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
 
 
-def _draw_line(axes: Any, steps: Sequence[int], values: Sequence[float] | np.ndarray, **look: Any) -> None:
+def _draw_line(
+    axes: Any, steps: Sequence[int], values: Sequence[float] | np.ndarray, **look: Any
+) -> None:
     """Draws a line if there are points; a single one gets a marker."""
     if steps:
         axes.plot(steps, values, **({"marker": "o"} if len(steps) == 1 else {}) | look)

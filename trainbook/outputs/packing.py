@@ -51,7 +51,14 @@ def package(output_dir: Path) -> Path:
     """Packs all runs, without checkpoints, into outputs.tar.gz; the same content gives the same bytes."""
 
     def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname, entry.mode = 0, 0, 0, "", "", 0o644
+        entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname, entry.mode = (
+            0,
+            0,
+            0,
+            "",
+            "",
+            0o644,
+        )
         return entry
 
     final = output_dir / ARCHIVE
@@ -62,8 +69,12 @@ def package(output_dir: Path) -> Path:
         gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="") as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path in sorted(packed_files(output_dir), key=lambda path: path.relative_to(output_dir).as_posix()):
-            with contextlib.suppress(FileNotFoundError):  # another run beside this one has just deleted it
+        for path in sorted(
+            packed_files(output_dir), key=lambda path: path.relative_to(output_dir).as_posix()
+        ):
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # another run beside this one has just deleted it
                 archive.add(path, path.relative_to(output_dir).as_posix(), filter=anonymous)
     return final
 
@@ -71,7 +82,9 @@ def package(output_dir: Path) -> Path:
 def is_current(output_dir: Path) -> bool:
     archive = output_dir / ARCHIVE
     packed = packed_files(output_dir)
-    return archive.is_file() and all(path.stat().st_mtime <= archive.stat().st_mtime for path in packed)
+    return archive.is_file() and all(
+        path.stat().st_mtime <= archive.stat().st_mtime for path in packed
+    )
 
 
 def packed_files(output_dir: Path) -> list[Path]:
@@ -80,7 +93,9 @@ def packed_files(output_dir: Path) -> list[Path]:
     for run in sorted(config.parent for config in output_dir.glob("*/config.yaml")):
         left_out = run / DATA if disk.held(run / DATA)[0] > DATA_BYTES else None
         for path in sorted(run.rglob("*")):
-            is_left_out = _LEFT_OUT.search(path.relative_to(run).as_posix()) or left_out in path.parents
+            is_left_out = (
+                _LEFT_OUT.search(path.relative_to(run).as_posix()) or left_out in path.parents
+            )
             if path.is_file() and not path.is_symlink() and not is_left_out:
                 packed.append(path)
     return packed
@@ -97,26 +112,45 @@ def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarf
             stream = _Bounded(gzip.GzipFile(fileobj=raw) if is_gzip else raw, most)
             with tarfile.open(fileobj=stream, mode="r:") as packed:  # type: ignore[call-overload]
                 yield packed
-                while stream.read(2**20):  # tarfile ends at a header that it cannot read; gzip's checksum is behind
+                while stream.read(
+                    2**20
+                ):  # tarfile ends at a header that it cannot read; gzip's checksum is behind
                     pass
     except BadInput:
         raise
     except TooMuch as error:
-        raise BadInput(f"{printable(archive)} is not unpacked: {error}. No archive of runs is like that.") from None
+        raise BadInput(
+            f"{printable(archive)} is not unpacked: {error}. No archive of runs is like that."
+        ) from None
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, RecursionError) as error:
         why = printable(getattr(error, "strerror", None) or error, most=200)
-        raise BadInput(f"{printable(archive)} cannot be unpacked ({why}). Download it again.") from None
+        raise BadInput(
+            f"{printable(archive)} cannot be unpacked ({why}). Download it again."
+        ) from None
 
 
 def table(output_dir: Path, here: Platform | None = None) -> str:
     """Returns a line a file with sizes, then the platform's limits and how to download the archive."""
     here = here or platform.detect()
-    files = [(path.stat().st_size, path.relative_to(output_dir).as_posix()) for path in packed_files(output_dir)]
+    files = [
+        (path.stat().st_size, path.relative_to(output_dir).as_posix())
+        for path in packed_files(output_dir)
+    ]
     shown = sorted(files, reverse=True)[:_SHOWN]
     if (left := len(files) - _SHOWN) > 0:
-        shown.append((sum(size for size, _ in files) - sum(size for size, _ in shown), f"in {left:,} smaller files"))
+        shown.append(
+            (
+                sum(size for size, _ in files) - sum(size for size, _ in shown),
+                f"in {left:,} smaller files",
+            )
+        )
     for folder in sorted(output_dir.glob("*/checkpoints")):
-        shown.append((disk.held(folder)[0], f"{folder.parent.name}/checkpoints/ (for resuming; not in the archive)"))
+        shown.append(
+            (
+                disk.held(folder)[0],
+                f"{folder.parent.name}/checkpoints/ (for resuming; not in the archive)",
+            )
+        )
     if (archive := output_dir / ARCHIVE).is_file():
         shown.append((archive.stat().st_size, f"{ARCHIVE} (all of the above but checkpoints)"))
     lines = [f"{amount(size):>10}  {name}" for size, name in shown]

@@ -37,7 +37,10 @@ def write(
     matrix = np.zeros((count, count), np.int64)  # rows: the truth
     np.add.at(matrix, (true, guess), 1 if counts is None else counts)
     where = folder / "confusion.csv"
-    write_table(where, [["true class", *shown], *([name, *row] for name, row in zip(shown, matrix, strict=True))])
+    write_table(
+        where,
+        [["true class", *shown], *([name, *row] for name, row in zip(shown, matrix, strict=True))],
+    )
     if count <= _MOST_DRAWN:
         unit = "samples" if kind == "classes" else "tokens"
         where = figure.confusion(matrix, shown, folder / "plots" / "confusion.png", unit)
@@ -45,11 +48,18 @@ def write(
     return f"{by_class}\n\nWhich class was taken for which: {where}"
 
 
-def _by_class(kind: str, right: np.ndarray, guess: np.ndarray, true: np.ndarray, names: Sequence[str]) -> str:
+def _by_class(
+    kind: str, right: np.ndarray, guess: np.ndarray, true: np.ndarray, names: Sequence[str]
+) -> str:
     ratios = {"precision": (right, guess), "recall": (right, true), "F1": (2 * right, guess + true)}
     ratios |= {"IoU": (right, guess + true - right)} if kind == "tokens" else {}
-    columns = [[f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)] for pair in ratios.values()]
-    return aligned([["class", "number", *ratios], *zip(names, map(str, true), *columns, strict=True)], left={0})
+    columns = [
+        [f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)]
+        for pair in ratios.values()
+    ]
+    return aligned(
+        [["class", "number", *ratios], *zip(names, map(str, true), *columns, strict=True)], left={0}
+    )
 
 
 def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> Path:

@@ -29,22 +29,34 @@ class Summary:
     max_steps: int = 0
     session: int = 1  # counted over the sessions of the run
     error: str = ""  # why it failed
-    missing: dict[str, str] = field(default_factory=dict)  # what a completed run lacks ("test", "plot"), and why
+    missing: dict[str, str] = field(
+        default_factory=dict
+    )  # what a completed run lacks ("test", "plot"), and why
     metrics: dict[str, float] = field(default_factory=dict)  # on the test set, once completed
-    baseline: dict[str, float] = field(default_factory=dict)  # the strongest baseline's, by the same names
+    baseline: dict[str, float] = field(
+        default_factory=dict
+    )  # the strongest baseline's, by the same names
     test_loss: float | None = None
     report: str = ""  # what the task says of its result: criteria, advice, where its tables are
-    best: dict[str, Any] = field(default_factory=dict)  # {"metric", "step", "value"} of the best validation
+    best: dict[str, Any] = field(
+        default_factory=dict
+    )  # {"metric", "step", "value"} of the best validation
     members: list[str] = field(default_factory=list)  # the runs of an ensemble
     steps_per_second: float = 0.0
     peak_memory_bytes: int = 0
     micro_batch: int = 0
     precision: str = ""
     skipped_steps: int = 0
-    stopped_early: dict[str, Any] = field(default_factory=dict)  # "evaluations" without gain, and the "text" on it
+    stopped_early: dict[str, Any] = field(
+        default_factory=dict
+    )  # "evaluations" without gain, and the "text" on it
     world_size: int = 1
-    limit: dict[str, Any] = field(default_factory=dict)  # "samples" of the next micro-batch, and the sizes it is for
-    identity: dict[str, Any] = field(default_factory=dict)  # what a checkpoint is recognised by: see training.identity
+    limit: dict[str, Any] = field(
+        default_factory=dict
+    )  # "samples" of the next micro-batch, and the sizes it is for
+    identity: dict[str, Any] = field(
+        default_factory=dict
+    )  # what a checkpoint is recognised by: see training.identity
 
     def is_done(self, training: Training) -> bool:
         """Returns whether the run is completed, and these settings leave nothing to train."""
@@ -58,7 +70,9 @@ class Summary:
 
     def write(self, folder: Path) -> None:
         """Writes `summary.json` into a run's folder, whole or not at all; metrics keep their order. Raises OSError."""
-        finite = json.loads(json.dumps(asdict(self)), parse_constant=lambda _: None)  # JSON has no nan and no infinity
+        finite = json.loads(
+            json.dumps(asdict(self)), parse_constant=lambda _: None
+        )  # JSON has no nan and no infinity
         disk.write_text(folder / FILE, json.dumps(finite, indent=1) + "\n")
 
     @classmethod
@@ -69,17 +83,26 @@ class Summary:
         except (OSError, ValueError):
             return None
         kinds = {f.name: f.type for f in fields(cls)} | dict.fromkeys(("metrics", "baseline"), dict)
-        fitting = {n: values[n] for n, kind in kinds.items() if n in values and untrusted.fits(values[n], kind)}
+        fitting = {
+            n: values[n]
+            for n, kind in kinds.items()
+            if n in values and untrusted.fits(values[n], kind)
+        }
         for name in {"metrics", "baseline"} & fitting.keys():
             numbers = {n: v for n, v in fitting[name].items() if untrusted.fits(v, float | None)}
-            fitting[name] = {printable(n): math.nan if value is None else value for n, value in numbers.items()}
+            fitting[name] = {
+                printable(n): math.nan if value is None else value for n, value in numbers.items()
+            }
         return cls(**{"run": folder.name, "task": "", **fitting}) if "reason" in fitting else None
 
 
 def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, float]:
     """Returns the metrics that a summary keeps: those of the baseline in its order, then all others but the loss."""
     first = [name for name in baseline if name in scores]
-    return {name: scores[name] for name in [*first, *(n for n in scores if n not in baseline and n != "loss")]}
+    return {
+        name: scores[name]
+        for name in [*first, *(n for n in scores if n not in baseline and n != "loss")]
+    }
 
 
 def results(summary: Summary) -> str:
@@ -134,4 +157,6 @@ def read_card(path: Path) -> Card:
         return untrusted.parse(untrusted.read(path, _MOST_BYTES), Card)
     except (OSError, BadInput) as error:
         problem = f"is no {CARD} of a run ({printable(getattr(error, 'strerror', None) or error, most=200)})"
-        raise BadInput(f"{printable(path)} {problem}. The archive of a run on a GPU has it.") from None
+        raise BadInput(
+            f"{printable(path)} {problem}. The archive of a run on a GPU has it."
+        ) from None

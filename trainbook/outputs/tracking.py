@@ -49,7 +49,9 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
     if tracked.options.online:
         for module, secret in _SECRETS.items():  # left in the environment
             with contextlib.suppress(Exception):  # no such module elsewhere; errors of many classes
-                os.environ[KEY] = os.environ.get(KEY) or secret(importlib.import_module(module)) or ""
+                os.environ[KEY] = (
+                    os.environ.get(KEY) or secret(importlib.import_module(module)) or ""
+                )
         if not os.environ.get(KEY):
             where = "under Add-ons > Secrets on Kaggle (the key icon on Colab), or as an environment variable"
             raise LookupError(f"tracking.online needs {KEY}: add it {where}")
@@ -63,7 +65,9 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
 
     def log(step: int, values: dict[str, float]) -> None:
         run.log(values, step=step)
-        if all(name.startswith("test/") for name in values):  # a step that an earlier session logged takes no more
+        if all(
+            name.startswith("test/") for name in values
+        ):  # a step that an earlier session logged takes no more
             run.summary.update(values)
 
     return log, lambda completed: run.finish(exit_code=int(not completed))
@@ -72,8 +76,15 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
 class Tracked:
     """Sends a run's rows until `end`. `is_resumed`: an earlier session's runs continue."""
 
-    def __init__(self, run: Path, options: Tracking, name: str, settings: Mapping[str, Any], is_resumed: bool):
-        self.folder, self.options, self.name, self.settings = run / TRACKING, options, name, settings
+    def __init__(
+        self, run: Path, options: Tracking, name: str, settings: Mapping[str, Any], is_resumed: bool
+    ):
+        self.folder, self.options, self.name, self.settings = (
+            run / TRACKING,
+            options,
+            name,
+            settings,
+        )
         self.id = ""
         self._sent: dict[str, int] = {}  # the last step of each split that the trackers have
         self._trackers: list[tuple[Informing, Log, End]] = []
@@ -82,10 +93,15 @@ class Tracked:
             shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             state = json.loads((self.folder / STATE).read_text("utf-8"))
-            self.id, self._sent = str(state["id"]), {str(k): int(step) for k, step in state["sent"].items()}
+            self.id, self._sent = (
+                str(state["id"]),
+                {str(k): int(step) for k, step in state["sent"].items()},
+            )
         self.id = self.id or uuid.uuid4().hex[:12]
         for start in starts:
-            guard = Informing(start.__name__, "Nothing more is sent there in this session; training continues.")
+            guard = Informing(
+                start.__name__, "Nothing more is sent there in this session; training continues."
+            )
             with guard:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._trackers.append((guard, *start(self)))
@@ -96,8 +112,14 @@ class Tracked:
         """Hands a row on; a step that is trained again after a resume was sent before."""
         step, split = int(row["step"]), str(row["split"])
         if step > self._sent.get(split, -1):
-            numbers = {name: float(v) for name, v in row.items() if name != "step" and not isinstance(v, str)}
-            values = {f"{'machine' if n in _OF_MACHINE else split}/{n}": v for n, v in numbers.items()}
+            numbers = {
+                name: float(v)
+                for name, v in row.items()
+                if name != "step" and not isinstance(v, str)
+            }
+            values = {
+                f"{'machine' if n in _OF_MACHINE else split}/{n}": v for n, v in numbers.items()
+            }
             self._log(step, values)
             self._sent[split] = step
             with contextlib.suppress(OSError), disk.whole(self.folder / STATE, cache=True) as aside:
@@ -127,4 +149,7 @@ class Tracked:
         ending.start()
         ending.join(END_SECONDS)
         if ending.is_alive():
-            print(f"Warning: the trackers have not ended after {END_SECONDS:.0f} s and are left behind.", flush=True)
+            print(
+                f"Warning: the trackers have not ended after {END_SECONDS:.0f} s and are left behind.",
+                flush=True,
+            )

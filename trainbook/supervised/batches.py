@@ -7,7 +7,9 @@ from lib.errors import TrainingFailed
 from lib.machine import memory
 
 
-def in_batches(work: Callable[[Sequence[Any]], Any], items: Sequence[Any], most: int) -> Iterator[Any]:
+def in_batches(
+    work: Callable[[Sequence[Any]], Any], items: Sequence[Any], most: int
+) -> Iterator[Any]:
     """Yields `work` of batches, halved once memory runs out. Raises TrainingFailed if a single item does not fit."""
     done, most = 0, min(most, len(items))
     while done < len(items):
@@ -17,11 +19,15 @@ def in_batches(work: Callable[[Sequence[Any]], Any], items: Sequence[Any], most:
             if not memory.is_oom(error):
                 raise
             if most == 1:
-                raise TrainingFailed("Memory ran out with a single sample. Make samples smaller.") from error
+                raise TrainingFailed(
+                    "Memory ran out with a single sample. Make samples smaller."
+                ) from error
         else:
             yield result
             done += most
             continue
         memory.clear_memory()  # outside the except block, where the traceback no longer pins the activations
         most //= 2
-        print(f"Memory ran out. The work goes on with {most} samples at once; its results stay the same.")
+        print(
+            f"Memory ran out. The work goes on with {most} samples at once; its results stay the same."
+        )

@@ -42,7 +42,9 @@ def of_metric(metric: Metric, rows: Sequence[Judged], unit: np.ndarray, units: i
         warnings.simplefilter("ignore")  # scikit-learn warns of every draw that lacks a class
         for weights in weights_of_draws(units, number):
             pairs = zip(rows, units_of_rows, strict=True)
-            scores.append([_scored(metric, judged, weights[own_units]) for judged, own_units in pairs])
+            scores.append(
+                [_scored(metric, judged, weights[own_units]) for judged, own_units in pairs]
+            )
             if time.monotonic() - begin > _LIMIT_SECONDS:
                 break
     return _described(name, np.array(scores), number)
@@ -76,7 +78,9 @@ def _described(name: str, scores: np.ndarray, wanted: int) -> Draws:
     if drawn < min(wanted, _FEWEST_DRAWS):
         return Draws(nothing, f"{name} has no interval: {drawn} draws took {_LIMIT_SECONDS:g} s.")
     if undefined > len(scores):
-        return Draws(nothing, f"{name} has no interval: it has no value in {undefined:,} of {drawn:,} draws.")
+        return Draws(
+            nothing, f"{name} has no interval: it has no value in {undefined:,} of {drawn:,} draws."
+        )
     if undefined:
         return Draws(scores, f"{name}: {len(scores):,} draws; {undefined:,} more have no value.")
     slow = f", which took {_LIMIT_SECONDS:g} s" if drawn < wanted else ""

@@ -30,21 +30,29 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
     """
     rows, targets = hidden.flatten(0, 1), labels.flatten()
     if not hidden.is_meta:
-        places = (targets != IGNORED).nonzero().squeeze(1)  # once: each x[mask] waits for the GPU anew
+        places = (
+            (targets != IGNORED).nonzero().squeeze(1)
+        )  # once: each x[mask] waits for the GPU anew
         rows, targets = rows[places], targets[places]
 
     def part(rows: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(logits(rows, head), targets, weights, ignore_index=IGNORED, reduction="sum")
+        return F.cross_entropy(
+            logits(rows, head), targets, weights, ignore_index=IGNORED, reduction="sum"
+        )
 
     chunks = zip(rows.split(_POSITIONS), targets.split(_POSITIONS), strict=True)
     # Also for a head alone that is trained. A mode that simulates fp16 is not there in the backward pass.
     again = torch.is_grad_enabled() and (hidden.is_meta or not private.current_function_mode())
-    sums = [checkpoint(part, *chunk, use_reentrant=False) if again else part(*chunk) for chunk in chunks]
+    sums = [
+        checkpoint(part, *chunk, use_reentrant=False) if again else part(*chunk) for chunk in chunks
+    ]
     return torch.stack(sums).sum()
 
 
 def guesses(hidden: Tensor, head: Any, labels: Tensor) -> Tensor:
     """(B, L, D), (B, L) -> (B, L) the likeliest classes where a label is not IGNORED."""
     known, classes = labels != IGNORED, labels.clone()
-    classes[known] = torch.cat([logits(rows, head).argmax(-1) for rows in hidden[known].split(_POSITIONS)])
+    classes[known] = torch.cat(
+        [logits(rows, head).argmax(-1) for rows in hidden[known].split(_POSITIONS)]
+    )
     return classes

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from lib.errors import BadInput, printable
 from lib.task.contract import canonical
 
-_END = 2**12  # bytes at the end of a file, which differ unless all of it is the same, in most formats
+_END = (
+    2**12
+)  # bytes at the end of a file, which differ unless all of it is the same, in most formats
 _MOST_FILES = 2**17  # of which the hashes are remembered
 _SCALARS = {str, bytes, bool, int, float, complex, type(None)}
 
@@ -110,7 +112,9 @@ def sentences(samples: Sequence[Sample], root: Path | None) -> Iterator[str]:
     yield from _crossing(repeated, root)
     pairs = [pair for group in repeated if (pair := _contradiction(group, contents))]
     if pairs:
-        example = " and ".join(f"{_name(one.value, root)} ({_short(one.target)})" for one in pairs[0])
+        example = " and ".join(
+            f"{_name(one.value, root)} ({_short(one.target)})" for one in pairs[0]
+        )
         yield f"Inputs with different targets: {len(pairs):,}, such as {example}."
 
 
@@ -122,7 +126,9 @@ def _crossing(groups: Sequence[Sequence[Sample]], root: Path | None) -> Iterator
             if other.part != first.part:
                 crossing[other.part, first.part].append(_equal(first, other, root))
     for (part, earlier), examples in crossing.items():
-        text = f"Samples of {part} that are in {earlier} too: {len(examples):,}, such as {examples[0]}"
+        text = (
+            f"Samples of {part} that are in {earlier} too: {len(examples):,}, such as {examples[0]}"
+        )
         yield f"{text}. Their scores say nothing about new data."
 
 

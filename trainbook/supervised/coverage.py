@@ -14,7 +14,19 @@ from trainbook.supervised.notes import note
 
 _MOST_SENTENCES = 5  # on single files; more are summed up
 _MOST_NAMES = 10  # of files
-_TABLES = (".csv", ".tsv", ".tab", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".xlsx", ".xls", ".ods")
+_TABLES = (
+    ".csv",
+    ".tsv",
+    ".tab",
+    ".txt",
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".parquet",
+    ".xlsx",
+    ".xls",
+    ".ods",
+)
 PACKED = (".gz", ".bz2", ".xz", ".zip")
 
 
@@ -166,7 +178,9 @@ def dealing() -> Iterator[None]:
     parts = {path: part_of(path.name) for path in fresh}
     if len({*parts.values()} - {""}) > 1:
         names = printable(", ".join(reports.shown(path) for path in fresh if parts[path]), most=300)
-        note(f"The rows of {names} are dealt to the splits together, whatever the files are called.")
+        note(
+            f"The rows of {names} are dealt to the splits together, whatever the files are called."
+        )
 
 
 def add_folder(folder: Path) -> None:
@@ -193,7 +207,9 @@ class Row(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         columns = printable(", ".join(map(str, super().keys())), most=300) or "none"
-        raise MissingColumn(f"{self.place}: There is no column {printable(name)!r}. Its columns are: {columns}.")
+        raise MissingColumn(
+            f"{self.place}: There is no column {printable(name)!r}. Its columns are: {columns}."
+        )
 
     def __getitem__(self, name: str) -> Any:
         self.used.add(name)

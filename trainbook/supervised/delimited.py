@@ -12,7 +12,18 @@ from trainbook.supervised.dialects import Dialect, Line
 from trainbook.supervised.files import lines_of
 
 _MARK = '"'
-_TOTALS = ("total", "totals", "grand total", "subtotal", "sum", "average", "mean", "gesamt", "summe", "total general")
+_TOTALS = (
+    "total",
+    "totals",
+    "grand total",
+    "subtotal",
+    "sum",
+    "average",
+    "mean",
+    "gesamt",
+    "summe",
+    "total general",
+)
 _EXCEL = re.compile("sep=.")
 
 
@@ -34,7 +45,9 @@ class Rows(NamedTuple):
     separator: str
 
 
-def read(text: str, shown: str, suffix: str, names: Sequence[str] | None, comments: bool, report: Report) -> Rows:
+def read(
+    text: str, shown: str, suffix: str, names: Sequence[str] | None, comments: bool, report: Report
+) -> Rows:
     """Returns the rows of a text, all of as many cells as there are columns. Raises BadInput.
 
     `names`: those of the columns (), numbers from 0; None, those of the first line. With `comments`, lines that begin
@@ -51,7 +64,9 @@ def read(text: str, shown: str, suffix: str, names: Sequence[str] | None, commen
         report.remarks.append("spaces after separators are left out")
     sheet = Sheet(texts, dialect, shown, report)
     lines, blank, others = _sorted(sheet, comments)
-    columns, rows = _below_head(sheet, lines) if names is None else _without_head(sheet, lines, names)
+    columns, rows = (
+        _below_head(sheet, lines) if names is None else _without_head(sheet, lines, names)
+    )
     others["head"] = len(lines) - len(rows)
     others["inside quoted cells"] = sum(row.last - row.first for row in rows)
     _check_widths(sheet, columns, rows, names is None)
@@ -91,7 +106,9 @@ def _sorted(sheet: Sheet, comments: bool) -> tuple[list[Line], list[int], Counte
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _without_head(sheet: Sheet, lines: list[Line], names: Sequence[str]) -> tuple[list[str | None], list[Line]]:
+def _without_head(
+    sheet: Sheet, lines: list[Line], names: Sequence[str]
+) -> tuple[list[str | None], list[Line]]:
     """Returns the given names, as many as the first row has cells, or numbers."""
     if not lines:
         return [*names], lines
@@ -120,7 +137,9 @@ def _below_head(sheet: Sheet, lines: list[Line]) -> tuple[list[str | None], list
     _check_names(sheet, columns, head.first)
     for row in rows:
         if [cell.strip("\ufeff ") for cell in row.cells] == names:
-            raise BadInput(f"{sheet.shown}:{row.first}: The head stands here again. Delete the line.")
+            raise BadInput(
+                f"{sheet.shown}:{row.first}: The head stands here again. Delete the line."
+            )
     return columns, rows
 
 
@@ -147,10 +166,14 @@ def _check_names(sheet: Sheet, columns: Sequence[str | None], line: int) -> None
             continue
         places = ", ".join(str(place) for place, other in enumerate(columns, 1) if other == name)
         what = f"called {printable(name)!r}" if name else "without a name"
-        raise BadInput(f"{sheet.shown}:{line}: {number} columns are {what} ({places}). Rename them.")
+        raise BadInput(
+            f"{sheet.shown}:{line}: {number} columns are {what} ({places}). Rename them."
+        )
 
 
-def _check_widths(sheet: Sheet, columns: Sequence[str | None], rows: Sequence[Line], has_head: bool) -> None:
+def _check_widths(
+    sheet: Sheet, columns: Sequence[str | None], rows: Sequence[Line], has_head: bool
+) -> None:
     """Raises BadInput for a row with more or fewer cells than there are columns."""
     wrong = next((row for row in rows if len(row.cells) != len(columns)), None)
     if wrong is None:
@@ -174,7 +197,9 @@ def _note_total(sheet: Sheet, rows: Sequence[Line]) -> None:
     words = [cell for cell in last.cells if cell.strip().casefold().rstrip(":") in _TOTALS]
     if others and words and not any(words[0] in row.cells for row in others):
         word = printable(words[0].strip(), most=60)
-        sheet.report.remarks.append(f"the last row (line {last.first}) has {word!r}: delete it if it sums the others")
+        sheet.report.remarks.append(
+            f"the last row (line {last.first}) has {word!r}: delete it if it sums the others"
+        )
 
 
 # --- quotation marks --------------------------------------------------------------------------------------------------
@@ -194,7 +219,9 @@ def _check_letters(sheet: Sheet, rows: Sequence[Line]) -> None:
             what = f"{sheet.shown}:{row.first}: {printable(cell, most=60)} is quoted as in CSV, and TSV has no quotes"
             raise BadInput(f"{what}. Name the file .csv, or write the letters alone.")
     if number:
-        sheet.report.remarks.append(f"{number:,} cells in quotation marks, which are letters in TSV")
+        sheet.report.remarks.append(
+            f"{number:,} cells in quotation marks, which are letters in TSV"
+        )
 
 
 def _check_spaced_marks(sheet: Sheet, rows: Sequence[Line]) -> None:

@@ -51,7 +51,9 @@ def _unquoted(texts: Sequence[str], dialect: Dialect) -> Iterator[Line]:
 
 
 def _quoted(texts: Sequence[str], dialect: Dialect, shown: str) -> Iterator[Line]:
-    reader = csv.reader(texts, delimiter=dialect.separator, skipinitialspace=dialect.is_spaced, strict=True)
+    reader = csv.reader(
+        texts, delimiter=dialect.separator, skipinitialspace=dialect.is_spaced, strict=True
+    )
     first = 1
     while True:
         try:
@@ -75,7 +77,9 @@ def recognised(texts: Sequence[str], suffix: str, has_head: bool, shown: str) ->
     """
     first = next((text for text in texts if text.strip()), "")
     preferred = usual(suffix)
-    marks = NAMES if has_head or preferred == "," else (TAB,)  # a line of one cell may be a text with commas
+    marks = (
+        NAMES if has_head or preferred == "," else (TAB,)
+    )  # a line of one cell may be a text with commas
     dialects = [_dialect(mark, first, suffix, has_head) for mark in marks]
     widths = {dialect: _widths(texts, dialect, shown) for dialect in dialects}
     fitting = [dialect for dialect in dialects if _excess(widths[dialect]) == 0]
@@ -85,7 +89,9 @@ def recognised(texts: Sequence[str], suffix: str, has_head: bool, shown: str) ->
         fitting = tabs or fitting
     if len(fitting) > 1:
         names = " and by ".join(NAMES[dialect.separator] for dialect in fitting)
-        raise BadInput(f"{shown}: The rows can be separated by {names}. Quote the cells, or write a .tsv with tabs.")
+        raise BadInput(
+            f"{shown}: The rows can be separated by {names}. Quote the cells, or write a .tsv with tabs."
+        )
     if fitting:
         return fitting[0]
     return max(dialects, key=lambda dialect: (widths[dialect][:1], dialect.separator == preferred))

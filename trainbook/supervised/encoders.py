@@ -19,12 +19,16 @@ def choose(name: str, what: str) -> tuple[str, Path] | None:
     weights = published.located(name, download=not is_plan) if name else None
     if name and weights is None and not is_plan:
         where = f"The weights {printable(name)} for {what} are neither mounted nor cached nor on the Hugging Face hub"
-        print(f"{where}. The run begins with {what} from scratch, which is worth less. Mount them for another run.")
+        print(
+            f"{where}. The run begins with {what} from scratch, which is worth less. Mount them for another run."
+        )
     return weights
 
 
 def configuration(folder: Path) -> Any:
-    from transformers import AutoConfig  # seconds that a process which only loads data does not need
+    from transformers import (
+        AutoConfig,
+    )  # seconds that a process which only loads data does not need
 
     return AutoConfig.from_pretrained(folder, local_files_only=True)
 
@@ -33,7 +37,9 @@ def folder_of(name: str) -> Path:
     """Returns the folder of weights that were chosen before. Raises BadInput where they are no longer there."""
     if weights := published.located(name):
         return weights[1]
-    raise BadInput(f"The tokenizer of {printable(name)} is no longer there. Mount the weights again.")
+    raise BadInput(
+        f"The tokenizer of {printable(name)} is no longer there. Mount the weights again."
+    )
 
 
 def tokenizer(folder: Path, *needed: str) -> tuple[Any, str]:
@@ -49,7 +55,9 @@ def tokenizer(folder: Path, *needed: str) -> tuple[Any, str]:
         raise BadInput(f"{what}. It needs tokenizer.json, vocab.txt or spiece.model.") from None
     if lacking or len(text) > _MOST_CHARACTERS:
         why = f"lacks tokens ({', '.join(lacking) or 'none'}), or is larger than {_MOST_CHARACTERS:,} characters"
-        raise BadInput(f"The tokenizer in {printable(folder)} {why}. Take an encoder like BERT's, a decoder like T5's.")
+        raise BadInput(
+            f"The tokenizer in {printable(folder)} {why}. Take an encoder like BERT's, a decoder like T5's."
+        )
     return loaded, text
 
 
@@ -57,7 +65,9 @@ def tokenizer_of(text: str) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # tokenizers raises Exception itself
-        raise BadInput(f"The tokenizer that is kept with the weights cannot be read ({printable(error)}).") from None
+        raise BadInput(
+            f"The tokenizer that is kept with the weights cannot be read ({printable(error)})."
+        ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -65,7 +75,9 @@ def tokenizer_of(text: str) -> Tokenizer:
 
 def attended(encoder: Any, mask: Tensor) -> Tensor:
     """(B, L) -> (B, 1, 1, L) for sdpa: transformers looks into a mask of two dimensions, for which a GPU waits."""
-    return mask.bool()[:, None, None] if encoder.config._attn_implementation == "sdpa" else mask.long()
+    return (
+        mask.bool()[:, None, None] if encoder.config._attn_implementation == "sdpa" else mask.long()
+    )
 
 
 def without_pooler(encoder: Any) -> nn.Module:

@@ -21,25 +21,41 @@ _TRIED = 16  # samples whose target is compared with its label
 _MEASURED = 1024  # samples by which the targets' variance is known to 5 %
 _GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 _MOST_ROWS = 20_000  # that calibrate an answer
-_SURE, _MOST_UNITS = 0.995, 100  # of one side: every validation asks; of validation: of more units several are one
+_SURE, _MOST_UNITS = (
+    0.995,
+    100,
+)  # of one side: every validation asks; of validation: of more units several are one
 
 
 def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
     """(B, C, ...) -> (B, ..., C) scores of the tokens or pixels of labels (B, ...); others as they are."""
-    is_first = outputs.shape[:1] + outputs.shape[2:] == labels.shape and outputs.shape[:-1] != labels.shape
+    is_first = (
+        outputs.shape[:1] + outputs.shape[2:] == labels.shape and outputs.shape[:-1] != labels.shape
+    )
     return outputs.movedim(1, -1) if kind == "tokens" and is_first else outputs
 
 
 def misfit(kind: str, outputs: Tensor, labels: Tensor, width: int) -> str:
     """Returns what to return instead of outputs whose shape does not fit the labels; "" where it does."""
     if kind == "numbers":
-        fits = outputs.shape in (labels.shape, (*labels.shape, 1)) or labels.shape == (*outputs.shape, 1)
+        fits = outputs.shape in (labels.shape, (*labels.shape, 1)) or labels.shape == (
+            *outputs.shape,
+            1,
+        )
         return "" if fits else "Return a number for each label."
     if kind == "labels":
         fits = labels.dim() == 2 and outputs.shape == labels.shape
-        return "" if fits else "With kind = 'labels' both are (samples, classes): a score for each mark."
+        return (
+            ""
+            if fits
+            else "With kind = 'labels' both are (samples, classes): a score for each mark."
+        )
     fits = outputs.shape[:-1] == labels.shape and width > 1
-    return "" if fits else "Return the labels' shape and one dimension more at the end: a score for each class."
+    return (
+        ""
+        if fits
+        else "Return the labels' shape and one dimension more at the end: a score for each class."
+    )
 
 
 def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
@@ -48,11 +64,15 @@ def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
         return None
     if outputs.is_meta:  # of a plan, which is made where there is no data
         return torch.ones(classes, device=outputs.device)
-    return torch.from_numpy(scoring.balanced(task.class_counts("train"), classes)).to(outputs.device)
+    return torch.from_numpy(scoring.balanced(task.class_counts("train"), classes)).to(
+        outputs.device
+    )
 
 
 @torch.no_grad()
-def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
+def evaluate(
+    task: Any, model: nn.Module, loader: Any
+) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
     """Returns losses and metrics, and what each method of `combined` answers. Raises BadInput."""
     answered, starts = list[tuple[list[np.ndarray], Tensor]](), list[Tensor]()
 
@@ -71,7 +91,9 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
     rows = {"network": judged}
     if task.combines:
         task.started = torch.cat(starts) if starts else None, judged
-        answers = task.combined(model, scores, getattr(getattr(loader, "dataset", None), "name", ""))
+        answers = task.combined(
+            model, scores, getattr(getattr(loader, "dataset", None), "name", "")
+        )
         rows = {name: task.guessed(torch.as_tensor(of), judged) for name, of in answers.items()}
     return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
 
@@ -80,12 +102,19 @@ def simple_rows(task: Any) -> dict[str, scoring.Judged]:
     """Returns what the simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
     if task.simple is None or task.simple.name == "constant":
         return {}
-    part, width = task.parts["test"], 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))
+    part, width = (
+        task.parts["test"],
+        0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test"))),
+    )
     answered = []
     for first in range(0, len(part), simple.AT_ONCE):
-        batch = task.labelled([part[index].sample for index in range(first, min(first + simple.AT_ONCE, len(part)))])
+        batch = task.labelled(
+            [part[index].sample for index in range(first, min(first + simple.AT_ONCE, len(part)))]
+        )
         scores = task.simple.scores(task, batch)
-        scores = simple.shaped(scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1])))
+        scores = simple.shaped(
+            scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1]))
+        )
         answered.append(_answered(task, first, *task.matched(scores, batch["labels"])))
     return {task.simple.name: _joined(task, answered)[0]}
 
@@ -96,9 +125,17 @@ def _answered(
     """Returns samples from `number` on, truths, guesses (of tokens how often) of known targets, and scores."""
     sample = torch.arange(number, number + len(labels), device=labels.device)
     sample = sample.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
-    guess = chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
-    sample, true, guess = columns = [task.judged(labels, values) for values in (sample, labels, guess)]
-    if task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics) and not has_scores:
+    guess = (
+        chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
+    )
+    sample, true, guess = columns = [
+        task.judged(labels, values) for values in (sample, labels, guess)
+    ]
+    if (
+        task.kind in ("tokens", "next_tokens")
+        and scoring.can_weigh(task.metrics)
+        and not has_scores
+    ):
         classes = task.width
         pairs, counts = ((sample * classes + true) * classes + guess).unique(return_counts=True)
         columns = [pairs // classes**2, pairs // classes % classes, pairs % classes, counts]
@@ -109,20 +146,26 @@ def _answered(
     return [column.cpu().numpy() for column in columns], scores
 
 
-def _joined(task: Any, answered: Sequence[tuple[list[np.ndarray], Tensor]]) -> tuple[scoring.Judged, Tensor]:
+def _joined(
+    task: Any, answered: Sequence[tuple[list[np.ndarray], Tensor]]
+) -> tuple[scoring.Judged, Tensor]:
     if not sum(len(columns[0]) for columns, _ in answered):
         raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
     columns, scores = zip(*answered, strict=True)
     sample, true, guess, *counts = (np.concatenate(column) for column in zip(*columns, strict=True))
     whole = torch.cat(scores)
-    return scoring.Judged(true, guess, counts[0] if counts else None, shares(task, whole), sample), whole
+    return scoring.Judged(
+        true, guess, counts[0] if counts else None, shares(task, whole), sample
+    ), whole
 
 
 def _of_known(task: Any, labels: Tensor, values: Any) -> Tensor:
     if task.kind == "numbers":
         return task.judged(labels, values).cpu()
     known = task.known(labels).all(1) if task.kind == "labels" else task.known(labels)
-    return (chunks.logits(values[0][known], values[1]) if isinstance(values, tuple) else values[known]).cpu()
+    return (
+        chunks.logits(values[0][known], values[1]) if isinstance(values, tuple) else values[known]
+    ).cpu()
 
 
 def _has_shares(task: Any, outputs: Any) -> bool:
@@ -161,7 +204,11 @@ def baselines(task: Any, test: scoring.Judged) -> dict[str, scoring.Judged]:
         guess, shares = np.full(len(test.true), task.class_counts("train").argmax()), None
     else:
         train = task.targets("train")
-        classes = 0 if task.kind in FLOATS else max(task.width, int(max(train.max(), test.true.max())) + 1)
+        classes = (
+            0
+            if task.kind in FLOATS
+            else max(task.width, int(max(train.max(), test.true.max())) + 1)
+        )
         guess, shares = scoring.constant(task.kind, train, len(test.true), classes)
     return {task.constant: test._replace(guess=guess, shares=shares), **judged(test, task.guesses)}
 
@@ -180,7 +227,9 @@ def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scorin
 def variance(task: Any) -> float:
     rows = task.parts["train"].samples
     places = sorted(random.Random(0).sample(range(len(rows)), min(len(rows), _MEASURED)))
-    values = np.concatenate([*targets(task, Part(task, "train", [rows[place] for place in places]))])
+    values = np.concatenate(
+        [*targets(task, Part(task, "train", [rows[place] for place in places]))]
+    )
     columns = np.ma.masked_invalid(values.astype(np.float64).reshape(len(values), -1))
     variance = float(columns.var(0).mean())
     return variance if variance > 1e-12 * float((columns**2).mean()) else 1.0
@@ -191,13 +240,19 @@ def targets(task: Any, part: Part) -> Iterator[np.ndarray]:
 
     def plain(indices: Sequence[int]) -> np.ndarray | None:
         numbers = [target_of(part[index].sample) for index in indices]
-        if task.kind not in ("classes", "numbers") or not all(isinstance(n, int | float | np.number) for n in numbers):
+        if task.kind not in ("classes", "numbers") or not all(
+            isinstance(n, int | float | np.number) for n in numbers
+        ):
             return None
-        values = torch.tensor(numbers, dtype=torch.float32 if task.kind == "numbers" else torch.int64)
+        values = torch.tensor(
+            numbers, dtype=torch.float32 if task.kind == "numbers" else torch.int64
+        )
         return values[task.known(values)].numpy()
 
     def batched(indices: Sequence[int]) -> np.ndarray:
-        return task.judged(task.placed(task.labelled([part[index].sample for index in indices])["labels"])).numpy()
+        return task.judged(
+            task.placed(task.labelled([part[index].sample for index in indices])["labels"])
+        ).numpy()
 
     tried = sorted({round(index) for index in np.linspace(0, len(part) - 1, _TRIED)})
     some = plain(tried)
@@ -235,9 +290,17 @@ def _opened(task: Any, scores: Tensor, start: Tensor, judged: scoring.Judged) ->
     if units < 2:
         return 0.0
     answers = [start + gate * (scores - start) for gate in _GATES]
-    rows = {str(gate): task.guessed(answer, judged) for gate, answer in zip(_GATES, answers, strict=True)}
-    by_metric, by_loss = _of_metric(task, rows, unit, units), _of_loss(task, answers, judged, unit, units)
-    by_loss[:, [task.strongest({"both": row, "alone": rows["0.0"]}) == "alone" for row in rows.values()]] = 0
+    rows = {
+        str(gate): task.guessed(answer, judged)
+        for gate, answer in zip(_GATES, answers, strict=True)
+    }
+    by_metric, by_loss = (
+        _of_metric(task, rows, unit, units),
+        _of_loss(task, answers, judged, unit, units),
+    )
+    by_loss[
+        :, [task.strongest({"both": row, "alone": rows["0.0"]}) == "alone" for row in rows.values()]
+    ] = 0
     if task.kind not in FLOATS:
         calibrated = [_calibrated(answer, torch.from_numpy(judged.true)) for answer in answers]
         known = _of_loss(task, calibrated, judged, unit, units)
@@ -252,7 +315,10 @@ def _calibrated(scores: Tensor, true: Tensor) -> Tensor:
     every = -(-len(true) // _MOST_ROWS)
     with torch.inference_mode(False), torch.enable_grad():
         some, classes = scores[::every].float().clone(), true[::every].clone()
-        power, factors = torch.ones((), requires_grad=True), torch.zeros(scores.shape[-1], requires_grad=True)
+        power, factors = (
+            torch.ones((), requires_grad=True),
+            torch.zeros(scores.shape[-1], requires_grad=True),
+        )
         optimizer = torch.optim.LBFGS([power, factors], max_iter=20)
 
         def loss() -> Tensor:
@@ -265,20 +331,34 @@ def _calibrated(scores: Tensor, true: Tensor) -> Tensor:
     return power.detach() * scores + factors.detach()
 
 
-def _of_metric(task: Any, rows: Mapping[str, scoring.Judged], unit: np.ndarray, units: int) -> np.ndarray:
+def _of_metric(
+    task: Any, rows: Mapping[str, scoring.Judged], unit: np.ndarray, units: int
+) -> np.ndarray:
     """Returns (1 + units, gates) what each gains over the first: of all units, and without each; NaN if unknown."""
     if (tallies := task.tallied(rows, unit, units)) is None:
         return np.full((1 + units, len(rows)), np.nan)
     sums = np.concatenate([tallies.sum(0)[None], tallies.sum(0) - tallies])
     place, sign = task.selected
-    gains = [task.measured(sums[:, n], sums[:, 0]) - task.measured(sums[:, 0], sums[:, n]) for n in range(len(rows))]
+    gains = [
+        task.measured(sums[:, n], sums[:, 0]) - task.measured(sums[:, 0], sums[:, n])
+        for n in range(len(rows))
+    ]
     return sign * np.stack(gains, 1)[..., place]
 
 
-def _of_loss(task: Any, answers: Sequence[Tensor], judged: scoring.Judged, unit: np.ndarray, units: int) -> np.ndarray:
+def _of_loss(
+    task: Any, answers: Sequence[Tensor], judged: scoring.Judged, unit: np.ndarray, units: int
+) -> np.ndarray:
     """Returns (1 + units, gates) as `_of_metric`, of the loss."""
     counts = task.class_counts("train") if task.balanced else None
-    each = np.stack([simple.losses(task, answer, judged.true, counts).double().numpy() for answer in answers], 1)
-    sums, sizes = np.zeros((units, len(answers))), np.bincount(unit[judged.sample], minlength=units)[:, None]
+    each = np.stack(
+        [simple.losses(task, answer, judged.true, counts).double().numpy() for answer in answers], 1
+    )
+    sums, sizes = (
+        np.zeros((units, len(answers))),
+        np.bincount(unit[judged.sample], minlength=units)[:, None],
+    )
     np.add.at(sums, unit[judged.sample], each[:, :1] - each)
-    return np.concatenate([sums.sum(0)[None] / sizes.sum(), (sums.sum(0) - sums) / np.maximum(sizes.sum() - sizes, 1)])
+    return np.concatenate(
+        [sums.sum(0)[None] / sizes.sum(), (sums.sum(0) - sums) / np.maximum(sizes.sum() - sizes, 1)]
+    )

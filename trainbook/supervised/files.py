@@ -24,9 +24,15 @@ _PACKERS: dict[re.Pattern[bytes], Any] = {  # modules
 }
 _ZIP = b"PK\x03\x04"
 _OTHERS = {  # files that are saved under the name of a table or a picture, and what to do
-    re.compile(rb"version https://git-lfs"): "is a pointer of Git LFS to the file. Run `git lfs pull`",
-    re.compile(rb"\s*<(!doctype )?html.*</html>\s*$", re.IGNORECASE | re.DOTALL): "is a web page. Download the file",
-    re.compile(rb"\xd0\xcf\x11\xe0"): "is a workbook, or another document of Office. Save its sheet as CSV in UTF-8",
+    re.compile(
+        rb"version https://git-lfs"
+    ): "is a pointer of Git LFS to the file. Run `git lfs pull`",
+    re.compile(
+        rb"\s*<(!doctype )?html.*</html>\s*$", re.IGNORECASE | re.DOTALL
+    ): "is a web page. Download the file",
+    re.compile(
+        rb"\xd0\xcf\x11\xe0"
+    ): "is a workbook, or another document of Office. Save its sheet as CSV in UTF-8",
     re.compile(rb"....ftyp(hei|hev|mif1|msf1)", re.DOTALL): "is a HEIC. Convert it to JPEG or PNG",
     re.compile(rb"\s*(<\?xml[^>]*>\s*)?<svg"): "is an SVG. Convert it to PNG",
     re.compile(rb"%PDF"): "is a PDF. Export its pages as PNG, or its table as CSV",
@@ -38,7 +44,15 @@ _MARKS = {  # the longest first: UTF-32 begins as UTF-16 does
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 _UTF_8 = "UTF-8"
-_BROKEN = (OSError, EOFError, RuntimeError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+_BROKEN = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+)
 
 
 def matching(source: Path, pattern: str) -> dict[str, Path]:
@@ -83,7 +97,9 @@ def unpacked(path: Path, shown: str) -> tuple[str, bytes]:
     except BadInput:
         raise
     except _BROKEN as error:
-        raise BadInput(f"{shown} cannot be unpacked ({error}). Copy it again, or unpack it.") from None
+        raise BadInput(
+            f"{shown} cannot be unpacked ({error}). Copy it again, or unpack it."
+        ) from None
     return PurePosixPath(name).suffix, content
 
 
@@ -140,7 +156,9 @@ def decoded(content: bytes, shown: str) -> tuple[str, str]:
         raise BadInput(f"{shown}:{line}: {byte}{guess} Save the file as UTF-8.") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise BadInput(f"{shown}:{line}: There is a NUL byte, as in UTF-16 without a mark. Save the file as UTF-8.")
+        raise BadInput(
+            f"{shown}:{line}: There is a NUL byte, as in UTF-16 without a mark. Save the file as UTF-8."
+        )
     return text, encoding
 
 

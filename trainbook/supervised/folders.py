@@ -28,15 +28,21 @@ from trainbook.supervised.places import (
 )
 from trainbook.supervised.samples import PARTS, split
 
-_AFFIX = re.compile(f"^{any_of(MASKS)}[ _.-]+|[ _.-]+{any_of(MASKS)}(?:[ _.-]?[0-9]+)?$", re.IGNORECASE)  # a_mask_1
-_OF_IMAGE = re.compile(r"[ _.-]+(?:image|img|sat|rgb)$", re.IGNORECASE)  # a_sat is the picture of a_mask
+_AFFIX = re.compile(
+    f"^{any_of(MASKS)}[ _.-]+|[ _.-]+{any_of(MASKS)}(?:[ _.-]?[0-9]+)?$", re.IGNORECASE
+)  # a_mask_1
+_OF_IMAGE = re.compile(
+    r"[ _.-]+(?:image|img|sat|rgb)$", re.IGNORECASE
+)  # a_sat is the picture of a_mask
 _SHARE = 0.15  # of the training, where no folder is called validation or test
 # By which a mounted input is recognised
 _USUAL = ("[pP][nN][gG]", "[jJ][pP][gG]", "[jJ][pP][eE][gG]", "[wW][eE][bB][pP]", "[bB][mM][pP]", "[gG][iI][fF]",
           "[tT][iI][fF]", "[tT][iI][fF][fF]")  # fmt: skip
 _ABOVE_CLASSES = ("*/*", "[tT]rain/*/*", "[tT]raining/*/*")
 IN_FOLDERS = tuple(f"{above}.{suffix}" for above in _ABOVE_CLASSES for suffix in _USUAL)
-BESIDE_MASKS = tuple(f"{above}images/*.{suffix}" for above in ("", "[tT]rain/") for suffix in _USUAL)
+BESIDE_MASKS = tuple(
+    f"{above}images/*.{suffix}" for above in ("", "[tT]rain/") for suffix in _USUAL
+)
 
 
 # --- classes ----------------------------------------------------------------------------------------------------------
@@ -63,7 +69,10 @@ def labelled_pictures(
     note_others(path for path in others if not rows or path not in rows.tables)
     if rows:
         labels = listing.classes(rows, data, target)
-        places = {path: place._replace(part=rows.parts.get(path, place.part)) for path, place in places.items()}
+        places = {
+            path: place._replace(part=rows.parts.get(path, place.part))
+            for path, place in places.items()
+        }
     elif nested:
         raise BadInput(nested)
     else:
@@ -148,7 +157,9 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
     return _dealt(samples, places, "the folders")
 
 
-def _images_and_masks(paths: Sequence[Path], places: Mapping[Path, Place]) -> tuple[list[Path], dict[str, list[Path]]]:
+def _images_and_masks(
+    paths: Sequence[Path], places: Mapping[Path, Place]
+) -> tuple[list[Path], dict[str, list[Path]]]:
     """Returns the pictures, and masks by the stems of pictures."""
     stems = {stem for path in paths for stem in _stems(path)}
     images, masks = [], defaultdict[str, list[Path]](list)
@@ -171,7 +182,9 @@ def _stems(image: Path) -> list[str]:
     return [stem] if bare == stem else [stem, bare]
 
 
-def _mask_of(image: Path, masks: Mapping[str, list[Path]], places: Mapping[Path, Place]) -> Path | None:
+def _mask_of(
+    image: Path, masks: Mapping[str, list[Path]], places: Mapping[Path, Place]
+) -> Path | None:
     """Returns the mask of a picture: of its stem, and of no other part or folder. Raises BadInput for two."""
     place = places[image]
     several: list[Path] = []
@@ -209,7 +222,9 @@ def _check_stems(pairs: Mapping[Path, Path]) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _dealt(samples: Mapping[Path, Any], places: Mapping[Path, Place], teller: str) -> dict[str, list[Any]]:
+def _dealt(
+    samples: Mapping[Path, Any], places: Mapping[Path, Place], teller: str
+) -> dict[str, list[Any]]:
     """Returns samples in the parts of their places, else as `split` deals them. Raises BadInput."""
     by_part = defaultdict[str, list[Any]](list)
     for path, sample in samples.items():

@@ -97,7 +97,9 @@ def _by_file(forms: _Forms, keys: Sequence[str], source: Path, wanted: Wanted) -
     columns = _columns_of_files(forms, len(keys), source, wanted.sample)
     if column := _chosen(columns, wanted, ""):
         return _by_column(column, keys, wanted)
-    about = f"{len(missing):,} of {len(wanted.ids):,} ids in {wanted.about}, such as {_first(missing)}"
+    about = (
+        f"{len(missing):,} of {len(wanted.ids):,} ids in {wanted.about}, such as {_first(missing)}"
+    )
     what = f"{about}, are the name of no predicted file, or of two. A file is {_first(keys)}"
     raise BadInput(f"{what}. Give the folder with the files that the ids name.")
 
@@ -111,7 +113,9 @@ def _by_column(column: Column, keys: Sequence[str], wanted: Wanted) -> Join:
     where = f"the column {printable(column.name)} of {column.place}"
     check_once(column.values, f"T{where[1:]}")
     by_value = dict(zip(map(normal, column.values), keys, strict=True))
-    if by_value.keys().isdisjoint(map(normal, wanted.ids)) and _are_numbers(wanted.ids, column.values):
+    if by_value.keys().isdisjoint(map(normal, wanted.ids)) and _are_numbers(
+        wanted.ids, column.values
+    ):
         by_number = dict(zip(map(Decimal, map(normal, column.values)), keys, strict=True))
         ids = [Decimal(normal(each)) for each in wanted.ids]
         if len(by_number) == len(keys) and len({*ids}) == len(ids) and by_number.keys() >= {*ids}:
@@ -218,7 +222,9 @@ def _lacking(columns: Sequence[Column], wanted: Wanted) -> str:
     return f"No column of the new data {called}, or has all of them ({_names(columns)})."
 
 
-def _tables(source: Path, sample: Path, names: Sequence[str] | None = None) -> tuple[list[Table], str]:
+def _tables(
+    source: Path, sample: Path, names: Sequence[str] | None = None
+) -> tuple[list[Table], str]:
     """Returns the tables among new data that can be read, but the sample submission; and why one cannot."""
     paths = [source] if source.is_file() else sorted(source.rglob("*"))
     paths = [path for path in paths if coverage.is_table(path) and not path.samefile(sample)]
@@ -272,7 +278,9 @@ def _columns_of_rows(task: Any, count: int, source: Path, sample: Path) -> tuple
     with_head, refused = _tables(source, sample)
     why = refused or "No table was found in the new data."
     if with_head:
-        sizes = ", ".join(f"{printable(table.path.name)} {len(table.rows):,}" for table in with_head[:3])
+        sizes = ", ".join(
+            f"{printable(table.path.name)} {len(table.rows):,}" for table in with_head[:3]
+        )
         why = f"{name} reads {count:,} samples, and tables have other numbers of rows ({sizes}). {refused}".strip()
     for some in _candidates(with_head, count, source, sample):
         if _is_in_order(task, samples, source, some):
@@ -306,7 +314,9 @@ def _columns_of_samples(samples: Sequence[Any]) -> list[Column]:
     return columns
 
 
-def _candidates(with_head: Sequence[Table], count: int, source: Path, sample: Path) -> Iterator[list[Table]]:
+def _candidates(
+    with_head: Sequence[Table], count: int, source: Path, sample: Path
+) -> Iterator[list[Table]]:
     """Yields tables that may have been read: one with as many rows, all of one head together, or one without a head."""
     yield from ([table] for table in with_head if len(table.rows) == count)
     alike = [table for table in with_head if table.columns == with_head[0].columns]

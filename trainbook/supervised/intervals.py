@@ -39,7 +39,9 @@ class Interval(NamedTuple):
         return (value > 0) - (value < 0)
 
     def _bounds(self, form: str) -> str:
-        return f" [{_shown(self.low):{form}}, {_shown(self.high):{form}}]" if self.has_bounds else ""
+        return (
+            f" [{_shown(self.low):{form}}, {_shown(self.high):{form}}]" if self.has_bounds else ""
+        )
 
 
 def _shown(value: float) -> float:
@@ -59,7 +61,9 @@ def resampled(counts: np.ndarray, draws: int) -> np.ndarray:
     """(units, ...) counts -> (draws, ...) sums over as many units, drawn with replacement."""
     flat = counts.reshape(len(counts), -1)
     weights = weights_of_draws(len(counts), draws)
-    sums = [np.array(some, np.float64) @ flat for some in iter(lambda: [*islice(weights, _AT_ONCE)], [])]
+    sums = [
+        np.array(some, np.float64) @ flat for some in iter(lambda: [*islice(weights, _AT_ONCE)], [])
+    ]
     return np.concatenate(sums).reshape(draws, *counts.shape[1:])
 
 
@@ -85,14 +89,27 @@ def least(whole: np.ndarray, others: np.ndarray, sure: float) -> np.ndarray:
 
 
 def concluded(
-    name: str, best: str, measure: str, gain: Interval, units: int, unit: str, is_error: bool = False, why: str = ""
+    name: str,
+    best: str,
+    measure: str,
+    gain: Interval,
+    units: int,
+    unit: str,
+    is_error: bool = False,
+    why: str = "",
 ) -> str:
     """Returns a sentence on whether a method is above the strongest baseline, as far as draws of the units can tell.
 
     Of an error, of which less is better, it says "better than". `why`: the reason for a gain without interval.
     """
-    sides = ("level with", "worse than", "better than") if is_error else ("level with", "above", "below")
-    beside = f"{name} is {sides[gain.side]} the strongest baseline by {measure}, {best}: {gain.signed}"
+    sides = (
+        ("level with", "worse than", "better than")
+        if is_error
+        else ("level with", "above", "below")
+    )
+    beside = (
+        f"{name} is {sides[gain.side]} the strongest baseline by {measure}, {best}: {gain.signed}"
+    )
     if units == 1:
         return f"{beside}. There is one {unit} alone, so nothing says how far chance goes."
     if not gain.has_bounds:

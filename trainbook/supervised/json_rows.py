@@ -61,7 +61,9 @@ def written(rows: Sequence[Mapping[str, Any]], text: str, suffix: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _values(text: str, shown: str, begin: int = 0, gap: re.Pattern[str] = _SPACE) -> Iterator[Value]:
+def _values(
+    text: str, shown: str, begin: int = 0, gap: re.Pattern[str] = _SPACE
+) -> Iterator[Value]:
     """Yields the values that stand in a text from `begin` on."""
     decoder = json.JSONDecoder(object_pairs_hook=object_of)
     line, counted = 1, 0
@@ -72,11 +74,17 @@ def _values(text: str, shown: str, begin: int = 0, gap: re.Pattern[str] = _SPACE
         try:
             content, place = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
-            before = text[place : error.pos].rstrip()  # a line that is cut off is wrong where the next one begins
+            before = text[
+                place : error.pos
+            ].rstrip()  # a line that is cut off is wrong where the next one begins
             where = f"{shown}:{line + before.count(chr(10))}"
-            raise BadInput(f"{where}: it is no JSON ({error.msg}). Correct or delete the line.") from None
+            raise BadInput(
+                f"{where}: it is no JSON ({error.msg}). Correct or delete the line."
+            ) from None
         except (ValueError, RecursionError) as error:
-            raise BadInput(f"{shown}:{line}: it is no JSON that can be read ({error}). Correct it.") from None
+            raise BadInput(
+                f"{shown}:{line}: it is no JSON that can be read ({error}). Correct it."
+            ) from None
         yield Value(line, content)
         place = _end(gap, text, place)
 
@@ -107,7 +115,9 @@ def _cells(value: Value, names: Sequence[str] | None, width: int, shown: str) ->
         raise BadInput(f"{what}. Correct or delete the line.")
     columns = [*names] or [str(number) for number in range(width)]
     if len(row) != width or len(row) > len(columns):
-        raise BadInput(f"{place}: {len(row)} cells instead of {len(columns)}. Correct or delete the line.")
+        raise BadInput(
+            f"{place}: {len(row)} cells instead of {len(columns)}. Correct or delete the line."
+        )
     return dict(zip(columns, row, strict=False))
 
 
@@ -117,9 +127,15 @@ def of_columns(columns: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
         lengths = {name: len(column) for name, column in columns.items()}
         if len({*lengths.values()}) > 1:
             sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise BadInput(f"{shown}: The columns have different lengths: {printable(sizes, most=200)}. Correct them.")
+            raise BadInput(
+                f"{shown}: The columns have different lengths: {printable(sizes, most=200)}. Correct them."
+            )
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if not all(isinstance(column, dict) for column in columns.values()):
         return []
-    keys = dict.fromkeys(key for column in columns.values() for key in column)  # as pandas writes by default
-    return [{name: column[key] for name, column in columns.items() if key in column} for key in keys]
+    keys = dict.fromkeys(
+        key for column in columns.values() for key in column
+    )  # as pandas writes by default
+    return [
+        {name: column[key] for name, column in columns.items() if key in column} for key in keys
+    ]

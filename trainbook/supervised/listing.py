@@ -53,7 +53,11 @@ def find(data: Data, table: str, target: str) -> Listing | None:
 
     Raises BadInput where there are several, where folders say something else, and where the one named lists nothing.
     """
-    paths = [_by_name(data, table)] if table else [path for path in data.others if path.suffix.lower() in _TABLES]
+    paths = (
+        [_by_name(data, table)]
+        if table
+        else [path for path in data.others if path.suffix.lower() in _TABLES]
+    )
     index = _index(data)
     read = [_read(path, data, index, is_named=bool(table)) for path in paths]
     listings = [listing for listing in read if listing and _covers(listing, data)]
@@ -90,7 +94,9 @@ def _joined(listings: Sequence[Listing], data: Data) -> Listing:
     called = [part_of(listing.path.stem) for listing in listings]
     forms = {(listing.key, *sorted(listing.others)) for listing in listings}
     if "" in called or len({*called}) < len(called) or len(forms) > 1:
-        raise BadInput(f"{len(listings)} tables list the pictures: {names}. Name one in workload.table.")
+        raise BadInput(
+            f"{len(listings)} tables list the pictures: {names}. Name one in workload.table."
+        )
     parts: dict[Path, str] = {}
     for listing, part in zip(listings, called, strict=True):
         for path in {*listing.pictures} - {None}:
@@ -108,7 +114,11 @@ def _by_column(listing: Listing) -> Listing:
     """Returns a table with the parts in a column whose cells are train, validation and test, if it has one."""
     for name in listing.others:
         cells = [str(row.get(name) or "").strip().casefold() for row in listing.rows]
-        if not {"train", "training"} & {*cells} or not {*cells} <= PARTS.keys() or len({*cells}) < 2:
+        if (
+            not {"train", "training"} & {*cells}
+            or not {*cells} <= PARTS.keys()
+            or len({*cells}) < 2
+        ):
             continue
         pairs = zip(listing.pictures, cells, strict=True)
         parts = {path: PARTS[cell] for path, cell in pairs if path}
@@ -121,7 +131,9 @@ def _by_name(data: Data, name: str) -> Path:
     for path in (data.source / name, Path(name)):
         if path.is_file():
             return path
-    raise BadInput(f"There is no table {named(name)} in {named(data.source)}. Correct workload.table.")
+    raise BadInput(
+        f"There is no table {named(name)} in {named(data.source)}. Correct workload.table."
+    )
 
 
 def _no_table(data: Data, paths: Sequence[Path], table: str, target: str) -> BadInput:
@@ -136,7 +148,9 @@ def _contradiction(listing: Listing, data: Data) -> BadInput:
     columns = named(", ".join(listing.others))
     what = f"The pictures lie in folders that may be classes ({classes})"
     what += f", and {data.shown(listing.path)} lists them with the columns {columns}"
-    return BadInput(f"{what}. List the folders in workload.classes, or name the class's column in workload.target.")
+    return BadInput(
+        f"{what}. List the folders in workload.classes, or name the class's column in workload.target."
+    )
 
 
 def _index(data: Data) -> dict[str, list[Path]]:
@@ -150,7 +164,9 @@ def _index(data: Data) -> dict[str, list[Path]]:
     return index
 
 
-def _read(path: Path, data: Data, index: Mapping[str, list[Path]], is_named: bool) -> Listing | None:
+def _read(
+    path: Path, data: Data, index: Mapping[str, list[Path]], is_named: bool
+) -> Listing | None:
     """Returns a table as a listing by the column that names most pictures; None where it names too few, or a test."""
     rows = _rows(path, data, is_named)
     if not rows:
@@ -167,7 +183,9 @@ def _read(path: Path, data: Data, index: Mapping[str, list[Path]], is_named: boo
         return None
     _check_unique(rows, key, pictures[key])
     single = [paths[0] if paths else None for paths in pictures[key]]
-    others = [name for name in columns if pictures[name] != pictures[key]]  # not a name beside its stem
+    others = [
+        name for name in columns if pictures[name] != pictures[key]
+    ]  # not a name beside its stem
     return Listing([path], rows, key, single, others, {})
 
 
@@ -178,7 +196,9 @@ def _rows(path: Path, data: Data, is_named: bool) -> list[Mapping[str, Any]]:
         note(f"{data.shown(path)} is not used: it is called as a table of a test.")
         return []
     if path.stat().st_size > _MOST_BYTES:
-        note(f"{data.shown(path)} is not looked at for names of pictures: it is large. workload.table names it.")
+        note(
+            f"{data.shown(path)} is not looked at for names of pictures: it is large. workload.table names it."
+        )
         return []
     try:
         return list(records(path))
@@ -187,7 +207,9 @@ def _rows(path: Path, data: Data, is_named: bool) -> list[Mapping[str, Any]]:
         return []
 
 
-def _named_by(cell: Any, index: Mapping[str, list[Path]], places: Mapping[Path, Place], part: str) -> list[Path]:
+def _named_by(
+    cell: Any, index: Mapping[str, list[Path]], places: Mapping[Path, Place], part: str
+) -> list[Path]:
     """Returns the pictures that a cell names, of several those of the table's part, else those outside of a test."""
     name = str(cell or "").strip().replace("\\", "/").removeprefix("./")
     inner = PurePosixPath(folded(name))
@@ -213,7 +235,9 @@ def _is_of_test(pictures: Sequence[Sequence[Path]], data: Data) -> bool:
     return parts == {"test"}
 
 
-def _check_unique(rows: Sequence[Mapping[str, Any]], key: str, pictures: Sequence[Sequence[Path]]) -> None:
+def _check_unique(
+    rows: Sequence[Mapping[str, Any]], key: str, pictures: Sequence[Sequence[Path]]
+) -> None:
     for row, paths in zip(rows, pictures, strict=True):
         if len(paths) > 1:
             what = f"{named(row[key])} is the name of two pictures, {both(paths)}"
@@ -245,7 +269,9 @@ def classes(listing: Listing, data: Data, target: str) -> dict[Path, str]:
     if target not in listing.rows[0]:
         what = f"{data.shown(listing.path)} has no column {named(target)}"
         columns = named(", ".join(listing.others))
-        raise BadInput(f"{what}. Its columns beside {named(listing.key)}: {columns}. Correct workload.target.")
+        raise BadInput(
+            f"{what}. Its columns beside {named(listing.key)}: {columns}. Correct workload.target."
+        )
     labels: dict[Path, str] = {}
     problems = []
     for row, path in zip(listing.rows, listing.pictures, strict=True):
@@ -256,10 +282,14 @@ def classes(listing: Listing, data: Data, target: str) -> dict[Path, str]:
         if not label:
             problems.append(f"{_line_of(row)}: {named(path.name)} has no {named(target)}")
         elif label != before:
-            problems.append(f"{_line_of(row)}: {named(path.name)} is {label}, and {before} in an earlier row")
+            problems.append(
+                f"{_line_of(row)}: {named(path.name)} is {label}, and {before} in an earlier row"
+            )
     if problems:
         what = f"{data.shown(listing.path)}: {len(problems):,} rows give no class, or another one than an earlier row"
-        raise BadInput(f"{what}. A picture has one class. Correct or delete the rows.\n{first_ten(problems)}")
+        raise BadInput(
+            f"{what}. A picture has one class. Correct or delete the rows.\n{first_ten(problems)}"
+        )
     _note(listing, data, labels, target)
     return labels
 
@@ -273,13 +303,19 @@ def _only_other(listing: Listing, data: Data) -> str:
         return listing.others[0]
     what = f"{data.shown(listing.path)} lists the pictures by its column {named(listing.key)}"
     columns = named(", ".join(listing.others)) or "none"
-    raise BadInput(f"{what}, and its other columns are: {columns}. Name the one of the class in workload.target.")
+    raise BadInput(
+        f"{what}, and its other columns are: {columns}. Name the one of the class in workload.target."
+    )
 
 
 def _note(listing: Listing, data: Data, labels: Mapping[Path, str], target: str) -> None:
     """Notes which rows and pictures belong together, and counts those that do not."""
     rows = len(listing.rows)
-    lacking = [row[listing.key] for row, path in zip(listing.rows, listing.pictures, strict=True) if path is None]
+    lacking = [
+        row[listing.key]
+        for row, path in zip(listing.rows, listing.pictures, strict=True)
+        if path is None
+    ]
     bare = [path for path in data.pictures if path not in labels]
     repeats = rows - len(lacking) - len(labels)
     unused = [name for name in listing.others if name != target]
@@ -288,7 +324,9 @@ def _note(listing: Listing, data: Data, labels: Mapping[Path, str], target: str)
     text = f"{tables} {verb} the samples: {len(labels):,} pictures in {rows:,} rows"
     text += f", by the column {named(listing.key)}; {named(target)} is the class."
     if lacking:
-        text += f" Rows without a picture: {len(lacking):,}, such as {printable(lacking[0], most=60)}."
+        text += (
+            f" Rows without a picture: {len(lacking):,}, such as {printable(lacking[0], most=60)}."
+        )
     if repeats:
         text += f" Rows that repeat another: {repeats:,}."
     if bare:

@@ -148,7 +148,10 @@ def _remembered(file: Path) -> dict[str, tuple[list[int], Look]]:
     with suppress(OSError, ValueError, TypeError):  # none yet, or a damaged one
         for path, (stamp, values) in json.loads(file.read_bytes()).items():
             look = Look(*values)
-            records[path] = (stamp, look._replace(remarks=tuple(look.remarks), values=tuple(look.values)))
+            records[path] = (
+                stamp,
+                look._replace(remarks=tuple(look.remarks), values=tuple(look.values)),
+            )
     return records
 
 
@@ -256,7 +259,9 @@ def _note_missing(looks: Iterable[Look], coding: Coding) -> None:
         with suppress(Unfit):  # one that is left out
             values = coded(np.array(look.values), look.kind, coding.codes)
             shown.update(values.tolist())
-    missing = [name for name, code in zip(coding.names, coding.codes, strict=False) if code not in shown]
+    missing = [
+        name for name, code in zip(coding.names, coding.codes, strict=False) if code not in shown
+    ]
     if missing:
         note(f"No mask shows the class {printable(', '.join(missing), most=300)}.")
 

@@ -22,7 +22,9 @@ from trainbook.supervised.intervals import Interval, concluded, intervals, resam
 from trainbook.supervised.samples import Part, is_same, path_of
 from trainbook.supervised.scoring import Judged
 
-_MOST_NUMBERS = 2**26  # in all draws; of more, as of every word of a large vocabulary, no sums are drawn
+_MOST_NUMBERS = (
+    2**26
+)  # in all draws; of more, as of every word of a large vocabulary, no sums are drawn
 _MOST_DRAWN = 20_000_000  # units in all draws
 _FEWEST_DRAWS = 200
 _MOST_COLUMNS = 50  # of classes, in evaluation.csv
@@ -47,7 +49,9 @@ class Comparing(Task):
     kind: ClassVar[Any] = "classes"
     metrics: ClassVar[Sequence[Any]] = ("accuracy",)
     unit: ClassVar[str] = "sample"  # the word for what `group` names
-    constant: ClassVar[str] = "always the same"  # the row of the commonest class or text, or the mean
+    constant: ClassVar[str] = (
+        "always the same"  # the row of the commonest class or text, or the mean
+    )
     draws: ClassVar[int] = 2000  # of the test's groups, for intervals
     parts: cached_property[dict[str, Part]]
     width: int = 0  # of the outputs, once they were seen
@@ -55,10 +59,14 @@ class Comparing(Task):
     started: Any  # its scores of the latest evaluation's targets, with these
     outputs: Any  # a method of `Supervised`
     about_gate: str = ""
-    owners: Mapping[nn.Module, Any] = {}  # of models that predict together: the task with what each learned
+    owners: Mapping[
+        nn.Module, Any
+    ] = {}  # of models that predict together: the task with what each learned
     _tested: Mapping[str, Judged] = {}  # by method, the last of which is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
-    _passed: tuple[Any, ...] | None = None  # model, batch and outputs of an evaluation's latest batch
+    _passed: tuple[Any, ...] | None = (
+        None  # model, batch and outputs of an evaluation's latest batch
+    )
 
     def group(self, sample: Any) -> Any:
         """Returns what samples have in common that must stay together: a document, a patient, a scene.
@@ -91,14 +99,22 @@ class Comparing(Task):
     @property
     def selected(self) -> tuple[int, int]:
         """The place of the metric of `selection`, or of the first, and -1 where less is better."""
-        names, (name, direction) = [scoring.name_of(metric) for metric in self.metrics], self.selection
+        names, (name, direction) = (
+            [scoring.name_of(metric) for metric in self.metrics],
+            self.selection,
+        )
         place = names.index(name) if name in names else 0
-        return place, -1 if (direction if name in names else scoring.better(self.metrics[place])) == "min" else 1
+        return place, -1 if (
+            direction if name in names else scoring.better(self.metrics[place])
+        ) == "min" else 1
 
     def strongest(self, baselines: Mapping[str, Judged]) -> str:
         """Returns the name of the best baseline by the metric that is selected by."""
         place, sign = self.selected
-        values = {key: sum(scoring.scores([self.metrics[place]], judged).values()) for key, judged in baselines.items()}
+        values = {
+            key: sum(scoring.scores([self.metrics[place]], judged).values())
+            for key, judged in baselines.items()
+        }
         return max(values, key=lambda key: sign * values[key])
 
     def columns(self, judged: Judged) -> Mapping[str, float]:
@@ -106,13 +122,19 @@ class Comparing(Task):
         if self.kind in ("numbers", "labels", "text") or (width := judged.width) > _MOST_COLUMNS:
             return {}
         sums = scoring.tallied(self.kind, judged, np.zeros(len(judged.true), int), 1, width)[0]
-        scores = zip(("f1", "iou") if self.kind == "tokens" else ("f1",), scoring.by_class(sums), strict=False)
+        scores = zip(
+            ("f1", "iou") if self.kind == "tokens" else ("f1",),
+            scoring.by_class(sums),
+            strict=False,
+        )
         there = np.flatnonzero(sums[1]).tolist()
         return {f"{name}_{self.named(k)}": float(of[k]) for name, of in scores for k in there}
 
     def cells(self, sample: Any, number: int) -> Mapping[str, Any]:
         """Returns the first columns of a sample's row in answers.csv: its group, its file or number in the test."""
-        if self.has_groups and sample is not None:  # as those of a lazy sequence are, which are not read for it
+        if (
+            self.has_groups and sample is not None
+        ):  # as those of a lazy sequence are, which are not read for it
             return {self.unit: self._text(self.group(sample)), "sample": number}
         return {"sample": self._text(path) if (path := path_of(sample)) else number}
 
@@ -147,7 +169,9 @@ class Comparing(Task):
         """Returns `outputs`; in an evaluation, where losses and metrics need them, they are computed once."""
         if (kept := self._passed) and kept[0] is model and kept[1] is batch:
             return kept[2]
-        outputs = self.outputs(model, {name: value for name, value in batch.items() if name != simple.KEY})
+        outputs = self.outputs(
+            model, {name: value for name, value in batch.items() if name != simple.KEY}
+        )
         self._passed = kept and (model, batch, outputs)
         return outputs
 
@@ -166,7 +190,9 @@ class Comparing(Task):
             self._tested, self._beside = rows, dict(self.beside(model, loader))
         return scores
 
-    def scored(self, model: nn.Module, loader: Iterable[Batch]) -> tuple[dict[str, float], Mapping[str, Judged]]:
+    def scored(
+        self, model: nn.Module, loader: Iterable[Batch]
+    ) -> tuple[dict[str, float], Mapping[str, Judged]]:
         """Returns what `evaluate` does, and the answers of each method of `combined`."""
         if self.kind == "text":
             scores, judged = text.evaluate(self, model, loader)
@@ -181,7 +207,11 @@ class Comparing(Task):
         rows = evaluation.baselines(self, evaluation.tested(self))
         return scoring.scores(self.metrics, rows[self.strongest(rows)]) if self.metrics else {}
 
-    read_new, answers, predict = prediction.read, prediction.answers, prediction.predict  # of new data
+    read_new, answers, predict = (
+        prediction.read,
+        prediction.answers,
+        prediction.predict,
+    )  # of new data
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv, answers.csv, and confusion.csv with its plot or that of numbers; returns tables."""
@@ -222,14 +252,24 @@ class Comparing(Task):
         is_error = scoring.better(self.metrics[0]) == "min"
         why = compared.about.get(names[0], "")
         gain = compared.gains[last][0]
-        conclusion = concluded(repr(last), strongest, names[0], gain, compared.units, self.unit, is_error, why)
+        conclusion = concluded(
+            repr(last), strongest, names[0], gain, compared.units, self.unit, is_error, why
+        )
         return f"{aligned(table, left={0})}\n{about}\n{conclusion}"
 
-    def _write_evaluation(self, rows: Mapping[str, Judged], compared: Compared, folder: Path) -> None:
+    def _write_evaluation(
+        self, rows: Mapping[str, Judged], compared: Compared, folder: Path
+    ) -> None:
         columns = {name: self.columns(judged) for name, judged in rows.items()}
         further = list(dict.fromkeys(column for figures in columns.values() for column in figures))
-        bounds = [f"{scoring.name_of(metric)}{end}" for metric in self.metrics for end in ("", "_low", "_high")]
-        table: list[list[Any]] = [["method", *bounds, *(f"gain_{name}" for name in bounds), *further]]
+        bounds = [
+            f"{scoring.name_of(metric)}{end}"
+            for metric in self.metrics
+            for end in ("", "_low", "_high")
+        ]
+        table: list[list[Any]] = [
+            ["method", *bounds, *(f"gain_{name}" for name in bounds), *further]
+        ]
         for name, figures in columns.items():
             of_row = (*compared.scores[name], *compared.gains[name])
             cells = [value for interval in of_row for value in interval]
@@ -240,13 +280,21 @@ class Comparing(Task):
     def compared(self, rows: Mapping[str, Judged], strongest: str) -> Compared:
         """Scores each method, and its gain over the strongest, over draws of the test's groups or samples."""
         last = [*rows.values()][-1]
-        of_sample: Any = self._groups("test") if self.has_groups else range(1 + int(last.sample.max()))
+        of_sample: Any = (
+            self._groups("test") if self.has_groups else range(1 + int(last.sample.max()))
+        )
         names, unit = np.unique(np.array(of_sample), return_inverse=True)
         units, best = len(names), [*rows].index(strongest)
         number = max(_FEWEST_DRAWS, min(self.draws, _MOST_DRAWN // units))
-        whole = np.array([[*scoring.scores(self.metrics, judged).values()] for judged in rows.values()])
+        whole = np.array(
+            [[*scoring.scores(self.metrics, judged).values()] for judged in rows.values()]
+        )
         from_sums = self._from_sums(rows, unit, units, number, best)
-        scores, gains, about = dict[str, list[Interval]](), dict[str, list[Interval]](), dict[str, str]()
+        scores, gains, about = (
+            dict[str, list[Interval]](),
+            dict[str, list[Interval]](),
+            dict[str, str](),
+        )
         for place, metric in enumerate(self.metrics):
             name = scoring.name_of(metric)
             values, differences = (each[..., place] for each in from_sums)
@@ -280,7 +328,9 @@ class Comparing(Task):
             gains.append(self.measured(method, strongest) - self.measured(strongest, method))
         return np.stack(scores, 1), np.stack(gains, 1)
 
-    def tallied(self, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray | None:
+    def tallied(
+        self, rows: Mapping[str, Judged], unit: np.ndarray, units: int
+    ) -> np.ndarray | None:
         """Returns (units, methods, ...) numbers whose sums `measured` takes, or None. `unit` is each sample's."""
         if self.kind == "text":
             sums = np.zeros((units, len(rows), 1 + len(self.metrics)))
@@ -288,25 +338,40 @@ class Comparing(Task):
                 scores = [metric.each(true, guess) for metric in self.metrics]
                 np.add.at(sums[:, place], unit, np.array([np.ones(len(unit)), *scores]).T)
             return sums
-        width = 0 if self.kind in ("numbers", "labels") else max(judged.width for judged in rows.values())
+        width = (
+            0
+            if self.kind in ("numbers", "labels")
+            else max(judged.width for judged in rows.values())
+        )
         if self.kind == "labels" or _FEWEST_DRAWS * 3 * len(rows) * width > _MOST_NUMBERS:
             return None
-        each = (scoring.tallied(self.kind, judged, unit[judged.sample], units, width) for judged in rows.values())
+        each = (
+            scoring.tallied(self.kind, judged, unit[judged.sample], units, width)
+            for judged in rows.values()
+        )
         return np.stack([*each], 1)
 
     def measured(self, sums: np.ndarray, reference: np.ndarray | None = None) -> np.ndarray:
         """(draws, ...) sums -> (draws, metrics); means are over classes there, or guessed here or in `reference`."""
         if self.kind == "text":
             return sums[..., 1:] / sums[..., :1]
-        values = scoring.of_numbers(sums) if self.kind == "numbers" else scoring.of_classes(sums, reference)
+        values = (
+            scoring.of_numbers(sums)
+            if self.kind == "numbers"
+            else scoring.of_classes(sums, reference)
+        )
         nothing = np.full(len(sums), np.nan)
-        return np.stack([values.get(scoring.name_of(metric), nothing) for metric in self.metrics], -1)
+        return np.stack(
+            [values.get(scoring.name_of(metric), nothing) for metric in self.metrics], -1
+        )
 
     @cached_property
     def repeats_validation(self) -> bool:
         """Whether the samples of the test are those of the validation, as in folds without a test of their own."""
         parts = self.parts
-        return {"validation", "test"} <= parts.keys() and is_same(parts["validation"], parts["test"])
+        return {"validation", "test"} <= parts.keys() and is_same(
+            parts["validation"], parts["test"]
+        )
 
     def check_groups(self) -> None:
         if not self.has_groups:
@@ -318,14 +383,17 @@ class Comparing(Task):
             for name in sorted({*self._groups(part)}):
                 if first.setdefault(name, part) != part:
                     what = f"The {self.unit} {printable(name, most=60)} is in {first[name]} and in {part}"
-                    raise BadInput(f"{what}, of which one would teach the other: deal each {self.unit} to one part.")
+                    raise BadInput(
+                        f"{what}, of which one would teach the other: deal each {self.unit} to one part."
+                    )
 
     def _groups(self, part: str) -> list[str]:
         """Returns the name of each sample's group; a sample without one is a group of its own."""
         samples = self.parts[part].samples
         groups = samples.groups if hasattr(samples, "groups") else map(self.group, samples)
         return [
-            f"{part} sample {number}" if group is None else self._text(group) for number, group in enumerate(groups)
+            f"{part} sample {number}" if group is None else self._text(group)
+            for number, group in enumerate(groups)
         ]
 
     def _text(self, value: Any) -> str:
@@ -338,18 +406,33 @@ class Comparing(Task):
         Classes have a column each with their probability, where the answer has probabilities.
         """
         *_, answer = rows.values()
-        if answer.counts is not None or self.kind == "tokens" or (answer.true.ndim > 1 and self.kind != "labels"):
+        if (
+            answer.counts is not None
+            or self.kind == "tokens"
+            or (answer.true.ndim > 1 and self.kind != "labels")
+        ):
             return
         samples = self.parts["test"].samples
         is_read = isinstance(samples, list | tuple) or type(self).cells is not Comparing.cells
-        cells = [self.cells(samples[number] if is_read else None, number) for number in answer.sample.tolist()]
+        cells = [
+            self.cells(samples[number] if is_read else None, number)
+            for number in answer.sample.tolist()
+        ]
         shares = [] if answer.shares is None else answer.shares.tolist()
-        yield [*cells[0], "target", *rows, *(prediction.class_shares(self, shares[0]) if shares else ())]
-        guesses = zip(answer.true.tolist(), *(judged.guess.tolist() for judged in rows.values()), strict=True)
+        yield [
+            *cells[0],
+            "target",
+            *rows,
+            *(prediction.class_shares(self, shares[0]) if shares else ()),
+        ]
+        guesses = zip(
+            answer.true.tolist(), *(judged.guess.tolist() for judged in rows.values()), strict=True
+        )
         answers = [[self._named_answer(guess) for guess in row] for row in guesses]
         if shares:
             answers = [
-                [*row, *prediction.class_shares(self, of).values()] for row, of in zip(answers, shares, strict=True)
+                [*row, *prediction.class_shares(self, of).values()]
+                for row, of in zip(answers, shares, strict=True)
             ]
         table = ([*first.values(), *row] for first, row in zip(cells, answers, strict=True))
         yield from sorted(table, key=lambda row: row[: len(cells[0])])
@@ -357,7 +440,9 @@ class Comparing(Task):
     def _named_answer(self, guess: Any) -> Any:
         """Returns the name of a class, or of all marked classes; other answers as they are."""
         if self.kind == "labels":
-            return "; ".join(self.named(number) for number, is_marked in enumerate(guess) if is_marked)
+            return "; ".join(
+                self.named(number) for number, is_marked in enumerate(guess) if is_marked
+            )
         return self.named(guess) if self.kind == "classes" else guess
 
 
@@ -366,6 +451,11 @@ def _known(values: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), others, values)
 
 
-def _by_row(rows: Iterable[str], of_metrics: Mapping[str, list[Interval]]) -> dict[str, list[Interval]]:
+def _by_row(
+    rows: Iterable[str], of_metrics: Mapping[str, list[Interval]]
+) -> dict[str, list[Interval]]:
     """Turns the intervals of each metric, one a row, into those of each row, one a metric."""
-    return {row: [intervals_of[place] for intervals_of in of_metrics.values()] for place, row in enumerate(rows)}
+    return {
+        row: [intervals_of[place] for intervals_of in of_metrics.values()]
+        for place, row in enumerate(rows)
+    }

@@ -6,7 +6,11 @@ from collections.abc import Iterable
 
 _TRAIN, _TEST = ("train", "training"), ("test", "testing", "holdout")
 _VALIDATION = ("val", "valid", "validation", "dev", "eval")
-PARTS = {**dict.fromkeys(_TRAIN, "train"), **dict.fromkeys(_TEST, "test"), **dict.fromkeys(_VALIDATION, "validation")}
+PARTS = {
+    **dict.fromkeys(_TRAIN, "train"),
+    **dict.fromkeys(_TEST, "test"),
+    **dict.fromkeys(_VALIDATION, "validation"),
+}
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+")
 
 

@@ -24,8 +24,15 @@ _FORMATS = (
     "JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "ICNS", "PCX", "SGI", "SUN",
     "DDS", "PSD", "QOI", "FITS", "MSP", "XBM", "XPM",
 )  # fmt: skip
-_UNSIGNED = {"TGA": (".tga", ".icb", ".vda", ".vst")}  # formats that no first bytes tell: by their suffix alone
-_LOSSY = ("JPEG", "MPO", "JPEG2000", "AVIF")  # which blur the numbers of a mask; so does WebP, unless it is lossless
+_UNSIGNED = {
+    "TGA": (".tga", ".icb", ".vda", ".vst")
+}  # formats that no first bytes tell: by their suffix alone
+_LOSSY = (
+    "JPEG",
+    "MPO",
+    "JPEG2000",
+    "AVIF",
+)  # which blur the numbers of a mask; so does WebP, unless it is lossless
 MOST_BYTES, _MOST_PIXELS = 2**28, 2**26  # of a file
 _ORIENTATION = 0x0112  # the number of that tag in EXIF
 _BANDS = 277  # the number of the tag in TIFF
@@ -171,7 +178,9 @@ def _in_8_bits(values: np.ndarray) -> np.ndarray:
 def as_rgb(image: Image.Image, side: int) -> Image.Image:
     """Returns an image in RGB, of at least `side` pixels where the file has as many."""
     if side:
-        image.draft("RGB", (side, side))  # a JPEG is decoded at an eighth of its size where that is enough
+        image.draft(
+            "RGB", (side, side)
+        )  # a JPEG is decoded at an eighth of its size where that is enough
     image = _turned(image, orientation_of(image))
     if image.mode[0] in "IF":
         image = Image.fromarray(_in_8_bits(np.asarray(image)))
@@ -225,13 +234,17 @@ def naming_file(source: Any, what: str = "picture") -> Iterator[None]:
         raise BadInput(f"The {what} {shown} {error}") from None
     except Exception as error:  # Pillow raises many kinds for broken files
         why = printable(error, most=120)
-        raise BadInput(f"The {what} {shown} cannot be decoded ({why}). Download it again, or save it anew.") from None
+        raise BadInput(
+            f"The {what} {shown} cannot be decoded ({why}). Download it again, or save it anew."
+        ) from None
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
 
 
-def mask(source: Any, size: int = 0, codes: Sequence[int] = (), ignored: Sequence[int] = ()) -> np.ndarray:
+def mask(
+    source: Any, size: int = 0, codes: Sequence[int] = (), ignored: Sequence[int] = ()
+) -> np.ndarray:
     """Returns (height, width) int64 numbers of classes, with IGNORED for values in `ignored`.
 
     `codes` are the values of the classes in their order, by default 0, 1 and so on; a colour's code is
@@ -275,7 +288,9 @@ def _of_image(image: Image.Image) -> tuple[np.ndarray, str]:
     step = _STEPS.get(_raw_mode(image), 1)
     image = _turned(image, orientation_of(image))
     if image.mode not in _NUMBERED:
-        raise Unfit(f"has colours of the kind {image.mode}. Save the numbers of classes as greys in a PNG.")
+        raise Unfit(
+            f"has colours of the kind {image.mode}. Save the numbers of classes as greys in a PNG."
+        )
     planes = np.asarray(image)
     if image.mode in _ALPHA:
         planes = _without_alpha(planes)
@@ -288,7 +303,9 @@ def _without_alpha(planes: np.ndarray) -> np.ndarray:
     """Returns the bands before the last. Raises Unfit where pixels differ in that alone."""
     colours, alpha = planes[..., :-1], planes[..., -1]
     if np.ptp(alpha) and not np.ptp(colours, (0, 1)).any():
-        raise Unfit("has pixels that differ in their transparency alone. Save the numbers of classes as greys.")
+        raise Unfit(
+            "has pixels that differ in their transparency alone. Save the numbers of classes as greys."
+        )
     return colours
 
 
@@ -301,7 +318,9 @@ def _of_bands(planes: np.ndarray) -> tuple[np.ndarray, str]:
     if (planes == first[..., None]).all():
         return first, "greys"
     if planes.dtype != np.uint8:
-        raise Unfit("has three bands of more than 8 bits that differ. Save the numbers of classes as greys.")
+        raise Unfit(
+            "has three bands of more than 8 bits that differ. Save the numbers of classes as greys."
+        )
     return planes @ COLOUR, "colours"
 
 
@@ -346,7 +365,11 @@ def _not_known(values: Sequence[float], codes: Sequence[int]) -> str:
     blurred = ""
     if len(values) > _FEW:
         blurred = " Many values come of a mask that was scaled smoothly, or was a JPEG before."
-    known = f"the classes have {', '.join(map(str, codes))}" if codes else "classes are numbered 0, 1 and so on"
+    known = (
+        f"the classes have {', '.join(map(str, codes))}"
+        if codes
+        else "classes are numbered 0, 1 and so on"
+    )
     how = f"If that is no class, set workload.ignored_codes: [{shown[0]}]; else list the values in workload.codes"
     word = "values" if len(values) > 1 else "value"
     return f"holds the {word} {', '.join(shown)}, and {known}. {how}.{blurred}"

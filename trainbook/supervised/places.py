@@ -15,7 +15,21 @@ from trainbook.supervised.pictures import SUFFIXES
 MASKS = ("mask", "label", "annotation", "annot", "groundtruth", "gt", "segmentation", "segmentationclass",
          "segmentationobject", "seg")  # fmt: skip
 _IMAGES = ("image", "img", "picture", "photos", "jpeg", "jpg", "png")
-_HELPERS = ("data", "dataset", "set", "fold", "stage", "part", "split", "batch", "all", "new", "raw", "folder", "file")
+_HELPERS = (
+    "data",
+    "dataset",
+    "set",
+    "fold",
+    "stage",
+    "part",
+    "split",
+    "batch",
+    "all",
+    "new",
+    "raw",
+    "folder",
+    "file",
+)
 
 
 _WEAK = any_of(_HELPERS)
@@ -90,7 +104,9 @@ def _walked(source: Path) -> Iterator[Path]:
         folders += sorted(links)
     if repeated:
         shown = named(", ".join(str(path.relative_to(source)) for path in repeated[:_MOST_SHOWN]))
-        note(f"Links to folders that are read already, which are left out: {len(repeated):,}, such as {shown}.")
+        note(
+            f"Links to folders that are read already, which are left out: {len(repeated):,}, such as {shown}."
+        )
 
 
 def named(path: object) -> str:
@@ -129,4 +145,6 @@ def note_unused(what: str, paths: Sequence[Path], source: Path) -> None:
     """Notes how many files are not used, with their folders and one of their names."""
     if paths:
         where = counted(paths, source)
-        note(f"{what}, which are not used: {len(paths):,} ({where}), such as {named(paths[0].name)}.")
+        note(
+            f"{what}, which are not used: {len(paths):,} ({where}), such as {named(paths[0].name)}."
+        )

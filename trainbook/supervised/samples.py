@@ -25,14 +25,33 @@ FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where t
 MOST_CLASSES = 1000  # whose probabilities are kept and written: those of more would take more memory than a model
 FOLDS = 5  # of training samples, for the simple method
 PARTS = ("train", "validation", "test")
-_MISSING = ("na", "n/a", "nan", "null", "nil", "none", "?", "-", "--", "#n/a")  # as programs write no value
-_ORDERING = ("weights", "lengths", "order")  # what a sequence of samples may have that decides the order of an epoch
+_MISSING = (
+    "na",
+    "n/a",
+    "nan",
+    "null",
+    "nil",
+    "none",
+    "?",
+    "-",
+    "--",
+    "#n/a",
+)  # as programs write no value
+_ORDERING = (
+    "weights",
+    "lengths",
+    "order",
+)  # what a sequence of samples may have that decides the order of an epoch
 # What is being read: the folder that paths count from, whether it is new data, which is not dealt, the task's groups
-_reading: ContextVar[tuple[Path | None, bool, Any]] = ContextVar("reading", default=(None, False, None))
+_reading: ContextVar[tuple[Path | None, bool, Any]] = ContextVar(
+    "reading", default=(None, False, None)
+)
 
 
 @contextlib.contextmanager
-def reading(root: Path | None, is_new: bool = False, group: Callable[[Any], Any] | None = None) -> Iterator[None]:
+def reading(
+    root: Path | None, is_new: bool = False, group: Callable[[Any], Any] | None = None
+) -> Iterator[None]:
     """Lets `split` inside the block count paths from `root`, so that the parts are the same wherever data lies."""
     token = _reading.set((root, is_new, group))
     try:
@@ -42,7 +61,9 @@ def reading(root: Path | None, is_new: bool = False, group: Callable[[Any], Any]
         _reading.reset(token)
 
 
-def split(items: Iterable[Any], validation: float = 0.15, test: float = 0.15) -> dict[str, list[Any]]:
+def split(
+    items: Iterable[Any], validation: float = 0.15, test: float = 0.15
+) -> dict[str, list[Any]]:
     """Deals items to three parts by a hash of their group or input: more items move none. New data is not dealt.
 
     Files with the same bytes go where the first of them goes by name, unless groups decide.
@@ -50,14 +71,18 @@ def split(items: Iterable[Any], validation: float = 0.15, test: float = 0.15) ->
     root, is_new, group = _reading.get()
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
-        raise BadInput(f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares.")
+        raise BadInput(
+            f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares."
+        )
     with contextlib.nullcontext() if is_new else dealing():
         items = list(items)
     leaders = {} if is_new or group else _leaders(items, root)
     for number, item in enumerate(items):
         leader = leaders.get(number, item)
         share = -1.0 if is_new else _hashed(leader, group(item) if group else None, root) / 16**12
-        parts["test" if share < test else "validation" if share < test + validation else "train"].append(item)
+        parts[
+            "test" if share < test else "validation" if share < test + validation else "train"
+        ].append(item)
     return parts
 
 
@@ -80,7 +105,9 @@ def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> in
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
     """Returns rows cut to `length` and filled with `value` to the longest of them, as a tensor (rows, longest)."""
     if text := next((value for row in rows for value in row[:1] if isinstance(value, str)), None):
-        raise BadInput(f"padded() was given text, {printable(repr(text), most=60)}. Make numbers of it in batch().")
+        raise BadInput(
+            f"padded() was given text, {printable(repr(text), most=60)}. Make numbers of it in batch()."
+        )
     width = max(1, min(length, max(map(len, rows), default=1)))
     return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
 
@@ -89,7 +116,9 @@ def target_of(sample: Any) -> Any:
     """Returns the last element of a tuple or list, or the last value of a dict. Raises BadInput for anything else."""
     if isinstance(sample, tuple | list | Mapping) and sample:
         return [*sample.values()][-1] if isinstance(sample, Mapping) else sample[-1]
-    raise BadInput(f"The sample {printable(repr(sample), most=60)} is no tuple whose last element is the target.")
+    raise BadInput(
+        f"The sample {printable(repr(sample), most=60)} is no tuple whose last element is the target."
+    )
 
 
 def input_of(sample: Any) -> Any:
@@ -125,7 +154,9 @@ def prepared(task: Any, sample: Any) -> Any:
     if names is None:
         return sample
     if unknown := [name for name in names if name not in task._numbers]:
-        raise BadInput(f"There is no class {printable(repr(unknown[0]), most=60)}. Name it in the setting `classes`.")
+        raise BadInput(
+            f"There is no class {printable(repr(unknown[0]), most=60)}. Name it in the setting `classes`."
+        )
     if task.kind == "classes":
         return with_target(sample, task._numbers[names[0]])
     return with_target(sample, [float(name in names) for name in task._numbers])
@@ -155,10 +186,14 @@ class Part:
         return _hashed(sample, shared, self.task.source, "fold ") % FOLDS
 
     def __getattr__(self, name: str) -> Any:
-        if name not in (*_ORDERING, "subset") or "samples" not in vars(self):  # as in a copy while it is made
+        if name not in (*_ORDERING, "subset") or "samples" not in vars(
+            self
+        ):  # as in a copy while it is made
             raise AttributeError(f"A part of the samples has no {name}.")
         value = getattr(self.samples, name)
-        return value if name != "subset" else lambda *share: Part(self.task, self.name, value(*share))
+        return (
+            value if name != "subset" else lambda *share: Part(self.task, self.name, value(*share))
+        )
 
     def texts(self) -> Iterator[str]:
         """Returns a text for each sample without its target. Raises BadInput for what has none."""
@@ -172,7 +207,11 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
 
     Raises BadInput.
     """
-    name, source, advice = f"{type(task).__name__}.read", task.source, "Look at data.dir, and at how the data is read."
+    name, source, advice = (
+        f"{type(task).__name__}.read",
+        task.source,
+        "Look at data.dir, and at how the data is read.",
+    )
     with naming(name, advice), collecting() as notes, reading(source, group=task.group):
         data = task.read() if source is None else task.read(source)
         order = next((order for order in _ORDERING if hasattr(data, order)), "")
@@ -182,8 +221,14 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
         data = data if isinstance(data, Mapping) else split(data)
         parts = {part: in_order(rows, source) for part, rows in data.items() if rows is not None}
     if not any(map(len, parts.values())):
-        endings = Counter(path.suffix for path in source.rglob("*") if path.is_file()) if source else Counter()
-        has = ", ".join(f"{number:,} {printable(ending)}" for ending, number in endings.most_common(3))
+        endings = (
+            Counter(path.suffix for path in source.rglob("*") if path.is_file())
+            if source
+            else Counter()
+        )
+        has = ", ".join(
+            f"{number:,} {printable(ending)}" for ending, number in endings.most_common(3)
+        )
         where = f" in {printable(source)}, which has files: {has or 'none'}" if source else ""
         raise BadInput(f"{name} found no samples{where}. {advice}")
     _check_targets(task.kind, name, parts, notes)
@@ -201,7 +246,9 @@ def _check_targets(kind: str, name: str, parts: Mapping[str, Any], notes: Sequen
         return
     example = printable(repr(empty[0]), most=200)
     about = "\n".join(["Look at the target's column.", *notes])
-    raise BadInput(f"{name} returned {len(empty):,} samples whose target is None or empty, such as {example}. {about}")
+    raise BadInput(
+        f"{name} returned {len(empty):,} samples whose target is None or empty, such as {example}. {about}"
+    )
 
 
 def _is_empty(kind: str, target: Any) -> bool:
@@ -211,7 +258,11 @@ def _is_empty(kind: str, target: Any) -> bool:
 
 def _note_copies(parts: Mapping[str, Any], root: Path | None) -> None:
     lists = {part: rows for part, rows in parts.items() if isinstance(rows, list)}
-    samples = [copies.Sample(part, input_of(row), target_of(row)) for part, rows in lists.items() for row in rows]
+    samples = [
+        copies.Sample(part, input_of(row), target_of(row))
+        for part, rows in lists.items()
+        for row in rows
+    ]
     for sentence in copies.sentences(samples, root):
         note(sentence)
 
@@ -222,14 +273,25 @@ def _note_classes(kind: str, names: Sequence[str], parts: Mapping[str, Any]) -> 
     if kind not in ("classes", "labels", "tokens") or not isinstance(train, list):
         return
     seen = Counter(label for row in train for label in _labels_in(kind, target_of(row)))
-    if kind == "tokens" and not seen and train and all(_is_unknown(target_of(row)) for row in train):
+    if (
+        kind == "tokens"
+        and not seen
+        and train
+        and all(_is_unknown(target_of(row)) for row in train)
+    ):
         example = printable(repr(train[0]), most=200)
-        raise BadInput(f"No training sample has a tag, such as {example}. Look at the target's column.")
+        raise BadInput(
+            f"No training sample has a tag, such as {example}. Look at the target's column."
+        )
     absent = [name for number, name in enumerate(names) if name not in seen and number not in seen]
     if seen and absent:
         what = f"Classes without a training sample: {printable(', '.join(absent), most=400)}"
         note(f"{what}. Is a folder or a label spelled otherwise?")
-    tags = [f"{tag!r} ({number:,})" for tag, number in seen.items() if isinstance(tag, str) and tag not in names]
+    tags = [
+        f"{tag!r} ({number:,})"
+        for tag, number in seen.items()
+        if isinstance(tag, str) and tag not in names
+    ]
     if kind == "tokens" and names and tags:
         note(f"Tags in no setting `classes`: {printable(', '.join(sorted(tags)), most=400)}.")
     _note_spellings([name for name in seen if isinstance(name, str)])
@@ -242,11 +304,15 @@ def _note_spellings(names: Sequence[str]) -> None:
         spellings[_spelled(name)].append(name)
     for alike in spellings.values():
         if len(alike) > 1:
-            note(f"Classes that differ in spelling alone: {printable(', '.join(map(repr, alike)), most=200)}.")
+            note(
+                f"Classes that differ in spelling alone: {printable(', '.join(map(repr, alike)), most=200)}."
+            )
     missing = [name for name in names if name.strip().casefold() in _MISSING]
     if missing and len(names) > len(missing):
         shown = printable(", ".join(map(repr, missing)), most=200)
-        note(f"Classes that are called as a missing value: {shown}. Leave their samples out, if they have no class.")
+        note(
+            f"Classes that are called as a missing value: {shown}. Leave their samples out, if they have no class."
+        )
 
 
 def _spelled(name: str) -> Hashable:
@@ -259,7 +325,9 @@ def _spelled(name: str) -> Hashable:
 
 def _is_unknown(tags: Any) -> bool:
     """Returns whether a target is tags of words, all of them unknown."""
-    return isinstance(tags, list | tuple) and all(isinstance(tag, str | int) and tag in ("", IGNORED) for tag in tags)
+    return isinstance(tags, list | tuple) and all(
+        isinstance(tag, str | int) and tag in ("", IGNORED) for tag in tags
+    )
 
 
 def _labels_in(kind: str, target: Any) -> Sequence[Hashable]:
@@ -267,7 +335,9 @@ def _labels_in(kind: str, target: Any) -> Sequence[Hashable]:
     if kind == "classes":
         return [target] if isinstance(target, str | int) else []
     names = target if isinstance(target, list | tuple | set | frozenset) else ()
-    is_known = all(isinstance(name, str) or (kind == "tokens" and type(name) is int) for name in names)
+    is_known = all(
+        isinstance(name, str) or (kind == "tokens" and type(name) is int) for name in names
+    )
     return [name for name in names if name not in ("", IGNORED)] if is_known else []
 
 
@@ -285,7 +355,10 @@ def digest(parts: Mapping[str, Part]) -> str:
     """Returns a hash of which samples are in which part; of a lazy sequence, or what has no text, their number."""
     digest = hashlib.sha256()
     for name, part in parts.items():
-        source, digested = part.task.source, list | tuple if part.task.source else list | tuple | np.ndarray
+        source, digested = (
+            part.task.source,
+            list | tuple if part.task.source else list | tuple | np.ndarray,
+        )
         digest.update(f"{name} {len(part)}\n".encode())
         try:
             for sample in part.samples if isinstance(part.samples, digested) else ():
@@ -314,7 +387,9 @@ def is_same(one: Part, other: Part) -> bool:
 
 
 def class_names(kind: str, samples: Any) -> list[str]:
-    if kind != "labels" and not (kind == "classes" and len(samples) and names_in(kind, target_of(samples[0]))):
+    if kind != "labels" and not (
+        kind == "classes" and len(samples) and names_in(kind, target_of(samples[0]))
+    ):
         return []
     return sorted({name for sample in samples for name in names_in(kind, target_of(sample)) or ()})
 
@@ -323,10 +398,16 @@ def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
     """Raises BadInput for samples whose class, a name, is none of `names`: all such classes."""
     missing = Counter[str]()
     for rows in (part for part in parts.values() if isinstance(part.samples, list | tuple)):
-        missing.update(name for sample in rows.samples for name in names_in(rows.task.kind, target_of(sample)) or ())
+        missing.update(
+            name
+            for sample in rows.samples
+            for name in names_in(rows.task.kind, target_of(sample)) or ()
+        )
     if shown := [f"{name!r} ({missing[name]:,})" for name in sorted(missing.keys() - names)]:
         what = f"Classes in no training sample and in no setting `classes`: {printable(', '.join(shown), most=600)}"
-        raise BadInput(f"{what}. List them there, or leave their samples (in brackets: how many) out in read().")
+        raise BadInput(
+            f"{what}. List them there, or leave their samples (in brackets: how many) out in read()."
+        )
 
 
 def of_files(samples: Any, source: Path | None) -> dict[str, Any]:
@@ -335,5 +416,10 @@ def of_files(samples: Any, source: Path | None) -> dict[str, Any]:
         return {}
     paths = [path for sample in samples if (path := path_of(sample))]
     first, *others = {canonical(path.parent, source) for path in paths}
-    has_folder = isinstance(target_of(samples[0]), Path) and not others and not Path(first).is_absolute()
-    return {"suffixes": sorted({path.suffix for path in paths}), **({"folder": first} if has_folder else {})}
+    has_folder = (
+        isinstance(target_of(samples[0]), Path) and not others and not Path(first).is_absolute()
+    )
+    return {
+        "suffixes": sorted({path.suffix for path in paths}),
+        **({"folder": first} if has_folder else {}),
+    }

@@ -30,7 +30,11 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 # What needs a probability for each class
 _PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
-_NOT_NEGATIVE = ("rmsle", "root_mean_squared_log_error", "mean_squared_log_error")  # whose guesses count from 0
+_NOT_NEGATIVE = (
+    "rmsle",
+    "root_mean_squared_log_error",
+    "mean_squared_log_error",
+)  # whose guesses count from 0
 # "functions ending with _error, _loss, or _deviance return a value to minimize", "_score" to maximize: its guide, 3.4
 _SMALLER = ("_error", "_loss", "_deviance")
 _SMALLER_NAMES = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
@@ -65,7 +69,9 @@ def name_of(metric: Metric) -> str:
     """Returns the name under which a metric is reported. Raises BadInput for a function without one."""
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", "<")
     if name.startswith("<"):
-        raise BadInput("A metric is a function without a name. Define it by def, so that its name can be reported.")
+        raise BadInput(
+            "A metric is a function without a name. Define it by def, so that its name can be reported."
+        )
     return name
 
 
@@ -74,7 +80,13 @@ def better(metric: Metric) -> str:
     name = name_of(metric)
     if name in _SMALLER_NAMES or name.endswith(_SMALLER):
         return "min"
-    return "max" if isinstance(metric, str) or name in (*_GUESSES, *_PROBABILITIES) or name.endswith("_score") else ""
+    return (
+        "max"
+        if isinstance(metric, str)
+        or name in (*_GUESSES, *_PROBABILITIES)
+        or name.endswith("_score")
+        else ""
+    )
 
 
 def needs_probabilities(metrics: Sequence[Metric]) -> bool:
@@ -86,13 +98,19 @@ def check(metrics: Sequence[Metric], kind: str) -> None:
     for metric in metrics:
         if metric not in _PROBABILITIES:
             _function(metric)
-        elif kind == "numbers" or (kind == "labels" and metric not in ("roc_auc", "average_precision")):
-            raise BadInput(f"The metric {metric!r} judges one class a sample, and kind is {kind!r}. Name another one.")
+        elif kind == "numbers" or (
+            kind == "labels" and metric not in ("roc_auc", "average_precision")
+        ):
+            raise BadInput(
+                f"The metric {metric!r} judges one class a sample, and kind is {kind!r}. Name another one."
+            )
 
 
 def can_weigh(metrics: Sequence[Metric]) -> bool:
     """Whether every metric takes truths and guesses with a number beside each pair: how often it came."""
-    names = [metric for metric in metrics if isinstance(metric, str) and metric not in _PROBABILITIES]
+    names = [
+        metric for metric in metrics if isinstance(metric, str) and metric not in _PROBABILITIES
+    ]
     takes = (inspect.signature(_function(name)).parameters for name in names)
     return len(names) == len(metrics) and all("sample_weight" in parameters for parameters in takes)
 
@@ -106,8 +124,12 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
         except (ValueError, TypeError) as error:
             if callable(metric):
                 raise
-            what = f"The metric {metric!r} cannot judge these targets ({printable(error, most=300)})"
-            raise BadInput(f"{what}. Name another one in the task's `metrics`, or write a function there.") from error
+            what = (
+                f"The metric {metric!r} cannot judge these targets ({printable(error, most=300)})"
+            )
+            raise BadInput(
+                f"{what}. Name another one in the task's `metrics`, or write a function there."
+            ) from error
     return values
 
 
@@ -123,8 +145,14 @@ def score(metric: Metric, judged: Judged) -> float:
     unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
     if not unknown.any():
         return float(function(true, guess, **weighed))
-    columns = zip(*(array.reshape(len(true), -1).T for array in (true, guess, ~unknown)), strict=True)
-    return float(np.mean([function(truth[known], value[known]) for truth, value, known in columns if known.any()]))
+    columns = zip(
+        *(array.reshape(len(true), -1).T for array in (true, guess, ~unknown)), strict=True
+    )
+    return float(
+        np.mean(
+            [function(truth[known], value[known]) for truth, value, known in columns if known.any()]
+        )
+    )
 
 
 def _function(metric: Metric) -> Callable[..., float]:
@@ -136,7 +164,9 @@ def _function(metric: Metric) -> Callable[..., float]:
     function = getattr(metrics, name, None) or getattr(metrics, f"{name}_score", None)
     if not callable(function) or isinstance(function, type):
         what = f"There is no metric {metric!r}. Known: {', '.join([*_GUESSES, *_PROBABILITIES])}, every function of"
-        raise BadInput(f"{what} sklearn.metrics of truths and guesses, or one of your own of (true, guess).")
+        raise BadInput(
+            f"{what} sklearn.metrics of truths and guesses, or one of your own of (true, guess)."
+        )
     return partial(function, **more)
 
 
@@ -148,9 +178,15 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
         return float(metrics.log_loss(true, shares, labels=classes))
     if metric in ("top_3_accuracy", "top_5_accuracy"):
         most = int(str(metric).split("_")[1])
-        return float(np.mean((np.argsort(-shares, 1, kind="stable")[:, :most] == true[:, None]).any(1)))
+        return float(
+            np.mean((np.argsort(-shares, 1, kind="stable")[:, :most] == true[:, None]).any(1))
+        )
     if true.ndim == 1:
-        true, shares = (true[:, None] == 1, shares[:, 1:]) if len(classes) == 2 else (true[:, None] == classes, shares)
+        true, shares = (
+            (true[:, None] == 1, shares[:, 1:])
+            if len(classes) == 2
+            else (true[:, None] == classes, shares)
+        )
     # A class that is never or always there ranks nothing.
     ranked = np.flatnonzero((true.sum(0) > 0) & (true.sum(0) < len(true)))
     if not len(ranked):
@@ -158,7 +194,11 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
     true, shares = true[:, ranked], shares[:, ranked]
     if metric == "roc_auc":
         return float(_areas(true, shares).mean())
-    return float(np.mean([metrics.average_precision_score(t, s) for t, s in zip(true.T, shares.T, strict=True)]))
+    return float(
+        np.mean(
+            [metrics.average_precision_score(t, s) for t, s in zip(true.T, shares.T, strict=True)]
+        )
+    )
 
 
 def _areas(true: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -180,14 +220,20 @@ def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: in
     """Returns (units, 3, classes) right, true, guessed targets; of numbers (units, 5, columns) sums of powers."""
     true, guess, counts = judged.true, judged.guess, judged.counts
     if kind == "numbers":
-        true, guess = (values.reshape(len(values), -1).astype(np.float64) for values in (true, guess))
+        true, guess = (
+            values.reshape(len(values), -1).astype(np.float64) for values in (true, guess)
+        )
         known = ~np.isnan(true)
         centred, error = (np.where(known, true - of, 0.0) for of in (np.nanmean(true, 0), guess))
         powers = np.stack([known.astype(float), centred, centred**2, np.abs(error), error**2], 1)
         sums = np.zeros((units, *powers.shape[1:]))
         np.add.at(sums, unit, powers)
         return sums
-    sums, number, right = np.zeros((units, 3, classes)), np.ones(len(true)) if counts is None else counts, true == guess
+    sums, number, right = (
+        np.zeros((units, 3, classes)),
+        np.ones(len(true)) if counts is None else counts,
+        true == guess,
+    )
     np.add.at(sums[:, 0], (unit[right], true[right]), number[right])
     np.add.at(sums[:, 1], (unit, true), number)
     np.add.at(sums[:, 2], (unit, guess), number)
@@ -221,20 +267,33 @@ def of_numbers(sums: np.ndarray) -> dict[str, np.ndarray]:
     number = np.maximum(number, 1)
     spread = squared - centred**2 / number
     share = np.divide(error, spread, out=np.ones_like(error), where=spread > 1e-12 * squared)
-    columns = {"rmse": np.sqrt(error / number), "mse": error / number, "mae": distance / number, "r2": 1 - share}
+    columns = {
+        "rmse": np.sqrt(error / number),
+        "mse": error / number,
+        "mae": distance / number,
+        "r2": 1 - share,
+    }
     return {name: values.mean(-1) for name, values in columns.items()}
 
 
-def constant(kind: str, train: np.ndarray, number: int, classes: int) -> tuple[np.ndarray, np.ndarray | None]:
+def constant(
+    kind: str, train: np.ndarray, number: int, classes: int
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns the guess, `number` times, of whoever knows the training targets alone; of classes their shares too."""
     if kind == "numbers":
-        mean = np.ma.masked_invalid(train).mean(0).filled(0.0) if np.isnan(train).any() else train.mean(0)
+        mean = (
+            np.ma.masked_invalid(train).mean(0).filled(0.0)
+            if np.isnan(train).any()
+            else train.mean(0)
+        )
         return np.broadcast_to(mean, (number, *train.shape[1:])), None
     if kind == "labels":
         often = np.broadcast_to(train.mean(0), (number, train.shape[1]))
         return (often > 0.5).astype(np.int64), often
     counts = np.bincount(train, minlength=classes)
-    return np.full(number, counts.argmax()), np.broadcast_to(counts / counts.sum(), (number, len(counts)))
+    return np.full(number, counts.argmax()), np.broadcast_to(
+        counts / counts.sum(), (number, len(counts))
+    )
 
 
 def balanced(counts: np.ndarray, classes: int) -> np.ndarray:

@@ -28,12 +28,24 @@ from trainbook.supervised import scoring
 from trainbook.supervised.samples import FLOATS, FOLDS, IGNORED
 
 UNSEEN = -10.0  # the score of a class without an example
-AT_ONCE, _MOST, _MOST_BYTES = 16, 10_000, 2**28  # samples of a batch, rows that are learned from, bytes in an archive
+AT_ONCE, _MOST, _MOST_BYTES = (
+    16,
+    10_000,
+    2**28,
+)  # samples of a batch, rows that are learned from, bytes in an archive
 _MOST_CLASSES, _MOST_TERMS, _MOST_WEIGHTS = 100, 20_000, 200_000  # the commonest ones are learned
 _MOST_OUTPUTS = 1000  # a language model has more, and no simple method beside it
-_SIDES, _MOST_SIDE = (5, 15), 128  # of squares around a pixel; of pictures, larger ones are scaled to it
-_GRIDS, _ANGLES = (1, 2, 4), 8  # cells a side that pictures are pooled to, and directions of their gradients
-_POWERS = (2.0 ** np.arange(-3, 1.1, 0.25)).tolist()  # of probabilities, of which small data makes too sure
+_SIDES, _MOST_SIDE = (
+    (5, 15),
+    128,
+)  # of squares around a pixel; of pictures, larger ones are scaled to it
+_GRIDS, _ANGLES = (
+    (1, 2, 4),
+    8,
+)  # cells a side that pictures are pooled to, and directions of their gradients
+_POWERS = (
+    2.0 ** np.arange(-3, 1.1, 0.25)
+).tolist()  # of probabilities, of which small data makes too sure
 _LEAVES, _DEPTH, _ROUNDS, _MOST_TREES = 15, 6, 100, 300
 _TRIED = {  # by what is seen: the inverse strength of a linear model's penalty; 0: boosting
     "words": (1, 10), "neighbours": (1,), "pooled pixels": (0.01, 1), "surroundings": (1, 0), "numbers": (1, 100, 0),
@@ -56,7 +68,9 @@ class Simple(NamedTuple):
     def values(self, rows: Any) -> Any:
         """Returns (rows, features): sparse TF-IDF of texts, or numbers with mean 0 and deviation 1, unknown ones 0."""
         if not self.terms:
-            return np.nan_to_num((rows - self.arrays["middle"]) / self.arrays["spread"]).astype(np.float32)
+            return np.nan_to_num((rows - self.arrays["middle"]) / self.arrays["spread"]).astype(
+                np.float32
+            )
         vectors = _vectors(self.what, vocabulary=self.terms)
         vectors.idf_ = self.arrays["spread"]
         return vectors.transform(rows)
@@ -68,9 +82,15 @@ class Simple(NamedTuple):
         scores = self.means(self.values(rows))
         if self.kind in FLOATS and scores.size != labels.numel():
             what = f"The simple method {self.name!r} has {scores.shape[1]} outputs a sample"
-            raise BadInput(f"{what}, and the labels have the shape {tuple(labels.shape)}. It was fitted to other data.")
+            raise BadInput(
+                f"{what}, and the labels have the shape {tuple(labels.shape)}. It was fitted to other data."
+            )
         tensor = torch.from_numpy(self.power * scores).float()
-        return tensor.view(labels.shape) if self.kind in FLOATS else tensor.log_softmax(-1).view(*labels.shape, -1)
+        return (
+            tensor.view(labels.shape)
+            if self.kind in FLOATS
+            else tensor.log_softmax(-1).view(*labels.shape, -1)
+        )
 
     def _rows(self, task: Any, batch: Batch) -> np.ndarray:
         """Returns what the method sees of a batch. Raises BadInput if it was fitted to something else."""
@@ -79,7 +99,9 @@ class Simple(NamedTuple):
         if form != self.what or (not self.terms and rows.shape[1] != width):
             has = f"{form} of shape {rows.shape}"
             needs = self.what if self.terms else f"{self.what}, {width} numbers each"
-            raise BadInput(f"The simple method {self.name!r} needs {needs}. A batch has {has}: features() has changed.")
+            raise BadInput(
+                f"The simple method {self.name!r} needs {needs}. A batch has {has}: features() has changed."
+            )
         return rows
 
     def means(self, values: Any) -> np.ndarray:
@@ -87,7 +109,10 @@ class Simple(NamedTuple):
         return np.mean([_scored(values, *model) for model in models], 0)
 
     def as_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "arrays": packed({n: array.astype(np.float32) for n, array in self.arrays.items()})}
+        return {
+            **self._asdict(),
+            "arrays": packed({n: array.astype(np.float32) for n, array in self.arrays.items()}),
+        }
 
 
 def packed(arrays: Mapping[str, np.ndarray]) -> str:
@@ -97,19 +122,29 @@ def packed(arrays: Mapping[str, np.ndarray]) -> str:
 def unpacked(text: str) -> dict[str, np.ndarray]:
     """Returns the arrays that `packed` took. Raises ValueError for anything else."""
     try:
-        return safe.load(zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MOST_BYTES))
+        return safe.load(
+            zlib.decompressobj().decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
+        )
     except (SafetensorError, zlib.error) as error:
         raise ValueError(error) from None
 
 
 def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:
     """Returns what the method sees of a batch, with its name: texts, or (rows, numbers); None for another form."""
-    x, labels, is_each = task.features(batch), batch["labels"], task.kind in ("tokens", "next_tokens")
+    x, labels, is_each = (
+        task.features(batch),
+        batch["labels"],
+        task.kind in ("tokens", "next_tokens"),
+    )
     if not isinstance(x, Tensor):
         return "words", np.array(x, object)
     if x.dim() == 2 and not x.is_floating_point():
         if is_each:
-            return ("neighbours", _neighbours(x.tolist(), task.kind)) if x.shape == labels.shape else None
+            return (
+                ("neighbours", _neighbours(x.tolist(), task.kind))
+                if x.shape == labels.shape
+                else None
+            )
         return "words", np.array([" ".join(map(str, row)) for row in x.tolist()], object)
     x = x.float()
     if is_each:
@@ -126,7 +161,10 @@ def _neighbours(rows: Sequence[Sequence[int]], kind: str) -> np.ndarray:
     """Returns a text for each position: the tokens around it, later ones only where they may be seen."""
     offsets = [*enumerate((0, -1, -2, -3) if kind == "next_tokens" else (0, -1, 1, -2, 2))]
     places = ((row, place) for row in rows for place in range(len(row)))
-    texts = (" ".join(f"{n}:{row[p + o]}" for n, o in offsets if 0 <= p + o < len(row)) for row, p in places)
+    texts = (
+        " ".join(f"{n}:{row[p + o]}" for n, o in offsets if 0 <= p + o < len(row))
+        for row, p in places
+    )
     return np.array([*texts], object)
 
 
@@ -135,7 +173,9 @@ def _pooled(x: Tensor) -> Tensor:
     if max(x.shape[2:]) > _MOST_SIDE:
         x = F.adaptive_avg_pool2d(x, _MOST_SIDE)
     down, across = torch.gradient(x.mean(1, keepdim=True), dim=(2, 3))
-    angle = (torch.atan2(down, across) % torch.pi * (_ANGLES / torch.pi)).long().clamp(max=_ANGLES - 1)
+    angle = (
+        (torch.atan2(down, across) % torch.pi * (_ANGLES / torch.pi)).long().clamp(max=_ANGLES - 1)
+    )
     edges = torch.zeros(len(x), _ANGLES, *x.shape[2:]).scatter_(1, angle, torch.hypot(down, across))
     planes = torch.cat([x, x * x, edges / edges.mean((1, 2, 3), keepdim=True).clamp(min=1e-9)], 1)
     return torch.cat([F.adaptive_avg_pool2d(planes, cells).flatten(1) for cells in _GRIDS], 1)
@@ -143,7 +183,9 @@ def _pooled(x: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=4)  # each batch asks
 def _vectors(what: str, **options: Any) -> Any:
-    from sklearn.feature_extraction.text import TfidfVectorizer  # a second that a process without it does not need
+    from sklearn.feature_extraction.text import (
+        TfidfVectorizer,
+    )  # a second that a process without it does not need
 
     grams = (1, 2) if what == "words" else (1, 1)
     return TfidfVectorizer(ngram_range=grams, token_pattern=r"[^ ]+", sublinear_tf=True, **options)
@@ -167,7 +209,9 @@ def fit(task: Any) -> Simple | None:
     """Fits the best method; None where batches hold no form that one takes, or where, with a line, none can be fit."""
     try:
         with working("Fitting a simple method"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of fits that have not converged, and columns without a number
+            warnings.simplefilter(
+                "ignore"
+            )  # of fits that have not converged, and columns without a number
             return _best(task)
     except ValueError as error:  # of scikit-learn, say where all texts are the same
         print(f"No simple method stands beside the network: {printable(error, most=200)}.")
@@ -180,12 +224,17 @@ def _best(task: Any) -> Simple | None:
     is_large = max(task.width, len(counts)) > _MOST_OUTPUTS
     if is_large or not (rows := [*_collected(task, counts.argsort()[-_MOST_CLASSES:])]):
         return None
-    what, (values, target, fold) = rows[0][0], (np.concatenate(column) for column in [*zip(*rows, strict=True)][1:])
+    what, (values, target, fold) = (
+        rows[0][0],
+        (np.concatenate(column) for column in [*zip(*rows, strict=True)][1:]),
+    )
     width = target.shape[1] if task.kind in FLOATS else max(len(task.known_names()), len(counts))
     terms, middle = (), np.zeros(0)
     if values.ndim == 1:
         most = max(500, min(_MOST_TERMS, _MOST_WEIGHTS // width))
-        vectors = _vectors(what, max_features=most, max_df=0.9 if what == "words" else 1.0)  # without what fills
+        vectors = _vectors(
+            what, max_features=most, max_df=0.9 if what == "words" else 1.0
+        )  # without what fills
         terms = tuple(vectors.fit(values).get_feature_names_out().tolist())
         spread = vectors.idf_
     else:
@@ -194,9 +243,13 @@ def _best(task: Any) -> Simple | None:
     simple = Simple("constant", what, task.kind, 1.0, terms, {"middle": middle, "spread": spread})
     values = simple.values(values)
     penalties = [None, *(penalty for penalty in _TRIED[what] if penalty or width <= _MOST_CLASSES)]
-    tried = [(*_held_out(task, values, target, fold, width, penalty), penalty) for penalty in penalties]
+    tried = [
+        (*_held_out(task, values, target, fold, width, penalty), penalty) for penalty in penalties
+    ]
     _, power, arrays, penalty = min(tried, key=lambda method: method[0])
-    name = simple.name if penalty is None else f"{'linear model' if penalty else 'boosting'} of {what}"
+    name = (
+        simple.name if penalty is None else f"{'linear model' if penalty else 'boosting'} of {what}"
+    )
     return simple._replace(name=name, power=power, arrays={**simple.arrays, **arrays})
 
 
@@ -208,10 +261,16 @@ def _collected(task: Any, common: np.ndarray) -> Any:
         batch = task.labelled([task.prepared(part.samples[index]) for index in some])
         if (form := seen(task, batch)) is None:
             return
-        labels = F.pad(task.placed(batch["labels"]), (0, int(task.kind == "next_tokens")), value=IGNORED)
-        target = (labels.reshape(len(some), -1) if task.kind in FLOATS else labels.flatten()).numpy()
+        labels = F.pad(
+            task.placed(batch["labels"]), (0, int(task.kind == "next_tokens")), value=IGNORED
+        )
+        target = (
+            labels.reshape(len(some), -1) if task.kind in FLOATS else labels.flatten()
+        ).numpy()
         is_known = ~np.isnan(target).all(1) if task.kind in FLOATS else np.isin(target, common)
-        chosen = np.flatnonzero(is_known)[:: max(1, len(indices) * len(target) // len(some) // _MOST)]
+        chosen = np.flatnonzero(is_known)[
+            :: max(1, len(indices) * len(target) // len(some) // _MOST)
+        ]
         fold = np.repeat([part.fold(index) for index in some], len(target) // len(some))
         yield form[0], form[1][chosen], target[chosen], fold[chosen]
 
@@ -220,10 +279,14 @@ def losses(task: Any, scores: Tensor, true: np.ndarray, counts: np.ndarray | Non
     """Returns (targets) what each adds to the loss, classes balanced by `counts`; unknown numbers and marks nothing."""
     target = torch.from_numpy(true)
     if task.kind not in FLOATS:
-        weights = None if counts is None else torch.from_numpy(scoring.balanced(counts, scores.shape[-1]))
+        weights = (
+            None if counts is None else torch.from_numpy(scoring.balanced(counts, scores.shape[-1]))
+        )
         return F.cross_entropy(scores.float(), target, weights, reduction="none")
     distance = F.mse_loss if task.kind == "numbers" else F.binary_cross_entropy_with_logits
-    each = distance(scores.view(target.shape).float(), target.float().nan_to_num(), reduction="none")
+    each = distance(
+        scores.view(target.shape).float(), target.float().nan_to_num(), reduction="none"
+    )
     return torch.where(target.isnan(), 0.0, each).view(len(target), -1).sum(1)
 
 
@@ -239,7 +302,10 @@ def _held_out(
         scores[here] = _scored(values[here], *models[-1])
     counts = np.bincount(target, minlength=width) if task.balanced else None
     powers = [1.0] if task.kind == "numbers" else _POWERS
-    each = [float(losses(task, torch.from_numpy(power * scores), target, counts).mean()) for power in powers]
+    each = [
+        float(losses(task, torch.from_numpy(power * scores), target, counts).mean())
+        for power in powers
+    ]
     weights, bias, trees = zip(*models, strict=True)
     most = max(map(len, trees))
     padded = [np.pad(tree, ((0, most - len(tree)), (0, 0), (0, 0))) for tree in trees]
@@ -247,12 +313,16 @@ def _held_out(
     return *min(zip(each, powers, strict=True)), arrays
 
 
-def _fitted(task: Any, values: Any, target: np.ndarray, width: int, penalty: float | None) -> list[np.ndarray]:
+def _fitted(
+    task: Any, values: Any, target: np.ndarray, width: int, penalty: float | None
+) -> list[np.ndarray]:
     """Fits each column of numbers or marks, or all classes together; returns weights, bias and trees."""
     has_classes, trees = task.kind not in FLOATS, [np.zeros((0, NODES, 6))]
     weights, bias = np.zeros((values.shape[1], width)), np.full(width, UNSEEN)
     for column in range(1 if has_classes else width):
-        known = np.arange(len(target)) if has_classes else np.flatnonzero(~np.isnan(target[:, column]))
+        known = (
+            np.arange(len(target)) if has_classes else np.flatnonzero(~np.isnan(target[:, column]))
+        )
         y = target if has_classes else target[known, column]
         present, counts = np.unique(y, return_counts=True)
         if has_classes:
@@ -263,7 +333,9 @@ def _fitted(task: Any, values: Any, target: np.ndarray, width: int, penalty: flo
             bias[column] = y.mean() if len(y) else 0
         if penalty is None or len(present) < 2:
             continue
-        model = _estimator(task, penalty, len(present) if has_classes else width).fit(values[known], y)
+        model = _estimator(task, penalty, len(present) if has_classes else width).fit(
+            values[known], y
+        )
         outputs = np.array([column])
         if has_classes:  # of two it has the second's score alone
             outputs, bias[present] = present[1:] if len(present) == 2 else present, 0
@@ -272,14 +344,22 @@ def _fitted(task: Any, values: Any, target: np.ndarray, width: int, penalty: flo
             weights[:, outputs] = np.reshape(model.coef_, (len(outputs), -1)).T
         else:
             for of_round in private.boosted_trees(model):
-                trees += [_tree(tree.nodes, output) for tree, output in zip(of_round, outputs, strict=True)]
+                trees += [
+                    _tree(tree.nodes, output)
+                    for tree, output in zip(of_round, outputs, strict=True)
+                ]
     return [weights, bias, np.concatenate(trees)]
 
 
 def _estimator(task: Any, penalty: float, outputs: int) -> Any:
     from sklearn import ensemble, linear_model
 
-    boosting = {"max_leaf_nodes": _LEAVES, "max_depth": _DEPTH, "early_stopping": False, "random_state": 0}
+    boosting = {
+        "max_leaf_nodes": _LEAVES,
+        "max_depth": _DEPTH,
+        "early_stopping": False,
+        "random_state": 0,
+    }
     boosting["max_iter"] = max(10, min(_ROUNDS, _MOST_TREES // outputs))
     if task.kind == "numbers":
         ridge = linear_model.Ridge(alpha=1 / penalty) if penalty else None
@@ -294,7 +374,13 @@ def _tree(nodes: np.ndarray, output: int) -> np.ndarray:
     """Returns (1, nodes, 6) of a tree of scikit-learn's boosting, where a leaf is its own child."""
     is_leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
     children = [np.where(is_leaf, own, nodes[side]) for side in ("left", "right")]
-    columns = [nodes["feature_idx"], nodes["num_threshold"], *children, nodes["value"], np.full(len(nodes), output)]
+    columns = [
+        nodes["feature_idx"],
+        nodes["num_threshold"],
+        *children,
+        nodes["value"],
+        np.full(len(nodes), output),
+    ]
     return np.pad(np.stack(columns, 1), ((0, NODES - len(nodes)), (0, 0)))[None]
 
 

@@ -6,8 +6,16 @@ from pathlib import PurePath
 
 import numpy as np
 
-_PARTS = {"train": "train", "test": "test", "val": "validation", "dev": "validation", "eval": "validation"}
-_PART = re.compile(rf"(?<![a-z])({'|'.join(_PARTS)})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])")
+_PARTS = {
+    "train": "train",
+    "test": "test",
+    "val": "validation",
+    "dev": "validation",
+    "eval": "validation",
+}
+_PART = re.compile(
+    rf"(?<![a-z])({'|'.join(_PARTS)})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])"
+)
 _TRIES = 64  # random orders of the groups; the split that is nearest to the shares is taken
 
 
@@ -21,7 +29,9 @@ def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarr
     goal = np.asarray(shares)  # (parts)
     classes = counts[:, counts.sum(0) > 0]
     weight = classes / classes.sum(0)  # (groups, classes) share of a class that lies in a group
-    weight = np.concatenate([weight, np.full((len(counts), 1), 1 / len(counts))], 1)  # and of the groups themselves
+    weight = np.concatenate(
+        [weight, np.full((len(counts), 1), 1 / len(counts))], 1
+    )  # and of the groups themselves
     best, least = np.zeros(len(counts), int), np.inf
     for attempt in range(_TRIES if len(counts) <= 1000 else 4):
         draw = np.random.default_rng([seed, attempt])
@@ -33,7 +43,9 @@ def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarr
             gain = (weight[group] * (2 * lacking - weight[group])).sum(1) / goal
             part[group] = int(gain.argmax())
             lacking[part[group]] -= weight[group]
-        held = np.stack([weight[part == number].sum(0) for number in range(len(goal))])  # (parts, classes + 1)
+        held = np.stack(
+            [weight[part == number].sum(0) for number in range(len(goal))]
+        )  # (parts, classes + 1)
         distance = (((held - goal[:, None]) / goal[:, None]) ** 2).sum() + 1e3 * (held == 0).sum()
         if distance < least:
             best, least = part, distance

@@ -34,7 +34,9 @@ def _parsed(values: Any) -> Simple:
     if not isinstance(values, Mapping):
         raise ValueError("there is none (key 'simple' of what was learned from data)")
     if values.keys() != {*Simple._fields}:
-        raise ValueError(f"it has the keys {', '.join(map(str, values))} instead of {', '.join(Simple._fields)}")
+        raise ValueError(
+            f"it has the keys {', '.join(map(str, values))} instead of {', '.join(Simple._fields)}"
+        )
     terms = values["terms"]
     if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
         raise ValueError("terms is no list of texts")
@@ -51,7 +53,9 @@ def _check_words(method: Simple, kind: str) -> None:
     if method.kind != kind:
         raise ValueError(f"kind is {method.kind!r}, and the task's is {kind!r}")
     if not isinstance(method.power, float) or not 0 < method.power <= _MOST_POWER:
-        raise ValueError(f"power is {method.power!r} instead of a number above 0, at most {_MOST_POWER:g}")
+        raise ValueError(
+            f"power is {method.power!r} instead of a number above 0, at most {_MOST_POWER:g}"
+        )
     if bool(method.terms) != (method.what in simple.TEXTS):
         raise ValueError(f"it has {len(method.terms):,} terms for {method.what!r}")
     if len({*method.terms}) < len(method.terms):
@@ -60,7 +64,9 @@ def _check_words(method: Simple, kind: str) -> None:
 
 def _check_shapes(arrays: Mapping[str, np.ndarray], terms: int) -> None:
     shapes = {name: array.shape for name, array in arrays.items()}
-    if shapes.keys() != _ARRAYS.keys() or any(len(shapes[name]) != number for name, number in _ARRAYS.items()):
+    if shapes.keys() != _ARRAYS.keys() or any(
+        len(shapes[name]) != number for name, number in _ARRAYS.items()
+    ):
         raise ValueError(f"its arrays are {shapes}")
     models, features, outputs = shapes["weights"]
     fits = (
@@ -72,7 +78,9 @@ def _check_shapes(arrays: Mapping[str, np.ndarray], terms: int) -> None:
         and shapes["trees"] == (models, shapes["trees"][1], NODES, 6)
     )
     if not fits:
-        raise ValueError(f"the shapes of its arrays do not fit each other: {shapes}, {terms:,} terms")
+        raise ValueError(
+            f"the shapes of its arrays do not fit each other: {shapes}, {terms:,} terms"
+        )
 
 
 def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
@@ -88,7 +96,12 @@ def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
 def _check_trees(arrays: Mapping[str, np.ndarray]) -> None:
     """Raises ValueError for a node whose feature, children or output are not there."""
     _, features, outputs = arrays["weights"].shape
-    limits = {"feature": (0, features), "left child": (2, NODES), "right child": (3, NODES), "output": (5, outputs)}
+    limits = {
+        "feature": (0, features),
+        "left child": (2, NODES),
+        "right child": (3, NODES),
+        "output": (5, outputs),
+    }
     for name, (place, limit) in limits.items():
         numbers = arrays["trees"][..., place]
         if ((numbers < 0) | (numbers >= limit) | (numbers != np.floor(numbers))).any():

@@ -25,14 +25,23 @@ Answer = Mapping[str, Any]
 Cells = dict[str, Callable[[Answer], Any]]  # of the columns that are filled
 
 
-def write(task: Any, answers: Mapping[str, Answer], source: Path, sample: Path, out: Path, id_column: str = "") -> str:
+def write(
+    task: Any,
+    answers: Mapping[str, Answer],
+    source: Path,
+    sample: Path,
+    out: Path,
+    id_column: str = "",
+) -> str:
     """Writes the answers to the new data in `source` in the form of a sample; returns what was done, in lines.
 
     Rows, columns and their order are the sample's. What no answer fills stays as in the sample, and is named. Raises
     BadInput where an id has no answer, and where nothing is filled.
     """
     if not answers or not all(isinstance(row, Mapping) for row in answers.values()):
-        raise BadInput(f"{type(task).__name__} does not answer in a row a sample, so no submission can be made of it.")
+        raise BadInput(
+            f"{type(task).__name__} does not answer in a row a sample, so no submission can be made of it."
+        )
     with collecting() as about_sample:
         table = _read(sample)
     with collecting() as notes:
@@ -50,7 +59,9 @@ def write(task: Any, answers: Mapping[str, Answer], source: Path, sample: Path, 
     taken = {*join.keys}
     unused = [key for key in answers if key not in taken]
     if unused:
-        lines.append(f"{len(unused):,} of {len(answers):,} answers have no id in the sample, such as {unused[0]}.")
+        lines.append(
+            f"{len(unused):,} of {len(answers):,} answers have no id in the sample, such as {unused[0]}."
+        )
     return "\n".join(map(printable, [*lines, *notes, *about_sample]))
 
 
@@ -65,7 +76,9 @@ def _read(sample: Path) -> Table:
     table = tables.read(sample, what)
     advice = "Its first line names the columns, the first of which has the ids"
     if len(table.columns) < 2 or not table.separator:
-        raise BadInput(f"{what} has no column to fill: {printable(', '.join(table.columns), most=200)}. {advice}.")
+        raise BadInput(
+            f"{what} has no column to fill: {printable(', '.join(table.columns), most=200)}. {advice}."
+        )
     if not table.rows:
         raise BadInput(f"{what} has no rows. {advice}; a row for each follows.")
     if _INDEX.fullmatch(table.columns[0]):
@@ -148,7 +161,9 @@ def _ends(classes: Mapping[str, str], columns: Sequence[str]) -> list[tuple[str,
 # --- one column of answers --------------------------------------------------------------------------------------------
 
 
-def _predicted(task: Any, answer: Answer, classes: Mapping[str, str], column: str, values: Sequence[str]) -> Cells:
+def _predicted(
+    task: Any, answer: Answer, classes: Mapping[str, str], column: str, values: Sequence[str]
+) -> Cells:
     """Returns how the column of a sample with one answer is filled, as far as that is sure; notes what is not."""
     kind, key = getattr(task, "kind", ""), "prediction"
     values = [value.strip() for value in values if value.strip()]
@@ -167,7 +182,9 @@ def _predicted(task: Any, answer: Answer, classes: Mapping[str, str], column: st
     return {}
 
 
-def _of_class(names: Sequence[str], classes: Mapping[str, str], column: str, values: Sequence[str]) -> Cells:
+def _of_class(
+    names: Sequence[str], classes: Mapping[str, str], column: str, values: Sequence[str]
+) -> Cells:
     """Returns the likeliest class: its name, or its number or probability where the sample has such numbers."""
     has_numbers = bool(values) and all(map(_NUMBER.fullmatch, values))
     are_numerals = bool(names) and all(map(_NUMBER.fullmatch, names))
@@ -184,7 +201,9 @@ def _of_class(names: Sequence[str], classes: Mapping[str, str], column: str, val
     return {column: lambda answer: numbers[answer["prediction"]]}
 
 
-def _of_words(names: Sequence[str], are_numerals: bool, column: str, values: Sequence[str]) -> Cells:
+def _of_words(
+    names: Sequence[str], are_numerals: bool, column: str, values: Sequence[str]
+) -> Cells:
     """Returns the name of the class, unless the sample has words where classes are numbers."""
     is_known = not values or not {*names}.isdisjoint(values)
     if not is_known and are_numerals:
@@ -220,7 +239,11 @@ def _of_labels(classes: Mapping[str, str], column: str, values: Sequence[str]) -
         return {column: itemgetter(*classes.values())}
     joint = next((joint for joint in _JOINTS if _joins(joint, classes, values)), "; ")
     note(f"{column} has classes joined by {joint!r}.")
-    return {column: lambda answer: joint.join(name for name, key in classes.items() if answer[key] > 0.5)}
+    return {
+        column: lambda answer: joint.join(
+            name for name, key in classes.items() if answer[key] > 0.5
+        )
+    }
 
 
 def _joins(joint: str, classes: Mapping[str, str], values: Sequence[str]) -> bool:

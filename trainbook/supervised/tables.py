@@ -21,9 +21,26 @@ import pandas as pd
 from lib.errors import BadInput, printable
 from trainbook.supervised import coverage, delimited, json_rows
 from trainbook.supervised.coverage import Report, Row
-from trainbook.supervised.files import decoded, find_files, lines_of, matching, packed, read_lines, read_text, unpacked
+from trainbook.supervised.files import (
+    decoded,
+    find_files,
+    lines_of,
+    matching,
+    packed,
+    read_lines,
+    read_text,
+    unpacked,
+)
 
-__all__ = ["find_files", "paragraphs", "read_lines", "read_objects", "read_table", "read_text", "records"]
+__all__ = [
+    "find_files",
+    "paragraphs",
+    "read_lines",
+    "read_objects",
+    "read_table",
+    "read_text",
+    "records",
+]
 _JSON = (".json", ".jsonl", ".ndjson")
 _LOST = "\ufffd"  # in the place of a letter that an earlier reader could not decode
 
@@ -51,7 +68,9 @@ class Table(NamedTuple):
         return ["" if cell is None else str(cell) for cell in cells]
 
 
-def read(path: Path, shown: str, names: Sequence[str] | None = None, comments: bool = False) -> Table:
+def read(
+    path: Path, shown: str, names: Sequence[str] | None = None, comments: bool = False
+) -> Table:
     """Returns the rows of a file. Raises BadInput.
 
     `names` are those of the columns of a file without a head, (): numbers from 0; None: the file has a head. With
@@ -75,7 +94,9 @@ def read(path: Path, shown: str, names: Sequence[str] | None = None, comments: b
     return table
 
 
-def _of_cells(text: str, shown: str, suffix: str, names: Sequence[str] | None, comments: bool, report: Report) -> Table:
+def _of_cells(
+    text: str, shown: str, suffix: str, names: Sequence[str] | None, comments: bool, report: Report
+) -> Table:
     rows = delimited.read(text, shown, suffix, names, comments, report)
     columns = [(place, name) for place, name in enumerate(rows.names) if name is not None]
     report.columns = [name for _, name in columns]
@@ -83,7 +104,9 @@ def _of_cells(text: str, shown: str, suffix: str, names: Sequence[str] | None, c
     return Table(report, cells, [line.first for line in rows.lines], rows.blank, rows.separator)
 
 
-def _of_json(text: str, shown: str, suffix: str, names: Sequence[str] | None, report: Report) -> Table:
+def _of_json(
+    text: str, shown: str, suffix: str, names: Sequence[str] | None, report: Report
+) -> Table:
     lines, rows = json_rows.read(text, shown, suffix, names, report)
     report.columns = [*dict.fromkeys(name for row in rows for name in row)]
     return Table(report, rows, lines, [])
@@ -154,7 +177,9 @@ def paragraphs(
             yield [row for _, row in group]
 
 
-def _tables(source: Path, pattern: str, columns: Sequence[str], comments: bool = False) -> Iterator[tuple[Table, str]]:
+def _tables(
+    source: Path, pattern: str, columns: Sequence[str], comments: bool = False
+) -> Iterator[tuple[Table, str]]:
     if source.is_dir():
         coverage.add_folder(source)
     for path in matching(source, pattern).values():
@@ -200,9 +225,13 @@ def read_objects(path: Path, shown: str) -> Iterator[tuple[int, dict[str, Any]]]
     yield from zip(table.lines, table.rows, strict=True)
 
 
-def read_table(path: Path, shown: str, columns: Mapping[str, str], optional: Sequence[str] = ()) -> pd.DataFrame:
+def read_table(
+    path: Path, shown: str, columns: Mapping[str, str], optional: Sequence[str] = ()
+) -> pd.DataFrame:
     """Returns cells as text under our names for `columns` (or numbers, without a head). Raises BadInput."""
-    is_headless = all(column.isdecimal() for name, column in columns.items() if name not in optional)
+    is_headless = all(
+        column.isdecimal() for name, column in columns.items() if name not in optional
+    )
     table = read(path, shown, () if is_headless else None)
     texts: dict[str, Any] = {}
     for name, column in columns.items():
@@ -225,5 +254,7 @@ def _text(value: Any, column: str, shown: str) -> str:
         return ""
     if isinstance(value, float) and value.is_integer():  # 3 in a column with gaps
         value = int(value)
-    text = str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a letter, out of JSON
+    text = (
+        str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    )  # half a letter, out of JSON
     return " ".join(unicodedata.normalize("NFC", text).split())

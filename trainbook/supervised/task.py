@@ -19,10 +19,28 @@ from lib.task import Batch
 from lib.task.contract import to_write
 from lib.task.loading import locate_data
 from lib.task.place import naming
-from trainbook.supervised import chunks, evaluation, look, replaced, samples, scoring, simple, stored, text
+from trainbook.supervised import (
+    chunks,
+    evaluation,
+    look,
+    replaced,
+    samples,
+    scoring,
+    simple,
+    stored,
+    text,
+)
 from trainbook.supervised.methods import Comparing
 from trainbook.supervised.notes import collecting
-from trainbook.supervised.samples import FLOATS, IGNORED, Item, Part, names_in, target_of, with_target
+from trainbook.supervised.samples import (
+    FLOATS,
+    IGNORED,
+    Item,
+    Part,
+    names_in,
+    target_of,
+    with_target,
+)
 
 Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels", "text"]
 _METRICS = {"numbers": ("rmse", "r2"), "text": ("exact", "token_f1")}  # of a class that names none
@@ -44,7 +62,12 @@ class Supervised(Comparing):
     kind: ClassVar[Kind] = "classes"
     balanced: ClassVar[bool] = False
     tta: bool = False  # whether an answer to an image (4 dimensions) is the mean over it and its mirror image
-    sentinels: ClassVar[tuple[str, ...]] = ("*", "*/*", "*/*/*", "*/*/*/*")  # the input itself, whatever is in it
+    sentinels: ClassVar[tuple[str, ...]] = (
+        "*",
+        "*/*",
+        "*/*/*",
+        "*/*/*/*",
+    )  # the input itself, whatever is in it
     selection: ClassVar[tuple[str, str]] = ("accuracy", "max")
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
     beams_at_once: int = 0  # of the texts of all samples; 0: any number
@@ -56,9 +79,13 @@ class Supervised(Comparing):
         if "model" in fields:
             cls.model = simple.with_buffers(cls.model)  # type: ignore[assignment, method-assign]
         if cls.kind not in get_args(Kind):
-            raise BadInput(f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}.")
+            raise BadInput(
+                f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}."
+            )
         if cls.balanced and cls.kind in FLOATS:
-            raise BadInput(f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}.")
+            raise BadInput(
+                f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}."
+            )
         if cls.metrics is Supervised.metrics:
             cls.metrics = _METRICS.get(cls.kind, cls.metrics)
         elif isinstance(metric := fields.get("metrics"), str) or callable(metric):
@@ -66,10 +93,15 @@ class Supervised(Comparing):
         if {"metrics", "kind"} & fields.keys():
             names = tuple(map(scoring.name_of, cls.metrics)) or ("loss",)
             better = scoring.better(cls.metrics[0]) if cls.metrics else "min"
-            cls.selection, cls.shown = fields.get("selection", (names[0], better)), fields.get("shown", names)
+            cls.selection, cls.shown = (
+                fields.get("selection", (names[0], better)),
+                fields.get("shown", names),
+            )
             if not cls.selection[1]:
                 what = f"Whether more or less of the metric {names[0]!r} is better cannot be seen from its name"
-                raise BadInput(f'{what}. Write selection = ("{names[0]}", "min") or "max" in {cls.__name__}.')
+                raise BadInput(
+                    f'{what}. Write selection = ("{names[0]}", "min") or "max" in {cls.__name__}.'
+                )
         if cls.kind == "text":
             cls.metrics = tuple(text.Mean(metric) for metric in cls.metrics)
 
@@ -80,23 +112,37 @@ class Supervised(Comparing):
         self.starts, cls = config.training.start_from_baseline, type(self)
         is_own = (cls.combined, cls.collate) != (Supervised.combined, Supervised.collate)
         if self.starts and (is_own or self.kind in ("next_tokens", "text")):
-            why = "which has its own `combined` or `collate`" if is_own else f"whose kind is {self.kind!r}"
-            raise BadInput(f"training.start_from_baseline is not for {cls.__name__}, {why}. Leave the key out.")
+            why = (
+                "which has its own `combined` or `collate`"
+                if is_own
+                else f"whose kind is {self.kind!r}"
+            )
+            raise BadInput(
+                f"training.start_from_baseline is not for {cls.__name__}, {why}. Leave the key out."
+            )
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
         """Returns lists of tuples, their targets last, "train", "validation" and "test", or one list for `split`.
 
         Where the data does not come from `data.dir`, give `source` a default.
         """
-        raise to_write(self, "read(source)", "the samples as a list of tuples whose last element is the target")
+        raise to_write(
+            self, "read(source)", "the samples as a list of tuples whose last element is the target"
+        )
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
         """Returns tensors, samples first, the targets as "labels". It may draw from torch, NumPy and `random`."""
-        raise to_write(self, "batch(samples, training)", 'tensors, samples first, with the targets as "labels"')
+        raise to_write(
+            self, "batch(samples, training)", 'tensors, samples first, with the targets as "labels"'
+        )
 
     def example(self) -> Any:
         """Returns one raw sample of the largest size that can occur. It reads no data."""
-        raise to_write(self, "example()", "one raw sample of the largest size that can occur, made without data")
+        raise to_write(
+            self,
+            "example()",
+            "one raw sample of the largest size that can occur, made without data",
+        )
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Any]:
         """Returns (samples, classes), (samples, tokens, classes), or numbers in the shape of the labels.
@@ -113,7 +159,9 @@ class Supervised(Comparing):
         answer = model(**inputs) if is_named else model(*inputs.values())
         answer = getattr(answer, "logits", answer)
         if not isinstance(answer, Tensor):
-            raise BadInput(f"The model returned a {type(answer).__name__} without `logits`. Write outputs().")
+            raise BadInput(
+                f"The model returned a {type(answer).__name__} without `logits`. Write outputs()."
+            )
         return answer
 
     def features(self, batch: Batch) -> Tensor | Sequence[str]:
@@ -131,7 +179,9 @@ class Supervised(Comparing):
         """Returns the text for each sample of a batch, with kind "text"; `generate` searches with `beams`."""
         raise to_write(self, "write(model, batch, beams)", "the text for each sample of the batch")
 
-    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[Mapping[str, float]]:
+    def candidates(
+        self, model: nn.Module, batch: Batch, beams: int
+    ) -> Sequence[Mapping[str, float]]:
         """Returns for each sample different texts, each with its probability; by default what `write` returns."""
         return [{written: 1.0} for written in self.write(model, batch, beams)]
 
@@ -155,7 +205,9 @@ class Supervised(Comparing):
     @cached_property
     def _parts_and_notes(self) -> tuple[dict[str, Part], list[str]]:
         if not self._has_data():
-            raise BadInput("data.dir is empty, and there is no mounted input. Give the folder of the data.")
+            raise BadInput(
+                "data.dir is empty, and there is no mounted input. Give the folder of the data."
+            )
         parts, notes = samples.read_parts(self)
         with collecting() as more:
             look.check_samples(self, parts)
@@ -164,7 +216,9 @@ class Supervised(Comparing):
     def _has_data(self) -> bool:
         """Whether there is a source, or `read` needs none."""
         parameters = inspect.signature(self.read).parameters.values()
-        return self.source is not None or all(parameter.default is not parameter.empty for parameter in parameters)
+        return self.source is not None or all(
+            parameter.default is not parameter.empty for parameter in parameters
+        )
 
     def datasets(self) -> dict[str, Any]:
         scoring.check(self.metrics, self.kind)
@@ -192,14 +246,18 @@ class Supervised(Comparing):
         """Hashes by which a run recognises samples of which files alone were replaced; {} where none can be."""
         if type(self).fingerprint is not Supervised.fingerprint or not self.sources:
             return {}
-        digests = {source: digests for source, (_, digests) in zip(self.sources, self._hashes, strict=True)}
+        digests = {
+            source: digests for source, (_, digests) in zip(self.sources, self._hashes, strict=True)
+        }
         return replaced.hashes(self.parts, digests)
 
     prepared, baselines = samples.prepared, evaluation.simple_rows
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
-            raise BadInput(f"{type(self).__name__}.datasets() is its own. Then write collate(samples, generator) too.")
+            raise BadInput(
+                f"{type(self).__name__}.datasets() is its own. Then write collate(samples, generator) too."
+            )
         batch = self.labelled([item.sample for item in samples], samples[0].training)
         return batch if samples[0].training else simple.batch(self, batch)
 
@@ -209,11 +267,17 @@ class Supervised(Comparing):
         labels = batch.get("labels") if isinstance(batch, Mapping) else None
         if not isinstance(labels, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
-        if self.kind == "labels" and bool(((labels != 0) & (labels != 1) & ~labels.isnan()).any()):  # on the CPU
-            raise BadInput(f"{name}: With kind = 'labels' a label is 1 for a class that the sample has, else 0 or NaN.")
+        if self.kind == "labels" and bool(
+            ((labels != 0) & (labels != 1) & ~labels.isnan()).any()
+        ):  # on the CPU
+            raise BadInput(
+                f"{name}: With kind = 'labels' a label is 1 for a class that the sample has, else 0 or NaN."
+            )
         if labels.is_floating_point() and self.kind not in FLOATS:
             what = f"{name} returned labels of {labels.dtype}. Classes are whole numbers"
-            raise BadInput(f"{what}; or set kind = 'numbers', or 'labels' for any number of classes a sample.")
+            raise BadInput(
+                f"{what}; or set kind = 'numbers', or 'labels' for any number of classes a sample."
+            )
         whole = labels if labels.is_floating_point() else labels.float()
         return {**batch, "labels": whole if self.kind in FLOATS else labels.long()}
 
@@ -234,11 +298,15 @@ class Supervised(Comparing):
         is_unknown = not names and self._learned is None and not self._has_data()
         if is_unknown and names_in(self.kind, target_of(self.example())):
             what = f"The names of the classes of {type(self).__name__} come from training data, and there is none here"
-            raise BadInput(f"{what}. For a plan give the classes in a setting `classes`, in the order of the outputs.")
+            raise BadInput(
+                f"{what}. For a plan give the classes in a setting `classes`, in the order of the outputs."
+            )
         return names
 
     def known_names(self) -> list[str]:
-        return self._given_names() or ([] if self.kind == "numbers" else list(self.learned().get("classes", [])))
+        return self._given_names() or (
+            [] if self.kind == "numbers" else list(self.learned().get("classes", []))
+        )
 
     def _given_names(self) -> list[str]:
         """Returns the names of the classes that the class or a setting `classes` lists; none where data tells them."""
@@ -258,13 +326,20 @@ class Supervised(Comparing):
                 names = [] if self._given_names() else samples.class_names(self.kind, train)
                 values = {"classes": names} if names else {}
                 values |= {**samples.of_files(train, self.source), **self.learn(train)}
-                with naming(f"JSON of what {type(self).__name__}.learn returns", "Return numbers, text, or lists."):
-                    self._learned = json.loads(json.dumps(values, allow_nan=False))  # as a checkpoint has it
+                with naming(
+                    f"JSON of what {type(self).__name__}.learn returns",
+                    "Return numbers, text, or lists.",
+                ):
+                    self._learned = json.loads(
+                        json.dumps(values, allow_nan=False)
+                    )  # as a checkpoint has it
                 if self.kind == "numbers":
                     self._learned["variance of targets"] = evaluation.variance(self)
                 if self.starts:  # whose batches need what is learned so far
                     if (fitted := simple.fit(self)) is None:
-                        raise BadInput("No simple method takes what features(batch) gives. Return texts or numbers.")
+                        raise BadInput(
+                            "No simple method takes what features(batch) gives. Return texts or numbers."
+                        )
                     self._learned[simple.KEY] = fitted.as_json()
             else:  # in a plan, which is not handed the data
                 data = None
@@ -273,13 +348,21 @@ class Supervised(Comparing):
                 plain = with_changes(self.config, {"training.start_from_baseline": False})
                 self._learned = type(self)(plain, data).learned() if data else None
             # in a plan where there is no data shapes count, and not values
-            return dict(self.learn([self.example()] * 2)) if self._learned is None else self._learned
+            return (
+                dict(self.learn([self.example()] * 2)) if self._learned is None else self._learned
+            )
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         for name in {"classes", "suffixes", "folder"} & values.keys():
             texts = [values[name]] if name == "folder" else values[name]
-            if not isinstance(texts, list) or len(texts) > _MOST_NAMES or not all(isinstance(t, str) for t in texts):
-                raise BadInput(f"{name} of what was learned from data are no names: {printable(repr(texts), most=60)}.")
+            if (
+                not isinstance(texts, list)
+                or len(texts) > _MOST_NAMES
+                or not all(isinstance(t, str) for t in texts)
+            ):
+                raise BadInput(
+                    f"{name} of what was learned from data are no names: {printable(repr(texts), most=60)}."
+                )
         self._learned = dict(values)
         self._seen.clear()
         for name in ("_numbers", "simple"):
@@ -299,7 +382,9 @@ class Supervised(Comparing):
             self._check_classes(labels)
         return {"loss": int(self.known(labels).sum())}
 
-    def loss(self, model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
+    def loss(
+        self, model: nn.Module, batch: Batch
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
         return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"])}, {}
 
     def summed_loss(self, outputs: Tensor | tuple[Tensor, Any], labels: Tensor) -> Tensor:
@@ -318,14 +403,20 @@ class Supervised(Comparing):
             has_unit = self.kind == "numbers" and not outputs.is_meta
             return total / self.learned().get("variance of targets", 1.0) if has_unit else total
         weights = evaluation.weights(self, outputs, outputs.shape[-1])
-        return F.cross_entropy(outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum")
+        return F.cross_entropy(
+            outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum"
+        )
 
     def matched(self, outputs: Any, labels: Tensor) -> tuple[Any, Tensor]:
         """Returns outputs in fp32, or a pair as it is, and labels in shapes that fit. Raises BadInput."""
         labels, head = self.placed(labels), None
         if isinstance(outputs, tuple) and self.kind in ("next_tokens", "text"):
             outputs, head = outputs
-        outputs = outputs[:, :-1] if self.kind == "next_tokens" else evaluation.classes_last(self.kind, outputs, labels)
+        outputs = (
+            outputs[:, :-1]
+            if self.kind == "next_tokens"
+            else evaluation.classes_last(self.kind, outputs, labels)
+        )
         width = outputs.shape[-1] if head is None else self.width or chunks.width(outputs, head)
         if advice := evaluation.misfit(self.kind, outputs, labels, width):
             shapes = f"has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
@@ -335,7 +426,9 @@ class Supervised(Comparing):
             self._check_classes(labels)
         if head is not None:
             return (outputs, head), labels
-        return outputs.float().reshape(labels.shape) if self.kind == "numbers" else outputs.float(), labels
+        return outputs.float().reshape(
+            labels.shape
+        ) if self.kind == "numbers" else outputs.float(), labels
 
     def placed(self, labels: Tensor) -> Tensor:
         return labels[:, 1:] if self.kind == "next_tokens" else labels
@@ -350,7 +443,9 @@ class Supervised(Comparing):
         most = max(most, len(self.known_names()) - 1)
         if least < 0 or most >= self.width:
             what = f"The labels go from {least} to {most}, and the model has outputs for {self.width} classes"
-            raise BadInput(f"{what}, which are labelled 0 to {self.width - 1}. {IGNORED} is for no target.")
+            raise BadInput(
+                f"{what}, which are labelled 0 to {self.width - 1}. {IGNORED} is for no target."
+            )
 
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
         """Returns what belongs to known labels: of numbers rows with one (others stay NaN), of marks rows with all."""

@@ -20,9 +20,17 @@ from trainbook.supervised.samples import IGNORED, target_of
 
 def normal(text: str) -> str:
     """Returns a text as it is compared: NFC, small letters, single spaces, without punctuation around it."""
-    text = " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).lower()).split())
-    begin, end, is_outer = 0, len(text), [unicodedata.category(letter)[0] in "PZC" for letter in text]
-    while begin < end and is_outer[begin] and not text[begin + 1 : begin + 2].isdecimal():  # the sign of -5
+    text = " ".join(
+        unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).lower()).split()
+    )
+    begin, end, is_outer = (
+        0,
+        len(text),
+        [unicodedata.category(letter)[0] in "PZC" for letter in text],
+    )
+    while (
+        begin < end and is_outer[begin] and not text[begin + 1 : begin + 2].isdecimal()
+    ):  # the sign of -5
         begin += 1
     while end > begin and is_outer[end - 1]:
         end -= 1
@@ -60,7 +68,11 @@ def rouge_l(right: str, written: str) -> float:
     return 2 * row[-1] / (len(given) + len(wanted))
 
 
-METRICS: Mapping[str, Callable[[str, str], float]] = {"exact": exact, "token_f1": token_f1, "rouge_l": rouge_l}
+METRICS: Mapping[str, Callable[[str, str], float]] = {
+    "exact": exact,
+    "token_f1": token_f1,
+    "rouge_l": rouge_l,
+}
 
 
 class Mean:
@@ -70,7 +82,9 @@ class Mean:
         self.__name__ = scoring.name_of(metric)
         self.score = METRICS.get(metric, metric)
         if isinstance(self.score, str):
-            raise BadInput(f"There is no metric {metric!r} of texts. Name {', '.join(METRICS)}, or write a function.")
+            raise BadInput(
+                f"There is no metric {metric!r} of texts. Name {', '.join(METRICS)}, or write a function."
+            )
 
     def each(self, right: np.ndarray, written: np.ndarray) -> list[float]:
         return [self.score(*pair) for pair in zip(right, written, strict=True)]
@@ -86,30 +100,44 @@ def commonest(texts: Iterable[str]) -> str:
     for text, number in spelled.items():
         counts[normal(text)] += number
     best = min(counts, key=lambda text: (-counts[text], text))
-    return min((text for text in spelled if normal(text) == best), key=lambda text: (-spelled[text], text))
+    return min(
+        (text for text in spelled if normal(text) == best), key=lambda text: (-spelled[text], text)
+    )
 
 
 def losses(outputs: Tensor, labels: Tensor) -> Tensor:
     """(B, L, V), (B, L) -> (B, L) cross-entropies; 0 where a label is IGNORED."""
-    flat = outputs.float().flatten(0, 1), labels.flatten()  # of more dimensions a GPU refuses it, if deterministic
+    flat = (
+        outputs.float().flatten(0, 1),
+        labels.flatten(),
+    )  # of more dimensions a GPU refuses it, if deterministic
     return F.cross_entropy(*flat, reduction="none", ignore_index=IGNORED).view_as(labels)
 
 
 def generate(model: Any, beams: int, length: int, returned: int = 1, **inputs: Any) -> Tensor:
     """Returns (samples * returned, tokens) what a model of transformers writes; one beam takes the likeliest token."""
-    options = {"num_beams": beams, "num_return_sequences": returned, "max_new_tokens": length, "do_sample": False}
+    options = {
+        "num_beams": beams,
+        "num_return_sequences": returned,
+        "max_new_tokens": length,
+        "do_sample": False,
+    }
     prompt = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     return model.generate(**inputs, **options, use_cache=True)[:, prompt:]
 
 
-def in_parts(task: Any, model: nn.Module, batch: Batch, beams: int, work: Callable[..., Sequence[Any]]) -> list[Any]:
+def in_parts(
+    task: Any, model: nn.Module, batch: Batch, beams: int, work: Callable[..., Sequence[Any]]
+) -> list[Any]:
     """Returns `work(model, batch, beams)` in parts of `task.beams_at_once` beams; half as many once memory runs out."""
     size = len(next(iter(batch.values())))
     most = max(1, (task.beams_at_once or size * beams) // beams)
 
     def part(rows: Sequence[int]) -> Sequence[Any]:
         try:
-            return work(model, {name: value[rows[0] : rows[-1] + 1] for name, value in batch.items()}, beams)
+            return work(
+                model, {name: value[rows[0] : rows[-1] + 1] for name, value in batch.items()}, beams
+            )
         except Exception as error:
             if memory.is_oom(error):
                 task.beams_at_once = max(1, len(rows) // 2) * beams
@@ -126,7 +154,11 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
     total, tokens = 0.0, 0
     for batch in loader:
         labels, outputs = batch["labels"], task.outputs(model, batch)
-        each = task.summed_loss(outputs, labels) if isinstance(outputs, tuple) else losses(outputs, labels)
+        each = (
+            task.summed_loss(outputs, labels)
+            if isinstance(outputs, tuple)
+            else losses(outputs, labels)
+        )
         total += float(each if each.dim() == 0 else each[labels != IGNORED].sum())
         tokens += int((labels != IGNORED).sum())
         written += in_parts(task, model, batch, task.beams(dataset.name), task.write)
@@ -139,11 +171,15 @@ def targets(part: Any) -> np.ndarray:
     return np.array([target_of(sample) for sample in part.samples], object)
 
 
-def together(task: Any, models: Sequence[nn.Module], samples: Sequence[Any]) -> list[dict[str, float]]:
+def together(
+    task: Any, models: Sequence[nn.Module], samples: Sequence[Any]
+) -> list[dict[str, float]]:
     """Returns the different texts for each sample with their mean probability by several models, spelled as first."""
     device = next(models[0].parameters()).device
     batch = {name: value.to(device) for name, value in task.labelled(samples).items()}
-    by_model = [in_parts(task, model, batch, task.beams("test"), task.candidates) for model in models]
+    by_model = [
+        in_parts(task, model, batch, task.beams("test"), task.candidates) for model in models
+    ]
     rows = []
     for candidates in zip(*by_model, strict=True):
         first: dict[str, str] = {}

@@ -43,9 +43,16 @@ _MOST_OTHER = 24  # pieces whose perplexity is measured
 # Heads that do more than a product: their logits are computed whole
 _OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_DIFFERENCE, _SAME = 1e-2, 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
-_IN_FP32 = 4 * 2**30  # bytes of merged weights that are compared in fp32; twice as much must fit the host
-_PIECE = 2 * 2**30  # bytes of a file of merged weights, which stand beside the model while it is written
+_DIFFERENCE, _SAME = (
+    1e-2,
+    0.99,
+)  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
+_IN_FP32 = (
+    4 * 2**30
+)  # bytes of merged weights that are compared in fp32; twice as much must fit the host
+_PIECE = (
+    2 * 2**30
+)  # bytes of a file of merged weights, which stand beside the model while it is written
 
 
 def _json(value: str) -> Any:
@@ -68,7 +75,9 @@ def exact(right: str, written: str) -> float:
 
 def called(right: str, written: str) -> float:
     """Returns whether a text makes the calls of the right one: names and arguments by their values."""
-    return float(_has_calls(right) and calls.are_same_calls(right, written, calls_of(right.message)))
+    return float(
+        _has_calls(right) and calls.are_same_calls(right, written, calls_of(right.message))
+    )
 
 
 def _has_calls(answer: str) -> bool:
@@ -99,30 +108,51 @@ class Chat(Supervised):
         """Returns conversations by split. Raises BadInput where they would not teach what they should."""
         settings = self.settings
         sizes = settings.generated, settings.validation_rows, settings.test_rows
-        parts = self._taken(rows.read(source) if source else generated.splits(self.config.seed, *sizes))
+        parts = self._taken(
+            rows.read(source) if source else generated.splits(self.config.seed, *sizes)
+        )
         most = self._kept("positions")  # of a test also those of the answer that is generated
-        limits = {part: min(settings.length, most - settings.answer * (part != "train")) for part in parts}
+        limits = {
+            part: min(settings.length, most - settings.answer * (part != "train")) for part in parts
+        }
         self.findings = checks.examine(parts, self.template, limits, self._kept("words"))
         checks.refuse(self.findings)
         for part, some in parts.items():
             parts[part] = [row for row in some if row.answer and self._size(row) <= limits[part]]
             if len(parts[part]) < 0.5 * len(some):
-                raise BadInput(f"Most rows in {part} exceed {limits[part]:,} tokens. {checks.ADVICE['too long']}")
-        train = [self.template.finished(each) for row in parts["train"] for each in self.template.apart(row)]
+                raise BadInput(
+                    f"Most rows in {part} exceed {limits[part]:,} tokens. {checks.ADVICE['too long']}"
+                )
+        train = [
+            self.template.finished(each)
+            for row in parts["train"]
+            for each in self.template.apart(row)
+        ]
         if settings.other.replay:
             other = self._other_text
-            pieces = rows.pieces(other[: len(other) // 2], round(settings.other.replay * len(train)), settings.length)
+            pieces = rows.pieces(
+                other[: len(other) // 2], round(settings.other.replay * len(train)), settings.length
+            )
             train += [piece for piece in pieces if self._size(piece) <= limits["train"]]
         held = self._answered(parts["validation"][: settings.validation_rows])
         test = self._answered(parts["test"][: settings.test_rows])
-        return {"train": rows.Rows(train, [*map(self._size, train)]), "validation": held, "test": test}
+        return {
+            "train": rows.Rows(train, [*map(self._size, train)]),
+            "validation": held,
+            "test": test,
+        }
 
     def _taken(self, parts: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
         """Returns rows without the keys of messages that the template does not read, which are noted."""
         unread = Counter[str]()
-        taken = {part: [self.template.taken(row, unread) for row in some] for part, some in parts.items()}
+        taken = {
+            part: [self.template.taken(row, unread) for row in some] for part, some in parts.items()
+        }
         if unread:
-            names = ", ".join(f"{printable(name, most=60)} ({count:,} turns)" for name, count in unread.most_common(20))
+            names = ", ".join(
+                f"{printable(name, most=60)} ({count:,} turns)"
+                for name, count in unread.most_common(20)
+            )
             note(f"Keys of messages that the chat template does not read: {names}.")
         return taken
 
@@ -138,7 +168,9 @@ class Chat(Supervised):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the template, with its encoded rows, which a loader worker makes again."""
-        return {k: v for k, v in super().__getstate__().items() if k not in ("template", "_other_text")}
+        return {
+            k: v for k, v in super().__getstate__().items() if k not in ("template", "_other_text")
+        }
 
     def read_new(self, source: Path) -> list[Row]:
         """Returns conversations to answer: of files, answers aside, or a question a line of a text file."""
@@ -179,12 +211,15 @@ class Chat(Supervised):
         some = [row for samples in every.values() for row in samples]
         if any(row.has_calls or row.has_tools for row in some):
             with_calls, with_tools = (
-                _conversations([row for row in some if getattr(row, name)]) for name in ("has_calls", "has_tools")
+                _conversations([row for row in some if getattr(row, name)])
+                for name in ("has_calls", "has_tools")
             )
             yield f"{with_calls:,} conversations have calls, {with_tools:,} have tools."
         held = {name: samples for name, samples in every.items() if name != "train"}
         if any(len(samples) > _conversations(samples) for samples in held.values()):
-            yield " ".join(f"{_scored(samples)} are scored in {name}." for name, samples in held.items())
+            yield " ".join(
+                f"{_scored(samples)} are scored in {name}." for name, samples in held.items()
+            )
 
     # --- tokenizer and base -------------------------------------------------------------------------------------------
 
@@ -209,15 +244,21 @@ class Chat(Supervised):
         facts = _facts(self._folder / "config.json")
         facts = {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
         if not isinstance(facts.get("vocab_size"), int):
-            raise BadInput(f"{printable(self._folder / 'config.json')} names no vocab_size. Copy the base again.")
+            raise BadInput(
+                f"{printable(self._folder / 'config.json')} names no vocab_size. Copy the base again."
+            )
         values = {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
         if other:
             values["other"] = Path(other) if Path(other).is_file() else self._folder / other
-        return values | template.published(self._folder, stops if isinstance(stops, list) else [stops])
+        return values | template.published(
+            self._folder, stops if isinstance(stops, list) else [stops]
+        )
 
     def _kept(self, name: str) -> Any:
         """Returns what the run began with of its base, else what the base has."""
-        return self._learned[name] if self._learned and name in self._learned else self._of_base[name]
+        return (
+            self._learned[name] if self._learned and name in self._learned else self._of_base[name]
+        )
 
     @cached_property
     def template(self) -> template.Template:
@@ -230,7 +271,9 @@ class Chat(Supervised):
         """Returns what goes with the weights, so that a run resumes without its base; nothing in a plan."""
         if self._learned is None and not self.is_planned:
             self._learned = dict(self._of_base)
-        if self._learned and "tokenizer" not in self._learned:  # the run's is damaged: it may be the base's
+        if (
+            self._learned and "tokenizer" not in self._learned
+        ):  # the run's is damaged: it may be the base's
             self._learned = {**self._learned, "tokenizer": self._of_base["tokenizer"]}
         return self._learned or {}
 
@@ -248,7 +291,9 @@ class Chat(Supervised):
         base = self.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
         if missing := getattr(base, "missing_weights", []):
             what = f"The base {printable(settings.base)} lacks {len(missing):,} weights of its config.json"
-            raise BadInput(f"{what}, such as {printable(missing[0])}. They would be random: copy the base again.")
+            raise BadInput(
+                f"{what}, such as {printable(missing[0])}. They would be random: copy the base again."
+            )
         if settings.method == "full":
             return base
         base, lora = quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora
@@ -269,14 +314,20 @@ class Chat(Supervised):
         """Returns tokens padded on the right with the next ones as labels; to be tested prompts padded on the left."""
         encoded = [self.template.encode(row) for row in samples]
         ids = padded([e.ids[:-1] for e in encoded], 0, sys.maxsize)
-        labels = [[t if x else IGNORED for t, x in zip(e.ids[1:], e.trained[1:], strict=True)] for e in encoded]
+        labels = [
+            [t if x else IGNORED for t, x in zip(e.ids[1:], e.trained[1:], strict=True)]
+            for e in encoded
+        ]
         batch = {"ids": ids, "labels": padded(labels, IGNORED, sys.maxsize)}
         return batch if training else {**batch, **self._prompts(samples)}
 
     def _prompts(self, samples: Sequence[Row]) -> Batch:
         prompts = [self.template.prompt(row.turns) for row in samples]
         prompt = padded([ids[::-1] for ids in prompts], 0, sys.maxsize).flip(1)
-        return {"prompt": prompt, "is_prompt": padded([[1] * len(ids) for ids in prompts], 0, sys.maxsize).flip(1)}
+        return {
+            "prompt": prompt,
+            "is_prompt": padded([[1] * len(ids) for ids in prompts], 0, sys.maxsize).flip(1),
+        }
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Returns (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
@@ -291,8 +342,17 @@ class Chat(Supervised):
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> list[str]:
-        stops, inputs = self.template.stops, {"input_ids": batch["prompt"], "attention_mask": batch["is_prompt"]}
-        greedy = {"temperature": None, "top_p": None, "top_k": None, "eos_token_id": stops, "pad_token_id": stops[0]}
+        stops, inputs = (
+            self.template.stops,
+            {"input_ids": batch["prompt"], "attention_mask": batch["is_prompt"]},
+        )
+        greedy = {
+            "temperature": None,
+            "top_p": None,
+            "top_k": None,
+            "eos_token_id": stops,
+            "pad_token_id": stops[0],
+        }
         ids = text.generate(model, 1, self.settings.answer, **inputs, **greedy)
         return [*map(self.template.decode, ids.tolist())]
 
@@ -301,7 +361,11 @@ class Chat(Supervised):
         scores = super().evaluate(model, loader)
         if not self.settings.other.text:
             return scores
-        before = {"other_perplexity_of_base": self._before} if loader.dataset.name == "test" and self._before else {}
+        before = (
+            {"other_perplexity_of_base": self._before}
+            if loader.dataset.name == "test" and self._before
+            else {}
+        )
         return {**scores, "other_perplexity": self._perplexity(model), **before}
 
     @cached_property
@@ -319,11 +383,15 @@ class Chat(Supervised):
         return float(np.exp(total / max(1, count)))
 
     def _neighbours(self) -> rows.Neighbours:
-        return rows.Neighbours(self._answered([row for row in self.parts["train"].samples if row.answer]))
+        return rows.Neighbours(
+            self._answered([row for row in self.parts["train"].samples if row.answer])
+        )
 
     def columns(self, judged: Any) -> dict[str, float]:
         """Returns the share of right calls among the answers that have some."""
-        pairs = [pair for pair in zip(judged.true, judged.guess, strict=True) if _has_calls(pair[0])]
+        pairs = [
+            pair for pair in zip(judged.true, judged.guess, strict=True) if _has_calls(pair[0])
+        ]
         return {"call": sum(called(*pair) for pair in pairs) / len(pairs)} if pairs else {}
 
     def baselines(self) -> dict[str, np.ndarray]:
@@ -339,7 +407,13 @@ class Chat(Supervised):
         """
         base, near, shots = model, self._neighbours(), self.settings.shots
         room = self._kept("positions") - self.settings.answer
-        prompted = lambda row: near.prompted(row, shots, lambda r: len(self.template.prompt(r.turns)) <= room)  # noqa: E731
+
+        def fits(row: Any) -> bool:
+            return len(self.template.prompt(row.turns)) <= room
+
+        def prompted(row: Any) -> Any:
+            return near.prompted(row, shots, fits)
+
         prompts = {"untouched base": lambda row: row, f"base, {shots} examples": prompted}
         if not hasattr(model, "disable_adapter"):
             try:
@@ -357,7 +431,9 @@ class Chat(Supervised):
         answers, samples = list[str](), loader.dataset.samples
         for batch in loader:
             prompts = self._prompts([*map(prompt, samples[len(answers) :][: len(batch["ids"])])])
-            answers += text.in_parts(self, model, to_device(prompts, batch["ids"].device), 1, self.write)
+            answers += text.in_parts(
+                self, model, to_device(prompts, batch["ids"].device), 1, self.write
+            )
         return np.array(answers, object)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
@@ -368,17 +444,31 @@ class Chat(Supervised):
         answers = {"tuned": judged.guess, **self._beside, **self.guesses}
         lines.append("\n".join(self._about_scores(judged.true, answers)))
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
-            cells = [("question", row.question), ("right", row.answer), *((k, v[number]) for k, v in answers.items())]
-            lines.append(aligned([[name, printable(value, most=160) or "-"] for name, value in cells], left={0, 1}))
+            cells = [
+                ("question", row.question),
+                ("right", row.answer),
+                *((k, v[number]) for k, v in answers.items()),
+            ]
+            lines.append(
+                aligned(
+                    [[name, printable(value, most=160) or "-"] for name, value in cells],
+                    left={0, 1},
+                )
+            )
         return "\n\n".join(lines)
 
-    def _about_scores(self, right: Sequence[str], answers: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    def _about_scores(
+        self, right: Sequence[str], answers: Mapping[str, Sequence[str]]
+    ) -> Iterator[str]:
         """Yields how many answers of how many conversations were scored, and by method the share of right calls."""
         yield f"Scored: {_scored(self.parts['test'].samples[: len(right)])}."
         places = [place for place, answer in enumerate(right) if _has_calls(answer)]
         if not places:
             return
-        shares = {name: sum(called(right[n], of[n]) for n in places) / len(places) for name, of in answers.items()}
+        shares = {
+            name: sum(called(right[n], of[n]) for n in places) / len(places)
+            for name, of in answers.items()
+        }
         names = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
         yield f"{len(places):,} of them have calls. Right by name and arguments: {names}."
 
@@ -386,14 +476,22 @@ class Chat(Supervised):
 
     def answers(self, models: list[nn.Module], samples: list[Row]) -> list[Mapping[str, Any]]:
         if len(models) > 1:
-            raise BadInput("Several tuned models cannot answer together. Give the archive of one run.")
+            raise BadInput(
+                "Several tuned models cannot answer together. Give the archive of one run."
+            )
         batch = to_device(self._prompts(samples), next(models[0].parameters()).device)
         answers = text.in_parts(self, models[0], batch, 1, self.write)
-        return [{"prediction": str(answer), "stopped": int(stopped("", answer))} for answer in answers]
+        return [
+            {"prediction": str(answer), "stopped": int(stopped("", answer))} for answer in answers
+        ]
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""
-        has_adapter, tokenizer, merged = hasattr(model, "disable_adapter"), self.template.tokenizer, folder / "merged"
+        has_adapter, tokenizer, merged = (
+            hasattr(model, "disable_adapter"),
+            self.template.tokenizer,
+            folder / "merged",
+        )
         if has_adapter:
             model.save_pretrained(folder / "adapter")
             tokenizer.save_pretrained(folder / "adapter")
@@ -409,7 +507,9 @@ def _facts(path: Path) -> dict[str, Any]:
     try:
         return untrusted.objects(untrusted.read(path, _MOST_FACTS))
     except (OSError, BadInput) as error:
-        raise BadInput(f"{printable(path)} cannot be read ({error}). Copy the base again.") from None
+        raise BadInput(
+            f"{printable(path)} cannot be read ({error}). Copy the base again."
+        ) from None
 
 
 def _conversations(samples: Iterable[Row]) -> int:
@@ -441,10 +541,16 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 continue
             seen.add(id(weight))
             is_packed = isinstance(layer, Linear4) and name == "weight"
-            value = layer.unpacked(torch.float32).clone() if is_packed else weight.detach().float().clone()
+            value = (
+                layer.unpacked(torch.float32).clone()
+                if is_packed
+                else weight.detach().float().clone()
+            )
             if hasattr(module, "lora_A") and name == "weight":
                 for key, down in module.lora_A.items():
-                    value += module.scaling[key] * (module.lora_B[key].weight.float() @ down.weight.float())
+                    value += module.scaling[key] * (
+                        module.lora_B[key].weight.float() @ down.weight.float()
+                    )
             yield f"{path}.{name}", value.cpu()
 
 
@@ -466,7 +572,9 @@ def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
         piece[name] = value.half()
     write()
     if len({*files.values()}) > 1:
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}), "utf-8")
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"metadata": {}, "weight_map": files}), "utf-8"
+        )
     else:
         (folder / files[name]).rename(folder / "model.safetensors")
     config = {**plain(model).config.to_dict(), "dtype": "float16"}
@@ -487,14 +595,21 @@ def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     dtype = torch.float32 if size < _IN_FP32 else torch.float16
     with published.quiet(size):
-        other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
+        other = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype=dtype
+        ).eval()
     device, (widest, difference, same, count) = next(model.parameters()).device, (0.0, 0.0, 0, 0)
     for row in rows:
         first = model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()
         second = other(input_ids=torch.tensor([row])).logits[0].float()
-        widest, difference = max(widest, float(first.abs().max())), max(difference, float((first - second).abs().max()))
+        widest, difference = (
+            max(widest, float(first.abs().max())),
+            max(difference, float((first - second).abs().max())),
+        )
         same, count = same + int((first.argmax(-1) == second.argmax(-1)).sum()), count + len(row)
     sentence = f"logits differ by at most {difference / widest:.1e} of the largest, {same:,} of {count:,} choices agree"
     if difference > _DIFFERENCE * widest or same < _SAME * count:
-        raise BadInput(f"The merged model is not the trained one: {sentence}. Use the adapter with its base.")
+        raise BadInput(
+            f"The merged model is not the trained one: {sentence}. Use the adapter with its base."
+        )
     return f"Merged in fp16 and read again: {sentence}."

@@ -48,7 +48,10 @@ class Form(NamedTuple):
         return hashlib.sha256(str(name).encode("utf-8", "surrogatepass")).hexdigest()[:_ID_LETTERS]
 
 
-FORMS = [Form(*values) for values in itertools.product((True, False), ("", None), (True, False), (True, False))]
+FORMS = [
+    Form(*values)
+    for values in itertools.product((True, False), ("", None), (True, False), (True, False))
+]
 
 
 def form_of(render: Callable[[Form], str]) -> Form | None:
@@ -67,7 +70,9 @@ def form_of(render: Callable[[Form], str]) -> Form | None:
 def _quality(text: str) -> int:
     """Returns 2 where the probe's arguments are JSON in a text, 1 where they are there otherwise, else 0."""
     is_there = all(part in text for part in ("zk4_function", "zk4_key", "zk4 value"))
-    if not is_there or r"\"zk4_key" in text or "'zk4_key'" in text:  # JSON in JSON, or Python's way of writing
+    if (
+        not is_there or r"\"zk4_key" in text or "'zk4_key'" in text
+    ):  # JSON in JSON, or Python's way of writing
         return 0
     return 2 if any(_holds(value, PROBE["arguments"]) for value in pieces(text)) else 1
 
@@ -75,7 +80,9 @@ def _quality(text: str) -> int:
 def _holds(value: Any, wanted: Any) -> bool:
     if value == wanted:
         return True
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    inner = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    )
     return any(_holds(each, wanted) for each in inner)
 
 
@@ -132,7 +139,9 @@ def are_same(first: Any, second: Any) -> bool:
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(are_same(value, second[key]) for key, value in first.items())
+        return first.keys() == second.keys() and all(
+            are_same(value, second[key]) for key, value in first.items()
+        )
     if isinstance(first, list) and isinstance(second, list):
         return len(first) == len(second) and all(map(are_same, first, second))
     return first == second

@@ -30,11 +30,24 @@ def examine(
     findings = list[Finding]()
     if (highest := max(template.tokenizer.get_vocab().values())) >= words:
         what = f"the tokenizer has numbers up to {highest:,}, and the model rows for {words:,}"
-        findings.append(Finding("tokens without rows", what, "bad", "Take the tokenizer of this base."))
+        findings.append(
+            Finding("tokens without rows", what, "bad", "Take the tokenizer of this base.")
+        )
     for (name, verdict, what), found in places.items():
-        counts = ", ".join(f"{count:,} in {part}" for part, count in Counter(part for part, _ in found).items())
-        where = ", ".join([*(place for _, place in found[:_SHOWN]), *["..."] * (len(found) > _SHOWN)])
-        findings.append(Finding(name, f"{len(found):,} rows {what} ({counts}: {where})", verdict, ADVICE.get(name, "")))
+        counts = ", ".join(
+            f"{count:,} in {part}" for part, count in Counter(part for part, _ in found).items()
+        )
+        where = ", ".join(
+            [*(place for _, place in found[:_SHOWN]), *["..."] * (len(found) > _SHOWN)]
+        )
+        findings.append(
+            Finding(
+                name,
+                f"{len(found):,} rows {what} ({counts}: {where})",
+                verdict,
+                ADVICE.get(name, ""),
+            )
+        )
     return sorted(findings, key=lambda finding: ("bad", "warning", "ok").index(finding.verdict))
 
 
@@ -46,8 +59,17 @@ def refuse(findings: Sequence[Finding]) -> None:
 
 def _of_row(row: Row, template: Template, length: int) -> Iterator[Wrong]:
     """Yields what is wrong with a row alone."""
-    if any(token in text_of(content) for role, content in row.whole if role != TOOLS for token in template.specials):
-        yield "marks in text", "warning", "contain special tokens of the template: they were rendered before"
+    if any(
+        token in text_of(content)
+        for role, content in row.whole
+        if role != TOOLS
+        for token in template.specials
+    ):
+        yield (
+            "marks in text",
+            "warning",
+            "contain special tokens of the template: they were rendered before",
+        )
     try:
         encoded = template.encode(row)
         rendered = template.render(row.whole)
@@ -61,7 +83,9 @@ def _of_row(row: Row, template: Template, length: int) -> Iterator[Wrong]:
         return
     notes = [note for each in template.apart(row) for note in template.encode(each).notes]
     yield from dict.fromkeys([*encoded.notes, *notes, *template.lacking(row, rendered)])
-    for role in sorted({role for role, content in row.whole if not _is_there(role, content, rendered)}):
+    for role in sorted(
+        {role for role, content in row.whole if not _is_there(role, content, rendered)}
+    ):
         yield "role", "bad", f"have turns of the role {role} that the template drops or changes"
     begin = template.tokenizer.bos_token_id
     if begin is not None and encoded.ids[:2] == (begin, begin):

@@ -65,24 +65,42 @@ def combinations(held_out: bool) -> list[tuple[str, int, int, bool]]:
         combination for name, function in API.items() for combination in itertools.product(
             [name], range(len(function["wordings"])), range(len(OPENINGS)), [False, True][: 1 + bool(function["tail"])])
     ]  # fmt: skip
-    return [combination for combination in every if (_share(f"combination {combination}") < 0.2) == held_out]
+    return [
+        combination
+        for combination in every
+        if (_share(f"combination {combination}") < 0.2) == held_out
+    ]
 
 
 def pairs(seed: int, split: str, count: int) -> Iterator[tuple[str, str]]:
     """Yields distinct (sentence, JSON call); every second one of the test has a combination held out."""
     rng, prompts = random.Random(f"{split} {seed}"), set[str]()
-    every = [(held_out, combination) for held_out in (False, True) for combination in combinations(held_out)]
-    by_name = {(is_held, one[0]): [c for h, c in every if (h, c[0]) == (is_held, one[0])] for is_held, one in every}
+    every = [
+        (held_out, combination)
+        for held_out in (False, True)
+        for combination in combinations(held_out)
+    ]
+    by_name = {
+        (is_held, one[0]): [c for h, c in every if (h, c[0]) == (is_held, one[0])]
+        for is_held, one in every
+    }
     while len(prompts) < count:
         held_out = split == "test" and len(prompts) % 2 == 1
         name = rng.choice([name for name in API if (held_out, name) in by_name])
         _, wording, opening, has_tail = rng.choice(by_name[held_out, name])
         text = OPENINGS[opening] + API[name]["wordings"][wording] + API[name]["tail"] * has_tail
-        values = {slot: drawn(kind, split, rng) for slot, kind in API[name]["slots"].items() if f"{{{slot}}}" in text}
+        values = {
+            slot: drawn(kind, split, rng)
+            for slot, kind in API[name]["slots"].items()
+            if f"{{{slot}}}" in text
+        }
         prompt = text.format(**{slot: words for slot, (words, _) in values.items()})
         if prompt not in prompts:
             prompts.add(prompt)
-            yield prompt, json.dumps({"call": name, **{slot: value for slot, (_, value) in values.items()}})
+            yield (
+                prompt,
+                json.dumps({"call": name, **{slot: value for slot, (_, value) in values.items()}}),
+            )
 
 
 def splits(seed: int, train: int, validation: int, test: int) -> dict[str, list[Row]]:
@@ -93,6 +111,10 @@ def splits(seed: int, train: int, validation: int, test: int) -> dict[str, list[
     parts, prompts = dict[str, list[Row]](), set[str]()
     for split, count in {"train": train, "validation": validation, "test": test}.items():
         of_split = dict(pairs(seed * (split == "train"), split, count))
-        parts[split] = [Row((("user", prompt),), of_split[prompt]) for prompt in of_split if prompt not in prompts]
+        parts[split] = [
+            Row((("user", prompt),), of_split[prompt])
+            for prompt in of_split
+            if prompt not in prompts
+        ]
         prompts |= of_split.keys()
     return parts

@@ -13,7 +13,12 @@ Turns = tuple[tuple[str, str], ...]  # (role, content)
 ROLES = ("system", "user", "assistant", "tool")
 TEXT = "text"  # the role of a plain text, of which every token is trained
 TOOLS = "tools"  # the role of the functions that a conversation may call, a list as JSON, before its other turns
-REASONING = ("reasoning_content", "reasoning", "thinking", "thought")  # names of what is thought before an answer
+REASONING = (
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+    "thought",
+)  # names of what is thought before an answer
 _SYNONYMS = {
     "human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant",
     "chatgpt": "assistant", "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool",
@@ -25,10 +30,23 @@ _LISTS = ("messages", "conversations", "conversation")
 _PROMPTS = ("prompt", "question", "instruction", "query")
 _ANSWERS = ("answer", "completion", "output", "response")
 _INPUTS = ("input", "context")
-_ASKED = (*_LISTS, *_PROMPTS, "input")  # keys of a conversation, or of a question; the first is read
+_ASKED = (
+    *_LISTS,
+    *_PROMPTS,
+    "input",
+)  # keys of a conversation, or of a question; the first is read
 _TOOLS = ("tools", "functions")
 _SYSTEMS = ("system", "system_prompt", "system_message", "system_instruction")
-_FLAGS = ("weight", "loss", "loss_weight", "loss_scale", "train", "training", "trainable", "train_on_turn")
+_FLAGS = (
+    "weight",
+    "loss",
+    "loss_weight",
+    "loss_scale",
+    "train",
+    "training",
+    "trainable",
+    "train_on_turn",
+)
 _TEXTS = {"text", "input_text", "output_text", ""}  # types of the parts of a content that are read
 _MEDIA = ("image", "images", "image_url", "video", "videos", "audio", "audios")
 _PREFERENCES = ("chosen", "rejected", "preferred", "non_preferred")
@@ -38,9 +56,14 @@ _BEGINNINGS = {  # of keys that are refused
 }
 _REFUSED = {
     "kto_tag": "good and bad answers are not weighed: leave out the bad rows, then the key",
-    **dict.fromkeys(("mask", "loss_mask", "train_detail"), 'write "weight": 0 to an answer that is not to be trained'),
+    **dict.fromkeys(
+        ("mask", "loss_mask", "train_detail"),
+        'write "weight": 0 to an answer that is not to be trained',
+    ),
     "refusal": "write it as the content",
-    **dict.fromkeys(("prefix", "partial"), "answers that are only begun are not read: leave the turn out"),
+    **dict.fromkeys(
+        ("prefix", "partial"), "answers that are only begun are not read: leave the turn out"
+    ),
     "chat_template_kwargs": "options of a template are not read",
 }
 _READ = {  # keys that may be in any case
@@ -115,7 +138,10 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the keys that are read in small letters, as CSV files of public sets have Question and Response."""
     names = {key: str(key).strip().casefold() for key in values}
     counts = Counter(names.values())
-    return {names[key] if names[key] in _READ and counts[names[key]] == 1 else key: values[key] for key in values}
+    return {
+        names[key] if names[key] in _READ and counts[names[key]] == 1 else key: values[key]
+        for key in values
+    }
 
 
 def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> Turns:
@@ -195,12 +221,16 @@ def _refuse(values: Mapping[str, Any]) -> None:
 def _check_weight(record: Mapping[str, Any]) -> None:
     """Raises BadInput for a weight of a whole conversation other than 1."""
     if key := next((key for key in _FLAGS if key in record and _number(record[key]) != 1), ""):
-        raise BadInput(f"its {key} is {untrusted.shown(record[key])}: rows are not weighed. Leave those of 0 out")
+        raise BadInput(
+            f"its {key} is {untrusted.shown(record[key])}: rows are not weighed. Leave those of 0 out"
+        )
 
 
 def _number(value: Any) -> Any:
     """Returns 0 and 1 for these as texts, as tables have them."""
-    return {"0": 0, "1": 1, "0.0": 0, "1.0": 1}.get(value, value) if isinstance(value, str) else value
+    return (
+        {"0": 0, "1": 1, "0.0": 0, "1.0": 1}.get(value, value) if isinstance(value, str) else value
+    )
 
 
 def _tools(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -222,7 +252,10 @@ def _tool(tool: Any, key: str) -> Mapping[str, Any]:
         raise BadInput(f"its {key} hold {untrusted.shown(tool)}, which is no function with a name")
     if "function" in tool:
         return tool
-    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+    return {
+        "type": "function",
+        "function": {name: value for name, value in tool.items() if name != "type"},
+    }
 
 
 def _system(record: Mapping[str, Any], turns: Turns) -> Iterator[tuple[str, str]]:
@@ -237,7 +270,9 @@ def _system(record: Mapping[str, Any], turns: Turns) -> Iterator[tuple[str, str]
         raise BadInput(f"it has a key {keys[0]} beside another system turn. Give one of them")
 
 
-def _exchanged(record: Mapping[str, Any], key: str, unread: Counter[str]) -> tuple[Turns, list[str]]:
+def _exchanged(
+    record: Mapping[str, Any], key: str, unread: Counter[str]
+) -> tuple[Turns, list[str]]:
     """Returns the turns of columns with one exchange, and the names of the columns."""
     answers = [name for name in _ANSWERS if name in record]
     if len(answers) > 1:
@@ -248,12 +283,18 @@ def _exchanged(record: Mapping[str, Any], key: str, unread: Counter[str]) -> tup
     inputs = [name for name in _INPUTS if name in record and name != key]
     turns = [*_history(record.get("history"))]
     if is_talk(record[key]):
-        turns += [(role, _prompting(role, content)) for role, content in _listed(record[key], key, unread)]
+        turns += [
+            (role, _prompting(role, content)) for role, content in _listed(record[key], key, unread)
+        ]
     else:
         turns.append(("user", "\n".join(_column(record[name]) for name in [key, *inputs])))
     for name in answers:
         is_list = is_talk(record[name])
-        turns += _listed(record[name], name, unread) if is_list else [("assistant", _column(record[name]))]
+        turns += (
+            _listed(record[name], name, unread)
+            if is_list
+            else [("assistant", _column(record[name]))]
+        )
     return tuple(turns), [key, *inputs, *answers, "history"]
 
 
@@ -273,7 +314,9 @@ def _history(pairs: Any) -> Iterator[tuple[str, str]]:
     pairs = _parsed([] if pairs is None else pairs, "history")
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:
-            raise BadInput(f"its history holds {untrusted.shown(pair)} instead of [question, answer]")
+            raise BadInput(
+                f"its history holds {untrusted.shown(pair)} instead of [question, answer]"
+            )
         yield "user", _column(pair[0])
         yield "assistant", _column(pair[1])
 
@@ -316,7 +359,9 @@ def _turn(message: Any, key: str, unread: Counter[str]) -> tuple[str, str]:
     if not label:
         raise BadInput(f"a message has no role: its keys are {_names(message)}")
     if role not in ROLES:
-        raise BadInput(f"it has the role {printable(label, most=40)}, which is none of {', '.join(ROLES)}")
+        raise BadInput(
+            f"it has the role {printable(label, most=40)}, which is none of {', '.join(ROLES)}"
+        )
     source = next((name for name in ("content", "value") if name in message), "")
     filled = {name: value for name, value in message.items() if not _is_nothing(value)}
     _refuse(filled)
@@ -340,7 +385,9 @@ def _trains(message: Mapping[str, Any], role: str, unread: Counter[str]) -> bool
     for name in (name for name in _FLAGS if name in message):
         value = _number(message[name])
         if value not in (0, 1):
-            raise BadInput(f"the {name} of a turn is {untrusted.shown(value)}: 0 and 1 alone are obeyed")
+            raise BadInput(
+                f"the {name} of a turn is {untrusted.shown(value)}: 0 and 1 alone are obeyed"
+            )
         if role == "assistant" and not value:
             return False
         if role != "assistant" and value:
@@ -374,7 +421,9 @@ def _part(part: Any) -> str:
     kind = part.get("type") or ""
     text = part.get("text", part.get("value"))
     if kind not in _TEXTS:
-        raise BadInput(f"a content has a part of the type {printable(kind, most=40)}, and text alone is read")
+        raise BadInput(
+            f"a content has a part of the type {printable(kind, most=40)}, and text alone is read"
+        )
     if isinstance(text, Mapping):  # as threads of OpenAI's assistants have it
         text = text.get("value")
     if not isinstance(text, str):
@@ -413,5 +462,7 @@ def _arguments(arguments: Any, name: str) -> Mapping[str, Any]:
     """Returns a call's arguments, which may be JSON in a text, as an object."""
     arguments = _parsed(arguments, f"arguments of {printable(name, most=60)}")
     if not isinstance(arguments, Mapping):
-        raise BadInput(f"the arguments of {printable(name, most=60)} are {untrusted.shown(arguments)}, no object")
+        raise BadInput(
+            f"the arguments of {printable(name, most=60)} are {untrusted.shown(arguments)}, no object"
+        )
     return arguments

@@ -16,7 +16,9 @@ from lib.errors import BadInput
 SECONDS = 10.0  # of a rendering, and of all of a proof
 _MOST_BYTES = 2**30  # that a proof may take
 _MOST_TEXT = 2**20  # bytes of a proof's result
-_ADVICE = "Take the chat_template.jinja of another copy of this base, or another base (workload.base)"
+_ADVICE = (
+    "Take the chat_template.jinja of another copy of this base, or another base (workload.base)"
+)
 _proved: set[str] = set()  # keys of what this process has proved
 
 
@@ -29,7 +31,9 @@ def prove(key: str, renderings: Callable[[], list[str]]) -> None:
         return
     answer = _in_fork(renderings)
     if answer is None:
-        raise BadInput(f"The chat template of the base does not end within {SECONDS:g} seconds. {_ADVICE}.")
+        raise BadInput(
+            f"The chat template of the base does not end within {SECONDS:g} seconds. {_ADVICE}."
+        )
     if answer:
         raise BadInput(f"The chat template of the base {answer}. {_ADVICE}.")
     _proved.add(key)
@@ -83,7 +87,9 @@ def limited() -> Iterator[None]:
         return
 
     def stop(_: int, __: FrameType | None) -> None:
-        raise BadInput(f"The chat template of the base does not end within {SECONDS:g} seconds. {_ADVICE}.")
+        raise BadInput(
+            f"The chat template of the base does not end within {SECONDS:g} seconds. {_ADVICE}."
+        )
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)

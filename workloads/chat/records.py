@@ -83,7 +83,9 @@ def _turns(value: Any, unread: Counter[str]) -> Turns:
     turns = turns_of(value, unread)
     for role, content in turns:
         if half := _HALF.search(content):
-            raise BadInput(f"a turn of the role {role} has half a letter ({half[0]!r}), as of a text that was cut")
+            raise BadInput(
+                f"a turn of the role {role} has half a letter ({half[0]!r}), as of a text that was cut"
+            )
     return turns
 
 
@@ -93,7 +95,9 @@ def _trainable(turns: Turns, value: Any, origin: str, greetings: list[str]) -> T
     A first answer before which nothing is asked is not trained; the row's origin goes into `greetings`.
     """
     if isinstance(value, Mapping) and all(role != "assistant" for role, _ in turns):
-        raise BadInput(f"it has no answer: its keys are {printable(', '.join(map(str, value)), most=200)}")
+        raise BadInput(
+            f"it has no answer: its keys are {printable(', '.join(map(str, value)), most=200)}"
+        )
     check_answers(turns)
     if not begins_with_answer(turns):
         return turns
@@ -102,7 +106,10 @@ def _trainable(turns: Turns, value: Any, origin: str, greetings: list[str]) -> T
 
 
 def _counted(counts: Counter[str], what: str) -> str:
-    names = [f"{printable(name, most=60)} ({count:,} {what})" for name, count in counts.most_common(_MOST_NAMED)]
+    names = [
+        f"{printable(name, most=60)} ({count:,} {what})"
+        for name, count in counts.most_common(_MOST_NAMED)
+    ]
     return ", ".join([*names, *["..."] * (len(counts) > _MOST_NAMED)])
 
 
@@ -153,7 +160,9 @@ def _of_json(text: str) -> Values:
     lines = _LINE.split(text)
     first = next((line for line in lines if line.strip()), "")
     stream = [] if _is_json(first) else _of_stream(text)
-    return stream or [(number, _value(line)) for number, line in enumerate(lines, 1) if line.strip()]
+    return stream or [
+        (number, _value(line)) for number, line in enumerate(lines, 1) if line.strip()
+    ]
 
 
 def _value(line: str) -> Any:

@@ -10,7 +10,16 @@ import numpy as np
 from trainbook import split
 from trainbook.supervised.notes import note
 from trainbook.supervised.splits import part_of
-from workloads.chat.messages import TEXT, TOOLS, Message, Turns, calls_of, is_trained, text_of, untrained
+from workloads.chat.messages import (
+    TEXT,
+    TOOLS,
+    Message,
+    Turns,
+    calls_of,
+    is_trained,
+    text_of,
+    untrained,
+)
 from workloads.chat.records import read_records
 
 _TRIED = 8  # nearest rows of which the one that fits best is taken
@@ -48,7 +57,9 @@ class Row(NamedTuple):
 
     @property
     def question(self) -> str:
-        return "\n".join(text_of(content) for role, content in self.exchange if role in ("user", "tool"))
+        return "\n".join(
+            text_of(content) for role, content in self.exchange if role in ("user", "tool")
+        )
 
     @property
     def has_calls(self) -> bool:
@@ -71,13 +82,18 @@ def placed(row: Row, origin: str = "", conversation: str = "", number: int = 0) 
 
 def row_of(turns: Turns) -> Row:
     """Takes the last answer from the turns; "" where they end otherwise."""
-    return Row(turns[:-1], turns[-1][1]) if turns and turns[-1][0] == "assistant" else Row(turns, "")
+    return (
+        Row(turns[:-1], turns[-1][1]) if turns and turns[-1][0] == "assistant" else Row(turns, "")
+    )
 
 
 def read_files(source: Path, is_new: bool = False) -> dict[Path, list[Row]]:
     """Returns the rows of a file, or of the files in a folder. New ones need no answers. Raises BadInput."""
     files = read_records(source, is_new)
-    return {path: [placed(row_of(turns), origin) for origin, turns in rows] for path, rows in files.items()}
+    return {
+        path: [placed(row_of(turns), origin) for origin, turns in rows]
+        for path, rows in files.items()
+    }
 
 
 def read(source: Path) -> dict[str, list[Row]]:
@@ -88,7 +104,9 @@ def read(source: Path) -> dict[str, list[Row]]:
         parts.setdefault(part, []).extend(map(trimmed, rows))
     _note_trimmed([row for rows in parts.values() for row in rows])
     held_out = parts.keys() & {"validation", "test"}
-    shares = {part: 0.1 * (part not in held_out) for part in ("validation", "test")} if held_out else {}
+    shares = (
+        {part: 0.1 * (part not in held_out) for part in ("validation", "test")} if held_out else {}
+    )
     drawn = split([*parts.get("", []), *parts.get("train", [])], **shares)
     return {**drawn, **{part: parts[part] for part in held_out}}
 
@@ -112,7 +130,9 @@ def _note_trimmed(rows: Sequence[Row]) -> None:
 def _trained(row: Row) -> list[int]:
     """Returns the numbers of the turns that are trained."""
     turns = enumerate(row.whole)
-    return [number for number, (role, content) in turns if role == "assistant" and is_trained(content)]
+    return [
+        number for number, (role, content) in turns if role == "assistant" and is_trained(content)
+    ]
 
 
 def answered(row: Row) -> list[Row]:
@@ -120,7 +140,9 @@ def answered(row: Row) -> list[Row]:
     numbers, whole = _trained(row), row.whole
     if len(numbers) <= 1:
         return [row]
-    before = tuple((role, untrained(content) if role == "assistant" else content) for role, content in whole)
+    before = tuple(
+        (role, untrained(content) if role == "assistant" else content) for role, content in whole
+    )
     rows = [Row(before[:number], whole[number][1]) for number in numbers]
     return [placed(each, row.origin, question(row), number) for number, each in enumerate(rows)]
 
@@ -152,7 +174,9 @@ class Neighbours:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         self.rows = [row for row in rows if row.answer]
-        self.vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\s]+")
+        self.vectors = TfidfVectorizer(
+            ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\s]+"
+        )
         self.matrix = self.vectors.fit_transform(row.question for row in self.rows)
 
     def nearest(self, row: Row, count: int) -> list[Row]:
@@ -178,7 +202,9 @@ class Neighbours:
         best, score, words = "", (-np.inf, 0), row.question.split()
         for near in self.nearest(row, _TRIED):
             other, answer, lost, shared = near.question.split(), near.answer, 0, 0
-            for kind, *places in difflib.SequenceMatcher(None, other, words, autojunk=False).get_opcodes():
+            for kind, *places in difflib.SequenceMatcher(
+                None, other, words, autojunk=False
+            ).get_opcodes():
                 if kind == "equal":
                     shared += places[1] - places[0]
                     continue

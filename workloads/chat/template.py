@@ -70,10 +70,14 @@ class Template:
     def __init__(self, tokenizer: Any, stops: Sequence[int] = (), date: str = ""):
         if not getattr(tokenizer, "chat_template", None):
             what = "The tokenizer of the base has no chat template"
-            raise BadInput(f"{what}. Name a chat (instruct) model as workload.base, or put chat_template.jinja there.")
+            raise BadInput(
+                f"{what}. Name a chat (instruct) model as workload.base, or put chat_template.jinja there."
+            )
         self.tokenizer, self.encode = tokenizer, functools.lru_cache(_MOST_CACHED)(self._encode)
         self.source, self.form, self.date = str(tokenizer.chat_template), Form(), date
-        self.specials = sorted({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True)
+        self.specials = sorted(
+            {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True
+        )
         proof.prove(f"{self.source} {self.specials}", self._probes)
         head, _, tail = self.render([("user", "x"), ("assistant", _PROBE)]).partition(_PROBE)
         asked = self.render([("user", "x")], asks=True)
@@ -83,7 +87,10 @@ class Template:
         self.stops = sorted({*stops, tokenizer.eos_token_id, *self._numbers([self.end])} - {None})
         added = tokenizer.added_tokens_decoder.items()
         # Special tokens that an answer is read without; those of a call belong to it
-        self.hidden = {*tokenizer.all_special_ids, *(number for number, token in added if token.special)}
+        self.hidden = {
+            *tokenizer.all_special_ids,
+            *(number for number, token in added if token.special),
+        }
         if "tool_calls" in self.source:
             self._learn_calls()
 
@@ -141,7 +148,9 @@ class Template:
                 messages, tokenize=False, add_generation_prompt=asks, **options)  # fmt: skip
 
     def tokens(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes its own
+        return self.tokenizer(text, add_special_tokens=False)[
+            "input_ids"
+        ]  # the template writes its own
 
     def prompt(self, turns: Turns) -> list[int]:
         """Returns the tokens after which the model answers. Raises BadInput where the template refuses."""
@@ -155,7 +164,9 @@ class Template:
 
     def decode(self, ids: Sequence[int]) -> str:
         end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
-        text = self.tokenizer.decode([token for token in ids[:end] if token not in self.hidden]).strip()
+        text = self.tokenizer.decode(
+            [token for token in ids[:end] if token not in self.hidden]
+        ).strip()
         text = text.removeprefix(self.opening).lstrip()
         return text if end < len(ids) else Unfinished(text)
 
@@ -184,11 +195,23 @@ class Template:
 
     def lacking(self, row: Row, text: str) -> Iterator[Wrong]:
         """Yields what a row has and its rendered text does not show."""
-        functions = [tool["function"]["name"] for tool in values_of_tools(row.turns[0][1])] if row.has_tools else []
-        made = [[call["name"], call["arguments"]] for _, content in row.whole for call in calls_of(content)]
-        if functions and not (calls.is_shown(functions, text) and self.render(row.whole[1:]) != text):
+        functions = (
+            [tool["function"]["name"] for tool in values_of_tools(row.turns[0][1])]
+            if row.has_tools
+            else []
+        )
+        made = [
+            [call["name"], call["arguments"]]
+            for _, content in row.whole
+            for call in calls_of(content)
+        ]
+        if functions and not (
+            calls.is_shown(functions, text) and self.render(row.whole[1:]) != text
+        ):
             yield "tools", "bad", _NO_TOOLS
-        if made and not (calls.is_shown(made, text) and self.render([*map(_uncalled, row.whole)]) != text):
+        if made and not (
+            calls.is_shown(made, text) and self.render([*map(_uncalled, row.whole)]) != text
+        ):
             yield "calls", "bad", _NO_CALLS
 
     def apart(self, row: Row) -> list[Row]:
@@ -252,7 +275,11 @@ class Template:
                 return before + written, [(len(before), len(before) + len(written))], []
             head = self.render([*row.turns, ("assistant", _PROBE)]).partition(_PROBE)[0]
             if not after.startswith(head):
-                return after, [], [("rewritten call", "bad", "have a call that the template begins otherwise")]
+                return (
+                    after,
+                    [],
+                    [("rewritten call", "bad", "have a call that the template begins otherwise")],
+                )
             after = before + after[len(head) :]
         length, notes = self._length(row.last, after[len(before) :])
         return after, [(len(before), len(before) + length)], notes
@@ -284,11 +311,17 @@ class Template:
         values = values_of(content)
         for name in REASONING:
             if name in values and not calls.is_shown(values[name], written):
-                yield "reasoning", "bad", f"have {name}, which the chat template of the base does not show"
+                yield (
+                    "reasoning",
+                    "bad",
+                    f"have {name}, which the chat template of the base does not show",
+                )
 
     def _end_of(self, tail: str) -> str:
         """Returns the first special token after an answer; "" where there is none."""
-        places = [(tail.index(token), -len(token), token) for token in self.specials if token in tail]
+        places = [
+            (tail.index(token), -len(token), token) for token in self.specials if token in tail
+        ]
         return min(places, default=(0, 0, ""))[2]
 
     def _last_end(self, written: str) -> str:
@@ -299,8 +332,12 @@ class Template:
     def shown(self, row: Row, most: int) -> str:
         """Returns a row in one line, what is trained between ⟦ and ⟧, of each stretch at most so many characters."""
         encoded, stretches = self.encode(row), []
-        for is_in, pairs in groupby(zip(encoded.trained, encoded.ids, strict=True), key=lambda pair: pair[0]):
-            text = printable(self.tokenizer.decode([token for _, token in pairs]).replace("\n", "↵"), most=10**6)
+        for is_in, pairs in groupby(
+            zip(encoded.trained, encoded.ids, strict=True), key=lambda pair: pair[0]
+        ):
+            text = printable(
+                self.tokenizer.decode([token for _, token in pairs]).replace("\n", "↵"), most=10**6
+            )
             text = text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"
             stretches.append(f"⟦{text}⟧" if is_in else text)
         return "".join(stretches)
@@ -335,13 +372,28 @@ def published(folder: Path, stops: Sequence[int]) -> dict[str, Any]:
     """Returns tokenizer and template of a base as values that a run keeps; the tokenizer is a file in the cache."""
     tokenizer, _ = encoders.tokenizer(folder)
     text = tokenizer.backend_tokenizer.to_str()
-    path = platform.detect().scratch_dir / "chat" / f"tokenizer-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    path = (
+        platform.detect().scratch_dir
+        / "chat"
+        / f"tokenizer-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    )
     if not _has(path, text):  # or a damaged one
         disk.make_folders(path.parent)
         disk.write_text(path, text)
-    specials = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
-    values = {"tokenizer": path, "template": tokenizer.chat_template, "specials": specials, "stops": [*stops]}
-    if "strftime_now" in str(tokenizer.chat_template):  # it writes the day, on which a resumed run would differ
+    specials = {
+        name: str(token)
+        for name, token in tokenizer.special_tokens_map.items()
+        if isinstance(token, str)
+    }
+    values = {
+        "tokenizer": path,
+        "template": tokenizer.chat_template,
+        "specials": specials,
+        "stops": [*stops],
+    }
+    if "strftime_now" in str(
+        tokenizer.chat_template
+    ):  # it writes the day, on which a resumed run would differ
         values["date"] = datetime.date.today().isoformat()
     return values
 
@@ -360,16 +412,22 @@ def made_of(values: Any) -> Template:
     from transformers import PreTrainedTokenizerFast
 
     try:
-        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(values["tokenizer"]), **values["specials"])
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(values["tokenizer"]), **values["specials"]
+        )
         tokenizer.chat_template = values["template"]
     except Exception as error:  # tokenizers raises Exception itself
-        raise BadInput(f"The tokenizer that the run keeps cannot be used ({_why(error)}).") from None
+        raise BadInput(
+            f"The tokenizer that the run keeps cannot be used ({_why(error)})."
+        ) from None
     try:
         return Template(tokenizer, values["stops"], values.get("date", ""))
     except BadInput:
         raise
     except Exception as error:  # of a template, in any class
-        raise BadInput(f"The chat template of the base cannot be used ({_why(error)}). Correct it.") from None
+        raise BadInput(
+            f"The chat template of the base cannot be used ({_why(error)}). Correct it."
+        ) from None
 
 
 def _why(error: Exception) -> str:

@@ -19,13 +19,35 @@ UNKNOWN: Path = ("?",)
 # (commas, brackets, quotes) would fill a quarter of the window and say little.
 WORD = re.compile(r"[^\W\d]\w*|[(.=@]")
 # Encodings that Python decodes in the square of the length, or that are none of a text
-_NO_TEXT = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "utf_7", "mbcs", "oem"}
+_NO_TEXT = {
+    "idna",
+    "punycode",
+    "unicode_escape",
+    "raw_unicode_escape",
+    "undefined",
+    "utf_7",
+    "mbcs",
+    "oem",
+}
 _DISPLAYS = {
     ast.JoinedStr: "str", ast.List: "list", ast.ListComp: "list", ast.Dict: "dict", ast.DictComp: "dict",
     ast.Set: "set", ast.SetComp: "set", ast.Tuple: "tuple",
 }  # fmt: skip
-_BOOLEAN = (ast.Is, ast.IsNot, ast.In, ast.NotIn)  # `==` and `<` may be overloaded, these give a bool
-_TRANSPARENT_TYPES = {"Optional", "Union", "ClassVar", "Final", "Annotated", "Required", "NotRequired"}
+_BOOLEAN = (
+    ast.Is,
+    ast.IsNot,
+    ast.In,
+    ast.NotIn,
+)  # `==` and `<` may be overloaded, these give a bool
+_TRANSPARENT_TYPES = {
+    "Optional",
+    "Union",
+    "ClassVar",
+    "Final",
+    "Annotated",
+    "Required",
+    "NotRequired",
+}
 
 
 @dataclass(slots=True)
@@ -104,9 +126,16 @@ def path_of(node: ast.expr | None, hidden: frozenset[str] = frozenset()) -> Path
         elif isinstance(node, ast.Call):
             function, first = node.func, node.args[0] if node.args else None
             if isinstance(function, ast.Name) and function.id == "super":
-                return ("super:" + (first.id if isinstance(first, ast.Name) else ""), *reversed(steps))
+                return (
+                    "super:" + (first.id if isinstance(first, ast.Name) else ""),
+                    *reversed(steps),
+                )
             # object.__new__(cls) is an instance of cls
-            is_new = isinstance(function, ast.Attribute) and function.attr == "__new__" and isinstance(first, ast.Name)
+            is_new = (
+                isinstance(function, ast.Attribute)
+                and function.attr == "__new__"
+                and isinstance(first, ast.Name)
+            )
             steps.append(INSTANCE if is_new else CALL)
             node = first if is_new else function
         else:
@@ -120,10 +149,16 @@ def _root(node: ast.expr | None, hidden: frozenset[str]) -> str:
         return f"<{type(node.value).__name__}>"
     if type(node) in _DISPLAYS:
         return f"<{_DISPLAYS[type(node)]}>"
-    is_bool = isinstance(node, ast.Compare) and all(isinstance(operator, _BOOLEAN) for operator in node.ops)
+    is_bool = isinstance(node, ast.Compare) and all(
+        isinstance(operator, _BOOLEAN) for operator in node.ops
+    )
     if is_bool or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
         return "<bool>"
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _root(node.left, hidden) == "<str>":
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mod)
+        and _root(node.left, hidden) == "<str>"
+    ):
         return "<str>"
     return "?"
 

@@ -11,7 +11,16 @@ from workloads.codegraph.records import Entity, Graph, Place, Triple
 from workloads.codegraph.resolve import Resolver, Target, is_builtin_type
 from workloads.codegraph.trees import Sources
 
-_COMMON = (dict, list, str, set, tuple, int, float, bytes)  # of two with a method of one name the first is meant
+_COMMON = (
+    dict,
+    list,
+    str,
+    set,
+    tuple,
+    int,
+    float,
+    bytes,
+)  # of two with a method of one name the first is meant
 # (head, relation, tail) with the type of the tail's entity and a line of the file that states it
 Edge = tuple[str, str, str, str, int]
 
@@ -42,7 +51,9 @@ def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
         for name, kind in ((f"file::{one.file}", "File"), (one.module, "Module")):
             entities[name] = Entity(name, kind, one.file, 1, one.lines)
         for made in one.definitions:
-            entities.setdefault(made.id, Entity(made.id, made.kind, one.file, made.first_line, made.last_line))
+            entities.setdefault(
+                made.id, Entity(made.id, made.kind, one.file, made.first_line, made.last_line)
+            )
     triples: dict[tuple[str, str, str], Triple] = {}
     for one in facts:
         for head, relation, tail, kind, line in edges(resolver, one):
@@ -73,25 +84,41 @@ def _of_definition(resolver: Resolver, facts: Facts, definition: Definition) -> 
     """Yields the place of a definition, what it contains and overrides, and its header, read in the scope around it."""
     identity, outer = definition.id, definition.outer
     relation = "defines" if outer == 0 else "contains"
-    yield definition.parent, relation, identity, resolver.definitions[identity][0].kind, definition.first_line
+    yield (
+        definition.parent,
+        relation,
+        identity,
+        resolver.definitions[identity][0].kind,
+        definition.first_line,
+    )
     for name, line in definition.parameters:
         yield identity, "has_parameter", f"param::{name}", "Parameter", line
     if definition.kind == "Class":
         for name, bindings in facts.scopes[definition.inner].bindings.items():
             if values := [binding for binding in bindings if binding.kind == "value"]:
                 yield identity, "has_attribute", f"attr::{name}", "Attribute", values[0].line
-    if definition.kind == "Method" and (hidden := resolver.overridden(definition.parent, definition.name)):
+    if definition.kind == "Method" and (
+        hidden := resolver.overridden(definition.parent, definition.name)
+    ):
         yield identity, "overrides", hidden, "Method", definition.first_line
     for path, line in definition.decorators:
         target = resolver.path(facts, outer, path, excluded=identity)
         yield from _edge(resolver, identity, "annotated_with", target, path, line)
     for path, line in definition.bases:
         target = resolver.path(facts, outer, path, excluded=identity)
-        is_circle = target is not None and target.kind == "class" and identity in resolver.ancestors(target.id)
+        is_circle = (
+            target is not None
+            and target.kind == "class"
+            and identity in resolver.ancestors(target.id)
+        )
         # Bound in a circle by two definitions of one name; or object, which is a matter of the file's age
         if not is_circle and target != Target("builtin", "object"):
-            is_class = target is not None and (target.kind in ("class", "external") or is_builtin_type(target))
-            yield from _edge(resolver, identity, "inherits_from", target if is_class else None, path, line)
+            is_class = target is not None and (
+                target.kind in ("class", "external") or is_builtin_type(target)
+            )
+            yield from _edge(
+                resolver, identity, "inherits_from", target if is_class else None, path, line
+            )
     yield from _returns(resolver, facts, definition)
 
 
@@ -107,7 +134,9 @@ def _entity(resolver: Resolver, target: Target | None) -> tuple[str, str] | None
     return None
 
 
-def _edge(resolver: Resolver, head: str, relation: str, target: Target | None, path: Path, line: int) -> Iterator[Edge]:
+def _edge(
+    resolver: Resolver, head: str, relation: str, target: Target | None, path: Path, line: int
+) -> Iterator[Edge]:
     """Yields one edge to the target, or to the last name of the path if nothing is resolved."""
     is_named = target is not None and target.kind in ("class", "function", "external", "builtin")
     names = [step for step in path if step.isidentifier()]
@@ -118,7 +147,11 @@ def _edge(resolver: Resolver, head: str, relation: str, target: Target | None, p
 
 
 def _returns(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
-    results = [] if definition.deferred else [(definition.inner, path, line) for path, line in definition.returns]
+    results = (
+        []
+        if definition.deferred
+        else [(definition.inner, path, line) for path, line in definition.returns]
+    )
     if definition.annotation is not None:
         path, line = definition.annotation, definition.first_line
         results = [(definition.outer, path, line)]
@@ -127,7 +160,11 @@ def _returns(resolver: Resolver, facts: Facts, definition: Definition) -> Iterat
             yield definition.id, "returns", target.id, "API", line
     for scope, path, line in results:
         target = resolver.path(facts, scope, path)
-        is_type = target is not None and target.kind in ("instance", "literal") and target.id != "ellipsis"
+        is_type = (
+            target is not None
+            and target.kind in ("instance", "literal")
+            and target.id != "ellipsis"
+        )
         if is_type and (entity := _entity(resolver, target)):
             yield definition.id, "returns", *entity, line
 
@@ -139,7 +176,9 @@ def _calls(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[E
         target = method if method is not None and method.kind == "function" else None
     makes = target is not None and (target.kind == "class" or is_builtin_type(target))
     head = facts.scopes[reference.scope].owner
-    yield from _edge(resolver, head, "instantiates" if makes else "calls", target, reference.path, reference.line)
+    yield from _edge(
+        resolver, head, "instantiates" if makes else "calls", target, reference.path, reference.line
+    )
 
 
 def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
@@ -156,7 +195,11 @@ def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Itera
 def _imports(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
     target, (name, *names) = resolver.imported(facts, reference.path), reference.path
     tail, kind = name, "API"
-    if target is not None and target.kind not in ("instance", "literal") and (entity := _entity(resolver, target)):
+    if (
+        target is not None
+        and target.kind not in ("instance", "literal")
+        and (entity := _entity(resolver, target))
+    ):
         tail, kind = entity
     elif names:
         base = resolver.imported(facts, reference.path[:1])

@@ -12,7 +12,15 @@ from workloads.codegraph.records import Graph
 
 OURS = Path(__file__).with_name("ontology.yaml")
 # For ontologies that do not say which relations are structural
-_STRUCTURAL = {"contains", "defines", "defined_in", "declares", "overrides", "has_parameter", "has_attribute"}
+_STRUCTURAL = {
+    "contains",
+    "defines",
+    "defined_in",
+    "declares",
+    "overrides",
+    "has_parameter",
+    "has_attribute",
+}
 _MOST_BYTES = 2**20  # of an ontology's file
 
 
@@ -68,19 +76,29 @@ def check(graph: Graph, ontology: Ontology) -> list[str]:
     unusual: dict[str, list[str]] = defaultdict(list)
     for entity in graph.entities.values():
         if entity.type not in ontology.entities:
-            unknown.append(f"{entity.id} is a {entity.type}, and entity types are {', '.join(ontology.entities)}")
+            unknown.append(
+                f"{entity.id} is a {entity.type}, and entity types are {', '.join(ontology.entities)}"
+            )
     for triple in graph.triples:
         edge = f"{triple.file}:{triple.line}: {' '.join(triple.key)}"
         if (relation := ontology.relations.get(triple.relation)) is None:
             unknown.append(f"{edge}: relations are {', '.join(ontology.relations)}")
             continue
-        for kind, name, types in (("domain", triple.head, relation.domain), ("range", triple.tail, relation.range)):
+        for kind, name, types in (
+            ("domain", triple.head, relation.domain),
+            ("range", triple.tail, relation.range),
+        ):
             if (entity := graph.entities.get(name)) is None:
                 unknown.append(f"{edge}: {name} is not among the entities")
             elif entity.type not in types:
-                unusual[kind].append(f"{edge}: {name} is a {entity.type}, not {', '.join(sorted(types))}.")
+                unusual[kind].append(
+                    f"{edge}: {name} is a {entity.type}, not {', '.join(sorted(types))}."
+                )
     if unknown:
         what = f"The graph does not keep to {ontology.source}: {len(unknown):,} names are unknown"
         lines = first_ten([printable(line, most=500) for line in unknown])
         raise BadInput(f"{what}. Correct the graph or the ontology.\n{lines}")
-    return [printable(f"{kind}: {len(of):,}, the first: {of[0]}", most=500) for kind, of in sorted(unusual.items())]
+    return [
+        printable(f"{kind}: {len(of):,}, the first: {of[0]}", most=500)
+        for kind, of in sorted(unusual.items())
+    ]

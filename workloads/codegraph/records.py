@@ -87,7 +87,14 @@ def read(paths: Sequence[Path], bad_input_limit: int = 0) -> Graph:
         for place, entity in _parsed(file, Entity, bad, most):
             before = entities.setdefault(entity.id, entity)
             if before.type != entity.type:
-                bad.append((place, printable(f"{entity.id!r} is a {entity.type} here and a {before.type} before")))
+                bad.append(
+                    (
+                        place,
+                        printable(
+                            f"{entity.id!r} is a {entity.type} here and a {before.type} before"
+                        ),
+                    )
+                )
     for file, _ in pairs:
         for _, triple in _parsed(file, Triple, bad, most):
             triples.setdefault(triple.key, triple)
@@ -100,11 +107,15 @@ def _files(path: Path) -> list[tuple[Path, Path]]:
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     files = [file for file in files if not file.name.endswith("entities.jsonl")]
     if not files:
-        raise BadInput(f"There is no graph at {path}. Put NAME.jsonl and NAME.entities.jsonl into that folder.")
+        raise BadInput(
+            f"There is no graph at {path}. Put NAME.jsonl and NAME.entities.jsonl into that folder."
+        )
     return [(f, f.with_name(f"{f.stem}.entities.jsonl".removeprefix("triples."))) for f in files]
 
 
-def _parsed(path: Path, kind: type, bad: list[tuple[str, str]], most_bad: int) -> Iterator[tuple[str, Any]]:
+def _parsed(
+    path: Path, kind: type, bad: list[tuple[str, str]], most_bad: int
+) -> Iterator[tuple[str, Any]]:
     """Yields what each line holds, with its place; notes bad lines, `most_bad` at most. Raises BadInput."""
     number = 0
     try:
@@ -117,11 +128,16 @@ def _parsed(path: Path, kind: type, bad: list[tuple[str, str]], most_bad: int) -
                 try:
                     if not line:
                         raise ValueError(f"this line has more than {_MOST_BYTES:,} bytes")
-                    yield f"{path}:{number}", _checked(untrusted.parse(line.decode("utf-8-sig"), kind))
+                    yield (
+                        f"{path}:{number}",
+                        _checked(untrusted.parse(line.decode("utf-8-sig"), kind)),
+                    )
                 except ValueError as error:
                     bad.append((f"{path}:{number}", printable(error, most=500)))
     except OSError as error:
-        raise BadInput(f"{printable(path)} cannot be read ({error.strerror}). Give a file of JSON lines.") from None
+        raise BadInput(
+            f"{printable(path)} cannot be read ({error.strerror}). Give a file of JSON lines."
+        ) from None
     if not number:
         raise BadInput(f"{path} is empty. It must hold one JSON object a line.")
 
@@ -129,8 +145,12 @@ def _parsed(path: Path, kind: type, bad: list[tuple[str, str]], most_bad: int) -
 def _checked(item: Any) -> Any:
     """Returns what a line holds. Raises ValueError for a name that is no text of one line."""
     *names, last = astuple(item)  # of a triple its place
-    for text in (t for t in (*names, *(last if isinstance(last, tuple) else ())) if isinstance(t, str)):
+    for text in (
+        t for t in (*names, *(last if isinstance(last, tuple) else ())) if isinstance(t, str)
+    ):
         if _CONTROL.search(text):  # the corpus has a name a line
             raise ValueError(f"{untrusted.shown(text)} is no text of one line")
-        text.encode("utf-8")  # half a surrogate pair would only fail when written or split into tokens
+        text.encode(
+            "utf-8"
+        )  # half a surrogate pair would only fail when written or split into tokens
     return item

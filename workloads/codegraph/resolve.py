@@ -7,14 +7,29 @@ import builtins
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from workloads.codegraph.facts import CALL, ENTER, INSTANCE, UNKNOWN, Binding, Definition, Facts, Path
+from workloads.codegraph.facts import (
+    CALL,
+    ENTER,
+    INSTANCE,
+    UNKNOWN,
+    Binding,
+    Definition,
+    Facts,
+    Path,
+)
 
 _DEPTH = 60  # nested look-ups; chains of assignments longer than this are in generated code only
 _NONE = "NoneType"
 _OPAQUE = "?"  # a base that is not in the tree: what it has is not known
 _MOST = 200  # bases of a class, and bindings of a name, that are looked at; more are in files that want to cost time
 # Bases outside of the tree that give their subclasses no methods worth finding
-_MARKERS = {"abc.ABC", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "typing_extensions.Protocol"}
+_MARKERS = {
+    "abc.ABC",
+    "typing.Generic",
+    "typing.Protocol",
+    "typing.NamedTuple",
+    "typing_extensions.Protocol",
+}
 _ENUMS = {"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag", "enum.IntFlag"}
 _PROPERTIES = {"property", "cached_property", "abstractproperty"}
 _SAME_RESULT = _PROPERTIES | {
@@ -50,16 +65,22 @@ class Resolver:
             for definition in source.definitions:
                 self.definitions.setdefault(definition.id, []).append(definition)
                 self.home[definition.id] = source
-        self.folders = {name[:i] for name in self.modules for i in range(len(name)) if name[i] == "."} | {*self.modules}
+        self.folders = {
+            name[:i] for name in self.modules for i in range(len(name)) if name[i] == "."
+        } | {*self.modules}
         packages = [name for name, source in self.modules.items() if source.package == name]
         parents = {name.rpartition(".")[0] for name in packages}
-        self.source_roots = sorted(parents - {*self.modules} - {""})  # `src` in a tree with src/package/__init__.py
+        self.source_roots = sorted(
+            parents - {*self.modules} - {""}
+        )  # `src` in a tree with src/package/__init__.py
         self._paths: dict[tuple[str, int, Path, str, str], Target | None] = {}
         self._names: dict[tuple[str, str], Target | None] = {}
         self._orders: dict[str, list[str]] = {}
         self._depth = 0  # of `path` and `order` within themselves
 
-    def path(self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = "") -> Target | None:
+    def path(
+        self, facts: Facts, scope: int, path: Path, receiver: str = "", excluded: str = ""
+    ) -> Target | None:
         """Returns the meaning of `path` in a scope; `excluded` is a definition that its own header cannot mean."""
         key = (facts.module, scope, path, receiver, excluded)
         if key in self._paths:
@@ -77,7 +98,9 @@ class Resolver:
         self._paths[key] = target
         return target
 
-    def _root(self, facts: Facts, index: int, name: str, receiver: str, excluded: str) -> Target | None:
+    def _root(
+        self, facts: Facts, index: int, name: str, receiver: str, excluded: str
+    ) -> Target | None:
         if name == UNKNOWN[0]:
             return None
         if name[0] == "<":
@@ -91,7 +114,9 @@ class Resolver:
         own = True
         while index >= 0:
             scope = facts.scopes[index]
-            if name in scope.bindings and (own or scope.kind != "Class"):  # class bodies do not enclose functions
+            if name in scope.bindings and (
+                own or scope.kind != "Class"
+            ):  # class bodies do not enclose functions
                 bindings = scope.bindings[name]
                 if own and receiver and len(bindings) == 1 and bindings[0].kind in ("self", "cls"):
                     return Target("instance" if bindings[0].kind == "self" else "class", receiver)
@@ -107,8 +132,12 @@ class Resolver:
     def _agreed(self, facts: Facts, bindings: list[Binding], excluded: str = "") -> Target | None:
         """Returns the one meaning of all bindings of a name, or None; a value None does not count."""
         # What is in the tree goes before what is not (C accelerators), and the first branch before others (platforms)
-        targets = [(b.kind, self._bound(facts, b)) for b in bindings] if len(bindings) <= _MOST else []
-        targets = [(kind, target) for kind, target in targets if target is None or target.id != excluded]
+        targets = (
+            [(b.kind, self._bound(facts, b)) for b in bindings] if len(bindings) <= _MOST else []
+        )
+        targets = [
+            (kind, target) for kind, target in targets if target is None or target.id != excluded
+        ]
         named = [target for kind, target in targets if kind != "value"]
         values = [target for kind, target in targets if kind == "value"]
         certain = [value for value in values if value is None or value[:2] != ("literal", _NONE)]
@@ -124,7 +153,11 @@ class Resolver:
 
         def agrees(value: Target | None) -> bool:
             # A later `Name = _module.Name` from outside of the tree replaces the definition of that name in it
-            replaces = value is not None and value.kind == "external" and value.id.rpartition(".")[2] == last_name
+            replaces = (
+                value is not None
+                and value.kind == "external"
+                and value.id.rpartition(".")[2] == last_name
+            )
             return value == best or replaces
 
         return best if all(map(agrees, certain)) else None
@@ -144,7 +177,9 @@ class Resolver:
         base = self._module(facts, path[0])
         if len(path) == 1 or base is None:
             return base
-        if base.kind == "module" and base.id == facts.module:  # `from . import part` in the package itself
+        if (
+            base.kind == "module" and base.id == facts.module
+        ):  # `from . import part` in the package itself
             part = f"{base.id}.{path[1]}"
             return Target("module", part) if part in self.folders else None
         return self._step(base, path[1])
@@ -154,7 +189,9 @@ class Resolver:
         roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
         prefix, script = "", f"{facts.package}.{first}"
         if first and first not in self.folders:
-            is_script = facts.package and facts.package not in self.modules and script in self.folders
+            is_script = (
+                facts.package and facts.package not in self.modules and script in self.folders
+            )
             if not is_script and len(roots) != 1:
                 return Target("external", dotted)
             prefix = f"{facts.package if is_script else roots[0]}."  # the folder of a lone script, or `src`
@@ -177,7 +214,12 @@ class Resolver:
             target = self._starred(facts, name)
         if target is None and part in self.folders:
             target = Target("module", part)
-        if target is None and facts is not None and name not in facts.scopes[0].bindings and self._opaque_star(facts):
+        if (
+            target is None
+            and facts is not None
+            and name not in facts.scopes[0].bindings
+            and self._opaque_star(facts)
+        ):
             target = Target("external", part)
         self._names[key] = target
         return target
@@ -186,11 +228,18 @@ class Resolver:
         target = None
         for star in facts.stars:
             base = self._module(facts, star)
-            if base is None or base.kind != "module" or base.id == facts.module or base.id not in self.modules:
+            if (
+                base is None
+                or base.kind != "module"
+                or base.id == facts.module
+                or base.id not in self.modules
+            ):
                 continue
             exports = self.modules[base.id].exports
             if name in exports if exports is not None else not name.startswith("_"):
-                target = self._in_module(base.id, name) or target  # a later star hides an earlier one
+                target = (
+                    self._in_module(base.id, name) or target
+                )  # a later star hides an earlier one
         return target
 
     def _opaque_star(self, facts: Facts) -> bool:
@@ -208,7 +257,9 @@ class Resolver:
             return self._in_module(target.id, step)
         if target.kind == "external":
             is_builtin = target.id == "builtins" and hasattr(builtins, step)
-            return Target("builtin", step) if is_builtin else Target("external", f"{target.id}.{step}")
+            return (
+                Target("builtin", step) if is_builtin else Target("external", f"{target.id}.{step}")
+            )
         if target.kind in ("builtin", "literal"):
             value = getattr(builtins, target.id, None)
             is_attribute = isinstance(value, type) and hasattr(value, step)
@@ -218,24 +269,34 @@ class Resolver:
         return self.member(target, step) if target.kind in ("class", "instance", "super") else None
 
     def _instance(self, target: Target) -> Target | None:
-        kind = "instance" if target.kind == "class" else "literal" if is_builtin_type(target) else ""
+        kind = (
+            "instance" if target.kind == "class" else "literal" if is_builtin_type(target) else ""
+        )
         return Target(kind, target.id) if kind else None
 
     def _called(self, target: Target) -> Target | None:
         if target.kind == "function":
             return self.returned(target.id, target.receiver)
-        return self._result(target, "__call__") if target.kind == "instance" else self._instance(target)
+        return (
+            self._result(target, "__call__")
+            if target.kind == "instance"
+            else self._instance(target)
+        )
 
     def _result(self, target: Target, method: str) -> Target | None:
         """Returns what a method of an instance returns."""
         function = self.member(target, method)
-        return self._called(function) if function is not None and function.kind == "function" else None
+        return (
+            self._called(function) if function is not None and function.kind == "function" else None
+        )
 
     def returned(self, function: str, receiver: str = "") -> Target | None:
         """Returns the result of a call, from the annotation or all `return` statements; None where not certain."""
         definition = self.definitions[function][0]
         names = {path[-1] for path, _ in definition.decorators}
-        several = len(self.definitions[function]) > 1 and not names & _PROPERTIES  # of a property the getter is first
+        several = (
+            len(self.definitions[function]) > 1 and not names & _PROPERTIES
+        )  # of a property the getter is first
         if definition.deferred or several or not names <= _SAME_RESULT:
             return None
         facts = self.home[function]
@@ -243,7 +304,9 @@ class Resolver:
             if definition.annotation == ("Self", INSTANCE):
                 return Target("instance", receiver) if receiver else None
             return self.path(facts, definition.outer, definition.annotation)
-        results = {self.path(facts, definition.inner, path, receiver) for path, _ in definition.returns}
+        results = {
+            self.path(facts, definition.inner, path, receiver) for path, _ in definition.returns
+        }
         results.discard(Target("literal", _NONE))
         return results.pop() if len(results) == 1 else None
 
@@ -268,7 +331,9 @@ class Resolver:
         bindings = [binding for scope in scopes for binding in scope.bindings.get(name, [])]
         return bindings + facts.attributes.get(owner, {}).get(name, [])
 
-    def _through(self, target: Target, through: str, owner: str, member: Target | None) -> Target | None:
+    def _through(
+        self, target: Target, through: str, owner: str, member: Target | None
+    ) -> Target | None:
         """Returns a member as an instance has it: the value of a property, an instance of an enumeration."""
         if member is None:
             return None
@@ -278,7 +343,9 @@ class Resolver:
             return Target("function", member.id, through)
         if member.kind == "literal":
             order = self.order(owner)
-            bases = [base for name in order if name in self.definitions for base in self.bases(name)]
+            bases = [
+                base for name in order if name in self.definitions for base in self.bases(name)
+            ]
             outside = [base.id for base in bases if base is not None and base.kind == "external"]
             if not _ENUMS.isdisjoint(order + outside):
                 return Target("instance", owner)
@@ -286,7 +353,9 @@ class Resolver:
 
     def bases(self, owner: str) -> list[Target | None]:
         definitions = self.definitions[owner][:_MOST]
-        pairs = ((definition.outer, path) for definition in definitions for path, _ in definition.bases)
+        pairs = (
+            (definition.outer, path) for definition in definitions for path, _ in definition.bases
+        )
         return [self.path(self.home[owner], scope, path, excluded=owner) for scope, path in pairs]
 
     def overridden(self, owner: str, name: str) -> str | None:
@@ -297,7 +366,10 @@ class Resolver:
             if base == _OPAQUE:
                 return None
             for binding in self._own(base, name) if base in self.definitions else []:
-                if binding.kind == "definition" and self.definitions[binding.path[0]][0].kind == "Method":
+                if (
+                    binding.kind == "definition"
+                    and self.definitions[binding.path[0]][0].kind == "Method"
+                ):
                     return binding.path[0]
         return None
 
@@ -346,5 +418,7 @@ def _merge(lines: list[list[str]]) -> list[str]:
         if chosen is None:
             return mentioned
         merged.append(chosen)
-        rest = [line for line in ([name for name in line if name != chosen] for line in rest) if line]
+        rest = [
+            line for line in ([name for name in line if name != chosen] for line in rest) if line
+        ]
     return merged

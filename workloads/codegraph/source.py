@@ -8,9 +8,25 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from workloads.codegraph import facts as of_file
-from workloads.codegraph.facts import ENTER, INSTANCE, UNKNOWN, Binding, Definition, Facts, Path, Scope, path_of
+from workloads.codegraph.facts import (
+    ENTER,
+    INSTANCE,
+    UNKNOWN,
+    Binding,
+    Definition,
+    Facts,
+    Path,
+    Scope,
+    path_of,
+)
 
-_RECEIVERS = {"self", "cls", "mcls", "mcs", "metacls"}  # without the convention, `f = staticmethod(f)` would mislead
+_RECEIVERS = {
+    "self",
+    "cls",
+    "mcls",
+    "mcs",
+    "metacls",
+}  # without the convention, `f = staticmethod(f)` would mislead
 _TAKES_CLASS = {"__new__", "__init_subclass__", "__class_getitem__"}
 _READ_AS = "(read as Python {}.{})".format(*sys.version_info)  # newer syntax has no better message
 _MOST_STARS = 200  # star imports that are looked at; more are in files that want to cost time
@@ -37,7 +53,9 @@ def parse(
     text = of_file.decode(content)
     lines = max(1, text.count("\n") + (not text.endswith("\n")))
     package = module if file.rpartition("/")[2] == "__init__.py" else module.rpartition(".")[0]
-    reader = _Reader(Facts(file, module, package, lines, [Scope(module, "Module", -1)]), taken, within, moved)
+    reader = _Reader(
+        Facts(file, module, package, lines, [Scope(module, "Module", -1)]), taken, within, moved
+    )
     try:
         reader.children(tree)
     except RecursionError:
@@ -50,7 +68,9 @@ def parse(
 class _Reader:
     """Walks one tree. `scope` is the body being walked, `hidden` the names of comprehensions and lambdas around it."""
 
-    def __init__(self, facts: Facts, taken: frozenset[str], within: str, moved: frozenset[str]) -> None:
+    def __init__(
+        self, facts: Facts, taken: frozenset[str], within: str, moved: frozenset[str]
+    ) -> None:
         self.facts, self.taken, self.within, self.moved, self.scope = facts, taken, within, moved, 0
         self.hidden: frozenset[str] = frozenset()
         self.functions: list[Definition] = []
@@ -88,12 +108,21 @@ class _Reader:
 
     def define(self, node: _Function | ast.ClassDef, kind: str) -> Definition:
         parent = self.facts.scopes[self.scope].owner
-        identity = f"{parent}{'.__init__' * (self.scope == 0 and node.name in self.taken)}.{node.name}"
+        identity = (
+            f"{parent}{'.__init__' * (self.scope == 0 and node.name in self.taken)}.{node.name}"
+        )
         if self.kinds.setdefault(identity, kind) != kind:
             identity += f"#{kind}"  # a class and a function of one name, in two branches
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         definition = Definition(
-            identity, node.name, kind, first, node.end_lineno or node.lineno, parent, self.scope, len(self.facts.scopes)
+            identity,
+            node.name,
+            kind,
+            first,
+            node.end_lineno or node.lineno,
+            parent,
+            self.scope,
+            len(self.facts.scopes),
         )
         for decorator in node.decorator_list:
             bare = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -142,7 +171,10 @@ class _Reader:
             definition.parameters.append((name, line))
             packed = argument in (arguments.vararg, arguments.kwarg)
             self.bind(
-                name, "value", UNKNOWN if packed else of_file.annotation_path(argument.annotation, self.hidden), line
+                name,
+                "value",
+                UNKNOWN if packed else of_file.annotation_path(argument.annotation, self.hidden),
+                line,
             )
 
     def absolute(self, name: str) -> str:
@@ -185,11 +217,15 @@ class _Reader:
         if isinstance(target, ast.Name):
             self.bind(target.id, "value", path, target.lineno)
         elif isinstance(target, ast.Attribute):
-            owner = self.receivers.get(target.value.id) if isinstance(target.value, ast.Name) else None
+            owner = (
+                self.receivers.get(target.value.id) if isinstance(target.value, ast.Name) else None
+            )
             self.visit(target.value)
             if owner is not None:
                 binding = Binding("value", path, self.scope, target.lineno)
-                self.facts.attributes.setdefault(owner, {}).setdefault(target.attr, []).append(binding)
+                self.facts.attributes.setdefault(owner, {}).setdefault(target.attr, []).append(
+                    binding
+                )
         else:
             self.visit(target)
 
@@ -199,7 +235,9 @@ class _Reader:
             pairs = [(target, node.value)]
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                 lefts, rights = target.elts, node.value.elts
-                if len(lefts) == len(rights) and not any(isinstance(item, ast.Starred) for item in (*lefts, *rights)):
+                if len(lefts) == len(rights) and not any(
+                    isinstance(item, ast.Starred) for item in (*lefts, *rights)
+                ):
                     pairs = list(zip(lefts, rights, strict=True))
             for left, right in pairs:
                 self.assign(left, path_of(right, self.hidden))
@@ -234,10 +272,17 @@ class _Reader:
             self.bind(name, "value", UNKNOWN, node.lineno)
         self.children(node)
 
-    def comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+    def comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> None:
         self.visit(node.generators[0].iter)  # read outside of the comprehension's own scope
         hidden_outside = self.hidden
-        targets = [inner for part in node.generators for inner in ast.walk(part.target) if isinstance(inner, ast.Name)]
+        targets = [
+            inner
+            for part in node.generators
+            for inner in ast.walk(part.target)
+            if isinstance(inner, ast.Name)
+        ]
         self.hidden = hidden_outside | {target.id for target in targets}
         for position, part in enumerate(node.generators):
             self.all(part.ifs if position == 0 else [part.iter, *part.ifs])
@@ -267,7 +312,9 @@ class _Reader:
         self.children(node)
 
     def handler(self, node: ast.ExceptHandler) -> None:
-        classes = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
+        classes = (
+            node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
+        )
         for expression in classes:
             self.refer("catches", path_of(expression, self.hidden), expression.lineno)
         if node.name:
@@ -295,5 +342,9 @@ def _arguments(arguments: ast.arguments) -> list[ast.arg]:
 def _strings(node: ast.expr) -> list[str] | None:
     if not isinstance(node, ast.List | ast.Tuple):
         return None
-    values = [item.value for item in node.elts if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    values = [
+        item.value
+        for item in node.elts
+        if isinstance(item, ast.Constant) and isinstance(item.value, str)
+    ]
     return values if len(values) == len(node.elts) else None

@@ -45,12 +45,18 @@ class Tree:
     @property
     def prefix(self) -> str:
         """The prefix of the names of all modules: the name of a root that is a package itself."""
-        return f"{self.root.resolve().name}." if self.is_own and (self.root / "__init__.py").is_file() else ""
+        return (
+            f"{self.root.resolve().name}."
+            if self.is_own and (self.root / "__init__.py").is_file()
+            else ""
+        )
 
     def read(self, file: str) -> bytes:
         """Reads a source file. Raises OSError for what is no file, is too large, or is a link out of the tree."""
         path = self.root / file
-        if self.is_own and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
+        if self.is_own and not Path(os.path.realpath(path)).is_relative_to(
+            os.path.realpath(self.root)
+        ):
             raise OSError(errno.EINVAL, "it is a link out of the tree", str(path))
         return read_bytes(path, _MOST_BYTES)
 
@@ -75,9 +81,13 @@ def folder(root: Path) -> Tree:
     paths = []
     for place, inner, names in os.walk(root):
         inner[:] = [name for name in inner if not _EXCLUDED.fullmatch(name)]
-        paths += [Path(place, name).relative_to(root).as_posix() for name in names if name.endswith(".py")]
+        paths += [
+            Path(place, name).relative_to(root).as_posix() for name in names if name.endswith(".py")
+        ]
     if not paths:
-        raise BadInput(f"There is no .py file under {root} outside of folders of tests. Give a tree of Python files.")
+        raise BadInput(
+            f"There is no .py file under {root} outside of folders of tests. Give a tree of Python files."
+        )
     return Tree(root.resolve().name, root, tuple(sorted(paths)), is_own=root != STANDARD_LIBRARY)
 
 
@@ -90,7 +100,9 @@ def installed(packages: Sequence[str]) -> list[Tree]:
         except BadInput as error:
             wrong.append(str(error))
     if wrong:
-        raise BadInput("\n".join(["Packages of workload.packages are not as they are named there.", *wrong]))
+        raise BadInput(
+            "\n".join(["Packages of workload.packages are not as they are named there.", *wrong])
+        )
     return trees
 
 
@@ -101,21 +113,37 @@ def name_of(text: str) -> str:
 
 def _installed(text: str) -> Tree:
     if (parts := _PACKAGE.fullmatch(text)) is None:
-        raise BadInput(f"{text!r} is no package with a version. Write it as name==1.2.3, name==1.2.* or name.")
+        raise BadInput(
+            f"{text!r} is no package with a version. Write it as name==1.2.3, name==1.2.* or name."
+        )
     name, wanted = parts[1], parts[2] or ""
     try:
         package = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        raise BadInput(f"{name} is not installed in this Python. Run pip install {text.strip()!r}.") from None
-    version = package.version if "+" in wanted else package.version.partition("+")[0]  # +cu128 need not be named
-    if wanted and not (f"{version}.".startswith(wanted[:-1]) if wanted.endswith(".*") else version == wanted):
+        raise BadInput(
+            f"{name} is not installed in this Python. Run pip install {text.strip()!r}."
+        ) from None
+    version = (
+        package.version if "+" in wanted else package.version.partition("+")[0]
+    )  # +cu128 need not be named
+    if wanted and not (
+        f"{version}.".startswith(wanted[:-1]) if wanted.endswith(".*") else version == wanted
+    ):
         advice = f"Write {name}=={package.version} in workload.packages, or run pip install '{name}=={wanted}'."
         raise BadInput(f"{name} has version {package.version} here, not {wanted}. {advice}")
     paths = [PurePosixPath(path.as_posix()) for path in package.files or () if path.suffix == ".py"]
-    files = {str(p) for p in paths if ".." not in p.parts and not any(map(_EXCLUDED.fullmatch, p.parts[:-1]))}
+    files = {
+        str(p)
+        for p in paths
+        if ".." not in p.parts and not any(map(_EXCLUDED.fullmatch, p.parts[:-1]))
+    }
     if not files:
-        raise BadInput(f"{name} {package.version} lists no Python files of its own. Name its folder in data.dir.")
-    return Tree(name_of(text), Path(str(package.locate_file(""))), tuple(sorted(files)), is_own=False)
+        raise BadInput(
+            f"{name} {package.version} lists no Python files of its own. Name its folder in data.dir."
+        )
+    return Tree(
+        name_of(text), Path(str(package.locate_file(""))), tuple(sorted(files)), is_own=False
+    )
 
 
 class Job(NamedTuple):
@@ -142,9 +170,13 @@ class Sources:
             self.trees.sort(key=lambda tree: (tree.name, tree.is_own, tree.content))
             for tree in self.trees:
                 base = re.sub(r"\W+", "_", tree.name.removeprefix("the ")).strip("_") or "tree"
-                names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
+                names = itertools.chain(
+                    [base], (f"{base}_{number}" for number in itertools.count(2))
+                )
                 labels.append(next(name for name in names if name not in labels))
-            self.trees = [replace(tree, label=label) for tree, label in zip(self.trees, labels, strict=True)]
+            self.trees = [
+                replace(tree, label=label) for tree, label in zip(self.trees, labels, strict=True)
+            ]
 
     def located(self, file: str) -> tuple[Tree, str]:
         """Returns the tree of a file of the graph, and the file's path in it."""
@@ -163,7 +195,9 @@ class Sources:
 
     @cached_property
     def content(self) -> str:
-        return hashlib.sha256("".join(f"{tree.label} {tree.content}\n" for tree in self.trees).encode()).hexdigest()
+        return hashlib.sha256(
+            "".join(f"{tree.label} {tree.content}\n" for tree in self.trees).encode()
+        ).hexdigest()
 
     def jobs(self) -> tuple[list[Job], list[tuple[str, str]]]:
         """Returns the files to parse, in the order of their names, and (file, reason) of those that are left out."""
@@ -174,8 +208,12 @@ class Sources:
             own: dict[str, str] = {}
             before = f"{tree.label}/" if tree.label else ""
             # Of a module and a package of one name the package counts, as in an import
-            for file in sorted(tree.files, key=lambda file: (not file.endswith("__init__.py"), file)):
-                name = (tree.prefix + file.removesuffix(".py").replace("/", ".")).removesuffix(".__init__")
+            for file in sorted(
+                tree.files, key=lambda file: (not file.endswith("__init__.py"), file)
+            ):
+                name = (tree.prefix + file.removesuffix(".py").replace("/", ".")).removesuffix(
+                    ".__init__"
+                )
                 if printable(file) != file:
                     why = "its name is not valid Unicode, or has invisible characters"
                     skipped.append((printable(before + file), why))
@@ -195,5 +233,8 @@ class Sources:
             steps = name.split(".")
             for depth in range(1, len(steps)):
                 parts.setdefault(".".join(steps[:depth]), set()).add(steps[depth])
-        jobs = [Job(file, name, frozenset(parts.get(name, ())), *more) for name, (file, *more) in modules.items()]
+        jobs = [
+            Job(file, name, frozenset(parts.get(name, ())), *more)
+            for name, (file, *more) in modules.items()
+        ]
         return sorted(jobs), skipped

@@ -30,7 +30,10 @@ from workloads.glacier.settings import Settings
 class Glacier(methods.Comparing):
     Settings = Settings
     # Files of the documented layouts that only labelled data has: a folder of new scenes or of maps is no data set
-    sentinels = ("*_mask_*.npy", *(f"{above}{kind}/*" for kind in ("label", "masks") for above in ("", "[Tt]rain/")))
+    sentinels = (
+        "*_mask_*.npy",
+        *(f"{above}{kind}/*" for kind in ("label", "masks") for above in ("", "[Tt]rain/")),
+    )
     kind, metrics, unit = "tokens", ("mcc", "mean_iou"), "scene"
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
@@ -46,7 +49,11 @@ class Glacier(methods.Comparing):
             self.shown = ("mcc", "network_mcc", "mean_iou")  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("fitted", "_gate", "_tests")}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("fitted", "_gate", "_tests")
+        }
 
     @property
     def settings(self) -> Settings:
@@ -92,19 +99,29 @@ class Glacier(methods.Comparing):
     def model(self) -> nn.Module:
         """Returns the network. It has normalisation and boosting of the training tiles, if they have been read."""
         settings, source = self.settings, self.settings.source
-        net = Net(len(source.bands), len(source.classes), settings.model, settings.index_places, settings.prior)
+        net = Net(
+            len(source.bands),
+            len(source.classes),
+            settings.model,
+            settings.index_places,
+            settings.prior,
+        )
         if "data" in vars(self) and "parts" in vars(self.data):
             for buffer, values in zip((net.mean, net.deviation), self.data.statistics, strict=True):
                 buffer.copy_(torch.from_numpy(values).view(-1, 1, 1))
             if net.prior is not None:
                 net.prior.copy_(torch.from_numpy(self.data.prior).view(-1, 1, 1))
         if settings.baseline.gate:
-            net.boosted = baselines.Boosted(len(source.classes), settings.baseline.rounds, settings.boosted_places)
+            net.boosted = baselines.Boosted(
+                len(source.classes), settings.baseline.rounds, settings.boosted_places
+            )
             if "data" in vars(self) and "parts" in vars(self.data) and not self.is_planned:
                 net.boosted.take([self.fitted[name][1] for name in baselines.HELD])
         return net
 
-    def adapt(self, given: Mapping[str, Tensor], model: nn.Module) -> tuple[Mapping[str, Tensor], str]:
+    def adapt(
+        self, given: Mapping[str, Tensor], model: nn.Module
+    ) -> tuple[Mapping[str, Tensor], str]:
         """Matches bands and classes by name; the normalisation stays this run's own."""
         settings, initial = self.settings, self.settings.initial
         if "layer1.0.conv1.weight" in given:
@@ -120,7 +137,9 @@ class Glacier(methods.Comparing):
         return losses.weights(self.settings.loss, step)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
-        return losses.sums(self.settings.loss, model(batch["image"]), batch["target"], batch.get("distances")), {}
+        return losses.sums(
+            self.settings.loss, model(batch["image"]), batch["target"], batch.get("distances")
+        ), {}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics over all valid pixels, and the network's loss with the boundary at its full weight.
@@ -132,7 +151,9 @@ class Glacier(methods.Comparing):
         gate: Any = None
         if boosted is not None and part.part == "validation":
             is_known = self._gate and (self._gate.boosted, self._gate.part) == (boosted, part)
-            self._gate = gate = self._gate if is_known else Gate(boosted, part, self.data.parts.groups[part.chosen])
+            self._gate = gate = (
+                self._gate if is_known else Gate(boosted, part, self.data.parts.groups[part.chosen])
+            )
         network, answer = Tested(part, len(classes)), Tested(part, len(classes))
         total, numbers = dict.fromkeys(loss.terms, 0.0), dict.fromkeys(loss.terms, 0.0)
         options: list[np.ndarray] = []
@@ -141,22 +162,34 @@ class Glacier(methods.Comparing):
             if gate:
                 options.append(gate.counted(len(network.counts), batch, logits))
             elif boosted is not None:
-                answer.add(batch, boosted.answer(batch["image"], logits.float().log_softmax(1)).argmax(1))
+                answer.add(
+                    batch, boosted.answer(batch["image"], logits.float().log_softmax(1)).argmax(1)
+                )
             network.add(batch, logits.argmax(1))
-            for term, value in losses.sums(loss, logits, batch["target"], batch.get("distances")).items():
+            for term, value in losses.sums(
+                loss, logits, batch["target"], batch.get("distances")
+            ).items():
                 total[term] += float(value)
             for term, number in self.count(batch).items():
                 numbers[term] += number
         mean = sum(getattr(loss, term) * total[term] / max(1, numbers[term]) for term in total)
         if gate:
             answer.counts = gate.choose(np.concatenate(options, 1))
-        tests = {"network": network} if boosted is None else {"network alone": network, "answer": answer}
+        tests = (
+            {"network": network}
+            if boosted is None
+            else {"network alone": network, "answer": answer}
+        )
         self._tests = tests if part.part == "test" else self._tests
         *_, last = tests.values()
         scores = {"loss": mean, **scores_of(last.counts.sum(0), classes)}
         if boosted is None:
             return scores
-        return {**scores, "network_mcc": mcc(network.counts.sum(0)).item(), "network_weight": float(boosted.weight)}
+        return {
+            **scores,
+            "network_mcc": mcc(network.counts.sum(0)).item(),
+            "network_weight": float(boosted.weight),
+        }
 
     def baseline(self) -> dict[str, float]:
         """Returns the scores on the test of the strongest by MCC of the methods of `baselines`."""
@@ -170,7 +203,9 @@ class Glacier(methods.Comparing):
         """What `baselines.fit` returns for the training tiles."""
         bounds, places = self.settings.baseline, self.settings.boosted_places
         with working("Fitting boosting"):
-            return baselines.fit(self.data.whole_tiles, self.config.seed, places, bounds.pixels, bounds.rounds)
+            return baselines.fit(
+                self.data.whole_tiles, self.config.seed, places, bounds.pixels, bounds.rounds
+            )
 
     def baselines(self) -> dict[str, Any]:
         """Fits gradient boosting; returns what each method answers on the scored tiles of the test."""
@@ -196,13 +231,21 @@ class Glacier(methods.Comparing):
         return list(self.settings.source.classes)
 
     def columns(self, judged: Any) -> dict[str, float]:
-        return {key: value for key, value in super().columns(judged).items() if key.startswith("iou_")}
+        return {
+            key: value for key, value in super().columns(judged).items() if key.startswith("iou_")
+        }
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns the tables and a line on the gate."""
-        lines = [self._judged(self._tests, vars(self).get("guesses", {}), folder)] if self._tests else []
+        lines = (
+            [self._judged(self._tests, vars(self).get("guesses", {}), folder)]
+            if self._tests
+            else []
+        )
         if (weight := metrics.get("network_weight")) == 0:
-            lines.append("The gate is shut: validation shows no sure gain of the network, so boosting alone answers.")
+            lines.append(
+                "The gate is shut: validation shows no sure gain of the network, so boosting alone answers."
+            )
         elif weight:
             mixed = f"{weight:g} of the network's log-probabilities, the rest is boosting's."
             lines.append(f"The gate is open: the answer has {mixed}")
@@ -230,10 +273,18 @@ class Glacier(methods.Comparing):
         tested = {voter: Tested(part, len(names)) for voter in (*self.members, "the vote")}
         loader = EvaluationLoader(self, part, 4, torch.device("cpu"))
         for batch in counted(loader, f"batches voted on by {len(models)} models"):
-            each = [probabilities([model], batch["image"], settings.prediction.views) for model in models]
-            for test, p in zip(tested.values(), [*each, sum(p / len(models) for p in each)], strict=True):
+            each = [
+                probabilities([model], batch["image"], settings.prediction.views)
+                for model in models
+            ]
+            for test, p in zip(
+                tested.values(), [*each, sum(p / len(models) for p in each)], strict=True
+            ):
                 test.add(batch, p.argmax(1))
-        scores, text = scores_of(tested["the vote"].counts.sum(0), names), self._judged(tested, self.guesses, folder)
+        scores, text = (
+            scores_of(tested["the vote"].counts.sum(0), names),
+            self._judged(tested, self.guesses, folder),
+        )
         if not settings.split.test and len(models) > 1:
             warning = "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the "
             warning += "validation of its first member, on which others trained: it flatters. Take the folds' mean."
@@ -245,4 +296,6 @@ class Glacier(methods.Comparing):
         from workloads.glacier.maps import masks
 
         settings = self.settings
-        return masks(models, source, settings.source, settings.tiles.size, out, settings.prediction.views)
+        return masks(
+            models, source, settings.source, settings.tiles.size, out, settings.prediction.views
+        )

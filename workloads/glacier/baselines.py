@@ -16,7 +16,9 @@ from workloads.glacier.model import difference
 from workloads.glacier.settings import IGNORE
 
 Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) integers or IGNORE
-Fitted = dict[str, tuple[int, Any]]  # by method how many features it sees, and its classifier of scikit-learn
+Fitted = dict[
+    str, tuple[int, Any]
+]  # by method how many features it sees, and its classifier of scikit-learn
 
 SIDES = (5, 15)  # pixels of the squares around a pixel whose means it sees
 METHODS = {  # sides of the squares that each sees the means of, and whether every class counts alike, however rare
@@ -27,7 +29,10 @@ METHODS = {  # sides of the squares that each sees the means of, and whether eve
 HELD = tuple(METHODS)[:2]  # in a network, from the plainest
 EVERYWHERE = (slice(None), slice(None))  # rows and columns
 _EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too, which are three times the numbers
-_MOST_TILES, _MOST_PIXELS = 400, 2_000_000  # that are learnt from or scored, so that the time has a bound
+_MOST_TILES, _MOST_PIXELS = (
+    400,
+    2_000_000,
+)  # that are learnt from or scored, so that the time has a bound
 _NODES = 61  # of a tree of 31 leaves, scikit-learn's most
 _NO_CATEGORIES = np.zeros((0, 8), np.uint32), np.zeros(0, np.uint32)  # all features are numbers
 _LEAST = -14.0  # log-probability of a class without an example
@@ -47,11 +52,15 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.n
         square = {"size": (1, side, side), "mode": "constant"}
         total = uniform_filter(np.where(known, planes, 0), **square)
         number = uniform_filter(known.astype(np.float32), **square)
-        parts.append(np.divide(total, number, out=np.full_like(total, np.nan), where=number > 0.5 / side**2))
+        parts.append(
+            np.divide(total, number, out=np.full_like(total, np.nan), where=number > 0.5 / side**2)
+        )
     return np.concatenate(parts).reshape(len(planes) * len(parts), -1).T
 
 
-def sample(tiles: Sequence[Tile], seed: int, pixels: int, indices: Any = ()) -> tuple[np.ndarray, np.ndarray]:
+def sample(
+    tiles: Sequence[Tile], seed: int, pixels: int, indices: Any = ()
+) -> tuple[np.ndarray, np.ndarray]:
     """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many a tile."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(tiles))[:_MOST_TILES]
@@ -75,16 +84,24 @@ def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balan
     if labels.min() == labels.max():
         return DummyClassifier().fit(values, labels)
     # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on
-    options = {"early_stopping": False, "random_state": seed % 2**32, "class_weight": "balanced" if balanced else None}
+    options = {
+        "early_stopping": False,
+        "random_state": seed % 2**32,
+        "class_weight": "balanced" if balanced else None,
+    }
     return HistGradientBoostingClassifier(max_iter=rounds, **options).fit(values, labels)
 
 
 def scored(part: Sequence[Tile]) -> np.ndarray:
     """Returns the numbers of the tiles of a part on which baselines are scored: all, or so many evenly out of them."""
-    return np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST_TILES)).round().astype(np.int64))
+    return np.unique(
+        np.linspace(0, len(part) - 1, min(len(part), _MOST_TILES)).round().astype(np.int64)
+    )
 
 
-def fit(train: Sequence[Tile], seed: int, indices: Any, pixels: int = 200_000, rounds: int = 100) -> Fitted:
+def fit(
+    train: Sequence[Tile], seed: int, indices: Any, pixels: int = 200_000, rounds: int = 100
+) -> Fitted:
     """Fits METHODS to at most `pixels` of training tiles, by `rounds` trees a class; a function of its arguments."""
     values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
@@ -96,7 +113,11 @@ def fit(train: Sequence[Tile], seed: int, indices: Any, pixels: int = 200_000, r
 
 
 def compared(
-    methods: Fitted, part: Sequence[Tile], classes: int, seed: int, indices: Sequence[tuple[int, int]]
+    methods: Fitted,
+    part: Sequence[Tile],
+    classes: int,
+    seed: int,
+    indices: Sequence[tuple[int, int]],
 ) -> dict[str, np.ndarray]:
     """Returns (tiles of `scored`, classes, classes) counts of each of what `fit` returned, by its name."""
     counts: dict[str, list[np.ndarray]] = {name: [] for name in methods}
@@ -104,9 +125,14 @@ def compared(
     for index in numbers:
         bands, mask = part[int(index)][:2]
         valid, share = mask.reshape(-1) != IGNORE, _MOST_PIXELS / (len(numbers) * mask.size)
-        if share < 1:  # the same in every tile, so that scores over all of them stay what they are, but for chance
+        if (
+            share < 1
+        ):  # the same in every tile, so that scores over all of them stay what they are, but for chance
             valid &= rng.random(valid.size) < share
-        pixels, truth = features(bands, indices)[valid], torch.from_numpy(mask.reshape(-1)[valid])[None]
+        pixels, truth = (
+            features(bands, indices)[valid],
+            torch.from_numpy(mask.reshape(-1)[valid])[None],
+        )
         for name, (width, model) in methods.items():
             guess = torch.from_numpy(model.predict(pixels[:, :width]).astype(np.uint8))[None]
             counts[name].append(tile_counts(guess, truth, classes).numpy())
@@ -138,11 +164,15 @@ class Boosted(nn.Module):
         self.bias.fill_(_LEAST)
         for nodes, bias, model in zip(self.nodes, self.bias, fitted, strict=True):
             present = np.asarray(model.classes_).astype(int)
-            outputs = present[1:] if len(present) == 2 else present  # of two classes the second alone has trees
+            outputs = (
+                present[1:] if len(present) == 2 else present
+            )  # of two classes the second alone has trees
             bias[torch.from_numpy(present)] = 0
             for turn, trees in enumerate(private.boosted_trees(model)):
                 for output, tree in zip(outputs.tolist(), trees, strict=True):
-                    nodes[turn * len(bias) + output, : len(tree.nodes)] = torch.from_numpy(_columns(tree.nodes))
+                    nodes[turn * len(bias) + output, : len(tree.nodes)] = torch.from_numpy(
+                        _columns(tree.nodes)
+                    )
             first = private.boosting_begins_with(model)
             if first is not None:
                 bias[torch.from_numpy(outputs)] = torch.from_numpy(first).float()
@@ -156,11 +186,15 @@ class Boosted(nn.Module):
             rows = np.ascontiguousarray(seen.reshape(-1, seen.shape[-1]), np.float64)
             scores = np.tile(bias, (len(rows), 1))
             for number, tree in _trees(nodes, rows.shape[1]):
-                scores[:, number % len(bias)] += tree.predict(rows, *_NO_CATEGORIES, torch.get_num_threads())
+                scores[:, number % len(bias)] += tree.predict(
+                    rows, *_NO_CATEGORIES, torch.get_num_threads()
+                )
             tiles.append(torch.from_numpy(scores).float().view(*seen.shape[:2], -1))
         return torch.stack(tiles).to(image.device).log_softmax(-1).movedim(-1, 1)
 
-    def answer(self, image: Tensor, network: Tensor, places: tuple[slice, slice] = EVERYWHERE) -> Tensor:
+    def answer(
+        self, image: Tensor, network: Tensor, places: tuple[slice, slice] = EVERYWHERE
+    ) -> Tensor:
         """Returns the chosen mixture of boosting and the network's (B, classes, s, s) log-probabilities, there."""
         weight = float(self.weight)
         if weight == 1:
@@ -172,9 +206,17 @@ def _columns(nodes: np.ndarray) -> np.ndarray:
     """Returns (nodes, 6) of a tree of scikit-learn's boosting; thresholds are rounded down: fp32 meets them so."""
     is_inner = ~nodes["is_leaf"].astype(bool)
     threshold = nodes["num_threshold"].astype(np.float32)
-    threshold = np.where(threshold > nodes["num_threshold"], np.nextafter(threshold, np.float32(-np.inf)), threshold)
+    threshold = np.where(
+        threshold > nodes["num_threshold"], np.nextafter(threshold, np.float32(-np.inf)), threshold
+    )
     children = (nodes[side] * is_inner for side in ("left", "right"))
-    columns = (nodes["feature_idx"], threshold, *children, nodes["missing_go_to_left"], nodes["value"])
+    columns = (
+        nodes["feature_idx"],
+        threshold,
+        *children,
+        nodes["missing_go_to_left"],
+        nodes["value"],
+    )
     return np.stack(columns, 1).astype(np.float32)
 
 
@@ -185,7 +227,14 @@ def _trees(columns: np.ndarray, width: int) -> Iterator[tuple[int, Any]]:
     """
     feature, left, right = (np.floor(np.nan_to_num(columns[..., n])) for n in (0, 2, 3))
     after, end = np.arange(columns.shape[1]), columns.shape[1]
-    is_inner = (left > after) & (right > after) & (left < end) & (right < end) & (feature >= 0) & (feature < width)
+    is_inner = (
+        (left > after)
+        & (right > after)
+        & (left < end)
+        & (right < end)
+        & (feature >= 0)
+        & (feature < width)
+    )
     nodes = private.tree_nodes(columns.shape[:2])
     nodes["is_leaf"] = ~is_inner
     for name, values in (("feature_idx", feature), ("left", left), ("right", right)):

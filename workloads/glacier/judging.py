@@ -17,14 +17,25 @@ from trainbook.supervised.intervals import least
 from trainbook.supervised.scoring import Judged, by_class, of_classes
 from workloads.glacier.settings import IGNORE
 
-COLOURS = ("#6b5b4b", "#7fc8f8", "#e0a030", "#1f3fbf", "#4f9d4f", "#b04fb0", "#d04f4f", "#404040")  # of classes, again
+COLOURS = (
+    "#6b5b4b",
+    "#7fc8f8",
+    "#e0a030",
+    "#1f3fbf",
+    "#4f9d4f",
+    "#b04fb0",
+    "#d04f4f",
+    "#404040",
+)  # of classes, again
 _WORST = 5  # scenes that the report names
 _SHOWN = 4  # tiles with most wrong pixels
 # Of the network's log-probabilities, the rest is boosting's; .9 has rare classes that .75 loses
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _SURE = 0.975  # of one side
 _MOST_PIXELS = 50_000  # of validation that choose
-Shown = tuple[np.ndarray, ...]  # a tile (bands, S, S), its mask (S, S) and perhaps a prediction (S, S)
+Shown = tuple[
+    np.ndarray, ...
+]  # a tile (bands, S, S), its mask (S, S) and perhaps a prediction (S, S)
 
 
 def sums_of(counts: np.ndarray) -> np.ndarray:
@@ -51,7 +62,9 @@ def scores_of(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float]:
     precision, recall = right / np.maximum(predicted, 1), right / np.maximum(true, 1)
     columns = {"iou": iou, "precision": precision, "recall": recall, "f1": f1}
     whole = of_classes(sums)
-    scores = {name: whole[name] for name in ("mcc", "accuracy", "mean_iou")} | {"mean_f1": whole["macro_f1"]}
+    scores = {name: whole[name] for name in ("mcc", "accuracy", "mean_iou")} | {
+        "mean_f1": whole["macro_f1"]
+    }
     there = np.flatnonzero(true).tolist()
     scores |= {f"{kind}_{names[k]}": column[k] for k in there for kind, column in columns.items()}
     return {name: float(score) for name, score in scores.items()}
@@ -60,7 +73,9 @@ def scores_of(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float]:
 def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
     """(B, ...) classes and (B, ...) classes or IGNORE -> (B, classes, classes) counts; rows are the truth."""
     cells = classes * classes
-    number = torch.where(truth == IGNORE, cells, truth.long() * classes + predicted.long()).flatten(1)
+    number = torch.where(truth == IGNORE, cells, truth.long() * classes + predicted.long()).flatten(
+        1
+    )
     number = number + (cells + 1) * torch.arange(len(number), device=number.device)[:, None]
     counts = torch.bincount(number.flatten(), minlength=len(number) * (cells + 1))
     return counts.view(-1, cells + 1)[:, :cells].reshape(-1, classes, classes)
@@ -76,8 +91,14 @@ class Gate:
     """Chooses method and weight on validation, whose tiles come in their order."""
 
     def __init__(self, boosted: Any, part: Any, groups: Any):  # (tiles) the scene or square of each
-        self.boosted, self.part, self.unit = boosted, part, np.unique(groups, return_inverse=True)[1]
-        self._log_p: dict[tuple[int, int], Tensor] = {}  # (methods, B, classes, s, s) by number and size of a batch
+        self.boosted, self.part, self.unit = (
+            boosted,
+            part,
+            np.unique(groups, return_inverse=True)[1],
+        )
+        self._log_p: dict[
+            tuple[int, int], Tensor
+        ] = {}  # (methods, B, classes, s, s) by number and size of a batch
 
     def counted(self, first: int, batch: Batch, logits: Tensor) -> np.ndarray:
         """Returns (options, B, classes, classes) counts of the tiles from a number on, of some of their pixels."""
@@ -86,10 +107,17 @@ class Gate:
         places = slice(None, None, every), slice(None, None, every)
         target, network = target[:, *places], logits[..., *places].float().log_softmax(1)
         if (place := (first, len(target))) not in self._log_p:
-            each = [self.boosted.log_p(batch["image"], method, places) for method in range(len(self.boosted.bias))]
+            each = [
+                self.boosted.log_p(batch["image"], method, places)
+                for method in range(len(self.boosted.bias))
+            ]
             self._log_p[place] = torch.stack(each)
         mixtures = ((1 - w) * log_p + w * network for log_p in self._log_p[place] for w in WEIGHTS)
-        return torch.stack([tile_counts(p.argmax(1), target, p.shape[1]) for p in mixtures]).cpu().numpy()
+        return (
+            torch.stack([tile_counts(p.argmax(1), target, p.shape[1]) for p in mixtures])
+            .cpu()
+            .numpy()
+        )
 
     def choose(self, counts: np.ndarray) -> np.ndarray:
         """Sets method and weight by (options, tiles, classes, classes) counts; returns those of the answer.
@@ -132,7 +160,9 @@ class Tested:
 
     def __init__(self, part: Any, classes: int):  # the `Tiles` that are met in their order
         self.part, self.classes = part, classes
-        self.counts = np.zeros((0, classes, classes), np.int64)  # (tiles, classes, classes), rows are the truth
+        self.counts = np.zeros(
+            (0, classes, classes), np.int64
+        )  # (tiles, classes, classes), rows are the truth
         self._worst: list[tuple[int, Shown]] = []  # by wrong pixels, most first
 
     def add(self, batch: Batch, predicted: Tensor) -> None:
@@ -141,7 +171,9 @@ class Tested:
         self.counts = np.concatenate([self.counts, counts])
         wrong = counts.sum((1, 2)) - np.trace(counts, axis1=1, axis2=2)
         for place in np.argsort(-wrong, kind="stable")[:_SHOWN].tolist():
-            tile = tuple(value[place].cpu().numpy() for value in (batch["image"], batch["target"], predicted))
+            tile = tuple(
+                value[place].cpu().numpy() for value in (batch["image"], batch["target"], predicted)
+            )
             self._worst.append((int(wrong[place]), tile))
         self._worst = sorted(self._worst, key=lambda item: -item[0])[:_SHOWN]
 
@@ -154,7 +186,9 @@ class Tested:
         draw_tiles([tile for _, tile in self._worst], classes, plots / "worst.png")
 
 
-def write_scenes(classes: Sequence[str], scenes: Sequence[str], counts: np.ndarray, folder: Path) -> str:
+def write_scenes(
+    classes: Sequence[str], scenes: Sequence[str], counts: np.ndarray, folder: Path
+) -> str:
     """Writes scenes.csv, a row a scene, the lowest mean IoU first; returns the worst rows as text.
 
     `scenes` (tiles) are names, `counts` (tiles, classes, classes).
@@ -164,8 +198,16 @@ def write_scenes(classes: Sequence[str], scenes: Sequence[str], counts: np.ndarr
     np.add.at(matrices, scene, counts)
     sums = sums_of(matrices)
     scores, iou, pixels = of_classes(sums), by_class(sums)[1], sums[:, 1].sum(1)
-    columns = [1 - scores["accuracy"], scores["mcc"], scores["mean_iou"], *np.where(sums[:, 1:].any(1), iou, np.nan).T]
-    head, rows = ["scene", "pixels", "wrong", "mcc", "mean_iou", *(f"iou_{cls}" for cls in classes)], []
+    columns = [
+        1 - scores["accuracy"],
+        scores["mcc"],
+        scores["mean_iou"],
+        *np.where(sums[:, 1:].any(1), iou, np.nan).T,
+    ]
+    head, rows = (
+        ["scene", "pixels", "wrong", "mcc", "mean_iou", *(f"iou_{cls}" for cls in classes)],
+        [],
+    )
     for k in np.argsort(scores["mean_iou"], kind="stable"):
         cells = ["absent" if math.isnan(column[k]) else f"{column[k]:.4f}" for column in columns]
         rows += [[names[k], f"{pixels[k]}", *cells]] if pixels[k] else []
@@ -178,7 +220,9 @@ def _composite(image: np.ndarray) -> np.ndarray:
     """(bands, S, S) -> (S, S, 3): three bands, the third as red, stretched from the 2nd to the 98th percentile."""
     picked = image[[2, 1, 0]] if len(image) >= 3 else image[[0, 0, 0]]
     low, high = (np.nanpercentile(picked, q) if np.isfinite(picked).any() else 0.0 for q in (2, 98))
-    return np.nan_to_num(np.clip((picked - low) / max(high - low, 1e-9), 0, 1), nan=1.0).transpose(1, 2, 0)
+    return np.nan_to_num(np.clip((picked - low) / max(high - low, 1e-9), 0, 1), nan=1.0).transpose(
+        1, 2, 0
+    )
 
 
 def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Path:
@@ -189,7 +233,12 @@ def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Pat
     titles = ("tile", "mask", "prediction", "wrong")[: 2 if len(tiles[0]) == 2 else 4]
     figure, axes = grid(len(tiles), len(titles), 2.6)
     colours = [COLOURS[k % len(COLOURS)] for k in range(len(classes))]
-    painted = {"cmap": ListedColormap(colours), "vmin": 0, "vmax": len(classes) - 1, "interpolation": "nearest"}
+    painted = {
+        "cmap": ListedColormap(colours),
+        "vmin": 0,
+        "vmax": len(classes) - 1,
+        "interpolation": "nearest",
+    }
     for row, (image, target, *predicted) in zip(axes, tiles, strict=True):
         for ax, title in zip(row, titles, strict=True):
             ax.set_title(title, fontsize=9)
@@ -199,6 +248,8 @@ def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Pat
         for answer in predicted:
             row[2].imshow(np.ma.array(answer, mask=unknown), **painted)
             row[3].imshow(~unknown & (answer != target), cmap="gray_r", vmin=0, vmax=1)
-    handles = [Patch(color=colour, label=name) for colour, name in zip(colours, classes, strict=True)]
+    handles = [
+        Patch(color=colour, label=name) for colour, name in zip(colours, classes, strict=True)
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(classes), fontsize=9)
     return save(figure, out)

@@ -17,7 +17,9 @@ from workloads.glacier.settings import IGNORE, Loss
 def weights(loss: Loss, step: int) -> dict[str, float]:
     """Returns the weight of each term in a step; the boundary's rises linearly (Kervadec et al. 2021, section 3.3)."""
     ramp = min(1.0, step / loss.ramp_steps) if loss.ramp_steps else 1.0
-    return {term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in loss.terms}
+    return {
+        term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in loss.terms
+    }
 
 
 def count(loss: Loss, mask: Tensor) -> dict[str, float]:
@@ -25,16 +27,25 @@ def count(loss: Loss, mask: Tensor) -> dict[str, float]:
     valid = mask != IGNORE
     lowest = mask.flatten(1).amin(1)  # (B); IGNORE is the highest label
     highest = mask.masked_fill(~valid, 0).flatten(1).amax(1)
-    tiles, several = int(valid.flatten(1).any(1).sum()), int(((lowest != IGNORE) & (highest > lowest)).sum())
+    tiles, several = (
+        int(valid.flatten(1).any(1).sum()),
+        int(((lowest != IGNORE) & (highest > lowest)).sum()),
+    )
     pixels: float = int(valid.sum())
     if loss.class_weights:
-        of_class = torch.bincount(mask[valid].long().flatten(), minlength=len(loss.class_weights)).double().cpu()
+        of_class = (
+            torch.bincount(mask[valid].long().flatten(), minlength=len(loss.class_weights))
+            .double()
+            .cpu()
+        )
         pixels = float(of_class @ torch.tensor(loss.class_weights, dtype=torch.float64))
     numbers = {"focal": pixels, "dice": tiles, "mcc": several, "boundary": several}
     return {term: numbers[term] for term in loss.terms}
 
 
-def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = None) -> dict[str, Tensor]:
+def sums(
+    loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = None
+) -> dict[str, Tensor]:
     """Sums each term over the tiles, without its weight.
 
     logits (B, K, H, W); mask (B, H, W) integers below K, or IGNORE; distances (B, K, H, W) from `distance_maps`, for
@@ -43,7 +54,9 @@ def sums(loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = No
     with torch.autocast(logits.device.type, enabled=False):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         log_p = logits.log_softmax(1)
-        truth = mask[:, None] == torch.arange(logits.shape[1], device=mask.device)[:, None, None]  # all False: ignored
+        truth = (
+            mask[:, None] == torch.arange(logits.shape[1], device=mask.device)[:, None, None]
+        )  # all False: ignored
         p = log_p.exp().masked_fill((mask == IGNORE)[:, None], 0.0)
         total: dict[str, Tensor] = {}
         if loss.focal:
@@ -67,7 +80,11 @@ def _focal(log_p: Tensor, truth: Tensor, class_weights: Sequence[float]) -> Tens
     """
     log_pt = log_p.masked_fill(~truth, 0.0).sum(1)
     focal = -((-torch.expm1(log_pt)).clamp_min(1e-6) ** 2.0) * log_pt
-    return focal * (truth * focal.new_tensor(class_weights).view(-1, 1, 1)).sum(1) if class_weights else focal
+    return (
+        focal * (truth * focal.new_tensor(class_weights).view(-1, 1, 1)).sum(1)
+        if class_weights
+        else focal
+    )
 
 
 def _dice(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:

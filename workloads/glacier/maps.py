@@ -24,7 +24,12 @@ _NODATA = 255  # in a map, wherever no class has this code
 
 
 def masks(
-    models: Sequence[nn.Module], where: Path, source: Source, size: int, out: Path | None, views: int = 8
+    models: Sequence[nn.Module],
+    where: Path,
+    source: Source,
+    size: int,
+    out: Path | None,
+    views: int = 8,
 ) -> dict[str, Any]:
     """Predicts every scene of a folder: (h, w) of the mask's codes by name, or with `out` the paths of maps.
 
@@ -62,14 +67,21 @@ def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: in
     codes = np.asarray(opened.source.codes, dtype)
     mask = np.full((opened.height, opened.width), nodata, dtype)
     squares, pixels = np.zeros(len(opened.source.bands)), 0
-    for (top, rows), (left, columns) in itertools.product(*(_cores(length, size) for length in mask.shape)):
+    for (top, rows), (left, columns) in itertools.product(
+        *(_cores(length, size) for length in mask.shape)
+    ):
         image = opened.bands((top, left, size, size))
         squares += np.nansum(image.astype(np.float64) ** 2, (1, 2))
         pixels += np.isfinite(image[0]).sum()
-        part = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
+        part = (
+            slice(rows.start - top, rows.stop - top),
+            slice(columns.start - left, columns.stop - left),
+        )
         p = probabilities(models, torch.from_numpy(image)[None], views, part)[0]
         is_seen = ~np.isnan(image[0][part])
-        mask[rows, columns] = np.where(is_seen, codes[p.argmax(0).numpy()], np.asarray(nodata, dtype))
+        mask[rows, columns] = np.where(
+            is_seen, codes[p.argmax(0).numpy()], np.asarray(nodata, dtype)
+        )
     _compare_units(models[0], np.sqrt(squares / max(pixels, 1)), opened)
     return mask
 
@@ -91,15 +103,27 @@ def _write(mask: np.ndarray, opened: Opened, path: Path) -> None:
     place = {"crs": opened.crs, "transform": opened.transform} if opened.crs else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = {"height": mask.shape[0], "width": mask.shape[1], "count": 1, "dtype": dtype, **place}
-    form = {"driver": "COG", "compress": "DEFLATE", "blocksize": 512, "overview_resampling": "NEAREST"}
+    form = {
+        "driver": "COG",
+        "compress": "DEFLATE",
+        "blocksize": 512,
+        "overview_resampling": "NEAREST",
+    }
     with MemoryFile() as memory:
         with memory.open(**form, **shape, nodata=coding(source.codes)[1]) as file:
             file.write(mask, 1)
             file.descriptions = ("class",)
-            file.update_tags(**{f"CLASS_{code}": name for code, name in zip(source.codes, source.classes, strict=True)})
+            file.update_tags(
+                **{
+                    f"CLASS_{code}": name
+                    for code, name in zip(source.codes, source.classes, strict=True)
+                }
+            )
             if dtype in ("uint8", "uint16"):
                 colours = zip(source.codes, itertools.cycle(COLOURS), strict=False)
-                file.write_colormap(1, {code: (*bytes.fromhex(text[1:]), 255) for code, text in colours})
+                file.write_colormap(
+                    1, {code: (*bytes.fromhex(text[1:]), 255) for code, text in colours}
+                )
         with disk.whole(path) as aside:  # GDAL does not report a full disk in every case
             aside.write_bytes(memory.getbuffer())
 
@@ -108,12 +132,18 @@ def _cores(length: int, size: int) -> list[tuple[int, slice]]:
     """Starts of windows along a side, each with the stretch that is taken from it; the stretches tile the side."""
     begins = starts(length, size, size // 2)
     borders = [0, *((a + b + size) // 2 for a, b in itertools.pairwise(begins)), length]
-    return [(begin, slice(a, b)) for begin, (a, b) in zip(begins, itertools.pairwise(borders), strict=True)]
+    return [
+        (begin, slice(a, b))
+        for begin, (a, b) in zip(begins, itertools.pairwise(borders), strict=True)
+    ]
 
 
 @torch.inference_mode()
 def probabilities(
-    models: Sequence[nn.Module], image: Tensor, views: int = 8, places: tuple[slice, slice] = EVERYWHERE
+    models: Sequence[nn.Module],
+    image: Tensor,
+    views: int = 8,
+    places: tuple[slice, slice] = EVERYWHERE,
 ) -> Tensor:
     """(B, bands, S, S) -> (B, classes, s, s) on the CPU: averages over the models and over flips and turns.
 
@@ -129,7 +159,10 @@ def probabilities(
             flipped, turn, sides = [-1] * (number >= 4), number % 4, (-2, -1)
             with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
                 logits = model(image.to(device).flip(flipped).rot90(turn, sides))
-            mean = mean + logits.float().softmax(1).rot90(-turn, sides).flip(flipped)[..., *places] / views
+            mean = (
+                mean
+                + logits.float().softmax(1).rot90(-turn, sides).flip(flipped)[..., *places] / views
+            )
         if boosted is not None:
             network = torch.as_tensor(mean, device=device).clamp_min(1e-9).log()
             mean = boosted.answer(image.to(device), network, places).softmax(1)

@@ -14,7 +14,12 @@ from lib.errors import BadInput
 from workloads.glacier.settings import Model
 
 FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names of weights
-STATISTICS = ("mean", "deviation", "prior", "boosted.")  # how names begin of what belongs to the training data
+STATISTICS = (
+    "mean",
+    "deviation",
+    "prior",
+    "boosted.",
+)  # how names begin of what belongs to the training data
 _PUBLISHED = {  # names in a ResNet of timm or torchvision, and here
     r"^conv1\.": "blocks.0.0.", r"^bn1\.": "blocks.0.1.", r"^layer(\d)": r"blocks.\1", r"\.bn(\d)": r".norm\1",
     r"\.downsample\.": ".shortcut.",
@@ -30,12 +35,19 @@ class Net(nn.Module):
     """
 
     def __init__(
-        self, bands: int, classes: int, sizes: Model, indices: Sequence[tuple[int, int]] = (), prior: bool = False
+        self,
+        bands: int,
+        classes: int,
+        sizes: Model,
+        indices: Sequence[tuple[int, int]] = (),
+        prior: bool = False,
     ):
         super().__init__()
         widths, depths, decoder = sizes.widths, sizes.depths, sizes.decoder
         if (len(widths), len(depths), len(decoder)) != (5, 4, 5):
-            raise ValueError("A U-Net has five encoder widths, four depths and five decoder widths.")
+            raise ValueError(
+                "A U-Net has five encoder widths, four depths and five decoder widths."
+            )
         self.indices, inputs = tuple(map(tuple, indices)), bands + len(indices)
         first = nn.Conv2d(inputs, widths[0], 7, stride=2, padding=3, bias=False)
         stem = nn.Sequential(first, nn.BatchNorm2d(widths[0]), nn.ReLU(inplace=True))
@@ -44,12 +56,17 @@ class Net(nn.Module):
             Residual(widths[i], widths[i + 1], stride=1 if i == 0 else 2),
             *(Residual(widths[i + 1], widths[i + 1], stride=1) for _ in range(depths[i] - 1)),
         ) for i in range(4)]  # fmt: skip
-        skips = [*reversed(widths[:4]), 0]  # the finest decoder stage has no encoder stage of its size
+        skips = [
+            *reversed(widths[:4]),
+            0,
+        ]  # the finest decoder stage has no encoder stage of its size
         up = [Up(*sizes) for sizes in zip([widths[4], *decoder[:4]], skips, decoder, strict=True)]
         self.blocks = nn.ModuleList([stem, *encoder, *up])
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.head = nn.Conv2d(decoder[4], classes, 3, padding=1)
-        for module in self.modules():  # as He et al. (ICCV 2015), so that variances stay the same through the ReLUs
+        for module in (
+            self.modules()
+        ):  # as He et al. (ICCV 2015), so that variances stay the same through the ReLUs
             if isinstance(module, nn.Conv2d) and module is not self.head:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         self.register_buffer("mean", torch.zeros(inputs, 1, 1))
@@ -102,7 +119,9 @@ class Residual(nn.Module):
         self.norm2 = nn.BatchNorm2d(outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) -> (B, outputs, H/stride, W/stride)."""
@@ -168,21 +187,33 @@ def carry(
     `fresh` are the new network's weights, of which the normalisation stays; `bands` and `classes` are names, (given,
     new). Raises BadInput if names and shapes do not fit, or no band is matched.
     """
-    for name, axis, names, what in ((FIRST, 1, bands[0], "bands"), (HEAD[0], 0, classes[0], "classes")):
+    for name, axis, names, what in (
+        (FIRST, 1, bands[0], "bands"),
+        (HEAD[0], 0, classes[0], "classes"),
+    ):
         if name not in given:
-            raise BadInput(f"The initial weights have no tensor {name}: they are not those of this U-Net.")
+            raise BadInput(
+                f"The initial weights have no tensor {name}: they are not those of this U-Net."
+            )
         if given[name].shape[axis] != len(names):
             how = f"named for them: {', '.join(names)}. Name those that they were trained on, in their order."
-            raise BadInput(f"The initial weights have {given[name].shape[axis]} {what}, and {len(names)} are {how}")
+            raise BadInput(
+                f"The initial weights have {given[name].shape[axis]} {what}, and {len(names)} are {how}"
+            )
     filters, message = carry_bands(given[FIRST], *bands)
-    carried = {name: value for name, value in given.items() if not name.startswith(STATISTICS)} | {FIRST: filters}
+    carried = {name: value for name, value in given.items() if not name.startswith(STATISTICS)} | {
+        FIRST: filters
+    }
     carried |= {name: value for name, value in fresh.items() if name.startswith(STATISTICS)}
     for name in HEAD:  # a class that the given weights lack stays as initialised
         rows = [given[name][classes[0].index(cls)] if cls in classes[0] else fresh[name][k]
                 for k, cls in enumerate(classes[1])]  # fmt: skip
         carried[name] = torch.stack([row.to(fresh[name]) for row in rows])
     new, total = [name for name in classes[1] if name not in classes[0]], len(classes[1])
-    return carried, f"{message} Head: {total - len(new)} of {total} classes by name, new: {', '.join(new) or 'none'}."
+    return (
+        carried,
+        f"{message} Head: {total - len(new)} of {total} classes by name, new: {', '.join(new) or 'none'}.",
+    )
 
 
 def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:
@@ -192,15 +223,24 @@ def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) ->
     bands. Then all are multiplied by one factor that keeps the sum of squares, and with it the running statistics of
     the batch norm behind. One factor for all: a filter that looked at missing bands alone would be blown up to noise.
     """
-    new, unused = [name for name in target if name not in source], [name for name in source if name not in target]
+    new, unused = (
+        [name for name in target if name not in source],
+        [name for name in source if name not in target],
+    )
     matched = f"First convolution: {len(target) - len(new)} of {len(target)} bands by name"
     if len(new) == len(target):
         how = f"and this run has {', '.join(target)}. Write the same names for the same parts of the spectrum."
-        raise BadInput(f"No band of the initial weights is among this run's: they saw {', '.join(source)}, {how}")
+        raise BadInput(
+            f"No band of the initial weights is among this run's: they saw {', '.join(source)}, {how}"
+        )
     if list(source) == list(target):
         return weight, f"{matched}."
     mean = weight.mean(1)
-    carried = torch.stack([weight[:, source.index(name)] if name in source else mean for name in target], 1)
+    carried = torch.stack(
+        [weight[:, source.index(name)] if name in source else mean for name in target], 1
+    )
     factor = (weight.square().sum() / carried.square().sum()).sqrt()
-    names = f"the mean of all for: {', '.join(new) or 'none'}, left out: {', '.join(unused) or 'none'}"
+    names = (
+        f"the mean of all for: {', '.join(new) or 'none'}, left out: {', '.join(unused) or 'none'}"
+    )
     return carried * factor, f"{matched}, {names}; filters multiplied by {float(factor):.3f}."

@@ -20,8 +20,12 @@ class Source:
     """How images and masks are to be read."""
 
     bands: tuple[str, ...] = option(_LANDSAT, "Names of the bands of the model's input.")
-    channels: tuple[int, ...] = option((), "Bands of a file, or folders BandN; empty: the first.", minimum=1)
-    classes: tuple[str, ...] = option(("background", "glacier", "debris", "lake"), "Names of the classes, in order.")
+    channels: tuple[int, ...] = option(
+        (), "Bands of a file, or folders BandN; empty: the first.", minimum=1
+    )
+    classes: tuple[str, ...] = option(
+        ("background", "glacier", "debris", "lake"), "Names of the classes, in order."
+    )
     codes: tuple[int, ...] = option((0, 85, 170, 255), "The mask's value of each class.")
     ignored_codes: tuple[int, ...] = option((), "Values of the mask for unknown ground.")
     nodata: tuple[float, ...] = option((), "No-data values of the bands, beside the file's own.")
@@ -31,22 +35,32 @@ class Source:
 
     def __post_init__(self) -> None:
         if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
-            raise ValueError(f"There are {len(self.classes)} classes: codes must be as many, each another one.")
+            raise ValueError(
+                f"There are {len(self.classes)} classes: codes must be as many, each another one."
+            )
         if not 2 <= len(self.classes) < IGNORE:
-            raise ValueError(f"There are {len(self.classes)} classes. Give at least two, background first.")
+            raise ValueError(
+                f"There are {len(self.classes)} classes. Give at least two, background first."
+            )
         if not self.bands or len(set(self.bands)) < len(self.bands):
             raise ValueError("bands must name at least one band, and none twice.")
         if self.masks and not self.images:
             raise ValueError("masks is given without images. Give both patterns, or neither.")
         if (BAND in self.images) < bool(self.band_files) or (BAND in self.images and self.channels):
-            raise ValueError("band_files belongs to {band} in images, and channels to images without it.")
+            raise ValueError(
+                "band_files belongs to {band} in images, and channels to images without it."
+            )
         for name, of_bands in (("channels", self.channels), ("band_files", self.band_files)):
             if of_bands and len(of_bands) != len(self.bands):
-                raise ValueError(f"There are {len(self.bands)} bands, but {name} names {len(of_bands)}.")
+                raise ValueError(
+                    f"There are {len(self.bands)} bands, but {name} names {len(of_bands)}."
+                )
         for pattern in (self.images, self.masks):
             pure = PurePosixPath(pattern)
             if "**" in pattern or pure.is_absolute() or ".." in pure.parts:
-                raise ValueError(f"The pattern {pattern!r} must be a path below data.dir, without **.")
+                raise ValueError(
+                    f"The pattern {pattern!r} must be a path below data.dir, without **."
+                )
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -68,30 +82,46 @@ class Cut:
 
     size: int = option(512, "Pixels on a side, a multiple of 32.", minimum=32)
     stride: int = option(0, "Pixels from one tile to the next; 0: the size.", minimum=0)
-    min_valid_share: float = option(0.1, "Least share of pixels with data and label.", minimum=0, maximum=1)
-    min_label_share: float = option(0.0, "Least share of valid pixels not of the first class.", minimum=0, maximum=1)
-    storage: Literal["float32", "float16"] = option("float32", "Format on disk; float16 is enough for 8-bit bands.")
+    min_valid_share: float = option(
+        0.1, "Least share of pixels with data and label.", minimum=0, maximum=1
+    )
+    min_label_share: float = option(
+        0.0, "Least share of valid pixels not of the first class.", minimum=0, maximum=1
+    )
+    storage: Literal["float32", "float16"] = option(
+        "float32", "Format on disk; float16 is enough for 8-bit bands."
+    )
 
     def __post_init__(self) -> None:
         if self.size % 32:
-            raise ValueError(f"size {self.size} is no multiple of 32. Write {max(32, self.size // 32 * 32)}.")
+            raise ValueError(
+                f"size {self.size} is no multiple of 32. Write {max(32, self.size // 32 * 32)}."
+            )
 
 
 @dataclass(frozen=True)
 class Split:
     """Which part of the data is held out. With folds, one of them validates and the others train."""
 
-    validation: float = option(0.15, "Share that validates, where there are no folds.", above=0, below=0.9)
-    test: float = option(0.15, "Share held out; 0: the test repeats the validation.", minimum=0, below=0.9)
+    validation: float = option(
+        0.15, "Share that validates, where there are no folds.", above=0, below=0.9
+    )
+    test: float = option(
+        0.15, "Share held out; 0: the test repeats the validation.", minimum=0, below=0.9
+    )
     folds: int = option(0, "Parts of what is not the test; 0: no cross-validation.", minimum=0)
     fold: int = option(0, "The fold that validates, counted from 0.", minimum=0)
-    by: Literal["scene", "map"] = option("scene", "What stays together: scenes, or squares of the map.")
+    by: Literal["scene", "map"] = option(
+        "scene", "What stays together: scenes, or squares of the map."
+    )
     square: int = option(4, "Tiles on a side of such a square.", minimum=1)
     seed: int = option(0, "Seed of the split; an ensemble shares one test.", minimum=0)
 
     def __post_init__(self) -> None:
         if self.folds == 1 or (self.folds and self.fold >= self.folds):
-            raise ValueError(f"fold {self.fold} of {self.folds} folds does not exist. Folds are counted from 0.")
+            raise ValueError(
+                f"fold {self.fold} of {self.folds} folds does not exist. Folds are counted from 0."
+            )
         if not self.folds and self.validation + self.test >= 1:
             raise ValueError("validation and test leave nothing to train on. Lower one of them.")
 
@@ -100,29 +130,47 @@ class Split:
 class Sampling:
     """Which tiles come how often. The order itself is a pure function of seed, epoch and these weights."""
 
-    target_shares: tuple[float, ...] = option((), "Wanted share of each class; empty: as is.", minimum=0, maximum=1)
-    most_often: float = option(20.0, "The most that a tile is drawn beside an even draw.", minimum=1)
-    crop: int = option(0, "Pixels on a side of training crops, a multiple of 32; 0: whole tiles.", minimum=0)
+    target_shares: tuple[float, ...] = option(
+        (), "Wanted share of each class; empty: as is.", minimum=0, maximum=1
+    )
+    most_often: float = option(
+        20.0, "The most that a tile is drawn beside an even draw.", minimum=1
+    )
+    crop: int = option(
+        0, "Pixels on a side of training crops, a multiple of 32; 0: whole tiles.", minimum=0
+    )
     centred: dict[str, float] = option(dict, "Share of the crops around a class: {lake: 0.2}.")
 
     def __post_init__(self) -> None:
         if self.crop % 32:
-            raise ValueError(f"crop {self.crop} is no multiple of 32. Write {max(32, self.crop // 32 * 32)}.")
+            raise ValueError(
+                f"crop {self.crop} is no multiple of 32. Write {max(32, self.crop // 32 * 32)}."
+            )
         if self.centred and not self.crop:
-            raise ValueError("centred is given without crop. Say how large the crops are: crop: 64.")
+            raise ValueError(
+                "centred is given without crop. Say how large the crops are: crop: 64."
+            )
         if any(share <= 0 for share in self.centred.values()) or sum(self.centred.values()) >= 1:
-            raise ValueError("The shares of centred must be above 0 and add up to less than 1: {lake: 0.2}.")
+            raise ValueError(
+                "The shares of centred must be above 0 and add up to less than 1: {lake: 0.2}."
+            )
         if self.target_shares and abs(sum(self.target_shares) - 1) > 1e-6:
-            raise ValueError(f"target_shares add up to {sum(self.target_shares):g}. Make them add up to 1.")
+            raise ValueError(
+                f"target_shares add up to {sum(self.target_shares):g}. Make them add up to 1."
+            )
 
 
 @dataclass(frozen=True)
 class Model:
     """Sizes of the U-Net; the defaults are ResNet-34's."""
 
-    widths: tuple[int, ...] = option((64, 64, 128, 256, 512), "Channels of the stem and the four stages.", minimum=1)
+    widths: tuple[int, ...] = option(
+        (64, 64, 128, 256, 512), "Channels of the stem and the four stages.", minimum=1
+    )
     depths: tuple[int, ...] = option((3, 4, 6, 3), "Residual blocks of each stage.", minimum=1)
-    decoder: tuple[int, ...] = option((256, 128, 64, 32, 16), "Channels of the decoder's stages.", minimum=1)
+    decoder: tuple[int, ...] = option(
+        (256, 128, 64, 32, 16), "Channels of the decoder's stages.", minimum=1
+    )
 
 
 @dataclass(frozen=True)
@@ -141,13 +189,17 @@ class Loss:
     dice: float = option(0.4, "Weight of the Dice loss.", minimum=0)
     mcc: float = option(0.0, "Weight of the soft Matthews correlation.", minimum=0)
     boundary: float = option(0.0, "Weight of the boundary loss, once its ramp is over.", minimum=0)
-    class_weights: tuple[float, ...] = option((), "Weight of each class in the focal loss; empty: 1.", minimum=0)
+    class_weights: tuple[float, ...] = option(
+        (), "Weight of each class in the focal loss; empty: 1.", minimum=0
+    )
     ramp_steps: int = option(0, "Steps in which the boundary loss rises from 0.", minimum=0)
     ramp_epochs: float = option(0.0, "Epochs in which the boundary loss rises from 0.", minimum=0)
 
     def __post_init__(self) -> None:
         if not self.terms:
-            raise ValueError("Every term of the loss has the weight 0. Give at least one another weight.")
+            raise ValueError(
+                "Every term of the loss has the weight 0. Give at least one another weight."
+            )
 
     @property
     def terms(self) -> tuple[str, ...]:
@@ -165,7 +217,9 @@ class Prediction:
 class Baseline:
     """The boosted trees that the network is compared with."""
 
-    gate: bool = option(False, "Whether boosting answers, as far as validation shows no sure gain of the network.")
+    gate: bool = option(
+        False, "Whether boosting answers, as far as validation shows no sure gain of the network."
+    )
     pixels: int = option(200_000, "Pixels that they are fitted on at most.", minimum=100)
     rounds: int = option(100, "Trees of each class.", minimum=1)
 
@@ -173,7 +227,9 @@ class Baseline:
 @dataclass(frozen=True)
 class Settings:
     source: Source = Source()
-    download: tuple[str, ...] = option((), "Addresses or paths of archives, without a data.dir.", path=True)
+    download: tuple[str, ...] = option(
+        (), "Addresses or paths of archives, without a data.dir.", path=True
+    )
     generator: Generator = Generator()
     tiles: Cut = Cut()
     split: Split = Split()
@@ -181,24 +237,38 @@ class Settings:
     model: Model = Model()
     initial: Initial = Initial()
     loss: Loss = Loss()
-    indices: tuple[tuple[str, str], ...] = option((), "Pairs of bands for indices (a - b) / (a + b).")
+    indices: tuple[tuple[str, str], ...] = option(
+        (), "Pairs of bands for indices (a - b) / (a + b)."
+    )
     prior: bool = option(False, "Whether answers are corrected from drawn to true class shares.")
     baseline: Baseline = Baseline()
     prediction: Prediction = Prediction()
-    bad_input_limit: int = option(0, "Bad scenes that are left out; one more refuses the data.", minimum=0)
+    bad_input_limit: int = option(
+        0, "Bad scenes that are left out; one more refuses the data.", minimum=0
+    )
 
     def __post_init__(self) -> None:
         shares, classes, bands = self.sampling.target_shares, self.source.classes, self.source.bands
         if shares and len(shares) != len(classes):
-            raise ValueError(f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes.")
+            raise ValueError(
+                f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes."
+            )
         if (weights := self.loss.class_weights) and len(weights) != len(classes):
-            raise ValueError(f"loss.class_weights has {len(weights)} weights for {len(classes)} classes.")
+            raise ValueError(
+                f"loss.class_weights has {len(weights)} weights for {len(classes)} classes."
+            )
         if strange := [name for name in self.sampling.centred if name not in classes]:
-            raise ValueError(f"sampling.centred names {strange[0]}, and the classes are {', '.join(classes)}.")
+            raise ValueError(
+                f"sampling.centred names {strange[0]}, and the classes are {', '.join(classes)}."
+            )
         if strange := [name for pair in self.indices for name in pair if name not in bands]:
-            raise ValueError(f"indices names the band {strange[0]}, and the bands are {', '.join(bands)}.")
+            raise ValueError(
+                f"indices names the band {strange[0]}, and the bands are {', '.join(bands)}."
+            )
         if self.sampling.crop > self.tiles.size:
-            raise ValueError(f"sampling.crop {self.sampling.crop} is larger than tiles.size {self.tiles.size}.")
+            raise ValueError(
+                f"sampling.crop {self.sampling.crop} is larger than tiles.size {self.tiles.size}."
+            )
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -213,5 +283,7 @@ class Settings:
     def boosted_places(self) -> tuple[tuple[int, int], ...]:
         """The indices of boosting: those of the network, else the usual pairs of bands of which both are there."""
         bands = self.source.bands
-        usual = tuple((bands.index(a), bands.index(b)) for a, b in _USUAL if a in bands and b in bands)
+        usual = tuple(
+            (bands.index(a), bands.index(b)) for a, b in _USUAL if a in bands and b in bands
+        )
         return self.index_places or usual

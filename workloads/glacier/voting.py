@@ -15,7 +15,11 @@ from trainbook.outputs.summary import Summary, with_all
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     """Returns the folders of completed folds of `folds_of` of the same size, and of this queue's runs once all are."""
     output_dir = platform.output_dir(queue[-1].config.output_dir)
-    runs = [find_completed(entry.name, output_dir, entry.config) for entry in queue if not entry.is_earlier]
+    runs = [
+        find_completed(entry.name, output_dir, entry.config)
+        for entry in queue
+        if not entry.is_earlier
+    ]
     if not all(runs):
         print("Not every run of the queue is completed. They vote once all of them are.")
         return []
@@ -42,7 +46,14 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     with working("Scoring the baseline"):
         baseline = task.baseline()
     scores, names = with_all(metrics, baseline), [run.name for run in runs]
-    summary = Summary(folder.name, first.config.task, "completed", members=names, metrics=scores, baseline=baseline)
+    summary = Summary(
+        folder.name,
+        first.config.task,
+        "completed",
+        members=names,
+        metrics=scores,
+        baseline=baseline,
+    )
     (folder / "config.yaml").write_text(to_yaml(first.config), "utf-8")
     summary.write(folder)
     return summary, text

@@ -20,9 +20,19 @@ from lib.task import Batch
 from trainbook import Judged, Supervised
 from workloads.graphmer import settings
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
-from workloads.graphmer.settings import COMBINED, CONDITIONS, ENCODER, IGNORE, SPECIALS, Array, Settings
+from workloads.graphmer.settings import (
+    COMBINED,
+    CONDITIONS,
+    ENCODER,
+    IGNORE,
+    SPECIALS,
+    Array,
+    Settings,
+)
 
-if TYPE_CHECKING:  # imported where they are used: a plan of the memory needs neither data nor evaluation
+if (
+    TYPE_CHECKING
+):  # imported where they are used: a plan of the memory needs neither data nor evaluation
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Evaluator
 
@@ -47,7 +57,9 @@ def summed(judged: Judged, unit: Array, units: int) -> Array:
     """
     counts = np.where(judged.true[:, None] == np.arange(len(CONDITIONS)), 1.0, np.nan)
     ranks, first = judged.guess[:, : len(KINDS), None], judged.guess[:, -1:]
-    values = np.concatenate([(counts[:, None] / ranks).reshape(len(counts), -1), counts[:, :1] * first], 1)
+    values = np.concatenate(
+        [(counts[:, None] / ranks).reshape(len(counts), -1), counts[:, :1] * first], 1
+    )
     sums = np.zeros((units, 2, len(MEANS)))
     np.add.at(sums, unit, np.stack([np.nan_to_num(values), ~np.isnan(values)], 1))
     return sums
@@ -62,9 +74,14 @@ def figures(judged: Judged) -> dict[str, float]:
     """Returns MEANS, Hits@1, 3 and 10, and as `mrr` the mean of all MRRs: one number, steadier than each of them."""
     whole = means(summed(judged, np.zeros(len(judged.true), int), 1)[0]).tolist()
     scores = {"mrr": sum(whole[:-1]) / len(whole[:-1]), **dict(zip(MEANS, whole, strict=True))}
-    for (number, condition), (place, kind) in itertools.product(enumerate(CONDITIONS), enumerate(KINDS)):
+    for (number, condition), (place, kind) in itertools.product(
+        enumerate(CONDITIONS), enumerate(KINDS)
+    ):
         ranks = judged.guess[judged.true == number, place]
-        scores |= {f"hits{k}_{kind}{condition}": float((ranks <= k).sum() / max(1, len(ranks))) for k in (1, 3, 10)}
+        scores |= {
+            f"hits{k}_{kind}{condition}": float((ranks <= k).sum() / max(1, len(ranks)))
+            for k in (1, 3, 10)
+        }
     return scores
 
 
@@ -87,7 +104,10 @@ class Graphmer(Supervised):
     metrics = tuple(map(Figure, ("mrr", *MEANS[: len(CONDITIONS)], "resolved")))
     selection = ("mrr", "max")
     shown = MEANS[: len(CONDITIONS)]
-    dials: ClassVar = {"workload.chain.roots": (32, 64, 96, 128, 192), "workload.chain.facts": (2, 4, 8, 16)}
+    dials: ClassVar = {
+        "workload.chain.roots": (32, 64, 96, 128, 192),
+        "workload.chain.facts": (2, 4, 8, 16),
+    }
     several = True
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,7 +151,9 @@ class Graphmer(Supervised):
         def below(most: int, *shape: int) -> Tensor:
             return torch.randint(most, (size, *shape), device=device)
 
-        def floats(*shape: int) -> Tensor:  # one number in all places: features of all candidates take no memory here
+        def floats(
+            *shape: int,
+        ) -> Tensor:  # one number in all places: features of all candidates take no memory here
             return torch.rand((), device=device).expand(size, *shape)
 
         batch = {
@@ -159,7 +181,10 @@ class Graphmer(Supervised):
         fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
         if not (begin := self.settings.objective.mlm_steps):
             return [fast]
-        return [{**fast, "from_step": begin}, {"names": [f"{name}.*" for name in _RANKING], "from_step": begin}]
+        return [
+            {**fast, "from_step": begin},
+            {"names": [f"{name}.*" for name in _RANKING], "from_step": begin},
+        ]
 
     def count(self, batch: Batch) -> dict[str, int]:
         facts = int((batch["gold"] != IGNORE).sum())
@@ -179,7 +204,11 @@ class Graphmer(Supervised):
         if "root_targets" in batch and self.step < self.settings.objective.mlm_steps:
             chosen = _places(batch["root_targets"] != IGNORE)
             logits = model(batch, chosen).float()
-            return {"mlm": F.cross_entropy(logits, batch["root_targets"].flatten()[chosen], reduction="sum")}, {}
+            return {
+                "mlm": F.cross_entropy(
+                    logits, batch["root_targets"].flatten()[chosen], reduction="sum"
+                )
+            }, {}
         asked = _places(batch["gold"] != IGNORE)
         gold = batch["gold"].flatten()[asked]
         of_named = gold.where(_with_namesakes(batch).flatten()[asked], IGNORE)
@@ -242,7 +271,9 @@ class Graphmer(Supervised):
 
     def measured(self, sums: Array, reference: Array | None = None) -> Array:
         of_draws = means(sums)
-        return np.column_stack([of_draws[:, :-1].mean(1), of_draws[:, : len(CONDITIONS)], of_draws[:, -1]])
+        return np.column_stack(
+            [of_draws[:, :-1].mean(1), of_draws[:, : len(CONDITIONS)], of_draws[:, -1]]
+        )
 
     def columns(self, judged: Judged) -> dict[str, float]:
         """Returns figures that are no metrics, and MRRs of tails that training has and has not."""
@@ -261,9 +292,13 @@ class Graphmer(Supervised):
             return ""
         facts = len(self.parts["test"]) // len(CONDITIONS)
         asked = f"Filtered tail prediction on {facts:,} facts of held-out files. "
-        return f"{asked}{_ABOUT}\n{self.compare({**self.guesses, **self._tested}, COMBINED, folder)}"
+        return (
+            f"{asked}{_ABOUT}\n{self.compare({**self.guesses, **self._tested}, COMBINED, folder)}"
+        )
 
-    def predict(self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None) -> dict[str, Any]:
+    def predict(
+        self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
+    ) -> dict[str, Any]:
         """Answers what the unresolved names of a tree of Python files, or of one file, mean.
 
         Returns a row for each answer by "head relation tail"; writes them into `out`.
@@ -283,4 +318,6 @@ def _with_namesakes(batch: Batch) -> Tensor:
     name = batch["name"][0]
     asked = (batch["gold"] != IGNORE) & (batch["condition"] == CONDITIONS.index("full_text"))
     gold = batch["gold"].clamp(min=0)
-    return asked & (((name[gold][..., None] == name) & (batch["prior"] > IMPOSSIBLE / 2)).sum(-1) > 1)
+    return asked & (
+        ((name[gold][..., None] == name) & (batch["prior"] > IMPOSSIBLE / 2)).sum(-1) > 1
+    )

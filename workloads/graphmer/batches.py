@@ -40,9 +40,15 @@ class Samples:
         of_windows, places = Groups(corpus.window_of[triples]).places(self.windows)
         of_heads, others = Groups(head).places(heads)
         self.facts = np.concatenate([triples[places], triples[others]])
-        sizes = [np.bincount(of_windows, minlength=len(self.windows)), np.bincount(of_heads, minlength=len(heads))]
+        sizes = [
+            np.bincount(of_windows, minlength=len(self.windows)),
+            np.bincount(of_heads, minlength=len(heads)),
+        ]
         self.begin = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
-        self.groups = [corpus.files[file] for file in corpus.window_file[corpus.window_of[self.facts[self.begin[:-1]]]]]
+        self.groups = [
+            corpus.files[file]
+            for file in corpus.window_file[corpus.window_of[self.facts[self.begin[:-1]]]]
+        ]
         text = np.concatenate([[0], np.cumsum(corpus.sizes[corpus.text])])
         size = text[corpus.window_stop[self.windows]] - text[corpus.window_start[self.windows]]
         self.lengths = np.concatenate([size, np.zeros(len(heads), np.int64)])
@@ -78,9 +84,13 @@ class EntityTable:
     def __init__(self, corpus: Corpus, own_vectors: int):
         self.corpus = corpus
         words = (corpus.name, corpus.owner, corpus.package)
-        self.pieces = np.concatenate([self._cut(w, most) for w, (_, most) in zip(words, PARTS, strict=True)], 1)
+        self.pieces = np.concatenate(
+            [self._cut(w, most) for w, (_, most) in zip(words, PARTS, strict=True)], 1
+        )
         train = corpus.triples_of("train")
-        pairs = np.unique(np.stack([corpus.tail[train], corpus.window_file[corpus.window_of[train]]], 1), axis=0)
+        pairs = np.unique(
+            np.stack([corpus.tail[train], corpus.window_file[corpus.window_of[train]]], 1), axis=0
+        )
         files = np.bincount(pairs[:, 0], minlength=len(corpus.entity_type))
         frequent = np.argsort(-files, kind="stable")[:own_vectors]
         frequent = frequent[files[frequent] >= _FILES]
@@ -94,7 +104,10 @@ class EntityTable:
             "pieces": self.pieces, "kind": corpus.entity_type, "vector": self.vector, "name": corpus.name,
             "name_owner": corpus.owner,
         }  # fmt: skip
-        return {name: torch.from_numpy(values[entities].astype(np.int64)) for name, values in arrays.items()}
+        return {
+            name: torch.from_numpy(values[entities].astype(np.int64))
+            for name, values in arrays.items()
+        }
 
     def _cut(self, words: Array, most: int) -> Array:
         """(E) words, or -1 -> (E, most) their pieces, cut and padded."""
@@ -141,9 +154,20 @@ class Collator:
     """
 
     def __init__(self, data: Any):
-        self.corpus, self.scorer, self.layout, self.table = data.corpus, data.scorer, data.layout, data.table
-        self.samples, self.objective, self.chain = data.samples, data.settings.objective, data.settings.chain
-        self.sampler = Sampler(self.scorer, np.flatnonzero(~data.structural), self.objective.candidates)
+        self.corpus, self.scorer, self.layout, self.table = (
+            data.corpus,
+            data.scorer,
+            data.layout,
+            data.table,
+        )
+        self.samples, self.objective, self.chain = (
+            data.samples,
+            data.settings.objective,
+            data.settings.chain,
+        )
+        self.sampler = Sampler(
+            self.scorer, np.flatnonzero(~data.structural), self.objective.candidates
+        )
 
     def draw(self, items: Sequence[int], generator: torch.Generator) -> Drawn:
         """Draws facts, what is hidden, and the candidates of a training batch from `generator`."""
@@ -169,13 +193,25 @@ class Collator:
         # Parts of the heads' paths are left out, so that files are not known by theirs
         windows = asked.window[np.searchsorted(row, np.arange(len(index)))]
         draws, parts = uniform(2, len(index)), np.diff(corpus.part_offsets)[corpus.head[windows]]
-        drop = np.where(draws[0] < self.objective.path_dropout, (draws[1] * parts).astype(np.int64), 0)
+        drop = np.where(
+            draws[0] < self.objective.path_dropout, (draws[1] * parts).astype(np.int64), 0
+        )
         is_hidden = asked.hidden >= 0
         rows = self.layout.rows(windows, with_text, row[is_hidden], asked.hidden[is_hidden], drop)
         shown, files = rows.word[rows.word >= 0], corpus.window_file[windows]
         among, chance = self.sampler.draw(tail, shown, files, uniform(len(corpus.entity_type)))
         excluded = self.scorer.other_tails(asked, tail, among)
-        return Drawn(asked, tail, row, slot, rows, among, among.place[tail].astype(np.int64), chance, excluded)
+        return Drawn(
+            asked,
+            tail,
+            row,
+            slot,
+            rows,
+            among,
+            among.place[tail].astype(np.int64),
+            chance,
+            excluded,
+        )
 
     def training(self, items: Sequence[int], generator: torch.Generator) -> Batch:
         """Returns a training batch of B samples, with everything random drawn from `generator`."""
@@ -204,14 +240,19 @@ class Collator:
         }  # fmt: skip
         if self.objective.mlm_steps:
             arrays |= self._masked_spans(arrays["roots"], generator)
-        shared = {**self.table.of(among.entities), "chance": torch.from_numpy(drawn.chance.astype(np.float32))}
+        shared = {
+            **self.table.of(among.entities),
+            "chance": torch.from_numpy(drawn.chance.astype(np.float32)),
+        }
         of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
         return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
 
     def of_questions(self, asked: Questions) -> tuple[Batch, Rows]:
         """Returns what the encoder reads of questions, each in a row of its own, and the rows."""
         row, is_hidden = np.arange(len(asked)), asked.hidden >= 0
-        rows = self.layout.rows(asked.window, asked.condition != NAME_ONLY, row[is_hidden], asked.hidden[is_hidden])
+        rows = self.layout.rows(
+            asked.window, asked.condition != NAME_ONLY, row[is_hidden], asked.hidden[is_hidden]
+        )
         arrays = {
             **_of_rows(rows), "relation": asked.relation[:, None],
             "condition": asked.condition.astype(np.int64)[:, None],
@@ -227,7 +268,9 @@ class Collator:
             budget = round(self.objective.mlm_ratio * length)
             while budget > 0:
                 draws = torch.rand(3, generator=generator)
-                span = min(_LONGEST_SPAN, budget, 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8)))
+                span = min(
+                    _LONGEST_SPAN, budget, 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8))
+                )
                 start = int(float(draws[1]) * max(1, length - span + 1))
                 places = np.arange(start, min(start + span, length))
                 budget -= span
@@ -236,11 +279,19 @@ class Collator:
                 if draws[2] < 0.8:
                     ids[places] = MASK
                 elif draws[2] < 0.9:
-                    pieces = torch.randint(first, self.chain.vocabulary, (len(places),), generator=generator)
+                    pieces = torch.randint(
+                        first, self.chain.vocabulary, (len(places),), generator=generator
+                    )
                     ids[places] = pieces.numpy()
         return {"masked_roots": masked, "root_targets": targets}
 
 
 def _of_rows(rows: Rows) -> dict[str, Array]:
     within = np.minimum(rows.within, LONGEST_WORD - 1)
-    return {"roots": rows.ids, "within": within, "word": rows.word, "owner": rows.owner, "is_self": rows.is_self}
+    return {
+        "roots": rows.ids,
+        "within": within,
+        "word": rows.word,
+        "owner": rows.owner,
+        "is_self": rows.is_self,
+    }

@@ -44,7 +44,9 @@ def fit(choices: pd.DataFrame, start: Array) -> Array:
         gradient = mean.sum(0) - features[right].sum(0) + prior @ (weights - start)
         spread = features - mean[number]
         step = np.linalg.solve(prior + (spread * shares).T @ spread, gradient)
-        step *= min(1.0, 2.0 / max(1e-12, float(np.abs(step).max())))  # far from the minimum a whole step overshoots
+        step *= min(
+            1.0, 2.0 / max(1e-12, float(np.abs(step).max()))
+        )  # far from the minimum a whole step overshoots
         weights -= step
         if np.abs(step).max() < 1e-6:
             break

@@ -79,8 +79,13 @@ class Corpus:
     def of_nothing(cls, relations: Sequence[str], types: Sequence[str]) -> "Corpus":
         small = "window_file", "entity_type", "entity_file", "piece_flat"
         kinds = {"split": np.int8, **dict.fromkeys(small, np.int32)}
-        arrays = {f.name: np.zeros(int(f.name in _OFFSETS), kinds.get(f.name, np.int64)) for f in fields(cls)}
-        texts = {name: joined_texts(()) for name in ("words", "entity_ids", "file_names", "tokenizer")}
+        arrays = {
+            f.name: np.zeros(int(f.name in _OFFSETS), kinds.get(f.name, np.int64))
+            for f in fields(cls)
+        }
+        texts = {
+            name: joined_texts(()) for name in ("words", "entity_ids", "file_names", "tokenizer")
+        }
         names = {"relation_names": joined_texts(relations), "type_names": joined_texts(types)}
         return cls(**{**arrays, **texts, **names})
 
@@ -111,7 +116,11 @@ class Corpus:
     def owner(self) -> Array:
         """(E) the part before the last of each entity's id, a word: its class or module; -1 where there is none."""
         first = self.part_offsets[:-1]
-        return np.where(np.diff(self.part_offsets) > 1, self.parts[np.minimum(first + 1, len(self.parts) - 1)], -1)
+        return np.where(
+            np.diff(self.part_offsets) > 1,
+            self.parts[np.minimum(first + 1, len(self.parts) - 1)],
+            -1,
+        )
 
     @cached_property
     def package(self) -> Array:
@@ -124,13 +133,17 @@ class Corpus:
         index = {name: i for i, name in enumerate(self.entities)}
         others: dict[str, int] = {}
         parents = (name.rpartition(".")[0] or f"?{name}" for name in self.entities)
-        return np.array([index.get(p, others.setdefault(p, -2 - len(others))) for p in parents], np.int64)
+        return np.array(
+            [index.get(p, others.setdefault(p, -2 - len(others))) for p in parents], np.int64
+        )
 
     @cached_property
     def folder(self) -> Array:
         """(files) the folder of each file, a number."""
         folders: dict[str, int] = {}
-        return np.array([folders.setdefault(file.rpartition("/")[0], len(folders)) for file in self.files])
+        return np.array(
+            [folders.setdefault(file.rpartition("/")[0], len(folders)) for file in self.files]
+        )
 
     @cached_property
     def word_index(self) -> Callable[[str], int]:
@@ -155,7 +168,9 @@ class Corpus:
         """Reads a file that `save` wrote. Raises OSError or ValueError where it is damaged or not plain numbers."""
         try:
             with np.load(path, allow_pickle=False) as archive:
-                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):
+                if any(
+                    member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()
+                ):
                     raise ValueError("it is compressed, and no array of plain numbers")
                 return cls(**{field.name: archive[field.name] for field in fields(cls)})
         except (KeyError, EOFError, MemoryError, AttributeError, zipfile.BadZipFile) as error:
@@ -172,18 +187,29 @@ class Corpus:
         }  # fmt: skip
         for name, most in below.items():
             array = getattr(self, name)
-            if array.ndim != 1 or array.dtype.kind not in "iu" or np.any((array < -1) | (array >= most)):
+            if (
+                array.ndim != 1
+                or array.dtype.kind not in "iu"
+                or np.any((array < -1) | (array >= most))
+            ):
                 raise ValueError(f"{name} leads out of the corpus")
 
 
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split) -> Corpus:
     """Builds the arrays of a graph, without text where `sources` is None. Raises BadInput for a split without facts."""
     entities = {name: graph.entities[name] for name in _mentioned(graph)}
-    relations, types = {t.relation for t in graph.triples}, {entity.type for entity in entities.values()}
+    relations, types = (
+        {t.relation for t in graph.triples},
+        {entity.type for entity in entities.values()},
+    )
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
-    corpus = _behind(Corpus.of_nothing(sorted(relations), sorted(types)), graph, entities, sources, chain, splits)
+    corpus = _behind(
+        Corpus.of_nothing(sorted(relations), sorted(types)), graph, entities, sources, chain, splits
+    )
     if empty := [name for name in SPLITS if not len(corpus.triples_of(name))]:
-        what = f"No triple is left for the {empty[0]} split: the data comes from {len(splits)} files"
+        what = (
+            f"No triple is left for the {empty[0]} split: the data comes from {len(splits)} files"
+        )
         raise BadInput(f"{what}. Give more, or raise workload.split.validation and .test.")
     return corpus
 
@@ -194,10 +220,20 @@ def extended(trained: Corpus, graph: Graph, sources: Sources, chain: Chain) -> C
     It knows the methods of Python's builtins. Facts of relations or entity types that training never saw are left out,
     for no model has an answer to them. What training knows of a module that the tree has too does not count.
     """
-    known, splits = builtin_methods(), dict.fromkeys(sorted({t.file for t in graph.triples}), SPLITS.index("train"))
-    entities = {name: graph.entities.get(name) or known[name] for name in sorted({*_mentioned(graph), *known})}
+    known, splits = (
+        builtin_methods(),
+        dict.fromkeys(sorted({t.file for t in graph.triples}), SPLITS.index("train")),
+    )
+    entities = {
+        name: graph.entities.get(name) or known[name]
+        for name in sorted({*_mentioned(graph), *known})
+    }
     entities = {name: entity for name, entity in entities.items() if entity.type in trained.types}
-    triples = [t for t in graph.triples if t.relation in trained.relations and {t.head, t.tail} <= entities.keys()]
+    triples = [
+        t
+        for t in graph.triples
+        if t.relation in trained.relations and {t.head, t.tail} <= entities.keys()
+    ]
     is_module = np.array(trained.types)[trained.entity_type] == "Module"
     is_again = np.isin(trained.entities, [name for name, entity in entities.items() if entity.file])
     gone = np.setdiff1d(trained.entity_file[is_module & is_again], [-1])
@@ -216,20 +252,30 @@ def _behind(
     splits: Mapping[str, int],
 ) -> Corpus:  # fmt: skip
     """Returns a corpus with the arrays of a graph behind those of another one, which has all relations and types."""
-    relations, types, words = (_numbered(names) for names in (before.relations, before.types, before.word_list))
+    relations, types, words = (
+        _numbered(names) for names in (before.relations, before.types, before.word_list)
+    )
     # The identifiers of each entity's id, the last one first: "json.decoder.scan" gives scan, decoder, json
     parts = {name: _IDENTIFIER.findall(name)[::-1] or [name] for name in entities}
-    names = {name: [words.setdefault(word, len(words)) for word in parts[name]] for name in entities}
-    text, lines = _read_text(graph, sources, words, before.text) if sources else (before.text, Lines())
+    names = {
+        name: [words.setdefault(word, len(words)) for word in parts[name]] for name in entities
+    }
+    text, lines = (
+        _read_text(graph, sources, words, before.text) if sources else (before.text, Lines())
+    )
     learned = before.tokenizer.tobytes().decode()
     learned = learned or _pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
     flat, offsets = _cut(learned, [*words][len(before.word_list) :])
-    windows = _windows(graph, text, lines, np.concatenate([before.sizes, np.diff(offsets)]), names, chain)
+    windows = _windows(
+        graph, text, lines, np.concatenate([before.sizes, np.diff(offsets)]), names, chain
+    )
     triples, first = [t for _, _, of in windows for t in of], [of[0] for _, _, of in windows]
     index = _numbered(before.entities)
     new = [name for name in names if name not in index]
     index |= {name: number for number, name in enumerate(new, len(index))}
-    files = _numbered(sorted({entity.file for entity in entities.values()} | splits.keys()), len(before.files))
+    files = _numbered(
+        sorted({entity.file for entity in entities.values()} | splits.keys()), len(before.files)
+    )
     file_names = [*before.files, *(f"{'<tree>/' if before.files else ''}{file}" for file in files)]
     added = {
         "window_start": [start for start, _, _ in windows], "window_stop": [stop for _, stop, _ in windows],
@@ -240,12 +286,25 @@ def _behind(
         "parts": [word for name in new for word in names[name]],
         "part_offsets": _offsets([len(names[name]) for name in new]), "piece_flat": flat, "piece_offsets": offsets,
     }  # fmt: skip
-    arrays = {name: _joined(getattr(before, name), values, name in _OFFSETS) for name, values in added.items()}
-    described = [entity for entity in entities.values() if entity.file or index[entity.id] >= len(before.entities)]
+    arrays = {
+        name: _joined(getattr(before, name), values, name in _OFFSETS)
+        for name, values in added.items()
+    }
+    described = [
+        entity
+        for entity in entities.values()
+        if entity.file or index[entity.id] >= len(before.entities)
+    ]
     place = [index[entity.id] for entity in described]
     arrays["entity_type"][place] = [types[entity.type] for entity in described]
-    arrays["entity_file"][place] = [files[entity.file] if entity.file else -1 for entity in described]
-    texts = {"words": joined_texts(words), "entity_ids": joined_texts(index), "file_names": joined_texts(file_names)}
+    arrays["entity_file"][place] = [
+        files[entity.file] if entity.file else -1 for entity in described
+    ]
+    texts = {
+        "words": joined_texts(words),
+        "entity_ids": joined_texts(index),
+        "file_names": joined_texts(file_names),
+    }
     return replace(before, text=text, tokenizer=joined_texts([learned]), **texts, **arrays)
 
 
@@ -265,8 +324,13 @@ def _numbered(names: Iterable[str], first: int = 0) -> dict[str, int]:
 def split_files(files: Sequence[str], validation: float, test: float) -> dict[str, int]:
     """Deals files, by their shares, to indices of SPLITS, by a hash of the path: each stays when others come or go."""
     bounds = (validation, validation + test)
-    places = [int.from_bytes(hashlib.sha256(file.encode()).digest()[:8], "big") / 2**64 for file in files]
-    return {file: (1 + sum(place >= bound for bound in bounds)) % 3 for file, place in zip(files, places, strict=True)}
+    places = [
+        int.from_bytes(hashlib.sha256(file.encode()).digest()[:8], "big") / 2**64 for file in files
+    ]
+    return {
+        file: (1 + sum(place >= bound for bound in bounds)) % 3
+        for file, place in zip(files, places, strict=True)
+    }
 
 
 def _offsets(lengths: Sequence[int]) -> Array:
@@ -274,14 +338,18 @@ def _offsets(lengths: Sequence[int]) -> Array:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _read_text(graph: Graph, sources: Sources, words: dict[str, int], before: Array) -> tuple[Array, Lines]:
+def _read_text(
+    graph: Graph, sources: Sources, words: dict[str, int], before: Array
+) -> tuple[Array, Lines]:
     """Returns all words of the entities' files behind those `before`, as indices into `words`, which grows."""
     texts, lines, length = [before], Lines(), len(before)
     for file in sorted({e.file for e in graph.entities.values() if e.file}):
         try:
             different, numbers, starts = words_by_line(sources.read(file))
         except OSError as error:
-            raise BadInput(f"{sources.path(file)} can no longer be read ({error.strerror}). Run again.") from None
+            raise BadInput(
+                f"{sources.path(file)} can no longer be read ({error.strerror}). Run again."
+            ) from None
         index = np.array([words.setdefault(word, len(words)) for word in different], np.int64)
         texts.append(index[np.frombuffer(numbers, np.int32)] if different else index)
         lines[file] = np.frombuffer(starts, np.int32).astype(np.int64) + length
@@ -290,7 +358,12 @@ def _read_text(graph: Graph, sources: Sources, words: dict[str, int], before: Ar
 
 
 def _pieces(
-    text: Array, lines: Lines, splits: Mapping[str, int], names: Iterable[list[int]], words: list[str], size: int
+    text: Array,
+    lines: Lines,
+    splits: Mapping[str, int],
+    names: Iterable[list[int]],
+    words: list[str],
+    size: int,
 ) -> str:
     """Learns at most `size` byte-pair pieces from the names and the words of training files; returns what `_cut` takes.
 
@@ -298,7 +371,9 @@ def _pieces(
     """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-    counts = np.bincount(np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words))
+    counts = np.bincount(
+        np.fromiter(itertools.chain.from_iterable(names), np.int64), minlength=len(words)
+    )
     for file, starts in lines.items():
         if splits.get(file, 0) == 0:
             counts += np.bincount(text[starts[0] : starts[-1]], minlength=len(words))
@@ -306,7 +381,9 @@ def _pieces(
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
     options = {"special_tokens": SPECIALS, "limit_alphabet": 200, "show_progress": False}
     # The trainer counts for itself, so each word comes as often as it was seen; beyond 64 times merges do not change.
-    counted = sorted((words[index], min(int(counts[index]), 64)) for index in np.flatnonzero(counts))
+    counted = sorted(
+        (words[index], min(int(counts[index]), 64)) for index in np.flatnonzero(counts)
+    )
     repeated = (word for word, number in counted for _ in range(number))
     tokenizer.train_from_iterator(repeated, trainers.BpeTrainer(vocab_size=size, **options))
     return tokenizer.to_str()
@@ -320,9 +397,13 @@ def _cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises no narrower class
         raise ValueError(f"the pieces of words cannot be read ({error})") from None
-    encoded = [encoding.ids for encoding in tokenizer.encode_batch(list(words), add_special_tokens=False)]
+    encoded = [
+        encoding.ids for encoding in tokenizer.encode_batch(list(words), add_special_tokens=False)
+    ]
     offsets = _offsets([len(ids) for ids in encoded])
-    return np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32, count=int(offsets[-1])), offsets
+    return np.fromiter(
+        itertools.chain.from_iterable(encoded), dtype=np.int32, count=int(offsets[-1])
+    ), offsets
 
 
 def header_room(roots: int) -> int:
@@ -350,7 +431,9 @@ def _windows(
         first_lines, bounds = [], []  # words
         while line <= last:
             begin = int(starts[line - 1])
-            limit = int(cumulative.searchsorted(cumulative[begin] + chain.roots - header, "right")) - 1
+            limit = (
+                int(cumulative.searchsorted(cumulative[begin] + chain.roots - header, "right")) - 1
+            )
             following = max(min(int(starts.searchsorted(limit, "right")), last + 1), line + 1)
             first_lines.append(line)
             bounds.append((begin, min(int(starts[following - 1]), limit)))

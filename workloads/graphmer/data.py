@@ -50,7 +50,9 @@ class Data:
     def __getstate__(self) -> dict[str, Any]:
         """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
         self.collator.scorer.counts.tables  # noqa: B018  computed here once
-        return {name: v for name, v in vars(self).items() if name not in ("graph", "rules", "sources")}
+        return {
+            name: v for name, v in vars(self).items() if name not in ("graph", "rules", "sources")
+        }
 
     @cached_property
     def sources(self) -> Sources:
@@ -62,9 +64,14 @@ class Data:
     @cached_property
     def rules(self) -> ontology.Ontology:
         found = [ontology.find(path) for path in self.given] if self.is_graph else [ontology.load()]
-        if any((rules.relations, rules.entities) != (found[0].relations, found[0].entities) for rules in found):
+        if any(
+            (rules.relations, rules.entities) != (found[0].relations, found[0].entities)
+            for rules in found
+        ):
             names = ", ".join(rules.source for rules in found)
-            raise BadInput(f"The graphs of data.dir have different ontologies: {names}. Give all of them the same one.")
+            raise BadInput(
+                f"The graphs of data.dir have different ontologies: {names}. Give all of them the same one."
+            )
         return found[0]
 
     @cached_property
@@ -77,8 +84,16 @@ class Data:
                 print(warning)
         else:
             graph = build_graph(self.sources)
-            own = [(file, reason) for file, reason in graph.skipped if self.sources.located(file)[0].is_own]
-            check_limit("Unreadable source files", [f"{self.sources.path(f)}: {reason}" for f, reason in own], limit)
+            own = [
+                (file, reason)
+                for file, reason in graph.skipped
+                if self.sources.located(file)[0].is_own
+            ]
+            check_limit(
+                "Unreadable source files",
+                [f"{self.sources.path(f)}: {reason}" for f, reason in own],
+                limit,
+            )
         graph.print_skipped()
         return graph
 
@@ -100,12 +115,18 @@ class Data:
             try:
                 corpus.save(self._cached)
             except OSError as error:
-                what = f"The data cannot be kept in {self._cached.parent} ({error.strerror or error})"
-                raise BadInput(f"{what}. Set TRAINBOOK_CACHE to a folder that can be written.") from None
+                what = (
+                    f"The data cannot be kept in {self._cached.parent} ({error.strerror or error})"
+                )
+                raise BadInput(
+                    f"{what}. Set TRAINBOOK_CACHE to a folder that can be written."
+                ) from None
         for what, names in (("relations", corpus.relations), ("types", corpus.types)):
             if len(names) > (rows := getattr(self.settings.model, what)):
                 key = f"workload.model.{what}"
-                raise BadInput(f"The data has {len(names)} {what} and {key} is {rows}. Set it to {len(names)} or more.")
+                raise BadInput(
+                    f"The data has {len(names)} {what} and {key} is {rows}. Set it to {len(names)} or more."
+                )
         return corpus
 
     @cached_property
@@ -120,7 +141,10 @@ class Data:
     @property
     def _identity(self) -> dict[str, Any]:
         """What the data is called, the same wherever it lies, and the settings that the arrays depend on."""
-        packages = ["the standard library", *sorted(trees.name_of(text) for text in self.settings.packages)]
+        packages = [
+            "the standard library",
+            *sorted(trees.name_of(text) for text in self.settings.packages),
+        ]
         names = sorted(path.resolve().name for path in self.given) or packages
         return {"names": names, "settings": repr((self.settings.chain, self.settings.split))}
 
@@ -141,17 +165,26 @@ class Data:
             self.stored = {name: begun[name] for name in ("corpus", "ontology", "about")}
         except (OSError, ValueError, LookupError, TypeError) as error:
             return f"The data that the run kept cannot be read ({printable(error, most=200)}): it is built again."
-        with contextlib.suppress(BadInput):  # of another image, which has other versions of the packages
+        with contextlib.suppress(
+            BadInput
+        ):  # of another image, which has other versions of the packages
             if self.content == begun["about"]["content"]:
                 return ""
-        what = f"The data of this run, {', '.join(identity['names'])}, has changed since the run began"
+        what = (
+            f"The data of this run, {', '.join(identity['names'])}, has changed since the run began"
+        )
         return f"{what}. Resuming with the original corpus; to use the new data, choose another run.name."
 
     def describe(self) -> str:
-        where, packages = f"Data: {', '.join(map(str, self.given))}", ", ".join(self.settings.packages)
+        where, packages = (
+            f"Data: {', '.join(map(str, self.given))}",
+            ", ".join(self.settings.packages),
+        )
         if not self.given:
             where = "No data was given or found mounted. The embedded default is used: the standard library, "
-            where += f"{trees.STANDARD_LIBRARY}" + (f", and the packages {packages}" if packages else "")
+            where += f"{trees.STANDARD_LIBRARY}" + (
+                f", and the packages {packages}" if packages else ""
+            )
         return f"{where}.\n{self.corpus.summary()}.\n{self.changed}".strip()
 
     @cached_property
@@ -172,7 +205,10 @@ class Data:
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
         most = {"validation": sizes.validation_triples, "test": sizes.test_triples}
-        held = {part: queries(self.corpus, part, self.structural, number) for part, number in most.items()}
+        held = {
+            part: queries(self.corpus, part, self.structural, number)
+            for part, number in most.items()
+        }
         return {"train": self.samples, **held}
 
     @cached_property
@@ -183,7 +219,10 @@ class Data:
         """Takes the weights of the counts as JSON has them. Raises BadInput where they belong to other data."""
         if weights is self._used:
             return
-        with naming("Using the weights of the counts that the run began with", "Start a run under another run.name."):
+        with naming(
+            "Using the weights of the counts that the run began with",
+            "Start a run under another run.name.",
+        ):
             self.scorer.weights = Weights.from_json(weights, self.corpus)
         self._used = weights
 

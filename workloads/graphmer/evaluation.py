@@ -24,7 +24,9 @@ from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Of trust and of likeness, which was learned on top of all of trust
-GATES = tuple((trust, likeness) for trust, likeness in itertools.product(OPEN, OPEN) if likeness <= trust)
+GATES = tuple(
+    (trust, likeness) for trust, likeness in itertools.product(OPEN, OPEN) if likeness <= trust
+)
 _AT_ONCE = 64  # questions that are scored together
 
 
@@ -33,13 +35,18 @@ class Answering:
 
     def __init__(self, data: Data, model: nn.Module):
         self.data, self.model = data, model
-        self.gate = model.get_buffer("gate")  # (conditions, 2) how far trust and likeness are opened
+        self.gate = model.get_buffer(
+            "gate"
+        )  # (conditions, 2) how far trust and likeness are opened
 
     @cached_property
     def vectors(self) -> torch.Tensor:
         """(E, 2, d) the vectors and origins of all entities."""
         parts = np.array_split(np.arange(len(self.data.corpus.entity_type)), 16)
-        batches = ({n: v.to(self.gate.device) for n, v in self.data.table.of(part).items()} for part in parts)
+        batches = (
+            {n: v.to(self.gate.device) for n, v in self.data.table.of(part).items()}
+            for part in parts
+        )
         return torch.cat([self.model(batch).float() for batch in batches])
 
     def scores(self, asked: Questions, among: CandidateSet) -> Callable[[float, float], Array]:
@@ -50,7 +57,9 @@ class Answering:
         arrays = {name: value.cpu().numpy() for name, value in added.items() if name != "queries"}
         vectors = self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]  # (C, 2, d)
         alike = (added["queries"] @ vectors[:, 0].T).float().cpu().numpy()
-        return Scores(self.data, asked, among, rows).encoded(arrays, vectors[:, 1].cpu().numpy(), alike)
+        return Scores(self.data, asked, among, rows).encoded(
+            arrays, vectors[:, 1].cpu().numpy(), alike
+        )
 
 
 class Scores:
@@ -62,12 +71,20 @@ class Scores:
         self.prior = data.scorer.prior(asked, among, self.features)
         self.places = data.scorer.places(asked, rows, np.arange(len(asked)))
 
-    def counted(self, added: Array | float = 0.0, meant: Callable[..., Array] | None = None) -> Array:
+    def counted(
+        self, added: Array | float = 0.0, meant: Callable[..., Array] | None = None
+    ) -> Array:
         """Returns (Q, C); `added` (Q, L) is what an encoder adds to each place, and `meant` for which candidate."""
-        places = np.where(self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places)
-        return self.prior + self.data.scorer.pointer(self.asked, self.among, self.rows, places, meant)
+        places = np.where(
+            self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places
+        )
+        return self.prior + self.data.scorer.pointer(
+            self.asked, self.among, self.rows, places, meant
+        )
 
-    def encoded(self, added: Mapping[str, Array], origins: Array, alike: Array) -> Callable[[float, float], Array]:
+    def encoded(
+        self, added: Mapping[str, Array], origins: Array, alike: Array
+    ) -> Callable[[float, float], Array]:
         """Returns a function of two gates that returns (Q, C), by what an encoder adds to questions (Q, ...).
 
         `origins` (C, d) are those of candidates, and `alike` (Q, C) says how like each is to the query.
@@ -91,7 +108,9 @@ class Scores:
         def trusting(trust: float) -> Array:
             return self.counted(trust * places, lambda *at: trust * meant(*at)) + trust * weighted
 
-        return lambda trust, likeness: trusting(trust) + likeness * alike if trust or likeness else self.counted()
+        return lambda trust, likeness: (
+            trusting(trust) + likeness * alike if trust or likeness else self.counted()
+        )
 
 
 class Evaluator:
@@ -103,7 +122,9 @@ class Evaluator:
 
     def _candidates(self, relation: int) -> tuple[CandidateSet, Array]:
         """Returns the candidates of a relation by range (C), and which of them training has as its tails (C)."""
-        allowed = self.scorer.is_allowed(np.array([relation]), np.arange(len(self.corpus.entity_type)))[0]
+        allowed = self.scorer.is_allowed(
+            np.array([relation]), np.arange(len(self.corpus.entity_type))
+        )[0]
         among = CandidateSet(self.corpus, np.flatnonzero(allowed))
         return among, self.scorer.counts.of_tail[relation, among.entities] > 0
 
@@ -115,7 +136,11 @@ class Evaluator:
         logarithm of their softmax, 0 for no candidate. Other true tails of the head are left out.
         """
         among, trained = self.candidates(int(asked.relation[0]))
-        column, is_there, scores = np.maximum(among.place[tail], 0), among.place[tail] >= 0, scores.copy()
+        column, is_there, scores = (
+            np.maximum(among.place[tail], 0),
+            among.place[tail] >= 0,
+            scores.copy(),
+        )
         scores[self.scorer.other_tails(asked, tail, among)] = -np.inf
         own, most = scores[np.arange(len(tail)), column], scores.max(1)
         likelihood = own - (most + np.log(np.exp(scores - most[:, None]).sum(1)))
@@ -129,7 +154,11 @@ class Evaluator:
         possible = np.isfinite(score) & is_there[question]
         question, score = question[possible], score[possible]
         better = np.bincount(question, score > own[question], len(tail))
-        first = np.where(better > 0, 0.0, 1 / np.maximum(np.bincount(question, score == own[question], len(tail)), 1))
+        first = np.where(
+            better > 0,
+            0.0,
+            1 / np.maximum(np.bincount(question, score == own[question], len(tail)), 1),
+        )
         namesake = np.where(np.bincount(question, minlength=len(tail)) > 1, first, np.nan)
         ranks = rank(scores, is_there), rank(scores[:, trained], is_there & trained[column])
         return np.stack([*ranks, namesake, np.where(is_there, likelihood, 0.0)], 1)
@@ -156,12 +185,16 @@ class Evaluator:
         best = np.zeros(len(CONDITIONS), int)
         for number in range(len(CONDITIONS)) if chooses_gate else ():
             total = answered[condition == number, :, 3].sum(0).round(3)
-            best[number] = min(range(len(GATES)), key=lambda place: (-total[place], sum(GATES[place])))
+            best[number] = min(
+                range(len(GATES)), key=lambda place: (-total[place], sum(GATES[place]))
+            )
             answering.gate[number] = answering.gate.new_tensor(GATES[best[number]])
         every = np.arange(len(condition))
         return Judged(condition, answered[every, best[condition], :3], sample=every)
 
-    def _alike(self, triples: Array, conditions: Array) -> Iterator[tuple[Questions, Array, CandidateSet]]:
+    def _alike(
+        self, triples: Array, conditions: Array
+    ) -> Iterator[tuple[Questions, Array, CandidateSet]]:
         """Yields questions of one relation and condition each, their places among the triples, and who competes."""
         relation = self.corpus.relation[triples]
         for number, kind in itertools.product(np.unique(conditions), np.unique(relation)):
@@ -175,6 +208,8 @@ class Evaluator:
         triples, conditions = np.array([*queries]).T
         ranks = np.zeros((len(triples), 3))
         for asked, chosen, among in self._alike(triples, conditions):
-            scores = Scores(self.data, asked, among, self.data.collator.of_questions(asked)[1]).counted()
+            scores = Scores(
+                self.data, asked, among, self.data.collator.of_questions(asked)[1]
+            ).counted()
             ranks[chosen] = self.judged(self.corpus.tail[triples[chosen]], asked, scores)[:, :3]
         return Judged(conditions, ranks, sample=np.arange(len(triples)))

@@ -15,7 +15,11 @@ from lib.task import Batch
 from workloads.graphmer import settings
 from workloads.graphmer.settings import CONDITIONS, FEATURES, MASK, NEAR, PAD
 
-PARTS = (("name", 6), ("owner", 4), ("package", 3))  # of an entity's vector, and the pieces of each at most
+PARTS = (
+    ("name", 6),
+    ("owner", 4),
+    ("package", 3),
+)  # of an entity's vector, and the pieces of each at most
 WIDTH = sum(most for _, most in PARTS)
 MOST_MEANT = 8.0  # that a place may say for or against an entity of its name
 IMPOSSIBLE = -1e4  # the score of a candidate whose type the relation does not have
@@ -50,9 +54,16 @@ class HGat(nn.Module):
 
         def of_questions(vectors: Tensor) -> Tensor:  # (relations, d) -> (B, G, d)
             # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
-            up, down = self.up.view(self.relations, self.rank, -1), self.down.view(-1, self.relations, self.rank)
-            vectors = vectors + torch.einsum("drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors))
-            return F.embedding(relation, vectors)  # and not [relation]: deterministic backwards, on a GPU too
+            up, down = (
+                self.up.view(self.relations, self.rank, -1),
+                self.down.view(-1, self.relations, self.rank),
+            )
+            vectors = vectors + torch.einsum(
+                "drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors)
+            )
+            return F.embedding(
+                relation, vectors
+            )  # and not [relation]: deterministic backwards, on a GPU too
 
         to_leaf, to_head = of_questions(self.attend_leaf), of_questions(self.attend_head)
         scores = (leaves * to_leaf).sum(-1, keepdim=True) + to_head @ roots.mT  # (B, G, L)
@@ -70,16 +81,28 @@ class Block(nn.Module):
         super().__init__()
         self.heads, self.dropout = shape.heads, shape.dropout
         self.norm1, self.norm2 = nn.LayerNorm(shape.hidden), nn.LayerNorm(shape.hidden)
-        self.qkv, self.out = nn.Linear(shape.hidden, 3 * shape.hidden), nn.Linear(shape.hidden, shape.hidden)
-        self.fc1, self.fc2 = nn.Linear(shape.hidden, shape.feed_forward), nn.Linear(shape.feed_forward, shape.hidden)
+        self.qkv, self.out = (
+            nn.Linear(shape.hidden, 3 * shape.hidden),
+            nn.Linear(shape.hidden, shape.hidden),
+        )
+        self.fc1, self.fc2 = (
+            nn.Linear(shape.hidden, shape.feed_forward),
+            nn.Linear(shape.feed_forward, shape.hidden),
+        )
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """x (B, P, d), bias (B, H, P, P) -> (B, P, d)."""
         B, P, d = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(B, P, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norm1(x))
+            .view(B, P, 3, self.heads, d // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         drop = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)
-        x = x + F.dropout(self.out(mixed.transpose(1, 2).reshape(B, P, d)), self.dropout, self.training)
+        x = x + F.dropout(
+            self.out(mixed.transpose(1, 2).reshape(B, P, d)), self.dropout, self.training
+        )
         return x + F.dropout(self.fc2(F.gelu(self.fc1(self.norm2(x)))), self.dropout, self.training)
 
 
@@ -99,23 +122,39 @@ class Ranker(nn.Module):
         super().__init__()
         self.shape = shape
         d, conditions = shape.hidden, len(CONDITIONS)
-        self.token, self.root_position = nn.Embedding(chain.vocabulary, d), nn.Embedding(chain.roots, d)
+        self.token, self.root_position = (
+            nn.Embedding(chain.vocabulary, d),
+            nn.Embedding(chain.roots, d),
+        )
         self.piece = nn.Embedding(settings.LONGEST_WORD, d)
-        self.relation, self.condition = nn.Embedding(shape.relations, d), nn.Embedding(conditions, d)
+        self.relation, self.condition = (
+            nn.Embedding(shape.relations, d),
+            nn.Embedding(conditions, d),
+        )
         self.hgat = HGat(d, shape.relations, shape.relation_rank)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(d)
-        self.reach = nn.Parameter(torch.linspace(0.0, 4.0, shape.heads))  # p: how far each head sees undimmed
-        self.query, self.place_query, self.place_key = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
+        self.reach = nn.Parameter(
+            torch.linspace(0.0, 4.0, shape.heads)
+        )  # p: how far each head sees undimmed
+        self.query, self.place_query, self.place_key = (
+            nn.Linear(d, d),
+            nn.Linear(d, d),
+            nn.Linear(d, d),
+        )
         self.meaning, self.meant = nn.Linear(d, d), nn.Linear(d, shape.types + len(NEAR) + 1)
         self.compose = nn.ModuleDict({name: nn.Linear(d, d, bias=False) for name, _ in PARTS})
         self.kind = nn.Embedding(shape.types, d)
-        self.vector = nn.Embedding(1 + shape.own_vectors, d)  # the first is that of entities without one
+        self.vector = nn.Embedding(
+            1 + shape.own_vectors, d
+        )  # the first is that of entities without one
         self.strength = nn.Parameter(torch.zeros(conditions, shape.relations))
         self.strength_of_places = nn.Parameter(torch.zeros(conditions, shape.relations))
         self.strength_of_meaning = nn.Parameter(torch.zeros(1))
         self.own_file = nn.Parameter(torch.ones(conditions, shape.relations))
-        self.trust, self.trust_beside_file = (nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2))
+        self.trust, self.trust_beside_file = (
+            nn.Linear(d, len(FEATURES) + shape.types) for _ in range(2)
+        )
         self.register_buffer("gate", torch.ones(conditions, 2))
         # Weights of the probabilities of predictions, fitted on validation
         self.register_buffer("of_references", torch.zeros(len(settings.OF_REFERENCES)))
@@ -138,13 +177,20 @@ class Ranker(nn.Module):
         # Rows of norm 0.7 (Vaswani et al., 2017, section 3.5)
         roots, hidden = self.root_position.weight.shape
         angles = torch.arange(roots)[:, None] * (200.0 ** (-torch.arange(hidden // 2) * 2 / hidden))
-        sinusoids = F.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, hidden % 2)) * (2 / hidden) ** 0.5
+        sinusoids = (
+            F.pad(torch.cat([angles.sin(), angles.cos()], 1), (0, hidden % 2)) * (2 / hidden) ** 0.5
+        )
         self.root_position.weight.data.copy_(0.7 * sinusoids)
         with torch.no_grad():
             identity = torch.eye(self.shape.hidden)
             for block in self.blocks:
                 query, key, value = block.qkv.weight.chunk(3)
-                for weight, scale in ((query, 0.5), (key, 0.5), (value, 0.7), (block.out.weight, 0.7)):
+                for weight, scale in (
+                    (query, 0.5),
+                    (key, 0.5),
+                    (value, 0.7),
+                    (block.out.weight, 0.7),
+                ):
                     weight += scale * identity
             for linear in (self.query, self.meaning, self.compose["name"]):
                 linear.weight += identity
@@ -153,9 +199,15 @@ class Ranker(nn.Module):
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns roots (B, L, d) and leaves (B, G, d). A leaf reads the roots and itself alone."""
         text = self._embedded(self._thinned(batch["roots"]), batch["within"])
-        leaves = self.token.weight[MASK] + self.relation(batch["relation"]) + self.condition(batch["condition"])
+        leaves = (
+            self.token.weight[MASK]
+            + self.relation(batch["relation"])
+            + self.condition(batch["condition"])
+        )
         leaves = self.hgat(leaves, batch["relation"], text, batch["distance"] == 1)
-        hidden = self._encoded(torch.cat([text, leaves.to(text.dtype)], 1), batch["roots"], batch["distance"])
+        hidden = self._encoded(
+            torch.cat([text, leaves.to(text.dtype)], 1), batch["roots"], batch["distance"]
+        )
         return hidden.tensor_split([text.shape[1]], 1)
 
     def _thinned(self, roots: Tensor) -> Tensor:
@@ -182,7 +234,9 @@ class Ranker(nn.Module):
         place = torch.arange(L, device=roots.device)
         chain = (place[:, None] - place[None, :]).abs().expand(len(roots), L, L)
         steps = torch.cat([chain, distance], 1)  # (B, P, L): to the roots
-        decay = math.log(self.shape.decay) * F.gelu(steps.sqrt()[:, None] - self.reach[:, None, None])
+        decay = math.log(self.shape.decay) * F.gelu(
+            steps.sqrt()[:, None] - self.reach[:, None, None]
+        )
         decay = decay.masked_fill((roots == PAD)[:, None, None], _UNSEEN)  # (B, H, P, L)
         to_leaves = torch.full((L + G, G), _UNSEEN, device=roots.device)
         to_leaves[L:].fill_diagonal_(0)
@@ -194,7 +248,9 @@ class Ranker(nn.Module):
         for name, most in PARTS:
             part = pieces[:, begin : begin + most]
             is_piece = (part != PAD)[..., None].to(origin.dtype)
-            parts[name] = self.compose[name]((self.token(part) * is_piece).sum(1) / is_piece.sum(1).clamp(min=1).sqrt())
+            parts[name] = self.compose[name](
+                (self.token(part) * is_piece).sum(1) / is_piece.sum(1).clamp(min=1).sqrt()
+            )
             begin += most
         origin = origin + parts["owner"] + parts["package"]
         return torch.stack([origin + parts["name"], origin], 1)
@@ -245,7 +301,9 @@ class Ranker(nn.Module):
         meant = added["meant"][:, 0] @ torch.cat([is_kind, near], 2).mT
         meant = meant + (added["meanings"][:, 0] @ origins.T) * near[:, None, :, -1]
         with torch.autocast(roots.device.type, enabled=False):
-            trusting = trusting + pointed(batch["places"] + added["places"], meant, batch, name, owner)
+            trusting = trusting + pointed(
+                batch["places"] + added["places"], meant, batch, name, owner
+            )
         of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
         of_file = of_file + _weighted(batch["features"], kind, self.trust_beside_file(leaves))
         return trusting, trusting.detach() + of_file + added["queries"] @ vectors.T
@@ -253,13 +311,17 @@ class Ranker(nn.Module):
     @staticmethod
     def _of(table: Tensor, batch: Batch) -> Tensor:
         """(conditions, relations) -> (B, G), the entry of each question."""
-        return F.embedding(batch["condition"] * table.shape[1] + batch["relation"], table.reshape(-1, 1)).squeeze(-1)
+        return F.embedding(
+            batch["condition"] * table.shape[1] + batch["relation"], table.reshape(-1, 1)
+        ).squeeze(-1)
 
 
 def _weighted(features: Tensor, kind: Tensor, weights: Tensor) -> Tensor:
     """features (B, G, C, FEATURES), kind (C), weights (B, G, FEATURES + types) -> (B, G, C)."""
     of_kinds = weights[..., len(FEATURES) :]
-    is_kind = F.one_hot(kind, of_kinds.shape[-1]).to(of_kinds.dtype)  # a product, whose gradient is deterministic
+    is_kind = F.one_hot(kind, of_kinds.shape[-1]).to(
+        of_kinds.dtype
+    )  # a product, whose gradient is deterministic
     return (features @ weights[..., : len(FEATURES), None]).squeeze(-1) + of_kinds @ is_kind.T
 
 

@@ -30,7 +30,10 @@ from workloads.graphmer.evaluation import Answering
 from workloads.graphmer.settings import OF_REFERENCES, Array, Settings
 
 UNRESOLVED = "Name"  # the type of what stands for a reference that is not resolved
-_TOGETHER = ("calls", "instantiates")  # an unresolved call does not know whether it is that of a class
+_TOGETHER = (
+    "calls",
+    "instantiates",
+)  # an unresolved call does not know whether it is that of a class
 _AT_ONCE = 64  # questions that are read together
 _FAR = 6  # levels of what stands in what that are looked through
 _MOST = 4000  # questions: as many as say something, and no more time
@@ -53,19 +56,27 @@ class Standing:
         self.corpus = corpus
         kind = np.array(corpus.types)[corpus.entity_type]
         self.is_method = kind == "Method"
-        self.is_local = (corpus.parent >= 0) & np.isin(kind, ("Function", "Method"))[np.maximum(corpus.parent, 0)]
+        self.is_local = (corpus.parent >= 0) & np.isin(kind, ("Function", "Method"))[
+            np.maximum(corpus.parent, 0)
+        ]
         self.is_builtin = corpus.owner == corpus.word_index("builtins")
         # Outside of the tree: os.write, and no zipfile.ZipFile.read or builtins.list.append; a class as its case tells
         is_class = np.array([word[:1].isupper() for word in corpus.word_list])
-        of_class = (corpus.package == corpus.word_index("builtins")) & (np.diff(corpus.part_offsets) > 2)
+        of_class = (corpus.package == corpus.word_index("builtins")) & (
+            np.diff(corpus.part_offsets) > 2
+        )
         of_class |= (corpus.owner >= 0) & is_class[corpus.owner]
-        self.in_module = np.isin(kind, ("Function", "Class")) | ((kind == "API") & ~(self.is_builtin | of_class))
+        self.in_module = np.isin(kind, ("Function", "Class")) | (
+            (kind == "API") & ~(self.is_builtin | of_class)
+        )
         # The pairs of a file and an entity that it imports, ascending, as numbers
         triples = np.flatnonzero(np.array(corpus.relations)[corpus.relation] == "imports")
         file = corpus.window_file[corpus.window_of[triples]].astype(np.int64)
         self.imports = np.unique(file * len(corpus.entity_type) + corpus.tail[triples])
 
-    def described(self, answers: pd.DataFrame, window: Array, name: Array, rows: Rows) -> pd.DataFrame:
+    def described(
+        self, answers: pd.DataFrame, window: Array, name: Array, rows: Rows
+    ) -> pd.DataFrame:
         """Returns the answers that are not out, with features, and for each of Q references that none is right.
 
         `question` is a number below Q; window, name and rows are those of the references.
@@ -74,29 +85,54 @@ class Standing:
         question, entity = answers["question"].to_numpy(), answers["entity"].to_numpy()
         dotted, after_self = is_place & (rows.owner >= 0), (is_place & (rows.is_self == 1)).any(1)
         is_dotted, is_bare = dotted.any(1), is_place.any(1) & ~dotted.any(1)
-        owner, parent, is_method = corpus.owner[entity], corpus.parent[entity], self.is_method[entity]
+        owner, parent, is_method = (
+            corpus.owner[entity],
+            corpus.parent[entity],
+            self.is_method[entity],
+        )
         owner_before = (dotted[question] & (rows.owner[question] == owner[:, None])).any(1)
         head, file = corpus.head[window], corpus.window_file[window][question]
-        of_object = is_dotted & ~after_self & ~(np.bincount(question, owner_before, len(window)) > 0)
-        in_file, is_own = corpus.entity_file[entity] == file, parent == corpus.parent[head][question]
+        of_object = (
+            is_dotted & ~after_self & ~(np.bincount(question, owner_before, len(window)) > 0)
+        )
+        in_file, is_own = (
+            corpus.entity_file[entity] == file,
+            parent == corpus.parent[head][question],
+        )
         is_inner, imported = np.zeros(len(entity), bool), np.zeros(len(entity), bool)
         outer, at, code = head[question], entity, file.astype(np.int64) * len(corpus.entity_type)
         for _ in range(_FAR):
-            is_inner |= (outer == parent) & (parent >= 0)  # the head is what the entity stands in, or is within it
-            imported |= (at >= 0) & np.isin(code + at, self.imports)  # the entity, or what it stands in
+            is_inner |= (outer == parent) & (
+                parent >= 0
+            )  # the head is what the entity stands in, or is within it
+            imported |= (at >= 0) & np.isin(
+                code + at, self.imports
+            )  # the entity, or what it stands in
             outer, at = (np.where(e >= 0, corpus.parent[np.maximum(e, 0)], -1) for e in (outer, at))
         features = {
             "dotted function": is_dotted[question] & self.in_module[entity] & ~owner_before,
             "owner before": owner_before, "own class": after_self[question] & is_own, "imported": imported,
             "same file": in_file, "out of sight": is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
         }  # fmt: skip
-        is_out = is_bare[question] & ((is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner))
+        is_out = is_bare[question] & (
+            (is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner)
+        )
         is_super = dotted & (rows.is_super == 1)
-        is_out |= (is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1))[question] & is_method & is_own
-        none = pd.DataFrame({"question": np.arange(len(window)), "entity": -1, "of_object": of_object, "none": 1.0})
+        is_out |= (
+            (is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1))[question]
+            & is_method
+            & is_own
+        )
+        none = pd.DataFrame(
+            {"question": np.arange(len(window)), "entity": -1, "of_object": of_object, "none": 1.0}
+        )
         none["none of an object's"] = of_object
-        whole = pd.concat([none, answers.assign(of_object=of_object[question], **features)[~is_out]])
-        return whole.astype(dict.fromkeys(OF_REFERENCES, float)).fillna(dict.fromkeys(OF_REFERENCES, 0.0))
+        whole = pd.concat(
+            [none, answers.assign(of_object=of_object[question], **features)[~is_out]]
+        )
+        return whole.astype(dict.fromkeys(OF_REFERENCES, float)).fillna(
+            dict.fromkeys(OF_REFERENCES, 0.0)
+        )
 
 
 def weights_of(model: nn.Module) -> Array:
@@ -121,22 +157,32 @@ class Calibration:
         mentions = np.bincount(corpus.tail, minlength=len(corpus.entity_type))
         is_builtin = corpus.package == corpus.word_index("builtins")
         self.is_told_once = (corpus.entity_file < 0) & (mentions < 2) & ~is_builtin
-        self.together = [corpus.relations.index(name) for name in _TOGETHER if name in corpus.relations]
+        self.together = [
+            corpus.relations.index(name) for name in _TOGETHER if name in corpus.relations
+        ]
         self.standing = Standing(corpus)
         # The relations that an unresolved reference has, and those that it may turn out to be of
         relations = np.flatnonzero(data.allowed[:, is_unresolved].any(1))
-        self.relations = np.union1d(relations, self.together if np.isin(self.together, relations).any() else [])
+        self.relations = np.union1d(
+            relations, self.together if np.isin(self.together, relations).any() else []
+        )
 
     def known(self, triples: Array) -> Array:
         """Returns those of the triples that are resolved references, to be hidden."""
-        return triples[np.isin(self.corpus.relation[triples], self.relations) & ~self.is_unresolved[triples]]
+        return triples[
+            np.isin(self.corpus.relation[triples], self.relations) & ~self.is_unresolved[triples]
+        ]
 
     def batches(self, triples: Array) -> list[Array]:
         """Returns which references are asked together: those of one relation and of names that are near."""
         relation, name = self.corpus.relation[triples], self.corpus.name[self.corpus.tail[triples]]
         order = np.lexsort((name, relation))
         alike = np.split(order, np.flatnonzero(np.diff(relation[order])) + 1)
-        return [part[first : first + _AT_ONCE] for part in alike for first in range(0, len(part), _AT_ONCE)]
+        return [
+            part[first : first + _AT_ONCE]
+            for part in alike
+            for first in range(0, len(part), _AT_ONCE)
+        ]
 
     def ask(self, triples: Array, answering: Answering) -> Iterator[pd.DataFrame]:
         """Yields the choices of references, in batches: of triples whose tails are hidden, if they are known.
@@ -147,14 +193,23 @@ class Calibration:
         corpus, nothing = self.corpus, np.zeros(0, np.int64)
         for chosen in self.batches(triples):
             part = triples[chosen]
-            window, tail, asked = corpus.window_of[part], corpus.tail[part], int(corpus.relation[part[0]])
+            window, tail, asked = (
+                corpus.window_of[part],
+                corpus.tail[part],
+                int(corpus.relation[part[0]]),
+            )
             number, place = self.by_name.places(corpus.name[tail])
             relations = self.together if asked in self.together else [asked]
-            scored = [self._scored(part, relation, number, self.possible[place], answering) for relation in relations]
+            scored = [
+                self._scored(part, relation, number, self.possible[place], answering)
+                for relation in relations
+            ]
             rows = self.data.layout.rows(window, np.ones(len(part), bool), nothing, nothing)
             choices = self.standing.described(pd.concat(scored), window, corpus.name[tail], rows)
             choices["relation"] = choices["relation"].fillna(asked).astype(int)
-            choices = choices.sort_values(["question", "entity", "relation"], kind="stable", ignore_index=True)
+            choices = choices.sort_values(
+                ["question", "entity", "relation"], kind="stable", ignore_index=True
+            )
             question, is_none = choices["question"].to_numpy(), choices["entity"] == -1
             right = (choices["entity"] == tail[question]) & (choices["relation"] == asked)
             choices["right"] = right | (is_none & ~right.groupby(question).transform("any"))
@@ -165,16 +220,22 @@ class Calibration:
     ) -> pd.DataFrame:
         """Returns the answers that are possible as tails of a relation, with the scores of counts and model."""
         window, tail = self.corpus.window_of[triples], self.corpus.tail[triples]
-        asked = Questions(window, *(np.full(len(triples), value) for value in (relation, FULL_TEXT, -1)))
+        asked = Questions(
+            window, *(np.full(len(triples), value) for value in (relation, FULL_TEXT, -1))
+        )
         may = self.data.scorer.is_allowed(asked.relation[:1], entity)[0]
         may &= ~(self.is_told_once[entity] & (entity == tail[question]))
-        row, other = self.data.scorer.true_tails(asked)  # facts of the graph beside the one that is hidden
+        row, other = self.data.scorer.true_tails(
+            asked
+        )  # facts of the graph beside the one that is hidden
         entities = len(self.corpus.entity_type)
         may &= ~np.isin(question * entities + entity, (row * entities + other)[other != tail[row]])
         question, entity = question[may], entity[may]
         among = CandidateSet(self.corpus, np.unique(entity))
         encoded, at = answering.scores(asked, among), (question, among.place[entity])
-        counts, trusting, whole = (encoded(*gates)[at] for gates in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0)))
+        counts, trusting, whole = (
+            encoded(*gates)[at] for gates in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))
+        )
         return pd.DataFrame({
             "question": question, "entity": entity, "relation": relation, "counts": counts,
             "trust": trusting - counts, "likeness": whole - trusting,
@@ -187,12 +248,16 @@ class Calibration:
             start = np.array([float(name == "counts") for name in OF_REFERENCES])
             model.get_buffer("of_references").copy_(torch.from_numpy(fit(choices, start)))
 
-    def hidden(self, triples: Array, answering: Answering, most: int = _MOST) -> pd.DataFrame | None:
+    def hidden(
+        self, triples: Array, answering: Answering, most: int = _MOST
+    ) -> pd.DataFrame | None:
         """Returns the choices of known references with what a model says; None if there are none."""
         known = self.known(triples)
         if not len(known):
             return None
-        known = known[np.sort(permutation(mix(len(known)), 0, len(known))[:most])]  # the same ones in every run
+        known = known[
+            np.sort(permutation(mix(len(known)), 0, len(known))[:most])
+        ]  # the same ones in every run
         with torch.no_grad():
             return pd.concat(self.ask(known, answering), ignore_index=True)
 
@@ -206,7 +271,11 @@ def join(
     """
     corpus = extended(trained, graph, sources, settings.chain)
     data = Data((), settings, {})
-    data.corpus, data.table, data.layout = corpus, EntityTable(corpus, 0), Layout(corpus, settings.chain.roots)
+    data.corpus, data.table, data.layout = (
+        corpus,
+        EntityTable(corpus, 0),
+        Layout(corpus, settings.chain.roots),
+    )
     vectors = EntityTable(trained, settings.model.own_vectors).vector
     data.table.vector[: len(vectors)] = vectors
     kinds = Layout(trained, settings.chain.roots).kind_before
@@ -215,15 +284,21 @@ def join(
     return data, np.arange(len(trained.relation), len(corpus.relation))
 
 
-def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
+def predict(
+    task: Any, models: Sequence[nn.Module], source: Any, out: Path | None
+) -> dict[str, Any]:
     """Returns a row of values for each answer, by head, relation and tail; see `Graphmer.predict`. Raises BadInput."""
     if out is not None:
         disk.check_writable(out)
     if not isinstance(source, Path | str):
-        raise BadInput(f"Give one folder or file of Python to predict, not a {type(source).__name__}.")
+        raise BadInput(
+            f"Give one folder or file of Python to predict, not a {type(source).__name__}."
+        )
     path, kept = Path(source), task.learned()
     is_one = path.is_file() and path.suffix == ".py"
-    sources = Sources([trees.Tree(path.stem, path.parent, (path.name,)) if is_one else trees.folder(path)])
+    sources = Sources(
+        [trees.Tree(path.stem, path.parent, (path.name,)) if is_one else trees.folder(path)]
+    )
     if "corpus" not in kept:
         raise BadInput(
             "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
@@ -233,20 +308,31 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
         graph = build_graph(sources)
         graph.print_skipped()
         if not graph.triples:
-            raise BadInput(f"No Python file of {printable(source)} can be read; the lines above say why.")
+            raise BadInput(
+                f"No Python file of {printable(source)} can be read; the lines above say why."
+            )
         with naming("Reading the data that the run kept, by this version,", "Train again."):
             trained = Corpus.load(kept["corpus"])
             trained.check()  # a stranger's
             if not len(trained.text):
-                raise BadInput("The model has read no text, but a graph alone. Train on a tree of Python files.")
+                raise BadInput(
+                    "The model has read no text, but a graph alone. Train on a tree of Python files."
+                )
             data, triples = join(trained, graph, sources, task.settings, kept["counts"])
     if not all(weights_of(model).any() for model in models):
-        print("No references are asked for: the run's validation had none, so that probabilities were not fitted.")
+        print(
+            "No references are asked for: the run's validation had none, so that probabilities were not fitted."
+        )
         return {}
     calibration = Calibration(data)
     with torch.inference_mode():
-        rows, quality = _answered(calibration, triples, models, graph), _quality(calibration, triples, models[0])
-    likely = [row["probability"] for row in rows.values() if row["tail"] and row["probability"] >= _LIKELY]
+        rows, quality = (
+            _answered(calibration, triples, models, graph),
+            _quality(calibration, triples, models[0]),
+        )
+    likely = [
+        row["probability"] for row in rows.values() if row["tail"] and row["probability"] >= _LIKELY
+    ]
     print(
         f"The tree has {len(graph.triples):,} facts. {len(rows):,} of them are references that could not be followed; "
         f"asked is which entity of the name is meant. {len(likely):,} are answered with a probability of {_LIKELY:g} "
@@ -257,7 +343,9 @@ def predict(task: Any, models: Sequence[nn.Module], source: Any, out: Path | Non
     return {" ".join(key): row for key, row in rows.items()}
 
 
-def _answered(asking: Calibration, triples: Array, models: Sequence[nn.Module], graph: Graph) -> Table:
+def _answered(
+    asking: Calibration, triples: Array, models: Sequence[nn.Module], graph: Graph
+) -> Table:
     """Returns the row of each of the triples whose reference is not resolved, in the order of the graph.
 
     Several models answer by the mean of their probabilities; they choose among the same entities.
@@ -265,29 +353,53 @@ def _answered(asking: Calibration, triples: Array, models: Sequence[nn.Module], 
     corpus, rows = asking.corpus, Table()
     triples = triples[asking.is_unresolved[triples]]
     places = {triple.key: triple for triple in graph.triples}
-    batches = zip(*(asking.ask(triples, Answering(asking.data, model)) for model in models), strict=True)
+    batches = zip(
+        *(asking.ask(triples, Answering(asking.data, model)) for model in models), strict=True
+    )
     for parts in counted(batches, "batches of references answered", len(asking.batches(triples))):
-        shares = [probabilities(part, weights_of(model)) for part, model in zip(parts, models, strict=True)]
+        shares = [
+            probabilities(part, weights_of(model))
+            for part, model in zip(parts, models, strict=True)
+        ]
         choices = parts[0].assign(probability=sum(shares) / len(shares))
         for answer in choices.loc[best(choices, choices["probability"])].itertuples():
             triple = triples[answer.question]
             head, unresolved = corpus.head[corpus.window_of[triple]], corpus.tail[triple]
-            key = corpus.entities[head], corpus.relations[corpus.relation[triple]], corpus.entities[unresolved]
+            key = (
+                corpus.entities[head],
+                corpus.relations[corpus.relation[triple]],
+                corpus.entities[unresolved],
+            )
             tail = corpus.entities[answer.entity] if answer.entity >= 0 else ""
-            values = key[0], corpus.relations[answer.relation], tail, round(answer.probability, 4), key[2]
-            rows[key] = dict(zip(COLUMNS, (*values, places[key].file, places[key].line), strict=True))
+            values = (
+                key[0],
+                corpus.relations[answer.relation],
+                tail,
+                round(answer.probability, 4),
+                key[2],
+            )
+            rows[key] = dict(
+                zip(COLUMNS, (*values, places[key].file, places[key].line), strict=True)
+            )
     return {key: rows[key] for key in sorted(rows)}
 
 
 def _quality(calibration: Calibration, triples: Array, model: nn.Module) -> str:
     """Returns how well hidden known references are answered: those of an object, if there are any."""
-    choices, of_object = calibration.hidden(triples, Answering(calibration.data, model), _CHECKED), ""
+    choices, of_object = (
+        calibration.hidden(triples, Answering(calibration.data, model), _CHECKED),
+        "",
+    )
     if choices is None:
         return ""
     weights = weights_of(model)
     alike = choices[choices["of_object"]] if choices["of_object"].any() else choices
     right, right_of_sure = judged(alike, weights)
-    sure = f", and {right_of_sure:.1%} of those given {SURE:g} or more" if right_of_sure == right_of_sure else ""
+    sure = (
+        f", and {right_of_sure:.1%} of those given {SURE:g} or more"
+        if right_of_sure == right_of_sure
+        else ""
+    )
     if len(alike) < len(choices):
         of_object = " like x.get(), as most unresolved ones are"
         of_object += f"; of all {choices['right'].sum():,} it is {judged(choices, weights)[0]:.1%}"

@@ -18,7 +18,13 @@ FEATURES = (  # of a question and a candidate, that are counted
     "head's name", "words of the head's name", "parent's name", "package", "folder", "context",
     "words shared with the head's name", "owner before", "self before",
 )  # fmt: skip
-NEAR = ("same file", "same parent", "child of the head", "same package", "same folder")  # of them, to the head alone
+NEAR = (
+    "same file",
+    "same parent",
+    "child of the head",
+    "same package",
+    "same folder",
+)  # of them, to the head alone
 # What the probabilities of predictions are made of, see `predicting`: of an answer, and of that none is right
 OF_REFERENCES = [
     "counts", "trust", "likeness", "dotted function", "owner before", "own class", "imported", "same file",
@@ -44,11 +50,15 @@ class Model:
     heads: int = option(12, "Attention heads.", minimum=1)
     feed_forward: int = option(3072, "Width inside a layer's feed-forward part.", minimum=1)
     dropout: float = option(0.1, "Dropout of activations.", minimum=0, below=1)
-    token_dropout: float = option(0.2, "Share of the text's pieces that training masks.", minimum=0, below=1)
+    token_dropout: float = option(
+        0.2, "Share of the text's pieces that training masks.", minimum=0, below=1
+    )
     relations: int = option(16, "Rows of the relation tables.", minimum=1)
     types: int = option(16, "Rows of the table of entity types.", minimum=1)
     relation_rank: int = option(64, "Rank of each relation's matrix in H-GAT.", minimum=1)
-    own_vectors: int = option(4096, "Most tails with vectors of their own; three files must have them.", minimum=0)
+    own_vectors: int = option(
+        4096, "Most tails with vectors of their own; three files must have them.", minimum=0
+    )
     decay: float = option(0.6, "Attention's decay with distance; 1: none.", above=0, maximum=1)
 
 
@@ -57,12 +67,18 @@ class Objective:
     """What training asks for."""
 
     candidates: int = option(1024, "Most entities that compete in a training batch.", minimum=16)
-    masked_ratio: float = option(0.6, "Share of samples with text that hide names of tails.", minimum=0, maximum=1)
+    masked_ratio: float = option(
+        0.6, "Share of samples with text that hide names of tails.", minimum=0, maximum=1
+    )
     name_only_ratio: float = option(
         0.33, "Share of the heads whose facts are asked without text.", minimum=0, maximum=1
     )
-    same_name_weight: float = option(0.3, "Weight of the softmax over the entities of one name.", minimum=0)
-    path_dropout: float = option(0.5, "Share of samples with a shortened path of the head.", minimum=0, maximum=1)
+    same_name_weight: float = option(
+        0.3, "Weight of the softmax over the entities of one name.", minimum=0
+    )
+    path_dropout: float = option(
+        0.5, "Share of samples with a shortened path of the head.", minimum=0, maximum=1
+    )
     mlm_ratio: float = option(0.15, "Share of root tokens in masked spans.", minimum=0, maximum=1)
     mlm_steps: int = option(0, "First steps, which learn text alone by masked spans.", minimum=0)
     fitting_steps: int = option(200, "Steps that fit the weights of the counts.", minimum=1)
@@ -80,7 +96,9 @@ class Split:
 class Evaluation:
     """The numbers of triples that an evaluation asks for."""
 
-    validation_triples: int = option(400, "Triples of a validation, each asked under three conditions.", minimum=1)
+    validation_triples: int = option(
+        400, "Triples of a validation, each asked under three conditions.", minimum=1
+    )
     test_triples: int = option(0, "The same in the test; 0: all of them.", minimum=0)
 
 
@@ -93,5 +111,9 @@ class Settings:
     objective: Objective = Objective()
     split: Split = Split()
     evaluation: Evaluation = Evaluation()
-    packages: tuple[str, ...] = option((), "Installed packages (name==version) beside the standard library.")
-    bad_input_limit: int = option(0, "Bad lines or files that are left out; one more refuses the data.", minimum=0)
+    packages: tuple[str, ...] = option(
+        (), "Installed packages (name==version) beside the standard library."
+    )
+    bad_input_limit: int = option(
+        0, "Bad lines or files that are left out; one more refuses the data.", minimum=0
+    )

@@ -38,7 +38,12 @@ if TYPE_CHECKING:  # it takes seconds, and a plan needs none of it
     from workloads.legal.counting import Stack
 
 # Rows of the tables, from the least to the most
-MAJORITY, SENTENCE, CONTEXT, CHAIN = "commonest role", "words of the sentence", "words in context", "runs of roles"
+MAJORITY, SENTENCE, CONTEXT, CHAIN = (
+    "commonest role",
+    "words of the sentence",
+    "words in context",
+    "runs of roles",
+)
 COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
 NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
 _OF_DATA = ("corpus", "_dealt", "stack")  # which a loader worker is not sent
@@ -59,7 +64,9 @@ class Legal(Supervised):
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name not in _OF_DATA}
+        return {
+            name: value for name, value in super().__getstate__().items() if name not in _OF_DATA
+        }
 
     # --- data ---------------------------------------------------------------------------------------------------------
 
@@ -86,7 +93,10 @@ class Legal(Supervised):
         return parts, notes
 
     def read(self, source: Path | None = None) -> dict[str, network.Sentences]:
-        return {part: network.Sentences(self, chosen, part == "train") for part, chosen in self.documents.items()}
+        return {
+            part: network.Sentences(self, chosen, part == "train")
+            for part, chosen in self.documents.items()
+        }
 
     def group(self, sample: Any) -> str:
         return sample.document
@@ -95,16 +105,23 @@ class Legal(Supervised):
         return {"document": sample.document, "sentence": sample.number + 1}
 
     def fingerprint(self) -> str:
-        facts = self.settings.split, self.corpus[0]  # documents with the files that may be named for a part
+        facts = (
+            self.settings.split,
+            self.corpus[0],
+        )  # documents with the files that may be named for a part
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def learned(self) -> dict[str, Any]:
         """Returns the names of roles and categories, the chosen encoder, its tokenizer, and the counts."""
         if self._learned is None:
             settings, train = self.settings, self.documents["train"]
-            classes = list(settings.names or documents.class_names(self.corpus[0], settings.outputs))
+            classes = list(
+                settings.names or documents.class_names(self.corpus[0], settings.outputs)
+            )
             if len(classes) < 2:
-                raise BadInput("The data has one role at most, so there is nothing to tell apart. Look at data.dir.")
+                raise BadInput(
+                    "The data has one role at most, so there is nothing to tell apart. Look at data.dir."
+                )
             sentences = [sentence for document in train for sentence in document.sentences]
             encoder = network.choose(settings.encoder)
             self._learned = {
@@ -117,11 +134,17 @@ class Legal(Supervised):
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
-        if wrong := [name for name, kind in _LEARNED.items() if not untrusted.fits(values.get(name), kind)]:
-            raise BadInput(f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used.")
+        if wrong := [
+            name for name, kind in _LEARNED.items() if not untrusted.fits(values.get(name), kind)
+        ]:
+            raise BadInput(
+                f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used."
+            )
         names, outputs = values["classes"], self.settings.outputs
         if not 2 <= len(names) <= outputs or len(values["class_weights"]) != len(names):
-            raise BadInput(f"What was learned from data names {len(names)} roles, and the network has {outputs}.")
+            raise BadInput(
+                f"What was learned from data names {len(names)} roles, and the network has {outputs}."
+            )
         if values != self._learned:
             for name in ("parts", "_parts_and_notes", "guesses", "stack", "tokens"):
                 vars(self).pop(name, None)
@@ -133,7 +156,10 @@ class Legal(Supervised):
 
         validation = self.documents["validation"]
         with working("Counting words for what the network has to beat"):
-            every, held_out = [*self.documents["train"], *validation], [one.name for one in validation]
+            every, held_out = (
+                [*self.documents["train"], *validation],
+                [one.name for one in validation],
+            )
             return Stack.fit(every, classes, self.config.seed, held_out).as_json()
 
     @cached_property
@@ -142,14 +168,23 @@ class Legal(Supervised):
 
     def truth(self, part: str) -> np.ndarray:
         """(sentences) the number of each role, in the order of the documents."""
-        return np.array([self._numbers[role] for document in self.documents[part] for role in document.roles])
+        return np.array(
+            [self._numbers[role] for document in self.documents[part] for role in document.roles]
+        )
 
     # --- batches and losses -------------------------------------------------------------------------------------------
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
         """Returns tokens and mask (B, L), as long as the longest; positions (B, POSITIONS); the rest (B)."""
-        tokens = padded([sample.tokens.tolist() for sample in samples], self.learned()["tokenizer"]["pad"], sys.maxsize)
-        lengths, labels = torch.tensor([len(one.tokens) for one in samples]), torch.tensor([s.role for s in samples])
+        tokens = padded(
+            [sample.tokens.tolist() for sample in samples],
+            self.learned()["tokenizer"]["pad"],
+            sys.maxsize,
+        )
+        lengths, labels = (
+            torch.tensor([len(one.tokens) for one in samples]),
+            torch.tensor([s.role for s in samples]),
+        )
         return {
             "tokens": tokens, "mask": (torch.arange(tokens.shape[1]) < lengths[:, None]).long(),
             "positions": torch.from_numpy(np.stack([sample.positions for sample in samples])),
@@ -174,25 +209,43 @@ class Legal(Supervised):
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""
         rates, layers = self.settings.rates, find_blocks(model.encoder)  # type: ignore[arg-type]
-        above = {id(p): number for number, layer in enumerate(reversed(layers)) for p in layer.parameters()}
-        names: dict[int, list[str]] = {}  # by how many layers stand above; what is in no layer is below them all
+        above = {
+            id(p): number
+            for number, layer in enumerate(reversed(layers))
+            for p in layer.parameters()
+        }
+        names: dict[
+            int, list[str]
+        ] = {}  # by how many layers stand above; what is in no layer is below them all
         for name, parameter in model.encoder.named_parameters():  # type: ignore[union-attr, operator]
             if parameter.requires_grad:
-                names.setdefault(above.get(id(parameter), len(layers)), []).append(f"encoder.{name}")
+                names.setdefault(above.get(id(parameter), len(layers)), []).append(
+                    f"encoder.{name}"
+                )
         head = {"names": ["inner.*", "output.*", "norm.*"], "lr": rates.head}
-        return [head, *({"names": names[number], "lr": rates.layer_decay**number} for number in sorted(names))]
+        return [
+            head,
+            *(
+                {"names": names[number], "lr": rates.layer_decay**number}
+                for number in sorted(names)
+            ),
+        ]
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         """Returns (sentences, roles); a plan, which knows no roles, has all outputs."""
         logits = model(batch)
-        return logits[:, : len(self._learned["classes"])].float() if self._learned else logits.float()
+        return (
+            logits[:, : len(self._learned["classes"])].float() if self._learned else logits.float()
+        )
 
     def count(self, batch: Batch) -> dict[str, float]:
         return {"loss": float(batch["weight"].sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
         losses = F.cross_entropy(self.passed(model, batch), batch["labels"], reduction="none")
-        return {"loss": (losses * batch["weight"]).sum()}, {"padding": 1 - batch["mask"].float().mean()}
+        return {"loss": (losses * batch["weight"]).sum()}, {
+            "padding": 1 - batch["mask"].float().mean()
+        }
 
     # --- beside and multiplied into the counts ------------------------------------------------------------------------
 
@@ -206,11 +259,17 @@ class Legal(Supervised):
     def counted(self, part: str) -> np.ndarray:
         """Returns (sentences, classes) scores by counting; of validation documents by counts without them."""
         held_out = self.stack.held_out if part == "validation" else {}
-        scores = (held_out[d.name] if d.name in held_out else self.stack.scores(d) for d in self.documents[part])
+        scores = (
+            held_out[d.name] if d.name in held_out else self.stack.scores(d)
+            for d in self.documents[part]
+        )
         return np.concatenate([*scores]).astype(np.float64)
 
     def baselines(self) -> dict[str, np.ndarray]:
-        rows, counts = {SENTENCE: "sentence", CONTEXT: "context", CHAIN: "crf"}, self.counted("test")
+        rows, counts = (
+            {SENTENCE: "sentence", CONTEXT: "context", CHAIN: "crf"},
+            self.counted("test"),
+        )
         alone = [self.stack.parts(document) for document in self.documents["test"]]
         each = {name: np.concatenate([scores[of] for scores in alone]) for name, of in rows.items()}
         each |= {COUNTS: counts, STRONGEST: counts + self.stack.offsets}
@@ -226,21 +285,34 @@ class Legal(Supervised):
         On the validation documents the model's weight and power are chosen first. Models are compared there by their
         `probability`, which is that under the best weight, so that none gains by having chosen another one.
         """
-        places, truth, counts = self.parts[part].samples.places, self.truth(part), self.counted(part)
+        places, truth, counts = (
+            self.parts[part].samples.places,
+            self.truth(part),
+            self.counted(part),
+        )
         scores, best = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)], None
         if part == "validation":
             usual = product.PUBLISHED_WEIGHT if self.learned()["encoder"]["weights"] else 0.0
             lengths = [*map(len, self.documents[part])]
             weight, best = product.chosen_weight(counts, scores, truth, lengths, usual)
             model.weight.fill_(weight)
-            model.power.fill_(product.chosen_power(counts + float(model.weight) * scores + self.stack.offsets, truth))
+            model.power.fill_(
+                product.chosen_power(
+                    counts + float(model.weight) * scores + self.stack.offsets, truth
+                )
+            )
         weight = float(model.weight)
         multiplied = counts + weight * scores
         rows = {NETWORK: scores, PRODUCT: multiplied, BOTH: multiplied + self.stack.offsets}
         self._figures = self.figures(truth, rows[BOTH])
-        self._figures["probability"] = product.probability(multiplied, truth) if best is None else best
+        self._figures["probability"] = (
+            product.probability(multiplied, truth) if best is None else best
+        )
         if part != "test":  # whose report has a row for the network alone
-            self._figures |= {"network_macro_f1": self.figures(truth, scores)["macro_f1"], "network_weight": weight}
+            self._figures |= {
+                "network_macro_f1": self.figures(truth, scores)["macro_f1"],
+                "network_weight": weight,
+            }
         return {name: of[places] for name, of in rows.items()}
 
     def figures(self, truth: np.ndarray, scores: np.ndarray) -> dict[str, float]:
@@ -254,7 +326,10 @@ class Legal(Supervised):
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
         counts, truth = self.counted("test"), self.truth("test")
-        return {**self.figures(truth, counts + self.stack.offsets), "probability": product.probability(counts, truth)}
+        return {
+            **self.figures(truth, counts + self.stack.offsets),
+            "probability": product.probability(counts, truth),
+        }
 
     # --- what a person reads ------------------------------------------------------------------------------------------
 
@@ -262,27 +337,53 @@ class Legal(Supervised):
         """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
         (parts, left_out), matched = self._dealt, self.corpus[1]
         drawn = "No data was given or found mounted. The embedded default is used"
-        where = f"Data: {self.source}" if self.source else f"{drawn}: {len(self.corpus[0])} generated judgments"
+        where = (
+            f"Data: {self.source}"
+            if self.source
+            else f"{drawn}: {len(self.corpus[0])} generated judgments"
+        )
         counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
-        sizes = ", ".join(f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items())
+        sizes = ", ".join(
+            f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items()
+        )
         roles = ", ".join(printable(name, most=40) for name in self.learned()["classes"])
-        return "\n".join(filter(None, [f"{where}. {sizes}.", matched, *left_out, *self.notes, f"Roles: {roles}."]))
+        return "\n".join(
+            filter(
+                None, [f"{where}. {sizes}.", matched, *left_out, *self.notes, f"Roles: {roles}."]
+            )
+        )
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns a row a sentence, by the name of its file; writes `name.jsonl` into `out`. Raises BadInput."""
-        paths = [source] if source.is_file() else sorted(path for path in source.rglob("*.txt") if path.is_file())
+        paths = (
+            [source]
+            if source.is_file()
+            else sorted(path for path in source.rglob("*.txt") if path.is_file())
+        )
         if not paths:
             what = f"There is no .txt file in {printable(source)}"
             raise BadInput(f"{what}. Give a judgment as text, or a folder of these.")
-        base, answers = source.parent if source.is_file() else source, dict[str, list[dict[str, Any]]]()
+        base, answers = (
+            source.parent if source.is_file() else source,
+            dict[str, list[dict[str, Any]]](),
+        )
         for path in counted(paths, "judgments read"):
-            document, name = documents.read_plain(path), path.relative_to(base).with_suffix("").as_posix()
+            document, name = (
+                documents.read_plain(path),
+                path.relative_to(base).with_suffix("").as_posix(),
+            )
             answers[name] = rows = []
             shares = self._probabilities(models, document)
             for number, (text, share) in enumerate(zip(document.sentences, shares, strict=True), 1):
                 each = dict(zip(self.names, (round(float(p), 4) for p in share), strict=True))
                 role = self.names[int(share.argmax())]
-                row = {"sentence": number, "text": text, "role": role, "probability": each[role], "probabilities": each}
+                row = {
+                    "sentence": number,
+                    "text": text,
+                    "role": role,
+                    "probability": each[role],
+                    "probabilities": each,
+                }
                 rows.append(row)
             if out:
                 (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -296,13 +397,21 @@ class Legal(Supervised):
         def weighed(some: Sequence[Any]) -> Tensor:
             """Returns (sentences, classes) the mean of weighted log-probabilities over networks."""
             batch = to_device(self.labelled([*some]), models[0].weight.device)  # type: ignore[arg-type]
-            each = [model.weight * F.log_softmax(self.outputs(model, batch), -1) for model in models]
+            each = [
+                model.weight * F.log_softmax(self.outputs(model, batch), -1) for model in models
+            ]
             return torch.stack(each).mean(0).cpu()
 
         samples = network.Sentences(self, [document])
         with torch.inference_mode():
-            scores = torch.cat([*in_batches(weighed, samples, self.config.training.micro_batch or _AT_ONCE)]).double()
-        counts = self.stack.scores(document) + self.stack.offsets + scores[np.argsort(samples.places)].numpy()
+            scores = torch.cat(
+                [*in_batches(weighed, samples, self.config.training.micro_batch or _AT_ONCE)]
+            ).double()
+        counts = (
+            self.stack.scores(document)
+            + self.stack.offsets
+            + scores[np.argsort(samples.places)].numpy()
+        )
         power = float(torch.stack([model.power for model in models]).mean())  # type: ignore[arg-type, misc]
         return torch.from_numpy(power * counts).softmax(-1).numpy()
 

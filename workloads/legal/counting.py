@@ -24,7 +24,10 @@ from trainbook.supervised.splits import stratify
 from workloads.legal.documents import Document, by_category, position_features
 
 INNER = 5  # parts of the training documents, each scored by a model of the four others
-CHAIN_WEIGHT, CONTEXT_WEIGHT = 0.5, 0.75  # exponents of the product, chosen on inner splits of the sample corpus
+CHAIN_WEIGHT, CONTEXT_WEIGHT = (
+    0.5,
+    0.75,
+)  # exponents of the product, chosen on inner splits of the sample corpus
 _GRID = np.arange(-1.5, 2.01, 0.25)  # of the offset of a class
 _SMALLER = 0.001  # macro F1 that an offset of 1 must bring
 _MOST_SENTENCES = 40_000  # that are counted: a minute a 7,500 on one core
@@ -37,12 +40,17 @@ _STEPS, _PENALTY, _LEAST = 60, 1.0, 1e-9
 # its best macro F1, after 30 the second, and with 60 both differ by less than 0.01.
 SENTENCE: dict[str, Any] = {"C": 3.0, "max_iter": 30}
 CONTEXT: dict[str, Any] = {"C": 2.0, "max_iter": 45}
-WORDS = {"ngram_range": (1, 2), "token_pattern": r"(?u)\b\w+\b|[?\"“'();:\[\]]"}  # marks tell a question or quotation
+WORDS = {
+    "ngram_range": (1, 2),
+    "token_pattern": r"(?u)\b\w+\b|[?\"“'();:\[\]]",
+}  # marks tell a question or quotation
 NEIGHBOURS = ([-1], [1], [-2], [2])  # each has its own block of weights
 BAGS = (range(-6, -1), range(2, 7))  # and these one for all together
 _AROUND = 0.6  # how much a word of another sentence counts beside one of the sentence itself
 
-Linear = tuple[np.ndarray, np.ndarray]  # weights (numbers, classes) and biases (classes), centred over the classes
+Linear = tuple[
+    np.ndarray, np.ndarray
+]  # weights (numbers, classes) and biases (classes), centred over the classes
 # Of a sentence's scores (classes + 1, classes), the last row the bias; of the step to the next one (classes, classes)
 Chain = tuple[np.ndarray, np.ndarray]
 
@@ -71,10 +79,14 @@ def neighbours(lengths: Sequence[int], steps: Sequence[int]) -> sparse.csr_matri
 def unit_rows(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
     """Returns the rows at length 1; an empty row stays empty. Its bits, not those of scikit-learn's, were measured."""
     length = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
-    return sparse.csr_matrix(sparse.diags((1 / np.maximum(length, 1e-12)).astype(np.float32)) @ matrix)
+    return sparse.csr_matrix(
+        sparse.diags((1 / np.maximum(length, 1e-12)).astype(np.float32)) @ matrix
+    )
 
 
-def in_context(own: sparse.csr_matrix, single: np.ndarray, documents: Sequence[Document]) -> sparse.csr_matrix:
+def in_context(
+    own: sparse.csr_matrix, single: np.ndarray, documents: Sequence[Document]
+) -> sparse.csr_matrix:
     """Returns (sentences, numbers): the terms, the `single` words of neighbours and further away, the position."""
     lengths, words = [*map(len, documents)], unit_rows(own[:, single])
     blocks = [own, *(_AROUND * (neighbours(lengths, steps) @ words) for steps in NEIGHBOURS)]
@@ -83,13 +95,17 @@ def in_context(own: sparse.csr_matrix, single: np.ndarray, documents: Sequence[D
     return sparse.hstack([*blocks, sparse.csr_matrix(position)], "csr")
 
 
-def fitted(matrix: sparse.csr_matrix, truth: np.ndarray, classes: int, options: Mapping[str, Any]) -> Linear:
+def fitted(
+    matrix: sparse.csr_matrix, truth: np.ndarray, classes: int, options: Mapping[str, Any]
+) -> Linear:
     """Fits logistic regression to (rows) class numbers. A class without examples gets its bias alone, as if it had one.
 
     Weights and bias are in float32.
     """
     present, counts = np.unique(truth, return_counts=True)
-    if len(present) < 2 or not matrix.shape[1]:  # a rare role may stand in the parts that are left out
+    if (
+        len(present) < 2 or not matrix.shape[1]
+    ):  # a rare role may stand in the parts that are left out
         bias = np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
         bias[present] = np.log(counts / (len(truth) + classes))
         return np.zeros((matrix.shape[1], classes), np.float32), centred(bias).astype(np.float32)
@@ -98,7 +114,10 @@ def fitted(matrix: sparse.csr_matrix, truth: np.ndarray, classes: int, options: 
     rows, intercept, present = model.coef_, model.intercept_, model.classes_
     if len(present) == 2:  # of which it has the second's alone
         rows, intercept = (np.concatenate([-half, half]) for half in (rows / 2, intercept / 2))
-    weights, bias = np.zeros((matrix.shape[1], classes)), np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
+    weights, bias = (
+        np.zeros((matrix.shape[1], classes)),
+        np.full(classes, np.log(_UNSEEN / (len(truth) + classes))),
+    )
     level = np.log(np.exp(intercept - intercept.max()).sum()) + intercept.max()
     weights[:, present], bias[present] = rows.T - rows.mean(0)[:, None], intercept - level
     return weights.astype(np.float32), centred(bias).astype(np.float32)
@@ -132,7 +151,10 @@ def forward_backward(
     most, step = emission.max(1, keepdims=True), np.exp(transition)
     local = np.exp(emission - most)
     alpha, beta, ahead = local.copy(), np.ones_like(local), np.zeros_like(local)
-    scale, steps = np.ones((len(local), 1)), [*map(slice, np.cumsum(counts) - counts, np.cumsum(counts))]
+    scale, steps = (
+        np.ones((len(local), 1)),
+        [*map(slice, np.cumsum(counts) - counts, np.cumsum(counts))],
+    )
     for t, here in enumerate(steps):
         alpha[here] *= alpha[steps[t - 1]][: counts[t]] @ step if t else 1
         scale[here] = alpha[here].sum(1, keepdims=True)
@@ -142,7 +164,11 @@ def forward_backward(
         beta[steps[t - 1]][: counts[t]] = ahead[steps[t]] @ step.T
     marginal = alpha * beta
     expected = (alpha[before].T @ ahead[len(ahead) - len(before) :]) * step
-    return float(np.log(scale).sum() + most.sum()), marginal / marginal.sum(1, keepdims=True), expected
+    return (
+        float(np.log(scale).sum() + most.sum()),
+        marginal / marginal.sum(1, keepdims=True),
+        expected,
+    )
 
 
 def chained(chain: Chain, scores: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
@@ -196,7 +222,11 @@ class Stack:
 
     @classmethod
     def fit(
-        cls, documents: Sequence[Document], classes: Sequence[str], seed: int = 0, kept: Iterable[str] = ()
+        cls,
+        documents: Sequence[Document],
+        classes: Sequence[str],
+        seed: int = 0,
+        kept: Iterable[str] = (),
     ) -> "Stack":
         """Fits to documents with roles: about 45 s on one core for 7,500 sentences of 7 roles.
 
@@ -205,9 +235,14 @@ class Stack:
         """
         ordered = sorted(documents, key=lambda document: document.name)
         order = np.random.default_rng(seed).permutation(len(ordered))
-        count = max(2, int((np.cumsum([len(ordered[place]) for place in order]) <= _MOST_SENTENCES).sum()))
+        count = max(
+            2, int((np.cumsum([len(ordered[place]) for place in order]) <= _MOST_SENTENCES).sum())
+        )
         documents = [ordered[place] for place in sorted(order[:count])]
-        number, lengths = {role: place for place, role in enumerate(classes)}, np.array([*map(len, documents)])
+        number, lengths = (
+            {role: place for place, role in enumerate(classes)},
+            np.array([*map(len, documents)]),
+        )
         truth = np.array([number[role] for document in documents for role in document.roles])
         part = np.repeat(inner_parts(documents, seed), lengths)  # (sentences)
         texts = [sentence for document in documents for sentence in document.sentences]
@@ -215,11 +250,15 @@ class Stack:
         stack = cls(tuple(classes), tuple(terms), len(texts), {"frequency": frequency})
         own = stack.own(texts)
         alone, held = _cross_fitted(own, truth, part, len(classes), SENTENCE)
-        around, seen = _cross_fitted(in_context(own, stack.single, documents), truth, part, len(classes), CONTEXT)
+        around, seen = _cross_fitted(
+            in_context(own, stack.single, documents), truth, part, len(classes), CONTEXT
+        )
         scores = product(_chained(own, held, truth, part, lengths), log_softmax(seen, -1))
         scale, transition = chain_of(held, truth, lengths)
         names = [document.name for document in documents]
-        each = dict(zip(names, np.split(scores.astype(np.float32), np.cumsum(lengths)[:-1]), strict=True))
+        each = dict(
+            zip(names, np.split(scores.astype(np.float32), np.cumsum(lengths)[:-1]), strict=True)
+        )
         return replace(stack, arrays={
             "frequency": frequency, "offsets": best_offsets(scores, truth), "scale": scale, "transition": transition,
             **_mean("sentence", alone), **_mean("context", around),
@@ -234,13 +273,19 @@ class Stack:
 
     @cached_property
     def _vectors(self) -> TfidfVectorizer:
-        vectors = TfidfVectorizer(**WORDS, vocabulary=self.terms, sublinear_tf=True, norm=None, dtype=np.float32)
-        vectors.idf_ = (np.log((1 + self.sentences) / (1 + self.arrays["frequency"])) + 1).astype(np.float32)
+        vectors = TfidfVectorizer(
+            **WORDS, vocabulary=self.terms, sublinear_tf=True, norm=None, dtype=np.float32
+        )
+        vectors.idf_ = (np.log((1 + self.sentences) / (1 + self.arrays["frequency"])) + 1).astype(
+            np.float32
+        )
         return vectors
 
     @cached_property
     def single(self) -> np.ndarray:
-        return np.array([place for place, term in enumerate(self.terms) if " " not in term], np.int64)
+        return np.array(
+            [place for place, term in enumerate(self.terms) if " " not in term], np.int64
+        )
 
     @property
     def offsets(self) -> np.ndarray:
@@ -248,15 +293,23 @@ class Stack:
 
     @property
     def held_out(self) -> dict[str, np.ndarray]:
-        return {n.removeprefix(_HELD_OUT): a for n, a in self.arrays.items() if n.startswith(_HELD_OUT)}
+        return {
+            n.removeprefix(_HELD_OUT): a for n, a in self.arrays.items() if n.startswith(_HELD_OUT)
+        }
 
     def parts(self, document: Document) -> dict[str, np.ndarray]:
         """Returns (sentences, classes) log-probabilities of `sentence`, `context` and `crf`, a row each in a table."""
         own, of = self.own(document.sentences), self.arrays
         alone = scored(own, (of["sentence weights"], of["sentence bias"]))
-        context = scored(in_context(own, self.single, [document]), (of["context weights"], of["context bias"]))
+        context = scored(
+            in_context(own, self.single, [document]), (of["context weights"], of["context bias"])
+        )
         chain = chained((of["scale"], of["transition"]), alone, [len(document)])
-        return {"sentence": log_softmax(alone, -1), "context": log_softmax(context, -1), "crf": chain}
+        return {
+            "sentence": log_softmax(alone, -1),
+            "context": log_softmax(context, -1),
+            "crf": chain,
+        }
 
     def scores(self, document: Document) -> np.ndarray:
         """Returns (sentences, classes) scores, whose softmax are probabilities, without the offsets for macro F1."""
@@ -280,7 +333,9 @@ class Stack:
             return stack
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             how = "Start the run under another run.name, or take the checkpoint of the version of lib that wrote it."
-            raise BadInput(f"The counts of this checkpoint cannot be read ({error}). {how}") from None
+            raise BadInput(
+                f"The counts of this checkpoint cannot be read ({error}). {how}"
+            ) from None
 
 
 def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:
@@ -297,7 +352,9 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
         for value in _GRID:
             shifted = scores + offsets
             shifted[:, k] = scores[:, k] + value
-            sums = scoring.tallied("classes", scoring.Judged(truth, shifted.argmax(1)), unit, 1, classes)
+            sums = scoring.tallied(
+                "classes", scoring.Judged(truth, shifted.argmax(1)), unit, 1, classes
+            )
             values.append(scoring.of_classes(sums)["macro_f1"][0] - _SMALLER * abs(value))
         offsets[k] = _GRID[int(np.argmax(values))]
     return offsets
@@ -305,12 +362,18 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def _mean(name: str, models: Sequence[Linear]) -> dict[str, np.ndarray]:
     """Returns the one model with the mean of all models' scores, rounded to float16."""
-    weights, bias = (np.mean(each, 0, dtype=np.float64).astype(np.float16) for each in zip(*models, strict=True))
+    weights, bias = (
+        np.mean(each, 0, dtype=np.float64).astype(np.float16) for each in zip(*models, strict=True)
+    )
     return {f"{name} weights": weights, f"{name} bias": bias.astype(np.float32)}
 
 
 def _cross_fitted(
-    matrix: sparse.csr_matrix, truth: np.ndarray, part: np.ndarray, classes: int, options: Mapping[str, Any]
+    matrix: sparse.csr_matrix,
+    truth: np.ndarray,
+    part: np.ndarray,
+    classes: int,
+    options: Mapping[str, Any],
 ) -> tuple[list[Linear], np.ndarray]:
     """Returns a model without each part, and (sentences, classes) scores by models without the sentence's document."""
     models, scores = [], np.zeros((len(truth), classes))
@@ -322,7 +385,11 @@ def _cross_fitted(
 
 
 def _chained(
-    own: sparse.csr_matrix, held: np.ndarray, truth: np.ndarray, part: np.ndarray, lengths: np.ndarray
+    own: sparse.csr_matrix,
+    held: np.ndarray,
+    truth: np.ndarray,
+    part: np.ndarray,
+    lengths: np.ndarray,
 ) -> np.ndarray:
     """Returns (sentences, classes) of chains in whose fit no document of the sentence's part had a share.
 
@@ -348,4 +415,6 @@ def _chained(
 def inner_parts(documents: Sequence[Document], seed: int) -> np.ndarray:
     """Returns (documents) the part of each, by their categories alone: their roles must not choose who judges them."""
     count = min(INNER, len(documents))
-    return np.unique(stratify(by_category(documents), [1 / count] * count, seed), return_inverse=True)[1]
+    return np.unique(
+        stratify(by_category(documents), [1 / count] * count, seed), return_inverse=True
+    )[1]

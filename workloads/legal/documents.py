@@ -21,10 +21,14 @@ _OPTIONAL = ("document", "category")  # columns
 _BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9]|\(([ivxlc]{1,6}|[a-z])\))")
 _LIST_MARK = re.compile(r"[\"'“‘(\[]*(\d{1,3}|[ivxlc]{1,6}|[a-z])[.)]+", re.IGNORECASE)
 _OPEN, _SHUT = "\"'“‘([", "\"'”’)]"
-_ABBREVIATIONS = frozenset(yaml.safe_load(Path(__file__).with_name("sentences.yaml").read_text("utf-8")).split())
+_ABBREVIATIONS = frozenset(
+    yaml.safe_load(Path(__file__).with_name("sentences.yaml").read_text("utf-8")).split()
+)
 _WRAPPED = 0.4  # share of lines that begin in lower case from which on lines end anywhere
 _SPLIT = 1.25  # sentences a line up to which a file has one sentence a line
-_LONG = 5  # words; shorter sentences ("Appeal dismissed") stand in many judgments and give nothing away
+_LONG = (
+    5  # words; shorter sentences ("Appeal dismissed") stand in many judgments and give nothing away
+)
 _SAME = 0.5  # share of a document's long sentences in another one that makes both the same judgment
 _FEWEST = 3  # long sentences that can show it
 _DECILES = 10
@@ -69,7 +73,10 @@ def position_features(document: Document) -> np.ndarray:
 def by_category(documents: Sequence[Document]) -> np.ndarray:
     """Returns (documents, categories) with a 1 for the category of each."""
     categories = sorted({document.category for document in documents})
-    return np.array([[document.category == category for category in categories] for document in documents], float)
+    return np.array(
+        [[document.category == category for category in categories] for document in documents],
+        float,
+    )
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -85,7 +92,11 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
             continue
         is_text = path.suffix.lower() == ".txt"
         before = len(rows)
-        for row in _of_lines(path, shown, unmatched) if is_text else _of_table(path, shown, settings.columns):
+        for row in (
+            _of_lines(path, shown, unmatched)
+            if is_text
+            else _of_table(path, shown, settings.columns)
+        ):
             number, document, sentence, role, _ = row
             if wrong := _wrong(sentence, role, settings.names):
                 unmatched.append(f"{_place(shown, number)}: {wrong}")
@@ -94,10 +105,14 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
         others += [shown] if len(rows) == before else []
     check_limit("Lines that cannot be used", unmatched, settings.bad_input_limit)
     if not rows:
-        raise BadInput(f"There is no sentence with a role in {printable(source)}. Look at data.dir.")
+        raise BadInput(
+            f"There is no sentence with a role in {printable(source)}. Look at data.dir."
+        )
     if others:
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
-        note(f"Files without a sentence and its role: {printable(', '.join(others[:3]), most=300)}{more}.")
+        note(
+            f"Files without a sentence and its role: {printable(', '.join(others[:3]), most=300)}{more}."
+        )
     first = "".join(f"\n  {printable(one)}" for one in unmatched[:3])
     count = sum(map(len, rows.values()))
     text = f"Sentences with a role: {count:,} in {len(rows):,} documents; left out: {len(unmatched):,}.{first}"
@@ -111,11 +126,19 @@ def _note_categories(documents: Sequence[Document], categories: Mapping[str, str
     """Notes names in the file of categories that are no documents, and documents without a category."""
     if not categories:
         return
-    names = {name for document in documents for name in (document.name, PurePosixPath(document.name).name)}
+    names = {
+        name
+        for document in documents
+        for name in (document.name, PurePosixPath(document.name).name)
+    }
     if unknown := sorted(categories.keys() - names):
-        note(f"Names in {CATEGORIES} that are no document: {printable(', '.join(unknown), most=300)}.")
+        note(
+            f"Names in {CATEGORIES} that are no document: {printable(', '.join(unknown), most=300)}."
+        )
     if missing := [document.name for document in documents if not document.category]:
-        note(f"Documents without a category: {len(missing):,}, such as {printable(missing[0], most=100)}.")
+        note(
+            f"Documents without a category: {len(missing):,}, such as {printable(missing[0], most=100)}."
+        )
 
 
 def _of_lines(path: Path, shown: str, unmatched: list[str]) -> Iterator[Row]:
@@ -126,7 +149,9 @@ def _of_lines(path: Path, shown: str, unmatched: list[str]) -> Iterator[Row]:
         return
     counts = Counter(bool(line.strip()) for line in lines)
     coverage.add(coverage.Report(path, counts[True], len(lines), {"blank": counts[False]}))
-    begins = [bool(line.strip()) and not (n and lines[n - 1].strip()) for n, line in enumerate(lines)]
+    begins = [
+        bool(line.strip()) and not (n and lines[n - 1].strip()) for n, line in enumerate(lines)
+    ]
     name, part = PurePosixPath(shown).stem, 0
     for number, line in enumerate(lines, 1):
         part += begins[number - 1]
@@ -134,24 +159,40 @@ def _of_lines(path: Path, shown: str, unmatched: list[str]) -> Iterator[Row]:
         if len(cells) == 2:
             yield number, f"{name}/{part}" if sum(begins) > 1 else name, *map(one_line, cells), ""
         elif line.strip():
-            unmatched.append(f"{_place(shown, number)}: There are {len(cells) - 1} tabs. Write sentence, tab, role.")
+            unmatched.append(
+                f"{_place(shown, number)}: There are {len(cells) - 1} tabs. Write sentence, tab, role."
+            )
 
 
 def _of_table(path: Path, shown: str, columns: Columns) -> Iterator[Row]:
     names = vars(columns)
     optional = [name for name in _OPTIONAL if names[name] == name]  # which a file may lack
-    for number, row in enumerate(tables.read_table(path, shown, names, optional).to_dict("records"), 1):
-        yield number, row["document"] or PurePosixPath(shown).stem, row["sentence"], row["role"], row["category"]
+    for number, row in enumerate(
+        tables.read_table(path, shown, names, optional).to_dict("records"), 1
+    ):
+        yield (
+            number,
+            row["document"] or PurePosixPath(shown).stem,
+            row["sentence"],
+            row["role"],
+            row["category"],
+        )
 
 
-def _documents(rows: dict[tuple[str, str], list[Row]], category_of: dict[str, str]) -> list[Document]:
+def _documents(
+    rows: dict[tuple[str, str], list[Row]], category_of: dict[str, str]
+) -> list[Document]:
     """Returns the documents; names that two files share have the file's path, too."""
     shared = Counter(name for _, name in rows)
     documents = []
     for (shown, name), own in rows.items():
         numbers, _, sentences, roles, categories = zip(*own, strict=True)
-        category = category_of.get(name) or category_of.get(PurePosixPath(name).name) or categories[0]
-        whole = name if shared[name] == 1 else (PurePosixPath(shown).with_suffix("") / name).as_posix()
+        category = (
+            category_of.get(name) or category_of.get(PurePosixPath(name).name) or categories[0]
+        )
+        whole = (
+            name if shared[name] == 1 else (PurePosixPath(shown).with_suffix("") / name).as_posix()
+        )
         documents.append(Document(whole, category, sentences, roles, shown, numbers[0]))
     return documents
 
@@ -160,7 +201,11 @@ def _wrong(sentence: str, role: str, names: Sequence[str]) -> str:
     """Returns why a line cannot be used; nothing where it can. Without names any role is one."""
     if not sentence or not role:
         return f"There is no {'role' if sentence else 'sentence'}."
-    return "" if not names or role in names else f"The role {printable(role, most=60)} is none of workload.classes."
+    return (
+        ""
+        if not names or role in names
+        else f"The role {printable(role, most=60)} is none of workload.classes."
+    )
 
 
 def _place(file: str, number: int) -> str:
@@ -179,7 +224,9 @@ def _categories(source: Path) -> dict[str, str]:
             for name in names.split():
                 if categories.setdefault(name, category.strip()) != category.strip():
                     what = f"{CATEGORIES}: {printable(name)} has two categories"
-                    raise BadInput(f"{what}, {printable(categories[name])} and {printable(category)}. Keep one.")
+                    raise BadInput(
+                        f"{what}, {printable(categories[name])} and {printable(category)}. Keep one."
+                    )
     return categories
 
 
@@ -188,7 +235,9 @@ def class_names(documents: Sequence[Document], most: int) -> tuple[str, ...]:
     roles = sorted({role for document in documents for role in document.roles})
     if len(roles) > most:
         how = f"more than workload.classes ({most:,}). Allow more if these are roles; if not, look at the columns."
-        raise BadInput(f"The documents have {len(roles):,} roles ({printable(', '.join(roles), most=200)}), {how}")
+        raise BadInput(
+            f"The documents have {len(roles):,} roles ({printable(', '.join(roles), most=200)}), {how}"
+        )
     return tuple(roles)
 
 
@@ -210,7 +259,11 @@ def split_text(text: str) -> list[str]:
     lines = [line.strip() for line in text.split("\n")]
     following = [line for before, line in pairwise(lines) if before and line]
     if sum(line[0].islower() for line in following) > _WRAPPED * len(following):
-        return [sentence for paragraph in re.split(r"\n\s*\n", text) for sentence in split_sentences(paragraph)]
+        return [
+            sentence
+            for paragraph in re.split(r"\n\s*\n", text)
+            for sentence in split_sentences(paragraph)
+        ]
     filled = [one_line(line) for line in lines if line]
     sentences = [sentence for line in filled for sentence in split_sentences(line)]
     return filled if len(filled) > 1 and len(sentences) < _SPLIT * len(filled) else sentences
@@ -247,17 +300,28 @@ def deal(
     share of `ratio` is left; a smaller one is part of a larger one. Documents in two parts are refused, or with
     `copies` "drop" left out of the earlier part: the test stays whole.
     """
-    order = sorted(range(len(documents)), key=lambda place: documents[place].name)  # and not the order of files
+    order = sorted(
+        range(len(documents)), key=lambda place: documents[place].name
+    )  # and not the order of files
     named = [part_of(Path(document.file)) for document in documents]
     part = np.array(named if makes_a_split(named) else ["train"] * len(named), "U10")
     if split.fold and "test" in part:
-        raise BadInput(f"workload.split.fold is {split.fold}, and the test that files are named for has no folds.")
+        raise BadInput(
+            f"workload.split.fold is {split.fold}, and the test that files are named for has no folds."
+        )
     folds, shares = [1 / split.folds] * split.folds, [1 - split.validation, split.validation]
     for name, parts, chosen in (("test", folds, split.fold), ("validation", shares, 1)):
         rest = [place for place in order if part[place] == "train"]
         if rest and name not in part:
-            part[np.array(rest)[_dealt([documents[place] for place in rest], parts, split.partition) == chosen]] = name
-    places = {name: [place for place in order if part[place] == name] for name in ("train", "validation", "test")}
+            part[
+                np.array(rest)[
+                    _dealt([documents[place] for place in rest], parts, split.partition) == chosen
+                ]
+            ] = name
+    places = {
+        name: [place for place in order if part[place] == name]
+        for name in ("train", "validation", "test")
+    }
     if missing := [name for name, own in places.items() if not own]:
         how = f"there are {len(documents)} in all. Give more documents, or change workload.split."
         raise BadInput(f"No document is left for {missing[0]}: {how}")
@@ -277,21 +341,28 @@ def _dealt(documents: Sequence[Document], shares: Sequence[float], seed: int) ->
     counts = by_category(documents)
     if counts.shape[1] < 2:
         roles = sorted({role for document in documents for role in document.roles})
-        counts = np.array([[document.roles.count(role) for role in roles] for document in documents], float)
+        counts = np.array(
+            [[document.roles.count(role) for role in roles] for document in documents], float
+        )
     return stratify(counts, shares, seed)
 
 
 def check_leaks(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> None:
     """Raises BadInput for documents of two parts with most of their long sentences alike."""
     pairs = [
-        f"{_placed(documents[place])} and {_placed(documents[twin])}" for place, twin in copies_in(documents, parts)
+        f"{_placed(documents[place])} and {_placed(documents[twin])}"
+        for place, twin in copies_in(documents, parts)
     ]
     if pairs:
         advice = "What is tested would have been trained on. Remove the copies, or set workload.copies: drop."
-        raise BadInput(f"Documents that are in two parts: {len(pairs):,}. {advice}\n{first_ten(pairs)}")
+        raise BadInput(
+            f"Documents that are in two parts: {len(pairs):,}. {advice}\n{first_ten(pairs)}"
+        )
 
 
-def _without_copies(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+def _without_copies(
+    documents: Sequence[Document], parts: Mapping[str, Sequence[int]]
+) -> dict[str, list[int]]:
     """Returns the parts without documents that a later part has, and notes how many these are."""
     backwards = dict(reversed(parts.items()))
     pairs = copies_in(documents, backwards)
@@ -300,13 +371,22 @@ def _without_copies(documents: Sequence[Document], parts: Mapping[str, Sequence[
         if number := len(dropped & {*places}):
             place, twin = next(pair for pair in pairs if pair[0] in places)
             example = f"such as {_placed(documents[place])}, a copy of {_placed(documents[twin])}"
-            note(f"Documents of {name} that are left out as copies: {number:,}, {printable(example, most=300)}.")
-    return {name: [place for place in places if place not in dropped] for name, places in parts.items()}
+            note(
+                f"Documents of {name} that are left out as copies: {number:,}, {printable(example, most=300)}."
+            )
+    return {
+        name: [place for place in places if place not in dropped] for name, places in parts.items()
+    }
 
 
-def copies_in(documents: Sequence[Document], parts: Mapping[str, Sequence[int]]) -> list[tuple[int, int]]:
+def copies_in(
+    documents: Sequence[Document], parts: Mapping[str, Sequence[int]]
+) -> list[tuple[int, int]]:
     """Returns each document most of whose long sentences one of an earlier part has, with the latter, by number."""
-    texts = [frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= _LONG) for document in documents]
+    texts = [
+        frozenset(s.casefold() for s in document.sentences if s.count(" ") + 1 >= _LONG)
+        for document in documents
+    ]
     pairs = list[tuple[int, int]]()
     holders: dict[str, list[int]] = {}  # numbers of the earlier parts' documents, by long sentence
     for chosen in parts.values():

@@ -20,7 +20,9 @@ def judgments(settings: Generator) -> Iterator[Document]:
     """Yields judgments: facts, runs of roles, a ruling; the same ones every time."""
     for number in range(settings.documents):
         draw = np.random.default_rng([_SEED, number])
-        length = int(draw.integers(max(14, settings.sentences * 2 // 3), settings.sentences * 4 // 3 + 1))
+        length = int(
+            draw.integers(max(14, settings.sentences * 2 // 3), settings.sentences * 4 // 3 + 1)
+        )
         roles = [0]
         while len(roles) < length - 1:
             if draw.random() < _STAY:
@@ -31,7 +33,9 @@ def judgments(settings: Generator) -> Iterator[Document]:
         roles.append(len(ROLES) - 1)
         category = CATEGORIES[number % len(CATEGORIES)]
         sentences = tuple(_sentence(role, draw) for role in roles)
-        yield Document(f"generated-{number:03d}", category, sentences, tuple(ROLES[role] for role in roles))
+        yield Document(
+            f"generated-{number:03d}", category, sentences, tuple(ROLES[role] for role in roles)
+        )
 
 
 def _sentence(role: int, draw: np.random.Generator) -> str:

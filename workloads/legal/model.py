@@ -21,8 +21,15 @@ from workloads.legal.documents import Document, position_features
 from workloads.legal.settings import CATEGORIES, POSITIONS, Encoder
 
 # What configurations of transformers call the share of attention weights that is dropped
-_ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout", "attention_probs_dropout")
-_SIZES = {"base": (12, 768, 12, 3072, 30_522), "large": (24, 1024, 16, 4096, 30_522)}  # of BERT, in a plan
+_ATTENTION_DROPOUT = (
+    "attention_probs_dropout_prob",
+    "attention_dropout",
+    "attention_probs_dropout",
+)
+_SIZES = {
+    "base": (12, 768, 12, 3072, 30_522),
+    "large": (24, 1024, 16, 4096, 30_522),
+}  # of BERT, in a plan
 _POSITIONS = 512
 _WIDTH, _DROPOUT = 128, 0.1  # of the head
 _HEAD = 0.7  # of a sentence that is too long; the rest is its end
@@ -56,8 +63,12 @@ class Network(nn.Module):
         vectors = self.encoder(input_ids=batch["tokens"], attention_mask=seen).last_hidden_state
         mask = batch["mask"][..., None].float()
         mean = self.dropout(self.norm((vectors.float() * mask).sum(1) / mask.sum(1)))
-        category = F.one_hot(batch["category"], CATEGORIES + 1)[:, 1:].float()  # 0: not known, which is no column
-        return self.output(self.dropout(F.gelu(self.inner(torch.cat([mean, batch["positions"], category], -1)))))
+        category = F.one_hot(batch["category"], CATEGORIES + 1)[
+            :, 1:
+        ].float()  # 0: not known, which is no column
+        return self.output(
+            self.dropout(F.gelu(self.inner(torch.cat([mean, batch["positions"], category], -1))))
+        )
 
 
 @dataclass(frozen=True)
@@ -74,18 +85,28 @@ def choose(settings: Encoder) -> dict[str, Any]:
     if weights is not None:
         config = encoders.configuration(weights[1])
         keys = [key for key in _ATTENTION_DROPOUT if hasattr(config, key)][:1]
-        return {"weights": weights[0], "options": {k: 0.0 if is_cpu else getattr(config, k) for k in keys}}
+        return {
+            "weights": weights[0],
+            "options": {k: 0.0 if is_cpu else getattr(config, k) for k in keys},
+        }
     if settings.weights and torch.empty(0).is_meta:
         return {"weights": "", "size": settings.planned_as, "options": {_ATTENTION_DROPOUT[0]: 0.1}}
     return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: 0.0 if is_cpu else settings.dropout}}
 
 
-def tokenizer(settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[str]) -> dict[str, Any]:
+def tokenizer(
+    settings: Encoder, chosen: Mapping[str, Any], sentences: Sequence[str]
+) -> dict[str, Any]:
     """Returns the tokenizer of published weights, or one trained on the training sentences. Raises BadInput."""
     if not chosen["weights"]:
         return trained(sentences, settings.vocabulary)
     loaded, text = encoders.tokenizer(encoders.folder_of(chosen["weights"]), "cls", "sep", "pad")
-    return {"text": text, "cls": loaded.cls_token_id, "sep": loaded.sep_token_id, "pad": loaded.pad_token_id}
+    return {
+        "text": text,
+        "cls": loaded.cls_token_id,
+        "sep": loaded.sep_token_id,
+        "pad": loaded.pad_token_id,
+    }
 
 
 def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int) -> nn.Module:
@@ -96,7 +117,13 @@ def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int)
         encoder = task.pretrained(chosen["weights"], library.AutoModel, **chosen["options"])
         _freeze(encoder, settings)
     else:
-        own = settings.layers, settings.hidden, settings.heads, settings.feed_forward, settings.vocabulary
+        own = (
+            settings.layers,
+            settings.hidden,
+            settings.heads,
+            settings.feed_forward,
+            settings.vocabulary,
+        )
         layers, hidden, heads, wide, words = _SIZES[chosen["size"]] if "size" in chosen else own
         encoder = library.AutoModel.from_config(library.BertConfig(
             vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
@@ -104,10 +131,16 @@ def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int)
             max_position_embeddings=max(length, _POSITIONS * ("size" in chosen)), **chosen["options"],
         ))  # fmt: skip
     places = getattr(encoder.config, "max_position_embeddings", None) or length
-    if encoder.config.model_type in ("roberta", "xlm-roberta", "camembert"):  # they count from behind the padding
+    if encoder.config.model_type in (
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+    ):  # they count from behind the padding
         places -= (encoder.config.pad_token_id or 0) + 1
     if length > places:
-        raise BadInput(f"workload.context.length is {length}, and the encoder has {places} positions. Write that.")
+        raise BadInput(
+            f"workload.context.length is {length}, and the encoder has {places} positions. Write that."
+        )
     return encoders.without_pooler(encoder)
 
 
@@ -148,11 +181,17 @@ def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
     tokenizer = _like_bert(models.WordPiece(unk_token=_UNKNOWN))
     plain = [tokenizer.normalizer.normalize_str(text) for text in sentences]
     seen = Counter(letter for text in plain for letter in text if not letter.isspace())
-    most = (size - len(_SPECIALS)) // 4  # half of the pieces at most; of an alphabet of thousands the rest is unknown
-    letters = sorted(letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[:most])
+    most = (
+        size - len(_SPECIALS)
+    ) // 4  # half of the pieces at most; of an alphabet of thousands the rest is unknown
+    letters = sorted(
+        letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[:most]
+    )
     rare = dict.fromkeys(map(ord, seen.keys() - {*letters}), " ")
     fixed = [*_SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=fixed, initial_alphabet=[], show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=fixed, initial_alphabet=[], show_progress=False
+    )
     tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
     # Anew, without the special tokens: a text that says "[SEP]" or "##a" is a text
     whole = _like_bert(models.WordPiece(tokenizer.get_vocab(), unk_token=_UNKNOWN))
@@ -185,12 +224,17 @@ class Sentences(list[Sample]):
         tokens, most, samples = task.tokens, task.settings.context.length, list[Sample]()
         category = {name: number for number, name in enumerate(task.learned()["categories"], 1)}
         for document in documents:
-            positions, kind = position_features(document).astype(np.float32), category.get(document.category, 0)
+            positions, kind = (
+                position_features(document).astype(np.float32),
+                category.get(document.category, 0),
+            )
             cut = tokens.tokenizer.encode_batch([*document.sentences], add_special_tokens=False)
             for number, text in enumerate(cut):
                 numbers = np.array(input_of(text.ids, most, tokens.cls, tokens.sep), np.int32)
                 role = document.roles[number] if document.roles else 0
-                samples.append(Sample(document.name, number, numbers, positions[number], kind, role))
+                samples.append(
+                    Sample(document.name, number, numbers, positions[number], kind, role)
+                )
         lengths = np.array([len(sample.tokens) for sample in samples])
         self.places = np.arange(len(samples)) if in_order else np.argsort(lengths, kind="stable")
         self.lengths = lengths[self.places]
@@ -205,5 +249,9 @@ def input_of(sentence: Sequence[int], length: int, cls: int, sep: int) -> list[i
     """Returns [CLS] sentence [SEP], of a sentence that is too long its beginning and its end."""
     most = length - 2
     head = round(_HEAD * most)
-    fitting = sentence if len(sentence) <= most else [*sentence[:head], *sentence[len(sentence) - (most - head) :]]
+    fitting = (
+        sentence
+        if len(sentence) <= most
+        else [*sentence[:head], *sentence[len(sentence) - (most - head) :]]
+    )
     return [cls, *fitting, sep]

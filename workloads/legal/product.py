@@ -8,7 +8,9 @@ from scipy.special import log_softmax
 WEIGHTS = tuple(np.arange(0, 1.01, 0.125).tolist())  # of the network beside the counts
 # Of an encoder with published weights: what ten documents of the sample corpus chose. One from scratch only ties.
 PUBLISHED_WEIGHT = 0.5
-POWERS = tuple((2.0 ** np.arange(-2, 1.1, 0.25)).tolist())  # of the product: how sure it is, and not of what
+POWERS = tuple(
+    (2.0 ** np.arange(-2, 1.1, 0.25)).tolist()
+)  # of the product: how sure it is, and not of what
 _ROUNDS = 10
 _ROUNDING = 1e-12  # of losses that are the same
 
@@ -25,7 +27,11 @@ def chosen_weight(
     logs = {weight: fitted_logs(counts + weight * network, truth) for weight in WEIGHTS}
     most = max(logs.values(), key=np.mean)
     behind = {weight: most - values for weight, values in logs.items()}
-    alike = [w for w, values in behind.items() if values.mean() <= standard_error(values, lengths) + _ROUNDING]
+    alike = [
+        w
+        for w, values in behind.items()
+        if values.mean() <= standard_error(values, lengths) + _ROUNDING
+    ]
     return min(alike, key=lambda weight: (abs(weight - usual), weight)), float(np.exp(most.mean()))
 
 
@@ -49,7 +55,9 @@ def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     for power in POWERS:
         offsets = np.zeros(scores.shape[1])
         for _ in range(_ROUNDS):  # of iterative scaling: as many of each role as there are
-            offsets += np.log(there / (np.exp(log_softmax(power * scores + offsets, -1)).sum(0) + 0.5))
+            offsets += np.log(
+                there / (np.exp(log_softmax(power * scores + offsets, -1)).sum(0) + 0.5)
+            )
         logs.append(_logs(power * scores + offsets, truth))
     return max(logs, key=np.mean)
 
@@ -63,7 +71,11 @@ def standard_error(values: np.ndarray, lengths: Sequence[int]) -> float:
     if len(lengths) < 2:
         return float("inf")
     sums = np.add.reduceat(values, np.cumsum([0, *lengths[:-1]]))
-    spread = ((sums - np.asarray(lengths) * values.mean()) ** 2).sum() * len(lengths) / (len(lengths) - 1)
+    spread = (
+        ((sums - np.asarray(lengths) * values.mean()) ** 2).sum()
+        * len(lengths)
+        / (len(lengths) - 1)
+    )
     return float(np.sqrt(spread) / len(values))
 
 

@@ -31,14 +31,18 @@ class Columns:
 class Context:
     """The encoder's input: a sentence."""
 
-    length: int = option(256, "Tokens of a sentence; longer ones keep both ends.", minimum=8, limit=8192)
+    length: int = option(
+        256, "Tokens of a sentence; longer ones keep both ends.", minimum=8, limit=8192
+    )
 
 
 @dataclass(frozen=True)
 class Encoder:
     """The encoder: a published one, or one of these sizes from scratch."""
 
-    weights: str = option("", "Published weights: folder, mounted input or hub name; empty: none.", path=True)
+    weights: str = option(
+        "", "Published weights: folder, mounted input or hub name; empty: none.", path=True
+    )
     layers: int = option(2, "Transformer layers of an encoder from scratch.", minimum=1)
     hidden: int = option(128, "Its width, a multiple of its heads.", minimum=1)
     heads: int = option(4, "Its attention heads.", minimum=1)
@@ -47,14 +51,18 @@ class Encoder:
     dropout: float = option(0.1, "Dropout of its activations.", minimum=0, below=1)
     freeze_words: bool = option(False, "Whether published word vectors are frozen.")
     freeze_layers: int = option(0, "Lowest layers of a published encoder to freeze.", minimum=0)
-    planned_as: Literal["base", "large"] = option("base", "Size of BERT in a plan without the published weights.")
+    planned_as: Literal["base", "large"] = option(
+        "base", "Size of BERT in a plan without the published weights."
+    )
 
 
 @dataclass(frozen=True)
 class Rates:
     """Learning rates, as factors on optimizer.lr."""
 
-    layer_decay: float = option(0.85, "Factor from one encoder layer to the one below it.", above=0, maximum=1)
+    layer_decay: float = option(
+        0.85, "Factor from one encoder layer to the one below it.", above=0, maximum=1
+    )
     head: float = option(7.0, "Factor of the head.", above=0)
 
 
@@ -65,13 +73,18 @@ class Split:
     folds: int = option(5, "Parts of the documents; one is the test.", minimum=2)
     fold: int = option(0, "Which of them is the test.", minimum=0)
     partition: int = option(0, "Which division into folds.", minimum=0)
-    validation: float = option(0.15, "Share of the other documents that validates.", above=0, below=0.5)
+    validation: float = option(
+        0.15, "Share of the other documents that validates.", above=0, below=0.5
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         fold, folds = values["fold"], values["folds"]
         if isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
-            yield "fold", f"workload.split.fold is {fold}, and the {folds} folds are numbered 0 to {folds - 1}."
+            yield (
+                "fold",
+                f"workload.split.fold is {fold}, and the {folds} folds are numbered 0 to {folds - 1}.",
+            )
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,9 @@ class Generator:
 class Settings:
     """The `workload:` section of a configuration."""
 
-    classes: int | tuple[str, ...] = option(16, "The roles in their order, or how many at most.", minimum=2, limit=1000)
+    classes: int | tuple[str, ...] = option(
+        16, "The roles in their order, or how many at most.", minimum=2, limit=1000
+    )
     source: Source = Source()
     columns: Columns = Columns()
     context: Context = Context()
@@ -94,8 +109,12 @@ class Settings:
     rates: Rates = Rates()
     split: Split = Split()
     generator: Generator = Generator()
-    copies: Literal["refuse", "drop"] = option("refuse", "Documents in two splits; drop: the test keeps its own.")
-    bad_input_limit: int = option(0, "Bad lines that are left out; one more refuses the data.", minimum=0)
+    copies: Literal["refuse", "drop"] = option(
+        "refuse", "Documents in two splits; drop: the test keeps its own."
+    )
+    bad_input_limit: int = option(
+        0, "Bad lines that are left out; one more refuses the data.", minimum=0
+    )
 
     @property
     def outputs(self) -> int:

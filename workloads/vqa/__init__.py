@@ -43,12 +43,26 @@ _LEARNED = {
 _DRAWN = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese."
 _MULTIPLE = 8  # of tokens, which tensor cores like
 NETWORK, WORDS = "network alone", "by words"  # rows of the tables
-_RULES = {"by question type": lambda record: record.kind, "by question": lambda record: normal(record.question)}
+_RULES = {
+    "by question type": lambda record: record.kind,
+    "by question": lambda record: normal(record.question),
+}
 OFFERED = 4  # likeliest training answers, which the network judges beside its own
 _LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
-_WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)  # of the network, in the order in which they are tried
+_WEIGHTS = (
+    0.0,
+    1.0,
+    0.75,
+    0.5,
+    0.25,
+    0.125,
+    0.0625,
+)  # of the network, in the order in which they are tried
 _SURE = 0.995  # of one side: every validation of a run asks
-_MOST_ANSWERS, _MOST_PAIRS = 200, 20_000  # commonest answers and questions with one, of which the words learn
+_MOST_ANSWERS, _MOST_PAIRS = (
+    200,
+    20_000,
+)  # commonest answers and questions with one, of which the words learn
 _MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
 _FEW = 2000  # pairs, of which words that stand in one alone are learned too
 
@@ -67,16 +81,27 @@ class Words:
         from sklearn.linear_model import RidgeClassifier
         from sklearn.pipeline import make_pipeline
 
-        rows = [(question, answer, count) for answer, each in pairs.items() for question, count in each.items()]
+        rows = [
+            (question, answer, count)
+            for answer, each in pairs.items()
+            for question, count in each.items()
+        ]
         questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
         self.answers, self._model = sorted(pairs), None
         self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
-        self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(counts)
+        self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(
+            counts
+        )
         few = 1 if len(questions) <= _FEW else 2
-        vectors = TfidfVectorizer(ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=few)
+        vectors = TfidfVectorizer(
+            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=few
+        )
         # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
         model = make_pipeline(vectors, RidgeClassifier(solver="sparse_cg", tol=1e-3))
-        with working("Learning what questions alone answer"), contextlib.suppress(ValueError):  # one answer, no words
+        with (
+            working("Learning what questions alone answer"),
+            contextlib.suppress(ValueError),
+        ):  # one answer, no words
             self._model = model.fit(questions, answers, ridgeclassifier__sample_weight=counts)
 
     def shares(self, questions: Sequence[str]) -> np.ndarray:
@@ -91,7 +116,9 @@ class Words:
     def guesses(self, questions: Sequence[str]) -> list[str]:
         return [self.answers[place] for place in self.shares(questions).argmax(1)]
 
-    def candidates(self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]) -> list[Answer]:
+    def candidates(
+        self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]
+    ) -> list[Answer]:
         """Returns the different ones of answers, which the network gave logarithms, with those of the words' shares."""
         different: dict[str, Answer] = {}
         for answer, log in answers:
@@ -108,7 +135,9 @@ def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
     for record in samples:
         spelled.setdefault(normal(record.answer), []).append(record.answer)
     common = {*sorted(spelled, key=lambda answer: (-len(spelled[answer]), answer))[:_MOST_ANSWERS]}
-    rows = sorted((row for row in pairs if row[1] in common), key=lambda row: (-pairs[row], row))[:_MOST_PAIRS]
+    rows = sorted((row for row in pairs if row[1] in common), key=lambda row: (-pairs[row], row))[
+        :_MOST_PAIRS
+    ]
     sizes = itertools.accumulate(len(json.dumps(row)) for row in rows)
     kept: dict[str, dict[str, int]] = {}
     for (question, answer), size in zip(rows, sizes, strict=True):
@@ -119,10 +148,15 @@ def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
 
 def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
     """Returns the best candidate for each question, of the first answers in the order of the beams."""
-    return np.array([max(answer.candidates, key=lambda other: other.score(weight)) for answer in written], object)
+    return np.array(
+        [max(answer.candidates, key=lambda other: other.score(weight)) for answer in written],
+        object,
+    )
 
 
-def chosen_weight(right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]) -> float:
+def chosen_weight(
+    right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]
+) -> float:
     """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
 
     Surely: the lower end of Student's paired interval over pictures is above 0. So the network alone answers where it
@@ -148,7 +182,10 @@ class Vqa(Supervised):
     Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
     metrics = ("exact", "token_f1", "rouge_l", valid)
     unit, constant = "picture", "commonest answer"
-    selection = ("network_exact", "max")  # which means the same in every stage, and improves where words alone answer
+    selection = (
+        "network_exact",
+        "max",
+    )  # which means the same in every stage, and improves where words alone answer
     shown = ("exact", "network_exact", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
 
@@ -161,17 +198,23 @@ class Vqa(Supervised):
         records = data.read(source or generated.folder_of(self.settings.generator), settings)
         parts = data.split(records, self.settings.split)
         # An evaluation meets the questions of a picture together, so that it is read and encoded once for them
-        held = {name: sorted(rows, key=lambda record: record.picture) for name, rows in parts.items()}
+        held = {
+            name: sorted(rows, key=lambda record: record.picture) for name, rows in parts.items()
+        }
         return {**held, "train": data.Questions(parts["train"], self.settings.together)}
 
     def fingerprint(self) -> str:
         """Hashes what records say and what their pictures show, wherever they lie, and which part they are in."""
         rows = ((name, record) for name, part in self.parts.items() for record in part.samples)
-        facts = (repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, r in rows)
+        facts = (
+            repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, r in rows
+        )
         return hashlib.sha256("".join(facts).encode()).hexdigest()
 
     def datasets(self) -> dict[str, Any]:
-        if "words" not in vars(self):  # which loaders get made; and an answer that is too long is met before the run
+        if "words" not in vars(
+            self
+        ):  # which loaders get made; and an answer that is too long is met before the run
             for part in self.parts.values():
                 self.writer.targets(part.samples, self.settings.decoder.length)
             assert self.words
@@ -189,7 +232,10 @@ class Vqa(Supervised):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns a batch of the largest shape: as many pictures as questions, all as long as they can be."""
-        side, lengths = self.settings.pictures.side, (self.settings.text.length, self.settings.decoder.length)
+        side, lengths = (
+            self.settings.pictures.side,
+            (self.settings.text.length, self.settings.decoder.length),
+        )
         question, labels = (torch.full((size, length), 4, device=device) for length in lengths)
         return {
             "picture": torch.arange(size, device=device), "question": question, "words": question > 0,
@@ -200,15 +246,23 @@ class Vqa(Supervised):
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         return self.batch([item.sample for item in samples], samples[0].training, generator)
 
-    def batch(self, samples: list[Record], training: bool, generator: torch.Generator | None = None) -> Batch:
+    def batch(
+        self, samples: list[Record], training: bool, generator: torch.Generator | None = None
+    ) -> Batch:
         """Returns tensors as long as the longest question and answer.
 
         In training the `generator` changes the pictures; else there is what words alone say, (B, training answers).
         """
-        pixels, picture = pictures.batch(samples, self.settings.pictures.side, generator if training else None)
-        texts = self.reader.questions([record.question for record in samples], self.settings.text.length)
+        pixels, picture = pictures.batch(
+            samples, self.settings.pictures.side, generator if training else None
+        )
+        texts = self.reader.questions(
+            [record.question for record in samples], self.settings.text.length
+        )
         question = padded(texts, self.reader.pad, sys.maxsize)
-        tokens, terms = zip(*self.writer.targets(samples, self.settings.decoder.length), strict=True)
+        tokens, terms = zip(
+            *self.writer.targets(samples, self.settings.decoder.length), strict=True
+        )
         return {
             **({} if training else {"by_words": torch.from_numpy(self.words.shares([r.question for r in samples]))}),
             "picture": picture, "pixels": pixels, "question": question,
@@ -227,12 +281,21 @@ class Vqa(Supervised):
         for part in ("decoder", "text"):
             if name := chosen[part]["weights"]:
                 tokenizers[part] = tokens.published(encoders.folder_of(name), part == "decoder")
-        return {"encoders": chosen, "kinds": kinds, "tokenizers": tokenizers, "words": pairs_of(samples)}
+        return {
+            "encoders": chosen,
+            "kinds": kinds,
+            "tokenizers": tokenizers,
+            "words": pairs_of(samples),
+        }
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
         is_fine = all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items())
-        is_fine = is_fine and "decoder" in values["tokenizers"] and all([values["words"], *values["words"].values()])
+        is_fine = (
+            is_fine
+            and "decoder" in values["tokenizers"]
+            and all([values["words"], *values["words"].values()])
+        )
         if not (is_fine and all("weights" in values["encoders"].get(part, ()) for part in _PARTS)):
             what = "What was learned from data lacks encoders, types of questions, a tokenizer or the words' answers"
             raise BadInput(f"{what}: start another run.")
@@ -270,7 +333,9 @@ class Vqa(Supervised):
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
         """Returns the decoder's layers first, then those of the fusion and of the encoders."""
-        encoders = (block for encoder in (model.image, model.text) for block in find_blocks(encoder))
+        encoders = (
+            block for encoder in (model.image, model.text) for block in find_blocks(encoder)
+        )
         return [*model.t5.decoder.block, *model.t5.encoder.block, *encoders]
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
@@ -291,10 +356,16 @@ class Vqa(Supervised):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
         each = text.losses(model(batch), batch["labels"])
-        return {name: (each * (batch["part"] == number)).sum() for number, name in enumerate(TERMS, 1)}, {}
+        return {
+            name: (each * (batch["part"] == number)).sum() for number, name in enumerate(TERMS, 1)
+        }, {}
 
     def beams(self, part: str) -> int:
-        return self.settings.writing.validation_beams if part == "validation" else self.settings.writing.beams
+        return (
+            self.settings.writing.validation_beams
+            if part == "validation"
+            else self.settings.writing.beams
+        )
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> list[Answer]:
         """Returns what the network writes; beside it, as `candidates`, its other beams and what the words offer."""
@@ -308,18 +379,24 @@ class Vqa(Supervised):
         flat = [tokens for row in rows for _, tokens in row]
         logs = iter(model.log_probabilities(*encoded, flat, self.writer.answer_end))
         for row, shares in zip(rows, batch["by_words"].tolist(), strict=True):
-            row[0][0].candidates = self.words.candidates([(answer, next(logs)) for answer, _ in row], shares)
+            row[0][0].candidates = self.words.candidates(
+                [(answer, next(logs)) for answer, _ in row], shares
+            )
         return [row[0][0] for row in rows]
 
     def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
         """Returns different answers to each question, with the weighed probabilities of the network and the words."""
         weight, written = float(model.weight), self.write(model, batch, beams)
-        return [{each: math.exp(each.score(weight)) for each in answer.candidates} for answer in written]
+        return [
+            {each: math.exp(each.score(weight)) for each in answer.candidates} for answer in written
+        ]
 
     def scored(self, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, Judged]]:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
         # The question types of this evaluation, and below the weight of the network in it
-        self.judged_types = np.array([record.kind or data.OTHER for record in loader.dataset.samples])
+        self.judged_types = np.array(
+            [record.kind or data.OTHER for record in loader.dataset.samples]
+        )
         scores, rows = super().scored(model, loader)
         network = rows["network"]
         if loader.dataset.name == "validation":
@@ -328,7 +405,11 @@ class Vqa(Supervised):
         self.weight = float(model.weight)
         answer = network._replace(guess=likeliest(network.guess, self.weight))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
-        beside = {"valid": scores["valid"], "network_exact": scores["exact"], "network_weight": self.weight}
+        beside = {
+            "valid": scores["valid"],
+            "network_exact": scores["exact"],
+            "network_weight": self.weight,
+        }
         return {"loss": scores["loss"], **figures, **beside}, {NETWORK: network, "answer": answer}
 
     def group(self, sample: Record) -> str:
@@ -343,20 +424,32 @@ class Vqa(Supervised):
             for record in train:
                 groups[key(record)].append(record.answer)
             usual = {asked: commonest(answers) for asked, answers in groups.items()}
-            rows[name] = guesses = [usual.get(key(r), guess) for r, guess in zip(test, guesses, strict=True)]
+            rows[name] = guesses = [
+                usual.get(key(r), guess) for r, guess in zip(test, guesses, strict=True)
+            ]
         return {**rows, WORDS: self.words.guesses([record.question for record in test])}
 
     def baseline(self) -> dict[str, float]:
-        return {name: score for name, score in super().baseline().items() if name != "valid"}  # a rule has no form
+        return {
+            name: score for name, score in super().baseline().items() if name != "valid"
+        }  # a rule has no form
 
     def columns(self, judged: Judged) -> dict[str, float]:
-        right, kinds = np.array(self.metrics[0].each(judged.true, judged.guess)), self.judged_types[judged.sample]
+        right, kinds = (
+            np.array(self.metrics[0].each(judged.true, judged.guess)),
+            self.judged_types[judged.sample],
+        )
         return {f"exact_{kind}": float(right[kinds == kind].mean()) for kind in sorted({*kinds})}
 
     def cells(self, sample: Record, number: int) -> dict[str, Any]:
         place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
         is_valid = int(self._tested[NETWORK].guess[number].is_valid)
-        return {**place, "type": self.judged_types[number], "question": sample.question, "valid": is_valid}
+        return {
+            **place,
+            "type": self.judged_types[number],
+            "question": sample.question,
+            "valid": is_valid,
+        }
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         how = f"Validation gives the network {self.weight:g} and the words of the question the rest of the weight."

@@ -23,7 +23,10 @@ _WHERE = "workload.source.images is the pictures' folder, and workload.source.pi
 OTHER = "other types"  # stands for rare question types
 _SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
 _OPTIONAL = ("kind", "reasoning", "split")
-_RARE, _KIND_LETTERS = 0.01, 60  # of the records: slips, several types in one, ids; of a type's name
+_RARE, _KIND_LETTERS = (
+    0.01,
+    60,
+)  # of the records: slips, several types in one, ids; of a type's name
 _LETTERS = 4000  # of a question or an answer; the longest of the sample records has 274
 _PICTURES, _RUNS = 1, 2  # domains of `mix`
 
@@ -51,16 +54,24 @@ def read(folder: Path, settings: Settings) -> list[Record]:
     root = folder if folder.is_dir() else folder.parent
     images = settings.source.images
     if images and not (root := inputs.find_input(images, platform.detect())).is_dir():
-        raise BadInput(f"workload.source.images is {printable(root)}, which is no folder. Name the pictures' folder.")
+        raise BadInput(
+            f"workload.source.images is {printable(root)}, which is no folder. Name the pictures' folder."
+        )
     rows = list(_rows(folder, root, settings))
     judged = pictures.check(sorted({record.image for record, wrong in rows if not wrong}))
     bad = [f"{r.place}: {why}" for r, wrong in rows if (why := wrong or judged[r.image][1])]
-    records = [r._replace(picture=judged[r.image][0]) for r, wrong in rows if not (wrong or judged[r.image][1])]
+    records = [
+        r._replace(picture=judged[r.image][0])
+        for r, wrong in rows
+        if not (wrong or judged[r.image][1])
+    ]
     if not records:
         raise BadInput(f"No row in {printable(folder)} can be used. {_WHERE}\n{first_ten(bad)}")
     check_limit("Rows that cannot be used", bad, settings.bad_input_limit)
     first = "".join(f"\n  {printable(line)}" for line in bad[:3])
-    note(f"Questions with their picture: {len(records):,}; rows that are left out: {len(bad):,}.{first}")
+    note(
+        f"Questions with their picture: {len(records):,}; rows that are left out: {len(bad):,}.{first}"
+    )
     return _cleaned(records)
 
 
@@ -69,17 +80,34 @@ def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record
     names, pattern = vars(settings.columns), settings.source.picture
     optional = [name for name in _OPTIONAL if names[name] == name]  # which a file may lack
     for shown, path in tables.find_files(folder, settings.source.files).items():
-        for number, row in enumerate(tables.read_table(path, shown, names, optional).to_dict("records"), 1):
-            lacking = [name for name in ("question", "answer", "image") if not 0 < len(row[name]) <= _LETTERS]
-            wrong = f"There is no {lacking[0]}, or one of more than {_LETTERS:,} letters." if lacking else ""
+        for number, row in enumerate(
+            tables.read_table(path, shown, names, optional).to_dict("records"), 1
+        ):
+            lacking = [
+                name
+                for name in ("question", "answer", "image")
+                if not 0 < len(row[name]) <= _LETTERS
+            ]
+            wrong = (
+                f"There is no {lacking[0]}, or one of more than {_LETTERS:,} letters."
+                if lacking
+                else ""
+            )
             part, image = part_of(PurePosixPath(row.pop("split") or shown)), row.pop("image")
             cell = PurePosixPath(image.replace("\\", "/"))
-            parts = {"image": image, "name": cell.name, "stem": cell.stem, "split": part.replace("validation", "val")}
+            parts = {
+                "image": image,
+                "name": cell.name,
+                "stem": cell.stem,
+                "split": part.replace("validation", "val"),
+            }
             try:
                 there = root / pattern.format(**parts, folder=PurePosixPath(shown).parent)
             except (KeyError, ValueError, IndexError, AttributeError) as error:
                 what = f"workload.source.picture {printable(pattern)} cannot be filled in ({printable(repr(error))})"
-                raise BadInput(f"{what}. Write {{image}}, {{name}}, {{stem}}, {{split}} or {{folder}} in it.") from None
+                raise BadInput(
+                    f"{what}. Write {{image}}, {{name}}, {{stem}}, {{split}} or {{folder}} in it."
+                ) from None
             yield Record(number, image=str(there), picture="", part=part, file=shown, **row), wrong
 
 
@@ -90,7 +118,11 @@ def questions(source: Path) -> list[Record]:
         beside = (path.with_suffix(suffix) for suffix in pictures.SUFFIXES)
         if image := next((picture for picture in beside if picture.is_file()), None):
             lines = (" ".join(line.split()) for line in tables.read_lines(path, printable(path)))
-            records += [Record(n, line, str(image), str(image.resolve())) for n, line in enumerate(lines, 1) if line]
+            records += [
+                Record(n, line, str(image), str(image.resolve()))
+                for n, line in enumerate(lines, 1)
+                if line
+            ]
     if not records:
         how = "Give a folder of pictures, each with a text file of the same name and a question a line in it."
         raise BadInput(f"There is no question about a picture in {printable(source)}. {how}")
@@ -105,12 +137,20 @@ def _cleaned(records: Sequence[Record]) -> list[Record]:
     _note_repeats(records, first)
     counts = Counter(record.kind for record in first.values() if record.kind)
     least = _RARE * len(first)
-    odd = {kind for kind, count in counts.items() if count < least or printable(kind, most=_KIND_LETTERS) != kind}
+    odd = {
+        kind
+        for kind, count in counts.items()
+        if count < least or printable(kind, most=_KIND_LETTERS) != kind
+    }
     if odd:
         number = sum(counts[kind] for kind in odd)
         names = printable(", ".join(sorted(odd)), most=200)
-        note(f"Questions that count as {OTHER}: {number:,}, of {len(odd):,} rare or odd types ({names}).")
-    records = [record._replace(kind=OTHER) if record.kind in odd else record for record in first.values()]
+        note(
+            f"Questions that count as {OTHER}: {number:,}, of {len(odd):,} rare or odd types ({names})."
+        )
+    records = [
+        record._replace(kind=OTHER) if record.kind in odd else record for record in first.values()
+    ]
     parts: dict[str, set[str]] = {}
     for record in records:
         if record.part:
@@ -120,7 +160,9 @@ def _cleaned(records: Sequence[Record]) -> list[Record]:
         return records
     names = dict.fromkeys(record.image for record in records if record.picture == shared[0])
     example = " = ".join(printable(name, most=200) for name in [*names][:2])
-    note(f"Pictures in two of the files' splits: {len(shared):,}, such as {example}. All pictures are split anew.")
+    note(
+        f"Pictures in two of the files' splits: {len(shared):,}, such as {example}. All pictures are split anew."
+    )
     return [record._replace(part="") for record in records]
 
 
@@ -136,8 +178,12 @@ def _note_repeats(records: Sequence[Record], first: Mapping[tuple[str, str, str]
         answers.setdefault((picture, question), []).append(record)
     several = [rows for rows in answers.values() if len(rows) > 1]
     if several:
-        example = " and ".join(f"{printable(row.answer, most=60)} ({row.place})" for row in several[0][:2])
-        note(f"Questions about one picture with several answers: {len(several):,}, such as {example}. All are trained.")
+        example = " and ".join(
+            f"{printable(row.answer, most=60)} ({row.place})" for row in several[0][:2]
+        )
+        note(
+            f"Questions about one picture with several answers: {len(several):,}, such as {example}. All are trained."
+        )
 
 
 def split(records: Sequence[Record], shares: Split) -> dict[str, list[Record]]:
@@ -150,11 +196,16 @@ def split(records: Sequence[Record], shares: Split) -> dict[str, list[Record]]:
     part = {record.picture: record.part if are_named else "train" for record in records}
     held = {name: share for name, share in vars(shares).items() if name not in part.values()}
     if held:
-        rest, names = [record for record in records if part[record.picture] == "train"], ("train", *held)
+        rest, names = (
+            [record for record in records if part[record.picture] == "train"],
+            ("train", *held),
+        )
         # The parts hang on pictures, not on the order of files
         counts = pd.crosstab(np.array([r.picture for r in rest]), np.array([r.kind for r in rest]))
         numbers = stratify(counts.to_numpy(float), [1 - sum(held.values()), *held.values()], _SEED)
-        part |= {picture: names[number] for picture, number in zip(counts.index, numbers, strict=True)}
+        part |= {
+            picture: names[number] for picture, number in zip(counts.index, numbers, strict=True)
+        }
     parts = {name: [record for record in records if part[record.picture] == name] for name in PARTS}
     if empty := [name for name in PARTS if not parts[name]]:
         how = f"there are {len(part)} in all. Give more, or change workload.split."
@@ -177,4 +228,6 @@ class Questions(list[Record]):
         ordered = self.pictures[by_picture]
         begins = (np.arange(len(ordered)) - np.searchsorted(ordered, ordered)) % self.together == 0
         run = np.cumsum(begins) - 1
-        return by_picture[np.argsort(permutation(mix(_RUNS, seed), epoch, int(begins.sum()))[run], kind="stable")]
+        return by_picture[
+            np.argsort(permutation(mix(_RUNS, seed), epoch, int(begins.sum()))[run], kind="stable")
+        ]

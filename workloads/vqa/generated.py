@@ -24,16 +24,25 @@ _RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # of which one comes first in each 
 _SEED = 20_211_105
 _LARGER = 4  # times, to be scaled down with soft edges
 _CELLS = 3  # on a side, of which a shape has one
-Thing = namedtuple("Thing", ("shape", "colour", "column", "row"))  # in a picture: its cell from the left and the top
+Thing = namedtuple(
+    "Thing", ("shape", "colour", "column", "row")
+)  # in a picture: its cell from the left and the top
 
 
 def folder_of(settings: Generator) -> Path:
     """Returns the folder of drawn pictures and their records, which a machine draws once."""
     facts = json.dumps([vars(settings), Path(__file__).read_text("utf-8"), _WORDS])
-    folder = platform.detect().scratch_dir / "vqa" / f"drawn-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+    folder = (
+        platform.detect().scratch_dir
+        / "vqa"
+        / f"drawn-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+    )
     if not (folder / RECORDS).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError), disk.whole(folder, cache=True) as aside:  # another process may be first
+        with (
+            contextlib.suppress(OSError),
+            disk.whole(folder, cache=True) as aside,
+        ):  # another process may be first
             write(aside, settings)
     return folder
 
@@ -45,9 +54,13 @@ def write(folder: Path, settings: Generator) -> None:
         draw = random.Random(f"{_SEED}-{number}")
         cells = [(column, row) for column in range(_CELLS) for row in range(_CELLS)]
         places = draw.sample(cells, draw.choice((1, 2, 2, 3, 3, 4)))
-        things = [Thing(draw.choice([*SHAPES]), draw.choice([*COLOURS]), *place) for place in places]
+        things = [
+            Thing(draw.choice([*SHAPES]), draw.choice([*COLOURS]), *place) for place in places
+        ]
         paint(things, settings.side, draw).save(folder / IMAGES / f"{number}.png")
-        by_kind: dict[str, list[dict[str, str]]] = {kind: [] for kind in (*dict.fromkeys(_OFTEN), *_RARE)}
+        by_kind: dict[str, list[dict[str, str]]] = {
+            kind: [] for kind in (*dict.fromkeys(_OFTEN), *_RARE)
+        }
         for question in questions(things, draw):
             by_kind[question["kind"]].append(question)
         for same in by_kind.values():
@@ -72,7 +85,9 @@ def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
         half, shake = cell * draw.uniform(0.30, 0.42), cell * 0.06
         x = (thing.column + 0.5) * cell + draw.uniform(-shake, shake)
         y = (thing.row + 0.5) * cell + draw.uniform(-shake, shake)
-        corners = [(x + across * half, y + down * half) for across, down in SHAPES[thing.shape]["corners"]]
+        corners = [
+            (x + across * half, y + down * half) for across, down in SHAPES[thing.shape]["corners"]
+        ]
         shape = brush.polygon if len(corners) > 2 else brush.ellipse
         shape(corners, fill=tuple(COLOURS[thing.colour]))
     return image.resize((side, side), Image.Resampling.LANCZOS)
@@ -97,11 +112,22 @@ def questions(things: Sequence[Thing], draw: random.Random) -> Iterator[dict[str
             if column != 1:
                 yield asked("side", **names, side=SIDES[column < 1])
             for other in things:
-                if other.shape != shape and shapes.count(other.shape) == 1 and other.column != column:
-                    yield asked("sides of two", **names, side=SIDES[column < other.column], other=other.shape)
+                if (
+                    other.shape != shape
+                    and shapes.count(other.shape) == 1
+                    and other.column != column
+                ):
+                    yield asked(
+                        "sides of two",
+                        **names,
+                        side=SIDES[column < other.column],
+                        other=other.shape,
+                    )
     for colour in COLOURS:
         same = [thing for thing in things if thing.colour == colour]
         if len(same) == 1:
             shape = same[0].shape
             for name in ("shape", "whether it rolls", "why", "use"):
-                yield asked(name, colour=colour, shape=shape, Shape=shape.capitalize(), **SHAPES[shape])
+                yield asked(
+                    name, colour=colour, shape=shape, Shape=shape.capitalize(), **SHAPES[shape]
+                )

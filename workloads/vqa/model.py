@@ -24,8 +24,15 @@ from trainbook.supervised.text import generate, losses
 from workloads.vqa.settings import Decoder, Settings
 from workloads.vqa.tokens import EXTRA
 
-_WHAT = {"image": "an encoder of pictures", "text": "an encoder of questions", "decoder": "a decoder"}
-_COLOURS = {"mean": "image_mean", "deviation": "image_std"}  # by their names in a preprocessor_config.json
+_WHAT = {
+    "image": "an encoder of pictures",
+    "text": "an encoder of questions",
+    "decoder": "a decoder",
+}
+_COLOURS = {
+    "mean": "image_mean",
+    "deviation": "image_std",
+}  # by their names in a preprocessor_config.json
 _T5 = ("t5", "mt5", "umt5")
 _MOST_BYTES = 2**20  # of a preprocessor_config.json
 
@@ -42,7 +49,11 @@ class Stem(nn.Module):
         layers: list[nn.Module] = []
         for before, after in zip((3, *channels), channels, strict=False):
             for inner, stride in ((before, 2), (after, 1)):
-                layers += [nn.Conv2d(inner, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+                layers += [
+                    nn.Conv2d(inner, after, 3, stride, 1, bias=False),
+                    nn.BatchNorm2d(after),
+                    nn.ReLU(),
+                ]
         self.layers = nn.Sequential(*layers, nn.MaxPool2d(2, ceil_mode=True))
         grid = -(-side // 2 ** (len(channels) + 1))  # patches on a side
         self.project = nn.Identity() if channels[-1] == width else nn.Linear(channels[-1], width)
@@ -77,7 +88,10 @@ class Words(nn.Module):
         super().__init__()
         self.position = nn.Parameter(torch.randn(length, width) * 0.02)
         options = {"batch_first": True, "norm_first": True}
-        each = (nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, "gelu", **options) for _ in range(layers))
+        each = (
+            nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, "gelu", **options)
+            for _ in range(layers)
+        )
         self.layers = nn.ModuleList(each)
         self.norm = nn.LayerNorm(width)
 
@@ -95,7 +109,9 @@ class Language(nn.Module):
     def __init__(self, encoder: nn.Module, width: int):
         super().__init__()
         self.encoder = encoder
-        self.project = nn.Sequential(nn.Linear(encoder.config.hidden_size, width), nn.LayerNorm(width))
+        self.project = nn.Sequential(
+            nn.Linear(encoder.config.hidden_size, width), nn.LayerNorm(width)
+        )
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """(B, L), (B, L) -> (B, L, width)."""
@@ -116,7 +132,9 @@ class Fusion(nn.Module):
         weight = mask[..., None].to(words.dtype)
         question = (words * weight).sum(1) / weight.sum(1).clamp(min=1)
         patches = patches + self.kind[0]
-        patches = patches + self.out(F.gelu(self.of_patch(patches)) * self.of_question(question)[:, None])
+        patches = patches + self.out(
+            F.gelu(self.of_patch(patches)) * self.of_question(question)[:, None]
+        )
         seen = torch.ones(patches.shape[:2], dtype=mask.dtype, device=mask.device)
         return torch.cat([patches, words + self.kind[1]], 1), torch.cat([seen, mask], 1)
 
@@ -129,7 +147,9 @@ class Network(nn.Module):
         self.image, self.text, self.t5 = image, text, t5
         # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
         self.is_tied = getattr(t5.config, "scale_decoder_outputs", True)
-        self.register_buffer("weight", torch.zeros(()))  # beside the words' answers, as a validation chose it
+        self.register_buffer(
+            "weight", torch.zeros(())
+        )  # beside the words' answers, as a validation chose it
         self.fusion = Fusion(t5.config.d_model)
         self.tie_weights()
         for module in t5.modules():
@@ -145,11 +165,17 @@ class Network(nn.Module):
     def encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the sequence (B, patches + words, d) that the decoder attends to, and its mask."""
         pixels, picture, mask = batch["pixels"], batch["picture"], batch["words"]
-        first = (picture[:, None] == picture[None]).int().argmax(1)  # (B) the first question with the same picture
+        first = (
+            (picture[:, None] == picture[None]).int().argmax(1)
+        )  # (B) the first question with the same picture
         is_first = first == torch.arange(len(picture), device=picture.device)
         patches = self.image(pixels[is_first].float() / 255 - 0.5)[(is_first.cumsum(0) - 1)[first]]
         tokens = batch["question"]
-        words = self.text(tokens, mask) if isinstance(self.text, Language) else self.text(self.t5.shared(tokens), mask)
+        words = (
+            self.text(tokens, mask)
+            if isinstance(self.text, Language)
+            else self.text(self.t5.shared(tokens), mask)
+        )
         sequence, mask = self.fusion(patches, words, mask)
         seen = encoders.attended(self.t5.encoder, mask)
         return self.t5.encoder(inputs_embeds=sequence, attention_mask=seen).last_hidden_state, mask
@@ -166,16 +192,25 @@ class Network(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         return self.decode(*self.encode(batch), batch["labels"])
 
-    def written(self, memory: Tensor, mask: Tensor, beams: int, length: int, returned: int = 1) -> list[list[int]]:
+    def written(
+        self, memory: Tensor, mask: Tensor, beams: int, length: int, returned: int = 1
+    ) -> list[list[int]]:
         """Returns the tokens of the likeliest answers, `returned` for each question."""
         inputs = {"encoder_outputs": BaseModelOutput(memory), "attention_mask": mask.long()}
         return generate(self.t5, beams, length, returned, **inputs).tolist()
 
-    def log_probabilities(self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int) -> list[float]:
+    def log_probabilities(
+        self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int
+    ) -> list[float]:
         """Returns that of each of the answers to all questions, up to its token `last`; at least -10,000."""
         cut = [answer[: answer.index(last) + 1] if last in answer else answer for answer in written]
-        labels, repeats = padded(cut, IGNORED, sys.maxsize).to(memory.device), len(written) // len(memory)
-        scores = self.decode(memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels)
+        labels, repeats = (
+            padded(cut, IGNORED, sys.maxsize).to(memory.device),
+            len(written) // len(memory),
+        )
+        scores = self.decode(
+            memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels
+        )
         return (-losses(scores, labels).cpu().sum(1)).clamp(min=-1e4).tolist()
 
 
@@ -191,13 +226,21 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
         name = getattr(settings, part).weights
         weights = encoders.choose(name, what)
         parts[part] = {"weights": weights[0] if weights else ""}
-        if part == "image" and weights:  # mean and deviation of the colours that they take; halves where they say none
+        if (
+            part == "image" and weights
+        ):  # mean and deviation of the colours that they take; halves where they say none
             values = _values(weights[1] / "preprocessor_config.json")
             colours = {key: values.get(name) for key, name in _COLOURS.items()}
-            are_three = all(untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values())
+            are_three = all(
+                untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values()
+            )
             parts[part] |= colours if are_three else dict.fromkeys(_COLOURS, [0.5] * 3)
-        if part == "decoder" and weights:  # False in T5 1.1, which transformers 5.0.0 no longer tells
-            parts[part]["is_tied"] = _values(weights[1] / "config.json").get("tie_word_embeddings") is not False
+        if (
+            part == "decoder" and weights
+        ):  # False in T5 1.1, which transformers 5.0.0 no longer tells
+            parts[part]["is_tied"] = (
+                _values(weights[1] / "config.json").get("tie_word_embeddings") is not False
+            )
         if name and not weights and torch.empty(0).is_meta:
             parts[part] |= {"planned": True, "is_tied": False}
     return parts
@@ -216,18 +259,30 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     t5 = _decoder(task, sizes, chosen["decoder"], words)
     width = t5.config.d_model
     blip = transformers.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
-    image = _published(task, chosen["image"], transformers.AutoModel, transformers.BlipVisionModel, blip)
+    image = _published(
+        task, chosen["image"], transformers.AutoModel, transformers.BlipVisionModel, blip
+    )
     if image is None:
         image = Stem(settings.image.channels, side, width)
     else:
         encoder = encoders.without_pooler(getattr(image, "vision_model", image))
         if (size := getattr(encoder.config, "image_size", "no fixed size")) != side:
-            raise BadInput(f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}.")
-        image = Vision(encoder, width, **{key: chosen["image"].get(key, [0.5] * 3) for key in _COLOURS})
-    phobert = transformers.RobertaConfig(vocab_size=64_001, max_position_embeddings=258, pad_token_id=1)
-    text = _published(task, chosen["text"], transformers.AutoModel, transformers.RobertaModel, phobert)
+            raise BadInput(
+                f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}."
+            )
+        image = Vision(
+            encoder, width, **{key: chosen["image"].get(key, [0.5] * 3) for key in _COLOURS}
+        )
+    phobert = transformers.RobertaConfig(
+        vocab_size=64_001, max_position_embeddings=258, pad_token_id=1
+    )
+    text = _published(
+        task, chosen["text"], transformers.AutoModel, transformers.RobertaModel, phobert
+    )
     if text is None:
-        text = Words(width, t5.config.num_heads, settings.text.layers, settings.text.length, sizes.dropout)
+        text = Words(
+            width, t5.config.num_heads, settings.text.layers, settings.text.length, sizes.dropout
+        )
     else:
         text = Language(encoders.without_pooler(text), width)
     return Network(image, text, t5)
@@ -242,8 +297,16 @@ def _published(task: Task, chosen: Mapping[str, Any], auto: Any, model: Any, con
 
 def _decoder(task: Task, sizes: Decoder, chosen: Mapping[str, Any], words: int) -> Any:
     form = {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
-    vit5 = transformers.T5Config(vocab_size=36_096, d_model=768, d_ff=3072, num_layers=12, num_heads=12, **form)
-    t5 = _published(task, chosen, transformers.AutoModelForSeq2SeqLM, transformers.T5ForConditionalGeneration, vit5)
+    vit5 = transformers.T5Config(
+        vocab_size=36_096, d_model=768, d_ff=3072, num_layers=12, num_heads=12, **form
+    )
+    t5 = _published(
+        task,
+        chosen,
+        transformers.AutoModelForSeq2SeqLM,
+        transformers.T5ForConditionalGeneration,
+        vit5,
+    )
     if t5 is None:
         small = transformers.T5Config(
             vocab_size=words, d_model=sizes.hidden, d_kv=sizes.hidden // sizes.heads, d_ff=sizes.feed_forward,
@@ -253,13 +316,17 @@ def _decoder(task: Task, sizes: Decoder, chosen: Mapping[str, Any], words: int) 
         t5 = transformers.T5ForConditionalGeneration(small)
         t5.decoder.block = t5.decoder.block[: sizes.layers]
     elif t5.config.model_type in _T5:
-        t5.config.scale_decoder_outputs = chosen.get("is_tied", getattr(t5.config, "scale_decoder_outputs", True))
+        t5.config.scale_decoder_outputs = chosen.get(
+            "is_tied", getattr(t5.config, "scale_decoder_outputs", True)
+        )
         _make_room(t5, EXTRA)
     else:
         kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
         raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
     if sizes.fusion_layers > (layers := len(t5.encoder.block)):
-        raise BadInput(f"workload.decoder.fusion_layers is {sizes.fusion_layers}; the published encoder has {layers}.")
+        raise BadInput(
+            f"workload.decoder.fusion_layers is {sizes.fusion_layers}; the published encoder has {layers}."
+        )
     # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
     t5.encoder.block = t5.encoder.block[: sizes.fusion_layers]
     t5.config.num_layers = len(t5.decoder.block)
@@ -274,7 +341,9 @@ def _make_room(t5: Any, more: int) -> None:
 
     def grown(weight: nn.Parameter) -> nn.Parameter:
         rows = weight.detach()
-        return nn.Parameter(torch.cat([rows, rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])]))
+        return nn.Parameter(
+            torch.cat([rows, rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])])
+        )
 
     head = grown(t5.lm_head.weight)
     t5.shared.weight, t5.lm_head.weight = grown(t5.shared.weight), head

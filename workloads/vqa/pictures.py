@@ -33,7 +33,9 @@ def loader(side: int) -> Callable[[str], np.ndarray]:
     return functools.lru_cache(number)(functools.partial(picture, size=side))
 
 
-def batch(records: Sequence[Any], side: int, generator: torch.Generator | None) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(
+    records: Sequence[Any], side: int, generator: torch.Generator | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (B, 3, side, side) uint8, and (B) which record has each picture first.
 
     With a `generator` each picture is changed once, as no question about it forbids.
@@ -43,7 +45,9 @@ def batch(records: Sequence[Any], side: int, generator: torch.Generator | None) 
     loaded = {place: load(records[place].image) for place in first.values()}
     for place in first.values() if generator else ():
         same = [record for record, other in zip(records, places, strict=True) if other == place]
-        loaded[place] = augment(loaded[place], [f"{record.kind} {record.question}" for record in same], generator)
+        loaded[place] = augment(
+            loaded[place], [f"{record.kind} {record.question}" for record in same], generator
+        )
     pixels = np.stack([loaded[place] for place in places]).transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(pixels)), torch.tensor(places)
 
@@ -65,12 +69,29 @@ def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator
     from PIL import Image
 
     shrink, left, top, mirrored, light = torch.rand(5, generator=generator).tolist()
-    colour, count, side, reading = ([bool(words.search(text.casefold())) for text in asks] for words in _WORDS)
-    if mirrored < 0.5 and not any(side) and not any(reading) and all(map(operator.or_, colour, count)):
+    colour, count, side, reading = (
+        [bool(words.search(text.casefold())) for text in asks] for words in _WORDS
+    )
+    if (
+        mirrored < 0.5
+        and not any(side)
+        and not any(reading)
+        and all(map(operator.or_, colour, count))
+    ):
         picture = picture[:, ::-1]
     if not any(colour) and all(map(operator.or_, side, count)):
-        picture = np.clip(picture * np.float32(1 + _LIGHT * (2 * light - 1)), 0, 255).astype(np.uint8)
+        picture = np.clip(picture * np.float32(1 + _LIGHT * (2 * light - 1)), 0, 255).astype(
+            np.uint8
+        )
     whole, size = len(picture), len(picture) - round(len(picture) * _ROOM * shrink)
-    x, y = ((whole - size) // 2,) * 2 if any(side) else (round(left * (whole - size)), round(top * (whole - size)))
-    small = Image.fromarray(np.ascontiguousarray(picture)).resize((size, size), Image.Resampling.BILINEAR)
-    return np.pad(np.asarray(small), ((y, whole - size - y), (x, whole - size - x), (0, 0)), mode="edge")
+    x, y = (
+        ((whole - size) // 2,) * 2
+        if any(side)
+        else (round(left * (whole - size)), round(top * (whole - size)))
+    )
+    small = Image.fromarray(np.ascontiguousarray(picture)).resize(
+        (size, size), Image.Resampling.BILINEAR
+    )
+    return np.pad(
+        np.asarray(small), ((y, whole - size - y), (x, whole - size - x), (0, 0)), mode="edge"
+    )

@@ -15,8 +15,12 @@ class Source:
     """Where tables and pictures lie."""
 
     files: str = option("**/*.jsonl", "Pattern of the tables below data.dir.")
-    images: str = option("", "Folder of the pictures, or a mounted input; empty: data.dir.", path=True)
-    picture: str = option("{image}", "A row's picture there: {image}, {name}, {stem}, {split}, {folder}.")
+    images: str = option(
+        "", "Folder of the pictures, or a mounted input; empty: data.dir.", path=True
+    )
+    picture: str = option(
+        "{image}", "A row's picture there: {image}, {name}, {stem}, {split}, {folder}."
+    )
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,9 @@ class Image:
     """The encoder of pictures: a published one, or convolutions from scratch."""
 
     weights: str = option("", _WEIGHTS, path=True)
-    channels: tuple[int, ...] = option((24, 48, 96), "Channels of the stages from scratch; each halves.", minimum=1)
+    channels: tuple[int, ...] = option(
+        (24, 48, 96), "Channels of the stages from scratch; each halves.", minimum=1
+    )
     lr: float = option(1.0, "Factor on optimizer.lr.", above=0)
 
 
@@ -91,7 +97,10 @@ class Decoder:
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if values["hidden"] % values["heads"]:
-            yield "hidden", f"workload.decoder.hidden is no multiple of the {values['heads']} heads."
+            yield (
+                "hidden",
+                f"workload.decoder.hidden is no multiple of the {values['heads']} heads.",
+            )
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,9 @@ class Stage:
 def stage_at(stages: Mapping[str, Stage], step: int) -> tuple[str, Stage]:
     """Returns the stage that a step is in, with its name; of a run without stages one without a name."""
     begun = (item for item in stages.items() if item[1].from_steps <= step)
-    return max(begun, key=lambda item: (item[1].from_steps, item[1].from_epochs), default=("", Stage()))
+    return max(
+        begun, key=lambda item: (item[1].from_steps, item[1].from_epochs), default=("", Stage())
+    )
 
 
 @dataclass(frozen=True)
@@ -138,12 +149,19 @@ class Settings:
     text: Text = Text()
     decoder: Decoder = Decoder()
     writing: Writing = Writing()
-    stages: dict[str, Stage] = field(default_factory=dict, metadata={"help": "Parts of the run; see docs/vqa.md."})
-    bad_input_limit: int = option(0, "Bad rows that are left out; one more refuses the data.", minimum=0)
+    stages: dict[str, Stage] = field(
+        default_factory=dict, metadata={"help": "Parts of the run; see docs/vqa.md."}
+    )
+    bad_input_limit: int = option(
+        0, "Bad rows that are left out; one more refuses the data.", minimum=0
+    )
     together: int = option(4, "Most questions of a picture in a row, to encode it once.", minimum=1)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         begins = [(stage.from_epochs, stage.from_steps) for stage in values["stages"].values()]
         if begins and min(begins) != (0, 0):
-            yield "stages", "The first of workload.stages must begin with epoch 0: write no from_epochs there."
+            yield (
+                "stages",
+                "The first of workload.stages must begin with epoch 0: write no from_epochs there.",
+            )

@@ -17,7 +17,9 @@ from workloads.vqa.settings import TERMS
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 KINDS = 200  # types of questions at most, each a token of its own
 EXTRA = len(TAGS) + KINDS  # tokens behind those of the tokenizer
-FORMAT, ANSWER, REASONING = (TERMS.index(name) + 1 for name in ("format", "answer", "reasoning"))  # 0: padding
+FORMAT, ANSWER, REASONING = (
+    TERMS.index(name) + 1 for name in ("format", "answer", "reasoning")
+)  # 0: padding
 _SPECIALS = ("<pad>", "</s>", "<unk>")
 
 
@@ -44,18 +46,27 @@ class Tokens:
         try:
             self._tokenizer = encoders.tokenizer_of(values["text"])
             self.pad, self.end, self.first = (int(values[name]) for name in ("pad", "end", "first"))
-            self.before, self.after = list(map(int, values["before"])), list(map(int, values["after"]))
+            self.before, self.after = (
+                list(map(int, values["before"])),
+                list(map(int, values["after"])),
+            )
             self.is_lower, self._unknown = bool(values["is_lower"]), int(values["unknown"])
         except (KeyError, TypeError) as error:
-            raise BadInput(f"The tokenizer that is kept with the weights lacks {printable(error)}.") from None
+            raise BadInput(
+                f"The tokenizer that is kept with the weights lacks {printable(error)}."
+            ) from None
         self.kinds = {name: self.first + len(TAGS) + number for number, name in enumerate(kinds)}
-        self.answer, self.answer_end, self.reasoning, self.reasoning_end = range(self.first, self.first + len(TAGS))
+        self.answer, self.answer_end, self.reasoning, self.reasoning_end = range(
+            self.first, self.first + len(TAGS)
+        )
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each text, without special ones and tags: a text that says "<answer>" is a text."""
         plain = [unicodedata.normalize("NFC", text) for text in texts]
         rows = self._tokenizer.encode_batch(plain, add_special_tokens=False)
-        return [[number if number < self.first else self._unknown for number in row.ids] for row in rows]
+        return [
+            [number if number < self.first else self._unknown for number in row.ids] for row in rows
+        ]
 
     def questions(self, texts: Sequence[str], length: int) -> list[list[int]]:
         """Returns the tokens of each question as the encoder reads it, with special ones, `length` at most."""
@@ -73,25 +84,47 @@ class Tokens:
 
         A reasoning is cut where there is no room. Raises BadInput for an answer that is too long.
         """
-        answers, reasonings = self.numbers([r.answer for r in records]), self.numbers([r.reasoning for r in records])
+        answers, reasonings = (
+            self.numbers([r.answer for r in records]),
+            self.numbers([r.reasoning for r in records]),
+        )
         rows = []
         for record, answer, reasoning in zip(records, answers, reasonings, strict=True):
             kind = [self.kinds[record.kind]] if record.kind in self.kinds else []
             room = length - len(answer) - len(kind) - 5  # four tags and the end
             if room < 0:
                 what = f"{record.place}: the answer takes {len(answer)} tokens, and workload.decoder.length {length}"
-                raise BadInput(f"{what} has room for {len(answer) + room}. Raise it, or shorten the answer.")
+                raise BadInput(
+                    f"{what} has room for {len(answer) + room}. Raise it, or shorten the answer."
+                )
             why = [*kind, *reasoning[:room]]
-            tokens = [self.answer, *answer, self.answer_end, self.reasoning, *why, self.reasoning_end, self.end]
+            tokens = [
+                self.answer,
+                *answer,
+                self.answer_end,
+                self.reasoning,
+                *why,
+                self.reasoning_end,
+                self.end,
+            ]
             # Where an answer ends is a part of it: "đỏ" and "đỏ tươi" begin alike
-            terms = [FORMAT, *[ANSWER] * (len(answer) + 1), FORMAT, *[REASONING] * len(why), FORMAT, FORMAT]
+            terms = [
+                FORMAT,
+                *[ANSWER] * (len(answer) + 1),
+                FORMAT,
+                *[REASONING] * len(why),
+                FORMAT,
+                FORMAT,
+            ]
             rows.append((tokens, terms))
         return rows
 
     def parsed(self, numbers: Sequence[int]) -> Answer:
         """Returns what written tokens say; without the tags it is not valid, and what there is counts as its text."""
         written = list(numbers)[: numbers.index(self.end) if self.end in numbers else None]
-        letters = "".join("<>[]"[n - self.first] if 0 <= n - self.first < len(TAGS) else "." for n in written)
+        letters = "".join(
+            "<>[]"[n - self.first] if 0 <= n - self.first < len(TAGS) else "." for n in written
+        )
         text = re.search(r"(?<=<)\.*", letters) or re.match(r"\.*", letters)
         why = written[letters.find("[") + 1 :] if "[" in letters else []
         names = {number: name for name, number in self.kinds.items()}
@@ -110,14 +143,21 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
     """
     plain = [unicodedata.normalize("NFC", text) for text in texts]
     seen = Counter(letter for text in plain for letter in text if not letter.isspace())
-    frequent = [letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[: size // 2]]
+    frequent = [
+        letter
+        for _, letter in sorted((-number, letter) for letter, number in seen.items())[: size // 2]
+    ]
     rare = dict.fromkeys(map(ord, seen.keys() - {*frequent}), " ")
     tokenizer = Tokenizer(models.BPE(unk_token=_SPECIALS[2]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
+    )
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*_SPECIALS], show_progress=False)
     tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
-    text = json.dumps({**json.loads(tokenizer.to_str()), "added_tokens": []})  # a text that says "</s>" is a text
+    text = json.dumps(
+        {**json.loads(tokenizer.to_str()), "added_tokens": []}
+    )  # a text that says "</s>" is a text
     return {"text": text, "pad": 0, "end": 1, "unknown": 2, "first": tokenizer.get_vocab_size(), "before": [],
             "after": [], "is_lower": True}  # fmt: skip
 
@@ -145,7 +185,9 @@ def phobert(folder: Path) -> tuple[Any, str]:
         loaded: Any = PhobertTokenizer(str(folder / "vocab.txt"), str(folder / "bpe.codes"))
         merges = [(first, second) for first, second in loaded.bpe_ranks]
     except Exception as error:  # its reader raises Exception itself
-        raise BadInput(f"The tokenizer in {printable(folder)} cannot be read ({printable(error)}).") from None
+        raise BadInput(
+            f"The tokenizer in {printable(folder)} cannot be read ({printable(error)})."
+        ) from None
     pieces: dict[str, int] = {}
     for name, number in loaded.encoder.items():
         pieces[name if number < 4 else name[:-2] if name.endswith("@@") else f"{name}</w>"] = number

@@ -29,7 +29,14 @@ class Birds(Images):
         return torch.zeros(8000), self.settings.classes[0]
 
     def batch(self, samples, training):
-        sounds = torch.stack([value if isinstance(value, torch.Tensor) else sound(value) for value, _ in samples])
-        spectra = torch.stft(sounds, 256, 128, window=torch.hann_window(256), return_complex=True).abs()
+        sounds = torch.stack(
+            [value if isinstance(value, torch.Tensor) else sound(value) for value, _ in samples]
+        )
+        spectra = torch.stft(
+            sounds, 256, 128, window=torch.hann_window(256), return_complex=True
+        ).abs()
         labels = torch.tensor([label for _, label in samples])
-        return {"pixel_values": spectra.log1p().unsqueeze(1).expand(-1, 3, -1, -1), "labels": labels}
+        return {
+            "pixel_values": spectra.log1p().unsqueeze(1).expand(-1, 3, -1, -1),
+            "labels": labels,
+        }

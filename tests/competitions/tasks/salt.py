@@ -41,4 +41,7 @@ class Salt(Segmentation):
         return picture(value, SIDE) if mode == "RGB" else mask_of(value).astype(np.int64)
 
     def answers(self, models, samples):
-        return [{"rle_mask": runs_of(np.asarray(row["prediction"]))} for row in super().answers(models, samples)]
+        return [
+            {"rle_mask": runs_of(np.asarray(row["prediction"]))}
+            for row in super().answers(models, samples)
+        ]

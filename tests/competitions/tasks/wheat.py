@@ -26,7 +26,11 @@ class Wheat(Segmentation):
         return [(path, []) for path in sorted(source.glob("*.png"))]
 
     def learn(self, samples):
-        return {"size": np.mean([box[2:] for _, boxes in samples for box in boxes] or [[1, 1]], 0).tolist()}
+        return {
+            "size": np.mean(
+                [box[2:] for _, boxes in samples for box in boxes] or [[1, 1]], 0
+            ).tolist()
+        }
 
     def example(self):
         return Image.new("RGB", (SIDE, SIDE)), []
@@ -46,7 +50,12 @@ class Wheat(Segmentation):
         width, height = self.learned()["size"]
         answers = []
         for row in super().answers(models, samples):
-            centres = [(x * CELL + CELL / 2, y * CELL + CELL / 2) for y, x in np.argwhere(row["prediction"])]
-            boxes = (f"1.0 {x - width / 2:g} {y - height / 2:g} {width:g} {height:g}" for x, y in centres)
+            centres = [
+                (x * CELL + CELL / 2, y * CELL + CELL / 2)
+                for y, x in np.argwhere(row["prediction"])
+            ]
+            boxes = (
+                f"1.0 {x - width / 2:g} {y - height / 2:g} {width:g} {height:g}" for x, y in centres
+            )
             answers.append({"PredictionString": " ".join(boxes)})
         return answers

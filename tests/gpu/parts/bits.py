@@ -26,7 +26,11 @@ def measure(row: str, folder: Path, tiny: bool) -> dict[str, Any]:
         return {"ok": compiled(folder)}
     run = launch.prepare(workload(row, folder))
     end = check_resume(run.config, folder, CUT)
-    return {"ok": True, "tensors": len(end.tensors["model"]), "steps": run.config.training.max_steps}
+    return {
+        "ok": True,
+        "tensors": len(end.tensors["model"]),
+        "steps": run.config.training.max_steps,
+    }
 
 
 def workload(name: str, folder: Path) -> Config:
@@ -37,7 +41,11 @@ def workload(name: str, folder: Path) -> Config:
         "output_dir": str(folder / "runs"),
     }  # fmt: skip
     if name == "chat":
-        changes |= {"workload.generated": 400, "workload.validation_rows": 10, "workload.answer": 20}
+        changes |= {
+            "workload.generated": 400,
+            "workload.validation_rows": 10,
+            "workload.answer": 20,
+        }
     return load_config(ROOT / "configs" / f"{name}_small.yaml", changes)
 
 
@@ -45,7 +53,9 @@ def toy(folder: Path, name: str, **changes: Any) -> Config:
     path = folder / "toy.yaml"
     path.write_text(TOY, "utf-8")
     options = {"output_dir": str(folder / "runs"), "run.name": name, "device.processes": 1}
-    return load_config(path, {**options, **{key.replace("__", "."): value for key, value in changes.items()}})
+    return load_config(
+        path, {**options, **{key.replace("__", "."): value for key, value in changes.items()}}
+    )
 
 
 def weights(config: Config) -> dict[str, torch.Tensor]:
@@ -56,10 +66,14 @@ def weights(config: Config) -> dict[str, torch.Tensor]:
 
 
 def twice(folder: Path) -> bool:
-    first, second = (weights(toy(folder, name, training__deterministic=True)) for name in ("first", "second"))
+    first, second = (
+        weights(toy(folder, name, training__deterministic=True)) for name in ("first", "second")
+    )
     return all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 def compiled(folder: Path) -> bool:
     """Trains with torch.compile; the checkpoint has the plain names."""
-    return "blocks.0.weight" in weights(toy(folder, "compiled", training__compile=True, training__precision="fp32"))
+    return "blocks.0.weight" in weights(
+        toy(folder, "compiled", training__compile=True, training__precision="fp32")
+    )

@@ -44,13 +44,22 @@ class Card:
 
 def measure(row: str, folder: Path, tiny: bool) -> dict[str, Any]:
     """Trains the toy task undisturbed and with a card that is full at `row`; compares steps and losses."""
-    changes = {"training__micro_batch": 4, "training__precision": "fp32", "training__log_every_steps": 1}
+    changes = {
+        "training__micro_batch": 4,
+        "training__precision": "fp32",
+        "training__log_every_steps": 1,
+    }
     config = toy(folder, row, **changes)
     whole = losses(config, folder / "whole", contextlib.nullcontext())
     card = Card(AT_STEP)
     full = losses(config, folder / "full", PLACES[row](card))
     worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(full, whole, strict=True))
-    return {"ok": card.ran_out == 1 and worst < TOLERANCE, "ran_out": card.ran_out, "steps": len(full), "worst": worst}
+    return {
+        "ok": card.ran_out == 1 and worst < TOLERANCE,
+        "ran_out": card.ran_out,
+        "steps": len(full),
+        "worst": worst,
+    }
 
 
 def losses(config: Any, folder: Path, disturbed: contextlib.AbstractContextManager) -> list[float]:
@@ -69,7 +78,11 @@ def hooked(card: Card, in_training: bool, backward: bool) -> contextlib.Abstract
     @contextlib.contextmanager
     def hooks() -> Iterator[None]:
         def forward(module: Any, inputs: Any) -> None:
-            if isinstance(module, torch.nn.Linear) and module.training is in_training and not backward:
+            if (
+                isinstance(module, torch.nn.Linear)
+                and module.training is in_training
+                and not backward
+            ):
                 card.fill()
 
         def gradient(module: Any, inputs: Any, outputs: Any) -> None:

@@ -25,7 +25,10 @@ STEPS = 6
 LARGE = ("graphmer", "glacier_pretrain", "glacier_finetune", "legal", "vqa")
 CHATS = {"QLoRA Qwen2.5-1.5B": "Qwen2.5-1.5B", "QLoRA Qwen2.5-7B": "Qwen2.5-7B"}
 MORE = 8  # times the shipped effective batch, so that the card and not the batch bounds the micro-batch
-SPLITS = [f"graphmer {p} {r} {m}" for p, r, m in itertools.product(("fp32", "fp16", "bf16"), ("0", "all"), (4, 16))]
+SPLITS = [
+    f"graphmer {p} {r} {m}"
+    for p, r, m in itertools.product(("fp32", "fp16", "bf16"), ("0", "all"), (4, 16))
+]
 SMALLER = [f"graphmer on {gib} GiB" for gib in (2.5, 4, 6, 8)]
 ROWS = (*LARGE, *CHATS, *SPLITS, *SMALLER)
 
@@ -36,7 +39,9 @@ def measure(row: str, folder: Path, tiny: bool) -> dict[str, Any]:
         return toy(folder)
     if row in SMALLER:
         return smaller(float(row.split()[2]))
-    with card_alone() if row in CHATS else contextlib.nullcontext():  # a base of 7 B is made on the card
+    with (
+        card_alone() if row in CHATS else contextlib.nullcontext()
+    ):  # a base of 7 B is made on the card
         config = config_of(row, folder)
     run = launch.prepare(config)
     with card_alone():
@@ -44,9 +49,15 @@ def measure(row: str, folder: Path, tiny: bool) -> dict[str, Any]:
 
 
 def config_of(row: str, folder: Path) -> Config:
-    changes: dict[str, Any] = {"device.processes": 1, "data.num_workers": 2, "training.smoke_steps": STEPS}
+    changes: dict[str, Any] = {
+        "device.processes": 1,
+        "data.num_workers": 2,
+        "training.smoke_steps": STEPS,
+    }
     if row in CHATS:
-        return load_config(ROOT / "configs" / "chat.yaml", {**changes, **chat_changes(CHATS[row], folder, 2)})
+        return load_config(
+            ROOT / "configs" / "chat.yaml", {**changes, **chat_changes(CHATS[row], folder, 2)}
+        )
     if row in SPLITS:
         _, precision, recomputed, size = row.split()
         changes |= {
@@ -57,7 +68,11 @@ def config_of(row: str, folder: Path) -> Config:
         return load_config(ROOT / "configs" / "graphmer.yaml", changes)
     path = ROOT / "configs" / f"{row}.yaml"
     shipped = load_config(path).training.effective_batch
-    changes |= {"training.micro_batch": 0, "training.effective_batch": MORE * shipped, "training.micro_batch_slots": 1}
+    changes |= {
+        "training.micro_batch": 0,
+        "training.effective_batch": MORE * shipped,
+        "training.micro_batch_slots": 1,
+    }
     changes |= {"data.dir": "" if row == "graphmer" else "embedded"}
     changes |= FROM_SCRATCH.get(row, {})
     return load_config(path, changes)
@@ -67,7 +82,11 @@ def config_of(row: str, folder: Path) -> Config:
 FROM_SCRATCH: dict[str, dict[str, Any]] = {
     "graphmer": {"workload.packages": []},
     "legal": {"workload.encoder.weights": ""},
-    "vqa": {"workload.image.weights": "", "workload.text.weights": "", "workload.decoder.weights": ""},
+    "vqa": {
+        "workload.image.weights": "",
+        "workload.text.weights": "",
+        "workload.decoder.weights": "",
+    },
 }
 
 
@@ -82,7 +101,10 @@ def compare(run: launch.Run, option: Option | None) -> dict[str, Any]:
         "moments": outcome.allocated, "skipped_steps": outcome.state.skipped_steps,
     }  # fmt: skip
     if torch.cuda.is_available():
-        measured |= {"reserved_bytes": torch.cuda.max_memory_reserved(), "driver_bytes": driver_bytes()}
+        measured |= {
+            "reserved_bytes": torch.cuda.max_memory_reserved(),
+            "driver_bytes": driver_bytes(),
+        }
     if option is None:
         return {"ok": False, "error": "there was no plan", **measured}
     planned = {
@@ -99,9 +121,13 @@ def judged(figures: dict[str, Any]) -> dict[str, Any]:
     peak, seconds = figures["peak_bytes"], 1 / max(figures["steps_per_second"], 1e-9)
     missed = []
     if not within(peak, figures["predicted_peak_bytes"], PEAK_BELOW, PEAK_ABOVE):
-        missed.append(f"the planned peak is {figures['predicted_peak_bytes'] / peak - 1:+.1%} of the measured one")
+        missed.append(
+            f"the planned peak is {figures['predicted_peak_bytes'] / peak - 1:+.1%} of the measured one"
+        )
     if not within(seconds, figures["predicted_seconds"], SECONDS, SECONDS):
-        missed.append(f"the planned seconds are {figures['predicted_seconds'] / seconds - 1:+.0%} of the measured ones")
+        missed.append(
+            f"the planned seconds are {figures['predicted_seconds'] / seconds - 1:+.0%} of the measured ones"
+        )
     return {"ok": not missed, **({"missed": "; ".join(missed)} if missed else {}), **figures}
 
 
@@ -113,7 +139,9 @@ def driver_bytes() -> int | None:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        return next((process.usedGpuMemory for process in processes if process.pid == os.getpid()), None)
+        return next(
+            (process.usedGpuMemory for process in processes if process.pid == os.getpid()), None
+        )
     except Exception:  # of drivers, in many classes; a container may hide the processes
         return None
 
@@ -123,17 +151,31 @@ def smaller(gib: float) -> dict[str, Any]:
     total = torch.cuda.get_device_properties(0).total_memory
     capability = ".".join(map(str, card_of_gpu(0).card.capability))
     target = find_card(f"{gib} GiB, capability {capability}")
-    changes = {"training.micro_batch": 0, "workload.packages": [], "device.processes": 1, "data.num_workers": 0}
+    changes = {
+        "training.micro_batch": 0,
+        "workload.packages": [],
+        "device.processes": 1,
+        "data.num_workers": 0,
+    }
     plan = search.make(load_config(ROOT / "configs" / "graphmer.yaml", changes), target, 1)
     size = plan.chosen.micro_batch
-    changes |= {**plan.overrides, "training.effective_batch": 2 * size, "training.micro_batch_slots": 2}
+    changes |= {
+        **plan.overrides,
+        "training.effective_batch": 2 * size,
+        "training.micro_batch_slots": 2,
+    }
     changes |= {"training.smoke_steps": 3}
     run = launch.prepare(load_config(ROOT / "configs" / "graphmer.yaml", changes))
     with card_alone():
         torch.cuda.set_per_process_memory_fraction(target.usable_bytes / total)
         outcome = smoke.few_steps(run)
     used = outcome.state.micro_batch
-    return {"ok": used == size, "planned_micro_batch": size, "micro_batch": used, "peak_bytes": outcome.peak_bytes}
+    return {
+        "ok": used == size,
+        "planned_micro_batch": size,
+        "micro_batch": used,
+        "peak_bytes": outcome.peak_bytes,
+    }
 
 
 def toy(folder: Path) -> dict[str, Any]:
@@ -143,4 +185,7 @@ def toy(folder: Path) -> dict[str, Any]:
     config = load_config(path, {"output_dir": str(folder / "runs"), "training.micro_batch": 4})
     plan = planner.plan(config, find_card("t4"), 1)
     figures = compare(launch.prepare(config), plan.options[0])
-    return {**figures, "ok": figures["predicted_peak_bytes"] > 0 and figures["steps_per_second"] > 0}
+    return {
+        **figures,
+        "ok": figures["predicted_peak_bytes"] > 0 and figures["steps_per_second"] > 0,
+    }

@@ -51,11 +51,27 @@ def on_one_card(folder: Path) -> dict[str, torch.Tensor]:
     toy(folder, "two", **OPTIONS)  # writes the configuration
     changes = {key.replace("__", "."): value for key, value in OPTIONS.items()}
     changes |= {"output_dir": str(folder / "runs"), "run.name": "two"}
-    command = [sys.executable, "-m", "tests.gpu.parts.ranks", str(folder / "toy.yaml"), json.dumps(changes)]
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.gpu.parts.ranks",
+        str(folder / "toy.yaml"),
+        json.dumps(changes),
+    ]
+    shared = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+    }
     shared |= {"MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "pair"}
     pair = [
-        subprocess.Popen(command, cwd=ROOT, env={**os.environ, **shared, "RANK": str(rank)}, stderr=subprocess.PIPE)
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **shared, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+        )
         for rank in range(2)
     ]
     errors = [process.communicate()[1].decode("utf-8", "replace") for process in pair]
@@ -65,7 +81,9 @@ def on_one_card(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def newest(folder: Path) -> dict[str, torch.Tensor]:
-    return checkpoint.load_newest(platform.output_dir(str(folder / "runs")) / "two" / "checkpoints")[0].tensors["model"]
+    return checkpoint.load_newest(
+        platform.output_dir(str(folder / "runs")) / "two" / "checkpoints"
+    )[0].tensors["model"]
 
 
 def main() -> None:

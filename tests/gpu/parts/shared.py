@@ -18,7 +18,12 @@ from trainbook.fits.language import settings_of
 BASE = ROOT / "configs" / "chat-base"
 LENGTH = 2048  # tokens of a conversation
 _TOKENS = 1990  # of an answer's text; the template adds some
-_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
 _ROWS = 64
 
 
@@ -37,7 +42,9 @@ def chat_base(name: str, folder: Path) -> Path:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings_of(name)), dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(**settings_of(name)), dtype=torch.bfloat16
+        )
     model.save_pretrained(folder)
     for file in _FILES:
         shutil.copy(BASE / file, folder / file)

@@ -18,12 +18,18 @@ from trainbook import commands, new
 
 STEPS, SAVED_AT = 20, 7
 PRECISIONS = ("fp16", "bf16")
-_ALONE = ("queue.folds=0", "queue.before=[]", "queue.start_from=")  # a queue's first run, without the others
+_ALONE = (
+    "queue.folds=0",
+    "queue.before=[]",
+    "queue.start_from=",
+)  # a queue's first run, without the others
 
 
 def chat_questions(folder: Path) -> Path:
     folder.mkdir()
-    (folder / "questions.txt").write_text("Turn on the light in the kitchen.\nWhat time is it?\n", "utf-8")
+    (folder / "questions.txt").write_text(
+        "Turn on the light in the kitchen.\nWhat time is it?\n", "utf-8"
+    )
     return folder / "questions.txt"
 
 
@@ -45,7 +51,10 @@ FEWER = {
         "workload.test_rows=8",
         "workload.answer=20",
     ),
-    "graphmer_small": ("workload.evaluation.validation_triples=100", "workload.evaluation.test_triples=200"),
+    "graphmer_small": (
+        "workload.evaluation.validation_triples=100",
+        "workload.evaluation.test_triples=200",
+    ),
 }
 ROWS = tuple(f"{name} {precision}" for name in NEW_DATA for precision in PRECISIONS)
 
@@ -71,14 +80,27 @@ def measure(row: str, folder: Path, tiny: bool) -> dict[str, Any]:
     killed_at = time.monotonic() - begin
     call(folder, *train)
     summary = json.loads((folder / "runs" / "smoke" / "summary.json").read_text("utf-8"))
-    call(folder, "predict", "runs/outputs.tar.gz", str(NEW_DATA[name](folder / "new")), "answers", "--trust")
+    call(
+        folder,
+        "predict",
+        "runs/outputs.tar.gz",
+        str(NEW_DATA[name](folder / "new")),
+        "answers",
+        "--trust",
+    )
     ended = summary["reason"] == "completed" and summary["step"] == STEPS
-    figures = {name: summary[name] for name in ("steps_per_second", "peak_memory_bytes", "skipped_steps", "precision")}
+    figures = {
+        name: summary[name]
+        for name in ("steps_per_second", "peak_memory_bytes", "skipped_steps", "precision")
+    }
     return {"ok": ended, "killed_after_seconds": round(killed_at, 1), **figures}
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     environment["TRAINBOOK_CACHE"] = str(folder / "cache")
     out = (folder / "commands.txt").open("a")
     command = [sys.executable, "-m", "trainbook", *arguments]
@@ -104,4 +126,6 @@ def kill_at_a_checkpoint(folder: Path, train: list[str]) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     if not checkpoint.is_dir():
-        raise RuntimeError(f"The training ended without a checkpoint: {(folder / 'commands.txt').read_text()[-400:]}")
+        raise RuntimeError(
+            f"The training ended without a checkpoint: {(folder / 'commands.txt').read_text()[-400:]}"
+        )

@@ -32,17 +32,31 @@ from tests.gpu.parts.shared import LENGTH, chat_changes, conversations
 from trainbook.launch import prepare
 from trainbook.launch.run import Run
 
-MFU, WAITING, BESIDE = 0.40, 0.02, 1.0  # goals: at least, at most, of SFTTrainer's steps a second at least
+MFU, WAITING, BESIDE = (
+    0.40,
+    0.02,
+    1.0,
+)  # goals: at least, at most, of SFTTrainer's steps a second at least
 STEPS, WARM_UP, PROFILED = 30, 8, 5
 CHAT = "Qwen2.5-1.5B"
-ROWS = ("graphmer", "chat LoRA", "chat LoRA in SFTTrainer", "graphmer compiled", "AdamW", "channels last")
+ROWS = (
+    "graphmer",
+    "chat LoRA",
+    "chat LoRA in SFTTrainer",
+    "graphmer compiled",
+    "AdamW",
+    "channels last",
+)
 
 
 def measure(row: str, folder: Path, tiny: bool) -> dict[str, Any]:
     """Times a row; `tiny` times the toy task in both loops, with its profile."""
     if tiny:
         figures = timed(prepare(toy(folder, "toy", training__max_steps=STEPS)), folder)
-        return {**figures, "ok": figures["bare_steps_per_second"] > 0 and bool(figures["profile"]["kernels"])}
+        return {
+            **figures,
+            "ok": figures["bare_steps_per_second"] > 0 and bool(figures["profile"]["kernels"]),
+        }
     if row == "AdamW":
         return optimizers()
     if row == "channels last":
@@ -73,12 +87,18 @@ def chat(folder: Path) -> Config:
 
 def timed(run: Run, folder: Path) -> dict[str, Any]:
     """Times our loop and a bare one around the same task; adds MFU on a card, and a profile where a goal is missed."""
-    changes = {"checkpoint.keep_last": 0, "checkpoint.keep_best": 0, "training.evaluate_every_steps": 0}
+    changes = {
+        "checkpoint.keep_last": 0,
+        "checkpoint.keep_best": 0,
+        "training.evaluate_every_steps": 0,
+    }
     config = with_changes(run.config, {**changes, "training.log_every_steps": STEPS // 3})
     (folder / "timed").mkdir()
     outcome = loop.train(run.task, config, folder / "timed", Session(None, 0, 0), Plain())
     last = [row for row in read(folder / "timed" / METRICS) if row["split"] == "train"][-1]
-    speed = float(last["samples_per_second"]) / config.training.effective_batch  # of the last third alone
+    speed = (
+        float(last["samples_per_second"]) / config.training.effective_batch
+    )  # of the last third alone
     figures: dict[str, Any] = {
         "precision": outcome.state.precision, "micro_batch": outcome.state.micro_batch,
         "steps_per_second": round(speed, 4), "waiting": float(last["data_wait_share"]),
@@ -90,10 +110,16 @@ def timed(run: Run, folder: Path) -> dict[str, Any]:
     figures |= {"tokens_a_step": tokens, "tokens_per_second": round(tokens * speed, 1)}
     step = bare_step(with_changes(config, {"training.compile": False}))
     figures["bare_steps_per_second"] = round(bare_speed(step, batches), 4)
-    figures["ratio_to_bare"] = round(figures["steps_per_second"] / figures["bare_steps_per_second"], 4)
+    figures["ratio_to_bare"] = round(
+        figures["steps_per_second"] / figures["bare_steps_per_second"], 4
+    )
     flops = flops_of(step, batches[0])
     figures["flops_a_step"] = flops
-    missed = [] if figures["waiting"] <= WAITING else [f"{figures['waiting']:.1%} of the time waits for data"]
+    missed = (
+        []
+        if figures["waiting"] <= WAITING
+        else [f"{figures['waiting']:.1%} of the time waits for data"]
+    )
     if torch.cuda.is_available():
         most = card_of_gpu(0).flops("bf16")
         figures["mfu"] = round(flops * speed / most, 4)
@@ -109,7 +135,9 @@ def first_batches(config: Config, count: int) -> list[Batch]:
     task = load_task(config)
     train = data.subset(task.datasets()["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train, config)
-    return [slots[0] for _, slots in data.train_batches(task, train, order, range(count), config.data)]
+    return [
+        slots[0] for _, slots in data.train_batches(task, train, order, range(count), config.data)
+    ]
 
 
 def tokens_of(batch: Batch) -> int:
@@ -131,7 +159,9 @@ def bare_step(config: Config) -> Callable[[Batch], None]:
         counts = task.count(batch)
         with autocast(state.precision, state.device):
             sums, _ = task.loss(model, batch)
-        torch.stack([value.float() / counts[term] for term, value in sums.items() if counts[term]]).sum().backward()
+        torch.stack(
+            [value.float() / counts[term] for term, value in sums.items() if counts[term]]
+        ).sum().backward()
         nn.utils.clip_grad_norm_(state.parameters, config.training.clip_norm or 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -201,7 +231,11 @@ def in_sft_trainer(folder: Path) -> dict[str, Any]:
         return {"ok": True, "left_out": "trl is not installed: make gpu-wheels"}
     ours = timed(prepare(chat(folder)), folder)["steps_per_second"]
     theirs = sft_steps_per_second(folder / CHAT, folder)
-    missed = {} if ours >= BESIDE * theirs else {"missed": f"{ours / theirs:.2f} of SFTTrainer's steps a second"}
+    missed = (
+        {}
+        if ours >= BESIDE * theirs
+        else {"missed": f"{ours / theirs:.2f} of SFTTrainer's steps a second"}
+    )
     return {"ok": not missed, **missed, "ours": ours, "sft": round(theirs, 4)}
 
 
@@ -254,7 +288,11 @@ def optimizers() -> dict[str, Any]:
             parameter.grad = torch.full_like(parameter, 1e-3)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, **{name: True})
         seconds[name] = repeated(optimizer.step)
-    return {"ok": True, "seconds": seconds, "fused_of_foreach": round(seconds["fused"] / seconds["foreach"], 3)}
+    return {
+        "ok": True,
+        "seconds": seconds,
+        "fused_of_foreach": round(seconds["fused"] / seconds["foreach"], 3),
+    }
 
 
 def layouts() -> dict[str, Any]:
@@ -262,7 +300,10 @@ def layouts() -> dict[str, Any]:
     config = load_config(ROOT / "configs" / "glacier_finetune.yaml", {"data.dir": "embedded"})
     task = load_task(config)
     seconds = {}
-    for name, layout in (("contiguous", torch.contiguous_format), ("channels last", torch.channels_last)):
+    for name, layout in (
+        ("contiguous", torch.contiguous_format),
+        ("channels last", torch.channels_last),
+    ):
         model = task.model().cuda().train().to(memory_format=layout)
         example = task.example_batch(16, torch.device("cuda"))
         batch = {k: v.to(memory_format=layout) if v.dim() == 4 else v for k, v in example.items()}
@@ -273,7 +314,11 @@ def layouts() -> dict[str, Any]:
             torch.stack([value.float() for value in sums.values()]).sum().backward()
 
         seconds[name] = repeated(step)
-    return {"ok": True, "seconds": seconds, "ratio": round(seconds["channels last"] / seconds["contiguous"], 3)}
+    return {
+        "ok": True,
+        "seconds": seconds,
+        "ratio": round(seconds["channels last"] / seconds["contiguous"], 3),
+    }
 
 
 def repeated(step: Callable[[], Any], times: int = 20) -> float:

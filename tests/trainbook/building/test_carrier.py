@@ -40,7 +40,10 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write(tmp_path, dict.fromkeys([*ALWAYS, "lib/unused.py", "workloads/other.py", "configs/other.yaml"], ""))
+    write(
+        tmp_path,
+        dict.fromkeys([*ALWAYS, "lib/unused.py", "workloads/other.py", "configs/other.yaml"], ""),
+    )
     return tmp_path
 
 
@@ -48,13 +51,20 @@ def carried(root: Path, planning: bool = False, cell: str = "from lib import hel
     return set(carrier.carried_files(root / SOURCE, ["demo"], ["demo"], planning, [cell], root))
 
 
-def test_what_cells_tasks_and_configurations_import_is_carried_and_for_a_plan_nothing_of_a_task_s_functions(root: Path):
+def test_what_cells_tasks_and_configurations_import_is_carried_and_for_a_plan_nothing_of_a_task_s_functions(
+    root: Path,
+):
     assert carried(root) == ALWAYS
-    assert carried(root, cell="import lib.unused as x\nfrom lib import hello") == ALWAYS | {"lib/unused.py"}
+    assert carried(root, cell="import lib.unused as x\nfrom lib import hello") == ALWAYS | {
+        "lib/unused.py"
+    }
     words = ["two", "three", "four", "five", "six", "seven", "kaggle/__init__", "kaggle/client", "eight",
              "pack/__init__", "pack/inner/__init__", "pack/inner/four", "child/__init__", "child/__main__"]  # fmt: skip
     write(root, {f"lib/{word}.py": "" for word in words})
-    write(root, {"lib/one.py": "def later():\n    import lib.eight\n", "workloads/demo/__init__.py": TASK})
+    write(
+        root,
+        {"lib/one.py": "def later():\n    import lib.eight\n", "workloads/demo/__init__.py": TASK},
+    )
     pack = {"lib/pack/__init__.py", "lib/pack/inner/__init__.py", "lib/pack/inner/four.py"}
     single = {f"lib/{word}.py" for word in ("one", "two", "three", "six", "eight")}
     more = {"lib/seven.py", "workloads/other.py", "lib/child/__init__.py", "lib/child/__main__.py"}

@@ -18,11 +18,16 @@ def test_a_p100_with_a_cuda_12_8_build_is_caught_without_touching_the_card(card,
 
     card("Tesla P100-PCIE-16GB", (6, 0), 15.9)
     touched = lambda *a, **k: pytest.fail("the card was touched")  # noqa: E731
-    monkeypatch.setattr(process, "plan", unplanned)  # in a process that sees no card; it takes seconds
+    monkeypatch.setattr(
+        process, "plan", unplanned
+    )  # in a process that sees no card; it takes seconds
     for place, name in ((torch.cuda, "_lazy_init"), (torch, "empty"), (rehearsal, "new_state")):
         monkeypatch.setattr(place, name, touched)
     kernels = by_name(machine.check_machine())["kernels"]
-    assert kernels.verdict == "bad" and "none for Tesla P100-PCIE-16GB (capability 6.0, 15.90 GiB)" in kernels.value
+    assert (
+        kernels.verdict == "bad"
+        and "none for Tesla P100-PCIE-16GB (capability 6.0, 15.90 GiB)" in kernels.value
+    )
     assert "no kernel image is available" in kernels.advice and "names sm_60" in kernels.advice
     with pytest.raises(BadInput, match="kernels: none for Tesla P100"):
         doctor.admit(toy())
@@ -33,7 +38,9 @@ def test_a_p100_with_a_cuda_12_8_build_is_caught_without_touching_the_card(card,
 def test_the_command_tells_bad_by_its_exit_code_and_json_is_nothing_but_json(toy, tmp_path, capsys):
     config = str(tmp_path / "toy.yaml")
     toy()
-    assert commands.main(["doctor", config, "--json", "--set", f"output_dir={tmp_path / 'runs'}"]) == 0
+    assert (
+        commands.main(["doctor", config, "--json", "--set", f"output_dir={tmp_path / 'runs'}"]) == 0
+    )
     report = json.loads(capsys.readouterr().out)
     sections = {row["section"] for row in report["checks"]}
     assert report["verdict"] == "warning" and sections == {"machine", "versions", "run"}

@@ -30,14 +30,24 @@ def test_two_t4_are_fine_and_kernels_are_told_by_the_names_of_the_build(card, nv
 
 def test_a_disk_that_is_almost_full_is_said(monkeypatch, tmp_path):
     for free, verdict in ((10**8, "bad"), (10**9, "warning"), (10**11, "ok")):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(10**12, 10**12 - free, free))
+        monkeypatch.setattr(
+            shutil, "disk_usage", lambda _, free=free: Usage(10**12, 10**12 - free, free)
+        )
         finding = machine.check_folder(tmp_path / "not" / "yet")
-        assert finding.verdict == verdict and "free" in finding.value and not (tmp_path / "not").exists()
+        assert (
+            finding.verdict == verdict
+            and "free" in finding.value
+            and not (tmp_path / "not").exists()
+        )
 
 
-def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_training_needs_it(monkeypatch):
+def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_training_needs_it(
+    monkeypatch,
+):
     for installed, verdict in (("2.10.0+cu128", "ok"), ("2.9.1", "warning")):
-        monkeypatch.setattr(importlib.metadata, "version", lambda project, installed=installed: installed)
+        monkeypatch.setattr(
+            importlib.metadata, "version", lambda project, installed=installed: installed
+        )
         assert machine.check_package("torch", "2.10").verdict == verdict
     missing = mock.Mock(side_effect=importlib.metadata.PackageNotFoundError)
     monkeypatch.setattr(importlib.metadata, "version", missing)
@@ -59,4 +69,7 @@ def test_packages_that_the_task_s_own_files_import_must_be_there(tmp_path):
     assert "nbformat" not in checks, "which is installed"
     absent = checks["no_such_package"]
     assert (absent.verdict, absent.advice) == ("bad", "pip install 'no_such_package'.")
-    assert "no_such_package" not in by_name(machine.check_versions()) and "scipy 1." in checks["versions"].value
+    assert (
+        "no_such_package" not in by_name(machine.check_versions())
+        and "scipy 1." in checks["versions"].value
+    )

@@ -17,9 +17,26 @@ def model(name: str):
     """Returns a function that makes a stock model, as transformers had it when the readings were taken."""
     import transformers as t
 
-    wide = {"hidden_size": 1024, "ffn_dim": 4096, "num_attention_heads": 16, "num_hidden_layers": 24}
-    t5 = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "decoder_start_token_id": 0}
-    neo = {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]}
+    wide = {
+        "hidden_size": 1024,
+        "ffn_dim": 4096,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 24,
+    }
+    t5 = {
+        "d_model": 512,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 6,
+        "num_heads": 8,
+        "decoder_start_token_id": 0,
+    }
+    neo = {
+        "hidden_size": 768,
+        "num_layers": 12,
+        "num_heads": 12,
+        "attention_types": [[["global", "local"], 6]],
+    }
     kind, config = {
         "opt-125m": (t.OPTForCausalLM, lambda: t.OPTConfig()),
         "opt-350m": (
@@ -28,9 +45,15 @@ def model(name: str):
         ),
         "gpt2": (t.GPT2LMHeadModel, lambda: t.GPT2Config()),
         "distilgpt2": (t.GPT2LMHeadModel, lambda: t.GPT2Config(n_layer=6)),
-        "cerebras-111m": (t.GPT2LMHeadModel, lambda: t.GPT2Config(n_layer=10, n_positions=2048, n_inner=3072)),
+        "cerebras-111m": (
+            t.GPT2LMHeadModel,
+            lambda: t.GPT2Config(n_layer=10, n_positions=2048, n_inner=3072),
+        ),
         # eager attention is the only one that T5 had then
-        "t5-small": (t.T5ForConditionalGeneration, lambda: t.T5Config(**t5, attn_implementation="eager")),
+        "t5-small": (
+            t.T5ForConditionalGeneration,
+            lambda: t.T5Config(**t5, attn_implementation="eager"),
+        ),
         "gpt-neo-125m": (t.GPTNeoForCausalLM, lambda: t.GPTNeoConfig(**neo)),
     }[name]
     return functools.partial(_make, kind, config)
@@ -73,11 +96,15 @@ class HandAttention(nn.Module):
         self.heads = heads
         self.q, self.k, self.v = (nn.Linear(d, d, bias=False) for _ in range(3))
         self.out = nn.Linear(d, d)
-        self.register_buffer("mask", torch.triu(torch.ones(stored, stored), diagonal=1) if stored else None)
+        self.register_buffer(
+            "mask", torch.triu(torch.ones(stored, stored), diagonal=1) if stored else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         B, L, d = x.shape
-        k, q, v = (w(x).view(B, L, self.heads, -1).transpose(1, 2) for w in (self.k, self.q, self.v))
+        k, q, v = (
+            w(x).view(B, L, self.heads, -1).transpose(1, 2) for w in (self.k, self.q, self.v)
+        )
         scores = q @ k.transpose(2, 3)
         if self.mask is None:
             mask = torch.triu(torch.ones(L, L, dtype=torch.bool, device=x.device), diagonal=1)
@@ -96,14 +123,21 @@ class FusedAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, L, d = x.shape
         q, k, v = self.qkv(x).view(B, L, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1 if self.training else 0.0, is_causal=True)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, dropout_p=0.1 if self.training else 0.0, is_causal=True
+        )
         return self.out(mixed.transpose(1, 2).contiguous().view(B, L, d))
 
 
 class GptLayer(nn.Module):
     def __init__(self, d: int, attention, norm, gelu):
         super().__init__()
-        self.attention, self.norm1, self.norm2, self.drop = attention(), norm(d), norm(d), nn.Dropout(0.1)
+        self.attention, self.norm1, self.norm2, self.drop = (
+            attention(),
+            norm(d),
+            norm(d),
+            nn.Dropout(0.1),
+        )
         self.mlp = nn.Sequential(nn.Linear(d, 4 * d), gelu(), nn.Linear(4 * d, d))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -114,7 +148,11 @@ class GptLayer(nn.Module):
 class Gpt(nn.Module):
     def __init__(self, attention, norm, gelu, words: int = 50257, d: int = 768, length: int = 1024):
         super().__init__()
-        self.token, self.position, self.drop = nn.Embedding(words, d), nn.Embedding(length, d), nn.Dropout(0.1)
+        self.token, self.position, self.drop = (
+            nn.Embedding(words, d),
+            nn.Embedding(length, d),
+            nn.Dropout(0.1),
+        )
         self.blocks = nn.Sequential(*(GptLayer(d, attention, norm, gelu) for _ in range(12)))
         self.norm, self.head = norm(d), nn.Linear(d, words, bias=False)
 
@@ -129,7 +167,9 @@ def gpt(attention: str, fused: bool = False, half: bool = False, words: int = 50
         "stored": lambda: HandAttention(768, 12, 1024), "anew": lambda: HandAttention(768, 12, 0),
         "fused": lambda: FusedAttention(768, 12),
     }  # fmt: skip
-    norm, gelu = (nn.LayerNorm, lambda: nn.GELU(approximate="tanh")) if fused else (HandNorm, HandGelu)
+    norm, gelu = (
+        (nn.LayerNorm, lambda: nn.GELU(approximate="tanh")) if fused else (HandNorm, HandGelu)
+    )
     net = Gpt(kinds[attention], norm, gelu, words)
     return net.to(torch.bfloat16) if half else net
 
@@ -180,14 +220,19 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
-        return (self.weight * (wide * torch.rsqrt(torch.mean(wide * wide, -1, keepdim=True) + 1e-5))).to(x.dtype)
+        return (
+            self.weight * (wide * torch.rsqrt(torch.mean(wide * wide, -1, keepdim=True) + 1e-5))
+        ).to(x.dtype)
 
 
 class AdaptedQkv(nn.Module):
     def __init__(self, d: int, rank: int = 8):
         super().__init__()
         self.d, self.weight = d, nn.Linear(d, 3 * d, bias=False)
-        self.lora_a, self.lora_b = nn.Parameter(torch.empty(2 * rank, d)), nn.Parameter(torch.empty(2 * d, rank))
+        self.lora_a, self.lora_b = (
+            nn.Parameter(torch.empty(2 * rank, d)),
+            nn.Parameter(torch.empty(2 * d, rank)),
+        )
         places = torch.cat((torch.arange(d), torch.arange(2 * d, 3 * d)))
         self.register_buffer("places", places, persistent=False)
 
@@ -203,7 +248,9 @@ class LlamaLayer(nn.Module):
         super().__init__()
         self.heads, self.norm1, self.norm2 = heads, RmsNorm(d), RmsNorm(d)
         self.qkv, self.out = AdaptedQkv(d), nn.Linear(d, d, bias=False)
-        self.gate, self.up, self.down = (nn.Linear(*s, bias=False) for s in ((d, wide), (d, wide), (wide, d)))
+        self.gate, self.up, self.down = (
+            nn.Linear(*s, bias=False) for s in ((d, wide), (d, wide), (wide, d))
+        )
 
     @staticmethod
     def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -212,7 +259,9 @@ class LlamaLayer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         B, L, d = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(B, L, self.heads, 3, -1).permute(0, 2, 3, 1, 4).unbind(2)
+        q, k, v = (
+            self.qkv(self.norm1(x)).view(B, L, self.heads, 3, -1).permute(0, 2, 3, 1, 4).unbind(2)
+        )
         q, k = self.turned(q, cos, sin), self.turned(k, cos, sin)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(B, L, d))

@@ -22,7 +22,9 @@ TINY = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": WORDS, "max_position_embeddings": 65536,
     "tie_word_embeddings": False,
 }  # fmt: skip
-CACHE = 2 * LAYERS * 2 * (D // 4) * 2  # bytes of a token: keys and values of two groups of 16 in fp16
+CACHE = (
+    2 * LAYERS * 2 * (D // 4) * 2
+)  # bytes of a token: keys and values of two groups of 16 in fp16
 
 
 @pytest.fixture
@@ -32,17 +34,33 @@ def tiny(tmp_path):
 
 
 def test_the_cache_of_an_answer_grows_by_the_bytes_of_a_token(tiny):
-    short, long = (fits(tiny(method="inference", length=n)).moments["after forward"] for n in (257, 2305))
+    short, long = (
+        fits(tiny(method="inference", length=n)).moments["after forward"] for n in (257, 2305)
+    )
     assert long - short == pytest.approx(2048 * CACHE, rel=0.05)
 
 
 def test_only_adapters_have_moments_and_the_base_is_packed(tiny):
-    lora, qlora, full = (fits(tiny(method=method, length=64)) for method in ("lora", "qlora", "full"))
-    widths = (2 * D, D + D // 2, D + D // 2, 2 * D, D + 128, D + 128, 128 + D)  # q, k, v, o, gate, up, down
+    lora, qlora, full = (
+        fits(tiny(method=method, length=64)) for method in ("lora", "qlora", "full")
+    )
+    widths = (
+        2 * D,
+        D + D // 2,
+        D + D // 2,
+        2 * D,
+        D + 128,
+        D + 128,
+        128 + D,
+    )  # q, k, v, o, gate, up, down
     adapters = LAYERS * 16 * sum(widths)
     for answer in (lora, qlora):
-        assert answer.by_category["optimizer"] == pytest.approx(8 * adapters, rel=0.05, abs=64 * 512)
-    assert full.by_category["optimizer"] == pytest.approx(8 * full.parameters, rel=0.05, abs=64 * 512)
+        assert answer.by_category["optimizer"] == pytest.approx(
+            8 * adapters, rel=0.05, abs=64 * 512
+        )
+    assert full.by_category["optimizer"] == pytest.approx(
+        8 * full.parameters, rel=0.05, abs=64 * 512
+    )
 
 
 def test_the_loss_in_chunks_of_positions_is_counted_and_whole_logits_where_a_trainer_has_them(tiny):
@@ -51,11 +69,15 @@ def test_the_loss_in_chunks_of_positions_is_counted_and_whole_logits_where_a_tra
     assert whole.peak_bytes - chunked.peak_bytes > 4 * logits > 8 * 256 * WORDS
 
 
-def test_seven_billion_weights_in_nf4_fit_a_t4_at_two_times_2048_tokens_as_the_document_says(tmp_path):
+def test_seven_billion_weights_in_nf4_fit_a_t4_at_two_times_2048_tokens_as_the_document_says(
+    tmp_path,
+):
     """A layer takes as much as the next: two and four of the 28 are traced."""
 
     def gib(layers):
-        (tmp_path / "config.json").write_text(json.dumps(settings_of("Qwen2.5-7B") | {"num_hidden_layers": layers}))
+        (tmp_path / "config.json").write_text(
+            json.dumps(settings_of("Qwen2.5-7B") | {"num_hidden_layers": layers})
+        )
         return fits(Question(str(tmp_path), batch=2, length=2048)).peak_bytes / 2**30
 
     two, four = gib(2), gib(4)
@@ -69,7 +91,10 @@ def test_the_largest_length_fits_and_one_that_is_an_eighth_longer_does_not(tiny)
     length = longest(question)
     assert length and length % 256 == 0
     longer = length + max(256, length // 8)
-    assert fits(replace(question, length=length)).fits and not fits(replace(question, length=longer)).fits
+    assert (
+        fits(replace(question, length=length)).fits
+        and not fits(replace(question, length=longer)).fits
+    )
 
 
 @pytest.fixture
@@ -77,7 +102,12 @@ def deep(tmp_path, monkeypatch):
     """A model of five layers, of which the kinds may alternate: more than are traced whole."""
     monkeypatch.setattr(folded, "_FEW", 4)
     alternating = ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"]
-    of_gemma = {"model_type": "gemma2", "layer_types": alternating, "sliding_window": 64, "head_dim": 16}
+    of_gemma = {
+        "model_type": "gemma2",
+        "layer_types": alternating,
+        "sliding_window": 64,
+        "head_dim": 16,
+    }
 
     def question(alternates=False, **more):
         settings = TINY | {"num_hidden_layers": 5} | (of_gemma if alternates else {})
@@ -88,7 +118,8 @@ def deep(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "method, alternates", [("inference", False), ("qlora", False), ("full", False), ("inference", True), ("lora", True)]
+    "method, alternates",
+    [("inference", False), ("qlora", False), ("full", False), ("inference", True), ("lora", True)],
 )
 def test_a_few_layers_tell_what_the_whole_model_takes(deep, method, alternates):
     question = deep(alternates, method=method, length=128)
@@ -114,7 +145,9 @@ def test_few_layers_are_traced_and_a_length_beyond_two_takes_one_trace(deep, mon
     assert traces == [(256, 2), (256, 3), (1024, 2), (1024, 3), (2048, 2), (2048, 3)]
     traces.clear()
     model = folded.Folded(deep(length=256))
-    assert [model.peak_at(length) for length in (256, 1024, 2048)] == pytest.approx(exact, rel=0.002)
+    assert [model.peak_at(length) for length in (256, 1024, 2048)] == pytest.approx(
+        exact, rel=0.002
+    )
     assert traces == [(256, 2), (256, 3), (1024, 2), (1024, 3), (2048, 2)]
 
 
@@ -151,19 +184,33 @@ def test_a_known_model_has_as_many_parameters_as_its_page_says():
 def test_each_kind_of_model_is_followed_with_few_layers(kind, tmp_path):
     name = next(name for name, settings in KNOWN.items() if settings["model_type"] == kind)
     settings = settings_of(name) | {"num_hidden_layers": 2, "pad_token_id": 0}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "seen", "text_config": settings}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "seen", "text_config": settings})
+    )
     assert fits(Question(str(tmp_path), length=512)).fits
 
 
-def test_the_command_says_what_it_assumed_how_long_it_takes_what_fits_and_what_to_change(tiny, capsys):
-    assert commands.main(["fits", tiny().model, "--gpu", "0.23 GiB, capability 7.5", "--length", "8192"]) == 2
+def test_the_command_says_what_it_assumed_how_long_it_takes_what_fits_and_what_to_change(
+    tiny, capsys
+):
+    assert (
+        commands.main(
+            ["fits", tiny().model, "--gpu", "0.23 GiB, capability 7.5", "--length", "8192"]
+        )
+        == 2
+    )
     out = capsys.readouterr().out
     assert out.startswith("Tracing ")
-    assert "qlora, 1 x 8,192 tokens" in out and "a frozen base in nf4, adapters of rank 16 in fp32 on all linear" in out
+    assert (
+        "qlora, 1 x 8,192 tokens" in out
+        and "a frozen base in nf4, adapters of rank 16 in fp32 on all linear" in out
+    )
     assert "1,000,000 tokens, padding among them, take" in out
     length = int(re.search(r"The largest length that fits: ([\d,]+)", out)[1].replace(",", ""))
     assert f"To make it fit: --length {length}; --gpu " in out
-    assert commands.main(["fits", "Llama-9"]) == 2 and "There is no model" in capsys.readouterr().err
+    assert (
+        commands.main(["fits", "Llama-9"]) == 2 and "There is no model" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B", "unsloth/qwen2.5-7b-Instruct"])

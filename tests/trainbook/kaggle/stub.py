@@ -63,8 +63,12 @@ class Session:
         """Leaves a run's summary.json and metrics.csv, as a notebook does."""
         run = self.working / "toy"
         run.mkdir(parents=True, exist_ok=True)
-        (run / "summary.json").write_text(json.dumps({"run": "toy", "reason": "deadline", "max_steps": 100, **facts}))
-        (run / "metrics.csv").write_text(f"step,split,loss,elapsed_seconds\n{facts['step']},train,0.5,7200\n")
+        (run / "summary.json").write_text(
+            json.dumps({"run": "toy", "reason": "deadline", "max_steps": 100, **facts})
+        )
+        (run / "metrics.csv").write_text(
+            f"step,split,loss,elapsed_seconds\n{facts['step']},train,0.5,7200\n"
+        )
 
 
 def leaves_results(session: Session, step: int = 12, reason: str = "completed") -> None:
@@ -101,13 +105,21 @@ class Stub:
         self.stray_file = ""  # a name that an output claims to hold, leading out of the folder
         self.streams = 0  # requests for a log that grows
         self.nested = False  # whether an error comes as {"error": {"code", "message"}}, else as {"code", "message"}
-        self.failures: dict[str, list[int]] = {}  # method -> HTTP codes of its next answers; 200 is an answer
+        self.failures: dict[
+            str, list[int]
+        ] = {}  # method -> HTTP codes of its next answers; 200 is an answer
 
     def save_kernel(self, body: dict) -> dict:
         if self.refuse_push:
             return {"error": self.refuse_push}
-        unknown = [name for name in body.get("datasetDataSources", []) if name not in self.datasets or self.states]
-        refused = [name for name in body.get("competitionDataSources", []) if name not in self.competitions]
+        unknown = [
+            name
+            for name in body.get("datasetDataSources", [])
+            if name not in self.datasets or self.states
+        ]
+        refused = [
+            name for name in body.get("competitionDataSources", []) if name not in self.competitions
+        ]
         self.overlaps += any(session.status in ACTIVE for session in self.sessions)
         session = self._added(body)
         threading.Thread(target=self._run, args=(session,), daemon=True).start()
@@ -123,10 +135,19 @@ class Stub:
 
     def _added(self, body: dict) -> Session:
         """A new session; it mounts data sets, and the newest completed output of the notebooks, in the new layout."""
-        mounts = {f"datasets/{name}": self.folder / "datasets" / name for name in body.get("datasetDataSources", [])}
-        mounts |= {f"competitions/{name}": self.folder / name for name in body.get("competitionDataSources", [])}
+        mounts = {
+            f"datasets/{name}": self.folder / "datasets" / name
+            for name in body.get("datasetDataSources", [])
+        }
+        mounts |= {
+            f"competitions/{name}": self.folder / name
+            for name in body.get("competitionDataSources", [])
+        }
         if completed := [session for session in self.sessions if session.status == "COMPLETE"]:
-            mounts |= {f"notebooks/{name}": completed[-1].working for name in body.get("kernelDataSources", [])}
+            mounts |= {
+                f"notebooks/{name}": completed[-1].working
+                for name in body.get("kernelDataSources", [])
+            }
         version = len(self.sessions) + 1
         session = Session(version, body, self.folder / f"version-{version}" / "working", mounts)
         session.working.mkdir(parents=True)
@@ -162,19 +183,35 @@ class Stub:
 
     def list_output(self, body: dict) -> dict:
         session = self.newest()
-        files = sorted(p for p in session.working.rglob("*") if p.is_file()) if session.status == "COMPLETE" else []
+        files = (
+            sorted(p for p in session.working.rglob("*") if p.is_file())
+            if session.status == "COMPLETE"
+            else []
+        )
         names = [path.relative_to(session.working).as_posix() for path in files]
         names += [self.stray_file] * bool(self.stray_file)
         first = int(body.get("pageToken") or 0)
         page = names[first : first + PAGE]
         url = f"http://localhost/files/{session.version}/"
-        text = "[" + "\n,".join(json.dumps(event) for event in session.log) + "]" * (session.status not in ACTIVE)
-        answer = {"files": [{"fileName": name, "url": url + quote(name)} for name in page], "log": text}
+        text = (
+            "["
+            + "\n,".join(json.dumps(event) for event in session.log)
+            + "]" * (session.status not in ACTIVE)
+        )
+        answer = {
+            "files": [{"fileName": name, "url": url + quote(name)} for name in page],
+            "log": text,
+        }
         return answer | ({"nextPageToken": str(first + PAGE)} if first + PAGE < len(names) else {})
 
     def get_kernel(self, body: dict) -> dict:
         slug = body["kernelSlug"]
-        blob = {"source": self.newest().request["text"], "language": "python", "kernelType": "notebook", "slug": slug}
+        blob = {
+            "source": self.newest().request["text"],
+            "language": "python",
+            "kernelType": "notebook",
+            "slug": slug,
+        }
         return {"metadata": {"ref": f"{body['userName']}/{slug}", "slug": slug}, "blob": blob}
 
     def get_quota(self, body: dict) -> dict:
@@ -191,8 +228,14 @@ class Stub:
 
     def save_dataset(self, body: dict) -> dict:
         """A new data set, or the next version of one, whose `body` holds another."""
-        name, body = f"{body['ownerSlug']}/{body.get('slug') or body.get('datasetSlug')}", body.get("body", body)
-        files = {self.uploads[f["token"]].name: self.uploads[f["token"]].data for f in body.get("files", [])}
+        name, body = (
+            f"{body['ownerSlug']}/{body.get('slug') or body.get('datasetSlug')}",
+            body.get("body", body),
+        )
+        files = {
+            self.uploads[f["token"]].name: self.uploads[f["token"]].data
+            for f in body.get("files", [])
+        }
         self.datasets.setdefault(name, []).append({**body, "contents": files})
         return {"status": "ok", "url": f"https://www.kaggle.com/datasets/{name}", "ref": name}
 
@@ -216,13 +259,17 @@ class Stub:
     def wait_for(self, done: Callable[[], bool], seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not done():
-            assert time.monotonic() < end, f"not within {seconds} s; calls: {[name for name, _ in self.calls][-8:]}"
+            assert time.monotonic() < end, (
+                f"not within {seconds} s; calls: {[name for name, _ in self.calls][-8:]}"
+            )
             time.sleep(0.02)
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: in two, each answer waits 40 ms for an acknowledgement
+    wbufsize = (
+        -1
+    )  # head and body in one packet: in two, each answer waits 40 ms for an acknowledgement
     stub: Stub
 
     def log_message(self, *arguments: object) -> None:
@@ -269,11 +316,19 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(400 if self.stub.fail_uploads else 200, b"")
         self.stub.fail_uploads = max(0, self.stub.fail_uploads - 1)
 
-    def answer(self, code: int, body: dict | bytes, kind: str = "", headers: dict | None = None) -> None:
+    def answer(
+        self, code: int, body: dict | bytes, kind: str = "", headers: dict | None = None
+    ) -> None:
         data = json.dumps(body).encode() if isinstance(body, dict) else body
-        kind = kind or ("application/json" if isinstance(body, dict) else "application/octet-stream")
+        kind = kind or (
+            "application/json" if isinstance(body, dict) else "application/octet-stream"
+        )
         self.send_response(code)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **(headers or {})}.items():
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(data)),
+            **(headers or {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
@@ -286,7 +341,9 @@ class _Server(ThreadingHTTPServer):
         """A client that was killed in the middle of a request is what some tests are about."""
 
 
-def execute_here(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
+def execute_here(
+    arguments: tuple[str, ...], seconds: float, hold: int | None
+) -> tuple[int, str, str]:
     """What `client._execute` does, without a process of its own."""
     from kaggle import cli
 
@@ -304,7 +361,9 @@ def execute_here(arguments: tuple[str, ...], seconds: float, hold: int | None) -
         return 1, out.getvalue(), f"{error.getvalue()}{type(crash).__name__}: {crash}\n"
     finally:
         sys.argv = before
-    if "User cancelled operation" in out.getvalue():  # the client caught an interrupt that was meant for the chain
+    if (
+        "User cancelled operation" in out.getvalue()
+    ):  # the client caught an interrupt that was meant for the chain
         raise KeyboardInterrupt
     return 0, out.getvalue().replace("\r\n", "\n"), error.getvalue()  # as a child's text arrives
 
@@ -315,7 +374,9 @@ def serving(folder: Path) -> Iterator[tuple[Stub, dict[str, str]]]:
     stub = Stub(folder / "stub")
     handler = type("StubHandler", (Handler,), {"stub": stub})
     server = _Server(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    ).start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     home = folder / "home"
     (home / "tmp").mkdir(parents=True)

@@ -34,7 +34,9 @@ def trains(steps_a_session, total=100, until=lambda: None):
     """A session that goes on from the mounted output, as a notebook does, and takes as long as `until`."""
 
     def runner(session):
-        earlier = [path for mount in session.mounts.values() for path in mount.glob("toy/summary.json")]
+        earlier = [
+            path for mount in session.mounts.values() for path in mount.glob("toy/summary.json")
+        ]
         before = json.loads(earlier[0].read_text()) if earlier else {"step": 0, "session": 0}
         until()
         session.say("training\n")
@@ -96,7 +98,11 @@ def test_two_lost_in_a_row_end_it_and_retry_goes_on(stub, capsys):
     stub.runner = lambda session: stub.lose(session) if session.version <= 2 else good(session)
     assert run() == 1
     out = capsys.readouterr().out
-    assert "2 sessions in a row left no results" in out and "exceeded the limits" in out and len(stub.sessions) == 2
+    assert (
+        "2 sessions in a row left no results" in out
+        and "exceeded the limits" in out
+        and len(stub.sessions) == 2
+    )
     assert run("--retry") == 0 and len(stub.sessions) == 3
 
 
@@ -123,7 +129,9 @@ def test_a_session_that_was_stopped_on_kaggle_stops_the_chain(stub):
     assert run() == 0 and len(stub.sessions) == 2
 
 
-def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_notes_behind(stub, tmp_path, capsys):
+def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_notes_behind(
+    stub, tmp_path, capsys
+):
     stub.refuse_push = "Maximum batch GPU session count of 2 reached."
     assert run() == 2
     assert "count of 2 reached" in capsys.readouterr().err and steps(tmp_path) == []
@@ -131,10 +139,14 @@ def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_
     assert run() == 2 and stub.sessions == []
     assert len(stub.failures["GetKernelSessionStatus"]) == 100 - chain._SETTLING_POLLS
     (tmp_path / NOTES).write_text("{")
-    assert run() == 2 and (tmp_path / NOTES).read_text() == "{", "notes that cannot be read are not thrown away"
+    assert run() == 2 and (tmp_path / NOTES).read_text() == "{", (
+        "notes that cannot be read are not thrown away"
+    )
 
 
-def test_what_is_denied_right_after_a_push_and_data_that_is_not_ready_do_not_end_it(stub, tmp_path, capsys):
+def test_what_is_denied_right_after_a_push_and_data_that_is_not_ready_do_not_end_it(
+    stub, tmp_path, capsys
+):
     stub.datasets["ada/graphs"], stub.states = [{}], ["BLOBS_RECEIVED"]
     slow = trains(50, until=asked(stub, 4))
 
@@ -143,7 +155,9 @@ def test_what_is_denied_right_after_a_push_and_data_that_is_not_ready_do_not_end
         slow(session)
 
     stub.runner = runner
-    assert run("--dataset", "ada/graphs") == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
+    assert (
+        run("--dataset", "ada/graphs") == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
+    )
     assert "ada/graphs is not ready yet (blobs_received)" in capsys.readouterr().out
 
 
@@ -166,7 +180,9 @@ def test_a_fresh_chain_begins_without_what_was_trained_before(stub, tmp_path):
     assert steps(tmp_path) == [60] and "kernelDataSources" not in stub.sessions[1].request
 
 
-def test_neither_answers_about_the_session_before_nor_a_server_that_fails_for_a_while_end_it(stub, tmp_path):
+def test_neither_answers_about_the_session_before_nor_a_server_that_fails_for_a_while_end_it(
+    stub, tmp_path
+):
     slow, stub.nested = trains(50, until=asked(stub, 4)), True
 
     def runner(session):
@@ -174,7 +190,11 @@ def test_neither_answers_about_the_session_before_nor_a_server_that_fails_for_a_
         slow(session)
 
     stub.runner = runner
-    for method in ("GetKernelSessionStatus", "GetAcceleratorQuotaStatistics", "ListKernelSessionOutput"):
+    for method in (
+        "GetKernelSessionStatus",
+        "GetAcceleratorQuotaStatistics",
+        "ListKernelSessionOutput",
+    ):
         stub.failures[method] = [200, 429, 503]
     assert run() == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
 
@@ -208,7 +228,11 @@ def test_a_chain_that_is_killed_resumes_and_a_push_that_outlives_it_is_not_made_
     real_client, tmp_path, monkeypatch, moment
 ):
     real_client.runner = trains(50, until=asked(real_client))
-    real_client.delay = {"SaveKernel": 0.3, "ListKernelSessionOutput": 0.2, "GetKernelSessionStatus": 0.05}
+    real_client.delay = {
+        "SaveKernel": 0.3,
+        "ListKernelSessionOutput": 0.2,
+        "GetKernelSessionStatus": 0.05,
+    }
     outlives = moment == "while the push is answered"
     if not outlives:
         monkeypatch.setattr("trainbook.kaggle.client._execute", execute_here)
@@ -223,7 +247,10 @@ def test_a_chain_that_is_killed_resumes_and_a_push_that_outlives_it_is_not_made_
             break
         time.sleep(0.1)
     assert code == 0, said
-    assert real_client.overlaps == 0 and [s.status for s in real_client.sessions] == ["COMPLETE", "COMPLETE"]
+    assert real_client.overlaps == 0 and [s.status for s in real_client.sessions] == [
+        "COMPLETE",
+        "COMPLETE",
+    ]
     assert steps(tmp_path) == [50, 100] and (real_client.count("SaveKernel") == 2 or not outlives)
 
 

@@ -10,7 +10,9 @@ from trainbook.kaggle import client
 NAME = "ada/trainbook-01-graphmer"
 
 
-def test_the_status_and_the_log_of_a_running_session_are_read_and_followed_until_it_ends(stub, capsys):
+def test_the_status_and_the_log_of_a_running_session_are_read_and_followed_until_it_ends(
+    stub, capsys
+):
     def runner(session):
         session.say("step 1\n")
         session.say('{"a": 1} é\n')
@@ -27,7 +29,9 @@ def test_the_status_and_the_log_of_a_running_session_are_read_and_followed_until
     assert 'step 1\n{"a": 1} é\n' in out and f"{NAME}: error (ValueError: no data)" in out
 
 
-@pytest.mark.parametrize("status, code", [("ERROR", 1), ("CANCEL_ACKNOWLEDGED", 130), ("COMPLETE", 0)])
+@pytest.mark.parametrize(
+    "status, code", [("ERROR", 1), ("CANCEL_ACKNOWLEDGED", 130), ("COMPLETE", 0)]
+)
 def test_following_a_session_that_has_ended_says_how(stub, capsys, status, code):
     stub.ended(lambda session: session.say("one\n")).status = status
     assert main(["kaggle", "status", "graphmer", "--follow"]) == code
@@ -36,7 +40,10 @@ def test_following_a_session_that_has_ended_says_how(stub, capsys, status, code)
 
 def test_a_log_is_read_whole_cut_off_or_plain():
     first = '[{"stream_name":"stdout","time":1.0,"data":"a\\n"}\n,{"stream_na'
-    assert client.readable(first + 'me":"stderr","data":"b"}]') == "a\nb" and client.readable(first) == "a\n"
+    assert (
+        client.readable(first + 'me":"stderr","data":"b"}]') == "a\nb"
+        and client.readable(first) == "a\n"
+    )
     assert client.readable("no JSON at all") == "no JSON at all" and client.readable("") == ""
 
 
@@ -44,7 +51,9 @@ def test_as_a_child_the_client_says_its_code_and_what_to_do_without_an_account_a
     real_client, monkeypatch, capsys
 ):
     real_client.failures["GetAcceleratorQuotaStatistics"] = [503]
-    with pytest.raises(client.NoAnswer, match=r"service is currently unavailable\. \[HTTP 503\]\. Try again later"):
+    with pytest.raises(
+        client.NoAnswer, match=r"service is currently unavailable\. \[HTTP 503\]\. Try again later"
+    ):
         client.quota()
     real_client.delay["GetAcceleratorQuotaStatistics"] = 30
     with pytest.raises(client.NoAnswer, match="gave no answer in 1 s"):
@@ -55,7 +64,9 @@ def test_as_a_child_the_client_says_its_code_and_what_to_do_without_an_account_a
     assert "kaggle auth login" in capsys.readouterr().err
 
 
-def test_a_refusal_that_the_client_calls_a_success_or_a_bare_404_comes_with_what_to_do(stub, capsys):
+def test_a_refusal_that_the_client_calls_a_success_or_a_bare_404_comes_with_what_to_do(
+    stub, capsys
+):
     stub.refuse_push = "Maximum weekly GPU quota of 30.00 hours reached."
     assert main(["kaggle", "push", "graphmer"]) == 2
     assert "GPU quota of 30.00 hours reached. Correct what it names." in capsys.readouterr().err
@@ -72,10 +83,15 @@ def test_a_question_is_asked_again_while_the_server_fails(stub, capsys):
     stub.ended(leaves_results)
     stub.failures["GetKernelSessionStatus"] = [503, 429]
     assert main(["kaggle", "status", "graphmer"]) == 0
-    assert "Asking again every" in (out := capsys.readouterr().out) and out.endswith(f"{NAME}: complete\n")
+    assert "Asking again every" in (out := capsys.readouterr().out) and out.endswith(
+        f"{NAME}: complete\n"
+    )
     stub.failures["GetKernelSessionStatus"] = [503] * 100
     assert main(["kaggle", "status", "graphmer"]) == 1  # a failure, and no bad input
-    assert "Try again later" in capsys.readouterr().err and len(stub.failures["GetKernelSessionStatus"]) == 96
+    assert (
+        "Try again later" in capsys.readouterr().err
+        and len(stub.failures["GetKernelSessionStatus"]) == 96
+    )
 
 
 def test_without_the_client_its_installation_is_said(monkeypatch):

@@ -17,7 +17,12 @@ def test_no_credential_is_printed_written_or_pushed(stub, tmp_path, monkeypatch,
 
     stub.runner = runner
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789abcdefghij")
-    for words in ("push graphmer", "status graphmer --log", "fetch graphmer", "chain graphmer --poll-seconds 0.05"):
+    for words in (
+        "push graphmer",
+        "status graphmer --log",
+        "fetch graphmer",
+        "chain graphmer --poll-seconds 0.05",
+    ):
         assert main(["kaggle", *words.split()]) == 0
         stub.settled()
     said = "".join(capfd.readouterr())
@@ -28,11 +33,18 @@ def test_no_credential_is_printed_written_or_pushed(stub, tmp_path, monkeypatch,
     assert not any(KEY in session.request["text"] for session in stub.sessions)
 
 
-def test_credentials_are_known_by_their_names_and_in_addresses_and_found_in_files(tmp_path, monkeypatch):
+def test_credentials_are_known_by_their_names_and_in_addresses_and_found_in_files(
+    tmp_path, monkeypatch
+):
     named = {"KAGGLE_KEY": "0123456789", "A_SECRET": "abcdefghi"}
-    addresses = {"DATABASE_URL": "postgres://ada:lovelace-1815@host/db", "TRACKING_URI": "https://mlflow.example"}
+    addresses = {
+        "DATABASE_URL": "postgres://ada:lovelace-1815@host/db",
+        "TRACKING_URI": "https://mlflow.example",
+    }
     others = {"A_TOKEN": "short", "KEYBOARD": "german-layout", "PATH": "/usr/bin:/bin"}
-    assert sorted(client.secrets({**named, **addresses, **others})) == sorted([*named.values(), "lovelace-1815"])
+    assert sorted(client.secrets({**named, **addresses, **others})) == sorted(
+        [*named.values(), "lovelace-1815"]
+    )
     monkeypatch.setenv("SOME_TOKEN", "t" * 20)
     (tmp_path / "large.bin").write_bytes(b"x" * 10**7 + b"t" * 20)
     with pytest.raises(BadInput, match=r"large\.bin contains"):

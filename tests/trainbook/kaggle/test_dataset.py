@@ -46,7 +46,11 @@ def test_a_dry_run_packs_and_checks_and_uploads_nothing(stub, graph, packed, cap
     assert "3 files" in out and "Left out (2: hidden, links, or half written): .hidden, link" in out
     assert "--dataset ada/code-graph" in out
     assert stub.count("CreateDataset") == stub.count("StartBlobUpload") == 0
-    assert zipfile.ZipFile(packed / "data.zip").namelist() == ["entities.jsonl", "ontology.yaml", "triples.jsonl"]
+    assert zipfile.ZipFile(packed / "data.zip").namelist() == [
+        "entities.jsonl",
+        "ontology.yaml",
+        "triples.jsonl",
+    ]
     assert "Samples: 36 train" in (packed / "dataset-metadata.json").read_text()
 
 
@@ -56,10 +60,16 @@ def test_archives_in_the_data_are_named_because_kaggle_unpacks_them(stub, graph,
     assert "Archives in it (1): notes.csv.gz. Kaggle may unpack them" in capsys.readouterr().out
 
 
-def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_error(stub, graph, packed, capsys):
+def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_error(
+    stub, graph, packed, capsys
+):
     assert pack("--license", "CC0-1.0") == 0
     created = stub.datasets["ada/code-graph"][0]
-    assert created["licenseName"] == "CC0-1.0" and created["title"] == "code graph" and created["isPrivate"] is True
+    assert (
+        created["licenseName"] == "CC0-1.0"
+        and created["title"] == "code graph"
+        and created["isPrivate"] is True
+    )
     assert created["contents"]["data.zip"] == (packed / "data.zip").read_bytes()
     stub.fail_uploads = 1  # and the client exits with 0
     assert pack() == 2
@@ -68,8 +78,13 @@ def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_err
     assert len(stub.datasets["ada/code-graph"][-1]["contents"]) == 1
 
 
-def test_limits_and_credentials_are_checked_before_anything_is_sent(stub, graph, packed, monkeypatch, capsys):
-    for options, sentence in ((["--slug", "abc"], "a slug has 6 to 50"), (["--data", "nowhere"], "is no folder")):
+def test_limits_and_credentials_are_checked_before_anything_is_sent(
+    stub, graph, packed, monkeypatch, capsys
+):
+    for options, sentence in (
+        (["--slug", "abc"], "a slug has 6 to 50"),
+        (["--data", "nowhere"], "is no folder"),
+    ):
         assert pack(*options) == 2 and sentence in capsys.readouterr().err
     for name in ("kaggle.json", "notes.txt"):
         (graph / name).write_text(f"key: {KEY}")
@@ -84,7 +99,9 @@ def test_limits_and_credentials_are_checked_before_anything_is_sent(stub, graph,
     assert stub.calls == []
 
 
-def test_a_run_is_published_so_that_a_session_goes_on_with_it(stub, tmp_path, toy, quick, monkeypatch, capsys):
+def test_a_run_is_published_so_that_a_session_goes_on_with_it(
+    stub, tmp_path, toy, quick, monkeypatch, capsys
+):
     """Unpacked as Kaggle does, to a folder with the archive's name, it is found."""
     from trainbook import launch
 

@@ -25,20 +25,33 @@ def test_a_push_says_everything_carries_the_parameters_and_nothing_else(stub, ca
     assert f"Version 1 of {NAME} was pushed" in capsys.readouterr().out
     request = stub.sessions[0].request
     assert request["machineShape"] == "NvidiaTeslaT4" and request["enableGpu"] is True
-    assert request["dockerImagePinningType"] == "latest"  # left out, versions stay on the image of the first push
-    assert request["enableInternet"] is False and request["isPrivate"] is True  # left out, internet is on
-    assert request["datasetDataSources"] == ["ada/code-graphs"] and request.get("kernelDataSources", []) == []
+    assert (
+        request["dockerImagePinningType"] == "latest"
+    )  # left out, versions stay on the image of the first push
+    assert (
+        request["enableInternet"] is False and request["isPrivate"] is True
+    )  # left out, internet is on
+    assert (
+        request["datasetDataSources"] == ["ada/code-graphs"]
+        and request.get("kernelDataSources", []) == []
+    )
     assert request["modelDataSources"] == ["google/vit/flax/base-16/1"]
     values = {"MAX_STEPS": 7, "OVERRIDES": {"optimizer.lr": 0.5}, "SMOKE_STEPS": 0}
     assert {name: stub.sessions[0].parameter(name) for name in values} == values
-    pushed, original = map(json.loads, (request["text"], (ROOT / "notebooks" / "01_graphmer.ipynb").read_text("utf-8")))
+    pushed, original = map(
+        json.loads, (request["text"], (ROOT / "notebooks" / "01_graphmer.ipynb").read_text("utf-8"))
+    )
     (given,) = carried.tagged(pushed, "injected-parameters")
     pushed["cells"].remove(given)
-    sources = [["".join(cell["source"]) for cell in notebook["cells"]] for notebook in (pushed, original)]
+    sources = [
+        ["".join(cell["source"]) for cell in notebook["cells"]] for notebook in (pushed, original)
+    ]
     assert sources[0] == sources[1]
 
 
-def test_nothing_is_pushed_while_a_session_is_active_and_going_on_mounts_its_own_output(stub, capsys):
+def test_nothing_is_pushed_while_a_session_is_active_and_going_on_mounts_its_own_output(
+    stub, capsys
+):
     assert main(["kaggle", "push", "graphmer", "--continue"]) == 2
     assert "Leave --continue out of the first push" in capsys.readouterr().err
     pushed = threading.Event()
@@ -65,10 +78,16 @@ REFUSED = [
 def test_what_cannot_work_is_refused_before_anything_is_sent(stub, capsys):
     for given, sentence in REFUSED:
         assert main(["kaggle", "push", "graphmer", *given]) == 2
-        assert sentence in (error := capsys.readouterr().err) and KEY not in error and stub.count("SaveKernel") == 0
+        assert (
+            sentence in (error := capsys.readouterr().err)
+            and KEY not in error
+            and stub.count("SaveKernel") == 0
+        )
 
 
-def test_a_notebook_that_lib_was_edited_after_is_not_pushed(staleness_counts, stub, tmp_path, capsys):
+def test_a_notebook_that_lib_was_edited_after_is_not_pushed(
+    staleness_counts, stub, tmp_path, capsys
+):
     stale = json.loads((ROOT / "notebooks" / "01_graphmer.ipynb").read_text("utf-8"))
     stale["cells"].append({**stale["cells"][0], "id": "more"})
     (tmp_path / "01_graphmer.ipynb").write_text(json.dumps(stale))
@@ -78,13 +97,29 @@ def test_a_notebook_that_lib_was_edited_after_is_not_pushed(staleness_counts, st
 
 def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypatch, capsys):
     monkeypatch.setattr("trainbook.kaggle.client.importlib.util.find_spec", lambda name: None)
-    given = ["--param", "MAX_STEPS=7", "--set", "seed=3", "--dataset", "ada/code-graph", "--continue"]
+    given = [
+        "--param",
+        "MAX_STEPS=7",
+        "--set",
+        "seed=3",
+        "--dataset",
+        "ada/code-graph",
+        "--continue",
+    ]
     assert main(["kaggle", "push", "graphmer", "--dry-run", *given]) == 0
     out = capsys.readouterr().out
-    assert "Nothing was sent (--dry-run)" in out and '"dataset_sources": [\n  "ada/code-graph"' in out
+    assert (
+        "Nothing was sent (--dry-run)" in out and '"dataset_sources": [\n  "ada/code-graph"' in out
+    )
     assert stub.calls == []
-    for given in (["graphmer", "--param", "CONFIG=/kaggle/input/a/mine.yaml"], ["memory"], ["your_model"]):
-        assert main(["kaggle", "push", *given, "--dry-run"]) == 0, "what only a session would read may be pushed"
+    for given in (
+        ["graphmer", "--param", "CONFIG=/kaggle/input/a/mine.yaml"],
+        ["memory"],
+        ["your_model"],
+    ):
+        assert main(["kaggle", "push", *given, "--dry-run"]) == 0, (
+            "what only a session would read may be pushed"
+        )
 
 
 def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_path, capsys):
@@ -94,7 +129,10 @@ def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_pa
     results = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / "results"
     assert (results / "toy" / "best" / "step-00000012" / "model.safetensors").is_file()
     assert (results / "toy" / "plots" / "metrics.png").read_bytes() == b"png"
-    assert not (results / "toy" / "checkpoints").exists() and (results / "session.log").read_text() == "done\n"
+    assert (
+        not (results / "toy" / "checkpoints").exists()
+        and (results / "session.log").read_text() == "done\n"
+    )
     assert main(["kaggle", "fetch", "graphmer", "--all", "--to", "everything"]) == 0
     checkpoint.verify(tmp_path / "everything" / "toy" / "checkpoints" / "step-00000012")
 
@@ -106,7 +144,11 @@ def test_a_session_that_left_nothing_is_said(stub, capsys):
 
 
 SPOILED = {  # a file -> its new content, whether it is packaged again, and what is said
-    "toy/best/step-00000012/model.safetensors": (lambda data: data[:-1] + b"x", True, "model.safetensors"),
+    "toy/best/step-00000012/model.safetensors": (
+        lambda data: data[:-1] + b"x",
+        True,
+        "model.safetensors",
+    ),
     packing.ARCHIVE: (lambda data: data[: len(data) // 2], False, "cannot be unpacked"),
 }
 
@@ -126,7 +168,9 @@ def test_results_that_do_not_fit_together_replace_nothing(stub, tmp_path, capsys
     assert not list(tmp_path.glob(".fetch-*"))
 
 
-@pytest.mark.parametrize("member", [tarfile.TarInfo("../outside"), tarfile.TarInfo("link")], ids=["path", "link"])
+@pytest.mark.parametrize(
+    "member", [tarfile.TarInfo("../outside"), tarfile.TarInfo("link")], ids=["path", "link"]
+)
 def test_an_archive_that_would_write_elsewhere_is_not_unpacked(tmp_path, member):
     with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as archive:
         if member.name == "link":
@@ -155,12 +199,19 @@ def test_a_push_waits_until_a_data_set_of_one_s_own_can_be_attached(stub, capsys
 @pytest.mark.parametrize(
     "states, denials, code, sentence",
     [
-        (["BLOBS_RECEIVED"] * 9, 0, 1, "ada/sines is still not ready (blobs_received); nothing was pushed"),
+        (
+            ["BLOBS_RECEIVED"] * 9,
+            0,
+            1,
+            "ada/sines is still not ready (blobs_received); nothing was pushed",
+        ),
         (["FAILED"], 0, 2, "ada/sines is failed on Kaggle. Upload it again"),
         ([], 99, 2, "compare owner and slug"),
     ],
 )
-def test_a_data_set_that_never_gets_ready_starts_no_session(stub, monkeypatch, capsys, states, denials, code, sentence):
+def test_a_data_set_that_never_gets_ready_starts_no_session(
+    stub, monkeypatch, capsys, states, denials, code, sentence
+):
     monkeypatch.setattr(client, "READY", 5)
     stub.datasets["ada/sines"] = [{}]
     stub.states, stub.failures["GetDatasetStatus"] = states, [403] * denials
@@ -174,7 +225,9 @@ def test_a_status_that_is_denied_right_after_a_push_is_asked_again(stub, capsys)
     stub.settled()
     stub.failures["GetKernelSessionStatus"] = [403, 403]
     assert main(["kaggle", "status", "graphmer"]) == 0
-    assert "Asking again every" in (out := capsys.readouterr().out) and out.endswith(f"{NAME}: complete\n")
+    assert "Asking again every" in (out := capsys.readouterr().out) and out.endswith(
+        f"{NAME}: complete\n"
+    )
     running = threading.Event()
     stub.runner = lambda session: running.wait(60)
     assert push() == 0

@@ -22,7 +22,10 @@ def config(tmp_path):
 def test_a_push_builds_the_notebook_from_the_files_as_they_are(stub, config, capsys):
     assert main(["kaggle", "push", "my.yaml", "--param", "MAX_STEPS=7"]) == 0
     out = capsys.readouterr().out
-    assert "Built runs/kaggle/trainbook-my/my.ipynb" in out and f"Version 1 of {NAME} was pushed" in out
+    assert (
+        "Built runs/kaggle/trainbook-my/my.ipynb" in out
+        and f"Version 1 of {NAME} was pushed" in out
+    )
     stub.settled()
     config.with_name("late.py").write_text("said = len  # new\n")
     assert main(["kaggle", "push", "my.yaml"]) == 0
@@ -35,7 +38,10 @@ def test_a_push_builds_the_notebook_from_the_files_as_they_are(stub, config, cap
 def test_status_and_fetch_take_its_name_and_need_no_more(stub, config, capsys):
     stub.ended(lambda session: session.summary(step=100, reason="completed"))
     config.unlink()
-    assert main(["kaggle", "status", "my.yaml"]) == 0 and f"{NAME}: complete" in capsys.readouterr().out
+    assert (
+        main(["kaggle", "status", "my.yaml"]) == 0
+        and f"{NAME}: complete" in capsys.readouterr().out
+    )
     assert main(["kaggle", "fetch", "my.yaml"]) == 0
     assert (config.parent / "runs" / "kaggle" / "trainbook-my" / "results" / "toy").is_dir()
 
@@ -46,7 +52,12 @@ def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub
     config.write_text(project.CONFIG.replace("data: {", "data: {dir: waves, "))
     assert main(["kaggle", "push", "my.yaml"]) == 2
     assert "waves, which is on this machine" in capsys.readouterr().err and stub.sessions == []
-    assert main(["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]) == 0
+    assert (
+        main(
+            ["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]
+        )
+        == 0
+    )
 
 
 def test_a_preflight_traces_its_step_for_a_t4(stub, config, monkeypatch, capsys):
@@ -59,16 +70,27 @@ def test_a_preflight_traces_its_step_for_a_t4(stub, config, monkeypatch, capsys)
     assert "GiB of a T4" in said and "waves, which is on this machine and in no" in said
 
 
-def test_code_in_somebody_s_notebook_or_that_it_names_here_is_not_run_to_check_it(stub, config, capsys):
+def test_code_in_somebody_s_notebook_or_that_it_names_here_is_not_run_to_check_it(
+    stub, config, capsys
+):
     assert main(["notebook", "my.yaml"]) == 0
     notebook = json.loads((config.parent / "my.ipynb").read_text())
     config.with_name("mine.py").write_text("raise SystemExit('it was run')\n")
     assert main(["kaggle", "push", "my.ipynb"]) == 2
     assert "(configs/late.py), which would run on this machine" in capsys.readouterr().err
     assert main(["kaggle", "preflight", "my.ipynb"]) == 1
-    assert "which would run on this machine" in " ".join(capsys.readouterr().out.split()) and stub.sessions == []
-    files = {name: text for name, text in carried.carried_files(notebook).items() if not name.endswith(".py")}
-    files["configs/my.yaml"] = files["configs/my.yaml"].replace("mine.py", str(config.parent / "beside.py"))
+    assert (
+        "which would run on this machine" in " ".join(capsys.readouterr().out.split())
+        and stub.sessions == []
+    )
+    files = {
+        name: text
+        for name, text in carried.carried_files(notebook).items()
+        if not name.endswith(".py")
+    }
+    files["configs/my.yaml"] = files["configs/my.yaml"].replace(
+        "mine.py", str(config.parent / "beside.py")
+    )
     carried.tagged(notebook, "carrier")[0]["source"] = carrier.code("my", files)
     with pytest.raises(BadInput, match="an untrusted configuration cannot run"):
         carried.training(notebook, {}, True)
@@ -81,7 +103,10 @@ def test_two_files_that_would_be_one_notebook_are_told_apart(stub, config, capsy
     assert main(["kaggle", "push", first.name]) == 0
     stub.settled()
     assert main(["kaggle", "push", second.name]) == 2
-    assert "My_Model.yaml and " in (said := capsys.readouterr().err) and "would be one notebook on Kaggle" in said
+    assert (
+        "My_Model.yaml and " in (said := capsys.readouterr().err)
+        and "would be one notebook on Kaggle" in said
+    )
     assert main(["kaggle", "status", second.name]) == 2
     assert main(["kaggle", "push", second.name, "--slug", "trainbook-other-model"]) == 0
     assert main(["kaggle", "push", first.name]) == 0 and len(stub.sessions) == 3

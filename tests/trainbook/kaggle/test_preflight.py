@@ -21,14 +21,18 @@ KEYS = PARAMETERS["01_graphmer"]["OVERRIDES"]
 def built(tmp_path_factory):
     """01_graphmer as its source, lib and configs give it now."""
     path = tmp_path_factory.mktemp("built") / "01_graphmer.ipynb"
-    path.write_text(carried.builder().notebook_text(ROOT / "notebooks_src" / "01_graphmer.py"), "utf-8")
+    path.write_text(
+        carried.builder().notebook_text(ROOT / "notebooks_src" / "01_graphmer.py"), "utf-8"
+    )
     return path
 
 
 @pytest.fixture(autouse=True)
 def not_traced(monkeypatch):
     """Half of a T4, two steps a second, as if a step had been traced, which takes seconds; one test does."""
-    chosen = SimpleNamespace(micro_batch=8, prediction=SimpleNamespace(peak_bytes=7 * 2**30), expected_seconds=0.5)
+    chosen = SimpleNamespace(
+        micro_batch=8, prediction=SimpleNamespace(peak_bytes=7 * 2**30), expected_seconds=0.5
+    )
     plan = SimpleNamespace(chosen=chosen, usable_bytes=14 * 2**30)
     monkeypatch.setattr(preflight.planner, "plan", lambda config, card: plan)
 
@@ -79,8 +83,16 @@ def test_the_notebook_of_this_checkout_is_ready_and_what_is_bad_decides_the_exit
     assert main([*command, "--json", "--set=checkpoint.keep_last=0"]) == 1
     checks = json.loads(capsys.readouterr().out)
     assert checks["verdict"] == "bad", "and nothing but JSON"
-    row = {"section": "graphmer.yaml", "name": "checkpoints", "verdict": "bad", "advice": "Set it to 1 or more."}
-    assert {**row, "value": "checkpoint.keep_last is 0: there would be nothing to resume from"} in checks["checks"]
+    row = {
+        "section": "graphmer.yaml",
+        "name": "checkpoints",
+        "verdict": "bad",
+        "advice": "Set it to 1 or more.",
+    }
+    assert {
+        **row,
+        "value": "checkpoint.keep_last is 0: there would be nothing to resume from",
+    } in checks["checks"]
 
 
 WASTEFUL = {
@@ -91,7 +103,13 @@ WASTEFUL = {
 
 
 def add_code(text):
-    cell = {"cell_type": "code", "source": text, "metadata": {}, "outputs": [], "execution_count": None}
+    cell = {
+        "cell_type": "code",
+        "source": text,
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+    }
     return lambda notebook: notebook["cells"].append(cell)
 
 
@@ -99,28 +117,41 @@ FAILING = [
     (add_code("import bitsandbytes"), "not known to have bitsandbytes"),
     (add_code(f"key = '{KEY}'"), "credential of your environment"),
     (add_code("#" * 1_000_000), "Kaggle has refused 1,000,000"),
-    (lambda notebook: notebook["metadata"]["kaggle"].update(isGpuEnabled=False), "does not ask for a GPU"),
+    (
+        lambda notebook: notebook["metadata"]["kaggle"].update(isGpuEnabled=False),
+        "does not ask for a GPU",
+    ),
     (add_code(""), "01_graphmer.ipynb is stale"),
 ]
 
 
-def test_what_would_waste_quota_or_fail_on_kaggle_is_bad(staleness_counts, stub, built, graph, edited):
+def test_what_would_waste_quota_or_fail_on_kaggle_is_bad(
+    staleness_counts, stub, built, graph, edited
+):
     stub.quota_hours = (29.6, 30.0)
     values = bad(check(built, graph, **{key: value for key, (value, _) in WASTEFUL.items()}))
-    for sentence in [*(sentence for _, sentence in WASTEFUL.values()), "0.4 of 30 GPU hours are left this week"]:
+    for sentence in [
+        *(sentence for _, sentence in WASTEFUL.values()),
+        "0.4 of 30 GPU hours are left this week",
+    ]:
         assert any(sentence in value for value in values), sentence
     (Path(graph) / "triples.jsonl").write_text("{")
     for change, sentence in FAILING:
         findings = check(edited(change), graph)
         assert any(sentence in value for value in bad(findings)), sentence
         assert any("triples.jsonl:1" in value for value in bad(findings))
-        assert all(finding.advice.strip() for finding in findings if finding.verdict != "ok"), sentence
+        assert all(finding.advice.strip() for finding in findings if finding.verdict != "ok"), (
+            sentence
+        )
 
 
-def test_the_time_is_counted_in_sessions_and_weeks_and_not_without_a_plan(stub, built, graph, monkeypatch):
+def test_the_time_is_counted_in_sessions_and_weeks_and_not_without_a_plan(
+    stub, built, graph, monkeypatch
+):
     time = named(check(built, graph, **{"training.max_steps": 200_000}))["time"]
     assert (
-        time.verdict == "warning" and "take 27.8 h, as the planner expects: 3 session(s), 92.6% of a week" in time.value
+        time.verdict == "warning"
+        and "take 27.8 h, as the planner expects: 3 session(s), 92.6% of a week" in time.value
     )
     failure = TrainingFailed("Traceback:\nValueError: x")
     monkeypatch.setattr(preflight.planner, "plan", mock.Mock(side_effect=failure))
@@ -145,18 +176,28 @@ def of(name, settings, *options):
 
 def test_all_runs_of_a_queue_are_counted(stub):
     findings = named(of("03_glacier_finetune", IN_STEPS)[0]["glacier_finetune.yaml"])
-    assert "runs: glacier_pretrain-short, glacier_finetune-fold0, " in findings["configuration"].value
+    assert (
+        "runs: glacier_pretrain-short, glacier_finetune-fold0, " in findings["configuration"].value
+    )
     assert findings["time"].value.startswith(
         "6 run(s) take 2.6 h, as the planner expects: 1 session(s), 8.7% of a week's quota"
     )
     assert findings["space"].value.startswith("checkpoints and archive of all runs take at most ")
 
 
-def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epochs_is_made_up(stub, monkeypatch):
-    monkeypatch.setattr("trainbook.launch.run.load_task", lambda config: pytest.fail("data was read"))
+def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epochs_is_made_up(
+    stub, monkeypatch
+):
+    monkeypatch.setattr(
+        "trainbook.launch.run.load_task", lambda config: pytest.fail("data was read")
+    )
     found = named(of("02_glacier_pretrain", {})[1])
-    assert found["time"].verdict == "warning" and "a length in epochs, the data" in found["time"].value
-    monkeypatch.setattr(preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced"))
+    assert (
+        found["time"].verdict == "warning" and "a length in epochs, the data" in found["time"].value
+    )
+    monkeypatch.setattr(
+        preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced")
+    )
     sections, findings = of("07_your_model", {})
     assert not bad(findings) and [finding.verdict for finding in sections["my.yaml"]] == ["warning"]
     assert "written by a cell" in sections["my.yaml"][0].value

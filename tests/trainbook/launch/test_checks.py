@@ -34,7 +34,10 @@ class Classes(Toy):
         return {"train": rows[:12], "validation": rows[12:16], "test": rows[16:]}
 
     def collate(self, samples, generator):
-        return {"x": torch.stack([x for x, _ in samples]), "labels": torch.tensor([label for _, label in samples])}
+        return {
+            "x": torch.stack([x for x, _ in samples]),
+            "labels": torch.tensor([label for _, label in samples]),
+        }
 
     def example_batch(self, size, device):
         labels = torch.zeros(size, dtype=torch.long, device=device)
@@ -129,8 +132,14 @@ def examined(toy, cls=Classes, thorough=True, **members):
 
 def test_each_planted_mistake_is_named_in_one_sentence(toy):
     for name, member, sentence in MISTAKES:
-        bad = [finding.value for finding in examined(toy, **{name: member}) if finding.verdict == "bad"]
-        assert len(bad) == 1 and re.search(sentence, bad[0]) and "\n" not in bad[0], (name, sentence, bad)
+        bad = [
+            finding.value for finding in examined(toy, **{name: member}) if finding.verdict == "bad"
+        ]
+        assert len(bad) == 1 and re.search(sentence, bad[0]) and "\n" not in bad[0], (
+            name,
+            sentence,
+            bad,
+        )
 
 
 # --- sound tasks of unusual kinds -------------------------------------------------------------------------------------
@@ -161,7 +170,11 @@ class Detector(Classes):
     class Net(nn.Linear):
         def forward(self, x, labels=None):
             out = super().forward(F.dropout(x, 0.5, self.training))
-            return {"entropy": F.cross_entropy(out, labels, reduction="sum")} if self.training else [out]
+            return (
+                {"entropy": F.cross_entropy(out, labels, reduction="sum")}
+                if self.training
+                else [out]
+            )
 
     def model(self):
         return self.Net(3, 3)
@@ -206,7 +219,10 @@ def test_tasks_with_targets_pass(cls, toy):
 def copied(name, part):
     """Returns a datasets() with copies of training samples in another split."""
     rows = lambda self: Classes.datasets(self)["train"][part]  # noqa: E731
-    return lambda self: {**Classes.datasets(self), name: [(x.clone(), label) for x, label in rows(self)]}
+    return lambda self: {
+        **Classes.datasets(self),
+        name: [(x.clone(), label) for x, label in rows(self)],
+    }
 
 
 class Unused(Classes):
@@ -218,11 +234,19 @@ class Unused(Classes):
 
 
 DOUBTS = [
-    (Classes, {"datasets": copied("validation", slice(None))}, "12 of the 12 samples of 'validation' in 'train' too"),
+    (
+        Classes,
+        {"datasets": copied("validation", slice(None))},
+        "12 of the 12 samples of 'validation' in 'train' too",
+    ),
     (Classes, {"datasets": copied("test", slice(-5, None))}, "samples of 'test' in 'train' too"),
     (Classes, {"evaluate": lambda s, m, loader: {"loss": float("nan")}}, "gives nan as 'loss'"),
     (Unused, {}, "2 of 6 trained parameters, such as 'extra.weight', get no gradient"),
-    (Classes, {"loss": lambda *_: exec("raise torch.OutOfMemoryError('CUDA out of memory')")}, "Memory ran out while"),
+    (
+        Classes,
+        {"loss": lambda *_: exec("raise torch.OutOfMemoryError('CUDA out of memory')")},
+        "Memory ran out while",
+    ),
 ]
 
 
@@ -240,7 +264,10 @@ def test_samples_with_targets_that_are_in_two_splits_are_counted(toy, monkeypatc
     leaks = {**rows, "test": [*rows["test"], *((x, -y) for x, y in rows["train"][3:5])]}
     monkeypatch.setattr(type(task), "read", lambda self, source=None: leaks)
     (finding,) = checks.examine(load_task(config), config)
-    assert finding.verdict == "warning" and "has 2 of the 8 samples of 'test' in 'train' too" in finding.value
+    assert (
+        finding.verdict == "warning"
+        and "has 2 of the 8 samples of 'test' in 'train' too" in finding.value
+    )
 
 
 # --- who calls the checks ---------------------------------------------------------------------------------------------
@@ -257,7 +284,9 @@ RAISES = "    def baseline(self):\n        return {'rmse': undefined}"
 NAN = "    def evaluate(self, model, loader):\n        return {'loss': float('nan'), 'rmse': 1.0}"
 
 
-def test_the_test_of_one_line_raises_all_mistakes_at_once_and_warns_of_doubts(toy, tmp_path, monkeypatch):
+def test_the_test_of_one_line_raises_all_mistakes_at_once_and_warns_of_doubts(
+    toy, tmp_path, monkeypatch
+):
     own = tmp_path / "own.py"
     own.write_text(OWN.format(body=f"{MEAN}\n{RAISES}"))
     config = toy({"task": f"{own}:Own"})
@@ -270,7 +299,9 @@ def test_the_test_of_one_line_raises_all_mistakes_at_once_and_warns_of_doubts(to
     with pytest.raises(BadInput, match="It is a mean"):
         smoke.test(launch.prepare(config))
     own.write_text(OWN.format(body=NAN))
-    (tmp_path / "my.yaml").write_text("task: own.py:Own\ntraining: {max_steps: 2, effective_batch: 8}\n")
+    (tmp_path / "my.yaml").write_text(
+        "task: own.py:Own\ntraining: {max_steps: 2, effective_batch: 8}\n"
+    )
     with pytest.warns(UserWarning, match="gives nan as 'loss'"):
         checks.check(tmp_path / "my.yaml")
 

@@ -18,7 +18,9 @@ from trainbook.launch.run import keep_code
 
 
 def train(config, **overrides):
-    return launch.train(load_config(config, {"output_dir": str(config.parent / "runs"), **overrides}))
+    return launch.train(
+        load_config(config, {"output_dir": str(config.parent / "runs"), **overrides})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,9 @@ def archive(trained, tmp_path, monkeypatch):
 
 def test_a_run_goes_on_from_its_own_configuration_in_another_place(trained, tmp_path):
     shutil.copytree(trained / "runs", tmp_path / "elsewhere")
-    config = load_config(tmp_path / "elsewhere" / "my" / "config.yaml", {"output_dir": str(tmp_path / "elsewhere")})
+    config = load_config(
+        tmp_path / "elsewhere" / "my" / "config.yaml", {"output_dir": str(tmp_path / "elsewhere")}
+    )
     assert str(tmp_path) in config.task and launch.train(config).reason == "completed"
     assert launch.train(with_changes(config, {"training.max_steps": 6})).step == 6
     code = tmp_path / "elsewhere" / "my" / "code"
@@ -62,7 +66,9 @@ def test_an_edit_of_a_file_beside_the_task_runs_in_the_same_process(tmp_path, mo
     (tmp_path / "size.py").write_text("width = 12\n")
     assert find_task(name).wide == 12
     (tmp_path / "size.py").write_text("width = (\n")
-    with pytest.raises(BadInput, match=f"SyntaxError.*, read as Python {platform.python_version()}"):
+    with pytest.raises(
+        BadInput, match=f"SyntaxError.*, read as Python {platform.python_version()}"
+    ):
         find_task(name)
 
 
@@ -96,12 +102,17 @@ def named(folder):
 
 def test_files_that_settings_name_lie_in_the_run(tmp_path):
     config, run = load_config(named(tmp_path / "project")), tmp_path / "runs" / "my"
-    assert config.workload.words == str(tmp_path / "project" / "words.txt"), "a default counts from there too"
+    assert config.workload.words == str(tmp_path / "project" / "words.txt"), (
+        "a default counts from there too"
+    )
     (run).mkdir(parents=True)
     (run / "config.yaml").write_text(to_yaml(keep_code(run, config)))
     shutil.rmtree(tmp_path / "project")
     again = load_config(run / "config.yaml")
-    assert Path(again.workload.words).read_text() == "a\nb" and Path(again.workload.more).read_bytes() == b"\xff\xfe"
+    assert (
+        Path(again.workload.words).read_text() == "a\nb"
+        and Path(again.workload.more).read_bytes() == b"\xff\xfe"
+    )
     assert (run / "named" / "workload.words" / "words.txt").is_file()
 
 
@@ -109,9 +120,15 @@ def test_predict_runs_the_archive_s_task_only_for_who_trusts_it(archive, tmp_pat
     given = ["predict", str(archive), "data", "out"]
     assert main(given) == 2
     error = capsys.readouterr().err
-    assert "give it: --task file.py:Class" in error and "--trust to run" in error and "waves" not in sys.modules
+    assert (
+        "give it: --task file.py:Class" in error
+        and "--trust to run" in error
+        and "waves" not in sys.modules
+    )
     assert main([*given, "--trust"]) == 0
-    assert (tmp_path / "out" / "answers.txt").read_text() == "1 models", "it imports while it predicts"
+    assert (tmp_path / "out" / "answers.txt").read_text() == "1 models", (
+        "it imports while it predicts"
+    )
 
 
 def test_trust_reaches_no_further_than_the_run_s_own_folder(trained, tmp_path):
@@ -123,6 +140,8 @@ def test_trust_reaches_no_further_than_the_run_s_own_folder(trained, tmp_path):
     text = (run / "config.yaml").read_text()
     for task in (f"{evil}:Evil", "code/../../evil.py:Evil", "code/link.py:Evil"):
         (run / "config.yaml").write_text(text.replace("code/mine.py:Mine", task))
-        with pytest.raises(BadInput, match=r"no such file is in its folder code.*--task file\.py:Class"):
+        with pytest.raises(
+            BadInput, match=r"no such file is in its folder code.*--task file\.py:Class"
+        ):
             ensemble.run(run, tmp_path, tmp_path / "out", trusted=True)
     assert not (tmp_path / "ran").exists()

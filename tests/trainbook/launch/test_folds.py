@@ -39,7 +39,12 @@ def project(name="house", **changes):
     code, keys = page()
     imports, _, rest = (EXAMPLES / "tabular.py").read_text("utf-8").partition("from dataclasses")
     Path("folds_task.py").write_text(f"{imports}from dataclasses{rest}\n{code}")
-    config = {"task": "folds_task.py:Folded", "run": {"name": name}, **STEPS, **yaml.safe_load(keys)}
+    config = {
+        "task": "folds_task.py:Folded",
+        "run": {"name": name},
+        **STEPS,
+        **yaml.safe_load(keys),
+    }
     config["queue"]["folds"] = 2
     for section, values in changes.items():
         config[section] = {**config[section], **values} if isinstance(values, dict) else values
@@ -57,7 +62,9 @@ def predict(run, out, *more):
     return main(["predict", f"runs/{run}", "new.csv", out, "--task", "folds_task.py:Folded", *more])
 
 
-def test_folds_of_the_page_keep_what_they_learned_and_average_their_answers_into_a_submission(capsys):
+def test_folds_of_the_page_keep_what_they_learned_and_average_their_answers_into_a_submission(
+    capsys,
+):
     project()
     assert main(["queue", "house.yaml"]) == 0
     rows = [row.split(",") for row in Path("tabular/flats.csv").read_text().splitlines()[1:21]]
@@ -68,27 +75,45 @@ def test_folds_of_the_page_keep_what_they_learned_and_average_their_answers_into
     printed = capsys.readouterr().out
     assert printed.count("on the validation data: the same samples chose the step") == 2
     assert "held-out" not in printed
-    learned = [json.loads(next(Path("runs", f"house-fold{k}").glob("best/*/state.json")).read_text()) for k in (0, 1)]
+    learned = [
+        json.loads(next(Path("runs", f"house-fold{k}").glob("best/*/state.json")).read_text())
+        for k in (0, 1)
+    ]
     assert learned[0]["learned"] != learned[1]["learned"]
     assert (
-        predict("house-fold0", "0") == predict("house-fold1", "1") == predict("", "both", "--sample", "sample.csv") == 0
+        predict("house-fold0", "0")
+        == predict("house-fold1", "1")
+        == predict("", "both", "--sample", "sample.csv")
+        == 0
     )
     single = [[float(row["prediction"]) for row in answers_of(out)] for out in ("0", "1")]
     mean = np.mean(single, 0)
     assert np.abs(np.subtract(*single)).max() > 1, "the folds differ"
-    assert [float(row["prediction"]) for row in answers_of("both")] == pytest.approx(mean.tolist(), rel=1e-6)
+    assert [float(row["prediction"]) for row in answers_of("both")] == pytest.approx(
+        mean.tolist(), rel=1e-6
+    )
     with Path("both/submission.csv").open() as file:
         submitted = {row["Id"]: float(row["price"]) for row in csv.DictReader(file)}
-    assert submitted == {str(number): pytest.approx(value) for number, value in zip(ids, mean.tolist(), strict=True)}
-    text = looks.predict_together(queue.entries(Path("house.yaml")), "new.csv", "sample.csv")  # as in a notebook
+    assert submitted == {
+        str(number): pytest.approx(value) for number, value in zip(ids, mean.tolist(), strict=True)
+    }
+    text = looks.predict_together(
+        queue.entries(Path("house.yaml")), "new.csv", "sample.csv"
+    )  # as in a notebook
     assert "20 rows joined by the column Id of new.csv" in text
     assert Path("runs/submission.csv").read_bytes() == Path("both/submission.csv").read_bytes()
-    held = [Path("runs", f"house-fold{k}", "answers.csv").read_text().splitlines()[1:] for k in (0, 1)]
-    assert sum(map(len, held)) == 60, "each row is answered once by a model that did not train on it"
+    held = [
+        Path("runs", f"house-fold{k}", "answers.csv").read_text().splitlines()[1:] for k in (0, 1)
+    ]
+    assert sum(map(len, held)) == 60, (
+        "each row is answered once by a model that did not train on it"
+    )
 
 
 def test_folds_of_other_classes_are_refused_by_name_and_probabilities_are_averaged():
-    project("kind", task="folds_task.py:Sizes", workload={"target": "size", "features": ["area", "age"]})
+    project(
+        "kind", task="folds_task.py:Sizes", workload={"target": "size", "features": ["area", "age"]}
+    )
     with Path("folds_task.py").open("a") as file:
         file.write(
             "\n\nclass Sizes(Folded):\n    kind, metrics, outputs = 'classes', ('accuracy',), Supervised.outputs\n"
@@ -97,21 +122,31 @@ def test_folds_of_other_classes_are_refused_by_name_and_probabilities_are_averag
     rows = [line.split(",") for line in lines[1:]]
     names = ["large" if float(row[1]) > 70 else "small" for row in rows]
     Path("tabular/flats.csv").write_text(
-        "\n".join(["area,age,size", *(f"{r[1]},{r[2]},{n}" for r, n in zip(rows, names, strict=True))])
+        "\n".join(
+            ["area,age,size", *(f"{r[1]},{r[2]},{n}" for r, n in zip(rows, names, strict=True))]
+        )
     )
     shutil.copyfile("tabular/flats.csv", "new.csv")
     assert main(["queue", "kind.yaml"]) == 0
     for run, out in (("kind-fold0", "0"), ("kind-fold1", "1"), ("", "both")):
-        assert main(["predict", f"runs/{run}", "new.csv", out, "--task", "folds_task.py:Sizes"]) == 0
+        assert (
+            main(["predict", f"runs/{run}", "new.csv", out, "--task", "folds_task.py:Sizes"]) == 0
+        )
     for name in ("large", "small"):
-        one, other, both = ([float(row[name]) for row in answers_of(out)] for out in ("0", "1", "both"))
+        one, other, both = (
+            [float(row[name]) for row in answers_of(out)] for out in ("0", "1", "both")
+        )
         assert both == pytest.approx(np.mean([one, other], 0).tolist(), abs=1e-6)
     rows = answers_of("both")
-    assert all(row["prediction"] == max(("large", "small"), key=lambda name: float(row[name])) for row in rows)
+    assert all(
+        row["prediction"] == max(("large", "small"), key=lambda name: float(row[name]))
+        for row in rows
+    )
     (best,) = Path("runs/kind-fold1/best").iterdir()
     forge(best, lambda learned: learned | {"classes": ["huge", "small"]})
     with pytest.raises(
-        BadInput, match="kind-fold1 cannot vote together with kind-fold0: their classes are large, small and"
+        BadInput,
+        match="kind-fold1 cannot vote together with kind-fold0: their classes are large, small and",
     ):
         ensemble.load(Path("runs"), "folds_task.py:Sizes")
 
@@ -121,4 +156,6 @@ def forge(folder, change):
     saved = weights.read(folder)
     learned = change(saved.state["learned"])
     shutil.rmtree(folder)
-    checkpoint.save(folder.parent, int(folder.name[5:]), saved.tensors, {**saved.state, "learned": learned})
+    checkpoint.save(
+        folder.parent, int(folder.name[5:]), saved.tensors, {**saved.state, "learned": learned}
+    )

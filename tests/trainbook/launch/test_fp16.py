@@ -69,7 +69,9 @@ class Function(nn.Module):
 
 class Rms(nn.Module):
     def forward(self, x):
-        return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()  # CUDA's autocast computes pow in fp32
+        return (
+            x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt()
+        )  # CUDA's autocast computes pow in fp32
 
 
 def summed(x):
@@ -103,7 +105,9 @@ class Planted(Toy):
     body = None
 
     def model(self):
-        return nn.Sequential(nn.Linear(3, 5 * WIDTH), nn.Unflatten(1, (5, WIDTH)), self.body(), nn.Flatten(), Head())
+        return nn.Sequential(
+            nn.Linear(3, 5 * WIDTH), nn.Unflatten(1, (5, WIDTH)), self.body(), nn.Flatten(), Head()
+        )
 
 
 class Head(nn.Module):
@@ -119,14 +123,19 @@ class Head(nn.Module):
 
 def examined(toy, body, **overrides):
     config = toy(overrides)
-    return fp16.examine_fp16(type("Planted", (Planted,), {"body": staticmethod(body)})(config), config)
+    return fp16.examine_fp16(
+        type("Planted", (Planted,), {"body": staticmethod(body)})(config), config
+    )
 
 
 @pytest.mark.parametrize(("body", "names"), PLANTED.values(), ids=PLANTED)
 def test_a_planted_overflow_is_named_and_in_fp32_all_is_finite(body, names, toy):
     result = examined(toy, body)
     assert list(result.modules) == names and result.scale >= 64
-    assert result.finding.verdict == "bad" and f"fp32_modules: [{', '.join(names)}]" in result.finding.advice
+    assert (
+        result.finding.verdict == "bad"
+        and f"fp32_modules: [{', '.join(names)}]" in result.finding.advice
+    )
     again = examined(toy, body, **{"training.fp32_modules": names})
     assert not again.modules and again.finding.verdict == "ok"
 
@@ -141,8 +150,13 @@ def test_a_module_in_fp32_gives_fp32_and_a_name_that_is_none_is_refused():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).bfloat16()
     keep_in_fp32(model, ["1"], torch.device("cpu"))
     with torch.autocast("cpu", torch.bfloat16):
-        assert model[0](torch.ones(1, 4)).dtype is torch.bfloat16 and model(torch.ones(1, 4)).dtype is torch.float32
-    with pytest.raises(BadInput, match="fp32_modules has 'head', and the model has no such module. It has 0, 1"):
+        assert (
+            model[0](torch.ones(1, 4)).dtype is torch.bfloat16
+            and model(torch.ones(1, 4)).dtype is torch.float32
+        )
+    with pytest.raises(
+        BadInput, match="fp32_modules has 'head', and the model has no such module. It has 0, 1"
+    ):
         keep_in_fp32(model, ["head"], torch.device("cpu"))
 
 
@@ -155,12 +169,19 @@ def test_a_run_with_a_module_in_fp32_trains_resumes_and_is_another_run_without(t
 
 def test_auto_decides_once_and_a_resumed_run_keeps_it(toy, quick, monkeypatch):
     layers = nn.Linear(3, 4), outlier(nn.Linear(4, 4), 1e6), Rms(), nn.Linear(4, 1)
-    monkeypatch.setattr(type(load_task(toy())), "model", lambda self: nn.Sequential(*map(copy.deepcopy, layers)))
+    monkeypatch.setattr(
+        type(load_task(toy())), "model", lambda self: nn.Sequential(*map(copy.deepcopy, layers))
+    )
     options = {"training.fp32_modules": ["auto"]}
-    assert launch.prepare(toy(options)).config.training.fp32_modules == (), "in fp32 there is nothing to find"
+    assert launch.prepare(toy(options)).config.training.fp32_modules == (), (
+        "in fp32 there is nothing to find"
+    )
     options["training.precision"] = "fp16"
     run = launch.prepare(toy(options))
-    assert run.config.training.fp32_modules == ("1",) and run.lengths[-1] == "In fp32 (training.fp32_modules): 1."
+    assert (
+        run.config.training.fp32_modules == ("1",)
+        and run.lengths[-1] == "In fp32 (training.fp32_modules): 1."
+    )
     assert run.identity["training.fp32_modules"] == ["1"] and launch.train(run).skipped_steps < 4
     monkeypatch.setattr(fp16, "examine_fp16", lambda *_: pytest.fail("it decided again"))
     longer = launch.prepare(toy({**options, "training.max_steps": 14}))
@@ -174,7 +195,9 @@ def test_the_examples_of_new_get_no_false_alarm(kind, tmp_path, monkeypatch):
     for seed in range(1 if kind == "chat" else 2):  # its base is the same for every seed
         run = launch.prepare(load_config("my.yaml", {"seed": seed}))
         checked = fp16.examine_fp16(run.task, run.config)
-        assert checked.finding.verdict == "ok" and checked.scale == 65_536, f"seed {seed}: {checked.finding}"
+        assert checked.finding.verdict == "ok" and checked.scale == 65_536, (
+            f"seed {seed}: {checked.finding}"
+        )
 
 
 class Prices(Planted):
@@ -218,7 +241,9 @@ FILLS = {
 def test_a_constant_beyond_fp16_is_named_with_its_line_and_what_to_write(toy, monkeypatch, name):
     config = toy({"training.precision": "fp16"})
     layers = nn.Linear(3, WIDTH), Masked(FILLS[name]), nn.Linear(WIDTH, 1)
-    monkeypatch.setattr(type(load_task(config)), "model", lambda self: nn.Sequential(*map(copy.deepcopy, layers)))
+    monkeypatch.setattr(
+        type(load_task(config)), "model", lambda self: nn.Sequential(*map(copy.deepcopy, layers))
+    )
     finding = fp16.examine_fp16(load_task(config), config).finding
     words = r"A constant is beyond fp16, which ends at 65,504 \(.*test_fp16.py:\d+: .*1e\d.* Write torch.finfo"
     assert finding.verdict == "bad" and re.search(words, finding.value), finding

@@ -18,7 +18,9 @@ from trainbook.outputs.summary import Summary
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continued(toy, tmp_path, capsys):
+def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continued(
+    toy, tmp_path, capsys
+):
     summary = launch.train(toy())
     folder = tmp_path / "runs" / "toy"
     assert summary.reason == "completed" and summary.step == 12 and summary.world_size == 1
@@ -30,7 +32,9 @@ def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continue
     with tarfile.open(tmp_path / "runs" / "outputs.tar.gz") as archive:
         names = archive.getnames()
     assert {"toy/summary.json", "toy/metrics.csv", "toy/plots/metrics.png"} <= {*names}
-    assert any(name.startswith("toy/best/step-") and name.endswith("model.safetensors") for name in names)
+    assert any(
+        name.startswith("toy/best/step-") and name.endswith("model.safetensors") for name in names
+    )
     assert not any("checkpoints" in name for name in names)
     assert launch.train(toy()).step == 12 and "was completed at step 12" in capsys.readouterr().out
     assert launch.train(toy({"training.max_steps": 15})).step == 15
@@ -40,7 +44,12 @@ def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continue
 def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, monkeypatch, cut):
     cut(5)
     first = launch.train(toy())
-    assert (first.reason, first.step, first.metrics, launch.EXIT_CODES[first.reason]) == ("deadline", 5, {}, 75)
+    assert (first.reason, first.step, first.metrics, launch.EXIT_CODES[first.reason]) == (
+        "deadline",
+        5,
+        {},
+        75,
+    )
     mount = tmp_path / "kaggle" / "input" / "notebooks" / "someone" / "my-run"
     shutil.copytree(tmp_path / "runs", mount)
     shutil.rmtree(tmp_path / "runs")
@@ -53,11 +62,22 @@ def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, mo
     assert {p: p.read_bytes() for p in mount.rglob("*") if p.is_file()} == before
     (tmp_path / "nothing").mkdir()
     with pytest.raises(BadInput, match="which has no checkpoint of toy"):
-        launch.train(toy({"run.resume_from": str(tmp_path / "nothing"), "output_dir": str(tmp_path / "other")}))
+        launch.train(
+            toy(
+                {
+                    "run.resume_from": str(tmp_path / "nothing"),
+                    "output_dir": str(tmp_path / "other"),
+                }
+            )
+        )
 
 
-@pytest.mark.parametrize(("error", "reason"), [(ZeroDivisionError, "failed"), (KeyboardInterrupt, "interrupted")])
-def test_a_failure_or_an_impatient_signal_is_in_the_summary(toy, tmp_path, monkeypatch, error, reason):
+@pytest.mark.parametrize(
+    ("error", "reason"), [(ZeroDivisionError, "failed"), (KeyboardInterrupt, "interrupted")]
+)
+def test_a_failure_or_an_impatient_signal_is_in_the_summary(
+    toy, tmp_path, monkeypatch, error, reason
+):
     end = signal.raise_signal if reason == "interrupted" else (lambda number: 1 / 0)
     monkeypatch.setattr(launch.loop, "train", lambda *_: end(signal.SIGTERM))
     with pytest.raises(error):
@@ -71,7 +91,11 @@ def test_a_failure_or_an_impatient_signal_is_in_the_summary(toy, tmp_path, monke
 
 def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy, tmp_path, capsys):
     launch.train(toy())
-    first = {"run.name": "second", "run.initial_weights": str(tmp_path / "runs" / "toy"), "training.max_steps": 1}
+    first = {
+        "run.name": "second",
+        "run.initial_weights": str(tmp_path / "runs" / "toy"),
+        "training.max_steps": 1,
+    }
     launch.train(toy(first))
     assert "Initial weights: 4 of 4 tensors match" in capsys.readouterr().out
     with pytest.raises(BadInput, match="4 of 9 tensors match.*less than 90%"):
@@ -93,7 +117,9 @@ def test_an_archive_that_is_gone_or_older_than_the_run_is_packed_again(toy, tmp_
 
 
 @pytest.mark.parametrize(("what", "keep_last"), [("test", 0), ("report", 2), ("archive", 2)])
-def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(toy, monkeypatch, capsys, what, keep_last):
+def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(
+    toy, monkeypatch, capsys, what, keep_last
+):
     def fail(*_):
         raise ValueError("a mistake in it")
 
@@ -128,7 +154,9 @@ def test_a_run_whose_folder_another_process_holds_is_refused_and_changes_nothing
     with held(folder):
         with pytest.raises(BadInput, match=f"Another process is training in {folder}"):
             launch.train(toy())
-        assert not list(folder.iterdir()) and [path.name for path in folder.parent.iterdir()] == ["toy"]
+        assert not list(folder.iterdir()) and [path.name for path in folder.parent.iterdir()] == [
+            "toy"
+        ]
     assert launch.train(toy({"training.max_steps": 1})).reason == "completed"
 
 

@@ -18,7 +18,9 @@ def spread(y):
 
 
 PLANTED = {
-    "upsample_bilinear2d_backward": lambda y: F.interpolate(spread(y), scale_factor=2, mode="bilinear").sum(),
+    "upsample_bilinear2d_backward": lambda y: F.interpolate(
+        spread(y), scale_factor=2, mode="bilinear"
+    ).sum(),
     "cumsum": lambda y: y.cumsum(0).sum(),
     "x[mask]": lambda y: sum(y[y > bound].sum() for bound in range(-9, -5)),
     "_local_scalar_dense": lambda y: y.sum() * sum(float(y.detach().mean()) for _ in range(4)),
@@ -55,18 +57,27 @@ LOOKS = {"chat": 1} | ({"vqa": 2} if transformers.__version__.startswith("5.0.")
 
 
 @pytest.mark.parametrize("name", [*FEW, "graphmer"])
-def test_a_small_workload_holds_in_fp16_and_a_gpu_refuses_no_operator_of_it_and_is_waited_for_once(name, tmp_path):
-    path, changes = ROOT / "configs" / f"{name}_small.yaml", {"data.dir": "embedded", **FEW.get(name, {})}
+def test_a_small_workload_holds_in_fp16_and_a_gpu_refuses_no_operator_of_it_and_is_waited_for_once(
+    name, tmp_path
+):
+    path, changes = (
+        ROOT / "configs" / f"{name}_small.yaml",
+        {"data.dir": "embedded", **FEW.get(name, {})},
+    )
     if name == "graphmer":
         write_tree(tmp_path)
         path = tmp_path / "graphmer.yaml"
         changes = {"data.dir": str(tmp_path / "tree"), "workload.objective.mlm_steps": 1}
     if name == "chat":
         del changes["data.dir"]
-    run = launch.prepare(load_config(path, {"output_dir": "runs", "training.deterministic": True, **changes}))
+    run = launch.prepare(
+        load_config(path, {"output_dir": "runs", "training.deterministic": True, **changes})
+    )
     assert fp16.examine_operators(run.task, run.config).verdict == "ok"
     counts = fp16.operators_of_step(run.task, run.config)
-    assert counts["x[mask]"] + counts["nonzero"] <= 1 and counts["_local_scalar_dense"] == LOOKS.get(name, 0)
+    assert counts["x[mask]"] + counts["nonzero"] <= 1 and counts[
+        "_local_scalar_dense"
+    ] == LOOKS.get(name, 0)
     if name != "chat":
         checked = fp16.examine_fp16(run.task, run.config)
         assert checked.finding.verdict == "ok" and checked.scale >= 4_096, checked.finding

@@ -25,7 +25,9 @@ def config(tmp_path):
 
     def write(more="", name="toy"):
         path = tmp_path / f"{name}.yaml"
-        path.write_text(TOY.replace("run: {name: toy}\n", "") + f"{more}\noutput_dir: {tmp_path / 'runs'}\n")
+        path.write_text(
+            TOY.replace("run: {name: toy}\n", "") + f"{more}\noutput_dir: {tmp_path / 'runs'}\n"
+        )
         return path
 
     return write
@@ -51,7 +53,10 @@ def test_names_are_those_of_the_parts_and_all_combinations_are_there(config):
     assert [entry.name for entry in found] == [
         "toy-lr0.1-seed42", "toy-lr0.1-seed7", "toy-lr3e-4-seed42", "toy-lr3e-4-seed7",
     ]  # fmt: skip
-    assert [(entry.config.optimizer.lr, entry.config.seed) for entry in found][1:3] == [(0.1, 7), (3e-4, 42)]
+    assert [(entry.config.optimizer.lr, entry.config.seed) for entry in found][1:3] == [
+        (0.1, 7),
+        (3e-4, 42),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +77,9 @@ class Killed(BaseException):
     """What a kill is to the code."""
 
 
-def test_killed_in_run_2_of_3_and_resumed_it_ends_in_the_same_bytes(config, tmp_path, whole, monkeypatch):
+def test_killed_in_run_2_of_3_and_resumed_it_ends_in_the_same_bytes(
+    config, tmp_path, whole, monkeypatch
+):
     path, real = config(SEEDS), loop.optimizer_step
 
     def step(state, task, config, slots, number, *rest):
@@ -101,7 +108,9 @@ def test_the_deadline_may_fall_anywhere(config, tmp_path, monkeypatch, whole):
         return real(*arguments)
 
     monkeypatch.setattr(loop, "optimizer_step", step)
-    monkeypatch.setattr(Session, "remaining", lambda self: float("inf") if clock["left"] > 0 else 0.0)
+    monkeypatch.setattr(
+        Session, "remaining", lambda self: float("inf") if clock["left"] > 0 else 0.0
+    )
     codes = []
     while not codes or codes[-1] == 75:
         clock["left"] = 8  # steps in a session: it ends within a run, and between two
@@ -123,7 +132,9 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(config, monkeypatch, caps
 
     monkeypatch.setattr(loop, "train", failing)
     assert queue.run_queue(found) == 1
-    assert "1 of 3 runs failed:\n  toy-seed2: The gradient was not finite." in capsys.readouterr().out
+    assert (
+        "1 of 3 runs failed:\n  toy-seed2: The gradient was not finite." in capsys.readouterr().out
+    )
     assert queue.table(found).count("completed") == 2
     monkeypatch.setattr(loop, "train", real)
     assert queue.run_queue(found) == 0 and queue.table(found).count("12/12") == 3
@@ -132,7 +143,9 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(config, monkeypatch, caps
 BEFORE = "queue: {before: [base.yaml], before_overrides: {training.max_steps: 4}, start_from: base, seeds: [1, 2]}\n"
 
 
-def test_what_comes_before_is_made_small_where_it_is_missing_and_its_weights_are_used(config, capsys, tmp_path):
+def test_what_comes_before_is_made_small_where_it_is_missing_and_its_weights_are_used(
+    config, capsys, tmp_path
+):
     config(name="base")
     path = config(BEFORE)
     found = queue_of(path)
@@ -145,7 +158,9 @@ def test_what_comes_before_is_made_small_where_it_is_missing_and_its_weights_are
     assert "Only a small base was made earlier" in capsys.readouterr().out
 
 
-def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(config, tmp_path, monkeypatch):
+def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(
+    config, tmp_path, monkeypatch
+):
     path = config("queue: {seeds: [1, 2]}\n")
     launch.train(queue_of(path)[0].config)
     mount = tmp_path / "input" / "earlier"
@@ -160,18 +175,27 @@ def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(confi
     assert (tmp_path / "runs" / "toy-seed2" / "checkpoints").is_dir()
 
 
-def test_best_and_worst_follow_the_direction_and_criteria_are_judged_and_not_enforced(config, monkeypatch):
+def test_best_and_worst_follow_the_direction_and_criteria_are_judged_and_not_enforced(
+    config, monkeypatch
+):
     monkeypatch.setattr(queue, "find_task", lambda name: SimpleNamespace(selection=("loss", "max")))
-    entries = queue_of(config("queue: {seeds: [1, 2, 3], mean_at_least: 0.5, best_at_least: 0.99}\n"))
+    entries = queue_of(
+        config("queue: {seeds: [1, 2, 3], mean_at_least: 0.5, best_at_least: 0.99}\n")
+    )
     assert queue.verdict(entries) == "No run of the queue is completed yet."
     for entry, value in zip(entries, (0.9, 0.2, 0.5), strict=True):
         assert "Criterion" not in queue.verdict(entries)
         entry.folder.mkdir(parents=True)
         reached = {"metric": "loss", "value": value, "step": 12}
-        Summary(entry.name, entry.config.task, "completed", 12, 12, best=reached).write(entry.folder)
+        Summary(entry.name, entry.config.task, "completed", 12, 12, best=reached).write(
+            entry.folder
+        )
     text = queue.verdict(entries)
     assert "best 0.9000 (toy-seed1)" in text
-    assert "Criterion mean >= 0.50: 0.5333, reached" in text and "Criterion best >= 0.99: 0.9000, missed" in text
+    assert (
+        "Criterion mean >= 0.50: 0.5333, reached" in text
+        and "Criterion best >= 0.99: 0.9000, missed" in text
+    )
     monkeypatch.setattr(queue, "find_task", lambda name: SimpleNamespace(selection=("loss", "min")))
     assert "best 0.2000 (toy-seed2)" in queue.verdict(entries)
 
@@ -183,14 +207,22 @@ def test_what_contradicts_the_queue_is_refused(config):
         queue_of(config(SEEDS), seed=1)
 
 
-def test_train_trains_every_run_of_a_queue_but_not_under_torchrun(config, tmp_path, monkeypatch, capsys):
+def test_train_trains_every_run_of_a_queue_but_not_under_torchrun(
+    config, tmp_path, monkeypatch, capsys
+):
     path = config("queue: {seeds: [1, 2]}\n")
     assert main(["train", str(path)]) == 0
     said = capsys.readouterr().out
-    assert said.count("completed at step") == 0 and "The queue: toy-seed1, toy-seed2" in said and "2 runs by" in said
+    assert (
+        said.count("completed at step") == 0
+        and "The queue: toy-seed1, toy-seed2" in said
+        and "2 runs by" in said
+    )
     assert sorted(results(tmp_path / "runs")) == ["toy-seed1", "toy-seed2"]
     again = tmp_path / "runs" / "toy-seed1" / "config.yaml"
     assert main(["train", str(again)]) == 0, "the configuration of a run names that run alone"
     assert sorted(results(tmp_path / "runs")) == ["toy-seed1", "toy-seed2"]
     monkeypatch.setattr("lib.ranks.under_torchrun", lambda: True)
-    assert main(["train", str(path)]) == 2 and "Start it without torchrun" in capsys.readouterr().err
+    assert (
+        main(["train", str(path)]) == 2 and "Start it without torchrun" in capsys.readouterr().err
+    )

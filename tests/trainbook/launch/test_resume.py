@@ -24,12 +24,16 @@ def test_a_run_whose_every_checkpoint_is_damaged_never_starts_from_0_in_silence(
     for step in checkpoint.steps(folder):
         (checkpoint.path_of(folder, step) / "manifest.json").write_bytes(b"")
     for _ in range(2):
-        with pytest.raises(BadInput, match=r"(?s)step-00000012 is damaged.*step-00000009 is damaged.*run\.name"):
+        with pytest.raises(
+            BadInput, match=r"(?s)step-00000012 is damaged.*step-00000009 is damaged.*run\.name"
+        ):
             launch.train(toy({"training.max_steps": 15}))
     assert checkpoint.steps(folder) == [9, 12]
 
 
-def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_killed_start(toy, tmp_path, cut):
+def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_killed_start(
+    toy, tmp_path, cut
+):
     plateau = {"scheduler.name": "plateau", "scheduler.patience": 0, "optimizer.lr": 0.3}
     config = {**plateau, "training.evaluate_every_steps": 1}
     whole = tmp_path / "whole"
@@ -43,7 +47,9 @@ def test_metrics_and_events_come_along_from_elsewhere_and_replace_those_of_a_kil
     cut(None)
     launch.train(toy({**config, "run.resume_from": str(tmp_path / "earlier")}))
     assert (whole / "toy" / "events.csv").read_bytes().count(b"plateau") > 2
-    assert (tmp_path / "runs" / "toy" / "events.csv").read_bytes() == (whole / "toy" / "events.csv").read_bytes()
+    assert (tmp_path / "runs" / "toy" / "events.csv").read_bytes() == (
+        whole / "toy" / "events.csv"
+    ).read_bytes()
 
 
 def test_links_and_pipes_do_not_come_along_from_elsewhere(toy, tmp_path, cut):
@@ -98,7 +104,9 @@ def full(monkeypatch):
     return at
 
 
-def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_keeps_the_size(toy, tmp_path, full):
+def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_keeps_the_size(
+    toy, tmp_path, full
+):
     full(1, 2, 3)
     config = toy({"training.effective_batch": 16, "training.log_every_steps": 1})
     with pytest.raises(OutOfMemory, match="Set training.micro_batch to 2 and run again"):
@@ -106,14 +114,23 @@ def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_kee
     failed = Summary.read(tmp_path / "runs" / "toy")
     assert (failed.reason, failed.limit["samples"]) == ("failed", 2)
     assert launch.train(config).micro_batch == 2
-    assert {row["micro_batch"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")} == {"2", ""}
+    assert {row["micro_batch"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")} == {
+        "2",
+        "",
+    }
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"training.max_steps": 12}, "from 0.00067 (step 6, cosine over 6 steps) to 0.005 (step 7, cosine over 12)"),
-        ({"training.max_steps": 12, "scheduler.name": "linear"}, "cosine over 6 steps) to 0.005 (step 7, linear over"),
+        (
+            {"training.max_steps": 12},
+            "from 0.00067 (step 6, cosine over 6 steps) to 0.005 (step 7, cosine over 12)",
+        ),
+        (
+            {"training.max_steps": 12, "scheduler.name": "linear"},
+            "cosine over 6 steps) to 0.005 (step 7, linear over",
+        ),
         ({"training.max_steps": 12, "scheduler.name": "plateau"}, ""),
         ({"training.max_steps": 6}, ""),
     ],
@@ -126,4 +143,6 @@ def test_a_run_made_longer_says_the_rates_before_and_after_the_seam(toy, changes
     constant = {**options, "scheduler.name": "constant"}
     facts = identity.facts(toy(constant), load_task(toy(constant)))
     assert not optimization.seam(facts, toy({**constant, "training.max_steps": 12}), 6)
-    assert not optimization.seam({**saved, "training.max_steps": "x"}, toy({**options, **changes}), 6), "damaged"
+    assert not optimization.seam(
+        {**saved, "training.max_steps": "x"}, toy({**options, **changes}), 6
+    ), "damaged"

@@ -16,13 +16,18 @@ pytestmark = pytest.mark.usefixtures("quick")
 def test_epochs_become_steps_and_are_printed(toy):
     run = launch.prepare(toy({"training.epochs": 2}))
     assert run.config.training.max_steps == 10  # 2 * 37 / 8, rounded up
-    assert run.lengths == ["training.epochs 2 -> training.max_steps 10 (samples 37, effective batch 8)"]
+    assert run.lengths == [
+        "training.epochs 2 -> training.max_steps 10 (samples 37, effective batch 8)"
+    ]
 
 
 def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(toy, monkeypatch):
     for cards, batch, slots in ((0, 8, 1), (1, 8, 1), (2, 8, 2), (2, 9, 1), (4, 6, 3)):
         monkeypatch.setattr(torch.cuda, "device_count", lambda cards=cards: cards)
-        assert prepared.as_run(toy({"training.effective_batch": batch}))[0].training.micro_batch_slots == slots
+        assert (
+            prepared.as_run(toy({"training.effective_batch": batch}))[0].training.micro_batch_slots
+            == slots
+        )
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -36,11 +41,18 @@ def test_a_run_that_resumes_without_the_key_keeps_its_slots(toy, monkeypatch, sl
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 if slots == 1 else 0)
     assert prepared.as_run(toy({"run.name": "new"}))[0].training.micro_batch_slots == 3 - slots
     assert launch.train(toy()).step == 12
-    weights = [checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0].tensors for name in ("toy", "whole")]
-    assert all(torch.equal(weights[0]["model"][key], value) for key, value in weights[1]["model"].items())
+    weights = [
+        checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0].tensors
+        for name in ("toy", "whole")
+    ]
+    assert all(
+        torch.equal(weights[0]["model"][key], value) for key, value in weights[1]["model"].items()
+    )
 
 
-def test_the_smoke_test_measures_leaves_nothing_and_stops_above_92_percent_of_the_card(toy, tmp_path, monkeypatch):
+def test_the_smoke_test_measures_leaves_nothing_and_stops_above_92_percent_of_the_card(
+    toy, tmp_path, monkeypatch
+):
     run = launch.prepare(toy())
     text = smoke.test(run)
     for phase in ("after load", "after forward", "after backward", "after optimizer step", "peak"):
@@ -49,7 +61,9 @@ def test_the_smoke_test_measures_leaves_nothing_and_stops_above_92_percent_of_th
     assert not (tmp_path / "runs").exists()
     monkeypatch.setattr(memory, "card_bytes", lambda: 10 * 2**30)
     monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.3 * 2**30))
-    with pytest.raises(TrainingFailed, match=r'9.30 of the card\'s 10.00 GiB \(93%.*"training.micro_batch": 4'):
+    with pytest.raises(
+        TrainingFailed, match=r'9.30 of the card\'s 10.00 GiB \(93%.*"training.micro_batch": 4'
+    ):
         smoke.test(run)
     monkeypatch.setattr(memory, "peak_bytes", lambda: int(9.1 * 2**30))
     assert "9.10" in smoke.test(run)

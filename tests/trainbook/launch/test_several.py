@@ -26,7 +26,10 @@ SLOTS = {"training.micro_batch_slots": 2}
 def test_every_gpu_is_used_that_the_slots_can_be_dealt_to_and_no_more(two_gpus, toy, capsys):
     for given, sentence in (
         ({"device.processes": 3}, r"3 processes are configured for 2 GPU"),
-        ({"device.processes": 2, "training.micro_batch_slots": 1}, "cannot be dealt to 2 processes"),
+        (
+            {"device.processes": 2, "training.micro_batch_slots": 1},
+            "cannot be dealt to 2 processes",
+        ),
     ):
         with pytest.raises(BadInput, match=sentence):
             processes(toy(given))
@@ -50,7 +53,9 @@ def wait_for(condition, seconds=300):
 
 def two_below(number):
     """The two ranks that this process has started, in their order, or none."""
-    below = [child for child in psutil.Process(number).children() if boot.__file__ in child.cmdline()]
+    below = [
+        child for child in psutil.Process(number).children() if boot.__file__ in child.cmdline()
+    ]
     return below if len(below) == 2 else []
 
 
@@ -87,7 +92,9 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
     killer.join()
     assert (summary.reason, summary.world_size) == ("completed", 2)
     said = capsys.readouterr().out
-    assert "Rank 1 was ended by signal 9 (SIGKILL)." in said and "Starting again from step 3" in said, said
+    assert (
+        "Rank 1 was ended by signal 9 (SIGKILL)." in said and "Starting again from step 3" in said
+    ), said
     assert "relaunch" in (tmp_path / "runs" / "toy" / "events.csv").read_text()
 
     scenarios.here(tmp_path / "whole", [{"config": {**HELD, "device.processes": 1}}])
@@ -105,19 +112,27 @@ def ended(toy, tmp_path):
     return launched
 
 
-def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_that_lost_it(ended, tmp_path):
-    several.write_last_words(tmp_path, 0, RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection reset by peer"))
+def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_that_lost_it(
+    ended, tmp_path
+):
+    several.write_last_words(
+        tmp_path, 0, RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection reset by peer")
+    )
     try:
         scenarios.Held.loss(None, None, {}["x"])
     except KeyError as error:
         several.write_last_words(tmp_path, 1, error)
     failure = ended._verdict({0: 1, 1: 1})
     assert isinstance(failure, several.RankFailed)
-    assert str(failure).startswith("Rank 1 failed:\nTraceback") and "scenarios.Held.loss(None" in str(failure)
+    assert str(failure).startswith(
+        "Rank 1 failed:\nTraceback"
+    ) and "scenarios.Held.loss(None" in str(failure)
     several.write_last_words(tmp_path, 1, OutOfMemory("Memory ran out.", 4))
     assert ended._verdict({0: 1, 1: 1}).micro_batch == 4
     (tmp_path / "failed-1.json").unlink()
-    assert str(ended._verdict({0: 1, 1: -6})) == "Rank 1 was ended by signal 6 (SIGABRT).", "the other lost it"
+    assert str(ended._verdict({0: 1, 1: -6})) == "Rank 1 was ended by signal 6 (SIGABRT).", (
+        "the other lost it"
+    )
 
 
 @pytest.fixture
@@ -132,8 +147,15 @@ def launches(monkeypatch, tmp_path):
 
             def run(self):
                 before = Summary.read(tmp_path / "runs" / "toy")
-                rows.append((self.config.training.micro_batch, before.limit.get("samples") if before else None))
-                Summary("toy", self.config.task, "completed", 12, 12).write(tmp_path / "runs" / "toy")
+                rows.append(
+                    (
+                        self.config.training.micro_batch,
+                        before.limit.get("samples") if before else None,
+                    )
+                )
+                Summary("toy", self.config.task, "completed", 12, 12).write(
+                    tmp_path / "runs" / "toy"
+                )
                 return left.pop(0) if left else None
 
         Ended.__init__ = lambda self, config, *_: setattr(self, "config", config)
@@ -145,13 +167,17 @@ def launches(monkeypatch, tmp_path):
 
 def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, launches):
     rows = launches(*[several._Died("Rank 1 was killed or crashed.")] * 4)
-    with pytest.raises(TrainingFailed, match="3 times without a new checkpoint.*\n.*the last words"):
+    with pytest.raises(
+        TrainingFailed, match="3 times without a new checkpoint.*\n.*the last words"
+    ):
         launch.train(toy({"device.processes": 2, **SLOTS}))
     summary = Summary.read(tmp_path / "runs" / "toy")
     assert len(rows) == 3 and summary.reason == "failed" and "Rank 1 was killed" in summary.error
 
 
-def test_memory_that_runs_out_on_a_rank_starts_again_with_half_the_micro_batch(toy, tmp_path, launches):
+def test_memory_that_runs_out_on_a_rank_starts_again_with_half_the_micro_batch(
+    toy, tmp_path, launches
+):
     rows = launches(OutOfMemory("Memory ran out.", 2, before=4))
     launch.train(toy({"device.processes": 2, **SLOTS, "training.micro_batch": 4}))
     assert rows == [(4, None), (4, 2)]

@@ -62,7 +62,9 @@ def numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "draw_metrics", lambda *_: None)
 
     def make(overrides=None):
-        return load_config("numbers.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})})
+        return load_config(
+            "numbers.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})}
+        )
 
     return make
 
@@ -81,18 +83,24 @@ def kill(config, step, monkeypatch):
 
 
 def weights(folder):
-    newest = checkpoint.path_of(folder / "checkpoints", checkpoint.newest_step(folder / "checkpoints"))
+    newest = checkpoint.path_of(
+        folder / "checkpoints", checkpoint.newest_step(folder / "checkpoints")
+    )
     return (newest / "model.safetensors").read_bytes()
 
 
-def test_a_killed_run_goes_on_bit_for_bit_with_the_data_that_it_began_with(numbers, tmp_path, monkeypatch, capsys):
+def test_a_killed_run_goes_on_bit_for_bit_with_the_data_that_it_began_with(
+    numbers, tmp_path, monkeypatch, capsys
+):
     launch.train(numbers({"output_dir": str(tmp_path / "whole")}))
     kill(numbers(), 8, monkeypatch)
     install(range(100, 140))
     assert launch.train(numbers()).step == 12
     assert "step 6: 6 of 12 steps left" in capsys.readouterr().out
     assert weights(tmp_path / "runs" / "numbers") == weights(tmp_path / "whole" / "numbers")
-    assert launch.train(numbers()).reason == "completed"  # and asked again it is not refused for its data
+    assert (
+        launch.train(numbers()).reason == "completed"
+    )  # and asked again it is not refused for its data
 
 
 def test_damaged_data_is_said_and_the_data_of_now_counts(numbers, tmp_path, monkeypatch, capsys):

@@ -37,7 +37,9 @@ FEW = [f"--set={key}={value}" for key, value in (STEPS | SMALL["segmentation"]).
 
 @pytest.mark.parametrize("command", ["doctor", "train"])
 @pytest.mark.parametrize("folder", ["images", "masks"])
-def test_broken_files_are_named_before_a_step_wherever_they_lie(brought, tmp_path, capsys, command, folder):
+def test_broken_files_are_named_before_a_step_wherever_they_lie(
+    brought, tmp_path, capsys, command, folder
+):
     brought("segmentation")
     paths = sorted((tmp_path / "segmentation" / folder).glob("*.png"))[3:5]
     for path in paths:
@@ -50,7 +52,9 @@ def test_broken_files_are_named_before_a_step_wherever_they_lie(brought, tmp_pat
 
 def test_as_many_broken_files_as_the_settings_allow_are_left_out_and_counted(brought, tmp_path):
     brought("segmentation")
-    broken, mask = (sorted((tmp_path / "segmentation" / name).glob("*.png")) for name in ("images", "masks"))
+    broken, mask = (
+        sorted((tmp_path / "segmentation" / name).glob("*.png")) for name in ("images", "masks")
+    )
     broken[3].write_bytes(b"")
     drawn.cut(mask[7])
     limited = {"workload.bad_input_limit": 2}
@@ -58,7 +62,9 @@ def test_as_many_broken_files_as_the_settings_allow_are_left_out_and_counted(bro
     assert sum(map(len, task.datasets().values())) == 28
     assert "Samples whose pictures cannot be used, and are left out: 2" in task.describe_data()
     assert broken[3].name in task.describe_data() and mask[7].name in task.describe_data()
-    with pytest.raises(BadInput, match=r"pictures cannot be used: 2; workload.bad_input_limit allows 1"):
+    with pytest.raises(
+        BadInput, match=r"pictures cannot be used: 2; workload.bad_input_limit allows 1"
+    ):
         load_task(brought("segmentation", **{"workload.bad_input_limit": 1})).datasets()
     assert launch.train(brought("segmentation", **limited)).reason == "completed"
 
@@ -66,7 +72,9 @@ def test_as_many_broken_files_as_the_settings_allow_are_left_out_and_counted(bro
 def test_a_run_resumes_where_pictures_were_replaced_and_says_how_many(brought, tmp_path, capsys):
     short = {"training.max_steps": 2}
     launch.train(brought("segmentation", **short))
-    image, mask = (sorted((tmp_path / "segmentation" / name).glob("*.png")) for name in ("images", "masks"))
+    image, mask = (
+        sorted((tmp_path / "segmentation" / name).glob("*.png")) for name in ("images", "masks")
+    )
     Image.new("RGB", (16, 16), (9, 9, 9)).save(image[4])
     (tmp_path / "segmentation" / "images" / ".DS_Store").write_bytes(b"of a system")
     assert launch.train(brought("segmentation")).reason == "completed"
@@ -116,24 +124,37 @@ def test_a_flat_competition_is_trained_by_its_table(brought, tmp_path):
         load_task(brought("images", **{"workload.classes": []})).datasets()
     config = brought("images", **{"workload.classes": [], "workload.target": "label"})
     task = load_task(config)
-    assert task.names == ["circle", "square", "triangle"] and sum(map(len, task.datasets().values())) == 30
+    assert (
+        task.names == ["circle", "square", "triangle"]
+        and sum(map(len, task.datasets().values())) == 30
+    )
     described = task.describe_data()
-    assert "train.csv lists the samples: 30 pictures in 30 rows" in described and "test_images: 30" in described
+    assert (
+        "train.csv lists the samples: 30 pictures in 30 rows" in described
+        and "test_images: 30" in described
+    )
     assert launch.train(config).reason == "completed"
 
 
 CODED = {
-    "VOC": (lambda mask: np.where(np.arange(16) == 3, 255, mask), {"workload.ignored_codes": [255]}),
+    "VOC": (
+        lambda mask: np.where(np.arange(16) == 3, 255, mask),
+        {"workload.ignored_codes": [255]},
+    ),
     "0 and 255": (lambda mask: mask * 255, {"workload.codes": [0, 255]}),
     "16 bits": (lambda mask: mask.astype(np.uint16) * 1000, {"workload.codes": [0, 1000]}),
 }
 
 
 @pytest.mark.parametrize(("coded", "how"), CODED.values(), ids=CODED)
-def test_a_mask_of_another_coding_is_refused_until_the_coding_is_given(brought, tmp_path, coded, how):
+def test_a_mask_of_another_coding_is_refused_until_the_coding_is_given(
+    brought, tmp_path, coded, how
+):
     brought("segmentation")
     for path in (tmp_path / "segmentation" / "masks").glob("*.png"):
-        Image.fromarray(coded(np.asarray(Image.open(path))).astype(coded(np.zeros(1, np.uint8)).dtype)).save(path)
+        Image.fromarray(
+            coded(np.asarray(Image.open(path))).astype(coded(np.zeros(1, np.uint8)).dtype)
+        ).save(path)
     with pytest.raises(BadInput, match=r"holds the value.*workload\.(ignored_)?codes"):
         load_task(brought("segmentation")).datasets()
     task = load_task(brought("segmentation", **how))
@@ -142,14 +163,18 @@ def test_a_mask_of_another_coding_is_refused_until_the_coding_is_given(brought, 
     assert (-100 in labels) == ("ignored" in str(how))
 
 
-def test_a_mask_of_another_shape_than_its_picture_and_a_class_of_no_mask_are_named(brought, tmp_path):
+def test_a_mask_of_another_shape_than_its_picture_and_a_class_of_no_mask_are_named(
+    brought, tmp_path
+):
     brought("segmentation")
     path = min((tmp_path / "segmentation" / "masks").glob("*.png"))
     Image.new("L", (16, 32)).save(path)
     with pytest.raises(BadInput, match=rf"{path.name} has 16 x 32 pixels, and its picture 16 x 16"):
         load_task(brought("segmentation")).datasets()
     path.unlink()
-    described = load_task(brought("segmentation", **{"workload.classes": ["ground", "circle", "lake"]})).describe_data()
+    described = load_task(
+        brought("segmentation", **{"workload.classes": ["ground", "circle", "lake"]})
+    ).describe_data()
     assert "No mask shows the class lake." in described and "Pictures without a mask" in described
 
 
@@ -163,7 +188,9 @@ def test_files_of_a_task_that_globs_by_itself_are_looked_at_too(brought, tmp_pat
     code = (tmp_path / "images.py").read_text()
     reading = "return labelled_pictures(source, self.settings.classes, self.settings.table, self.settings.target)"
     assert reading in code
-    (tmp_path / "own.py").write_text(code.replace(reading, "return [(p, p.parent.name) for p in source.glob('*/*.*')]"))
+    (tmp_path / "own.py").write_text(
+        code.replace(reading, "return [(p, p.parent.name) for p in source.glob('*/*.*')]")
+    )
     config = {"task": "own.py:Images"}
     path = tmp_path / "images" / "circle" / "a.jpg"
     path.write_bytes(b"no picture")

@@ -34,7 +34,12 @@ SMALL = {
     "text": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
     "segmentation": {"workload.size": 16, "workload.width": 2},
     "tokens": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
-    "chat": {"workload.answer": 4, "workload.lora.rank": 1, "workload.validation_rows": 4, "workload.test_rows": 4},
+    "chat": {
+        "workload.answer": 4,
+        "workload.lora.rank": 1,
+        "workload.validation_rows": 4,
+        "workload.test_rows": 4,
+    },
     "tabular": {"workload.width": 4},
 }
 STEPS = {
@@ -45,7 +50,9 @@ STEPS = {
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "chat": {"number": 40},
         "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40}}  # fmt: skip
 STARTED = {"training.start_from_baseline": True}
-started = pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in TASKS), ("tabular", STARTED)])
+started = pytest.mark.parametrize(
+    ("name", "more"), [*((name, {}) for name in TASKS), ("tabular", STARTED)]
+)
 
 
 @pytest.fixture
@@ -64,7 +71,9 @@ def example(tmp_path):
 
 def test_the_examples_are_short_as_they_are_formatted():
     files = [EXAMPLES / f"{name}.py" for name in TASKS]
-    subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "--quiet", *files], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--check", "--quiet", *files], check=True
+    )
     for file in files:
         code = re.sub(r'^ *""".*"""$|^ *#.*$', "", file.read_text(), flags=re.MULTILINE)
         assert sum(bool(line.strip()) for line in code.splitlines()) <= 50
@@ -86,7 +95,10 @@ class Killed(BaseException):
 
 def results(folder):
     last = checkpoint.path_of(folder / "checkpoints", 5)
-    table = [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in read(folder / "metrics.csv")]
+    table = [
+        {k: v for k, v in row.items() if k not in VOLATILE_COLUMNS}
+        for row in read(folder / "metrics.csv")
+    ]
     files = [(last / f"{name}.safetensors").read_bytes() for name in ("model", "optimizer")]
     return [*files, table, (folder / "summary.json").is_file()]
 
@@ -96,10 +108,16 @@ def test_an_example_is_trained_killed_and_resumed_to_the_same_bytes_and_predicts
     example, name, more, tmp_path, monkeypatch
 ):
     summary = launch.train(example(name, **{"output_dir": "whole"}, **more))
-    assert summary.reason == "completed" and not summary.missing and set(summary.baseline) <= set(summary.metrics)
+    assert (
+        summary.reason == "completed"
+        and not summary.missing
+        and set(summary.baseline) <= set(summary.metrics)
+    )
     step = loop.optimizer_step
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(loop, "optimizer_step", mock.Mock(side_effect=[*3 * [mock.DEFAULT], Killed], wraps=step))
+        patched.setattr(
+            loop, "optimizer_step", mock.Mock(side_effect=[*3 * [mock.DEFAULT], Killed], wraps=step)
+        )
         launch.train(example(name, **more))
     assert checkpoint.steps(Path("runs", name, "checkpoints")) == [2]
     resumed = launch.train(example(name, **more))
@@ -118,22 +136,41 @@ def predict(name, tmp_path, monkeypatch):
         for path in new.glob("*/*.png"):
             path.rename(new / path.name)
     for path in new.glob("*.csv"):
-        path.write_text("\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines()))
+        path.write_text(
+            "\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines())
+        )
     for path in new.glob("*.tsv"):
-        path.write_text("".join(line.split("\t")[0] + "\n" for line in path.read_text().splitlines()))
+        path.write_text(
+            "".join(line.split("\t")[0] + "\n" for line in path.read_text().splitlines())
+        )
     shutil.rmtree(new / "masks", ignore_errors=True)
     monkeypatch.chdir(empty)
-    assert main(["predict", "outputs.tar.gz", "new", "out", "--task", f"{name}.py:{TASKS[name]}"]) == 0
+    assert (
+        main(["predict", "outputs.tar.gz", "new", "out", "--task", f"{name}.py:{TASKS[name]}"]) == 0
+    )
     with Path("out/predictions.csv").open() as file:
         answers = list(csv.DictReader(file))
-    number = {"images": 30, "segmentation": 30, "tabular": 60, "text": 60, "tokens": 40, "chat": 40}[name]
+    number = {
+        "images": 30,
+        "segmentation": 30,
+        "tabular": 60,
+        "text": 60,
+        "tokens": 40,
+        "chat": 40,
+    }[name]
     assert len(answers) == number and all(answer["prediction"] is not None for answer in answers)
 
 
 def test_the_commands_of_the_page_on_chat_work_in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(made, "chat", partial(made.chat, number=40))
-    sets = [part for key, value in {**STEPS, **SMALL["chat"]}.items() for part in ("--set", f"{key}={value}")]
-    block = (ROOT / "docs" / "chat.md").read_text("utf-8").partition("```sh\n")[2].partition("```")[0]
+    sets = [
+        part
+        for key, value in {**STEPS, **SMALL["chat"]}.items()
+        for part in ("--set", f"{key}={value}")
+    ]
+    block = (
+        (ROOT / "docs" / "chat.md").read_text("utf-8").partition("```sh\n")[2].partition("```")[0]
+    )
     for line in block.splitlines():
         program, *arguments = shlex.split(line, comments=True)
         if program != "trainbook":
@@ -144,9 +181,17 @@ def test_the_commands_of_the_page_on_chat_work_in_an_empty_folder(tmp_path, monk
 
 
 def test_a_table_s_column_of_words_is_learned_by_the_class_of_the_same_example(example):
-    given = {"task": "tabular.py:Classes", "workload.target": "rooms", "workload.features": ["area", "age"]}
+    given = {
+        "task": "tabular.py:Classes",
+        "workload.target": "rooms",
+        "workload.features": ["area", "age"],
+    }
     summary = launch.train(example("tabular", **given))
-    assert summary.reason == "completed" and not summary.missing and {"macro_f1", "accuracy"} <= set(summary.metrics)
+    assert (
+        summary.reason == "completed"
+        and not summary.missing
+        and {"macro_f1", "accuracy"} <= set(summary.metrics)
+    )
     assert main(["predict", "runs/tabular", "tabular", "out", "--task", "tabular.py:Classes"]) == 0
     with Path("out/predictions.csv").open() as file:
         assert {row["prediction"] for row in csv.DictReader(file)} <= set("123456")
@@ -154,21 +199,31 @@ def test_a_table_s_column_of_words_is_learned_by_the_class_of_the_same_example(e
 
 def test_the_recipes_of_the_page_on_own_models_work_in_the_image_example():
     """Each method that docs/own.md shows, in a subclass: the loss is torch's, the groups name parameters."""
-    blocks = re.findall(r"^```python\n(def .*?)^```$", (ROOT / "docs" / "own.md").read_text("utf-8"), re.M | re.S)
+    blocks = re.findall(
+        r"^```python\n(def .*?)^```$", (ROOT / "docs" / "own.md").read_text("utf-8"), re.M | re.S
+    )
     methods: dict = {"F": torch.nn.functional}
     for block in blocks:
         exec(block, methods)
     config = load_config(EXAMPLES / "images.yaml")
     recipes = {name: methods[name] for name in ("summed_loss", "parameter_groups")}
     task = type("Recipes", (find_task(config.task),), recipes)(config)
-    outputs, labels = torch.randn(6, 3, generator=torch.manual_seed(0)), torch.tensor([0, 1, 2, 2, 1, 0])
+    outputs, labels = (
+        torch.randn(6, 3, generator=torch.manual_seed(0)),
+        torch.tensor([0, 1, 2, 2, 1, 0]),
+    )
     mean = torch.nn.CrossEntropyLoss(label_smoothing=0.1)(outputs, labels)
     torch.testing.assert_close(task.summed_loss(outputs, labels), 6 * mean)
-    names, (group,) = [name for name, _ in task.model().named_parameters()], task.parameter_groups(None)
+    names, (group,) = (
+        [name for name, _ in task.model().named_parameters()],
+        task.parameter_groups(None),
+    )
     assert all(any(fnmatch(name, glob) for name in names) for glob in group["names"])
 
 
-def test_the_classifier_of_images_begins_with_published_weights_and_is_planned_resumed_and_predicts(example, tmp_path):
+def test_the_classifier_of_images_begins_with_published_weights_and_is_planned_resumed_and_predicts(
+    example, tmp_path
+):
     transformers = pytest.importorskip("transformers")
     sizes = {"embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1], "num_labels": 7}
     torch.manual_seed(1)
@@ -178,7 +233,9 @@ def test_the_classifier_of_images_begins_with_published_weights_and_is_planned_r
     config = example("images", **chosen)
     model, stem = load_task(config).model(), "resnet.embedder.embedder.convolution.weight"
     assert torch.equal(model.state_dict()[stem], published.state_dict()[stem])
-    assert model.classifier[1].out_features == 3, "the classes of the data, whatever the weights had"
+    assert model.classifier[1].out_features == 3, (
+        "the classes of the data, whatever the weights had"
+    )
     assert planner.make(config, planner.find_card("t4"), 2).chosen.prediction.fits
     launch.train(example("images", **{**chosen, "training.max_steps": 2}))
     shutil.rmtree(tmp_path / "published")  # a later session has them in its checkpoint

@@ -38,17 +38,33 @@ def written(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("kind", new.KINDS)
-def test_what_is_written_has_reasons_is_sound_and_trains_at_once(written, kind, monkeypatch, capsys):
+def test_what_is_written_has_reasons_is_sound_and_trains_at_once(
+    written, kind, monkeypatch, capsys
+):
     monkeypatch.setattr(made, kind, partial(getattr(made, kind), **MADE[kind]))
-    said, few = written(kind), [*FEW, *(f"--set={key}={value}" for key, value in SMALL[kind].items())]
-    assert sorted(path.name for path in Path().iterdir()) == ["my.yaml", "my_data", "my_task.py", "test_my_task.py"]
+    said, few = (
+        written(kind),
+        [*FEW, *(f"--set={key}={value}" for key, value in SMALL[kind].items())],
+    )
+    assert sorted(path.name for path in Path().iterdir()) == [
+        "my.yaml",
+        "my_data",
+        "my_task.py",
+        "test_my_task.py",
+    ]
     assert "kaggle push my.yaml --dataset OWNER/my-data" in said
     assert commands.main(["doctor", "my.yaml", *few]) == 0, capsys.readouterr().out
     assert commands.main(["train", "my.yaml", *few]) == 0
     said = capsys.readouterr().out
     assert "completed at step 3" in said and "my_data" in said
-    keys = [line for line in Path("my.yaml").read_text().splitlines() if line[0] != "#" and not line.endswith(":")]
-    assert 10 <= len(keys) <= 14 and all("  # " in line for line in keys[1:]), "every key has its reason"
+    keys = [
+        line
+        for line in Path("my.yaml").read_text().splitlines()
+        if line[0] != "#" and not line.endswith(":")
+    ]
+    assert 10 <= len(keys) <= 14 and all("  # " in line for line in keys[1:]), (
+        "every key has its reason"
+    )
 
 
 def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_contract(written):
@@ -56,7 +72,9 @@ def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_con
     check = runpy.run_path("test_my_task.py")["test_the_task_keeps_its_contract"]
     check()
     task = Path("my_task.py")
-    task.write_text(task.read_text() + "\n    def loss(self, model, batch):\n        return {}, {}\n")
+    task.write_text(
+        task.read_text() + "\n    def loss(self, model, batch):\n        return {}, {}\n"
+    )
     with pytest.raises(BadInput, match="Text"):
         check()
 
@@ -87,8 +105,13 @@ def test_a_generated_image_has_every_shape_and_the_red_one_is_its_class():
 def test_nothing_is_overwritten_and_names_that_cannot_be_are_refused(capsys):
     Path("my_data").write_text("mine")
     assert commands.main(["new", "my"]) == 2 and "my_data: there already" in capsys.readouterr().err
-    assert commands.main(["new", "a/b"]) == 2 and "cannot be the name of a Python file" in capsys.readouterr().err
-    assert [path.name for path in Path().iterdir()] == ["my_data"] and Path("my_data").read_text() == "mine"
+    assert (
+        commands.main(["new", "a/b"]) == 2
+        and "cannot be the name of a Python file" in capsys.readouterr().err
+    )
+    assert [path.name for path in Path().iterdir()] == ["my_data"] and Path(
+        "my_data"
+    ).read_text() == "mine"
 
 
 def test_three_commands_lead_from_nothing_to_a_notebook_that_runs_on_kaggle(written, stub, capsys):

@@ -12,7 +12,11 @@ def made_up(config, target, count):
     """A plan whose peak grows with the sequence and whose micro-batch is half of a slot."""
     slots = config.training.micro_batch_slots
     slot = config.training.effective_batch // slots
-    sizes = {"weights": GIB, "optimizer": 2 * GIB, "activations": int(config.workload.chain.roots / 24 * GIB)}
+    sizes = {
+        "weights": GIB,
+        "optimizer": 2 * GIB,
+        "activations": int(config.workload.chain.roots / 24 * GIB),
+    }
     peak = sum(sizes.values())
     prediction = Prediction(
         target.card.name, target.usable_bytes, target.limit_bytes, peak, peak, peak <= target.limit_bytes, sizes,

@@ -52,7 +52,9 @@ def test_a_batch_and_the_worst_of_the_test_are_shown_with_their_classes(images, 
     pictures = [looks.batch(images), looks.worst(images)]
     assert all(Image.open(picture).size[0] > 300 for picture in pictures)
     (batch, names), (worst, titles) = drawn
-    assert batch.shape == (16, 3, 16, 16) and len(names) == 16 and {*names} == {*DRAWN}, "those of the folders"
+    assert batch.shape == (16, 3, 16, 16) and len(names) == 16 and {*names} == {*DRAWN}, (
+        "those of the folders"
+    )
     test = images.task.datasets()["test"]
     whole = images.task.collate([test[k] for k in range(len(test))], torch.Generator())
     shares = shares_of(images, whole["pixel_values"])
@@ -60,7 +62,9 @@ def test_a_batch_and_the_worst_of_the_test_are_shown_with_their_classes(images, 
     assert torch.equal(worst, whole["pixel_values"][order]) and len(titles) == min(12, len(test))
 
 
-def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mirrored_images(images, tmp_path):
+def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mirrored_images(
+    images, tmp_path
+):
     new = tmp_path / "new"
     for number, path in enumerate(sorted((tmp_path / "images").rglob("*.png"))[:5]):
         (new / "test").mkdir(parents=True, exist_ok=True)
@@ -70,10 +74,16 @@ def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mi
     with (tmp_path / "runs" / "predictions.csv").open() as file:
         answers = {row["sample"]: row for row in csv.DictReader(file)}
     ids, order = ("a3", "a1.png", "test/a0"), ("test/a3.png", "test/a1.png", "test/a0.png")
-    expected = [["Id", "Shape"], *([i, answers[n]["prediction"]] for i, n in zip(ids, order, strict=True))]
+    expected = [
+        ["Id", "Shape"],
+        *([i, answers[n]["prediction"]] for i, n in zip(ids, order, strict=True)),
+    ]
     assert [*csv.reader((tmp_path / "runs" / "submission.csv").open())] == expected
     batch = images.task.labelled([(new / name, 0) for name in answers])["pixel_values"]
-    plain, both = shares_of(images, batch), (shares_of(images, batch) + shares_of(images, batch.flip(-1))) / 2
+    plain, both = (
+        shares_of(images, batch),
+        (shares_of(images, batch) + shares_of(images, batch.flip(-1))) / 2,
+    )
     assert (plain - both).abs().max() > 1e-4
     for tta, shares in ((False, plain), (True, both)):
         looks.predict(images, str(new), tta=tta)
@@ -82,18 +92,26 @@ def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mi
         assert said == pytest.approx(shares.max(-1).values.tolist(), abs=1e-5)
 
 
-def test_a_refused_submission_or_prediction_is_printed_and_what_follows_still_runs(images, tmp_path):
+def test_a_refused_submission_or_prediction_is_printed_and_what_follows_still_runs(
+    images, tmp_path
+):
     new = tmp_path / "new"
     new.mkdir()
     shutil.copyfile(next((tmp_path / "images").rglob("*.png")), new / "a.png")
     (new / "sample.csv").write_text("id,label\nb,0\n")
     text = looks.predict(images, str(new), str(new / "sample.csv"))
     assert "1 predictions: " in text and "No submission was written. 1 of 1 ids in" in text
-    assert (tmp_path / "runs" / "predictions.csv").is_file() and not (tmp_path / "runs" / "submission.csv").exists()
-    assert looks.predict(images, str(tmp_path / "nowhere")).startswith("Nothing was predicted. There is no input")
+    assert (tmp_path / "runs" / "predictions.csv").is_file() and not (
+        tmp_path / "runs" / "submission.csv"
+    ).exists()
+    assert looks.predict(images, str(tmp_path / "nowhere")).startswith(
+        "Nothing was predicted. There is no input"
+    )
 
 
-def test_probabilities_of_all_classes_are_predicted_and_fill_the_columns_of_a_sample(images, tmp_path):
+def test_probabilities_of_all_classes_are_predicted_and_fill_the_columns_of_a_sample(
+    images, tmp_path
+):
     new = tmp_path / "new"
     new.mkdir()
     for number, path in enumerate(sorted((tmp_path / "images").rglob("*.png"))[:4]):
@@ -106,4 +124,6 @@ def test_probabilities_of_all_classes_are_predicted_and_fill_the_columns_of_a_sa
     with (tmp_path / "runs" / "submission.csv").open() as file:
         head, *rows = csv.reader(file)
     assert head == ["id", "triangle", "circle", "square"] and [row[0] for row in rows] == ["2", "0"]
-    assert [[*map(float, row[1:])] for row in rows] == [pytest.approx(row, abs=1e-6) for row in shares.tolist()]
+    assert [[*map(float, row[1:])] for row in rows] == [
+        pytest.approx(row, abs=1e-6) for row in shares.tolist()
+    ]

@@ -32,14 +32,22 @@ def test_every_parameter_reaches_the_configuration_and_a_queue_is_refused_with_i
     }  # fmt: skip
     config = notebook.configure("graphmer", ROOT, given)
     assert (config.data.dir, config.output_dir, config.run.resume_from) == ("a", "b", "c")
-    assert (config.training.smoke_steps, config.training.max_steps, config.session.minutes) == (3, 4, 5.5)
+    assert (config.training.smoke_steps, config.training.max_steps, config.session.minutes) == (
+        3,
+        4,
+        5.5,
+    )
     assert config.optimizer.lr == 0.5
     given = {**EMPTY, "CONFIG": "configs/graphmer_small.yaml", "OVERRIDES": {"queue.seeds": [1, 2]}}
-    with pytest.raises(BadInput, match=r"trains one run[\s\S]*-m trainbook.command train .*graphmer_small.yaml"):
+    with pytest.raises(
+        BadInput, match=r"trains one run[\s\S]*-m trainbook.command train .*graphmer_small.yaml"
+    ):
         notebook.configure("graphmer", ROOT, given)
 
 
-@pytest.mark.parametrize("text", ['{"optimizer.lr": 0.5}', "{optimizer.lr: 0.5}", "{'optimizer.lr': 0.5}"])
+@pytest.mark.parametrize(
+    "text", ['{"optimizer.lr": 0.5}', "{optimizer.lr: 0.5}", "{'optimizer.lr': 0.5}"]
+)
 def test_overrides_that_papermill_made_a_text_of_are_read(text):
     given = {**EMPTY, "CONFIG": "configs/graphmer_small.yaml", "OVERRIDES": text}
     assert notebook.configure("graphmer", ROOT, given).optimizer.lr == 0.5
@@ -60,7 +68,10 @@ def test_what_is_shown_in_a_notebook_is_html_whose_style_is_no_text(monkeypatch)
     monkeypatch.setattr(display, "display", lambda data, raw: shown.append(data["text/html"]))
     notebook.show("a plan", Markup("<table></table>"))
     notebook.show("a < b")
-    assert all(html.startswith("<style>") and "&lt;style" not in html for html in shown) and len(shown) == 2
+    assert (
+        all(html.startswith("<style>") and "&lt;style" not in html for html in shown)
+        and len(shown) == 2
+    )
     assert "<table>" in shown[0] and "a &lt; b" in shown[1]
 
 
@@ -74,7 +85,9 @@ def test_thousands_of_edited_lines_are_compared_line_by_line(tmp_path, monkeypat
     assert text == "code: - -> # edited and 3999 more lines"
 
 
-def test_the_newest_cell_of_the_class_becomes_the_file_that_the_configuration_names(tmp_path, monkeypatch):
+def test_the_newest_cell_of_the_class_becomes_the_file_that_the_configuration_names(
+    tmp_path, monkeypatch
+):
     cells = ["", "class A:\n    x = 1\n", "class A:\n    x = 2\n", "class B:\n    pass"]
     monkeypatch.setitem(sys.modules, "__main__", types.SimpleNamespace(In=cells))
     notebook.save_cells("\ntask: mine.py:A\nseed: 3\n", tmp_path / "configs" / "my.yaml")

@@ -57,13 +57,18 @@ def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     assert (made.workload.value, made.card.value, made.batch.value) == ("graphmer", "t4", 48)
     assert [(d.description, d.value) for d in made.dials.children] == [("Roots", 100), ("Facts", 8)]
     assert "Roots : " in text_of(made.about.value) and "Facts : " in text_of(made.about.value)
-    assert len(planned) == 1 and planned[0][0].training.micro_batch == 0, "the micro-batch is what is asked for"
+    assert len(planned) == 1 and planned[0][0].training.micro_batch == 0, (
+        "the micro-batch is what is asked for"
+    )
     assert "graphmer fits on 2 x T4" in text_of(made.answer.value) and not made.use.disabled
 
 
 def test_every_control_reaches_the_plan(shown, planned):
     made = shown()
-    values = {"batch": (96, "training.effective_batch"), "precision": ("fp32", "training.precision")}
+    values = {
+        "batch": (96, "training.effective_batch"),
+        "precision": ("fp32", "training.precision"),
+    }
     for number, (control, (value, key)) in enumerate(values.items(), 2):
         answer(made, **{control: value})
         assert flat(planned[-1][0])[key] == value and len(planned) == number
@@ -73,7 +78,9 @@ def test_every_control_reaches_the_plan(shown, planned):
     assert "H200" in str(planned[-1][1])
 
 
-def test_a_mistake_or_a_failure_of_the_child_is_shown_and_the_panel_goes_on(shown, planned, monkeypatch):
+def test_a_mistake_or_a_failure_of_the_child_is_shown_and_the_panel_goes_on(
+    shown, planned, monkeypatch
+):
     made = shown()
     for batch, error in ((256, BadInput("None.")), (512, TrainingFailed("A <b>"))):
         with monkeypatch.context() as patch:
@@ -83,7 +90,9 @@ def test_a_mistake_or_a_failure_of_the_child_is_shown_and_the_panel_goes_on(show
     assert "effective batch 128" in answer(made, batch=128)
 
 
-def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(shown, planned, monkeypatch):
+def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(
+    shown, planned, monkeypatch
+):
     """A newer choice ends the plan that is being made, and clicks in the meantime are one choice."""
     made = shown()
     begun, quick = threading.Event(), planner.plan
@@ -105,11 +114,19 @@ def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(shown, 
         made._worker.join(600)
     config = planned[-1][0]
     assert (config.training.effective_batch, config.training.precision) == (64, "fp32")
-    assert "effective batch 64" in made.answer.value and not made.use.disabled and made.status.value == ""
-    assert "effective batch 128" in answer(made, batch=128), "what was cancelled is planned when it is asked for again"
+    assert (
+        "effective batch 64" in made.answer.value
+        and not made.use.disabled
+        and made.status.value == ""
+    )
+    assert "effective batch 128" in answer(made, batch=128), (
+        "what was cancelled is planned when it is asked for again"
+    )
 
 
-def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(shown, tmp_path, capsys):
+def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(
+    shown, tmp_path, capsys
+):
     made = shown()
     made.dials.children[0].value = 64
     answer(made, batch=32)
@@ -119,10 +136,16 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(sho
     assert escape(line) in made.message.value and str(file) in made.message.value
     capsys.readouterr()
     config = notebook.configure("graphmer", ROOT, PARAMETERS)
-    assert (config.training.effective_batch, config.workload.chain.roots, config.training.micro_batch) == (32, 64, 8)
+    assert (
+        config.training.effective_batch,
+        config.workload.chain.roots,
+        config.training.micro_batch,
+    ) == (32, 64, 8)
     assert f"Plan {file.relative_to(tmp_path)}: training.micro_batch = 8" in capsys.readouterr().out
     given = {**PARAMETERS, "OVERRIDES": {"training.micro_batch": 2}}
     config = notebook.configure("graphmer", ROOT, given)
     assert (config.training.effective_batch, config.training.micro_batch) == (32, 2)
     assert "training.micro_batch = 8, but it is overridden" in capsys.readouterr().out
-    assert notebook.configure("graphmer", ROOT, {**PARAMETERS, "CONFIG": str(SMALL)}) == load_config(SMALL)
+    assert notebook.configure(
+        "graphmer", ROOT, {**PARAMETERS, "CONFIG": str(SMALL)}
+    ) == load_config(SMALL)

@@ -21,7 +21,9 @@ MEASURED = Card(
 )  # fmt: skip
 
 
-def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(toy, quick, monkeypatch, tmp_path, capsys):
+def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(
+    toy, quick, monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr(hardware, "gpus", lambda: [GPU])
     monkeypatch.setattr(hardware, "driver", lambda: Driver("570.1", (12, 8), ["Tesla T4"]))
     monkeypatch.setattr(hardware, "clocks", lambda: {"MHz": 1590})
@@ -36,7 +38,11 @@ def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(toy, quick,
         plan.chosen.micro_batch, plan.chosen.prediction.peak_bytes, [*plan.chosen.step_seconds]
     )
     assert (found.gpu, found.driver, found.clocks) == (str(GPU), "570.1", {"MHz": 1590})
-    assert (found.steps, found.peak_bytes, found.precision) == (summary.step, summary.peak_memory_bytes, "fp16")
+    assert (found.steps, found.peak_bytes, found.precision) == (
+        summary.step,
+        summary.peak_memory_bytes,
+        "fp16",
+    )
     assert found.step_seconds == 1 / summary.steps_per_second and found.loss_scale >= 1
     assert main(["card", str(tmp_path / "toy" / "card.json")]) == 0
     assert "Tesla T4" in capsys.readouterr().out
@@ -45,8 +51,19 @@ def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(toy, quick,
 def test_what_was_measured_is_beside_what_was_planned(tmp_path):
     MEASURED.write(tmp_path)
     assert read_card(tmp_path / CARD) == MEASURED
-    rows = [line.split() for line in compared(replace(MEASURED, peak_bytes=4 * 2**30, skipped_steps=20)).splitlines()]
-    assert ["peak,", "GiB", "4.00", "3.00"] in rows and ["seconds", "a", "step", "0.5", "0.4", "to", "0.6"] in rows
+    rows = [
+        line.split()
+        for line in compared(replace(MEASURED, peak_bytes=4 * 2**30, skipped_steps=20)).splitlines()
+    ]
+    assert ["peak,", "GiB", "4.00", "3.00"] in rows and [
+        "seconds",
+        "a",
+        "step",
+        "0.5",
+        "0.4",
+        "to",
+        "0.6",
+    ] in rows
     assert ["skipped", "steps", "20", "of", "1,000"] in rows
 
 
@@ -56,4 +73,6 @@ def test_a_file_of_anybody_is_refused_or_printed_without_its_control_characters(
         place.write_text(content)
         with pytest.raises(BadInput, match="is no card.json of a run"):
             read_card(place)
-    assert "\x1b" not in compared(replace(MEASURED, gpu="\x1b[2J", run="\x1b", versions={"torch": "\x1b"}))
+    assert "\x1b" not in compared(
+        replace(MEASURED, gpu="\x1b[2J", run="\x1b", versions={"torch": "\x1b"})
+    )

@@ -8,7 +8,16 @@ from trainbook.outputs import figure
 
 def test_the_plot_is_a_picture_even_when_little_was_logged(tmp_path):
     with MetricsLog(tmp_path / "metrics.csv", 0) as log:
-        log.append({"step": 50, "split": "train", "epoch": 1.0, "loss": 1.0, "lr": 0.1, "samples_per_second": 3.0})
+        log.append(
+            {
+                "step": 50,
+                "split": "train",
+                "epoch": 1.0,
+                "loss": 1.0,
+                "lr": 0.1,
+                "samples_per_second": 3.0,
+            }
+        )
     out = tmp_path / "plots" / "metrics.png"
     assert figure.draw_metrics(tmp_path / "metrics.csv", out, "toy", {"mrr": 0.2}, ["mrr"]) == out
     assert out.read_bytes().startswith(b"\x89PNG")

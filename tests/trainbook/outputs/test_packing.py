@@ -20,7 +20,12 @@ def here(tmp_path):
     """Kaggle's batch session, with room for 100 files and 1 MB."""
     local = platform.detect()
     return dataclasses.replace(
-        local, name="kaggle", batch=True, output_dir=tmp_path / "out", output_bytes=10**6, output_files=100
+        local,
+        name="kaggle",
+        batch=True,
+        output_dir=tmp_path / "out",
+        output_bytes=10**6,
+        output_files=100,
     )
 
 
@@ -28,7 +33,11 @@ def here(tmp_path):
 def run(here):
     """A run with 60 small maps, a checkpoint, a plot, and links."""
     folder = here.output_dir / "toy"
-    for name in ("checkpoints/step-00000001/state.json", "best/step-00000001/state.json", "plots/metrics.png"):
+    for name in (
+        "checkpoints/step-00000001/state.json",
+        "best/step-00000001/state.json",
+        "plots/metrics.png",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
     (folder / "config.yaml").write_text("task: toy")
@@ -41,21 +50,30 @@ def run(here):
     return folder
 
 
-def test_the_archive_has_files_of_runs_without_checkpoints_and_links_and_is_packed_when_one_is_newer(here, run):
+def test_the_archive_has_files_of_runs_without_checkpoints_and_links_and_is_packed_when_one_is_newer(
+    here, run
+):
     assert not packing.is_current(here.output_dir)
     final = packing.package(here.output_dir)
     with tarfile.open(final) as packed:
         names = packed.getnames()
         assert all(entry.isreg() for entry in packed)
     maps = [f"toy/maps/deep/{n:02}.txt" for n in range(60)]
-    assert names == ["toy/best/step-00000001/state.json", "toy/config.yaml", *maps, "toy/plots/metrics.png"]
+    assert names == [
+        "toy/best/step-00000001/state.json",
+        "toy/config.yaml",
+        *maps,
+        "toy/plots/metrics.png",
+    ]
     assert packing.is_current(here.output_dir)
     os.utime(final, (2e9, 2e9))
     os.utime(run / "config.yaml", (2e9 + 1, 2e9 + 1))
     assert not packing.is_current(here.output_dir)
 
 
-@pytest.mark.parametrize("unpack", [kernel.unpack, ensemble.unpack], ids=["kaggle fetch", "predict"])
+@pytest.mark.parametrize(
+    "unpack", [kernel.unpack, ensemble.unpack], ids=["kaggle fetch", "predict"]
+)
 def test_an_archive_that_is_damaged_anywhere_is_refused(here, run, tmp_path, unpack):
     """tarfile takes a header that it cannot read for the end, so runs would be missing in silence."""
     (run / "summary.json").write_bytes(random.Random(0).randbytes(20_000))
@@ -67,6 +85,8 @@ def test_an_archive_that_is_damaged_anywhere_is_refused(here, run, tmp_path, unp
     assert len(list((tmp_path / "whole").glob("*/summary.json"))) == 3
     for at in range(10, len(whole) - 4, len(whole) // 10):
         bad = tmp_path / "bad.tar.gz"
-        bad.write_bytes(whole[:at] + bytes(byte ^ 255 for byte in whole[at : at + 4]) + whole[at + 4 :])
+        bad.write_bytes(
+            whole[:at] + bytes(byte ^ 255 for byte in whole[at : at + 4]) + whole[at + 4 :]
+        )
         with pytest.raises(BadInput, match="cannot be unpacked|is not unpacked"):
             unpack(bad, tmp_path / f"at {at}")

@@ -7,15 +7,27 @@ from trainbook.outputs.summary import FILE, Summary, results
 
 
 def test_what_is_written_is_read_back(tmp_path):
-    summary = Summary("toy", "my.py:Toy", "completed", 12, 12, metrics={"f1": 0.5, "a": 1.0}, baseline={"f1": 0.25})
+    summary = Summary(
+        "toy",
+        "my.py:Toy",
+        "completed",
+        12,
+        12,
+        metrics={"f1": 0.5, "a": 1.0},
+        baseline={"f1": 0.25},
+    )
     summary.write(tmp_path)
     assert Summary.read(tmp_path) == summary
     assert json.loads((tmp_path / FILE).read_text())["metrics"] == {"f1": 0.5, "a": 1.0}
-    assert list(Summary.read(tmp_path).metrics) == ["f1", "a"], "the order in which the task gave them"
+    assert list(Summary.read(tmp_path).metrics) == ["f1", "a"], (
+        "the order in which the task gave them"
+    )
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-def test_what_is_no_summary_is_none_and_what_it_lacks_or_has_of_another_type_has_its_default(tmp_path):
+def test_what_is_no_summary_is_none_and_what_it_lacks_or_has_of_another_type_has_its_default(
+    tmp_path,
+):
     assert Summary.read(tmp_path) is None
     for content in ("", "[1]", "{}", "[" * 100_000):
         (tmp_path / FILE).write_text(content)
@@ -32,15 +44,21 @@ def test_what_is_no_summary_is_none_and_what_it_lacks_or_has_of_another_type_has
 def test_metrics_are_numbers_under_names_that_can_be_printed(tmp_path):
     """A summary may be anybody's: kaggle fetch prints it."""
     metrics = {"f1": 0.5, "text": "0.5", "list": [1], "none": None, "\x1b[2J\nforged": 1}
-    (tmp_path / FILE).write_text(json.dumps({"reason": "completed", "metrics": metrics, "baseline": {"f1": "a"}}))
+    (tmp_path / FILE).write_text(
+        json.dumps({"reason": "completed", "metrics": metrics, "baseline": {"f1": "a"}})
+    )
     summary = Summary.read(tmp_path)
-    assert list(summary.metrics) == ["f1", "none", r"\x1b[2J\nforged"] and math.isnan(summary.metrics["none"])
+    assert list(summary.metrics) == ["f1", "none", r"\x1b[2J\nforged"] and math.isnan(
+        summary.metrics["none"]
+    )
     assert summary.baseline == {}
 
 
 def test_a_table_has_baselines_where_they_exist_and_the_loss_last():
     metrics = {"f1": 0.5, "exact": 0.25}
-    text = results(Summary("toy", "toy", "completed", metrics=metrics, baseline={"f1": 0.2}, test_loss=2.0))
+    text = results(
+        Summary("toy", "toy", "completed", metrics=metrics, baseline={"f1": 0.2}, test_loss=2.0)
+    )
     assert [line.split() for line in text.splitlines()] == [
         ["metric", "baseline", "model", "difference"],
         ["f1", "0.200", "0.500", "+0.300"],

@@ -23,7 +23,9 @@ KEY = "k3y-that-nobody-may-see"
 @pytest.fixture
 def wandb(monkeypatch):
     """An imitation of wandb; its `inits` and `runs` say what was asked of it."""
-    fake = SimpleNamespace(inits=[], runs=[], fails=[], ends=threading.Event(), Settings=SimpleNamespace)
+    fake = SimpleNamespace(
+        inits=[], runs=[], fails=[], ends=threading.Event(), Settings=SimpleNamespace
+    )
     fake.ends.set()
 
     def init(**options):
@@ -34,7 +36,10 @@ def wandb(monkeypatch):
             for error in fake.fails:
                 raise error
 
-        run.log, run.finish = log, lambda exit_code: fake.ends.wait(60) and run.codes.append(exit_code)
+        run.log, run.finish = (
+            log,
+            lambda exit_code: fake.ends.wait(60) and run.codes.append(exit_code),
+        )
         (Path(options["dir"]) / "latest-run").symlink_to("somewhere")
         fake.inits.append(options)
         fake.runs.append(run)
@@ -54,7 +59,9 @@ def board(monkeypatch):
     writer = lambda folder: SimpleNamespace(  # noqa: E731
         add_scalar=lambda *values: write(folder, *values), close=lambda: write(folder, "closed")
     )
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
+    monkeypatch.setitem(
+        sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer)
+    )
     return written
 
 
@@ -72,13 +79,26 @@ def session(folder, rows, is_resumed=False, values=None, **options):
     assert not metrics.on_row, "the next run is not sent there"
 
 
-def test_rows_reach_weights_and_biases_offline_with_the_test_if_a_key_says_so(tmp_path, wandb, board):
-    rows = [row(1, loss=2.0, gpu_use=0.5, stage="one"), row(1, "validation", rmse=0.5), row(2, loss=1.0)]
+def test_rows_reach_weights_and_biases_offline_with_the_test_if_a_key_says_so(
+    tmp_path, wandb, board
+):
+    rows = [
+        row(1, loss=2.0, gpu_use=0.5, stage="one"),
+        row(1, "validation", rmse=0.5),
+        row(2, loss=1.0),
+    ]
     session(tmp_path / "run", rows)
-    assert not (wandb.inits or board) and not (tmp_path / "run" / "tracking").exists(), "no key, no tracking"
+    assert not (wandb.inits or board) and not (tmp_path / "run" / "tracking").exists(), (
+        "no key, no tracking"
+    )
     session(tmp_path / "run", rows, wandb=True, values={"rmse": 0.25})
     (init,), (run,) = wandb.inits, wandb.runs
-    assert (init["mode"], init["project"], init["name"], init["resume"]) == ("offline", "trainbook", "toy", "allow")
+    assert (init["mode"], init["project"], init["name"], init["resume"]) == (
+        "offline",
+        "trainbook",
+        "toy",
+        "allow",
+    )
     assert init["settings"].console == "off", "what is printed stays here"
     assert run.rows == [
         (1, {"train/loss": 2.0, "machine/gpu_use": 0.5}), (1, {"validation/rmse": 0.5}), (2, {"train/loss": 1.0}),
@@ -97,15 +117,27 @@ def test_a_tracker_that_fails_or_hangs_costs_a_warning_without_its_key_and_the_o
     session(tmp_path / "run", [row(1, loss=3.0), row(2, loss=2.0)], wandb=True, tensorboard=True)
     wandb.ends.set()
     out = capsys.readouterr().out
-    assert out.count("Warning: wandb does not work: ConnectionError: no route with (WANDB_API_KEY).") == 1
-    assert len(wandb.runs[0].rows) == 1 and len(board) == 3, "nothing more is sent to the one that failed"
+    assert (
+        out.count("Warning: wandb does not work: ConnectionError: no route with (WANDB_API_KEY).")
+        == 1
+    )
+    assert len(wandb.runs[0].rows) == 1 and len(board) == 3, (
+        "nothing more is sent to the one that failed"
+    )
     assert "the trackers have not ended after 0 s and are left behind" in out
-    assert KEY not in out and KEY not in "".join(path.read_text() for path in (tmp_path / "run").rglob("*.json"))
+    assert KEY not in out and KEY not in "".join(
+        path.read_text() for path in (tmp_path / "run").rglob("*.json")
+    )
 
 
-def test_online_takes_the_key_from_secrets_and_without_one_says_where_to_put_it(tmp_path, wandb, capsys, monkeypatch):
+def test_online_takes_the_key_from_secrets_and_without_one_says_where_to_put_it(
+    tmp_path, wandb, capsys, monkeypatch
+):
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, online=True)
-    assert "needs WANDB_API_KEY: add it under Add-ons > Secrets" in capsys.readouterr().out and not wandb.inits
+    assert (
+        "needs WANDB_API_KEY: add it under Add-ons > Secrets" in capsys.readouterr().out
+        and not wandb.inits
+    )
     get = {"WANDB_API_KEY": KEY}.__getitem__
     client = SimpleNamespace(UserSecretsClient=lambda: SimpleNamespace(get_secret=get))
     monkeypatch.setitem(sys.modules, "kaggle_secrets", client)
@@ -114,22 +146,35 @@ def test_online_takes_the_key_from_secrets_and_without_one_says_where_to_put_it(
     assert KEY not in capsys.readouterr().out and KEY not in repr(wandb.inits)
 
 
-def test_a_real_run_sends_its_rows_and_goes_on_with_its_ids_in_another_folder(toy, tmp_path, quick, cut, wandb, board):
+def test_a_real_run_sends_its_rows_and_goes_on_with_its_ids_in_another_folder(
+    toy, tmp_path, quick, cut, wandb, board
+):
     """It has the results of a run that is not tracked."""
     launch.train(toy({"output_dir": str(tmp_path / "plain")}))
     options = {"tracking.wandb": True, "tracking.tensorboard": True, "checkpoint.every_steps": 5}
     cut(7)
     assert launch.train(toy(options)).reason == "deadline"
     cut(None)
-    moved = {"output_dir": str(tmp_path / "new"), "run.resume_from": str(tmp_path / "runs"), **options}
+    moved = {
+        "output_dir": str(tmp_path / "new"),
+        "run.resume_from": str(tmp_path / "runs"),
+        **options,
+    }
     assert launch.train(toy(moved)).reason == "completed"
     first, second = wandb.inits
     assert first["id"] == second["id"] and first["config"]["seed"] == 0
     steps = [step for run in wandb.runs for step, values in run.rows if "train/loss" in values]
     assert steps == [5, 10, 12] == [values[3] for values in board if values[1] == "train/loss"]
-    assert [run.codes for run in wandb.runs] == [[1], [0]] and wandb.runs[1].rows[-1][1]["test/rmse"] > 0
+    assert [run.codes for run in wandb.runs] == [[1], [0]] and wandb.runs[1].rows[-1][1][
+        "test/rmse"
+    ] > 0
     assert launch.outputs.is_current(tmp_path / "new"), "the archive has what it ended with"
     plain, new = (tmp_path / name / "toy" / "metrics.csv" for name in ("plain", "new"))
     assert without(plain, VOLATILE_COLUMNS)[-1] == without(new, VOLATILE_COLUMNS)[-1]
-    runs = [launch.prepare(config) for config in (toy(), toy({"tracking.wandb": True, "tracking.project": "mine"}))]
-    assert identity.facts(runs[0].config, runs[0].task) == identity.facts(runs[1].config, runs[1].task)
+    runs = [
+        launch.prepare(config)
+        for config in (toy(), toy({"tracking.wandb": True, "tracking.project": "mine"}))
+    ]
+    assert identity.facts(runs[0].config, runs[0].task) == identity.facts(
+        runs[1].config, runs[1].task
+    )

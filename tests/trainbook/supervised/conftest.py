@@ -15,7 +15,20 @@ data: {{num_workers: 0}}
 training: {{max_steps: 6, effective_batch: 8, evaluate_every_steps: 3}}
 checkpoint: {{every_steps: 2, every_minutes: 0}}
 """
-WORDS = ["apple", "echo", "bread", "cat", "dog", "fish", "orange", "grape", "horse", "ice", "jam", "kite"] * 5
+WORDS = [
+    "apple",
+    "echo",
+    "bread",
+    "cat",
+    "dog",
+    "fish",
+    "orange",
+    "grape",
+    "horse",
+    "ice",
+    "jam",
+    "kite",
+] * 5
 
 
 @pytest.fixture
@@ -35,7 +48,9 @@ def configured(tmp_path):
 
     def make(name, overrides=None):
         (tmp_path / "small.yaml").write_text(CONFIG.replace("NAME", name))
-        return load_config(tmp_path / "small.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})})
+        return load_config(
+            tmp_path / "small.yaml", {"output_dir": str(tmp_path / "runs"), **(overrides or {})}
+        )
 
     return make
 

@@ -68,7 +68,9 @@ def deep(path: Path, most: int, count: int = 3, kind: str = "uint16") -> None:
     driver = "PNG" if path.suffix == ".png" else "GTiff"
     bands = np.repeat(ramp(most, np.dtype(kind).type)[None], count, 0)
     how = {"photometric": "RGB"} if driver == "GTiff" and count == 3 else {}
-    with rasterio.open(path, "w", driver=driver, dtype=kind, count=count, height=SIDE, width=SIDE, **how) as file:
+    with rasterio.open(
+        path, "w", driver=driver, dtype=kind, count=count, height=SIDE, width=SIDE, **how
+    ) as file:
         file.write(bands)
 
 
@@ -76,14 +78,18 @@ def png(path: Path, depth: int, rows: np.ndarray) -> None:
     """A grey PNG of 1, 2, 4, 8 or 16 bits, which keeps the numbers as they are."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     bits = [[format(int(value), f"0{depth}b") for value in row] for row in rows]
     packed = (int("".join(row).ljust(-(-len("".join(row)) // 8) * 8, "0"), 2) for row in bits)
     width = -(-rows.shape[1] * depth // 8)
     data = b"".join(b"\0" + number.to_bytes(width) for number in packed)
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", rows.shape[1], rows.shape[0], depth, 0, 0, 0, 0))
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b""))
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+    )
 
 
 def classes(most: int = 3) -> np.ndarray:

@@ -22,7 +22,9 @@ class Words(Supervised):
         return "word", "vowel"
 
     def batch(self, samples, training):
-        x = torch.tensor([[len(word), ord(word[0]) % 7] for word, _ in samples], dtype=torch.float32)
+        x = torch.tensor(
+            [[len(word), ord(word[0]) % 7] for word, _ in samples], dtype=torch.float32
+        )
         return {"x": x, "labels": torch.tensor([label for _, label in samples])}
 
 
@@ -42,7 +44,10 @@ class Heights(Supervised):
         return (0.0, 0.0), 0.0
 
     def batch(self, samples, training):
-        return {"x": torch.tensor([x for x, _ in samples]), "labels": torch.tensor([y for _, y in samples])}
+        return {
+            "x": torch.tensor([x for x, _ in samples]),
+            "labels": torch.tensor([y for _, y in samples]),
+        }
 
 
 class Tags(Supervised):
@@ -54,7 +59,10 @@ class Tags(Supervised):
         return nn.Embedding(6, 6)
 
     def read(self, source=None):
-        return {part: [([k % 5 + 1, 2, 0, 1][: 2 + k % 3], None or "") for k in range(10)] for part in PARTS}
+        return {
+            part: [([k % 5 + 1, 2, 0, 1][: 2 + k % 3], None or "") for k in range(10)]
+            for part in PARTS
+        }
 
     def example(self):
         return [1, 1, 1, 1], ""
@@ -74,7 +82,9 @@ class Topics(Words):
 
     def read(self, source=None):
         words = [f"{'aebc'[k % 4]}{'x' * (k % 7)}" for k in range(60)]
-        rows = [(word, ["vowel"] * (word[0] in "ae") + ["long"] * (len(word) > 4)) for word in words]
+        rows = [
+            (word, ["vowel"] * (word[0] in "ae") + ["long"] * (len(word) > 4)) for word in words
+        ]
         return {"train": rows[:40], "validation": rows[40:50], "test": rows[50:]}
 
     def example(self):

@@ -29,7 +29,9 @@ def fails_for_few(true, guess):
 
 def test_draws_are_the_metric_of_rows_taken_again_with_their_units():
     unit = np.arange(40) // 4
-    scores, about = bootstrap.of_metric("rmsle", [NUMBERS, NUMBERS._replace(guess=NUMBERS.true)], unit, 10)
+    scores, about = bootstrap.of_metric(
+        "rmsle", [NUMBERS, NUMBERS._replace(guess=NUMBERS.true)], unit, 10
+    )
     assert scores.shape == (500, 2) and not scores[:, 1].any() and about == "rmsle: 500 draws."
     for score, weights in zip(scores[:5, 0], weights_of_draws(10, 5), strict=True):
         rows = np.repeat(np.arange(40), weights[unit])
@@ -37,16 +39,26 @@ def test_draws_are_the_metric_of_rows_taken_again_with_their_units():
 
 
 def test_a_functions_interval_is_that_of_the_same_metric_by_name(few):
-    named, of_function = (bootstrap.of_metric(m, [NUMBERS], np.arange(40), 40).scores for m in ("rmsle", rmsle))
+    named, of_function = (
+        bootstrap.of_metric(m, [NUMBERS], np.arange(40), 40).scores for m in ("rmsle", rmsle)
+    )
     assert named == pytest.approx(of_function)
 
 
 def test_pairs_that_came_several_times_are_drawn_as_often(few):
-    once = Judged(np.array([0, 0, 1, 1, 2]), np.array([0, 0, 1, 0, 2]), sample=np.array([0, 0, 0, 1, 1]))
-    counted = Judged(
-        np.array([0, 1, 1, 2]), np.array([0, 1, 0, 2]), np.array([2, 1, 1, 1]), sample=np.array([0, 0, 1, 1])
+    once = Judged(
+        np.array([0, 0, 1, 1, 2]), np.array([0, 0, 1, 0, 2]), sample=np.array([0, 0, 0, 1, 1])
     )
-    scores = [bootstrap.of_metric("balanced_accuracy", [rows], np.arange(2), 2).scores for rows in (once, counted)]
+    counted = Judged(
+        np.array([0, 1, 1, 2]),
+        np.array([0, 1, 0, 2]),
+        np.array([2, 1, 1, 1]),
+        sample=np.array([0, 0, 1, 1]),
+    )
+    scores = [
+        bootstrap.of_metric("balanced_accuracy", [rows], np.arange(2), 2).scores
+        for rows in (once, counted)
+    ]
     assert scores[0] == pytest.approx(scores[1])
 
 
@@ -64,7 +76,11 @@ def test_draws_without_a_value_are_left_out_and_counted():
 @pytest.mark.parametrize(
     ("metric", "seconds", "about"),
     [
-        (fails_for_few, 0.0, r"fails_for_few has no interval: it has no value in \d+ of 500 draws."),
+        (
+            fails_for_few,
+            0.0,
+            r"fails_for_few has no interval: it has no value in \d+ of 500 draws.",
+        ),
         (rmsle, 1.0, r"rmsle has no interval: 21 draws took 20 s."),
         (rmsle, 0.3, r"rmsle: 67 draws, which took 20 s."),
     ],
@@ -81,10 +97,15 @@ def test_a_metric_that_is_slow_or_often_undefined_has_fewer_draws_or_none_and_sa
 
 def test_a_large_test_has_fewer_draws():
     many = Judged(np.ones(100_000), np.ones(100_000), sample=np.arange(100_000))
-    assert bootstrap._affordable([many, many]) == 96 and bootstrap._affordable([NUMBERS, NUMBERS]) == 500
+    assert (
+        bootstrap._affordable([many, many]) == 96
+        and bootstrap._affordable([NUMBERS, NUMBERS]) == 500
+    )
 
 
-@pytest.mark.parametrize(("kind", "metrics"), [(Heights, ("rmsle", "mae")), (Topics, ("roc_auc", "accuracy"))])
+@pytest.mark.parametrize(
+    ("kind", "metrics"), [(Heights, ("rmsle", "mae")), (Topics, ("roc_auc", "accuracy"))]
+)
 def test_a_report_has_an_interval_for_every_metric_and_never_speaks_of_one_sample(
     kind, metrics, configured, tmp_path, monkeypatch, few
 ):
@@ -101,10 +122,14 @@ def test_a_mean_area_over_classes_is_scikit_learns(few):
     true = DRAW.integers(3, size=60)
     shares = DRAW.integers(1, 6, size=(60, 3)).astype(float)
     shares /= shares.sum(1, keepdims=True)
-    scores, _ = bootstrap.of_metric("roc_auc", [Judged(true, true, None, shares, np.arange(60))], np.arange(60), 60)
+    scores, _ = bootstrap.of_metric(
+        "roc_auc", [Judged(true, true, None, shares, np.arange(60))], np.arange(60), 60
+    )
     for score, weights in zip(scores[:5, 0], weights_of_draws(60, 5), strict=True):
         rows = np.repeat(np.arange(60), weights)
-        assert score == pytest.approx(reference.roc_auc_score(true[rows], shares[rows], multi_class="ovr"))
+        assert score == pytest.approx(
+            reference.roc_auc_score(true[rows], shares[rows], multi_class="ovr")
+        )
 
 
 NOTHING = (math.nan, math.nan)
@@ -113,17 +138,31 @@ NOTHING = (math.nan, math.nan)
 @pytest.mark.parametrize(
     ("gain", "is_error", "words"),
     [
-        (Interval(1e-9, 1e-9, 2e-9), True, "is level with the strongest baseline by m, best: +0.000 [+0.000, +0.000]"),
-        (Interval(-4e-4, -9e-4, -1e-4), False, "is level with the strongest baseline by m, best: +0.000 [-0.001,"),
+        (
+            Interval(1e-9, 1e-9, 2e-9),
+            True,
+            "is level with the strongest baseline by m, best: +0.000 [+0.000, +0.000]",
+        ),
+        (
+            Interval(-4e-4, -9e-4, -1e-4),
+            False,
+            "is level with the strongest baseline by m, best: +0.000 [-0.001,",
+        ),
         (Interval(0.02, -0.01, 0.05), False, "is level with"),
         (Interval(0.02, 0.01, 0.05), False, "is above"),
         (Interval(-0.02, -0.05, -0.01), False, "is below"),
         (Interval(0.02, 0.01, 0.05), True, "is worse than"),
         (Interval(-0.02, -0.05, -0.01), True, "is better than"),
-        (Interval(-0.02, *NOTHING), True, "is better than the strongest baseline by m, best: -0.020. m is slow."),
+        (
+            Interval(-0.02, *NOTHING),
+            True,
+            "is better than the strongest baseline by m, best: -0.020. m is slow.",
+        ),
     ],
 )
-def test_a_conclusion_takes_its_side_from_what_is_printed_and_from_the_interval(gain, is_error, words):
+def test_a_conclusion_takes_its_side_from_what_is_printed_and_from_the_interval(
+    gain, is_error, words
+):
     text = concluded("'x'", "best", "m", gain, 30, "sample", is_error, "m is slow.")
     assert text.startswith(f"'x' {words}") and "alone" not in text
 

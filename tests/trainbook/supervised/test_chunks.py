@@ -25,16 +25,31 @@ class Causal(nn.Module):
 
 
 @settings(derandomize=True, max_examples=15, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 400), st.sampled_from([0.0, 0.3, 1.0]), st.booleans(), st.booleans())
-def test_chunks_give_the_value_and_the_gradients_of_whole_logits(size, length, share, is_module, weighed):
+@given(
+    st.integers(1, 3),
+    st.integers(1, 400),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_chunks_give_the_value_and_the_gradients_of_whole_logits(
+    size, length, share, is_module, weighed
+):
     torch.manual_seed(size + length)
-    head, hidden = nn.Linear(D, WORDS, bias=is_module), torch.randn(size, length, D, requires_grad=True)
-    labels = torch.where(torch.rand(size, length) < share, torch.randint(WORDS, (size, length)), IGNORED)
+    head, hidden = (
+        nn.Linear(D, WORDS, bias=is_module),
+        torch.randn(size, length, D, requires_grad=True),
+    )
+    labels = torch.where(
+        torch.rand(size, length) < share, torch.randint(WORDS, (size, length)), IGNORED
+    )
     weights, parameters = torch.rand(WORDS) if weighed else None, [hidden, *head.parameters()]
     loss = chunks.loss(hidden, head if is_module else head.weight, labels, weights)
     whole = F.cross_entropy(head(hidden).flatten(0, 1), labels.flatten(), weights, reduction="sum")
     assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
-    for mine, theirs in zip(*(torch.autograd.grad(value, parameters) for value in (loss, whole)), strict=True):
+    for mine, theirs in zip(
+        *(torch.autograd.grad(value, parameters) for value in (loss, whole)), strict=True
+    ):
         assert float((mine - theirs).abs().max()) <= 1e-6 * float(theirs.abs().max())
     with torch.no_grad():
         assert torch.equal(chunks.guesses(hidden, head, labels)[labels != IGNORED],
@@ -43,12 +58,18 @@ def test_chunks_give_the_value_and_the_gradients_of_whole_logits(size, length, s
 
 def test_a_head_is_trained_under_autocast_too():
     torch.manual_seed(0)
-    head, hidden, labels = nn.Linear(D, WORDS), torch.randn(2, 300, D), torch.randint(WORDS, (2, 300))
+    head, hidden, labels = (
+        nn.Linear(D, WORDS),
+        torch.randn(2, 300, D),
+        torch.randint(WORDS, (2, 300)),
+    )
     grads = []
     for chunked in (False, True):
         with torch.autocast("cpu", torch.bfloat16):
             assert chunks.width(hidden, head) == WORDS
-            whole = F.cross_entropy(head(hidden).float().flatten(0, 1), labels.flatten(), reduction="sum")
+            whole = F.cross_entropy(
+                head(hidden).float().flatten(0, 1), labels.flatten(), reduction="sum"
+            )
             loss = chunks.loss(hidden, head, labels) if chunked else whole
         grads.append(torch.autograd.grad(loss, [*head.parameters()]))
     for mine, theirs in zip(*grads, strict=True):
@@ -89,7 +110,11 @@ def test_a_plan_counts_a_chunk_and_not_whole_logits():
             outputs = net[1](hidden) if name == "whole" else (hidden, net[1])
             return Long.summed_loss(Long.__new__(Long), outputs, ids())
 
-        made = predict(lambda: nn.Sequential(nn.Embedding(10, 64), nn.Linear(64, words)), step, precision="fp16")
+        made = predict(
+            lambda: nn.Sequential(nn.Embedding(10, 64), nn.Linear(64, words)),
+            step,
+            precision="fp16",
+        )
         peaks[name] = made.peak_bytes - made.moments["after load"]
     logits = 8 * 512 * words
     states = 3 * 4 * 64 * words

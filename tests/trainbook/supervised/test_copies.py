@@ -56,7 +56,11 @@ def test_split_puts_copies_into_one_part_whatever_their_order_and_moves_no_other
     rows = labelled(tmp_path)
     with reading(tmp_path):
         parts, backwards = split(rows), split(rows[::-1])
-    part_of = {path.relative_to(tmp_path).as_posix(): part for part, rows in parts.items() for path, _ in rows}
+    part_of = {
+        path.relative_to(tmp_path).as_posix(): part
+        for part, rows in parts.items()
+        for path, _ in rows
+    }
     assert all(part_of[f"b/{number}.png"] == part_of[f"a/{number}.png"] for number in range(60))
     assert {(path, part) for part, rows in before.items() for path, _ in rows} <= {
         (tmp_path / name, part) for name, part in part_of.items()
@@ -70,7 +74,10 @@ def test_copies_in_given_parts_and_contradictions_are_counted_and_named(tmp_path
     folder(tmp_path, train__a="1", train__b="2", train__d="4", test__c="1", test__e="5")
 
     def read(source):
-        parts = {part: [(path, "cat") for path in sorted(source.glob(f"{part}/*"))] for part in ("train", "test")}
+        parts = {
+            part: [(path, "cat") for path in sorted(source.glob(f"{part}/*"))]
+            for part in ("train", "test")
+        }
         return {**parts, "validation": [(source / "train" / "b", "dog")]}
 
     _, notes = read_parts(Task(tmp_path, read))
@@ -112,16 +119,26 @@ def test_new_data_and_groups_are_left_where_they_are(tmp_path):
 
 def test_a_class_without_a_sample_and_spellings_are_named_before_training(tmp_path):
     rows = [("x", "cat"), ("y", "Cat "), ("z", "dog")]
-    _, notes = read_parts(Task(tmp_path, lambda source: {"train": rows}, classes=("cat", "Cat ", "dog", "horse")))
+    _, notes = read_parts(
+        Task(tmp_path, lambda source: {"train": rows}, classes=("cat", "Cat ", "dog", "horse"))
+    )
     assert notes == [
         "Classes without a training sample: horse. Is a folder or a label spelled otherwise?",
         "Classes that differ in spelling alone: 'cat', 'Cat '.",
     ]
-    _, notes = read_parts(Task(tmp_path, lambda source: {"train": [("x", 0), ("y", 2)]}, classes=("a", "b", "c")))
-    assert notes == ["Classes without a training sample: b. Is a folder or a label spelled otherwise?"]
+    _, notes = read_parts(
+        Task(tmp_path, lambda source: {"train": [("x", 0), ("y", 2)]}, classes=("a", "b", "c"))
+    )
+    assert notes == [
+        "Classes without a training sample: b. Is a folder or a label spelled otherwise?"
+    ]
     labels = {"train": [("x", ["a", "c"]), ("y", [])]}
-    _, notes = read_parts(Task(tmp_path, lambda source: labels, kind="labels", classes=("a", "b", "c")))
-    assert notes == ["Classes without a training sample: b. Is a folder or a label spelled otherwise?"]
+    _, notes = read_parts(
+        Task(tmp_path, lambda source: labels, kind="labels", classes=("a", "b", "c"))
+    )
+    assert notes == [
+        "Classes without a training sample: b. Is a folder or a label spelled otherwise?"
+    ]
     tags = {"train": [(["x", "y"], ["O", "B-LOC"]), (["z"], [""])]}
     _, notes = read_parts(Task(tmp_path, lambda source: tags, kind="tokens", classes=("O", "LOC")))
     assert notes == [
@@ -132,7 +149,9 @@ def test_a_class_without_a_sample_and_spellings_are_named_before_training(tmp_pa
 
 def test_texts_without_any_tag_are_refused_before_training(tmp_path):
     rows = [(["Rome O"], [""]), (["x"], [-100])]
-    with pytest.raises(BadInput, match=r"No training sample has a tag, such as \(\['Rome O'\], \[''\]\)"):
+    with pytest.raises(
+        BadInput, match=r"No training sample has a tag, such as \(\['Rome O'\], \[''\]\)"
+    ):
         read_parts(Task(tmp_path, lambda source: {"train": rows}, kind="tokens"))
     known = [*rows, (["y"], ["O"])]
     assert read_parts(Task(tmp_path, lambda source: {"train": known}, kind="tokens"))[1] == []
@@ -142,7 +161,9 @@ def test_texts_without_any_tag_are_refused_before_training(tmp_path):
 
 def test_a_sample_without_a_target_is_shown(tmp_path):
     rows = [(Path(tmp_path / "a.tsv"), "text", None)]
-    with pytest.raises(BadInput, match=r"1 samples whose target is None or empty, such as .*a.tsv.*, 'text', None"):
+    with pytest.raises(
+        BadInput, match=r"1 samples whose target is None or empty, such as .*a.tsv.*, 'text', None"
+    ):
         read_parts(Task(tmp_path, lambda source: {"train": rows}))
 
 
@@ -153,7 +174,10 @@ def test_an_empty_class_is_refused_with_what_the_reader_noted(tmp_path, empty):
     def read(source):
         return [(row["x"], row["y"]) for row in records(source)]
 
-    with pytest.raises(BadInput, match=r"1 samples whose target is None or empty, such as (?s:.*)a.csv: 2 rows of 3"):
+    with pytest.raises(
+        BadInput,
+        match=r"1 samples whose target is None or empty, such as (?s:.*)a.csv: 2 rows of 3",
+    ):
         read_parts(Task(tmp_path, read))
 
 

@@ -24,7 +24,9 @@ def put(tmp_path):
             path = tmp_path / "data" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".gif", ".bmp"):
-                Image.new("RGB", (8, 8), tuple(hashlib.sha256(name.encode()).digest()[:3])).save(path)  # no copies
+                Image.new("RGB", (8, 8), tuple(hashlib.sha256(name.encode()).digest()[:3])).save(
+                    path
+                )  # no copies
             else:
                 path.write_text("x")
         return tmp_path / "data"
@@ -65,13 +67,18 @@ FLAT = [*many("train_images/{:03}.png"), *many("test_images/9{:02}.png", 5)]
 CLASSES = [(f"train_images/{k:03}.png", "ab"[k % 2]) for k in range(20)]
 
 
-@pytest.mark.parametrize("key", ["{:03}", "{:03}.png", "train_images/{:03}.png", "{:03}.jpg", "C:\\in\\{:03}.PNG"])
+@pytest.mark.parametrize(
+    "key", ["{:03}", "{:03}.png", "train_images/{:03}.png", "{:03}.jpg", "C:\\in\\{:03}.PNG"]
+)
 def test_a_table_with_the_names_of_the_files_is_the_list_of_samples(put, table, key):
     put(*FLAT, "sample_submission.csv")
     source = table("train.csv", ["id", "label"], *([key.format(k), "ab"[k % 2]] for k in range(20)))
     parts, notes = read(source)
     assert together(parts) == CLASSES and parts["validation"] != parts["train"]
-    assert "train.csv lists the samples: 20 pictures in 20 rows, by the column id; label is the class." in notes
+    assert (
+        "train.csv lists the samples: 20 pictures in 20 rows, by the column id; label is the class."
+        in notes
+    )
     assert "Pictures without a row, which are not used: 5 (test_images: 5)" in notes
     assert "sample_submission.csv is not used" in notes
 
@@ -81,7 +88,8 @@ def test_the_column_of_the_class_is_named_where_there_are_several(put, table):
     source = table("train.csv", ["id", "file", "label", "tree"],
                    *([f"{k:03}", f"{k:03}.png", "ab"[k % 2], f"tree_{k % 3}"] for k in range(20)))  # fmt: skip
     with pytest.raises(
-        BadInput, match="train.csv lists the pictures by its column id, .* label, tree. .*workload.target"
+        BadInput,
+        match="train.csv lists the pictures by its column id, .* label, tree. .*workload.target",
     ):
         read(source)
     parts, notes = read(source, target="label")
@@ -91,11 +99,27 @@ def test_the_column_of_the_class_is_named_where_there_are_several(put, table):
 
 
 def test_rows_and_pictures_without_each_other_are_counted(put, table):
-    put(*FLAT, "readme.txt", "clip.mp4", "notes.txt", "train_images/._000.png", "__MACOSX/x.png", "Thumbs.db")
-    source = table("train.csv", ["id", "label"], *([f"{k:03}", "ab"[k % 2]] for k in range(2, 24)), ["002", "a"])
+    put(
+        *FLAT,
+        "readme.txt",
+        "clip.mp4",
+        "notes.txt",
+        "train_images/._000.png",
+        "__MACOSX/x.png",
+        "Thumbs.db",
+    )
+    source = table(
+        "train.csv",
+        ["id", "label"],
+        *([f"{k:03}", "ab"[k % 2]] for k in range(2, 24)),
+        ["002", "a"],
+    )
     parts, notes = read(source)
     assert together(parts) == CLASSES[2:]
-    assert "Rows without a picture: 4, such as 020." in notes and "Rows that repeat another: 1." in notes
+    assert (
+        "Rows without a picture: 4, such as 020." in notes
+        and "Rows that repeat another: 1." in notes
+    )
     assert "not used: 7 (test_images: 5, train_images: 2)" in notes
     assert "Files that are no picture: 2 .txt, 1 .mp4." in notes
 
@@ -104,7 +128,10 @@ def test_rows_and_pictures_without_each_other_are_counted(put, table):
     ("rows", "sentence"),
     [
         ([["000", "a"], ["001", ""]], "labels.csv:3: 001.png has no label"),
-        ([["000", "a"], ["001", "b"], ["000", "b"]], "labels.csv:4: 000.png is b, and a in an earlier row"),
+        (
+            [["000", "a"], ["001", "b"], ["000", "b"]],
+            "labels.csv:4: 000.png is b, and a in an earlier row",
+        ),
     ],
 )
 def test_a_row_without_a_class_or_with_another_one_is_named(put, table, rows, sentence):
@@ -122,7 +149,9 @@ def test_a_class_s_number_is_not_taken_for_a_picture_s_name(put, table):
 def test_folders_without_a_class_and_no_table_are_refused_with_what_was_seen(put, table):
     put(*FLAT)
     for classes in ((), ("a", "b")):
-        with pytest.raises(BadInput, match=r"train_images: 20, test_images: 5.*no folder of a class, and no table"):
+        with pytest.raises(
+            BadInput, match=r"train_images: 20, test_images: 5.*no folder of a class, and no table"
+        ):
             read(table("other.csv", ["x"], [1]), classes=classes)
     with pytest.raises(BadInput, match="workload.table is gone.csv|no table gone.csv"):
         read(put(), table="gone.csv")
@@ -139,7 +168,9 @@ def test_folders_that_are_called_so_are_no_classes(put, name):
     assert f"Pictures in no folder of a class, which are not used: 1 ({name}: 1)" in notes
 
 
-@pytest.mark.parametrize("name", ["latest", "attest", "trains of thought", "evaluated", "imagery", "0", "Tree", "new"])
+@pytest.mark.parametrize(
+    "name", ["latest", "attest", "trains of thought", "evaluated", "imagery", "0", "Tree", "new"]
+)
 def test_other_folders_are_classes(put, name):
     parts, _ = read(put(*many("cat/{}.png"), *many(f"{name}/{{}}.jpg")))
     assert {label for _, label in together(parts)} == {"cat", name}
@@ -163,12 +194,16 @@ def test_split_folders_above_the_classes_are_the_split(put):
     put("test/dog/1.png")
     assert read(source)[0]["test"] == [("test/dog/1.png", "dog")]
     put("bird/1.png")
-    with pytest.raises(BadInput, match=r"lies in a folder that is called as a split, and .*bird/1.png in none"):
+    with pytest.raises(
+        BadInput, match=r"lies in a folder that is called as a split, and .*bird/1.png in none"
+    ):
         read(source)
 
 
 def test_a_test_without_classes_is_no_part_of_the_split(put):
-    parts, notes = read(put(*many("train/cat/{}.png"), *many("train/dog/{}.png"), *many("test/{}.png")))
+    parts, notes = read(
+        put(*many("train/cat/{}.png"), *many("train/dog/{}.png"), *many("test/{}.png"))
+    )
     assert len(together(parts)) == 40 and "not used: 20 (test: 20)" in notes
 
 
@@ -179,17 +214,24 @@ def test_one_folder_around_all_and_folders_through_links_are_found(put, tmp_path
     put("data v2/images/cat/small/1.png")
     with pytest.raises(BadInput, match="lies in the folders cat and small: which is its class"):
         read(source)
-    assert ("data v2/images/cat/small/1.png", "cat") in together(read(source, classes=("cat", "dog"))[0])
+    assert ("data v2/images/cat/small/1.png", "cat") in together(
+        read(source, classes=("cat", "dog"))[0]
+    )
 
 
 def test_folders_and_a_table_that_contradict_each_other_are_refused(put, table):
     put(*many("part_1/{:03}.png"), *many("part_2/1{:02}.png"))
     rows = [[f"{k:03}", "ab"[k % 2], "xy"[k % 2]] for k in (*range(20), *range(100, 120))]
     source = table("metadata.csv", ["image", "dx", "sex"], *rows)
-    with pytest.raises(BadInput, match=r"\(part_1, part_2\), and metadata.csv lists them with the columns dx, sex"):
+    with pytest.raises(
+        BadInput, match=r"\(part_1, part_2\), and metadata.csv lists them with the columns dx, sex"
+    ):
         read(source)
     assert {label for _, label in together(read(source, target="dx")[0])} == {"a", "b"}
-    assert {label for _, label in together(read(source, classes=("part_1", "part_2"))[0])} == {"part_1", "part_2"}
+    assert {label for _, label in together(read(source, classes=("part_1", "part_2"))[0])} == {
+        "part_1",
+        "part_2",
+    }
     table("metadata.csv", ["image", "folder", "width"],
           *([f"{k:03}", f"part_{1 + k // 100}", 8] for k in (*range(20), *range(100, 120))))  # fmt: skip
     assert {label for _, label in together(read(source)[0])} == {"part_1", "part_2"}
@@ -211,7 +253,9 @@ def test_several_tables_and_two_pictures_of_one_name_are_refused(put, table):
 def test_an_id_of_the_training_that_a_test_picture_has_too_is_that_of_the_training(put, table):
     put(*many("train/{}.png"), *many("test/{}.png"))
     parts, _ = read(table("train.csv", ["id", "label"], *([k, "ab"[k % 2]] for k in range(20))))
-    assert len(together(parts)) == 20 and all(name.startswith("train/") for name, _ in together(parts))
+    assert len(together(parts)) == 20 and all(
+        name.startswith("train/") for name, _ in together(parts)
+    )
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -219,7 +263,10 @@ def test_an_id_of_the_training_that_a_test_picture_has_too_is_that_of_the_traini
 PAIRED = {
     "VOC": (["images/a.jpg", "masks/a.png"], ("images/a.jpg", "a.png")),
     "capitals": (["Images/a.JPG", "Masks/A.png"], ("Images/a.JPG", "A.png")),
-    "published VOC": (["VOC/JPEGImages/a.jpg", "VOC/SegmentationClass/a.png"], ("VOC/JPEGImages/a.jpg", "a.png")),
+    "published VOC": (
+        ["VOC/JPEGImages/a.jpg", "VOC/SegmentationClass/a.png"],
+        ("VOC/JPEGImages/a.jpg", "a.png"),
+    ),
     "another name": (["cells/a.png", "annotations/a.png"], ("cells/a.png", "a.png")),
     "beside": (["all/a.jpg", "all/a_mask.png"], ("all/a.jpg", "a_mask.png")),
     "behind": (["images/a.png", "masks/a_mask.gif"], ("images/a.png", "a_mask.gif")),
@@ -236,7 +283,14 @@ def test_pictures_and_masks_are_paired_by_their_stems(put, names, pair):
 
 def test_pictures_and_masks_that_stand_alone_are_counted(put):
     parts, notes = read(
-        put("images/a.jpg", "masks/a.png", "images/b.jpg", "masks/c.png", "images/x.txt", "masks/._a.png"),
+        put(
+            "images/a.jpg",
+            "masks/a.png",
+            "images/b.jpg",
+            "masks/c.png",
+            "images/x.txt",
+            "masks/._a.png",
+        ),
         pictures_with_masks,
     )
     assert together(parts) == [("images/a.jpg", "a.png")]
@@ -267,14 +321,26 @@ def test_a_mask_of_another_patient_is_no_mask_of_this_one(put):
 
 
 def test_parts_of_pictures_with_masks_are_those_of_their_folders(put):
-    names = [f"{part}/{kind}/{k}.png" for part in ("train", "test") for kind in ("images", "masks") for k in range(20)]
+    names = [
+        f"{part}/{kind}/{k}.png"
+        for part in ("train", "test")
+        for kind in ("images", "masks")
+        for k in range(20)
+    ]
     parts, _ = read(put(*names), pictures_with_masks)
     assert [len(parts[part]) > 0 for part in ("train", "validation", "test")] == [True] * 3
     assert all(name.startswith("test/") for name, _ in parts["test"]) and len(parts["test"]) == 20
 
 
 def test_hidden_files_of_other_systems_are_told_from_data(tmp_path):
-    hidden = ["._a.png", ".DS_Store", "Thumbs.db", "x/__MACOSX/a.png", ".ipynb_checkpoints/a.png", "desktop.ini"]
+    hidden = [
+        "._a.png",
+        ".DS_Store",
+        "Thumbs.db",
+        "x/__MACOSX/a.png",
+        ".ipynb_checkpoints/a.png",
+        "desktop.ini",
+    ]
     for name in (*hidden, "a.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -299,7 +365,10 @@ def test_a_test_table_without_classes_is_no_part(put, table):
     put(*many("images/{:03}.png", 12))
     table("train.csv", ["id", "label"], *([f"{k:03}", "ab"[k % 2]] for k in range(8)))
     parts, notes = read(table("test.csv", ["id"], *([f"{k:03}"] for k in range(8, 12))))
-    assert len(together(parts)) == 8 and "test.csv is not used: it is called as a table of a test." in notes
+    assert (
+        len(together(parts)) == 8
+        and "test.csv is not used: it is called as a table of a test." in notes
+    )
 
 
 def test_a_picture_in_two_tables_is_refused(put, table):
@@ -313,13 +382,22 @@ def test_a_column_of_parts_is_the_split(put, table):
     put(*many("images/{:03}.png", 12))
     rows = [[f"{k:03}", "ab"[k % 2], ("train", "Train", "val", "test")[k % 4]] for k in range(12)]
     parts, notes = read(table("labels.csv", ["id", "label", "subset"], *rows))
-    assert {part: len(samples) for part, samples in parts.items()} == {"train": 6, "validation": 3, "test": 3}
-    assert parts["test"][0] == ("images/003.png", "b") and "The split is that of the column subset." in notes
+    assert {part: len(samples) for part, samples in parts.items()} == {
+        "train": 6,
+        "validation": 3,
+        "test": 3,
+    }
+    assert (
+        parts["test"][0] == ("images/003.png", "b")
+        and "The split is that of the column subset." in notes
+    )
 
 
 def test_accents_are_compared_as_macos_writes_them(put, table):
     put(*many(unicodedata.normalize("NFD", "images/ü{}.png"), 4))
-    parts, _ = read(table("train.csv", ["id", "label"], *([f"ü{k}", "ab"[k % 2]] for k in range(4))))
+    parts, _ = read(
+        table("train.csv", ["id", "label"], *([f"ü{k}", "ab"[k % 2]] for k in range(4)))
+    )
     assert len(together(parts)) == 4
 
 

@@ -30,7 +30,10 @@ class Pages(Words):
 
     def baselines(self):
         true = self.targets("test")
-        return {"wrong": 1 - true, "nearly right": np.where(np.arange(len(true)) % 5, true, 1 - true)}
+        return {
+            "wrong": 1 - true,
+            "nearly right": np.where(np.arange(len(true)) % 5, true, 1 - true),
+        }
 
 
 @pytest.fixture
@@ -51,11 +54,20 @@ def evaluated(task):
 
 def test_a_group_is_dealt_to_one_part_and_refused_in_two(pages, monkeypatch):
     task = pages()
-    parts = {part: {task.group(sample) for sample in task.parts[part].samples} for part in task.datasets()}
+    parts = {
+        part: {task.group(sample) for sample in task.parts[part].samples}
+        for part in task.datasets()
+    }
     assert sum(map(len, parts.values())) == len(set.union(*parts.values())) == 30
-    rows = {"train": [("a0", "vowel")], "validation": [("b2", "consonant")], "test": [("c1", "consonant")]}
+    rows = {
+        "train": [("a0", "vowel")],
+        "validation": [("b2", "consonant")],
+        "test": [("c1", "consonant")],
+    }
     monkeypatch.setattr(Pages, "read", lambda self, source: rows)
-    with pytest.raises(BadInput, match="The page page 00 is in train and in test.*deal each page to one part"):
+    with pytest.raises(
+        BadInput, match="The page page 00 is in train and in test.*deal each page to one part"
+    ):
         pages().datasets()
 
 
@@ -67,7 +79,9 @@ def test_a_sample_without_a_group_is_a_group_of_its_own(pages, monkeypatch):
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["one list", "equal lists"])
-def test_a_group_may_be_in_validation_and_test_where_these_are_the_same_samples(pages, monkeypatch, tmp_path, copies):
+def test_a_group_may_be_in_validation_and_test_where_these_are_the_same_samples(
+    pages, monkeypatch, tmp_path, copies
+):
     held = [(f"{'ab'[k % 2]}x{k}", ("vowel", "consonant")[k % 2]) for k in range(8)]
     again = held[::-1] if copies else held
     rows = {"train": [("a20", "vowel"), ("b22", "consonant")], "validation": held, "test": again}
@@ -88,33 +102,55 @@ def test_answers_of_any_number_of_classes_have_their_names_and_probabilities(con
     model, _ = evaluated(task)
     task.report({}, tmp_path)
     rows, batch = rows_of(tmp_path / "answers.csv"), batch_of(task, "test", 10)
-    assert [*rows[0]][:2] == ["sample", "target"] and [*rows[0]][-3:] == ["network", "long", "vowel"]
+    assert [*rows[0]][:2] == ["sample", "target"] and [*rows[0]][-3:] == [
+        "network",
+        "long",
+        "vowel",
+    ]
     targets = ["; ".join(sorted(sample[1])) for sample in task.parts["test"].samples]
     by_number = {int(row["sample"]): row for row in rows}
     assert [by_number[number]["target"] for number in range(10)] == targets
     shares = model(batch["x"]).sigmoid().tolist()
-    written = [[float(by_number[number][name]) for name in ("long", "vowel")] for number in range(10)]
+    written = [
+        [float(by_number[number][name]) for name in ("long", "vowel")] for number in range(10)
+    ]
     assert written == [pytest.approx(row, abs=1e-6) for row in shares]
 
 
-def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_paired_gain(pages, tmp_path):
+def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_paired_gain(
+    pages, tmp_path
+):
     task = pages()
     _, scores = evaluated(task)
     true, nearly = task.targets("test"), task.guesses["nearly right"]
     assert task.baseline()["macro_f1"] == reference.f1_score(true, nearly, average="macro")
     text = task.report({}, tmp_path)
     rows = {row["method"]: row for row in rows_of(tmp_path / "evaluation.csv")}
-    assert [*rows] == ["commonest", "wrong", "nearly right", "network"] and "'network' is below the strongest" in text
+    assert [*rows] == [
+        "commonest",
+        "wrong",
+        "nearly right",
+        "network",
+    ] and "'network' is below the strongest" in text
     network = {name: float(cell) for name, cell in rows["network"].items() if name != "method"}
-    assert network["accuracy_low"] < network["accuracy"] == pytest.approx(scores["accuracy"], abs=1e-6)
+    assert (
+        network["accuracy_low"] < network["accuracy"] == pytest.approx(scores["accuracy"], abs=1e-6)
+    )
     gain = scores["accuracy"] - reference.accuracy_score(true, nearly)
     assert network["gain_accuracy"] == pytest.approx(gain, abs=1e-6)
     assert float(rows["nearly right"]["gain_macro_f1_high"]) == 0 and "f1_vowel" in rows["network"]
     answers = rows_of(tmp_path / "answers.csv")
     assert [*answers[0]][:-4] == ["page", "sample", "target", *rows] and len(answers) == len(true)
-    assert [*answers[0]][-4:] == ["consonant", "vowel", "2", "3"], "the probabilities of four outputs"
-    assert all(float(row[row["network"]]) == max(float(row[name]) for name in [*row][-4:]) for row in answers)
-    assert all(row["target"] == row["nearly right"] or int(row["sample"]) % 5 == 0 for row in answers)
+    assert [*answers[0]][-4:] == ["consonant", "vowel", "2", "3"], (
+        "the probabilities of four outputs"
+    )
+    assert all(
+        float(row[row["network"]]) == max(float(row[name]) for name in [*row][-4:])
+        for row in answers
+    )
+    assert all(
+        row["target"] == row["nearly right"] or int(row["sample"]) % 5 == 0 for row in answers
+    )
 
 
 def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
@@ -132,13 +168,17 @@ def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
     )):  # fmt: skip
         low, high = np.percentile([score(weight) for weight in weights[:200]], (2.5, 97.5))
         interval = scores["network"][place]
-        assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.06), "of fewer draws"
+        assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.06), (
+            "of fewer draws"
+        )
 
 
 def test_metrics_that_follow_from_sums_are_scikit_learns(configured):
     draw = np.random.default_rng(0)
     true, guess = draw.integers(4, size=(2, 60))
-    task = type("Every", (Pages,), {"metrics": ("macro_f1", "weighted_f1", "accuracy", "mcc", "kappa")})
+    task = type(
+        "Every", (Pages,), {"metrics": ("macro_f1", "weighted_f1", "accuracy", "mcc", "kappa")}
+    )
     judged = Judged(true, guess, sample=np.arange(60))
     sums = task(configured("Words")).tallied({"a": judged}, np.zeros(60, int), 1)[:, 0]
     values = task(configured("Words")).measured(sums)
@@ -147,12 +187,19 @@ def test_metrics_that_follow_from_sums_are_scikit_learns(configured):
         reference.accuracy_score(true, guess), reference.matthews_corrcoef(true, guess),
     ]  # fmt: skip
     assert values[0, :4] == pytest.approx(sklearn) and np.isnan(values[0, 4])
-    assert of_classes(sums)["mean_iou"] == pytest.approx(reference.jaccard_score(true, guess, average="macro"))
+    assert of_classes(sums)["mean_iou"] == pytest.approx(
+        reference.jaccard_score(true, guess, average="macro")
+    )
 
 
-def test_numbers_and_tokens_have_intervals_too_also_of_a_metric_without_sums(configured, tmp_path, monkeypatch):
+def test_numbers_and_tokens_have_intervals_too_also_of_a_metric_without_sums(
+    configured, tmp_path, monkeypatch
+):
     monkeypatch.setattr(bootstrap, "_MOST_DRAWS", 60)
-    for kind, metrics in ((Heights, ("rmse", "mae", "r2", "mape")), (Tags, ("accuracy", "macro_f1", "kappa"))):
+    for kind, metrics in (
+        (Heights, ("rmse", "mae", "r2", "mape")),
+        (Tags, ("accuracy", "macro_f1", "kappa")),
+    ):
         monkeypatch.setattr(kind, "metrics", metrics)
         task = kind(configured(kind.__name__))
         _, scores = evaluated(task)
@@ -160,7 +207,11 @@ def test_numbers_and_tokens_have_intervals_too_also_of_a_metric_without_sums(con
         _, simple, network = rows_of(tmp_path / "evaluation.csv")  # of which the second knows all
         for metric in metrics:
             assert float(network[metric]) == pytest.approx(scores[metric], rel=1e-4)
-            assert float(network[f"{metric}_low"]) <= float(network[metric]) <= float(network[f"{metric}_high"])
+            assert (
+                float(network[f"{metric}_low"])
+                <= float(network[metric])
+                <= float(network[f"{metric}_high"])
+            )
         gain = float(network[metrics[0]]) - float(simple[metrics[0]])
         assert float(network[f"gain_{metrics[0]}"]) == pytest.approx(gain, abs=3e-6)
 
@@ -173,11 +224,15 @@ def test_pixels_are_judged_alike_with_classes_second_or_last_and_by_iou_and_dice
         scores.append(found)
         batch = batch_of(task, "test")
         answers = task.answers([model], task.parts["test"].samples)
-        assert [row["prediction"].tolist() for row in answers] == model(batch["x"]).argmax(1).tolist()
+        assert [row["prediction"].tolist() for row in answers] == model(batch["x"]).argmax(
+            1
+        ).tolist()
     assert scores[0] == scores[1]
     guess, known = model(batch["x"]).argmax(1), batch["labels"] != -100
     true, guess = batch["labels"][known].numpy(), guess[known].numpy()
-    assert scores[0]["mean_iou"] == pytest.approx(reference.jaccard_score(true, guess, average="macro"))
+    assert scores[0]["mean_iou"] == pytest.approx(
+        reference.jaccard_score(true, guess, average="macro")
+    )
     assert scores[0]["mean_dice"] == pytest.approx(reference.f1_score(true, guess, average="macro"))
     iou = reference.jaccard_score(true, guess, average=None, labels=[0, 1, 2])
     columns = task.columns(Judged(true, guess))

@@ -62,7 +62,11 @@ def test_a_picture_is_read_by_what_it_means(tmp_path, name, write, wanted):
         assert len(np.unique(array)) > 60 and array[:, :, 0].mean() == pytest.approx(127, abs=3)
         assert (np.diff(array[:, 5, 1].astype(int)) >= 0).all()
         return
-    corners = ((SIDE // 2, -8), (SIDE // 2, 8)) if wanted == "turned" else ((8, SIDE // 2), (-8, SIDE // 2))
+    corners = (
+        ((SIDE // 2, -8), (SIDE // 2, 8))
+        if wanted == "turned"
+        else ((8, SIDE // 2), (-8, SIDE // 2))
+    )
     for place, colour in zip(corners, HALF if wanted == "turned" else wanted, strict=True):
         assert np.abs(array[place].astype(int) - colour).max() < 16, f"{array[place]} for {colour}"
     (one,) = look.check([Picture(tmp_path / name)]).values()
@@ -110,7 +114,9 @@ def test_a_broken_picture_is_refused_by_its_name(tmp_path, name, write):
     with pytest.raises(BadInput, match=name):
         picture(tmp_path / name)
     (one,) = look.check([Picture(tmp_path / name)]).values()
-    assert name in one.wrong and any(words in one.wrong for words in ("decoded", "no picture", "is empty", "5 bands"))
+    assert name in one.wrong and any(
+        words in one.wrong for words in ("decoded", "no picture", "is empty", "5 bands")
+    )
 
 
 def test_an_image_in_memory_is_read_as_a_file_is():
@@ -189,7 +195,9 @@ def test_pictures_are_looked_at_once_until_they_change(tmp_path, monkeypatch):
     seen = []
     decode = look._look
     monkeypatch.setattr(look, "_look", lambda path: seen.append(path) or decode(path))
-    assert look.check(paths) == first and seen == [paths[2]], "what is broken may be mended in place"
+    assert look.check(paths) == first and seen == [paths[2]], (
+        "what is broken may be mended in place"
+    )
     drawn.plain().save(paths[0])
     drawn.plain().save(paths[2])
     assert look.check(paths)[paths[0]].digest != first[paths[0]].digest
@@ -201,7 +209,9 @@ def test_how_pictures_are_read_is_noted(tmp_path):
         write(tmp_path / name)
     Image.fromarray(drawn.ramp()).save(tmp_path / "c.png")
     with collecting() as notes:
-        look.note_remarks(look.check([Picture(tmp_path / name) for name in ("a.gif", "b.jpg", "c.png")]).values())
+        look.note_remarks(
+            look.check([Picture(tmp_path / name) for name in ("a.gif", "b.jpg", "c.png")]).values()
+        )
     assert len(notes) == 3 and all(line.startswith("1 of 3 pictures") for line in notes)
 
 
@@ -236,14 +246,18 @@ def test_a_mask_of_several_pages_or_bands_is_refused(tmp_path):
     page.save(tmp_path / "a.tif", save_all=True, append_images=[Image.new("L", (8, 8), 1)])
     with pytest.raises(BadInput, match="a.tif has 2 pages. Save one mask"):
         mask(tmp_path / "a.tif")
-    with rasterio.open(tmp_path / "b.tif", "w", driver="GTiff", width=8, height=8, count=2, dtype="uint8") as file:
+    with rasterio.open(
+        tmp_path / "b.tif", "w", driver="GTiff", width=8, height=8, count=2, dtype="uint8"
+    ) as file:
         file.write(np.stack([np.zeros((8, 8), np.uint8), np.ones((8, 8), np.uint8)]))
     with pytest.raises(BadInput, match="b.tif has bands beside the first"):
         mask(tmp_path / "b.tif")
 
 
 def test_bands_and_transparency_that_change_a_picture_are_noted(tmp_path):
-    with rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", width=8, height=8, count=2, dtype="uint8") as file:
+    with rasterio.open(
+        tmp_path / "a.tif", "w", driver="GTiff", width=8, height=8, count=2, dtype="uint8"
+    ) as file:
         file.write(np.ones((2, 8, 8), np.uint8))
     Image.new("RGBA", (8, 8), (0, 0, 0, 9)).save(tmp_path / "b.png")
     Image.new("RGBA", (8, 8), (0, 0, 0, 255)).save(tmp_path / "c.png")

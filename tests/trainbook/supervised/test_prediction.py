@@ -26,7 +26,10 @@ class Files(Supervised):
 
     def batch(self, samples, training):
         values = [float(text if isinstance(text, str) else text.read_text()) for text, _ in samples]
-        return {"x": torch.tensor(values)[:, None], "labels": torch.tensor([label for _, label in samples])}
+        return {
+            "x": torch.tensor(values)[:, None],
+            "labels": torch.tensor([label for _, label in samples]),
+        }
 
 
 @pytest.fixture
@@ -44,7 +47,9 @@ def files(configured, tmp_path):
 def model(weight):
     net = nn.Linear(1, 2)
     with torch.no_grad():
-        net.weight.copy_(torch.tensor([[weight], [-weight]]))  # for "one" and "zero", in the order of the alphabet
+        net.weight.copy_(
+            torch.tensor([[weight], [-weight]])
+        )  # for "one" and "zero", in the order of the alphabet
         net.bias.copy_(torch.tensor([-weight / 2, weight / 2]))
     return net
 
@@ -72,11 +77,17 @@ def test_files_without_folders_of_classes_are_found_by_their_ending_and_named(fi
     ]  # fmt: skip
     assert rows(out)[0][3:] == ["one", "zero"], "a column for each class"
     assert [float(row[4]) for row in rows(out)[1:]] == pytest.approx([1.0, 0.0, 0.0], abs=1e-6)
-    assert answers["a.num"]["prediction"] == "zero" and list(answers) == ["a.num", "c.num", "deeper/still/b.num"]
+    assert answers["a.num"]["prediction"] == "zero" and list(answers) == [
+        "a.num",
+        "c.num",
+        "deeper/still/b.num",
+    ]
     assert list(files.predict([model(20.0)], new / "c.num", None)) == ["c.num"]
 
 
-def test_several_models_answer_by_their_mean_and_batches_are_halved_where_memory_runs_out(files, tmp_path, monkeypatch):
+def test_several_models_answer_by_their_mean_and_batches_are_halved_where_memory_runs_out(
+    files, tmp_path, monkeypatch
+):
     folder = write(tmp_path / "new", **{f"f{k:02}": str(k % 2) for k in range(11)})
     shares = [files.predict([model(w)], folder, None)["f01.num"]["probability"] for w in (0.5, 4.0)]
     whole = files.predict([model(0.5), model(4.0)], folder, None)
@@ -94,7 +105,9 @@ def test_several_models_answer_by_their_mean_and_batches_are_halved_where_memory
     assert sizes == [11, 5, 2, 2, 2, 2, 2, 1]
 
 
-def test_rows_without_targets_are_read_in_their_order_and_answered_by_the_kind_of_a_task(task, tmp_path, monkeypatch):
+def test_rows_without_targets_are_read_in_their_order_and_answered_by_the_kind_of_a_task(
+    task, tmp_path, monkeypatch
+):
     words, heights, tags, following = map(task, ("Words", "Heights", "Tags", "Following"))
     words.take_learned({"classes": ["consonant", "vowel"]})
     new, out = tmp_path / "new.jsonl", tmp_path / "out"
@@ -111,7 +124,10 @@ def test_rows_without_targets_are_read_in_their_order_and_answered_by_the_kind_o
     line, same = heights.model(), nn.Embedding.from_pretrained(torch.eye(6))
     height = heights.predict([line], tmp_path, None)["0"]["prediction"]
     assert height == pytest.approx(line(torch.tensor([1.0, 2.0])).item())
-    assert [row["prediction"] for row in tags.predict([same], tmp_path, None).values()] == ["1 2", "3"]
+    assert [row["prediction"] for row in tags.predict([same], tmp_path, None).values()] == [
+        "1 2",
+        "3",
+    ]
     with pytest.raises(BadInput, match=r"Write answers\(models, samples\) in Following"):
         following.predict([same], tmp_path, None)
     monkeypatch.setattr(type(following), "answers", lambda self, models, samples: ["one"])
@@ -119,12 +135,16 @@ def test_rows_without_targets_are_read_in_their_order_and_answered_by_the_kind_o
         following.predict([same], tmp_path, None)
 
 
-def test_new_rows_keep_their_order_and_a_target_that_they_lack_takes_no_feature_with_it(task, tmp_path, monkeypatch):
+def test_new_rows_keep_their_order_and_a_target_that_they_lack_takes_no_feature_with_it(
+    task, tmp_path, monkeypatch
+):
     heights, seen = task("Heights"), []
     rows = [((k / 10, 0.0), 1.0) for k in range(6)]
     parts = {"train": rows[3:], "validation": rows[:2], "test": rows[2:3]}
     monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
-    with pytest.raises(BadInput, match="Heights.read returns the new data in 3 parts.*Write read_new"):
+    with pytest.raises(
+        BadInput, match="Heights.read returns the new data in 3 parts.*Write read_new"
+    ):
         heights.predict([heights.model()], tmp_path, None)
     parts = {"train": [], "validation": None, "test": rows}
     assert len(heights.predict([heights.model()], tmp_path, None)) == 6
@@ -139,7 +159,9 @@ def test_new_rows_keep_their_order_and_a_target_that_they_lack_takes_no_feature_
         return seen
 
     assert predicted((1, 2, 9.0), (5, 6)) == [(5, 6, 9.0)] == predicted((1, 2, 9.0), (5, 6, None))
-    assert predicted({"a": 1, "b": 2, "y": 9.0}, {"y": None, "a": 5, "b": 6}) == [{"a": 5, "b": 6, "y": 9.0}]
+    assert predicted({"a": 1, "b": 2, "y": 9.0}, {"y": None, "a": 5, "b": 6}) == [
+        {"a": 5, "b": 6, "y": 9.0}
+    ]
     with pytest.raises(BadInput, match=r"is \(5,\), and Heights.example\(\) is \(1, 2, 9.0\)"):
         predicted((1, 2, 9.0), (5,))
 
@@ -148,21 +170,36 @@ def test_masks_stay_in_their_folder_whatever_the_samples_are_called(tmp_path):
     """A sample from elsewhere has its number as its name: a list of anybody's may name any picture."""
     data = tmp_path / "data"
     data.mkdir()
-    listed = ["images/a.png", "images/../b.png", f"{'../' * 30}{tmp_path}/home/photo.png", "../c.png"]
+    listed = [
+        "images/a.png",
+        "images/../b.png",
+        f"{'../' * 30}{tmp_path}/home/photo.png",
+        "../c.png",
+    ]
     names = prediction._names([(data / name, None) for name in listed], data)
     assert names == ["images/a.png", "b.png", "2", "3"]
-    prediction._write({name: {"prediction": np.zeros((2, 2), np.uint8)} for name in names}, tmp_path / "out")
-    assert not (tmp_path / "home").exists() and (tmp_path / "out" / "predictions" / "2.png").is_file()
+    prediction._write(
+        {name: {"prediction": np.zeros((2, 2), np.uint8)} for name in names}, tmp_path / "out"
+    )
+    assert (
+        not (tmp_path / "home").exists() and (tmp_path / "out" / "predictions" / "2.png").is_file()
+    )
 
 
 def test_new_data_that_is_none_and_names_of_a_stranger_are_refused(files, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match=r"no file ending in .num in .* write read_new\(source\) in Files"):
+    with pytest.raises(
+        BadInput, match=r"no file ending in .num in .* write read_new\(source\) in Files"
+    ):
         files.predict([], tmp_path / "empty", None)
     monkeypatch.setattr(Files, "read_new", lambda self, source: [])
     with pytest.raises(BadInput, match=r"Files.read_new found no samples in .*empty"):
         files.predict([], tmp_path / "empty", None)
-    for values in ({"classes": 5}, {"classes": ["a", 1]}, {"suffixes": {"a": 1}}):  # of an untrusted archive
+    for values in (
+        {"classes": 5},
+        {"classes": ["a", 1]},
+        {"suffixes": {"a": 1}},
+    ):  # of an untrusted archive
         with pytest.raises(BadInput, match="of what was learned from data are no names"):
             files.take_learned(values)
 
@@ -172,12 +209,18 @@ def test_own_answers_of_members_are_averaged_where_they_are_numbers(configured, 
     models = [nn.Linear(2, 1) for _ in range(3)]
     one.owners = {models[2]: other}
     given = {id(one): {"mean": 1.0, "name": "a"}, id(other): {"mean": 4.0, "name": "a"}}
-    monkeypatch.setattr(Heights, "answers", lambda self, models, samples: [given[id(self)]] * len(samples))
+    monkeypatch.setattr(
+        Heights, "answers", lambda self, models, samples: [given[id(self)]] * len(samples)
+    )
     monkeypatch.setattr(Heights, "read_new", lambda self, source: [((1.0, 2.0), None)])
-    assert one.predict(models, Path(), None)["0"] == {"mean": 2.0, "name": "a"}, "two models and one"
+    assert one.predict(models, Path(), None)["0"] == {"mean": 2.0, "name": "a"}, (
+        "two models and one"
+    )
     given[id(other)]["name"] = "b"
     with pytest.raises(BadInput, match="Heights.answers returns a name that is no number"):
         one.predict(models, Path(), None)
-    monkeypatch.setattr(Heights, "read_new", lambda self, source: [((1.0, 2.0), None)] * (1 + (self is other)))
+    monkeypatch.setattr(
+        Heights, "read_new", lambda self, source: [((1.0, 2.0), None)] * (1 + (self is other))
+    )
     with pytest.raises(BadInput, match="The members read 1 and 2 samples"):
         one.predict(models, Path(), None)

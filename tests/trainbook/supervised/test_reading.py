@@ -22,7 +22,10 @@ MARKS = ',;|\t"\r\n'
 LETTERS = some.text(some.sampled_from(f"{MARKS} ab1é😀'\u2028\x85\ufeff.-"), max_size=6)
 PLAIN = some.text(some.sampled_from("ab1é .-'"), max_size=6)
 NAMES = some.lists(
-    LETTERS.map(lambda name: name.replace("\ufeff", "").strip()).filter(bool), min_size=1, max_size=4, unique=True
+    LETTERS.map(lambda name: name.replace("\ufeff", "").strip()).filter(bool),
+    min_size=1,
+    max_size=4,
+    unique=True,
 )
 ENCODINGS = some.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252", "iso8859-2"])
 ENDS = some.sampled_from(["\n", "\r\n", "\r"])
@@ -68,9 +71,13 @@ def said(rows):
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(tables(), SEPARATORS, ENDS, ENCODINGS, some.sampled_from([always, where_needed]))
-def test_a_quoted_table_is_read_back_or_refused(tmp_path_factory, table, separator, end, encoding, quote):
+def test_a_quoted_table_is_read_back_or_refused(
+    tmp_path_factory, table, separator, end, encoding, quote
+):
     names, rows = table
-    path = written(tmp_path_factory.mktemp("any") / "a.csv", names, rows, separator, end, encoding, quote)
+    path = written(
+        tmp_path_factory.mktemp("any") / "a.csv", names, rows, separator, end, encoding, quote
+    )
     try:
         cells, columns = cells_of(path), [list(row) for row in records(path)][:1]
     except BadInput as error:
@@ -84,7 +91,12 @@ def test_a_quoted_table_is_read_back_or_refused(tmp_path_factory, table, separat
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(tables(LETTERS, some.just(["text", "label"])), ENDS, ENCODINGS, some.sampled_from(["a.tsv", "a.txt"]))
+@given(
+    tables(LETTERS, some.just(["text", "label"])),
+    ENDS,
+    ENCODINGS,
+    some.sampled_from(["a.tsv", "a.txt"]),
+)
 def test_a_table_of_tabs_has_no_quotes(tmp_path_factory, table, end, encoding, name):
     names, rows = table
     rows = [[cell.translate(dict.fromkeys(map(ord, "\t\r\n"))) for cell in row] for row in rows]
@@ -99,17 +111,24 @@ def test_a_table_of_tabs_has_no_quotes(tmp_path_factory, table, end, encoding, n
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
-    tables(PLAIN, some.just(["text", "number one", "c"])), SEPARATORS, ENDS, some.sampled_from([always, where_needed])
+    tables(PLAIN, some.just(["text", "number one", "c"])),
+    SEPARATORS,
+    ENDS,
+    some.sampled_from([always, where_needed]),
 )
 def test_ordinary_tables_are_read(tmp_path_factory, table, separator, end, quote):
     names, rows = table
-    path = written(tmp_path_factory.mktemp("any") / "a.csv", names, rows, separator, end, "utf-8", quote)
+    path = written(
+        tmp_path_factory.mktemp("any") / "a.csv", names, rows, separator, end, "utf-8", quote
+    )
     assert cells_of(path) == said(rows)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(tables(), SEPARATORS, some.data())
-def test_a_table_that_lost_or_gained_a_mark_gives_no_other_rows_in_silence(tmp_path_factory, table, separator, data):
+def test_a_table_that_lost_or_gained_a_mark_gives_no_other_rows_in_silence(
+    tmp_path_factory, table, separator, data
+):
     """A cell more or less in a row is refused; so is a quotation mark too much, or its rows are counted."""
     names, rows = table
     assume(len(names) > 1 and len(rows) > 1 and all(any(row) for row in rows))
@@ -156,7 +175,8 @@ def test_what_may_be_read_wrongly_is_refused_by_file_and_line(tmp_path, content,
 
 
 @pytest.mark.parametrize(
-    "cell", ["113,933", "1.234,5", "1 200", "$5", "5 %", "1_000", "inf", "nan", "NA", "", "-", "1e999"]
+    "cell",
+    ["113,933", "1.234,5", "1 200", "$5", "5 %", "1_000", "inf", "nan", "NA", "", "-", "1e999"],
 )
 def test_a_number_that_is_none_is_refused_and_never_shrunk(tmp_path, cell):
     (tmp_path / "a.csv").write_text(f'a,b\n1,2\n"{cell}",3\n')
@@ -251,10 +271,16 @@ def test_long_cells_and_cells_of_lines_are_whole_and_counted(tmp_path):
 def test_quotes_between_tabs_are_letters_and_those_of_a_spreadsheet_are_refused(tmp_path):
     (tmp_path / "a.tsv").write_text('a\tb\n"The plaintiff\tF\n"Yes."\tR\n"and\tF\n')
     with collecting() as notes, covering(tmp_path):
-        assert [row["a"] for row in records(tmp_path, "*.tsv")] == ['"The plaintiff', '"Yes."', '"and']
+        assert [row["a"] for row in records(tmp_path, "*.tsv")] == [
+            '"The plaintiff',
+            '"Yes."',
+            '"and',
+        ]
     assert "1 cells in quotation marks, which are letters in TSV" in notes[0]
     (tmp_path / "a.tsv").write_text('a\tb\n"He said ""no"""\tF\n')
-    with pytest.raises(BadInput, match="a.tsv:2: .* is quoted as in CSV, and TSV has no quotes. Name the file .csv"):
+    with pytest.raises(
+        BadInput, match="a.tsv:2: .* is quoted as in CSV, and TSV has no quotes. Name the file .csv"
+    ):
         list(records(tmp_path, "*.tsv"))
 
 
@@ -313,7 +339,9 @@ def test_many_files_are_summed_up_and_tables_that_nothing_read_are_named(tmp_pat
 def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
     (tmp_path / "a.csv").write_text("rooms;area\n1;2\n")
     row = next(records(tmp_path))
-    with pytest.raises(BadInput, match="a.csv:2: There is no column 'price'. Its columns are: rooms, area."):
+    with pytest.raises(
+        BadInput, match="a.csv:2: There is no column 'price'. Its columns are: rooms, area."
+    ):
         row["price"]
     with pytest.raises(KeyError):
         row["price"]
@@ -336,7 +364,9 @@ def test_files_without_a_head_have_the_columns_that_are_given(tmp_path):
 
 
 def test_paragraphs_are_the_rows_between_blank_lines(tmp_path):
-    (tmp_path / "a.tsv").write_bytes("\ufeff# sent_id = 1\r\nA\tD\r\n#\tX\r\n\r\n \r\n# 2\r\nb\tN\r\n".encode())
+    (tmp_path / "a.tsv").write_bytes(
+        "\ufeff# sent_id = 1\r\nA\tD\r\n#\tX\r\n\r\n \r\n# 2\r\nb\tN\r\n".encode()
+    )
     with collecting() as notes, covering(tmp_path):
         texts = [[(row["word"], row["tag"]) for row in rows] for rows in paragraphs(tmp_path)]
     assert texts == [[("A", "D"), ("#", "X")], [("b", "N")]]
@@ -351,10 +381,16 @@ def test_numbers_above_a_table_without_names_are_its_head(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 9\n", "is a pointer of Git LFS"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 9\n",
+            "is a pointer of Git LFS",
+        ),
         (b"<!DOCTYPE html>\n<html><title>404</title></html>\n", "is a web page"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "is a workbook"),
-        (b"# made by R\nx,y\n1,2\n", "a.csv:2: 2 cells instead of 1 .* If the first line is a comment, delete it"),
+        (
+            b"# made by R\nx,y\n1,2\n",
+            "a.csv:2: 2 cells instead of 1 .* If the first line is a comment, delete it",
+        ),
     ],
 )
 def test_what_is_no_table_is_named_by_its_kind(tmp_path, content, sentence):
@@ -364,13 +400,16 @@ def test_what_is_no_table_is_named_by_its_kind(tmp_path, content, sentence):
 
 
 @pytest.mark.parametrize(
-    ("rows", "is_noted"), [("a,1\nb,2\nTotal,3\n", True), ("Total,1\nb,2\nTotal,3\n", False), ("Total,1\n", False)]
+    ("rows", "is_noted"),
+    [("a,1\nb,2\nTotal,3\n", True), ("Total,1\nb,2\nTotal,3\n", False), ("Total,1\n", False)],
 )
 def test_a_last_row_that_may_be_a_sum_is_noted(tmp_path, rows, is_noted):
     (tmp_path / "a.csv").write_text(f"name,x\n{rows}", "utf-8")
     with collecting() as notes:
         list(records(tmp_path))
-    assert ("the last row (line 4) has 'Total': delete it if it sums the others" in " ".join(notes)) is is_noted
+    assert (
+        "the last row (line 4) has 'Total': delete it if it sums the others" in " ".join(notes)
+    ) is is_noted
 
 
 def test_files_called_as_parts_that_are_dealt_together_are_named(tmp_path):
@@ -386,7 +425,9 @@ def test_files_called_as_parts_that_are_dealt_together_are_named(tmp_path):
     assert "dealt" not in " ".join(notes)
 
 
-def test_rows_of_parquet_have_no_value_where_a_cell_is_missing_and_a_named_index_is_a_column(tmp_path, monkeypatch):
+def test_rows_of_parquet_have_no_value_where_a_cell_is_missing_and_a_named_index_is_a_column(
+    tmp_path, monkeypatch
+):
     frame = pd.DataFrame({"a": [1.5, None], "b": ["x", None]}, index=pd.Index([7, 8], name="id"))
     monkeypatch.setattr(pd, "read_parquet", lambda file: frame)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")

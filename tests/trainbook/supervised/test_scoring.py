@@ -25,22 +25,38 @@ def test_metrics_are_those_of_scikit_learn_by_short_or_whole_names_and_functions
         "mcc": reference.matthews_corrcoef(TRUE, GUESS), "zero_one_loss": reference.zero_one_loss(TRUE, GUESS),
         "quadratic_kappa": reference.cohen_kappa_score(TRUE, GUESS, weights="quadratic"),
     }  # fmt: skip
-    shared = scores(("roc_auc", "log_loss", "average_precision", "top_3_accuracy"), TRUE, GUESS, SHARES)
-    assert shared["roc_auc"] == pytest.approx(reference.roc_auc_score(TRUE, SHARES, multi_class="ovr"))
-    assert shared["log_loss"] == pytest.approx(reference.log_loss(TRUE, SHARES)) and shared["top_3_accuracy"] == 1.0
+    shared = scores(
+        ("roc_auc", "log_loss", "average_precision", "top_3_accuracy"), TRUE, GUESS, SHARES
+    )
+    assert shared["roc_auc"] == pytest.approx(
+        reference.roc_auc_score(TRUE, SHARES, multi_class="ovr")
+    )
+    assert (
+        shared["log_loss"] == pytest.approx(reference.log_loss(TRUE, SHARES))
+        and shared["top_3_accuracy"] == 1.0
+    )
     wider = np.hstack([SHARES, np.zeros((6, 1))])  # classes that are not there are left out
     assert scores(("roc_auc",), TRUE, GUESS, wider)["roc_auc"] == shared["roc_auc"]
-    two = scores(("roc_auc",), np.array([0, 1, 1]), GUESS[:3], np.array([[0.9, 0.1], [0.2, 0.8], [0.95, 0.05]]))
+    two = scores(
+        ("roc_auc",),
+        np.array([0, 1, 1]),
+        GUESS[:3],
+        np.array([[0.9, 0.1], [0.2, 0.8], [0.95, 0.05]]),
+    )
     assert two["roc_auc"] == 0.5
     assert np.isnan(scores(("roc_auc",), np.array([1, 1]), GUESS[:2], SHARES[:2, :2])["roc_auc"])
 
 
 def test_metrics_of_numbers_take_any_guess_and_judge_the_known_ones_of_each_row():
     true, guess = np.array([1.0, 2.0]), np.array([-3.0, 2.0])
-    assert scores(("rmsle",), true, guess)["rmsle"] == reference.root_mean_squared_log_error(true, [0.0, 2.0])
+    assert scores(("rmsle",), true, guess)["rmsle"] == reference.root_mean_squared_log_error(
+        true, [0.0, 2.0]
+    )
     true = np.array([[1.0, np.nan], [np.nan, 4.0], [3.0, 8.0]])
     guess = np.array([[2.0, 9.0], [9.0, 4.0], [3.0, 6.0]])
-    columns = [reference.mean_absolute_error(*pair) for pair in (([1, 3], [2, 3]), ([4, 8], [4, 6]))]
+    columns = [
+        reference.mean_absolute_error(*pair) for pair in (([1, 3], [2, 3]), ([4, 8], [4, 6]))
+    ]
     assert scores(("mae",), true, guess) == {"mae": np.mean(columns)}
     mean, _ = constant("numbers", true, 2, 0)
     assert mean.tolist() == [[2.0, 6.0]] * 2
@@ -50,9 +66,18 @@ def test_which_direction_is_better_follows_from_the_name():
     def function(name):
         return type("Metric", (), {"__name__": name, "__call__": lambda self, true, guess: 0.0})()
 
-    smaller = ("rmse", "mae", "log_loss", "mean_absolute_error", "mean_poisson_deviance", function("my_error"))
+    smaller = (
+        "rmse",
+        "mae",
+        "log_loss",
+        "mean_absolute_error",
+        "mean_poisson_deviance",
+        function("my_error"),
+    )
     assert {better(metric) for metric in smaller} == {"min"} and better(function("bias")) == ""
-    assert {better(metric) for metric in ("accuracy", "r2", "roc_auc", "quadratic_kappa", "my_score")} == {"max"}
+    assert {
+        better(metric) for metric in ("accuracy", "r2", "roc_auc", "quadratic_kappa", "my_score")
+    } == {"max"}
 
 
 def test_a_constant_is_the_commonest_class_or_the_mean_and_weights_are_scikit_learns():
@@ -61,19 +86,26 @@ def test_a_constant_is_the_commonest_class_or_the_mean_and_weights_are_scikit_le
     guess, _ = constant("numbers", np.array([[1.0, 2.0], [3.0, 6.0]]), 2, 0)
     assert guess.tolist() == [[2.0, 4.0]] * 2
     weights = balanced(np.bincount(TRUE), 4)
-    assert weights[:3] == pytest.approx(compute_class_weight("balanced", classes=np.arange(3), y=TRUE))
+    assert weights[:3] == pytest.approx(
+        compute_class_weight("balanced", classes=np.arange(3), y=TRUE)
+    )
     assert weights[TRUE].mean() == pytest.approx(1.0) and weights[3] == 1.0
 
 
 def test_a_metric_that_asks_for_rows_gets_whole_samples_with_what_is_unknown():
-    true, guess = np.array([[1.0, np.nan], [3.0, 4.0], [5.0, 6.0]]), np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]])
+    true, guess = (
+        np.array([[1.0, np.nan], [3.0, 4.0], [5.0, 6.0]]),
+        np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]]),
+    )
     shapes = []
 
     def right_rows(true, guess):
         shapes.append((true.shape, guess.shape))
         return np.mean(((true == guess) | np.isnan(true)).reshape(len(true), -1).all(1))
 
-    assert scores([right_rows], true, guess) == {"right_rows": 0.75}, "the mean of columns 1 and 0.5"
+    assert scores([right_rows], true, guess) == {"right_rows": 0.75}, (
+        "the mean of columns 1 and 0.5"
+    )
     right_rows.rows = True
     assert scores([right_rows], true, guess) == {"right_rows": 2 / 3}
     assert scores([right_rows], true[:, 0], guess[:, 0]) == {"right_rows": 1.0}

@@ -24,15 +24,21 @@ def test_every_part_has_its_share_of_each_class(shares):
     random = np.random.default_rng(1).choice(len(shares), len(counts), p=shares)
 
     def worst(part):
-        held = np.stack([counts[part == number].sum(0) for number in range(len(shares))]) / counts.sum(0)
+        held = np.stack(
+            [counts[part == number].sum(0) for number in range(len(shares))]
+        ) / counts.sum(0)
         return np.abs(held / np.array(shares)[:, None] - 1)
 
-    assert worst(part)[:, :3].max() < 0.35 and (worst(part)[:, 3] < 1).all(), "within a third, and no class is absent"
+    assert worst(part)[:, :3].max() < 0.35 and (worst(part)[:, 3] < 1).all(), (
+        "within a third, and no class is absent"
+    )
     assert worst(part).max() < worst(random).max()
 
 
 def test_stratifying_is_a_pure_function_and_follows_its_seed():
     counts = uneven(40)
-    assert np.array_equal(splits.stratify(counts, [0.5, 0.5], 3), splits.stratify(counts, [0.5, 0.5], 3))
+    assert np.array_equal(
+        splits.stratify(counts, [0.5, 0.5], 3), splits.stratify(counts, [0.5, 0.5], 3)
+    )
     others = [splits.stratify(counts, [0.5, 0.5], seed) for seed in range(4)]
     assert any(not np.array_equal(a, b) for a, b in itertools.pairwise(others))

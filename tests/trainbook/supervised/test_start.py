@@ -65,7 +65,9 @@ def texts(draw):
     for number in range(160):
         words = torch.randint(3, 60, (4 + number % 7,), generator=draw)
         yield (
-            torch.cat([words, torch.tensor([61 + number % 3])])[torch.randperm(len(words) + 1, generator=draw)],
+            torch.cat([words, torch.tensor([61 + number % 3])])[
+                torch.randperm(len(words) + 1, generator=draw)
+            ],
             number % 3,
         )
 
@@ -95,13 +97,19 @@ def test_each_form_of_data_has_a_strong_simple_method_on_samples_it_did_not_see(
     configured, rows, kind, metric, name, least
 ):
     """No constant is above .55 in any of them."""
-    members = {"rows": [*rows(torch.Generator().manual_seed(0))], "kind": kind, "metrics": (metric,)}
+    members = {
+        "rows": [*rows(torch.Generator().manual_seed(0))],
+        "kind": kind,
+        "metrics": (metric,),
+    }
     task = type("Given", (Given,), members)(configured("Words"))
     simple, batch = fit(task), task.labelled(task.parts["test"].samples)
     assert simple.name.endswith(name)
     scores = simple.scores(task, batch)
     guess = scores if kind == "numbers" else scores.argmax(-1)
-    judged = Judged(*(task.judged(batch["labels"], values).numpy() for values in (batch["labels"], guess)))
+    judged = Judged(
+        *(task.judged(batch["labels"], values).numpy() for values in (batch["labels"], guess))
+    )
     assert scoring.scores((metric,), judged)[metric] >= least
     again = simple_of(task, json.loads(json.dumps(simple.as_json())))
     assert torch.allclose(again.scores(task, batch), simple.scores(task, batch), atol=1e-3)
@@ -115,7 +123,11 @@ def test_the_trees_of_boosting_say_here_what_they_say_in_scikit_learn(configured
     options = {"max_leaf_nodes": 15, "max_depth": 6, "early_stopping": False, "random_state": 0}
     if not classes:
         task, shape = Heights(configured("Heights")), target[:, None]
-        right = HistGradientBoostingRegressor(max_iter=100, **options).fit(values, target).predict(values)[:, None]
+        right = (
+            HistGradientBoostingRegressor(max_iter=100, **options)
+            .fit(values, target)
+            .predict(values)[:, None]
+        )
     else:
         task, shape = Words(configured("Words")), np.digitize(target, [0.0, 0.7][: classes - 1])
         model = HistGradientBoostingClassifier(max_iter=100, **options).fit(values, shape)
@@ -145,7 +157,9 @@ def judgement(true, size=1):
 
 @settings(derandomize=True, max_examples=8, deadline=None)
 @given(seed=st.integers(0, 99), size=st.integers(1, 4), units=st.integers(1, 30))
-def test_the_gate_opens_where_validation_is_sure_and_never_for_noise_or_a_single_group(seed, size, units):
+def test_the_gate_opens_where_validation_is_sure_and_never_for_noise_or_a_single_group(
+    seed, size, units
+):
     draw, number = torch.Generator().manual_seed(seed), size * units
     true = torch.randint(3, (number,), generator=draw)
     begin = (torch.randn(number, 3, generator=draw) / 9).log_softmax(-1)
@@ -161,9 +175,13 @@ def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_do
     draw = torch.Generator().manual_seed(0)
     true = torch.randint(3, (300,), generator=draw)
     task, judged = classes_task(), judgement(true)
-    strong, weak, other = (nn.functional.one_hot(true, 3) * k + torch.randn(300, 3, generator=draw) for k in (3, 1, 1))
+    strong, weak, other = (
+        nn.functional.one_hot(true, 3) * k + torch.randn(300, 3, generator=draw) for k in (3, 1, 1)
+    )
     assert evaluation._opened(task, strong, weak.log_softmax(-1), judged) == 1
-    assert 0 < evaluation._opened(task, other, weak.log_softmax(-1), judged) < 1  # each errs where the other does not
+    assert (
+        0 < evaluation._opened(task, other, weak.log_softmax(-1), judged) < 1
+    )  # each errs where the other does not
 
 
 def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself():
@@ -182,21 +200,34 @@ def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric
 def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_commonest_class():
     draw = torch.Generator().manual_seed(0)
     true = (torch.rand(2000, generator=draw) < 0.2).long()
-    task, judged = classes_task(metrics=("macro_f1",), selection=("macro_f1", "max")), judgement(true)
+    task, judged = (
+        classes_task(metrics=("macro_f1",), selection=("macro_f1", "max")),
+        judgement(true),
+    )
     commonest = torch.tensor([0.8, 0.2]).log().expand(2000, 2)
     at_random = commonest + 2 * torch.randn(2000, 2, generator=draw)
     answers = [task.guessed(each, judged) for each in (commonest, at_random)]
-    assert len({*answers[1].guess}) == 2 and task.strongest(dict(zip("cr", answers, strict=True))) == "r"
+    assert (
+        len({*answers[1].guess}) == 2
+        and task.strongest(dict(zip("cr", answers, strict=True))) == "r"
+    )
     assert evaluation._opened(task, at_random, commonest, judged) == 0
 
 
-def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_as_it_does_without(configured, words):
+def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_as_it_does_without(
+    configured, words
+):
     options = {"data.dir": str(words), "training.max_steps": 4}
     without = launch.train(configured("Words", {**options, "run.name": "without"}))
     alone = launch.train(configured("Words", {**options, **STARTS, "run.name": "alone"}))
-    assert "The gate is " in alone.report and "'answer' is " in alone.report and "gate" not in without.report
+    assert (
+        "The gate is " in alone.report
+        and "'answer' is " in alone.report
+        and "gate" not in without.report
+    )
     plain, started = (
-        load_file(Path("runs", name, "checkpoints/step-00000004/model.safetensors")) for name in ("without", "alone")
+        load_file(Path("runs", name, "checkpoints/step-00000004/model.safetensors"))
+        for name in ("without", "alone")
     )
     assert plain and all(torch.equal(started[name], tensor) for name, tensor in plain.items())
 
@@ -220,7 +251,10 @@ def test_what_cannot_start_from_a_simple_method_is_refused_with_the_reason(confi
 
     for make, why in (
         (lambda: Own(configured("Words", STARTS)), "not for Own, which has its own `combined`"),
-        (lambda: Following(configured("Following", STARTS)), "not for Following, whose kind is 'next_tokens'"),
+        (
+            lambda: Following(configured("Following", STARTS)),
+            "not for Following, whose kind is 'next_tokens'",
+        ),
     ):
         with pytest.raises(BadInput, match=why):
             make()

@@ -25,7 +25,13 @@ def stored(**changes):
     for name in arrays.keys() & changes.keys():
         arrays[name] = changes.pop(name)(arrays[name])
     packed = simple.packed({name: array.astype(np.float32) for name, array in arrays.items()})
-    about = {"name": "boosting of numbers", "what": "numbers", "kind": "numbers", "power": 1.0, "terms": []}
+    about = {
+        "name": "boosting of numbers",
+        "what": "numbers",
+        "kind": "numbers",
+        "power": 1.0,
+        "terms": [],
+    }
     return {**about, "arrays": packed, **changes}
 
 
@@ -57,7 +63,10 @@ DAMAGES = {
     "spread 0": ({"spread": filled(0)}, "spread"),
     "one feature fewer": ({"weights": lambda a: a[:, :1]}, "do not fit each other"),
     "bias of other models": ({"bias": lambda a: a[:1]}, "do not fit each other"),
-    "no models": ({"weights": lambda a: a[:0], "bias": lambda a: a[:0], "trees": lambda a: a[:0]}, "do not fit"),
+    "no models": (
+        {"weights": lambda a: a[:0], "bias": lambda a: a[:0], "trees": lambda a: a[:0]},
+        "do not fit",
+    ),
     "flat trees": ({"trees": lambda a: a[0]}, "its arrays are"),
     "power a text": ({"power": "1.0"}, "power is '1.0'"),
     "power NaN": ({"power": float("nan")}, "power is nan"),
@@ -109,7 +118,9 @@ def test_a_method_of_other_classes_is_refused(configured, words):
 def test_a_batch_of_another_width_or_another_number_of_targets_is_refused(configured):
     task = Heights(configured("Heights"))
     method = simple_of(task, stored())
-    with pytest.raises(BadInput, match=r"needs numbers, 2 numbers each. A batch has numbers of shape \(1, 3\)"):
+    with pytest.raises(
+        BadInput, match=r"needs numbers, 2 numbers each. A batch has numbers of shape \(1, 3\)"
+    ):
         method.scores(task, {"x": torch.zeros(1, 3), "labels": torch.zeros(1)})
     with pytest.raises(BadInput, match="has 1 outputs a sample, and the labels have the shape"):
         method.scores(task, {"x": torch.zeros(1, 2), "labels": torch.zeros(1, 2)})

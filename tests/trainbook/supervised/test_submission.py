@@ -90,7 +90,10 @@ class Sorted(Prices):
 
 class Dicts(Prices):
     def read(self, source):
-        return [{"Id": row["Id"], "x": float(row["x"]), "y": None} for row in records(source, "test.csv")][::-1]
+        return [
+            {"Id": row["Id"], "x": float(row["x"]), "y": None}
+            for row in records(source, "test.csv")
+        ][::-1]
 
     def example(self):
         return {"Id": "0", "x": 0.0, "y": 0.0}
@@ -157,7 +160,9 @@ def test_the_column_of_ids_is_found_by_its_name_or_by_its_values(made, test):
 
 
 def test_a_table_in_lines_of_json_has_its_ids_too(made):
-    lines = "\n".join(json.dumps({"Id": number, "x": number + 0.5, "note": "a\u2028b"}) for number in IDS)
+    lines = "\n".join(
+        json.dumps({"Id": number, "x": number + 0.5, "note": "a\u2028b"}) for number in IDS
+    )
     assert made(Numbers, lines, SAMPLE, name="test.jsonl")[1][1:] == RIGHT
 
 
@@ -171,7 +176,10 @@ LAYOUTS = {
     "bz2": ("test.csv.bz2", bz2.compress(TEST.encode())),
     "xz": ("test.tsv.xz", lzma.compress(TEST.replace(",", "\t").encode())),
     "a list of JSON": ("test.json", json.dumps(PAIRS, indent=1)),
-    "half a letter": ("test.jsonl", "".join(json.dumps({**row, "note": "\ud83d"}) + "\n" for row in PAIRS)),
+    "half a letter": (
+        "test.jsonl",
+        "".join(json.dumps({**row, "note": "\ud83d"}) + "\n" for row in PAIRS),
+    ),
     "columns of JSON": ("test.json", pd.DataFrame(PAIRS).to_json()),
     "lists of JSON": ("test.json", json.dumps(pd.DataFrame(PAIRS).to_dict("list"))),
 }
@@ -183,7 +191,9 @@ def test_ids_are_found_in_every_layout_that_is_read(made, name, content):
     assert rows[1:] == RIGHT and f"by the column Id of {name}" in text
 
 
-def test_ids_are_found_in_parquet(made, monkeypatch):  # pickles in its place, since pyarrow may not be there
+def test_ids_are_found_in_parquet(
+    made, monkeypatch
+):  # pickles in its place, since pyarrow may not be there
     monkeypatch.setattr(pd, "read_parquet", pd.read_pickle)
     monkeypatch.setattr(pd.DataFrame, "to_parquet", lambda frame: pickle.dumps(frame))
     content = pickle.dumps(pd.DataFrame(PAIRS))
@@ -206,7 +216,9 @@ class Latin(Prices):
 
 
 def test_new_data_that_the_reader_refuses_is_named_by_its_sentence(made):
-    with pytest.raises(BadInput, match="test.csv:2: Byte 0xe9 is not UTF-8.*Save the file as UTF-8"):
+    with pytest.raises(
+        BadInput, match="test.csv:2: Byte 0xe9 is not UTF-8.*Save the file as UTF-8"
+    ):
         made(Latin, "Id,x\n\u00e9,1\na,2\n".encode("cp1252"), "Id,price\na,0\n")
 
 
@@ -231,7 +243,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("kind", "test", "sample", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_rows_that_cannot_be_told_are_refused_by_what_is_missing(made, tmp_path, kind, test, sample, sentence):
+def test_rows_that_cannot_be_told_are_refused_by_what_is_missing(
+    made, tmp_path, kind, test, sample, sentence
+):
     with pytest.raises(BadInput, match=sentence):
         made(kind, test, sample)
     assert not (tmp_path / "submission.csv").exists()
@@ -259,8 +273,14 @@ def test_a_sample_that_begins_with_an_index_is_refused_with_what_to_delete(made,
 def test_a_column_of_ids_may_be_named_and_a_wrong_name_is_refused(made):
     test = "a,b,x\n0,2,1.5\n1,0,3.5\n2,1,2.5\n"
     sample = "Id,price\n0,1\n1,1\n2,1\n"
-    assert made(Prices, test, sample, id_column="b")[1][1:] == [["0", "3.5"], ["1", "2.5"], ["2", "1.5"]]
-    with pytest.raises(BadInput, match="There is no column c in the new data; its columns: a, b, x"):
+    assert made(Prices, test, sample, id_column="b")[1][1:] == [
+        ["0", "3.5"],
+        ["1", "2.5"],
+        ["2", "1.5"],
+    ]
+    with pytest.raises(
+        BadInput, match="There is no column c in the new data; its columns: a, b, x"
+    ):
         made(Prices, test, sample, id_column="c")
 
 
@@ -270,11 +290,15 @@ def test_answers_that_no_id_takes_are_counted(made):
     assert "4 of 6 answers have no id in the sample" in text
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_whatever_the_orders_each_id_gets_the_answer_of_its_own_row(made, data):
     is_number = data.draw(st.booleans())
-    letters = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=5)
+    letters = st.text(
+        st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=5
+    )
     each = st.integers(0, 20).map(str) if is_number else letters
     ids = data.draw(st.lists(each, min_size=1, max_size=12, unique_by=submission.ids.normal))
     rows = data.draw(st.permutations(ids))
@@ -340,13 +364,21 @@ def test_each_class_has_its_probability_in_the_column_of_its_name(made, kind, he
     assert rows[0] == ["id", *head.split(",")] and [row[0] for row in rows[1:]] == ["b", "a"]
     if kind is Kinds:
         shares = [[SHARES[row[0]][place] for place in order] for row in rows[1:]]
-        assert np.allclose([[float(cell) for cell in row[1:]] for row in rows[1:]], shares, atol=1e-4)
+        assert np.allclose(
+            [[float(cell) for cell in row[1:]] for row in rows[1:]], shares, atol=1e-4
+        )
     assert "Left" not in text
 
 
 LEFT = {
-    "another column": ("id,cat,Usage\na,0.5,Public\n", "Left as in the sample, .*: Usage. An answer has the columns"),
-    "too many of a prefix": ("id,cat,p_cat,p_dog,p_eel,p_fox\na,0,0,0,0,0\n", "p_cat, p_dog, p_eel, p_fox"),
+    "another column": (
+        "id,cat,Usage\na,0.5,Public\n",
+        "Left as in the sample, .*: Usage. An answer has the columns",
+    ),
+    "too many of a prefix": (
+        "id,cat,p_cat,p_dog,p_eel,p_fox\na,0,0,0,0,0\n",
+        "p_cat, p_dog, p_eel, p_fox",
+    ),
 }
 
 
@@ -358,13 +390,19 @@ def test_a_column_that_no_answer_fills_is_named_and_left(made, sample, sentence)
 
 UNFILLED = {
     "no column of an answer": ("id,p,q\na,0,0\n", "No column of .*sample.csv can be filled.*p, q"),
-    "a share of nobody": ("id,target\na,0.5\n", "target has fractions, as probabilities of one class"),
+    "a share of nobody": (
+        "id,target\na,0.5\n",
+        "target has fractions, as probabilities of one class",
+    ),
     "one column": ("id\na\n", "has no column to fill: id"),
     "nothing": ("", "has no column to fill"),
     "a head alone": ("id,kind\n", "has no rows"),
     "a column twice": ("id,kind,kind\na,0,0\n", "2 columns are called .kind."),
     "a short row": ("id,kind\na\n", ":2: 1 cell instead of 2"),
-    "an open quotation": ('id,kind\n"a,0\n', ":2: A quotation mark begins a cell here that nothing shuts"),
+    "an open quotation": (
+        'id,kind\n"a,0\n',
+        ":2: A quotation mark begins a cell here that nothing shuts",
+    ),
     "an id with a NUL": ("id,kind\na\0,0\n", ":2: There is a NUL byte"),
 }
 
@@ -387,16 +425,25 @@ def test_numbers_of_classes_stay_as_the_sample_has_them(made, monkeypatch):
         made(Kinds, THREE, "id,class_1,class_2,class_3\nb,0,0,0\n")
 
 
-def test_the_probability_of_the_second_of_two_classes_fills_a_column_of_fractions(made, monkeypatch):
+def test_the_probability_of_the_second_of_two_classes_fills_a_column_of_fractions(
+    made, monkeypatch
+):
     monkeypatch.setattr(Near, "forward", lambda self, x: -8 * (x - torch.arange(2.0)).abs())
     monkeypatch.setattr(Kinds, "classes", ("0", "1"))
     text, rows = made(Kinds, THREE, "id,target\nb,0.5\nc,0.5\n")
-    assert float(rows[1][1]) < 0.01 and float(rows[2][1]) > 0.99 and "target has the probability of 1" in text
+    assert (
+        float(rows[1][1]) < 0.01
+        and float(rows[2][1]) > 0.99
+        and "target has the probability of 1" in text
+    )
 
 
 def test_labels_of_a_sample_are_joined_as_the_sample_joins_them(made, monkeypatch):
     monkeypatch.setattr(Near, "forward", lambda self, x: 8 * (torch.arange(3.0) - x) + 4)
-    assert made(Marks, THREE, "id,tags\nb,cat eel\na,dog\n")[1][1:] == [["b", "cat dog eel"], ["a", "eel"]]
+    assert made(Marks, THREE, "id,tags\nb,cat eel\na,dog\n")[1][1:] == [
+        ["b", "cat dog eel"],
+        ["a", "eel"],
+    ]
     text, rows = made(Marks, THREE, "id,tags\nb,x\n")
     assert rows[1] == ["b", "cat; dog; eel"] and "joined by '; '" in text
 
@@ -456,7 +503,11 @@ def test_an_id_is_an_exact_name_of_a_file_or_else_its_stem(tmp_path, names, ids,
 @pytest.mark.parametrize(
     ("names", "ids", "sentence"),
     [
-        (["a.png", "a.jpg"], ["a"], "1 of 1 ids in .*such as a, are the name of no predicted file, or of two"),
+        (
+            ["a.png", "a.jpg"],
+            ["a"],
+            "1 of 1 ids in .*such as a, are the name of no predicted file, or of two",
+        ),
         (["x/a.png", "y/a.png"], ["a.png"], "or of two. A file is x/a.png"),
         (["a.png"], ["a", "b"], "1 of 2 ids in .*such as b"),
         (["a.png"], ["a", "a"], "has 1 ids more than once, such as 'a'"),
@@ -479,11 +530,21 @@ def test_an_id_that_names_no_file_or_two_is_refused(tmp_path, names, ids, senten
         (lambda text: text.replace(",", "\t").encode(), "s.tsv"),
         (lambda text: text.replace("\n", "\r\n").encode(), "s.csv"),
     ],
-    ids=["utf-16", "utf-8 with a mark", "gzip", "gzip under another name", "semicolons", "tabs", "two line ends"],
+    ids=[
+        "utf-16",
+        "utf-8 with a mark",
+        "gzip",
+        "gzip under another name",
+        "semicolons",
+        "tabs",
+        "two line ends",
+    ],
 )
 def test_a_sample_is_read_in_any_encoding(tmp_path, encode, name):
     text, _ = written(tmp_path, ["é.png"], ["é"], encode, name)
-    separator = {";": ";", "\t": "\t"}.get((tmp_path / name).read_bytes()[2:3].decode("latin-1"), ",")
+    separator = {";": ";", "\t": "\t"}.get(
+        (tmp_path / name).read_bytes()[2:3].decode("latin-1"), ","
+    )
     lines = (tmp_path / "out.csv").read_text("utf-8").splitlines()
     assert lines == [f"id{separator}label", f"é{separator}answer 0"]
     assert text.count(f"{name}: 1 row of 2 lines") == 1
@@ -492,24 +553,40 @@ def test_a_sample_is_read_in_any_encoding(tmp_path, encode, name):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("id,label\n\u00e9,0\n".encode("cp1252"), "The sample submission .*:2: Byte 0xe9 is not UTF-8"),
+        (
+            "id,label\n\u00e9,0\n".encode("cp1252"),
+            "The sample submission .*:2: Byte 0xe9 is not UTF-8",
+        ),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "Git LFS"),
         (gzip.compress(b"id,label\na,0\n", mtime=0)[:-9], "cannot be unpacked"),
     ],
 )
-def test_a_sample_that_the_reader_of_data_refuses_is_refused_with_its_sentence(tmp_path, content, sentence):
+def test_a_sample_that_the_reader_of_data_refuses_is_refused_with_its_sentence(
+    tmp_path, content, sentence
+):
     with pytest.raises(BadInput, match=sentence):
         written(tmp_path, ["a.png"], ["a"], lambda text: content)
 
 
 def test_a_cell_above_the_limit_of_csv_a_pipe_and_an_image_are_sentences(tmp_path):
     assert (
-        written(tmp_path, ["a.png"], ["a"], lambda text: text.replace(",0", "," + "x" * 200_000).encode())[1][1][0]
+        written(
+            tmp_path,
+            ["a.png"],
+            ["a"],
+            lambda text: text.replace(",0", "," + "x" * 200_000).encode(),
+        )[1][1][0]
         == "a"
     )
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(BadInput, match="cannot be read .it is a pipe"):
-        submission.write(Answers(), {"a.png": {"prediction": 1}}, tmp_path, tmp_path / "pipe.csv", tmp_path / "out.csv")
+        submission.write(
+            Answers(),
+            {"a.png": {"prediction": 1}},
+            tmp_path,
+            tmp_path / "pipe.csv",
+            tmp_path / "out.csv",
+        )
     (tmp_path / "s.csv").write_text("id,mask\na,1 1\n")
     images = {"a.png": {"prediction": np.zeros((2, 2))}}
     with pytest.raises(BadInput, match="The answer for mask is an image.*run lengths"):
@@ -525,4 +602,6 @@ def test_ids_of_a_table_that_lists_the_files_name_them(tmp_path):
     (tmp_path / "s.csv").write_text("id,label\n8,0\n7,0\n")
     answers = {"a.png": {"prediction": "x"}, "b.png": {"prediction": "y"}}
     text = submission.write(Answers(), answers, new, tmp_path / "s.csv", tmp_path / "out.csv")
-    assert (tmp_path / "out.csv").read_text() == "id,label\n8,x\n7,y\n" and "by the column id of test.csv" in text
+    assert (
+        tmp_path / "out.csv"
+    ).read_text() == "id,label\n8,x\n7,y\n" and "by the column id of test.csv" in text

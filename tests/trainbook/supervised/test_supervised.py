@@ -25,7 +25,9 @@ TASKS = ROOT / "tests" / "supervised" / "tasks.py"
 
 def batch_of(task, part="train", number=8, first=0):
     samples = task.datasets()[part]
-    return task.collate([samples[i] for i in range(len(samples))[first : first + number]], torch.Generator())
+    return task.collate(
+        [samples[i] for i in range(len(samples))[first : first + number]], torch.Generator()
+    )
 
 
 class Loader(list):
@@ -33,15 +35,21 @@ class Loader(list):
 
     def __init__(self, task, part, size=4):
         self.dataset = task.datasets()[part]
-        super().__init__(batch_of(task, part, size, first) for first in range(0, len(self.dataset), size))
+        super().__init__(
+            batch_of(task, part, size, first) for first in range(0, len(self.dataset), size)
+        )
 
 
 @pytest.mark.parametrize("name", ["Words", "Heights", "Tags", "Following"])
-def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(configured, words, name, capsys, quick):
+def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(
+    configured, words, name, capsys, quick
+):
     task = find_task(f"{TASKS}:{name}")
     summary = launch.train(configured(name, {"data.dir": str(words)} if name == "Words" else {}))
     metrics = {"Words": ["macro_f1", "accuracy"], "Heights": ["rmse", "r2"]}.get(name, ["accuracy"])
-    assert summary.reason == "completed" and list(summary.metrics) == list(summary.baseline) == metrics
+    assert (
+        summary.reason == "completed" and list(summary.metrics) == list(summary.baseline) == metrics
+    )
     assert task.selection == (metrics[0], "min" if name == "Heights" else "max")
     assert summary.best["metric"] == metrics[0]
     out = capsys.readouterr().out
@@ -62,7 +70,9 @@ def test_sums_and_counts_are_those_of_torch(task):
         elif each is words:
             right = F.cross_entropy(out, labels, reduction="sum")
         else:
-            right = F.cross_entropy(out[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+            right = F.cross_entropy(
+                out[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum"
+            )
         assert each.loss(model, batch)[0]["loss"].item() == pytest.approx(right.item(), rel=1e-6)
         assert each is following or each.count(batch) == {"loss": 8}
     assert following.count({"labels": labels}) == {"loss": int((labels[:, 1:] != -100).sum())}
@@ -72,18 +82,24 @@ def test_sums_and_counts_are_those_of_torch(task):
     heights.loss(model, batch)[0]["loss"].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
     scores = heights.evaluate(model, [batch])
-    assert scores["loss"] == pytest.approx(scores["rmse"] ** 2 / heights.targets("train").var(), rel=1e-5)
+    assert scores["loss"] == pytest.approx(
+        scores["rmse"] ** 2 / heights.targets("train").var(), rel=1e-5
+    )
     # balanced classes weigh as much as each other, and the count stays
     model, batch, train = tags.model(), batch_of(tags), tags.targets("train")
     counts = np.bincount(train, minlength=6)
-    weights = torch.from_numpy(np.where(counts > 0, len(train) / (len(set(train)) * counts.clip(1)), 1.0))
+    weights = torch.from_numpy(
+        np.where(counts > 0, len(train) / (len(set(train)) * counts.clip(1)), 1.0)
+    )
     out, labels = model(batch["ids"]).flatten(0, 1).double(), batch["labels"].flatten()
     right = F.cross_entropy(out, labels, weights, reduction="sum").item()
     assert tags.loss(model, batch)[0]["loss"].item() == pytest.approx(right, rel=1e-5)
     assert tags.count(batch) == {"loss": int((labels != -100).sum())}
 
 
-def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anything_else(configured, words, monkeypatch):
+def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anything_else(
+    configured, words, monkeypatch
+):
     with monkeypatch.context() as patch:
         patch.setattr(Supervised, "parts", property(lambda self: pytest.fail("it read data")))
         for name in ("Words", "Tags"):  # which balances its classes
@@ -97,13 +113,19 @@ def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anythin
     monkeypatch.setattr(find_task(configured("Words").task), "model", model)
     plan = planner.make(configured("Words", {"data.dir": str(words)}), planner.find_card("t4"))
     assert plan.chosen.prediction.fits and set(outputs) == {2}
-    with pytest.raises(BadInput, match="The names of the classes of Words come from .*give the classes in a setting"):
+    with pytest.raises(
+        BadInput,
+        match="The names of the classes of Words come from .*give the classes in a setting",
+    ):
         planner.make(configured("Words", {"data.dir": "nowhere"}), planner.find_card("t4"))
 
 
 def test_names_of_classes_come_from_the_training_data_and_others_are_listed(task, monkeypatch):
     words = task("Words")
-    assert words.names == ["consonant", "vowel"] and "Classes: consonant, vowel." in words.describe_data()
+    assert (
+        words.names == ["consonant", "vowel"]
+        and "Classes: consonant, vowel." in words.describe_data()
+    )
     assert {item.sample[1] for item in (words.parts["train"][i] for i in range(9))} <= {0, 1}
     rows = {part: list(words.parts[part].samples) for part in words.parts}
     words.parts["test"].samples[0] = ("x", "other")
@@ -111,42 +133,61 @@ def test_names_of_classes_come_from_the_training_data_and_others_are_listed(task
         words.parts["test"][0]
     rows["test"] += [("x", "rare"), ("y", "rare")]
     monkeypatch.setattr(type(words), "read", lambda self, source: rows)
-    with pytest.raises(BadInput, match=r"in no training sample and in no setting `classes`.*: 'rare' \(2\)"):
+    with pytest.raises(
+        BadInput, match=r"in no training sample and in no setting `classes`.*: 'rare' \(2\)"
+    ):
         task("Words").datasets()
     monkeypatch.setattr(type(words), "classes", ("consonant", "vowel", "rare"), raising=False)
     assert len(task("Words").datasets()["test"]) == len(rows["test"])
 
 
-def test_metrics_are_those_of_the_whole_set_and_a_constant_is_the_commonest_class_or_the_mean(task, monkeypatch):
-    monkeypatch.setattr(Supervised, "baselines", lambda self: {})  # which a constant is the only one beside
+def test_metrics_are_those_of_the_whole_set_and_a_constant_is_the_commonest_class_or_the_mean(
+    task, monkeypatch
+):
+    monkeypatch.setattr(
+        Supervised, "baselines", lambda self: {}
+    )  # which a constant is the only one beside
     words, heights, tags = task("Words"), task("Heights"), task("Tags")
     model = words.model().eval()
     scores, whole = words.evaluate(model, Loader(words, "test", 3)), batch_of(words, "test", 99)
     true, guess = whole["labels"].numpy(), model(whole["x"]).argmax(1).numpy()
     assert scores["macro_f1"] == reference.f1_score(true, guess, average="macro", zero_division=0)
-    assert scores["loss"] == pytest.approx(F.cross_entropy(model(whole["x"]), whole["labels"]).item(), rel=1e-5)
+    assert scores["loss"] == pytest.approx(
+        F.cross_entropy(model(whole["x"]), whole["labels"]).item(), rel=1e-5
+    )
     guess = np.full_like(true, np.bincount(words.targets("train")).argmax())
     assert words.baseline()["accuracy"] == (words.targets("test") == guess).mean()
     far = heights.targets("test") - heights.targets("train").mean()
     assert heights.baseline()["rmse"] == pytest.approx(float(np.sqrt((far**2).mean())), rel=1e-5)
     tokens = np.array([token for ids, _ in tags.read()["test"] for token in ids if token])
-    assert tags.baseline()["accuracy"] == pytest.approx((tokens == np.bincount(tokens).argmax()).mean())
+    assert tags.baseline()["accuracy"] == pytest.approx(
+        (tokens == np.bincount(tokens).argmax()).mean()
+    )
 
 
-def test_the_fingerprint_is_that_of_the_files_and_of_what_is_in_which_part(task, words, monkeypatch):
+def test_the_fingerprint_is_that_of_the_files_and_of_what_is_in_which_part(
+    task, words, monkeypatch
+):
     heights, first = task("Heights"), task("Words")
     before, rows = heights.fingerprint(), heights.read()
     assert task("Heights").fingerprint() == before
-    monkeypatch.setattr(type(heights), "read", lambda self, source=None: {**rows, "test": rows["test"][1:]})
+    monkeypatch.setattr(
+        type(heights), "read", lambda self, source=None: {**rows, "test": rows["test"][1:]}
+    )
     assert task("Heights").fingerprint() != before
     moved = {part: [*first.parts[part].samples] for part in first.parts}
     moved["test"].append(moved["train"].pop())
     with monkeypatch.context() as patch:
         patch.setattr(type(first), "read", lambda self, source: moved)
         now = task("Words").fingerprint()
-    assert now != first.fingerprint() and now.split()[0] == first.fingerprint().split()[0] == first._files_hash
+    assert (
+        now != first.fingerprint()
+        and now.split()[0] == first.fingerprint().split()[0] == first._files_hash
+    )
     with pytest.raises(BadInput, match="data fingerprint"):
-        identity.check({"data fingerprint": first.fingerprint()}, {"data fingerprint": now}, Path("runs"))
+        identity.check(
+            {"data fingerprint": first.fingerprint()}, {"data fingerprint": now}, Path("runs")
+        )
     (words / "words.jsonl").write_text((words / "words.jsonl").read_text() + "\n\n")
     assert task("Words").fingerprint() != first.fingerprint()
 
@@ -156,15 +197,27 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
         return float((true != guess).sum())
 
     tags = task("Tags")
-    monkeypatch.setattr(type(tags), "metrics", ("accuracy", "macro_f1", "mcc", "kappa", "balanced_accuracy"))
+    monkeypatch.setattr(
+        type(tags), "metrics", ("accuracy", "macro_f1", "mcc", "kappa", "balanced_accuracy")
+    )
     torch.manual_seed(0)
     model, loader = tags.model().eval(), Loader(tags, "test")
-    weighed, (true, guess, counts, _, sample) = tags.evaluate(model, loader), tags._tested["network"]
-    assert counts.sum() > len(counts) == len({*zip(*(rows.tolist() for rows in (sample, true, guess)), strict=True)})
+    weighed, (true, guess, counts, _, sample) = (
+        tags.evaluate(model, loader),
+        tags._tested["network"],
+    )
+    assert (
+        counts.sum()
+        > len(counts)
+        == len({*zip(*(rows.tolist() for rows in (sample, true, guess)), strict=True)})
+    )
     trivial = tags.baseline()
     monkeypatch.setattr(type(tags), "metrics", (*tags.metrics, misses))
     plain = tags.evaluate(model, loader)
-    assert tags._tested["network"].counts is None and plain.pop("misses") == counts[true != guess].sum()
+    assert (
+        tags._tested["network"].counts is None
+        and plain.pop("misses") == counts[true != guess].sum()
+    )
     assert plain == pytest.approx(weighed, rel=1e-12)
     assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
 
@@ -174,9 +227,16 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
 ):
     monkeypatch.setattr(Supervised, "baselines", lambda self: {})
     summary = launch.train(configured("Topics"))
-    assert summary.reason == "completed" and list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]
+    assert summary.reason == "completed" and list(summary.metrics) == [
+        "macro_f1",
+        "accuracy",
+        "roc_auc",
+    ]
     topics = task("Topics")
-    assert topics.names == ["long", "vowel"] and topics.prepared(("x", ["vowel"])) == ("x", [0.0, 1.0])
+    assert topics.names == ["long", "vowel"] and topics.prepared(("x", ["vowel"])) == (
+        "x",
+        [0.0, 1.0],
+    )
     model, batch = topics.model().eval(), batch_of(topics, "test", 10)
     out, true = model(batch["x"]).detach(), batch["labels"].numpy().astype(int)
     assert topics.evaluate(model, Loader(topics, "test")) == pytest.approx({
@@ -227,7 +287,9 @@ def test_outputs_are_by_name_where_forward_has_the_names_and_else_in_order(task)
         return task("Words").outputs(model, batch)
 
     named = outputs(lambda self, b, a: type("Output", (), {"logits": a - b})())
-    assert torch.equal(named, torch.ones(2, 3)) and torch.equal(outputs(lambda self, x, y: x - y), torch.ones(2, 3))
+    assert torch.equal(named, torch.ones(2, 3)) and torch.equal(
+        outputs(lambda self, x, y: x - y), torch.ones(2, 3)
+    )
     with pytest.raises(BadInput, match="returned a tuple without `logits`"):
         outputs(lambda self, **more: (1, 2))
 
@@ -256,7 +318,10 @@ def test_order_and_weights_of_samples_are_the_parts_and_lazy_sequences_stay_lazy
     train = copy.copy(heights.datasets()["train"])
     assert weights_of(train).tolist() == Rows.weights and train.order(0, 0) == [3, 1]
     assert not hasattr(heights.datasets()["test"], "weights")
-    with pytest.raises(BadInput, match="read returned one list with `weights`, which belongs to the training samples"):
+    with pytest.raises(
+        BadInput,
+        match="read returned one list with `weights`, which belongs to the training samples",
+    ):
         reading(Rows(parts["train"])).datasets()
     heights = reading(dict.fromkeys(parts, Lazy()))
     assert "1,000,000,000 train" in heights.describe_data()
@@ -272,9 +337,21 @@ def test_the_class_is_refused_where_its_kind_or_the_direction_of_its_metric_is_u
 
     heights = find_task(f"{TASKS}:Heights")
     for bases, members, sentence in (
-        (heights, {"metrics": bias}, "metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or"),
-        (Supervised, {"kind": "words"}, "Mine.kind is 'words'. It is one of: classes, numbers, tokens, next_tokens"),
-        (Supervised, {"kind": "labels", "balanced": True}, "Mine.balanced is for classes and tokens"),
+        (
+            heights,
+            {"metrics": bias},
+            "metric 'bias' is better cannot be seen.*selection = ..bias., .min.. or",
+        ),
+        (
+            Supervised,
+            {"kind": "words"},
+            "Mine.kind is 'words'. It is one of: classes, numbers, tokens, next_tokens",
+        ),
+        (
+            Supervised,
+            {"kind": "labels", "balanced": True},
+            "Mine.balanced is for classes and tokens",
+        ),
     ):
         with pytest.raises(BadInput, match=sentence):
             mine(bases, **members)
@@ -298,7 +375,9 @@ MISTAKES = {
 }  # fmt: skip
 
 
-def test_an_ordinary_mistake_and_what_is_not_written_is_named(task, configured, monkeypatch, tmp_path):
+def test_an_ordinary_mistake_and_what_is_not_written_is_named(
+    task, configured, monkeypatch, tmp_path
+):
     for sentence, (name, members) in MISTAKES.items():
         mistaken = task(name)
         with monkeypatch.context() as patch, pytest.raises(BadInput, match=sentence):
@@ -310,7 +389,11 @@ def test_an_ordinary_mistake_and_what_is_not_written_is_named(task, configured, 
     for method, call in {
         "model": bare.model, "read": bare.datasets, "batch": lambda: bare.batch([], False), "example": bare.example,
     }.items():  # fmt: skip
-        with pytest.raises(BadInput, match=rf"Supervised has no {method}\(.*Write it in the class Supervised"):
+        with pytest.raises(
+            BadInput, match=rf"Supervised has no {method}\(.*Write it in the class Supervised"
+        ):
             call()
-    with pytest.raises(BadInput, match="data.dir is empty, and there is no mounted input. Give the folder"):
+    with pytest.raises(
+        BadInput, match="data.dir is empty, and there is no mounted input. Give the folder"
+    ):
         find_task(f"{TASKS}:Words")(configured("Words")).datasets()

@@ -28,8 +28,14 @@ def written(folder, name, content):
 def test_every_ending_gives_the_same_texts(tmp_path):
     for name, content in FORMS.items():
         table = read_table(written(tmp_path, name, content), name, COLUMNS)
-        assert table.to_dict("records") == [{"text": "one, two", "label": "3"}, {"text": "NA", "label": ""}], name
-    for name, content in (("a.csv", "one|3\n"), ("b.json", '[["one", 3]]')):  # without a head: columns by number
+        assert table.to_dict("records") == [
+            {"text": "one, two", "label": "3"},
+            {"text": "NA", "label": ""},
+        ], name
+    for name, content in (
+        ("a.csv", "one|3\n"),
+        ("b.json", '[["one", 3]]'),
+    ):  # without a head: columns by number
         columns = {"text": "0", "label": "1", "kind": "kind"}
         table = read_table(written(tmp_path, name, content), name, columns, ["kind"])
         assert table.to_dict("records") == [{"text": "one", "label": "3", "kind": ""}]
@@ -55,7 +61,9 @@ def test_any_text_of_json_becomes_text_that_a_file_holds(tmp_path_factory, texts
     path = tmp_path_factory.mktemp("any") / "a.json"
     path.write_text(json.dumps([{"Text": text, "label": 1} for text in [*texts, "\ud83d"]]))
     cells = read_table(path, "a.json", COLUMNS)["text"].tolist()
-    assert len(cells) == len(texts) + 1 and all(cell == " ".join(cell.encode().decode().split()) for cell in cells)
+    assert len(cells) == len(texts) + 1 and all(
+        cell == " ".join(cell.encode().decode().split()) for cell in cells
+    )
 
 
 def test_files_are_those_that_match_and_are_not_hidden(tmp_path):

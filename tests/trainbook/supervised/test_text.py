@@ -43,7 +43,9 @@ class Capitals(Supervised):
         return "word 00", "WORD 00"
 
     def batch(self, samples, training):
-        ids, labels = ([[*map(ord, word)] for word in words] for words in zip(*samples, strict=True))
+        ids, labels = (
+            [[*map(ord, word)] for word in words] for words in zip(*samples, strict=True)
+        )
         return {"ids": padded(ids, 0, 8), "labels": padded(labels, IGNORED, 8)}
 
     def beams(self, part):
@@ -58,18 +60,32 @@ class Capitals(Supervised):
 
 @pytest.fixture
 def capitals(tmp_path):
-    config = "task: x\ntraining: {max_steps: 4, effective_batch: 8}\noutput_dir: " + str(tmp_path / "runs")
+    config = "task: x\ntraining: {max_steps: 4, effective_batch: 8}\noutput_dir: " + str(
+        tmp_path / "runs"
+    )
     (tmp_path / "text.yaml").write_text(config.replace("task: x", f"task: {__file__}:Capitals"))
     return Capitals(load_config(tmp_path / "text.yaml"))
 
 
 def test_what_differs_in_writing_alone_is_equal_and_in_an_accent_a_sign_or_a_word_is_not():
-    composed, judges = unicodedata.normalize("NFD", "màu đỏ"), (text.exact, text.token_f1, text.rouge_l)
+    composed, judges = (
+        unicodedata.normalize("NFD", "màu đỏ"),
+        (text.exact, text.token_f1, text.rouge_l),
+    )
     for one, other in (
         (composed, "màu đỏ"), ("Màu Đỏ", "màu đỏ"), ("“màu đỏ”.", "màu đỏ"), (" màu \t đỏ\n", "màu đỏ"), ("-5", "-5."),
     ):  # fmt: skip
-        assert text.normal(one) == text.normal(other) and {judge(one, other) for judge in judges} == {1}
-    for one, other in (("má", "mà"), ("đỏ", "do"), ("-5", "5"), ("+", "-"), ("", "a"), ("màu đỏ", "đỏ")):
+        assert text.normal(one) == text.normal(other) and {
+            judge(one, other) for judge in judges
+        } == {1}
+    for one, other in (
+        ("má", "mà"),
+        ("đỏ", "do"),
+        ("-5", "5"),
+        ("+", "-"),
+        ("", "a"),
+        ("màu đỏ", "đỏ"),
+    ):
         assert text.exact(one, other) == 0
     assert text.words("Màu đỏ, (hay) xanh-lá?") == ["màu", "đỏ", "hay", "xanh", "lá"]
 
@@ -89,9 +105,14 @@ def test_texts_are_judged_as_they_are_written_beside_the_commonest_one(capitals,
     scores = capitals.evaluate(model, Loader(capitals, "test"))
     assert scores.keys() == {"loss", "exact", "token_f1"} and scores["exact"] == 1.0
     batch = capitals.labelled([capitals.parts["test"][n].sample for n in range(6)])
-    loss = F.cross_entropy(model(batch["ids"]).transpose(1, 2), batch["labels"], ignore_index=IGNORED)
+    loss = F.cross_entropy(
+        model(batch["ids"]).transpose(1, 2), batch["labels"], ignore_index=IGNORED
+    )
     assert scores["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    capitals.outputs = lambda model, batch: (F.one_hot(batch["ids"], 128).float(), model.letters.weight.T)
+    capitals.outputs = lambda model, batch: (
+        F.one_hot(batch["ids"], 128).float(),
+        model.letters.weight.T,
+    )
     assert capitals.evaluate(model, Loader(capitals, "test")) == pytest.approx(scores, rel=1e-5)
     assert capitals.baseline() == {"exact": 0, "token_f1": 0.5}
     assert "'network' is above the strongest baseline by exact" in capitals.report(scores, tmp_path)
@@ -102,10 +123,14 @@ def test_another_model_writes_beside_the_tested_one(capitals, tmp_path, monkeypa
     base, model = Speller().eval(), capitals.model().eval()
     write = lambda self, net, batch, beams: ["no" if net is base else "WORD 34"] * len(batch["ids"])  # noqa: E731
     monkeypatch.setattr(Capitals, "write", write)
-    monkeypatch.setattr(Capitals, "beside", lambda self, model, loader: {"base": self.judge(base, loader)})
+    monkeypatch.setattr(
+        Capitals, "beside", lambda self, model, loader: {"base": self.judge(base, loader)}
+    )
     capitals.evaluate(model, Loader(capitals, "test"))
     capitals.report({}, tmp_path)
-    rows = [row.split(",")[:2] for row in (tmp_path / "evaluation.csv").read_text().splitlines()[1:]]
+    rows = [
+        row.split(",")[:2] for row in (tmp_path / "evaluation.csv").read_text().splitlines()[1:]
+    ]
     assert [name for name, _ in rows] == ["always the same", "base", "network"]
     assert [float(score) for _, score in rows] == pytest.approx([0, 0, 1 / 6], abs=1e-6)
 
@@ -113,7 +138,9 @@ def test_another_model_writes_beside_the_tested_one(capitals, tmp_path, monkeypa
 def test_where_memory_runs_out_it_goes_on_from_there(capitals):
     model, batch = capitals.model(), {"ids": torch.ones(7, 3, dtype=torch.long)}
     capitals.beams_at_once, capitals.most = 8, 2
-    assert len(text.in_parts(capitals, model, batch, 2, capitals.write)) == 7 and capitals.tried == (4, 2, 2, 2, 1)
+    assert len(
+        text.in_parts(capitals, model, batch, 2, capitals.write)
+    ) == 7 and capitals.tried == (4, 2, 2, 2, 1)
     text.in_parts(capitals, model, batch, 2, capitals.write)
     assert capitals.tried[5:] == (2, 2, 2, 1)
 

@@ -33,14 +33,21 @@ workload:
 """
 
 
-def tokenizer_of(template=CHATML, specials=("<|im_start|>", "<|im_end|>"), stop="<|im_end|>", begin=None):
+def tokenizer_of(
+    template=CHATML, specials=("<|im_start|>", "<|im_end|>"), stop="<|im_end|>", begin=None
+):
     """Every byte a token, so that nothing depends on merges; special tokens as a published tokenizer has them."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = {word: number for number, word in enumerate(["<pad>", *letters])}
     bytes_ = Tokenizer(models.BPE(words, []))
-    bytes_.pre_tokenizer, bytes_.decoder = pre_tokenizers.ByteLevel(False, use_regex=False), decoders.ByteLevel()
+    bytes_.pre_tokenizer, bytes_.decoder = (
+        pre_tokenizers.ByteLevel(False, use_regex=False),
+        decoders.ByteLevel(),
+    )
     more = {"bos_token": begin} if begin else {}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_, pad_token="<pad>", eos_token=stop, **more)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bytes_, pad_token="<pad>", eos_token=stop, **more
+    )
     tokenizer.add_special_tokens({"additional_special_tokens": [t for t in specials if t != stop]})
     tokenizer.chat_template = template
     return tokenizer
@@ -52,8 +59,15 @@ def template_of(*arguments, **options):
 
 def write_base(folder, words=264):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=words, max_position_embeddings=1024, tie_word_embeddings=True, **sizes)
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    config = LlamaConfig(
+        vocab_size=words, max_position_embeddings=1024, tie_word_embeddings=True, **sizes
+    )
     tokenizer = tokenizer_of()
     model = LlamaForCausalLM(config)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -74,7 +88,9 @@ def chat(tmp_path, base, monkeypatch):
 
     def make(overrides=None):
         (tmp_path / "chat.yaml").write_text(CONFIG)
-        return load_task(load_config(tmp_path / "chat.yaml", {"workload.base": str(base), **(overrides or {})}))
+        return load_task(
+            load_config(tmp_path / "chat.yaml", {"workload.base": str(base), **(overrides or {})})
+        )
 
     return make
 

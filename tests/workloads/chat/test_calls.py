@@ -24,12 +24,18 @@ QWEN = (  # objects, which tojson writes; of a text it would make JSON in JSON
     "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}" + ASKS
 )
 DEEPSEEK = (  # arguments as text, and a call only where there is no content
-    TOOLS + "{% for m in messages %}" + ROLE + "{% if m.role == 'assistant' and not m.content is string %}"
+    TOOLS
+    + "{% for m in messages %}"
+    + ROLE
+    + "{% if m.role == 'assistant' and not m.content is string %}"
     "{% for c in m.tool_calls %}{{ '<|call|>' + c.function.name + '\n' + c.function.arguments + '<|/call|>' }}"
     "{% endfor %}{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}" + ASKS
 )
 LLAMA = (  # another key, one call, another token at its end, and the answer of a tool as JSON
-    TOOLS + "{% for m in messages %}" + ROLE + "{% if 'tool_calls' in m %}{% set c = m.tool_calls[0].function %}"
+    TOOLS
+    + "{% for m in messages %}"
+    + ROLE
+    + "{% if 'tool_calls' in m %}{% set c = m.tool_calls[0].function %}"
     "{{ '{\"name\": \"' + c.name + '\", \"parameters\": ' + c.arguments | tojson + '}<|eom|>\n' }}"
     "{% else %}{{ (m.content | tojson if m.role == 'tool' else m.content) + '<|im_end|>\n' }}{% endif %}{% endfor %}"
     + ASKS
@@ -45,7 +51,10 @@ MISTRAL = (  # ids of nine letters, tools before the last question alone, so tha
     "{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{% endfor %}"
 )
 THINKING = (  # a prompt that begins a thought, which a call does not have
-    TOOLS + "{% for m in messages %}" + ROLE + "{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+    TOOLS
+    + "{% for m in messages %}"
+    + ROLE
+    + "{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
     "{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}{% endfor %}{{ '<|im_end|>\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
@@ -54,7 +63,11 @@ MARKS = ("<|im_start|>", "<|call|>", "<|/call|>", "<|eom|>", "[CALLS]")
 KNOWING = {
     "small base": SMALL, "Qwen": QWEN, "DeepSeek": DEEPSEEK, "Llama": LLAMA, "Mistral": MISTRAL, "thinking": THINKING,
 }  # fmt: skip
-CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo", "days": 2}'}}
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "weather", "arguments": '{"city": "Oslo", "days": 2}'},
+}
 MESSAGES = [
     {"role": "user", "content": "weather in Oslo?"}, {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "call_1", "content": '{"degrees": 12}'},
@@ -69,7 +82,11 @@ def row(*messages, tools=(TOOL,)):
 
 def trained(template, talk):
     """What is trained of a row, as text, in all of its rows."""
-    return [text for each in template.apart(template.taken(talk, Counter())) for text in spoken(template, each)]
+    return [
+        text
+        for each in template.apart(template.taken(talk, Counter()))
+        for text in spoken(template, each)
+    ]
 
 
 @pytest.mark.parametrize("name", KNOWING)
@@ -79,7 +96,10 @@ def test_calls_are_trained_as_the_template_writes_them_with_their_end_and_tools_
     assert "weather" in call and '{"city": "Oslo", "days": 2}' in call
     assert call.endswith("<|eom|>" if name == "Llama" else "<|im_end|>")
     assert answer.strip() == "It is 12.<|im_end|>"
-    assert template.tokenizer.convert_tokens_to_ids("<|eom|>" if name == "Llama" else "<|im_end|>") in template.stops
+    assert (
+        template.tokenizer.convert_tokens_to_ids("<|eom|>" if name == "Llama" else "<|im_end|>")
+        in template.stops
+    )
     (first, *_) = answered(talk)
     encoded, prompt = template.encode(first), template.prompt(first.turns)
     assert list(encoded.ids[: len(prompt)]) == prompt, "as generation is given it"
@@ -89,9 +109,14 @@ def test_calls_are_trained_as_the_template_writes_them_with_their_end_and_tools_
 
 
 @pytest.mark.parametrize("name", KNOWING)
-def test_every_answer_of_a_longer_talk_is_trained_once_also_where_the_template_moves_the_tools(name):
+def test_every_answer_of_a_longer_talk_is_trained_once_also_where_the_template_moves_the_tools(
+    name,
+):
     template = template_of(KNOWING[name], MARKS)
-    again = [{"role": "user", "content": "and in Rome?"}, {"role": "assistant", "content": "I do not know."}]
+    again = [
+        {"role": "user", "content": "and in Rome?"},
+        {"role": "assistant", "content": "I do not know."},
+    ]
     texts = [text.strip() for text in trained(template, row(*MESSAGES, *again))]
     assert len(texts) == 3 and "weather" in texts[0]
     assert texts[1:] == ["It is 12.<|im_end|>", "I do not know.<|im_end|>"]
@@ -106,7 +131,9 @@ def test_a_written_call_is_right_by_its_values(name):
     assert other != first.answer and exact(first.answer, other) and called(first.answer, other)
     for wrong in ("Rome", "Oslo, "):
         assert not called(first.answer, str(first.answer).replace("Oslo", wrong))
-    assert not called(first.answer, "") and not exact(first.answer, str(first.answer).replace("weather", "time"))
+    assert not called(first.answer, "") and not exact(
+        first.answer, str(first.answer).replace("weather", "time")
+    )
     assert second.answer == "It is 12." and not called(second.answer, "It is 12.")
 
 
@@ -132,8 +159,12 @@ def test_a_template_without_calls_and_tools_is_refused_by_name_for_rows_with_the
     assert not examine({"train": [plain]}, template, limits, 10**6)
     called_row = row(MESSAGES[0], MESSAGES[1], tools=())
     for talk, name in ((called_row, "calls"), (row(MESSAGES[0], MESSAGES[3]), "tools")):
-        findings = {finding.name: finding for finding in examine({"train": [talk]}, template, limits, 10**6)}
-        assert findings[name].verdict == "bad" and f"does not show {'tool calls' if name == 'calls' else name}" in (
+        findings = {
+            finding.name: finding for finding in examine({"train": [talk]}, template, limits, 10**6)
+        }
+        assert findings[
+            name
+        ].verdict == "bad" and f"does not show {'tool calls' if name == 'calls' else name}" in (
             findings[name].value
         )
 
@@ -153,7 +184,9 @@ def test_a_thought_is_trained_where_the_template_has_it_and_else_refused_by_name
     talk = row({"role": "user", "content": "sum?"}, answer, tools=())
     assert trained(template_of(THOUGHTS), talk) == ["2 and 24<|im_end|>"]
     template = template_of()
-    (finding,) = examine({"train": [template.taken(talk, Counter())]}, template, {"train": 2000}, 10**6)
+    (finding,) = examine(
+        {"train": [template.taken(talk, Counter())]}, template, {"train": 2000}, 10**6
+    )
     assert (finding.name, finding.verdict) == ("reasoning", "bad") and "thinking" in finding.value
 
 
@@ -170,7 +203,10 @@ def test_keys_that_the_template_does_not_read_are_counted_and_leave_a_plain_row(
 
 
 def test_the_small_base_writes_what_it_wrote_before_without_calls_and_tools():
-    turns = [[("user", "a")], [("system", "s"), ("user", "a"), ("assistant", "b"), ("tool", ""), ("user", "c")]]
+    turns = [
+        [("user", "a")],
+        [("system", "s"), ("user", "a"), ("assistant", "b"), ("tool", ""), ("user", "c")],
+    ]
     before, now = template_of(CHATML), template_of(SMALL)
     for each in turns:
         for asks in (False, True):

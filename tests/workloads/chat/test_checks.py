@@ -39,7 +39,9 @@ TEMPLATES = {
 
 
 def found(rows, template, words=300):
-    findings = examine({"train": [*GOOD, *rows], "test": TEST}, template, {"train": 200, "test": 200}, words)
+    findings = examine(
+        {"train": [*GOOD, *rows], "test": TEST}, template, {"train": 200, "test": 200}, words
+    )
     return {finding.name: finding for finding in findings}
 
 
@@ -52,7 +54,9 @@ def test_a_mistake_in_rows_is_named_with_its_place(mistake):
     rows, name, verdict = PLANTED[mistake]
     finding = found(rows, template_of())[name]
     assert finding.verdict == verdict
-    assert finding.value.startswith("1 rows ") and ("train 61" in finding.value or "test" in finding.value)
+    assert finding.value.startswith("1 rows ") and (
+        "train 61" in finding.value or "test" in finding.value
+    )
 
 
 @pytest.mark.parametrize("mistake", TEMPLATES)
@@ -68,5 +72,8 @@ def test_a_tokenizer_with_more_words_than_the_model_is_named():
 def test_bad_findings_refuse_a_run_and_others_do_not():
     template = template_of()
     refuse([*found(PLANTED["twice the same"][0], template).values()])
-    with pytest.raises(BadInput, match=r"in two splits: 1 rows ask what is asked in train too.*\(1 in test: test 2\)"):
+    with pytest.raises(
+        BadInput,
+        match=r"in two splits: 1 rows ask what is asked in train too.*\(1 in test: test 2\)",
+    ):
         refuse([*found(PLANTED["a question of the test"][0], template).values()])

@@ -9,7 +9,12 @@ from lib.errors import BadInput
 from workloads.chat.messages import Message, check_answers, is_trained, text_of, turns_of
 from workloads.chat.rows import Row, answered, question, row_of
 
-ASK, CALL, RESULT, SAY = "weather in Oslo?", {"name": "weather", "arguments": {"city": "Oslo"}}, "12", "It is 12."
+ASK, CALL, RESULT, SAY = (
+    "weather in Oslo?",
+    {"name": "weather", "arguments": {"city": "Oslo"}},
+    "12",
+    "It is 12.",
+)
 FLAT = {"name": "weather", "parameters": {"type": "object"}}
 TOOLS = ("tools", json.dumps([{"type": "function", "function": FLAT}]))
 TALK = [("user", ASK), ("assistant", "", CALL), ("tool", RESULT), ("assistant", SAY)]
@@ -19,7 +24,14 @@ USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content
 def openai(call, **more):
     """A talk with one call, whose assistant's message has `call`."""
     made = [{"role": "assistant", "content": None, **call}, {"role": "tool", "content": RESULT}]
-    return {"messages": [{"role": "user", "content": ASK}, *made, {"role": "assistant", "content": SAY}], **more}
+    return {
+        "messages": [
+            {"role": "user", "content": ASK},
+            *made,
+            {"role": "assistant", "content": SAY},
+        ],
+        **more,
+    }
 
 
 def sharegpt(call_role, result_role, **more):
@@ -33,7 +45,9 @@ def exchange(content):
 
 ARGUMENTS_AS_TEXT = {"name": "weather", "arguments": '{"city": "Oslo"}'}
 CALLS = {
-    "OpenAI's tool_calls": openai({"tool_calls": [{"type": "function", "function": ARGUMENTS_AS_TEXT}]}),
+    "OpenAI's tool_calls": openai(
+        {"tool_calls": [{"type": "function", "function": ARGUMENTS_AS_TEXT}]}
+    ),
     "arguments as an object": openai({"tool_calls": [{"type": "function", "function": CALL}]}),
     "flat calls": openai({"tool_calls": [CALL]}),
     "calls as JSON": openai({"tool_calls": json.dumps([CALL])}),
@@ -48,7 +62,12 @@ CALLS = {
 def test_a_call_and_its_result_are_the_same_in_every_form(form):
     turns = turns_of(CALLS[form])
     read = [(role, text_of(content)) for role, content in turns]
-    assert read == [("user", ASK), ("assistant", json.dumps(CALL)), ("tool", RESULT), ("assistant", SAY)]
+    assert read == [
+        ("user", ASK),
+        ("assistant", json.dumps(CALL)),
+        ("tool", RESULT),
+        ("assistant", SAY),
+    ]
     assert turns[1][1].calls == [CALL]
 
 
@@ -71,14 +90,20 @@ READ = {
     "parts as strings": exchange(["Hel", "lo!"]),
     "one part": exchange({"type": "text", "text": "Hello!"}),
     "output_text": exchange([{"type": "output_text", "text": "Hello!"}]),
-    "capital roles": {"messages": [{"role": "User", "content": "hi"}, {"role": "Assistant", "content": "Hello!"}]},
+    "capital roles": {
+        "messages": [{"role": "User", "content": "hi"}, {"role": "Assistant", "content": "Hello!"}]
+    },
     "conversation": {"conversation": [USER, ANSWER]},
     "TRL's prompt and completion": {"prompt": [USER], "completion": [ANSWER]},
     "a list and a text": {"prompt": [USER], "completion": "Hello!"},
-    "keys in capitals": {"Messages": [{"Role": "User", "Content": "hi"}, {"From": "gpt", "Value": "Hello!"}]},
+    "keys in capitals": {
+        "Messages": [{"Role": "User", "Content": "hi"}, {"From": "gpt", "Value": "Hello!"}]
+    },
     "columns in capitals": {"Question": "hi", " Response": "Hello!"},
     "input and output": {"input": "hi", "output": "Hello!"},
-    "a text in a text": exchange([{"type": "text", "text": {"value": "Hello!", "annotations": []}}]),
+    "a text in a text": exchange(
+        [{"type": "text", "text": {"value": "Hello!", "annotations": []}}]
+    ),
     "a weight as a text": {"prompt": "hi", "completion": "Hello!", "weight": "1.0"},
     "response": {"instruction": "hi", "response": "Hello!"},
     "weights of 1 and null": {"messages": [{**USER, "weight": None}, {**ANSWER, "weight": 1.0}]},
@@ -174,9 +199,16 @@ def test_each_trained_answer_is_a_row_after_what_stands_before_it():
     row = row_of(turns_of(openai({"tool_calls": [CALL]})))
     first, second = answered(row)
     assert isinstance(first.answer, Message) and first.turns == (("user", ASK),)
-    assert second.answer == SAY and [role for role, _ in second.turns] == ["user", "assistant", "tool"]
+    assert second.answer == SAY and [role for role, _ in second.turns] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
     assert not is_trained(second.turns[1][1]), "it is scored in its own row"
-    assert first.conversation == second.conversation == question(row) and (first.number, second.number) == (0, 1)
+    assert first.conversation == second.conversation == question(row) and (
+        first.number,
+        second.number,
+    ) == (0, 1)
     plain = Row((("user", "x"),), "y")
     assert answered(plain) == [plain]
 
@@ -191,9 +223,22 @@ def test_ids_of_calls_and_tools_are_no_part_of_what_is_asked():
 
 def test_keys_that_are_not_read_are_counted_and_those_of_alpaca_and_system_are_read():
     unread = Counter()
-    record = {"instruction": "a", "input": "b", "output": "c", "history": [["x", "y"]], "system": "s", "id": 3}
+    record = {
+        "instruction": "a",
+        "input": "b",
+        "output": "c",
+        "history": [["x", "y"]],
+        "system": "s",
+        "id": 3,
+    }
     turns = turns_of(record, unread)
-    assert turns == (("system", "s"), ("user", "x"), ("assistant", "y"), ("user", "a\nb"), ("assistant", "c"))
+    assert turns == (
+        ("system", "s"),
+        ("user", "x"),
+        ("assistant", "y"),
+        ("user", "a\nb"),
+        ("assistant", "c"),
+    )
     assert unread == {"id": 1}
     turns_of({"messages": [{**USER, "weight": 1}, ANSWER], "source": "web"}, unread)
     assert unread == {"id": 1, "source": 1, "weight of a turn that is no answer": 1}
@@ -201,4 +246,7 @@ def test_keys_that_are_not_read_are_counted_and_those_of_alpaca_and_system_are_r
 
 @pytest.mark.parametrize("key", ["system", "system_prompt", "System_Message", "system_instruction"])
 def test_a_system_text_beside_a_row_is_read_by_any_of_its_names(key):
-    assert turns_of({key: "Be kind.", "question": "hi", "response": "Hello!"})[0] == ("system", "Be kind.")
+    assert turns_of({key: "Be kind.", "question": "hi", "response": "Hello!"})[0] == (
+        "system",
+        "Be kind.",
+    )

@@ -46,10 +46,19 @@ def test_a_row_on_which_alone_a_template_does_not_end_is_stopped():
 def test_a_template_that_cannot_be_used_is_named_as_the_bases(tmp_path):
     tokenizer = template_of().tokenizer
     tokenizer.save_pretrained(tmp_path)
-    values = {"tokenizer": tmp_path / "tokenizer.json", "specials": {"eos_token": "<|im_end|>"}, "stops": []}
+    values = {
+        "tokenizer": tmp_path / "tokenizer.json",
+        "specials": {"eos_token": "<|im_end|>"},
+        "stops": [],
+    }
     assert made_of({**values, "template": CHATML}).render([("user", "x")])
-    for template, kind in (("{% if %}", "Expected an expression"), ("{{ raise_exception('no') }}", "no")):
-        with pytest.raises(BadInput, match=f"The chat template of the base cannot be used .*{kind}"):
+    for template, kind in (
+        ("{% if %}", "Expected an expression"),
+        ("{{ raise_exception('no') }}", "no"),
+    ):
+        with pytest.raises(
+            BadInput, match=f"The chat template of the base cannot be used .*{kind}"
+        ):
             made_of({**values, "template": template})
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(BadInput, match="The tokenizer that the run keeps cannot be used"):
@@ -60,6 +69,10 @@ def test_a_template_that_asks_for_the_day_writes_that_of_the_run(tmp_path):
     tokenizer = template_of().tokenizer
     tokenizer.save_pretrained(tmp_path)
     template = "{{ strftime_now('%d %b %Y') }}" + CHATML
-    values = {"tokenizer": tmp_path / "tokenizer.json", "specials": {"eos_token": "<|im_end|>"}, "stops": []}
+    values = {
+        "tokenizer": tmp_path / "tokenizer.json",
+        "specials": {"eos_token": "<|im_end|>"},
+        "stops": [],
+    }
     text = made_of({**values, "template": template, "date": "2024-07-26"}).render([("user", "x")])
     assert text.startswith("26 Jul 2024<|im_start|>")

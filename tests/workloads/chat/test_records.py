@@ -31,7 +31,9 @@ def test_rows_are_the_same_in_every_kind_of_file_alone_and_in_a_folder(name, tmp
     (tmp_path / name).write_text(FILES[name], "utf-8")
     for source in (tmp_path / name, tmp_path):
         (read,) = rows.read_files(source).values()
-        assert [(row.question, row.answer) for row in read] == [tuple(record.values()) for record in RECORDS]
+        assert [(row.question, row.answer) for row in read] == [
+            tuple(record.values()) for record in RECORDS
+        ]
 
 
 TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -58,8 +60,12 @@ def test_one_row_of_lists_of_messages_is_a_row(tmp_path):
     assert read == [rows.Row((("user", "a"),), "b")]
 
 
-def test_an_answer_before_which_nothing_is_asked_is_not_trained_and_an_empty_file_is_named(tmp_path):
-    write_rows(tmp_path / "a.jsonl", [{"messages": [{"role": "assistant", "content": "Hello!"}, *TALK]}])
+def test_an_answer_before_which_nothing_is_asked_is_not_trained_and_an_empty_file_is_named(
+    tmp_path,
+):
+    write_rows(
+        tmp_path / "a.jsonl", [{"messages": [{"role": "assistant", "content": "Hello!"}, *TALK]}]
+    )
     (tmp_path / "b.jsonl").touch()
     with collecting() as notes:
         (row,) = rows.read_files(tmp_path)[tmp_path / "a.jsonl"]
@@ -77,7 +83,9 @@ def test_a_row_has_the_line_where_it_begins(tmp_path):
 
 def test_columns_of_a_table_may_hold_messages_as_json(tmp_path):
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    pd.DataFrame({"messages": [json.dumps(messages)], "id": [1]}).to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame({"messages": [json.dumps(messages)], "id": [1]}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
     with collecting() as notes:
         (read,) = rows.read_files(tmp_path).values()
     assert read == [rows.Row((("user", "a"),), "b")]
@@ -87,7 +95,10 @@ def test_columns_of_a_table_may_hold_messages_as_json(tmp_path):
 def test_parquet_has_lists_and_gaps_as_pandas_gives_them(tmp_path, monkeypatch):
     import numpy as np
 
-    turns = np.array([{"role": "user", "content": "a", "name": None}, {"role": "assistant", "content": "b"}], object)
+    turns = np.array(
+        [{"role": "user", "content": "a", "name": None}, {"role": "assistant", "content": "b"}],
+        object,
+    )
     frame = pd.DataFrame({"messages": [turns], "images": [np.array([])], "weight": [float("nan")]})
     monkeypatch.setattr(pd, "read_parquet", lambda content: frame)
     (tmp_path / "a.parquet").write_bytes(b"x")
@@ -102,19 +113,34 @@ BROKEN = {
     "open.json": (json.dumps(RECORDS)[:-1], "the end of the list"),
     "more.json": (json.dumps(RECORDS) + "x", "more text comes after it"),
     "comma.json": (json.dumps(RECORDS).replace("}, {", "} {"), "neither a comma"),
-    "array.jsonl": ("\n".join(json.dumps([record]) for record in RECORDS), "more text comes after it"),
+    "array.jsonl": (
+        "\n".join(json.dumps([record]) for record in RECORDS),
+        "more text comes after it",
+    ),
     "number.jsonl": (f"{LINES}\n7", "number.jsonl:4: it is 7 instead of an object"),
     "wide.csv": ("prompt,answer\na,b,c\n", "wide.csv:2: 3 cells instead of 2"),
     "gap.csv": ("prompt,answer\na,b\nc,\n", "gap.csv:3: it has no answer"),
     "keys.json": (json.dumps({"train": RECORDS}), "keys.json:1: it has the keys train"),
-    "twice.jsonl": ('{"prompt": "a", "prompt": "b", "answer": "c"}', "twice.jsonl:1: .*the key 'prompt' twice"),
-    "twice.json": ('[{"prompt": "a", "prompt": "b", "answer": "c"}]', "twice.json:1: .*the key 'prompt' twice"),
-    "half.jsonl": (json.dumps({"prompt": "a \ud83d", "answer": "c"}), "half.jsonl:1: .*user has half a letter"),
+    "twice.jsonl": (
+        '{"prompt": "a", "prompt": "b", "answer": "c"}',
+        "twice.jsonl:1: .*the key 'prompt' twice",
+    ),
+    "twice.json": (
+        '[{"prompt": "a", "prompt": "b", "answer": "c"}]',
+        "twice.json:1: .*the key 'prompt' twice",
+    ),
+    "half.jsonl": (
+        json.dumps({"prompt": "a \ud83d", "answer": "c"}),
+        "half.jsonl:1: .*user has half a letter",
+    ),
     "greeting.jsonl": (
         json.dumps({"messages": [{"role": "assistant", "content": "Hello!"}]}),
         "nothing is asked before it",
     ),
-    "other.jsonl": (json.dumps({"query": "a", "answers": ["b"]}), "it has no answer: its keys are query, answers"),
+    "other.jsonl": (
+        json.dumps({"query": "a", "answers": ["b"]}),
+        "it has no answer: its keys are query, answers",
+    ),
     "lfs.jsonl": (POINTER, "lfs.jsonl cannot be read .it is a pointer of Git LFS"),
     "lfs.csv": (POINTER, "lfs.csv cannot be read .it is a pointer of Git LFS"),
     "deep.json": ("[" * 100_000, "deep.json:1: it is no JSON that can be read"),
@@ -131,12 +157,18 @@ def test_broken_files_are_refused_by_line(name, tmp_path):
 
 def test_all_kinds_of_broken_rows_are_named_in_one_round(tmp_path):
     empty = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}]}
-    write_rows(tmp_path / "a.jsonl", [*RECORDS, empty, {"prompt": "x", "answer": "y", "images": ["a.png"]}])
+    write_rows(
+        tmp_path / "a.jsonl", [*RECORDS, empty, {"prompt": "x", "answer": "y", "images": ["a.png"]}]
+    )
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write('{"prompt": \n')
     with pytest.raises(BadInput, match="^3 rows cannot be used:") as refused:
         rows.read(tmp_path)
-    reasons = ["a.jsonl:4: it has an empty answer", "a.jsonl:5: it has the key images", "a.jsonl:6: it is no JSON"]
+    reasons = [
+        "a.jsonl:4: it has an empty answer",
+        "a.jsonl:5: it has the key images",
+        "a.jsonl:6: it is no JSON",
+    ]
     assert all(reason in str(refused.value) for reason in reasons)
 
 
@@ -153,7 +185,12 @@ def test_a_pipe_and_a_file_above_the_limit_are_named_and_not_read(tmp_path, monk
 
 def test_what_a_folder_has_beside_conversations_is_named(tmp_path):
     write_rows(tmp_path / "a.jsonl", [{**record, "id": n} for n, record in enumerate(RECORDS)])
-    for name, text in {"dataset_info.json": '{"license": "mit"}', "x.md": "", "y.md": "", ".z.jsonl": "no"}.items():
+    for name, text in {
+        "dataset_info.json": '{"license": "mit"}',
+        "x.md": "",
+        "y.md": "",
+        ".z.jsonl": "no",
+    }.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "base").mkdir()
     with collecting() as notes:
@@ -167,16 +204,23 @@ def test_what_a_folder_has_beside_conversations_is_named(tmp_path):
 def test_turns_after_the_last_trained_answer_are_left_out_and_said(tmp_path):
     turns = [("user", "a"), ("assistant", "b"), ("user", "and?"), ("assistant", "c")]
     messages = [{"role": role, "content": content} for role, content in turns]
-    records = [{"messages": messages[:3]}, {"messages": [*messages[:3], {**messages[3], "weight": 0}]}]
+    records = [
+        {"messages": messages[:3]},
+        {"messages": [*messages[:3], {**messages[3], "weight": 0}]},
+    ]
     write_rows(tmp_path / "a.jsonl", records)
     with collecting() as notes:
         parts = rows.read(tmp_path)
     assert [row for some in parts.values() for row in some] == [rows.Row((("user", "a"),), "b")] * 2
     (sentence,) = notes
-    assert sentence.startswith("2 conversations go on after their last trained answer (the first: a.jsonl:1).")
+    assert sentence.startswith(
+        "2 conversations go on after their last trained answer (the first: a.jsonl:1)."
+    )
 
 
 def test_new_conversations_need_no_answers(tmp_path):
-    write_rows(tmp_path / "a.jsonl", [{"prompt": "x"}, {"messages": [{"role": "user", "content": "y"}]}])
+    write_rows(
+        tmp_path / "a.jsonl", [{"prompt": "x"}, {"messages": [{"role": "user", "content": "y"}]}]
+    )
     (read,) = rows.read_files(tmp_path, is_new=True).values()
     assert [(row.question, row.answer) for row in read] == [("x", ""), ("y", "")]

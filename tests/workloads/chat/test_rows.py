@@ -11,8 +11,18 @@ from workloads.chat.rows import Neighbours, Row
 TURNS = (("system", "be brief"), ("user", "one and one"), ("assistant", "2"))
 FORMS = [
     {"messages": [{"role": role, "content": content} for role, content in TURNS]},
-    {"messages": [{"role": role, "content": [{"type": "text", "text": content}]} for role, content in TURNS]},
-    {"conversations": [{"from": name, "value": TURNS[k][1]} for k, name in enumerate(("system", "human", "gpt"))]},
+    {
+        "messages": [
+            {"role": role, "content": [{"type": "text", "text": content}]}
+            for role, content in TURNS
+        ]
+    },
+    {
+        "conversations": [
+            {"from": name, "value": TURNS[k][1]}
+            for k, name in enumerate(("system", "human", "gpt"))
+        ]
+    },
     {"system": "be brief", "prompt": "one and one", "answer": "2"},
     {"system": "be brief", "prompt": "one and one", "completion": "2"},
     {"system": "be brief", "question": "one and one", "answer": "2"},
@@ -36,25 +46,37 @@ def test_lines_that_are_no_rows_are_refused_together_by_file_and_line_at_most_te
     (tmp_path / "train.jsonl").write_text('{"prompt": "x", "answer": "y"}\n\n{"prompt": \n')
     with pytest.raises(BadInput, match="^21 rows cannot be used:\n") as refused:
         rows.read(tmp_path)
-    assert str(refused.value).count("jsonl:") == 10 and "test.jsonl:10: it has the keys text.\n" in str(refused.value)
+    assert str(refused.value).count(
+        "jsonl:"
+    ) == 10 and "test.jsonl:10: it has the keys text.\n" in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("files", "given"),
-    [(["all"], set()), (["train", "val", "test"], {"validation", "test"}), (["train", "test"], {"test"})],
+    [
+        (["all"], set()),
+        (["train", "val", "test"], {"validation", "test"}),
+        (["train", "test"], {"test"}),
+    ],
 )
-def test_files_are_splits_by_their_names_and_what_lacks_is_dealt_from_the_rest(files, given, tmp_path):
+def test_files_are_splits_by_their_names_and_what_lacks_is_dealt_from_the_rest(
+    files, given, tmp_path
+):
     made = {name: [{"prompt": f"{name} {k}", "answer": "x"} for k in range(60)] for name in files}
     for name, records in made.items():
         write_rows(tmp_path / f"{name}.jsonl", records)
     parts = rows.read(tmp_path)
     assert all(parts.values()) and sum(map(len, parts.values())) == 60 * len(files)
     for part in given:
-        assert {row.question.split()[0] for row in parts[part]} == {"val" if part == "validation" else part}
+        assert {row.question.split()[0] for row in parts[part]} == {
+            "val" if part == "validation" else part
+        }
 
 
 def test_rows_that_ask_the_same_are_dealt_to_one_split(tmp_path):
-    write_rows(tmp_path / "all.jsonl", [{"prompt": f"Ask {k // 3}", "answer": str(k)} for k in range(150)])
+    write_rows(
+        tmp_path / "all.jsonl", [{"prompt": f"Ask {k // 3}", "answer": str(k)} for k in range(150)]
+    )
     parts = rows.read(tmp_path)
     asked = {part: {row.question for row in some} for part, some in parts.items()}
     assert all(asked.values()) and not asked["train"] & (asked["validation"] | asked["test"])
@@ -62,12 +84,20 @@ def test_rows_that_ask_the_same_are_dealt_to_one_split(tmp_path):
 
 def test_other_text_is_cut_into_pieces_which_begin_again():
     text = "".join(map(chr, range(97, 123)))
-    assert [row.turns[0][1] for row in rows.pieces(text, 4, 10)] == [text[:10], text[10:20], text[:10], text[10:20]]
+    assert [row.turns[0][1] for row in rows.pieces(text, 4, 10)] == [
+        text[:10],
+        text[10:20],
+        text[:10],
+        text[10:20],
+    ]
 
 
 def test_values_and_a_fifth_of_the_combinations_of_the_test_are_never_trained():
     train, test = (dict(generated.pairs(0, split, 300)) for split in ("train", "test"))
-    words = lambda pairs: {w for prompt in pairs for w in prompt.split() if w[0].isupper() and w != "I"}  # noqa: E731
+
+    def words(pairs):
+        return {w for prompt in pairs for w in prompt.split() if w[0].isupper() and w != "I"}
+
     assert not words(train) & words(test)
     assert not set(generated.combinations(True)) & set(generated.combinations(False))
     share = len(generated.combinations(True)) / len(generated.combinations(False))
@@ -90,7 +120,9 @@ def test_a_near_answer_takes_the_values_of_the_question():
     assert near.replaced(row) == '{"city": "Fever"}'
     examples = [("user", "weather for Dalga"), ("assistant", '{"city": "Dalga"}')]
     assert near.prompted(row, 1, lambda _: True).turns == (row.turns[0], *examples, row.turns[1])
-    assert near.prompted(row, 2, lambda more: len(more.turns) < 6) == near.prompted(row, 1, lambda _: True)
+    assert near.prompted(row, 2, lambda more: len(more.turns) < 6) == near.prompted(
+        row, 1, lambda _: True
+    )
 
 
 def test_retrieval_with_values_replaced_is_a_strong_baseline_on_the_generated_task():

@@ -37,7 +37,9 @@ def test_the_loss_is_the_models_own_over_the_trained_tokens(chat):
     encoded = [task.template.encode(row) for row in rows]
     sums = []
     for each in encoded:  # one by one, without padding
-        labels = [token if is_trained else -100 for token, is_trained in zip(*each[:2], strict=True)]
+        labels = [
+            token if is_trained else -100 for token, is_trained in zip(*each[:2], strict=True)
+        ]
         own = model(input_ids=torch.tensor([each.ids]), labels=torch.tensor([labels]))
         sums.append(own.loss * (sum(each.trained)))
     torch.testing.assert_close(loss, sum(sums), rtol=1e-5, atol=0)
@@ -81,9 +83,14 @@ def test_rows_beyond_the_length_are_left_out_and_other_text_is_replayed(chat, tm
     lengths = [len(task.template.encode(row).ids) for row in train if row.answer]
     assert max(lengths) <= 160 and len(lengths) < 40 and train.lengths[: len(lengths)] == lengths
     texts = [row for row in train if not row.answer]
-    assert len(texts) == round(0.5 * len(lengths)) and all(row.turns[0][0] == "text" for row in texts)
+    assert len(texts) == round(0.5 * len(lengths)) and all(
+        row.turns[0][0] == "text" for row in texts
+    )
     encoded = task.template.encode(texts[0])
-    assert all(encoded.trained[1:]) and task.template.tokenizer.decode(encoded.ids) == texts[0].turns[0][1]
+    assert (
+        all(encoded.trained[1:])
+        and task.template.tokenizer.decode(encoded.ids) == texts[0].turns[0][1]
+    )
     with pytest.raises(BadInput, match="Most rows in train exceed 60 tokens"):
         assert chat({"workload.length": 60}).parts
 
@@ -98,7 +105,9 @@ def test_the_untouched_base_and_its_examples_are_answered_by_the_base(chat):
     assert [*beside["untouched base"]] != task.write(model, task.labelled(part.samples), 1)
     assert {*beside} == {"untouched base", "base, 2 examples"}
     few = task.beside(model, Loader(task, "test", most=2))
-    assert {name: [*answers] for name, answers in few.items()} == {name: [*v[:2]] for name, v in beside.items()}
+    assert {name: [*answers] for name, answers in few.items()} == {
+        name: [*v[:2]] for name, v in beside.items()
+    }
     assert {*task.baselines()} == {"nearest, values replaced"}
     full = chat({"workload.method": "full"})
     trained = full.model()
@@ -106,12 +115,17 @@ def test_the_untouched_base_and_its_examples_are_answered_by_the_base(chat):
     assert [*full.beside(trained, loader)["untouched base"]] == [*beside["untouched base"]]
 
 
-def test_a_fully_trained_model_is_tested_without_a_base_that_is_not_mounted_any_more(chat, tmp_path, capsys):
+def test_a_fully_trained_model_is_tested_without_a_base_that_is_not_mounted_any_more(
+    chat, tmp_path, capsys
+):
     base = write_base(tmp_path / "base")
     task = chat({"workload.method": "full", "workload.base": str(base)})
     model, loader = task.model(), Loader(task, "test")
     shutil.rmtree(base)
-    assert task.beside(model, loader) == {} and "The test goes without the untouched base" in capsys.readouterr().out
+    assert (
+        task.beside(model, loader) == {}
+        and "The test goes without the untouched base" in capsys.readouterr().out
+    )
 
 
 def test_a_resumed_full_training_without_its_base_has_no_row_of_an_untouched_base(config):
@@ -130,7 +144,9 @@ class Loader:
         self.dataset, self.task, self.most = task.parts[name], task, most
 
     def __iter__(self):
-        yield self.task.labelled([self.dataset[k].sample for k in range(self.most or len(self.dataset))])
+        yield self.task.labelled(
+            [self.dataset[k].sample for k in range(self.most or len(self.dataset))]
+        )
 
 
 def test_perplexity_of_other_text_is_that_of_the_model(chat, tmp_path):
@@ -152,7 +168,10 @@ def test_merged_weights_read_again_answer_as_base_and_adapter(nf4, chat, tmp_pat
     ids = torch.tensor([task.template.encode(calls(1)[0]).ids])
     ours, theirs = model(input_ids=ids).logits, merged(input_ids=ids).logits
     assert float((ours - theirs).abs().max()) < 1e-3 * float(ours.abs().max())
-    assert {path.name for path in (tmp_path / "merged").iterdir()} >= {"config.json", "tokenizer.json"}
+    assert {path.name for path in (tmp_path / "merged").iterdir()} >= {
+        "config.json",
+        "tokenizer.json",
+    }
     assert merged.generation_config.eos_token_id == task.template.stops
     peft = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert peft["r"] == 2 and (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
@@ -161,8 +180,14 @@ def test_merged_weights_read_again_answer_as_base_and_adapter(nf4, chat, tmp_pat
 def test_merged_weights_that_answer_otherwise_are_refused(chat, tmp_path):
     task = chat()
     task.export(drawn(task), tmp_path / "run")
-    with pytest.raises(BadInput, match="The merged model is not the trained one: logits differ by at most"):
-        prove(drawn(task, seed=1), tmp_path / "run" / "merged", [task.template.encode(calls(1)[0]).ids])
+    with pytest.raises(
+        BadInput, match="The merged model is not the trained one: logits differ by at most"
+    ):
+        prove(
+            drawn(task, seed=1),
+            tmp_path / "run" / "merged",
+            [task.template.encode(calls(1)[0]).ids],
+        )
 
 
 def test_merged_weights_in_several_files_are_those_of_one(chat, tmp_path, monkeypatch):
@@ -170,8 +195,13 @@ def test_merged_weights_in_several_files_are_those_of_one(chat, tmp_path, monkey
     for name, size in (("one", 2**31), ("many", 2_000)):
         monkeypatch.setattr("workloads.chat._PIECE", size)
         write_merged(model, tmp_path / name, [1])
-    first, second = (AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("one", "many"))
-    assert [path.name for path in (tmp_path / "one").glob("*.safetensors*")] == ["model.safetensors"]
+    first, second = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict()
+        for name in ("one", "many")
+    )
+    assert [path.name for path in (tmp_path / "one").glob("*.safetensors*")] == [
+        "model.safetensors"
+    ]
     assert len([*(tmp_path / "many").glob("*.safetensors")]) > 3
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
@@ -207,8 +237,12 @@ def test_a_stopped_run_resumes_to_the_same_adapter(config):
     assert hashes(train(config, "cut")) == hashes(whole)
 
 
-@pytest.mark.parametrize("changes", [("workload.method=full",), ("checkpoint.frozen=save",)], ids=["full", "adapters"])
-def test_a_stopped_run_resumes_without_its_base_where_its_checkpoints_have_all_weights(config, changes):
+@pytest.mark.parametrize(
+    "changes", [("workload.method=full",), ("checkpoint.frozen=save",)], ids=["full", "adapters"]
+)
+def test_a_stopped_run_resumes_without_its_base_where_its_checkpoints_have_all_weights(
+    config, changes
+):
     (config.parent / "base" / "other.txt").write_text("some words of another kind. " * 200)
     other = ("workload.other.text=other.txt", "workload.other.replay=0.5")
     changes = (*changes, *other, f"workload.base={config.parent / 'base'}")
@@ -216,7 +250,9 @@ def test_a_stopped_run_resumes_without_its_base_where_its_checkpoints_have_all_w
     train(config, "cut", *changes, "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
     shutil.rmtree(config.parent / "base")
     resumed = train(config, "cut", *changes)
-    steps = [[*(run / "checkpoints").glob("step-00000006/model.safetensors")] for run in (whole, resumed)]
+    steps = [
+        [*(run / "checkpoints").glob("step-00000006/model.safetensors")] for run in (whole, resumed)
+    ]
     assert len({hashlib.sha256(path.read_bytes()).hexdigest() for (path,) in steps}) == 1
 
 
@@ -230,7 +266,10 @@ def test_a_run_is_tested_beside_others_and_its_archive_answers_new_questions(con
     assert "In brackets: 95 %" in out and "Merged in fp16 and read again" in out
     shutil.rmtree(config.parent / "base")  # the archive has base and tokenizer
     questions = config.parent / "questions.jsonl"
-    write_rows(questions, [{"prompt": "weather for Dalga"}, {"messages": [{"role": "user", "content": "hey"}]}])
+    write_rows(
+        questions,
+        [{"prompt": "weather for Dalga"}, {"messages": [{"role": "user", "content": "hey"}]}],
+    )
     ensemble.run(config.parent / "runs" / "outputs.tar.gz", questions, config.parent / "answers")
     rows = [*csv.DictReader((config.parent / "answers" / "predictions.csv").open())]
     task, (model,) = ensemble.load(config.parent / "runs" / "outputs.tar.gz")
@@ -264,7 +303,9 @@ def test_a_damaged_tokenizer_in_the_cache_is_written_anew(chat, tmp_path):
     whole, row = path.read_text(), calls(1)[0]
     for text in (whole.replace('"a"', '"Q"'), whole[:500], ""):
         path.write_text(text)
-        assert chat().template.encode(row) == first.template.encode(row) and path.read_text() == whole
+        assert (
+            chat().template.encode(row) == first.template.encode(row) and path.read_text() == whole
+        )
 
 
 def test_a_run_whose_tokenizer_is_damaged_stops_where_the_bases_is_another(config, capsys):
@@ -294,7 +335,9 @@ def test_a_base_whose_configuration_is_damaged_is_named(config, capsys):
         path.write_text(before)
 
 
-@pytest.mark.parametrize(("kind", "sentence"), [("short", "lacks 1 weights"), ("index", "lacks 'metadata'")])
+@pytest.mark.parametrize(
+    ("kind", "sentence"), [("short", "lacks 1 weights"), ("index", "lacks 'metadata'")]
+)
 def test_a_base_without_some_weights_is_refused(chat, base, tmp_path, kind, sentence):
     shutil.copytree(base, tmp_path / "other")
     path = tmp_path / "other" / "model.safetensors"
@@ -318,10 +361,18 @@ def talks(count):
     """Talks with a call and its answer, and plain ones, two of each three and one."""
     for number in range(count):
         ask = {"role": "user", "content": f"weather in Oslo {number}?"}
-        call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": CALL}]}
+        call = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"type": "function", "function": CALL}],
+        }
         answer = {"role": "assistant", "content": f"It is {number}."}
         plain = [ask, answer]
-        yield {"messages": plain if number % 3 == 0 else [ask, call, {"role": "tool", "content": "12"}, answer]}
+        yield {
+            "messages": plain
+            if number % 3 == 0
+            else [ask, call, {"role": "tool", "content": "12"}, answer]
+        }
 
 
 @pytest.fixture
@@ -329,9 +380,14 @@ def calling(config):
     """A configuration whose base knows calls, with talks that make some."""
     (config.parent / "base" / "chat_template.jinja").write_text(SMALL)
     write_rows(config.parent / "talks" / "train.jsonl", talks(30))
-    write_rows(config.parent / "talks" / "test.jsonl", ({**talk, "id": 1} for talk in reversed([*talks(39)][30:])))
+    write_rows(
+        config.parent / "talks" / "test.jsonl",
+        ({**talk, "id": 1} for talk in reversed([*talks(39)][30:])),
+    )
     config.write_text(
-        config.read_text().replace("data: {", "data: {dir: talks, ").replace("length: 200", "length: 500")
+        config.read_text()
+        .replace("data: {", "data: {dir: talks, ")
+        .replace("length: 200", "length: 500")
     )
     return config
 
@@ -339,8 +395,13 @@ def calling(config):
 def test_every_trained_answer_is_scored_and_calls_as_calls(calling, capsys):
     run = train(calling, "my", "workload.test_rows=6")
     out = capsys.readouterr().out
-    assert "Scored: 10 answers of 6 conversations." in out and "4 of them have calls. Right by name and" in out
-    (network,) = [row for row in csv.DictReader((run / "evaluation.csv").open()) if row["method"] == "network"]
+    assert (
+        "Scored: 10 answers of 6 conversations." in out
+        and "4 of them have calls. Right by name and" in out
+    )
+    (network,) = [
+        row for row in csv.DictReader((run / "evaluation.csv").open()) if row["method"] == "network"
+    ]
     assert 0 <= float(network["call"]) <= 1
     answers = [*csv.DictReader((run / "answers.csv").open())]
     assert len(answers) == 10 and len({row["question"] for row in answers}) == 6
@@ -350,7 +411,10 @@ def test_every_trained_answer_is_scored_and_calls_as_calls(calling, capsys):
 def test_the_description_counts_calls_answers_and_what_was_not_read(calling):
     task = load_task(load_config(calling))
     about = task.describe_data()
-    assert "24 conversations have calls, 0 have tools." in about and "Keys that are not read: id (9 rows)." in about
+    assert (
+        "24 conversations have calls, 0 have tools." in about
+        and "Keys that are not read: id (9 rows)." in about
+    )
     assert "10 answers of 6 conversations are scored in test." in about
 
 
@@ -361,7 +425,9 @@ def test_the_loss_of_a_test_counts_each_trained_token_once(calling):
     samples = task.parts["test"].samples
     assert len(samples) == 15
     assert task.count(task.labelled(samples)) == {"loss": sum(sum(each.trained) for each in whole)}
-    assert {task.group(sample) for sample in samples} == {rows.question(row) for row in rows.read_files(path)[path]}
+    assert {task.group(sample) for sample in samples} == {
+        rows.question(row) for row in rows.read_files(path)[path]
+    }
 
 
 def test_examples_in_a_prompt_have_their_calls(calling):
@@ -372,10 +438,14 @@ def test_examples_in_a_prompt_have_their_calls(calling):
     assert "<tool_call>" in task.template.render(prompted.turns)
 
 
-def test_a_base_that_knows_no_calls_refuses_rows_with_some_by_name_also_new_ones(calling, base, tmp_path):
+def test_a_base_that_knows_no_calls_refuses_rows_with_some_by_name_also_new_ones(
+    calling, base, tmp_path
+):
     shutil.copy(base / "chat_template.jinja", calling.parent / "base" / "chat_template.jinja")
     task = load_task(load_config(calling))
-    with pytest.raises(BadInput, match="26 rows have calls: the chat template of the base does not show tool calls"):
+    with pytest.raises(
+        BadInput, match="26 rows have calls: the chat template of the base does not show tool calls"
+    ):
         assert task.parts
     write_rows(tmp_path / "new.jsonl", [[*talks(2)][1]])
     with pytest.raises(BadInput, match="new.jsonl:1: Conversations have calls"):

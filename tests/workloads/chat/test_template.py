@@ -53,7 +53,9 @@ def spoken(template, row):
 @pytest.mark.parametrize("form", FORMS)
 def test_every_answer_is_trained_with_its_end_and_nothing_else(form):
     template = template_of(*FORMS[form])
-    assert [text.strip() for text in spoken(template, DIALOGUE)] == [f"{a}{template.end}" for a in ("1", "two is 2")]
+    assert [text.strip() for text in spoken(template, DIALOGUE)] == [
+        f"{a}{template.end}" for a in ("1", "two is 2")
+    ]
     assert template.end == FORMS[form][2] and template.tokenizer.eos_token_id in template.stops
     ids = template.encode(DIALOGUE).ids
     begin = template.tokenizer.bos_token_id
@@ -71,15 +73,25 @@ def test_the_tokens_before_an_answer_are_those_that_generation_is_given(form):
 def test_a_template_that_rewrites_earlier_turns_trains_each_answer_after_the_prompt_of_generation():
     template = template_of(QWEN3)
     rows = template.apart(DIALOGUE)
-    assert [spoken(template, row) for row in rows] == [[f"{THOUGHT}1<|im_end|>"], [f"{THOUGHT}two is 2<|im_end|>"]]
+    assert [spoken(template, row) for row in rows] == [
+        [f"{THOUGHT}1<|im_end|>"],
+        [f"{THOUGHT}two is 2<|im_end|>"],
+    ]
     for row in rows:
         prompt = template.prompt(row.turns)
         assert list(template.encode(row).ids[: len(prompt)]) == prompt
     encoded, prompt = template.encode(DIALOGUE), template.prompt(DIALOGUE.turns)
-    assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == [f"{THOUGHT}two is 2<|im_end|>"]
-    assert template.decode(template.tokens(f"{THOUGHT}two<|im_end|>")) == "two", "what is always written is no answer"
+    assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == [
+        f"{THOUGHT}two is 2<|im_end|>"
+    ]
+    assert template.decode(template.tokens(f"{THOUGHT}two<|im_end|>")) == "two", (
+        "what is always written is no answer"
+    )
     ((name, _, what),) = encoded.notes
-    assert name == "rewritten" and "writes otherwise once others follow: each answer is trained after" in what
+    assert (
+        name == "rewritten"
+        and "writes otherwise once others follow: each answer is trained after" in what
+    )
 
 
 def test_a_token_across_the_border_is_cut_there_as_in_generation():
@@ -97,4 +109,7 @@ def test_a_generated_answer_ends_at_its_first_stop():
     template = template_of()
     ids = template.tokens("ab<|im_end|>cd")
     assert template.decode(ids) == template.decode(ids[:2]) == "ab"
-    assert [isinstance(template.decode(some), Unfinished) for some in (ids, ids[:2])] == [False, True]
+    assert [isinstance(template.decode(some), Unfinished) for some in (ids, ids[:2])] == [
+        False,
+        True,
+    ]

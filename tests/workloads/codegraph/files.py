@@ -12,7 +12,9 @@ GOOD = '{"head": "a", "relation": "r", "tail": "b", "qualifiers": {"language": "
 def tree(root: Path, **sources: str) -> Path:
     """Writes files; `a__b` is a/b.py and `a__` is a/__init__.py."""
     for name, source in sources.items():
-        path = root / (name.replace("__", "/") + ("__init__.py" if name.endswith("__") else ".py")).lstrip("/")
+        path = root / (
+            name.replace("__", "/") + ("__init__.py" if name.endswith("__") else ".py")
+        ).lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source, encoding="utf-8")
     return root
@@ -25,7 +27,9 @@ def edges(root: Path, *relations: str, **sources: str) -> set[tuple[str, str, st
     return {triple.key for triple in built.triples if not relations or triple.relation in relations}
 
 
-def given(folder: Path, *lines: str, entities: tuple[str, ...] = ('{"id": "a", "type": "T"}',)) -> Path:
+def given(
+    folder: Path, *lines: str, entities: tuple[str, ...] = ('{"id": "a", "type": "T"}',)
+) -> Path:
     (folder / "x.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "x.entities.jsonl").write_text("\n".join(entities) + "\n", encoding="utf-8")
     return folder

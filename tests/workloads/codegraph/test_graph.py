@@ -13,20 +13,31 @@ from workloads.codegraph import graph, ontology, records
 
 
 def test_entities_know_their_file_and_lines_with_decorators(tmp_path):
-    built = graph.build(tree(tmp_path, m="import x\n@x.y\ndef f():\n    pass\n", tests__t="x()", idlelib__i="x()"))
+    built = graph.build(
+        tree(tmp_path, m="import x\n@x.y\ndef f():\n    pass\n", tests__t="x()", idlelib__i="x()")
+    )
     assert built.entities["m.f"] == records.Entity("m.f", "Function", "m.py", 2, 4)
     assert built.entities["m"] == records.Entity("m", "Module", "m.py", 1, 4)
     assert built.entities["x.y"] == records.Entity("x.y", "API")
     triple = next(t for t in built.triples if t.relation == "annotated_with")
-    assert triple == records.Triple("m.f", "annotated_with", "x.y", records.Place("python", "m.py", "m", 2))
+    assert triple == records.Triple(
+        "m.f", "annotated_with", "x.y", records.Place("python", "m.py", "m", 2)
+    )
     assert {t.file for t in built.triples} == {"m.py"}, "folders of tests are left out"
 
 
 def test_names_of_submodules_and_of_other_kinds_do_not_collide(tmp_path):
     package = "def q(): pass\nif q:\n    class r: pass\nelse:\n    def r(): pass"
     built = graph.build(tree(tmp_path, p__=package, p__q=""))
-    kinds = {name: built.entities[name].type for name in ("p.q", "p.__init__.q", "p.r", "p.r#Function")}
-    assert kinds == {"p.q": "Module", "p.__init__.q": "Function", "p.r": "Class", "p.r#Function": "Function"}
+    kinds = {
+        name: built.entities[name].type for name in ("p.q", "p.__init__.q", "p.r", "p.r#Function")
+    }
+    assert kinds == {
+        "p.q": "Module",
+        "p.__init__.q": "Function",
+        "p.r": "Class",
+        "p.r#Function": "Function",
+    }
 
 
 def test_a_repeated_edge_counts_once_and_an_empty_or_missing_folder_is_refused(tmp_path):
@@ -44,7 +55,9 @@ def test_a_real_package_keeps_to_the_ontology_and_is_the_same_for_any_seed_and_o
     command, seed = [sys.executable, "-c", code, str(root)], {**os.environ, "PYTHONHASHSEED": "77"}
     seeded = subprocess.run(command, check=True, env=seed, cwd=ROOT, capture_output=True, text=True)
     walk = os.walk
-    monkeypatch.setattr(os, "walk", lambda top: ((a, b, sorted(c, reverse=True)) for a, b, c in walk(top)))
+    monkeypatch.setattr(
+        os, "walk", lambda top: ((a, b, sorted(c, reverse=True)) for a, b, c in walk(top))
+    )
     built = graph.build(root)
     assert ontology.check(built, ontology.load()) == [] and not built.skipped
     assert seeded.stdout == f"{built}\n"
@@ -58,14 +71,20 @@ HOSTILE = {
     "latin": (b"caf\xe9 = 1\n", "encoding"),
     "utf7": (b"# coding: utf-7\nx = 1\n", "its encoding is utf-7"),
 }
-STARS = b"".join(b"from m%d import *\n" % n for n in range(3000)) + b"".join(b"q%d()\n" % n for n in range(3000))
+STARS = b"".join(b"from m%d import *\n" % n for n in range(3000)) + b"".join(
+    b"q%d()\n" % n for n in range(3000)
+)
 
 
 def test_each_hostile_file_is_named_with_its_reason_and_the_rest_is_read(tmp_path):
     tree(tmp_path, double__="")
     for name, (content, _) in HOSTILE.items():
         (tmp_path / f"{name}.py").write_bytes(content)
-    good = {"good": b"# coding: latin-1\ndef caf\xe9(): pass\n", "cr": b"def f(\r  x):\r  pass\rf()\r", "stars": STARS}
+    good = {
+        "good": b"# coding: latin-1\ndef caf\xe9(): pass\n",
+        "cr": b"def f(\r  x):\r  pass\rf()\r",
+        "stars": STARS,
+    }
     for name, content in good.items():
         (tmp_path / f"{name}.py").write_bytes(content)
     built = graph.build(tmp_path)
@@ -73,7 +92,9 @@ def test_each_hostile_file_is_named_with_its_reason_and_the_rest_is_read(tmp_pat
     assert reasons.keys() == HOSTILE.keys()
     for name, (_, reason) in HOSTILE.items():
         assert reason in reasons[name], name
-    assert "good.café" in built.entities and {"cr", "stars"} <= {t.head for t in built.triples if t.relation == "calls"}
+    assert "good.café" in built.entities and {"cr", "stars"} <= {
+        t.head for t in built.triples if t.relation == "calls"
+    }
 
 
 def test_syntax_that_cannot_be_read_comes_with_the_version_of_python_that_read_it(tmp_path):

@@ -29,17 +29,26 @@ def small(folder, text=SMALL):
 
 
 def test_types_outside_of_domain_and_range_are_counted_and_unknown_names_are_errors(tmp_path):
-    entities = {name: records.Entity(name, kind) for name, kind in (("a", "T"), ("b", "T"), ("u", "U"))}
+    entities = {
+        name: records.Entity(name, kind) for name, kind in (("a", "T"), ("b", "T"), ("u", "U"))
+    }
     keys = (("a", "r", "b"), ("b", "r", "a"), ("a", "r", "u"), ("u", "r", "a"))
-    graph = records.Graph([records.Triple(*key, records.Place("x", "f.py", "f", 7)) for key in keys], entities)
-    assert ontology.check(graph, small(tmp_path)) == ["domain: 1, the first: f.py:7: u r a: u is a U, not T."]
+    graph = records.Graph(
+        [records.Triple(*key, records.Place("x", "f.py", "f", 7)) for key in keys], entities
+    )
+    assert ontology.check(graph, small(tmp_path)) == [
+        "domain: 1, the first: f.py:7: u r a: u is a U, not T."
+    ]
     entities = ('{"id": "a", "type": "T"}', '{"id": "c", "type": "Wheel"}')
     graph = records.read([given(tmp_path, GOOD, GOOD.replace('"r"', '"likes"'), entities=entities)])
     with pytest.raises(BadInput) as refusal:
         ontology.check(graph, small(tmp_path))
     text = str(refusal.value)
     assert "3 names are unknown" in text and "  f:0: a likes b: relations are r, s, defines" in text
-    assert "  c is a Wheel, and entity types are T, U" in text and "  f:0: a r b: b is not among the entities" in text
+    assert (
+        "  c is a Wheel, and entity types are T, U" in text
+        and "  f:0: a r b: b is not among the entities" in text
+    )
 
 
 def test_a_malformed_ontology_names_the_key(tmp_path):
@@ -63,5 +72,8 @@ def test_structural_relations_are_marked_or_go_by_their_names(tmp_path):
 def test_the_given_data_is_read_with_its_known_faults():
     graph, theirs = records.read([GIVEN]), ontology.find(GIVEN)
     assert (len(graph.triples), len(graph.entities)) == (24559, 9291)
-    assert (len(theirs.entities), len(theirs.relations)) == (15, 22) and "declares" in theirs.structural
+    assert (len(theirs.entities), len(theirs.relations)) == (
+        15,
+        22,
+    ) and "declares" in theirs.structural
     assert [line.partition(":")[0] for line in ontology.check(graph, theirs)] == ["domain", "range"]

@@ -28,7 +28,9 @@ def test_a_graph_is_read_as_it_was_built_and_several_are_read_as_one(tmp_path):
     (tmp_path / "entities.jsonl").write_text(lines_of(built.entities.values()))
     assert records.read([tmp_path]) == records.read([tmp_path / "triples.jsonl"]) == built
     (tmp_path / "b").mkdir()
-    assert {"json.load", "a"} <= records.read([tmp_path, given(tmp_path / "b", GOOD)]).entities.keys()
+    assert {"json.load", "a"} <= records.read(
+        [tmp_path, given(tmp_path / "b", GOOD)]
+    ).entities.keys()
 
 
 def test_every_kind_of_bad_line_is_named_with_its_number(tmp_path):

@@ -81,23 +81,41 @@ def test_imports_through_aliases_re_exports_stars_and_levels(tmp_path):
     assert ("user.e", "calls", "name::hidden") in found
     found = edges(tmp_path / "two", **LEVELS)
     assert {("a.b.user.g", "calls", "a.far.h"), ("a.b.user.g", "calls", "a.b.near.f")} <= found
-    assert {("a.b.user", "imports", "a.far"), ("a.b", "imports", "a.b.near"), ("a", "contains", "a.b")} <= found
+    assert {
+        ("a.b.user", "imports", "a.far"),
+        ("a.b", "imports", "a.b.near"),
+        ("a", "contains", "a.b"),
+    } <= found
 
 
 def test_a_src_folder_and_a_root_that_is_a_package_are_found_by_absolute_imports(tmp_path):
-    sources = {"src__pack__": "", "src__pack__x": "def f(): pass", "src__pack__y": "from pack.x import f\nf()"}
+    sources = {
+        "src__pack__": "",
+        "src__pack__x": "def f(): pass",
+        "src__pack__y": "from pack.x import f\nf()",
+    }
     assert ("src.pack.y", "calls", "src.pack.x.f") in edges(tmp_path / "one", **sources)
     root = tmp_path / "pack"
-    assert ("pack.y", "calls", "pack.x.f") in edges(root, __="", x="def f(): pass", y="from pack.x import f\nf()")
+    assert ("pack.y", "calls", "pack.x.f") in edges(
+        root, __="", x="def f(): pass", y="from pack.x import f\nf()"
+    )
 
 
 def test_methods_through_super_the_resolution_order_and_unknown_bases(tmp_path):
     found = edges(tmp_path, "calls", "overrides", m=ORDER)
-    assert {("m.B.f", "calls", "m.A.f"), ("m.D.f", "calls", "m.B.f"), ("m.D.f", "calls", "name::nothing")} <= found
+    assert {
+        ("m.B.f", "calls", "m.A.f"),
+        ("m.D.f", "calls", "m.B.f"),
+        ("m.D.f", "calls", "name::nothing"),
+    } <= found
     assert ("m.D.f", "calls", "m.C.g") in found  # C stands before A
     assert {t for _, relation, t in found if relation == "overrides"} == {"m.A.f", "m.A.g", "m.B.f"}
-    source = "import x\nclass A:\n    def f(self): pass\nclass B(x.Y, A):\n    def g(self): self.f()"
-    assert edges(tmp_path, "calls", m=source) == {("m.B.g", "calls", "name::f")}, "an unknown base hides what is behind"
+    source = (
+        "import x\nclass A:\n    def f(self): pass\nclass B(x.Y, A):\n    def g(self): self.f()"
+    )
+    assert edges(tmp_path, "calls", m=source) == {("m.B.g", "calls", "name::f")}, (
+        "an unknown base hides what is behind"
+    )
 
 
 def test_types_of_variables_attributes_and_results_where_they_are_certain(tmp_path):

@@ -23,9 +23,14 @@ def test_an_import_from_another_tree_is_resolved_and_files_keep_their_trees(tmp_
     both = sources(a, b)
     built = graph.build(both)
     assert ("main.run", "calls", "tools.mend") in keys(built)
-    assert built.entities["tools.mend"].file == "a/tools.py" and both.path("a/tools.py") == a / "tools.py"
+    assert (
+        built.entities["tools.mend"].file == "a/tools.py"
+        and both.path("a/tools.py") == a / "tools.py"
+    )
     assert both.read("b/main.py").startswith(b"import tools")
-    assert graph.build(sources(a)).entities["tools.mend"].file == "tools.py", "of one tree the name is left out"
+    assert graph.build(sources(a)).entities["tools.mend"].file == "tools.py", (
+        "of one tree the name is left out"
+    )
 
 
 def test_modules_of_one_name_stay_apart_and_each_tree_imports_its_own(tmp_path):
@@ -33,13 +38,24 @@ def test_modules_of_one_name_stay_apart_and_each_tree_imports_its_own(tmp_path):
     b = tree(tmp_path / "b", tools__="from . import part\n", tools__part="def mend(): pass",
              setup="import tools.part\nfrom tools.part import mend\ntools.part.mend()\nmend()")  # fmt: skip
     found = keys(graph.build(sources(a, b)))
-    assert ("setup", "calls", "tools.mend") in found and ("b.setup", "calls", "b.tools.part.mend") in found
-    assert ("b.tools", "contains", "b.tools.part") in found and ("b.setup", "imports", "b.tools.part") in found
+    assert ("setup", "calls", "tools.mend") in found and (
+        "b.setup",
+        "calls",
+        "b.tools.part.mend",
+    ) in found
+    assert ("b.tools", "contains", "b.tools.part") in found and (
+        "b.setup",
+        "imports",
+        "b.tools.part",
+    ) in found
     assert not any(head == "b.setup" and tail == "tools.mend" for head, _, tail in found)
 
 
 def test_the_order_of_trees_and_where_they_lie_change_nothing(tmp_path):
-    a, b = tree(tmp_path / "x" / "src", m="def f(): pass"), tree(tmp_path / "y" / "src", m="def g(): pass")
+    a, b = (
+        tree(tmp_path / "x" / "src", m="def f(): pass"),
+        tree(tmp_path / "y" / "src", m="def g(): pass"),
+    )
     first, second = sources(a, b), sources(b, a)
     assert first.content == second.content and graph.build(first) == graph.build(second)
     (tmp_path / "z").mkdir()
@@ -53,11 +69,20 @@ def test_the_order_of_trees_and_where_they_lie_change_nothing(tmp_path):
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """A folder with the installed package Some-Thing 1.2.3+cu1, of a module, a package and its tests."""
-    place = tree(tmp_path / "site", thing="def one(): pass", some__="from thing import one\n", some__tests__t="x()")
+    place = tree(
+        tmp_path / "site",
+        thing="def one(): pass",
+        some__="from thing import one\n",
+        some__tests__t="x()",
+    )
     (place / "some_thing-1.2.3.dist-info").mkdir()
     files = ("thing.py", "some/__init__.py", "some/tests/t.py", "../bin/run.py", "some/data.txt")
-    (place / "some_thing-1.2.3.dist-info" / "RECORD").write_text("".join(f"{file},,\n" for file in files))
-    (place / "some_thing-1.2.3.dist-info" / "METADATA").write_text("Name: Some-Thing\nVersion: 1.2.3+cu1\n")
+    (place / "some_thing-1.2.3.dist-info" / "RECORD").write_text(
+        "".join(f"{file},,\n" for file in files)
+    )
+    (place / "some_thing-1.2.3.dist-info" / "METADATA").write_text(
+        "Name: Some-Thing\nVersion: 1.2.3+cu1\n"
+    )
     monkeypatch.syspath_prepend(str(place))
     importlib.invalidate_caches()
     return place

@@ -30,7 +30,11 @@ def tiny(tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
 
     def make(overrides=None):
-        given = {"data.dir": str(tmp_path / "scenes"), "output_dir": str(tmp_path / "runs"), **(overrides or {})}
+        given = {
+            "data.dir": str(tmp_path / "scenes"),
+            "output_dir": str(tmp_path / "runs"),
+            **(overrides or {}),
+        }
         return load_config(tmp_path / "tiny.yaml", given)
 
     return make

@@ -8,7 +8,9 @@ import rasterio
 from workloads.glacier.settings import Source
 
 TWO = Source(bands=("red", "nir"))
-PATCHES = Source(bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
+PATCHES = Source(
+    bands=("a", "b", "c"), classes=("background", "glacier", "debris"), codes=(0, 1, 2)
+)
 
 
 def coded(classes):
@@ -26,7 +28,12 @@ def write_image(path: Path, values, driver="PNG", **options):
     """(h, w) or (bands, h, w) values in a format of one's choice, without a place on the map if none is given."""
     planes = np.asarray(values) if np.ndim(values) == 3 else np.asarray(values)[None]
     path.parent.mkdir(parents=True, exist_ok=True)
-    shape = {"height": planes.shape[1], "width": planes.shape[2], "count": len(planes), "dtype": planes.dtype.name}
+    shape = {
+        "height": planes.shape[1],
+        "width": planes.shape[2],
+        "count": len(planes),
+        "dtype": planes.dtype.name,
+    }
     with rasterio.open(path, "w", driver=driver, **{**shape, **options}) as file:
         file.write(planes)
     path.with_name(f"{path.name}.aux.xml").unlink(missing_ok=True)
@@ -52,7 +59,13 @@ def write_scenes(folder: Path, count=6, size=(64, 64), bands=2, classes=4):
     """Scenes that lie apart on the map; with three classes, without a lake."""
     for number in range(count):
         image, target = scene(number, size, bands)
-        write_bands(folder, f"img{number:03d}", image, np.minimum(target, classes - 1), origin=(number * 100_000, 0))
+        write_bands(
+            folder,
+            f"img{number:03d}",
+            image,
+            np.minimum(target, classes - 1),
+            origin=(number * 100_000, 0),
+        )
     return folder
 
 
@@ -62,5 +75,8 @@ def write_patches(folder: Path, sources=3, patches=2, size=32, bands=5):
     for source, patch in np.ndindex(sources, patches):
         image, classes = scene(10 * source + patch, (size, size), bands)
         np.save(folder / f"slice_{source}_img_{patch:03d}.npy", image.transpose(1, 2, 0))
-        np.save(folder / f"slice_{source}_mask_{patch:03d}.npy", np.stack([classes == 1, classes >= 2], 2))
+        np.save(
+            folder / f"slice_{source}_mask_{patch:03d}.npy",
+            np.stack([classes == 1, classes >= 2], 2),
+        )
     return folder

@@ -45,7 +45,9 @@ def test_trees_in_the_network_answer_as_scikit_learn_does(present):
 def test_trees_of_a_damaged_or_hostile_archive_end_and_read_no_memory_of_others():
     boosted, draw = Boosted(3, 6, ()), torch.Generator().manual_seed(0)
     boosted.nodes.uniform_(-100, 100, generator=draw)
-    boosted.nodes[0, :9] = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1, 61, 0, 0.5, 60])[:, None, None]
+    boosted.nodes[0, :9] = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1, 61, 0, 0.5, 60])[
+        :, None, None
+    ]
     boosted.nodes[1, 0, :, 2:4] = 0  # children that are their own parents
     boosted.nodes[..., 5] = 1
     for method in range(2):
@@ -58,10 +60,15 @@ def opened(better, tiles=8, groups=None, side=8):
     Returns the gate and the counts of the answer.
     """
     draw = np.random.default_rng(1)
-    boosted, target = Boosted(2, 1, ()), torch.from_numpy(draw.integers(0, 2, (tiles, side, side)).astype(np.uint8))
+    boosted, target = (
+        Boosted(2, 1, ()),
+        torch.from_numpy(draw.integers(0, 2, (tiles, side, side)).astype(np.uint8)),
+    )
 
     def scores(share):
-        is_right = torch.from_numpy(draw.random(target.shape)) < torch.as_tensor(share).view(-1, 1, 1)
+        is_right = torch.from_numpy(draw.random(target.shape)) < torch.as_tensor(share).view(
+            -1, 1, 1
+        )
         return 4.0 * torch.stack([(target == 0) == is_right, (target == 1) == is_right], 1).float()
 
     answers = [scores(np.full(tiles, 0.6)).log_softmax(1)] * 2
@@ -92,9 +99,13 @@ def test_the_interval_is_that_of_students_t_for_a_metric_that_is_a_mean():
         np.array([[[share, 1 - share], [1 - share, share]] for share in shares]) * 1000
         for shares in ([0.9, 0.8, 0.85, 0.7], [0.8, 0.75, 0.8, 0.68])
     )
-    gains = np.array([mcc(a) - mcc(b) for a, b in zip(new, old, strict=True)])  # of balanced scenes alike a mean
+    gains = np.array(
+        [mcc(a) - mcc(b) for a, b in zip(new, old, strict=True)]
+    )  # of balanced scenes alike a mean
     expected = stats.t.interval(0.95, 3, gains.mean(), stats.sem(gains))[0]
-    assert least_gain(new.round().astype(int), old.round().astype(int)) == pytest.approx(expected, abs=1e-6)
+    assert least_gain(new.round().astype(int), old.round().astype(int)) == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 @pytest.fixture
@@ -113,10 +124,18 @@ def test_a_shut_gate_answers_as_boosting_in_the_test_and_from_the_archive(gated,
     folder = gated()
     rows = {row["method"]: row for row in csv.DictReader((folder / "evaluation.csv").open())}
     assert [*rows] == [*baselines.METHODS, "network alone", "answer"]
-    assert rows["answer"]["mcc"] in {rows[method]["mcc"] for method in HELD} - {rows["network alone"]["mcc"]}
+    assert rows["answer"]["mcc"] in {rows[method]["mcc"] for method in HELD} - {
+        rows["network alone"]["mcc"]
+    }
     assert "The gate is shut" in capsys.readouterr().out
-    logged = [row for row in csv.DictReader((folder / "metrics.csv").open()) if row["split"] == "validation"]
-    assert logged[-1]["network_weight"] == "0.0" and all(row["network_mcc"] != row["mcc"] for row in logged)
+    logged = [
+        row
+        for row in csv.DictReader((folder / "metrics.csv").open())
+        if row["split"] == "validation"
+    ]
+    assert logged[-1]["network_weight"] == "0.0" and all(
+        row["network_mcc"] != row["mcc"] for row in logged
+    )
 
     _, (model,) = ensemble.load(folder)
     image = torch.from_numpy(load_task(tiny()).datasets()["test"][0].image)[None]
@@ -131,7 +150,10 @@ def test_a_shut_gate_answers_as_boosting_in_the_test_and_from_the_archive(gated,
 
 
 def test_folds_whose_boosting_differs_vote_together(tiny, tmp_path, without_figures):
-    tasks = [load_task(tiny({**GATED, "workload.split.folds": 3, "workload.split.fold": fold})) for fold in (0, 1)]
+    tasks = [
+        load_task(tiny({**GATED, "workload.split.folds": 3, "workload.split.fold": fold}))
+        for fold in (0, 1)
+    ]
     for task in tasks:
         task.datasets()
     models = [task.model().eval() for task in tasks]
@@ -147,13 +169,19 @@ def test_weights_of_another_run_bring_no_boosting_and_no_gate(tiny):
     given, model = {**task.model().state_dict(), "boosted.weight": torch.ones(())}, later.model()
     assert not torch.equal(given["boosted.nodes"], model.boosted.nodes)
     carried, _ = later.adapt(given, model)
-    assert carried["boosted.weight"] == 0 and torch.equal(carried["boosted.nodes"], model.boosted.nodes)
+    assert carried["boosted.weight"] == 0 and torch.equal(
+        carried["boosted.nodes"], model.boosted.nodes
+    )
 
 
 def test_a_member_whose_test_failed_votes(toy, tmp_path, monkeypatch, quick):
     run = launch.prepare(toy())
     launch.train(run)
-    dataclasses.replace(Summary.read(run.folder), metrics={}, missing={"test": "ValueError"}).write(run.folder)
-    monkeypatch.setattr(Task, "vote", lambda *_: ({"rmse": 0.25, "loss": 1.0}, "Voted."), raising=False)
+    dataclasses.replace(Summary.read(run.folder), metrics={}, missing={"test": "ValueError"}).write(
+        run.folder
+    )
+    monkeypatch.setattr(
+        Task, "vote", lambda *_: ({"rmse": 0.25, "loss": 1.0}, "Voted."), raising=False
+    )
     voted, text = voting.vote([run.folder], tmp_path / "vote", f"{ROOT / 'tests' / 'toy.py'}:Toy")
     assert voted.metrics == {"rmse": 0.25} and text == "Voted."

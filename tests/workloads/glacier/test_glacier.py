@@ -59,7 +59,9 @@ def test_metrics_are_scikit_learns_over_all_valid_pixels_and_do_not_depend_on_th
         predicted = torch.cat([model(batch["image"]).argmax(1).flatten() for batch in loaders[1]])
     truth = torch.cat([batch["target"].flatten() for batch in loaders[1]])
     valid = truth != IGNORE
-    assert scores["mcc"] == pytest.approx(matthews_corrcoef(truth[valid], predicted[valid]), abs=1e-12)
+    assert scores["mcc"] == pytest.approx(
+        matthews_corrcoef(truth[valid], predicted[valid]), abs=1e-12
+    )
     assert scores["loss"] == pytest.approx(alone["loss"], rel=1e-5)
 
 
@@ -71,7 +73,10 @@ def test_settings_that_do_not_go_together_are_refused(tiny):
         ({"split.folds": 5, "split.fold": 5}, "fold 5 of 5 folds does not exist"),
         ({"sampling.centred": "{lake: 0.2}"}, "centred is given without crop"),
         ({"sampling.crop": 32, "sampling.centred": "{pond: 0.2}"}, "centred names pond, and the"),
-        ({"loss": "{focal: 0, dice: 0, mcc: 0, boundary: 0}"}, "Every term of the loss has the weight 0"),
+        (
+            {"loss": "{focal: 0, dice: 0, mcc: 0, boundary: 0}"},
+            "Every term of the loss has the weight 0",
+        ),
     ):
         with pytest.raises(BadInput, match=sentence):
             tiny({f"workload.{key}": value for key, value in change.items()})
@@ -92,13 +97,20 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     task = load_task(tiny())
     task.members = ["fold0", "fold1"]
     scores, text = task.vote([Fixed(1), Fixed(2)], tmp_path)
-    assert scores["recall_glacier"] + scores["recall_debris"] == 1 and scores["recall_background"] == 0
+    assert (
+        scores["recall_glacier"] + scores["recall_debris"] == 1 and scores["recall_background"] == 0
+    )
     methods = [row["method"] for row in csv.DictReader((tmp_path / "evaluation.csv").open())]
-    assert methods == [*baselines.METHODS, "fold0", "fold1", "the vote"] and (tmp_path / "scenes.csv").is_file()
+    assert (
+        methods == [*baselines.METHODS, "fold0", "fold1", "the vote"]
+        and (tmp_path / "scenes.csv").is_file()
+    )
     assert "'the vote' is " in text
     task = load_task(tiny({"workload.split.test": 0, "workload.split.folds": 3}))
     task.baselines, task.members = dict, ["fold0", "fold1"]
-    assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith("Warning: there is no test of its own")
+    assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith(
+        "Warning: there is no test of its own"
+    )
 
 
 class Tiles:
@@ -121,7 +133,9 @@ class Tiles:
 
 def boosted(train, test, classes=3, indices=(), pixels=1500, rounds=10):
     """The counts of the first method: boosting of pixels."""
-    return compared(fit(train, 0, indices, pixels, rounds), test, classes, 0, indices)["boosting of pixels"].sum(0)
+    return compared(fit(train, 0, indices, pixels, rounds), test, classes, 0, indices)[
+        "boosting of pixels"
+    ].sum(0)
 
 
 def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_ignored_one():
@@ -129,7 +143,10 @@ def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_
     scores = scores_of(counts := boosted(train, test), "abc")
     assert counts.sum() == 2 * 21 * 24 and scores["mcc"] > 0.75
     # the Bayes rule of this noise, the largest of the bands, is the most that one pixel can give
-    assert scores["accuracy"] < np.mean([np.mean(bands.argmax(0)[3:] == mask[3:]) for bands, mask in test]) + 0.01
+    assert (
+        scores["accuracy"]
+        < np.mean([np.mean(bands.argmax(0)[3:] == mask[3:]) for bands, mask in test]) + 0.01
+    )
 
 
 def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
@@ -138,13 +155,17 @@ def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
         mask, light = rng.choice(2, (24, 24)).astype(np.uint8), rng.uniform(1, 1000, (24, 24))
         return np.stack([light, light * np.where(mask, 1.02, 0.98)]).astype(np.float32), mask
 
-    without, with_index = (boosted([tile(0)], [tile(1)], 2, indices, 500, 5) for indices in ((), [(0, 1)]))
+    without, with_index = (
+        boosted([tile(0)], [tile(1)], 2, indices, 500, 5) for indices in ((), [(0, 1)])
+    )
     assert np.trace(with_index) == 24 * 24 > 1.05 * np.trace(without)
     five = Settings(source=Source(bands=("blue", "green", "red", "swir1", "thermal")))
     assert five.boosted_places == ((1, 3), (0, 2), (2, 3))
 
 
-def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_share_is_scored(monkeypatch):
+def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_share_is_scored(
+    monkeypatch,
+):
     values, labels = sample(Tiles(3), 0, 10**6)
     assert len(labels) == 3 * 21 * 24 and IGNORE not in labels
     monkeypatch.setattr(baselines, "_MOST_TILES", 4)

@@ -55,8 +55,13 @@ def test_windows_give_what_the_whole_scene_gives(tmp_path, predict):
     for options in ({}, {"views": 2}):
         assert np.array_equal(predict(out=None, **options)["img001"], expected(image))
     image = torch.randn(1, 2, 32, 32)
-    even, once = (maps.probabilities([ByPixel(directed=True)], image, **views) for views in ({}, {"views": 1}))
-    assert torch.allclose(even[:, 0], even[:, 1], atol=1e-6) and (once[:, 0] - once[:, 1]).abs().max() > 0.9
+    even, once = (
+        maps.probabilities([ByPixel(directed=True)], image, **views) for views in ({}, {"views": 1})
+    )
+    assert (
+        torch.allclose(even[:, 0], even[:, 1], atol=1e-6)
+        and (once[:, 0] - once[:, 1]).abs().max() > 0.9
+    )
 
 
 def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp_path, predict):
@@ -64,7 +69,10 @@ def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp
     image[:, 5:9, 7] = np.nan
     write_bands(tmp_path / "data", "img001", image, None, origin=(600, 9000))
     mask = predict(out=None)["img001"]
-    with rasterio.open(tmp_path / "data/Band1/img001.tif") as given, rasterio.open(predict()["img001"]) as made:
+    with (
+        rasterio.open(tmp_path / "data/Band1/img001.tif") as given,
+        rasterio.open(predict()["img001"]) as made,
+    ):
         assert (made.crs, made.transform, made.shape) == (given.crs, given.transform, given.shape)
         assert np.array_equal(made.read(1), mask) and made.nodata == 254, "255 is a class here"
     known = ~np.isnan(image[0])
@@ -72,7 +80,9 @@ def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp
     assert np.array_equal(mask[known], expected(image)[known])
 
 
-def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_path, capsys, predict):
+def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(
+    tmp_path, capsys, predict
+):
     write_scenes(tmp_path / "data", 3)
     band = tmp_path / "data" / "Band2" / "img001.tif"
     band.write_bytes(band.read_bytes()[:5000])
@@ -83,7 +93,11 @@ def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(tmp_p
 def entry_of_the_notebook():
     """`maskgeration` of notebook 04, which stands on its own: the notebook writes it to a file."""
     tree = ast.parse((ROOT / "notebooks_src" / "04_glacier_ensemble.py").read_text())
-    body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "maskgeration"]
+    body = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name == "maskgeration"
+    ]
     names = {}
     exec(compile(ast.Module(body, []), "maskgeration", "exec"), names)
     return names["maskgeration"]
@@ -104,22 +118,31 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, mon
     assert len(made) == 2
 
     options = ["--set", "workload.prediction.views=1"]
-    assert main(["predict", str(runs / "tiny-seed1"), str(data), str(tmp_path / "one"), *options]) == 0
+    assert (
+        main(["predict", str(runs / "tiny-seed1"), str(data), str(tmp_path / "one"), *options]) == 0
+    )
     assert len(list((tmp_path / "one").glob("*.tif"))) == 2
 
     task, models = ensemble.load(runs)  # the folder of runs too
-    assert [bool(model.deviation.ne(1).all()) for model in models] == [True, True], "normalised as in training"
+    assert [bool(model.deviation.ne(1).all()) for model in models] == [True, True], (
+        "normalised as in training"
+    )
     found = task.predict(models, data, None)
     assert all(np.array_equal(found[name], made[name]) for name in made)
 
     # the competition's entry, with the models in a place of its own and as the grader's second argument
-    maskgeration, folders = entry_of_the_notebook(), {f"Band{n}": str(data / f"Band{n}") for n in (1, 2)}
+    maskgeration, folders = (
+        entry_of_the_notebook(),
+        {f"Band{n}": str(data / f"Band{n}") for n in (1, 2)},
+    )
     monkeypatch.setenv("TRAINBOOK_ARCHIVE", str(runs / "outputs.tar.gz"))
     by_id = [maskgeration(folders, str(tmp_path / "given"))]
     assert sorted(by_id[0]) == ["000", "001"] and len(list((tmp_path / "given").glob("*.tif"))) == 2
     monkeypatch.delenv("TRAINBOOK_ARCHIVE")
     by_id.append(maskgeration(folders, str(runs / "outputs.tar.gz")))
-    assert all(np.array_equal(found[name[3:]], mask) for found in by_id for name, mask in made.items())
+    assert all(
+        np.array_equal(found[name[3:]], mask) for found in by_id for name, mask in made.items()
+    )
     with pytest.raises(BadInput, match="has no file Band2"):
         maskgeration({"Band1": folders["Band1"]}, str(runs))
 

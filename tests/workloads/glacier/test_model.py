@@ -22,7 +22,9 @@ NARROW = Model(widths=(4, 4, 6, 8, 10), depths=(1, 1, 2, 1), decoder=(8, 6, 6, 4
 def test_every_parameter_gets_a_gradient_which_recomputation_does_not_change():
     def trained(layers):
         torch.manual_seed(0)
-        model = Net(5, 4, Model((16,) * 5, (1, 2, 1, 1), (16,) * 5))  # wide enough that no ReLU is dead
+        model = Net(
+            5, 4, Model((16,) * 5, (1, 2, 1, 1), (16,) * 5)
+        )  # wide enough that no ReLU is dead
         assert recompute(model, layers) == layers
         model(torch.randn(2, 5, 64, 64)).square().mean().backward()
         return {name: p.grad for name, p in model.named_parameters()}, dict(model.named_buffers())
@@ -41,12 +43,17 @@ def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band
     image = 100 + 20 * torch.randn(1, 2, 32, 32)
     image[:, 1, :5] = float("nan")
     normal = ((image - 100) / 20).nan_to_num(0.0)
-    assert torch.equal(net(image), plain(normal)) and {"mean", "deviation"} <= net.state_dict().keys()
+    assert (
+        torch.equal(net(image), plain(normal)) and {"mean", "deviation"} <= net.state_dict().keys()
+    )
 
 
 LANDSAT7 = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 HACK = ("blue", "green", "red", "swir1", "thermal")
-PRETRAINED, FINE = ("background", "clean ice", "debris"), ("background", "glacier", "debris", "lake")
+PRETRAINED, FINE = (
+    ("background", "clean ice", "debris"),
+    ("background", "glacier", "debris", "lake"),
+)
 
 
 def network(bands, classes, seed=0):
@@ -60,12 +67,16 @@ def test_a_pretrained_network_is_carried_whole_and_counted():
     carried, text = carry(weights.of(old), fresh, (LANDSAT7, HACK), (PRETRAINED, FINE))
     assert "Head: 2 of 4 classes by name, new: glacier, lake." in text
     counted = weights.transfer(new, carried, 1.0)
-    assert counted.startswith(f"Initial weights: {len(fresh)} of {len(fresh)} tensors match; 0 have another shape")
+    assert counted.startswith(
+        f"Initial weights: {len(fresh)} of {len(fresh)} tensors match; 0 have another shape"
+    )
     for name in HEAD:
         got, source = weights.of(new)[name], weights.of(old)[name]
         assert torch.equal(got[[0, 2]], source[[0, 2]])  # background and debris
         assert torch.equal(got[[1, 3]], fresh[name][[1, 3]])
-    same = [name for name in fresh if name not in (FIRST, *HEAD) and not name.startswith(STATISTICS)]
+    same = [
+        name for name in fresh if name not in (FIRST, *HEAD) and not name.startswith(STATISTICS)
+    ]
     assert all(torch.equal(weights.of(new)[name], weights.of(old)[name]) for name in same)
 
 
@@ -89,15 +100,26 @@ def test_the_weights_of_a_published_resnet_34_compute_the_same_here():
     published, net = ResNetModel(ResNetConfig(**sizes)), Net(3, 4, Model())
     for module in published.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(), module.running_var.uniform_(0.5, 2), module.weight.data.uniform_(0.5, 1.5)
-    given = {in_timm(name): value for name, value in published.state_dict().items()} | {"fc.weight": torch.ones(9, 512)}
+            (
+                module.running_mean.normal_(),
+                module.running_var.uniform_(0.5, 2),
+                module.weight.data.uniform_(0.5, 1.5),
+            )
+    given = {in_timm(name): value for name, value in published.state_dict().items()} | {
+        "fc.weight": torch.ones(9, 512)
+    }
     carried, text = encoder(given, ("red", "green", "blue"))
-    assert not net.load_state_dict(carried, strict=False).unexpected_keys and "3 of 3 bands by name" in text
+    assert (
+        not net.load_state_dict(carried, strict=False).unexpected_keys
+        and "3 of 3 bands by name" in text
+    )
     image, seen = torch.randn(2, 3, 64, 64), []
     net.blocks[4].register_forward_hook(lambda *given: seen.append(given[2]))
     with torch.no_grad():
         net.eval()(image)
-        torch.testing.assert_close(seen[0], published.eval()(image).last_hidden_state, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            seen[0], published.eval()(image).last_hidden_state, rtol=1e-3, atol=1e-3
+        )
     assert encoder(given, ("red", "nir", "blue"))[0][FIRST].shape == (64, 3, 7, 7)
 
 
@@ -115,7 +137,9 @@ def maps(mask, classes=4):
 def scene(tiles=3, classes=4, size=8, ignored=0.2, dtype=torch.float64):
     """Logits, masks with coherent regions and ignored pixels, and distance maps."""
     generator = torch.Generator().manual_seed(classes)
-    coarse = torch.randint(0, classes, (tiles, size // 2, size // 2), generator=generator, dtype=torch.uint8)
+    coarse = torch.randint(
+        0, classes, (tiles, size // 2, size // 2), generator=generator, dtype=torch.uint8
+    )
     mask = coarse.repeat_interleave(2, 1).repeat_interleave(2, 2)
     mask[torch.rand(mask.shape, generator=generator) < ignored] = IGNORE
     logits = 2 * torch.randn(tiles, classes, size, size, generator=generator, dtype=dtype)
@@ -131,11 +155,15 @@ def slow(term, logits, mask):
         right = p[np.arange(len(true)), true]
         return -((1 - right) ** 2 * np.log(right)).sum()
     if term == "dice":
-        scores = [1 - 2 * p[true == k, k].sum() / (p[:, k].sum() + (true == k).sum()) for k in classes]
+        scores = [
+            1 - 2 * p[true == k, k].sum() / (p[:, k].sum() + (true == k).sum()) for k in classes
+        ]
         return sum(scores) / len(scores) if scores else 0.0
     if len(classes) < 2:
         return 0.0
-    if term == "mcc":  # Gorodkin's first definition, of covariances of indicators, not by the confusion matrix
+    if (
+        term == "mcc"
+    ):  # Gorodkin's first definition, of covariances of indicators, not by the confusion matrix
         truth = np.eye(len(logits))[true]
         # the variance of the prediction is that of shares: 1 - sum of squares of its mean, as for hard labels
         covariance = ((truth - truth.mean(0)) * (p - p.mean(0))).sum(1).mean()
@@ -164,7 +192,9 @@ def test_each_term_equals_its_slow_reference(term, classes, ignored):
     got = losses.sums(only(term), logits, mask, distances)
     want = sum(slow(term, *tile) for tile in zip(logits, mask, strict=True))
     # float16 distance maps bound the boundary term: 11 bits each
-    assert got.keys() == {term} and float(got[term]) == pytest.approx(want, rel=2e-4 if term == "boundary" else 1e-6)
+    assert got.keys() == {term} and float(got[term]) == pytest.approx(
+        want, rel=2e-4 if term == "boundary" else 1e-6
+    )
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -186,7 +216,11 @@ def test_a_tile_without_valid_pixels_is_zero_in_loss_gradient_and_count():
     logits.requires_grad_()
     values = losses.sums(ALL, logits, mask, distances)
     sum(values.values()).backward()
-    assert torch.isfinite(logits.grad).all() and (logits.grad[1] == 0).all() and logits.grad[0].abs().sum() > 0
+    assert (
+        torch.isfinite(logits.grad).all()
+        and (logits.grad[1] == 0).all()
+        and logits.grad[0].abs().sum() > 0
+    )
     rest = losses.sums(ALL, logits[[0, 2]], mask[[0, 2]], distances[[0, 2]])
     assert all(torch.allclose(values[term], rest[term]) for term in TERMS)
     assert losses.count(ALL, mask[1:2]) == dict.fromkeys(TERMS, 0)
@@ -197,7 +231,12 @@ def test_a_tile_of_one_class_has_no_mcc_and_no_boundary_and_sure_answers_have_fi
     mask[mask != IGNORE] = 0
     values = losses.sums(ALL, logits, mask, maps(mask))
     assert values["mcc"].item() == values["boundary"].item() == 0
-    assert losses.count(ALL, mask) == {"focal": int((mask == 0).sum()), "dice": 1, "mcc": 0, "boundary": 0}
+    assert losses.count(ALL, mask) == {
+        "focal": int((mask == 0).sum()),
+        "dice": 1,
+        "mcc": 0,
+        "boundary": 0,
+    }
     mask[:, :4] = 1
     sure = torch.zeros(1, 4, 8, 8)
     sure[:, 0] = 1e4  # p is exactly 0 or 1, and the MCC has no spread
@@ -213,20 +252,29 @@ def test_sums_and_counts_add_up_over_micro_batches_and_under_autocast_stay_in_si
     whole, counted = losses.sums(ALL, logits, mask, distances), losses.count(ALL, mask)
     parts = [slice(0, 2), slice(2, 3), slice(3, 5)]
     for term in TERMS:
-        assert torch.allclose(sum(losses.sums(ALL, logits[s], mask[s], distances[s])[term] for s in parts), whole[term])
+        assert torch.allclose(
+            sum(losses.sums(ALL, logits[s], mask[s], distances[s])[term] for s in parts),
+            whole[term],
+        )
         assert sum(losses.count(ALL, mask[s])[term] for s in parts) == counted[term]
     assert counted == {"focal": int((mask != IGNORE).sum()), "dice": 4, "mcc": 3, "boundary": 3}
     logits = logits.bfloat16()
     want = losses.sums(ALL, logits.float(), mask, distances)
     with torch.autocast("cpu", torch.bfloat16):
         got = losses.sums(ALL, logits, mask, distances)
-    assert all(got[term].dtype == torch.float32 and torch.equal(got[term], want[term]) for term in TERMS)
+    assert all(
+        got[term].dtype == torch.float32 and torch.equal(got[term], want[term]) for term in TERMS
+    )
 
 
 def test_terms_without_weight_are_neither_computed_nor_counted_and_the_boundary_comes_by_steps():
     logits, mask, _ = scene()
     loss = Loss(focal=0.6, dice=0.4)
-    assert losses.sums(loss, logits, mask).keys() == losses.count(loss, mask).keys() == {"focal", "dice"}
+    assert (
+        losses.sums(loss, logits, mask).keys()
+        == losses.count(loss, mask).keys()
+        == {"focal", "dice"}
+    )
     loss = Loss(0.25, 0.25, 0.35, 0.15, ramp_steps=30)
     assert losses.weights(loss, 0) == {"focal": 0.25, "dice": 0.25, "mcc": 0.35, "boundary": 0.0}
     assert losses.weights(loss, 10)["boundary"] == pytest.approx(0.05)

@@ -25,9 +25,16 @@ def test_everything_equals_scikit_learn_and_an_absent_class_has_no_score(truth, 
         "mean_iou": sk.jaccard_score(truth, guess, labels=there, average="macro"),
         "mean_f1": sk.f1_score(truth, guess, labels=there, average="macro"),
     }  # fmt: skip
-    functions = {"iou": sk.jaccard_score, "precision": sk.precision_score, "recall": sk.recall_score, "f1": sk.f1_score}
+    functions = {
+        "iou": sk.jaccard_score,
+        "precision": sk.precision_score,
+        "recall": sk.recall_score,
+        "f1": sk.f1_score,
+    }
     of_class = {
         f"{kind}_{NAMES[k]}": function(truth, guess, labels=[k], average=None, zero_division=0)[0]
         for k in np.unique(truth) for kind, function in functions.items()
     }  # fmt: skip
-    assert got == pytest.approx({**whole, **of_class}) and all(type(value) is float for value in got.values())
+    assert got == pytest.approx({**whole, **of_class}) and all(
+        type(value) is float for value in got.values()
+    )

@@ -47,10 +47,22 @@ def rows_of(folder):
     return list(csv.DictReader((folder / "predictions.csv").read_text().splitlines()))
 
 
-def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewhere, tmp_path, capsys):
+def test_an_archive_predicts_in_an_empty_folder_on_another_machine(
+    run, elsewhere, tmp_path, capsys
+):
     (tmp_path / "empty").mkdir()
     shutil.copy(run / "outputs.tar.gz", tmp_path / "empty")
-    assert main(["predict", str(tmp_path / "empty" / "outputs.tar.gz"), str(elsewhere), str(tmp_path / "out")]) == 0
+    assert (
+        main(
+            [
+                "predict",
+                str(tmp_path / "empty" / "outputs.tar.gz"),
+                str(elsewhere),
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "6 of them are references that could not be followed" in said
     assert re.search(r"Expect [\d.]+% of the unresolved references to be answered rightly", said)
@@ -64,7 +76,9 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(run, elsewher
     other = ensemble.run(run / "graphmer", elsewhere, tmp_path / "same")
     assert f"{len(found)} predictions of one model" in other
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["predictions.csv"]
-    assert (tmp_path / "same" / "predictions.csv").read_bytes() == (tmp_path / "out" / "predictions.csv").read_bytes()
+    assert (tmp_path / "same" / "predictions.csv").read_bytes() == (
+        tmp_path / "out" / "predictions.csv"
+    ).read_bytes()
 
 
 def believing(models):

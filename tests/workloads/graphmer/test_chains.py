@@ -19,8 +19,14 @@ def test_a_row_is_the_heads_name_a_separator_and_the_text_with_marks(shared):
     with_text = np.arange(len(windows)) % 3 > 0
     rows, checked = Layout(corpus, 24).rows(windows, with_text, NOTHING, NOTHING), 0
     for row, window in enumerate(windows):
-        head = corpus.parts[corpus.part_offsets[corpus.head[window]] : corpus.part_offsets[corpus.head[window] + 1]]
-        own = corpus.text[corpus.window_start[window] : corpus.window_stop[window]] if with_text[row] else NOTHING
+        head = corpus.parts[
+            corpus.part_offsets[corpus.head[window]] : corpus.part_offsets[corpus.head[window] + 1]
+        ]
+        own = (
+            corpus.text[corpus.window_start[window] : corpus.window_stop[window]]
+            if with_text[row]
+            else NOTHING
+        )
         want = [*pieces_of(corpus, head)[:3], SEP, *pieces_of(corpus, own)]
         assert rows.ids[row].tolist() == (want + [PAD] * (rows.ids.shape[1] - len(want)))[:24]
         words = [corpus.word_list[w] for w in own]
@@ -28,7 +34,9 @@ def test_a_row_is_the_heads_name_a_separator_and_the_text_with_marks(shared):
         assert [corpus.word_list[w] for w in rows.word[row, places]] == words
         for number, place in enumerate(places):
             dotted, owner = number > 1 and words[number - 1] == ".", rows.owner[row, place]
-            assert (corpus.word_list[owner] if owner >= 0 else None) == (words[number - 2] if dotted else None)
+            assert (corpus.word_list[owner] if owner >= 0 else None) == (
+                words[number - 2] if dotted else None
+            )
             assert rows.is_self[row, place] == (dotted and words[number - 2] == "self")
             assert rows.is_call[row, place] == (words[number + 1 : number + 2] == ["("])
             checked += dotted
@@ -74,10 +82,14 @@ def test_training_never_shows_a_name_that_it_hides_and_repeats_with_the_generato
     assert checked > 5
     first, same, other = (batch_of(task, range(6), seed) for seed in (1, 1, 2))
     assert all(torch.equal(first[k], same[k]) for k in first)
-    assert first["chance"].shape != other["chance"].shape or not torch.equal(first["chance"], other["chance"])
+    assert first["chance"].shape != other["chance"].shape or not torch.equal(
+        first["chance"], other["chance"]
+    )
 
 
-def test_each_fact_that_no_rule_answers_is_in_one_sample_with_the_text_of_its_head_or_without(graphmer):
+def test_each_fact_that_no_rule_answers_is_in_one_sample_with_the_text_of_its_head_or_without(
+    graphmer,
+):
     for ratio in (0.0, 0.4, 1.0):
         task = graphmer({"workload.objective.name_only_ratio": ratio})
         corpus, structural, samples = task.data.corpus, task.data.structural, task.data.samples
@@ -85,9 +97,14 @@ def test_each_fact_that_no_rule_answers_is_in_one_sample_with_the_text_of_its_he
         triples = triples[~structural[corpus.relation[triples]]]
         assert sorted(samples.facts.tolist()) == triples.tolist()
         heads, first = np.unique(corpus.head[corpus.window_of[triples]]), len(samples.windows)
-        without = [samples.facts[samples.begin[i] : samples.begin[i + 1]] for i in range(first, len(samples))]
+        without = [
+            samples.facts[samples.begin[i] : samples.begin[i + 1]]
+            for i in range(first, len(samples))
+        ]
         of_samples = [np.unique(corpus.head[corpus.window_of[facts]]) for facts in without]
-        assert all(len(head) == 1 for head in of_samples) and len(of_samples) == round(ratio * len(heads))
+        assert all(len(head) == 1 for head in of_samples) and len(of_samples) == round(
+            ratio * len(heads)
+        )
         assert not np.isin(corpus.head[samples.windows], np.concatenate([*of_samples, [-1]])).any()
 
 
@@ -95,17 +112,25 @@ def test_the_right_tails_compete_other_true_ones_do_not_and_the_own_file_is_told
     task, items = graphmer(), list(range(20))
     corpus, batch = task.data.corpus, batch_of(task, items)
     drawn = task.data.collator.draw(items, generator())
-    assert len(drawn.among) <= 60 and drawn.among.entities[drawn.gold].tolist() == drawn.tail.tolist()
+    assert (
+        len(drawn.among) <= 60 and drawn.among.entities[drawn.gold].tolist() == drawn.tail.tolist()
+    )
     true = {}
     for triple, window in enumerate(corpus.window_of):
-        true.setdefault((corpus.head[window], corpus.relation[triple]), set()).add(int(corpus.tail[triple]))
+        true.setdefault((corpus.head[window], corpus.relation[triple]), set()).add(
+            int(corpus.tail[triple])
+        )
     train, checked = corpus.triples_of("train"), 0
     files = corpus.window_file[corpus.window_of[train]]
     for question, tail in enumerate(drawn.tail):
         place = drawn.row[question], drawn.slot[question]
         window, relation = drawn.asked.window[question], drawn.asked.relation[question]
-        columns = [drawn.among.place[other] for other in true[corpus.head[window], relation] - {int(tail)}]
-        assert all(batch["prior"][*place, column] == IMPOSSIBLE for column in columns if column >= 0)
+        columns = [
+            drawn.among.place[other] for other in true[corpus.head[window], relation] - {int(tail)}
+        ]
+        assert all(
+            batch["prior"][*place, column] == IMPOSSIBLE for column in columns if column >= 0
+        )
         checked += sum(column >= 0 for column in columns)
         assert batch["prior"][*place, drawn.gold[question]] > IMPOSSIBLE / 2
         same = train[(files == corpus.window_file[window]) & (corpus.relation[train] == relation)]

@@ -19,9 +19,16 @@ from workloads.graphmer.corpus import split_files
 
 def test_every_triple_stands_once_in_a_window_with_its_line_and_no_file_in_two_splits(shared):
     corpus, graph = shared.data.corpus, shared.data.graph
-    files, seen, of_split = {triple.key: triple.file for triple in graph.triples}, set(), [set(), set(), set()]
+    files, seen, of_split = (
+        {triple.key: triple.file for triple in graph.triples},
+        set(),
+        [set(), set(), set()],
+    )
     for triple, window in enumerate(corpus.window_of):
-        head, relation = corpus.entities[corpus.head[window]], corpus.relations[corpus.relation[triple]]
+        head, relation = (
+            corpus.entities[corpus.head[window]],
+            corpus.relations[corpus.relation[triple]],
+        )
         key = (head, relation, corpus.entities[corpus.tail[triple]])
         seen.add(key)
         of_split[corpus.split[window]].add(files[key])
@@ -45,7 +52,9 @@ def test_a_file_stays_in_its_split_when_others_come():
     # where earlier runs put files: a change would mix the splits of a resumed run
     names = [f"package/file{number}.py" for number in range(12)]
     assert [*split_files(names, 0.1, 0.2).values()] == [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]
-    assert [list(splits.values()).count(split) for split in range(3)] == pytest.approx([700, 100, 200], abs=40)
+    assert [list(splits.values()).count(split) for split in range(3)] == pytest.approx(
+        [700, 100, 200], abs=40
+    )
 
 
 def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_path):
@@ -61,10 +70,14 @@ def test_a_damaged_cache_is_built_again_and_gives_the_same_corpus(graphmer, tmp_
         assert all(np.array_equal(array, want[name]) for name, array in corpus.arrays().items())
 
 
-def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(graphmer, tmp_path, capsys):
+def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(
+    graphmer, tmp_path, capsys
+):
     task = graphmer()
     (tmp_path / "tree" / "latin.py").write_bytes(b"name = '\xe9\xff'\n")
-    with pytest.raises(BadInput, match=r"(?s)Unreadable source files: 1; .*bad_input_limit: 1\.\n.*latin\.py"):
+    with pytest.raises(
+        BadInput, match=r"(?s)Unreadable source files: 1; .*bad_input_limit: 1\.\n.*latin\.py"
+    ):
         task.data.graph  # noqa: B018
     assert len(graphmer({"workload.bad_input_limit": 1}).data.graph.triples) > 100
     assert "Left out latin.py" in capsys.readouterr().out
@@ -72,7 +85,11 @@ def test_a_source_file_that_cannot_be_read_is_named_and_refused_unless_allowed(g
 
 @pytest.mark.skipif(not (SAMPLES / "graphmer_kg").is_dir(), reason="the sample graph is not there")
 def test_the_given_sample_graph_is_read_and_trained_on(graphmer):
-    sizes = {"workload.chain.vocabulary": 2000, "workload.split.validation": 0.05, "workload.split.test": 0.1}
+    sizes = {
+        "workload.chain.vocabulary": 2000,
+        "workload.split.validation": 0.05,
+        "workload.split.test": 0.1,
+    }
     task = graphmer({"data.dir": str(SAMPLES / "graphmer_kg"), **sizes})
     assert len(task.data.corpus.relation) == 24_559
     batch = task.collate([task.parts["train"][i] for i in range(4)], generator())
@@ -84,20 +101,29 @@ def write_graph(folder, *more):
     folder.mkdir()
     where = [{"language": "x", "file": f"f{n}.x", "module": f"m{n}"} for n in range(24)]
     triples = [
-        {"head": f"m{n}.f", "relation": "calls", "tail": f"b{n % 3}.g", "qualifiers": where[n]} for n in range(24)
+        {"head": f"m{n}.f", "relation": "calls", "tail": f"b{n % 3}.g", "qualifiers": where[n]}
+        for n in range(24)
     ]
     names = [*(f"m{n}.f" for n in range(24)), *(f"b{n}.g" for n in range(3))]
     (folder / "x.jsonl").write_text("\n".join([*map(json.dumps, triples), *more]))
     lines = "\n".join(json.dumps({"id": name, "type": "Part"}) for name in names)
     (folder / "x.entities.jsonl").write_text(lines)
-    (folder / "x.yaml").write_text("entities: {Part: {}}\nrelations: {calls: {domain: [Part], range: [Part]}}\n")
+    (folder / "x.yaml").write_text(
+        "entities: {Part: {}}\nrelations: {calls: {domain: [Part], range: [Part]}}\n"
+    )
     return folder
 
 
-def test_a_run_of_a_graph_made_elsewhere_is_trained_resumed_and_predicts_nothing(graphmer, tmp_path, cut, monkeypatch):
+def test_a_run_of_a_graph_made_elsewhere_is_trained_resumed_and_predicts_nothing(
+    graphmer, tmp_path, cut, monkeypatch
+):
     monkeypatch.setattr(launch, "draw_metrics", lambda *_: None)
     given = [str(write_graph(tmp_path / name)) for name in ("a", "b")]
-    small = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "output_dir": str(tmp_path / "runs")}
+    small = {
+        "training.max_steps": 4,
+        "training.evaluate_every_steps": 2,
+        "output_dir": str(tmp_path / "runs"),
+    }
     config = graphmer({"data.dir": given, **small, "data.num_workers": 0}).config
     cut(2)
     assert launch.train(config).step == 2
@@ -131,7 +157,9 @@ def test_data_that_does_not_fit_is_refused_by_name(graphmer, tmp_path):
         graphmer({"data.dir": [str(graph), str(tmp_path / "b")]}).data.corpus  # noqa: B018
     (tmp_path / "lone").mkdir()
     (tmp_path / "lone" / "one.py").write_text("def f():\n    g()\n")
-    with pytest.raises(BadInput, match=r"No triple is left for the \w+ split: the data comes from 1 files"):
+    with pytest.raises(
+        BadInput, match=r"No triple is left for the \w+ split: the data comes from 1 files"
+    ):
         graphmer({"data.dir": str(tmp_path / "lone")}).data.corpus  # noqa: B018
 
 
@@ -154,7 +182,9 @@ def another_python(tmp_path):
 
 def test_a_run_resumes_on_its_corpus_where_the_library_is_another(embedded, tmp_path):
     values, before = embedded().learned(), embedded().fingerprint()
-    assert values["about"]["names"] == ["the standard library"] and str(tmp_path) not in str(values["about"])
+    assert values["about"]["names"] == ["the standard library"] and str(tmp_path) not in str(
+        values["about"]
+    )
     assert not resumed(embedded({"workload.bad_input_limit": 9}), values).data.changed
     for change in ({"workload.chain.roots": 32}, {"workload.split.test": 0.4}):
         assert resumed(embedded(change), values).data.stored["about"] != values["about"]
@@ -162,11 +192,16 @@ def test_a_run_resumes_on_its_corpus_where_the_library_is_another(embedded, tmp_
     assert embedded().fingerprint() != before
     task = resumed(embedded(), values)
     text = task.describe_data()
-    assert "the standard library, has changed since the run began" in text and "another run.name" in text
+    assert (
+        "the standard library, has changed since the run began" in text
+        and "another run.name" in text
+    )
     assert task.fingerprint() == before and task.learned() == values
 
 
-def test_a_run_trains_on_with_a_new_image_as_if_there_had_been_none(embedded, tmp_path, monkeypatch, cut, capsys):
+def test_a_run_trains_on_with_a_new_image_as_if_there_had_been_none(
+    embedded, tmp_path, monkeypatch, cut, capsys
+):
     monkeypatch.setattr(launch, "draw_metrics", lambda *_: None)
     small = {"training.max_steps": 4, "training.evaluate_every_steps": 2, "data.buckets": 3}
 

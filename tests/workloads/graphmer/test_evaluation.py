@@ -25,7 +25,9 @@ def test_before_the_first_step_the_model_ranks_as_the_counts_do_and_its_gate_is_
     model = shared.model()
     evaluated(shared, model)
     counted, encoded = shared.guesses[COMBINED], shared._tested[ENCODER]
-    assert np.array_equal(counted.true, encoded.true) and np.array_equal(counted.guess, encoded.guess, equal_nan=True)
+    assert np.array_equal(counted.true, encoded.true) and np.array_equal(
+        counted.guess, encoded.guess, equal_nan=True
+    )
     evaluated(shared, moved(shared))
     assert not np.array_equal(counted.guess[:, 0], shared._tested[ENCODER].guess[:, 0])
     evaluated(shared, model, "validation")
@@ -91,8 +93,13 @@ def test_the_table_has_every_method_and_what_the_encoder_gains(shared, tmp_path)
         for name, value in of.items():
             assert float(rows[method][name]) == pytest.approx(value, abs=1e-6), name
     for name in ("mrr", "mrr_full_text", "mrr_masked", "mrr_name_only", "resolved"):
-        low, gain, high = (float(rows[ENCODER][f"gain_{name}{end}"]) for end in ("_low", "", "_high"))
-        assert gain == pytest.approx(scores[name] - shared.baseline()[name], abs=1e-5) and low <= gain <= high
+        low, gain, high = (
+            float(rows[ENCODER][f"gain_{name}{end}"]) for end in ("_low", "", "_high")
+        )
+        assert (
+            gain == pytest.approx(scores[name] - shared.baseline()[name], abs=1e-5)
+            and low <= gain <= high
+        )
     corpus, (triple, condition) = shared.data.corpus, np.array(shared.parts["test"].samples).T
     ranks, is_masked = shared._tested[ENCODER].guess[:, :2], condition == 1
     is_seen = shared.data.scorer.counts.of_tail[corpus.relation[triple], corpus.tail[triple]] > 0
@@ -107,12 +114,24 @@ def test_the_table_has_every_method_and_what_the_encoder_gains(shared, tmp_path)
 
 def brute_force_rank(corpus, triple, scores, candidates):
     """Sorts the candidates left after filtering and averages the places that equal scores may take."""
-    head, relation, tail = corpus.head[corpus.window_of[triple]], corpus.relation[triple], corpus.tail[triple]
-    true = set(corpus.tail[(corpus.head[corpus.window_of] == head) & (corpus.relation == relation)].tolist()) - {tail}
+    head, relation, tail = (
+        corpus.head[corpus.window_of[triple]],
+        corpus.relation[triple],
+        corpus.tail[triple],
+    )
+    true = set(
+        corpus.tail[
+            (corpus.head[corpus.window_of] == head) & (corpus.relation == relation)
+        ].tolist()
+    ) - {tail}
     left = [(s, int(c)) for s, c in zip(scores, candidates, strict=True) if int(c) not in true]
     own = [s for s, c in left if c == tail]
     ordered = sorted((s for s, _ in left), reverse=True)
-    return np.mean([i + 1 for i, s in enumerate(ordered) if s == own[0]]) if own else len(candidates) + 1
+    return (
+        np.mean([i + 1 for i, s in enumerate(ordered) if s == own[0]])
+        if own
+        else len(candidates) + 1
+    )
 
 
 def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apart(shared):
@@ -122,7 +141,9 @@ def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apa
         among, trained = evaluator.candidates(relation)
         tails = set(corpus.tail[train[corpus.relation[train] == relation]].tolist())
         types = [corpus.types[kind] for kind in corpus.entity_type]
-        allowed = {e for e, kind in enumerate(types) if kind in shared.data.rules.relations[name].range}
+        allowed = {
+            e for e, kind in enumerate(types) if kind in shared.data.rules.relations[name].range
+        }
         assert set(among.entities.tolist()) == allowed | tails
         assert set(among.entities[trained].tolist()) == tails
         triples = corpus.triples_of("test")
@@ -161,4 +182,7 @@ def test_an_interval_draws_whole_files(graphmer):
         draws = task.measured(resampled(tallies, 500)[:, 0])[:, 1]
         spread.append(np.subtract(*np.percentile(draws, (97.5, 2.5))))
     mean = (1 / ranks[0]).mean()
-    assert task.measured(tallies.sum(0)[:1])[0, 1] == pytest.approx(mean) and spread[1] < 0.3 * spread[0]
+    assert (
+        task.measured(tallies.sum(0)[:1])[0, 1] == pytest.approx(mean)
+        and spread[1] < 0.3 * spread[0]
+    )

@@ -19,7 +19,9 @@ from trainbook.launch import checks
 def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
     (tmp_path / "graphmer.yaml").write_text(CONFIG)
     for steps in (0, 5):
-        config = load_config(tmp_path / "graphmer.yaml", {"data.dir": "", "workload.objective.mlm_steps": steps})
+        config = load_config(
+            tmp_path / "graphmer.yaml", {"data.dir": "", "workload.objective.mlm_steps": steps}
+        )
         task = find_task("graphmer")(config)
         batch = task.example_batch(3, torch.device("cpu"))
         sums, _ = task.loss(task.model(), batch)
@@ -28,7 +30,13 @@ def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
 
 
 def test_the_contract_is_kept(graphmer):
-    task = graphmer({"workload.objective.mlm_steps": 5, "training.micro_batch": 2, "training.effective_batch": 4})
+    task = graphmer(
+        {
+            "workload.objective.mlm_steps": 5,
+            "training.micro_batch": 2,
+            "training.effective_batch": 4,
+        }
+    )
     assert checks.examine(task, task.config) == []
 
 
@@ -37,7 +45,11 @@ def test_masked_text_is_learned_at_the_beginning_where_that_is_asked_for(graphme
     batch, model = batch_of(task, range(12)), task.model()
     thinned, roots = model.train()._thinned(batch["roots"]), batch["roots"]
     changed = thinned != roots
-    assert torch.equal(model.eval()._thinned(roots), roots) and (thinned[changed] == 1).all() and changed.any()
+    assert (
+        torch.equal(model.eval()._thinned(roots), roots)
+        and (thinned[changed] == 1).all()
+        and changed.any()
+    )
     for step, terms in ((4, {"mlm"}), (5, {"trust", "likeness", "name"})):
         task.step = step
         assert task.loss(model, batch)[0].keys() == terms
@@ -59,15 +71,23 @@ def test_what_was_fitted_is_kept_as_json_and_taken_back(graphmer):
         batch_of(damaged, [0])
 
 
-def test_fp16_learns_what_the_text_shows_keeps_its_loss_scale_and_evaluates_as_fp32_does(graphmer, tmp_path):
+def test_fp16_learns_what_the_text_shows_keeps_its_loss_scale_and_evaluates_as_fp32_does(
+    graphmer, tmp_path
+):
     """A candidate that no place names has a gradient of up to exp(15) times 0 on its way, which fp16 cannot hold."""
     steps = {"training.max_steps": 45, "training.evaluate_every_steps": 45, "training.effective_batch": 8,
              "training.log_every_steps": 5}  # fmt: skip
-    fitted = {"optimizer.lr": 5e-3, "workload.model.hidden": 16, "workload.objective.fitting_steps": 60}
+    fitted = {
+        "optimizer.lr": 5e-3,
+        "workload.model.hidden": 16,
+        "workload.objective.fitting_steps": 60,
+    }
     task = graphmer({**steps, **fitted, "training.precision": "fp16"})
     outcome = loop.train(task, task.config, tmp_path, Session(None, 0, 0), Plain(), None)
     assert outcome.state.scaler.get_scale() >= 4096 and outcome.state.skipped_steps <= 4
-    losses = [float(row["loss"]) for row in read(tmp_path / "metrics.csv") if row["split"] == "train"]
+    losses = [
+        float(row["loss"]) for row in read(tmp_path / "metrics.csv") if row["split"] == "train"
+    ]
     assert sum(losses[-2:]) < 0.8 * sum(losses[:2]), "lower than the counts alone leave it"
     in_half = evaluate(outcome.state, task, task.config, task.datasets()["test"])
     outcome.state.precision = "fp32"

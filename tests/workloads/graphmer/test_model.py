@@ -27,7 +27,10 @@ def test_hgat_equals_its_formula_written_out():
         W = torch.eye(hidden) + low_rank.T  # (d, d)
         heads = [j for j in range(5) if span[b, g, j]]
         e = [
-            F.leaky_relu(gat.attend_leaf[r] @ (W @ leaves[b, g]) + gat.attend_head[r] @ (W @ roots[b, j]), 0.2)
+            F.leaky_relu(
+                gat.attend_leaf[r] @ (W @ leaves[b, g]) + gat.attend_head[r] @ (W @ roots[b, j]),
+                0.2,
+            )
             for j in heads
         ]
         alpha = torch.stack(e).softmax(0)
@@ -58,7 +61,8 @@ def test_an_answer_does_not_depend_on_what_else_is_asked_nor_on_padding(shared):
     roots, leaves = model.read(batch)
     assert batch["relation"].shape[1] > 1
     alone = {
-        name: value[:, 1:2] if name in ("relation", "condition", "distance") else value for name, value in batch.items()
+        name: value[:, 1:2] if name in ("relation", "condition", "distance") else value
+        for name, value in batch.items()
     }
     assert torch.allclose(model.read(alone)[1][:, 0], leaves[:, 1], atol=1e-5)
     longer = {**batch, **{n: F.pad(batch[n], (0, 2)) for n in ("roots", "within")}}
@@ -105,7 +109,10 @@ def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(shared):
     model, batch = shared.model().eval(), batch_of(shared, range(12))
     torch.nn.init.constant_(model.strength_of_meaning, 5.0)
     torch.nn.init.normal_(model.vector.weight)
-    nowhere = {**batch, "near": batch["near"].index_fill(2, torch.tensor([batch["near"].shape[2] - 1]), 0.0)}
+    nowhere = {
+        **batch,
+        "near": batch["near"].index_fill(2, torch.tensor([batch["near"].shape[2] - 1]), 0.0),
+    }
     (trusting, _), (without, _) = model(batch), model(nowhere)
     elsewhere = batch["near"][:, None, :, -1].bool().expand_as(trusting)
     assert torch.equal(trusting[~elsewhere], without[~elsewhere])

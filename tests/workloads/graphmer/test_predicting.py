@@ -35,21 +35,33 @@ def test_facts_and_texts_of_both_are_in_the_joined_corpus(fitted, new_tree):
     task, trained = fitted[0], fitted[0].data.corpus
     joined, graph = joined_with(task, new_tree), build_graph(new_tree)
     corpus = joined.data.corpus
-    assert facts(corpus, joined.triples) == {fact for fact in facts_of(graph) if fact[1] != "catches"}
+    assert facts(corpus, joined.triples) == {
+        fact for fact in facts_of(graph) if fact[1] != "catches"
+    }
     assert "catches" not in trained.relations
     own = np.arange(len(trained.relation))
     assert facts(corpus, own) == facts(trained, own)
-    for triple in joined.triples[corpus.relation[joined.triples] == corpus.relations.index("calls")]:
-        assert corpus.word_list[corpus.name[corpus.tail[triple]]] in words_of(corpus, corpus.window_of[triple])
+    for triple in joined.triples[
+        corpus.relation[joined.triples] == corpus.relations.index("calls")
+    ]:
+        assert corpus.word_list[corpus.name[corpus.tail[triple]]] in words_of(
+            corpus, corpus.window_of[triple]
+        )
     inside = {corpus.entities[e] for e in np.flatnonzero(corpus.entity_file >= len(trained.files))}
     assert {"shop.doors.Door", "shop.main.visit", "file::shop/main.py"} <= inside
-    assert not inside & set(trained.entities) and not any(name.startswith("builtins.") for name in inside)
+    assert not inside & set(trained.entities) and not any(
+        name.startswith("builtins.") for name in inside
+    )
 
 
 def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_path):
     """A tree that was trained on is not asked with its own answers."""
     task, trained = fitted[0], fitted[0].data.corpus
-    train = next(f for f in trained.files if f.startswith("house") and trained.split[_window(trained, f)] == 0)
+    train = next(
+        f
+        for f in trained.files
+        if f.startswith("house") and trained.split[_window(trained, f)] == 0
+    )
     (tmp_path / "again").mkdir()
     (tmp_path / "again" / train).write_text("def fresh():\n    return len('a')\n")
     joined = joined_with(task, tmp_path / "again")
@@ -59,7 +71,10 @@ def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_pa
     assert np.isin(joined.triples, corpus.triples_of("train")).all()
     module = train.removesuffix(".py")
     gone = corpus.entities.index(f"{module}.House{module.removeprefix('house')}")
-    assert corpus.entity_file[gone] == -1 and corpus.entity_file[corpus.entities.index(f"{module}.fresh")] >= 0
+    assert (
+        corpus.entity_file[gone] == -1
+        and corpus.entity_file[corpus.entities.index(f"{module}.fresh")] >= 0
+    )
 
 
 def _window(corpus, file):
@@ -77,7 +92,9 @@ def test_a_builtins_method_is_an_answer_though_no_other_fact_names_it(fitted, tm
     joined = joined_with(fitted[0], tmp_path / "once")
     asking = Calibration(joined.data)
     (part,) = batches(asking, asking.known(joined.triples), Answering(joined.data, fitted[1]))
-    assert [joined.data.corpus.entities[e] for e in part.loc[part.right, "entity"]] == ["builtins.str.zfill"]
+    assert [joined.data.corpus.entities[e] for e in part.loc[part.right, "entity"]] == [
+        "builtins.str.zfill"
+    ]
 
 
 def asked(asking, wanted, answering):
@@ -86,7 +103,10 @@ def asked(asking, wanted, answering):
     for part in batches(asking, wanted, answering):
         for number, answers in part.groupby("question"):
             head = corpus.entities[corpus.head[corpus.window_of[wanted[number]]]]
-            key = head.removeprefix("shop.main."), corpus.word_list[corpus.name[corpus.tail[wanted[number]]]]
+            key = (
+                head.removeprefix("shop.main."),
+                corpus.word_list[corpus.name[corpus.tail[wanted[number]]]],
+            )
             names = [corpus.entities[e] if e >= 0 else None for e in answers["entity"]]
             found[key] = dict(zip(names, answers[OF_REFERENCES].to_dict("records"), strict=True))
     return found
@@ -132,31 +152,46 @@ def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
     assert names["paint"] == names["twice"] == set()
     asking, wanted = known(joined, "room.Room.twice")
     parts = batches(asking, wanted, Answering(joined.data, fitted[1]))
-    right = {joined.data.corpus.entities[e] for part in parts for e in part.loc[part.right, "entity"] if e >= 0}
+    right = {
+        joined.data.corpus.entities[e]
+        for part in parts
+        for e in part.loc[part.right, "entity"]
+        if e >= 0
+    }
     assert "room.Room.twice" in right, "after self it is"
 
 
 def known(joined, head):
     asking, corpus = Calibration(joined.data), joined.data.corpus
-    triples = joined.triples[corpus.head[corpus.window_of[joined.triples]] == corpus.entities.index(head)]
+    triples = joined.triples[
+        corpus.head[corpus.window_of[joined.triples]] == corpus.entities.index(head)
+    ]
     return asking, asking.known(triples)
 
 
 def test_a_known_reference_is_hidden_and_its_tail_is_the_right_answer(joined, fitted):
     asking, wanted = known(joined, "shop.main.Room.enter")
     corpus, answering = joined.data.corpus, Answering(joined.data, fitted[1].eval())
-    assert {corpus.entities[t] for t in corpus.tail[wanted]} == {"shop.main.Room.leave", "shop.doors.Door"}
+    assert {corpus.entities[t] for t in corpus.tail[wanted]} == {
+        "shop.main.Room.leave",
+        "shop.doors.Door",
+    }
     for part in batches(asking, wanted, answering):
         right = part[part.right]
         assert right["entity"].tolist() == corpus.tail[wanted[right["question"]]].tolist()
-        assert {corpus.relations[relation] for relation in right["relation"]} <= {"calls", "instantiates"}
+        assert {corpus.relations[relation] for relation in right["relation"]} <= {
+            "calls",
+            "instantiates",
+        }
     found = asked(asking, wanted, answering)
     assert found["Room.enter", "leave"]["shop.main.Room.leave"]["own class"] == 1
     door = found["Room.enter", "Door"]["shop.doors.Door"]
     assert door["imported"] == 1
 
 
-def test_the_encoder_adds_to_the_counts_and_an_answer_does_not_depend_on_what_else_is_asked(joined, fitted):
+def test_the_encoder_adds_to_the_counts_and_an_answer_does_not_depend_on_what_else_is_asked(
+    joined, fitted
+):
     asking = Calibration(joined.data)
     wanted = asking.known(joined.triples)
     answering = Answering(joined.data, fitted[1])
@@ -194,7 +229,10 @@ def test_the_fit_finds_the_weights_that_answers_were_drawn_by():
     rows = best(others, chance)
     right, right_of_sure = judged(others, weights)
     assert right == pytest.approx(chance[rows].mean(), abs=0.03), "as many as the probabilities say"
-    assert right_of_sure == pytest.approx(others.right[rows][chance[rows] >= 0.9].mean()) and right_of_sure > right
+    assert (
+        right_of_sure == pytest.approx(others.right[rows][chance[rows] >= 0.9].mean())
+        and right_of_sure > right
+    )
 
 
 def test_none_is_right_where_the_probabilities_are_no_numbers():

@@ -51,9 +51,18 @@ def legal(tmp_path, learned):
 def write_encoder(folder):
     """A published encoder of next to no size: weights, configuration and tokenizer."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 4, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
-    BertModel(BertConfig(vocab_size=60, max_position_embeddings=64, **sizes)).save_pretrained(folder)
-    words = model.trained(["The appeal is allowed with costs .", "The trial court convicted the accused ."], 60)
+    sizes = {
+        "hidden_size": 4,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    BertModel(BertConfig(vocab_size=60, max_position_embeddings=64, **sizes)).save_pretrained(
+        folder
+    )
+    words = model.trained(
+        ["The appeal is allowed with costs .", "The trial court convicted the accused ."], 60
+    )
     (folder / "tokenizer.json").write_text(words["text"])
     (folder / "tokenizer_config.json").write_text(
         '{"tokenizer_class": "BertTokenizerFast", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", '
@@ -65,7 +74,17 @@ def write_encoder(folder):
 @pytest.fixture
 def mounted(tmp_path, monkeypatch):
     """A tiny encoder as a mounted Kaggle model, ada/tinybert; returns its folder."""
-    folder = tmp_path / "kaggle" / "input" / "models" / "ada" / "tinybert" / "transformers" / "default" / "1"
+    folder = (
+        tmp_path
+        / "kaggle"
+        / "input"
+        / "models"
+        / "ada"
+        / "tinybert"
+        / "transformers"
+        / "default"
+        / "1"
+    )
     folder.mkdir(parents=True)
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
@@ -98,4 +117,6 @@ def judgment(number: int, category: str = "", length: int = 12, noise: float = 0
 
 
 def judgments(count: int, categories: tuple[str, ...] = ("",), **kind) -> list[Document]:
-    return [judgment(number, categories[number % len(categories)], **kind) for number in range(count)]
+    return [
+        judgment(number, categories[number % len(categories)], **kind) for number in range(count)
+    ]

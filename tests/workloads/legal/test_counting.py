@@ -37,7 +37,9 @@ def accuracy(scores, documents):
 
 def test_the_product_is_better_than_the_sentence_alone_on_new_documents(stack):
     parts = [stack.parts(document) for document in NEW]
-    alone, context, chained = (accuracy([part[name] for part in parts], NEW) for name in ("sentence", "context", "crf"))
+    alone, context, chained = (
+        accuracy([part[name] for part in parts], NEW) for name in ("sentence", "context", "crf")
+    )
     assert accuracy([stack.scores(document) for document in NEW], NEW) > alone + 0.05
     assert chained > alone and context > alone > 0.5
     for part in parts:
@@ -49,7 +51,11 @@ def test_scores_of_a_training_document_do_not_know_its_roles(stack):
     changed = replace(TRAINING[3], roles=("Ruling",) * len(TRAINING[3]))
     other = fit([changed if document is TRAINING[3] else document for document in TRAINING])
     assert (stack.held_out["j03"] == other.held_out["j03"]).all()
-    part = dict(zip((document.name for document in TRAINING), counting.inner_parts(TRAINING, 0), strict=True))
+    part = dict(
+        zip(
+            (document.name for document in TRAINING), counting.inner_parts(TRAINING, 0), strict=True
+        )
+    )
     for document in TRAINING:
         same = (stack.held_out[document.name] == other.held_out[document.name]).all()
         assert same == (part[document.name] == part["j03"])
@@ -61,12 +67,18 @@ def test_what_is_read_again_and_a_fit_in_another_order_give_the_very_same_scores
     again = Stack.from_json(json.loads(json.dumps(kept)))
     for document in NEW[:3]:
         assert (again.scores(document) == stack.scores(document)).all()
-        assert all((again.parts(document)[name] == one).all() for name, one in stack.parts(document).items())
+        assert all(
+            (again.parts(document)[name] == one).all()
+            for name, one in stack.parts(document).items()
+        )
     assert again.as_json() == fit(TRAINING[::-1]).as_json() == kept
 
 
 def test_a_role_of_one_document_and_sentences_without_a_common_term_are_counted():
-    few = [Document(f"d{n}", "civil", (f"word{n}", "said"), (ROLES[0], ROLES[n == 3])) for n in range(12)]
+    few = [
+        Document(f"d{n}", "civil", (f"word{n}", "said"), (ROLES[0], ROLES[n == 3]))
+        for n in range(12)
+    ]
     alone = [Document(f"d{n}", "civil", (f"word{n}",), (ROLES[n % 2],)) for n in range(12)]
     for documents in (few, alone):
         found = Stack.fit(documents, ROLES, kept=[]).scores(documents[0])
@@ -76,10 +88,18 @@ def test_a_role_of_one_document_and_sentences_without_a_common_term_are_counted(
 @pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1)])
 def test_probabilities_are_scikit_learns(classes):
     truth = np.resize(classes, 30)
-    matrix = sparse.csr_matrix(np.eye(4)[truth] + 0.5 * np.random.default_rng(0).normal(size=(30, 4)), dtype=np.float32)
+    matrix = sparse.csr_matrix(
+        np.eye(4)[truth] + 0.5 * np.random.default_rng(0).normal(size=(30, 4)), dtype=np.float32
+    )
     truth[:9] = 0  # of unequal classes
-    found = counting.scored(matrix, counting.fitted(matrix, truth, len(classes), {"C": 1.0, "max_iter": 200}))
-    wanted = LogisticRegression(C=1.0, max_iter=200, class_weight="balanced").fit(matrix, truth).predict_proba(matrix)
+    found = counting.scored(
+        matrix, counting.fitted(matrix, truth, len(classes), {"C": 1.0, "max_iter": 200})
+    )
+    wanted = (
+        LogisticRegression(C=1.0, max_iter=200, class_weight="balanced")
+        .fit(matrix, truth)
+        .predict_proba(matrix)
+    )
     assert softmax(found, 1) == pytest.approx(wanted, abs=1e-3)
 
 
@@ -111,11 +131,17 @@ def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_o
     assert steps == pytest.approx(sum(one[2] for one in wanted))
     scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
     found = counting.chained((np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])), scores, [6000])
-    assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0], "however large and long"
+    assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0], (
+        "however large and long"
+    )
 
 
 def test_the_words_of_a_sentence_are_scikit_learns_tf_idf(stack):
-    texts = [sentence for document in sorted(TRAINING, key=lambda one: one.name) for sentence in document.sentences]
+    texts = [
+        sentence
+        for document in sorted(TRAINING, key=lambda one: one.name)
+        for sentence in document.sentences
+    ]
     reference = TfidfVectorizer(**counting.WORDS, sublinear_tf=True, min_df=2)
     wanted = reference.fit_transform(texts).toarray()
     assert list(stack.terms) == reference.get_feature_names_out().tolist()
@@ -131,5 +157,7 @@ def test_the_words_around_a_sentence_are_those_of_its_own_document():
     found = counting.in_context(own, np.arange(4), documents).toarray()
     assert found.shape == (4, 4 * 7 + POSITIONS)
     before, after = found[:, 4:8] / 0.6, found[:, 8:12] / 0.6
-    assert before == pytest.approx(np.diag([0, 1, 1], -1)) and after == pytest.approx(np.diag([0, 1, 1], 1))
+    assert before == pytest.approx(np.diag([0, 1, 1], -1)) and after == pytest.approx(
+        np.diag([0, 1, 1], 1)
+    )
     assert found[1, 24:28] / 0.6 == pytest.approx([0, 0, 0, 1]), "two or more after it"

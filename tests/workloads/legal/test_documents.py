@@ -13,7 +13,15 @@ from lib.task import load_config
 from tests.workloads.legal.conftest import CORPUS, judgments
 from trainbook.supervised.coverage import covering
 from trainbook.supervised.notes import collecting
-from workloads.legal.documents import check_leaks, class_names, deal, read, read_plain, split_sentences, split_text
+from workloads.legal.documents import (
+    check_leaks,
+    class_names,
+    deal,
+    read,
+    read_plain,
+    split_sentences,
+    split_text,
+)
 from workloads.legal.settings import Settings, Source, Split
 
 FINE = "The appeal is heard\tFacts\nIt is dismissed\tRuling\n"
@@ -35,10 +43,14 @@ def documents(source, limit=0, classes=16):
 def test_folders_of_any_depth_give_documents_by_the_order_of_files_with_unique_names(tmp_path):
     made = judgments(3)
     for number, one in enumerate(made):
-        lines = (f"{sentence}\t{role}\n" for sentence, role in zip(one.sentences, one.roles, strict=True))
+        lines = (
+            f"{sentence}\t{role}\n" for sentence, role in zip(one.sentences, one.roles, strict=True)
+        )
         folder(tmp_path / "a", **{f"deep/{number}/{one.name}": "".join(lines)})
     found = documents(tmp_path / "a")
-    assert [(one.name, one.sentences, one.roles) for one in found] == [(m.name, m.sentences, m.roles) for m in made]
+    assert [(one.name, one.sentences, one.roles) for one in found] == [
+        (m.name, m.sentences, m.roles) for m in made
+    ]
     assert found[1].place == "deep/1/j01.txt, line 1"
     assert [one.name for one in documents(tmp_path / "a" / "deep" / "0" / "j00.txt")] == ["j00"]
     folder(tmp_path / "b", **{"x/a": FINE, "y/a": FINE, "b": FINE})
@@ -89,12 +101,17 @@ def test_public_collections_load_by_six_lines(tmp_path, file, workload):
 BAD = {
     "no tab": ("The appeal is dismissed\n", "a.txt, line 2: There are 0 tabs"),
     "no role": ("The appeal\t \n", "a.txt, line 2: There is no role"),
-    "an unknown role": ("Appeal\tRulings\n", "line 2: The role Rulings is none of workload.classes"),
+    "an unknown role": (
+        "Appeal\tRulings\n",
+        "line 2: The role Rulings is none of workload.classes",
+    ),
 }
 
 
 @pytest.mark.parametrize(("line", "sentence"), BAD.values(), ids=BAD)
-def test_a_bad_line_is_refused_with_file_and_line_or_left_out_within_the_limit(tmp_path, line, sentence):
+def test_a_bad_line_is_refused_with_file_and_line_or_left_out_within_the_limit(
+    tmp_path, line, sentence
+):
     folder(tmp_path, a=f"Good\tFacts\n{line}Better\tRuling\n")
     with pytest.raises(BadInput, match=f"(?s)bad_input_limit: 1.*{sentence}"):
         documents(tmp_path, classes=("Facts", "Ruling"))
@@ -142,10 +159,17 @@ def test_a_paragraph_is_split_where_its_sentences_end():
 
 def test_broken_lines_are_joined_paragraphs_a_line_are_split_and_sentences_a_line_are_not():
     text = "The appellant was\nconvicted of theft. He\nappealed to the\nHigh Court.\n\nThe State\ndid not appear.\n"
-    wanted = ["The appellant was convicted of theft.", "He appealed to the High Court.", "The State did not appear."]
+    wanted = [
+        "The appellant was convicted of theft.",
+        "He appealed to the High Court.",
+        "The State did not appear.",
+    ]
     assert split_text(text) == wanted
     paragraph = "The first. The second. The third."
-    assert split_text(f"{paragraph}\n{paragraph}") == [f"The {word}." for word in ("first", "second", "third")] * 2
+    assert (
+        split_text(f"{paragraph}\n{paragraph}")
+        == [f"The {word}." for word in ("first", "second", "third")] * 2
+    )
     lines = ["The first is here. Or there", "The second", "The third", "The fourth", "The fifth"]
     assert split_text("\n".join(lines)) == lines
 
@@ -163,7 +187,9 @@ def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document_what
         assert all(1 <= counts[group] <= 2 for group in GROUPS), "its share of each category"
         tested += names_of(parts["test"])
     assert sorted(tested) == names_of(documents)
-    (first, again, other) = (names_of(deal(documents, Split(partition=n))["test"]) for n in (3, 3, 4))
+    (first, again, other) = (
+        names_of(deal(documents, Split(partition=n))["test"]) for n in (3, 3, 4)
+    )
     assert first == again != other
     assert names_of(deal(documents[::-1], Split(partition=3))["test"]) == first[::-1]
 
@@ -181,13 +207,17 @@ def test_parts_that_files_are_named_for_are_the_split_and_what_they_lack_is_deal
     parts = deal(documents, Split())
     found = [{one.file for one in part} for part in parts.values()]
     assert found == [{"set/train.json"}, {"valid.json"}, {"test/a.json"}]
-    with pytest.raises(BadInput, match=r"fold is 1, and the test that files are named for has no folds"):
+    with pytest.raises(
+        BadInput, match=r"fold is 1, and the test that files are named for has no folds"
+    ):
         deal(documents, Split(fold=1))
 
 
 def test_a_copy_under_another_name_is_refused_and_a_sentence_that_many_judgments_have_is_not():
     made = judgments(4)
-    copy = replace(made[0], name="copy", sentences=(*made[0].sentences, "and one more of five words"))
+    copy = replace(
+        made[0], name="copy", sentences=(*made[0].sentences, "and one more of five words")
+    )
     copy = replace(copy, file="copy.txt", line=7)
     copied = r"copy \(copy.txt, line 7\) and j00 \(j00.txt, line 1\)"
     with pytest.raises(BadInput, match=copied):
@@ -201,8 +231,19 @@ def test_a_copy_under_another_name_is_refused_and_a_sentence_that_many_judgments
 
 def test_copies_are_left_out_by_one_key_and_the_test_stays_whole():
     made = judgments(6)
-    copies = [replace(made[number], name=f"copy {number}", file=f"copy{number}.txt") for number in (0, 1)]
-    files = ["train.txt", "train.txt", "train.txt", "val.txt", "test.txt", "test.txt", "test.txt", "val.txt"]
+    copies = [
+        replace(made[number], name=f"copy {number}", file=f"copy{number}.txt") for number in (0, 1)
+    ]
+    files = [
+        "train.txt",
+        "train.txt",
+        "train.txt",
+        "val.txt",
+        "test.txt",
+        "test.txt",
+        "test.txt",
+        "val.txt",
+    ]
     documents = [replace(one, file=file) for one, file in zip([*made, *copies], files, strict=True)]
     with pytest.raises(BadInput, match=r"in two parts: 2. .*set workload.copies: drop"):
         deal(documents, Split())
@@ -246,9 +287,15 @@ def test_files_lines_columns_and_categories_that_give_nothing_are_named(tmp_path
 
 def test_a_task_says_what_was_read_and_left_out(tmp_path, legal):
     for number, one in enumerate(judgments(12)):
-        lines = (f"{sentence}\t{role}\n" for sentence, role in zip(one.sentences, one.roles, strict=True))
-        folder(tmp_path / "data", **{f"{'train' if number < 9 else 'test'}/{one.name}": "".join(lines)})
-    shutil.copyfile(tmp_path / "data" / "test" / "j09.txt", tmp_path / "data" / "train" / "again.txt")
+        lines = (
+            f"{sentence}\t{role}\n" for sentence, role in zip(one.sentences, one.roles, strict=True)
+        )
+        folder(
+            tmp_path / "data", **{f"{'train' if number < 9 else 'test'}/{one.name}": "".join(lines)}
+        )
+    shutil.copyfile(
+        tmp_path / "data" / "test" / "j09.txt", tmp_path / "data" / "train" / "again.txt"
+    )
     with pytest.raises(BadInput, match="set workload.copies: drop"):
         legal({"data.dir": "data"}).describe_data()
     text = legal({"data.dir": "data", "workload.copies": "drop"}).describe_data()

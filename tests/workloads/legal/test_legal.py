@@ -42,7 +42,9 @@ def test_sentences_are_weighted_by_the_root_of_their_roles_rarity(legal):
     assert products == pytest.approx(products[0])
 
 
-def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(legal, tmp_path, learned):
+def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(
+    legal, tmp_path, learned
+):
     task, other = legal(), load(tmp_path)
     other.take_learned(json.loads(json.dumps(learned)))
     want, got = batch_of(task), batch_of(other)
@@ -51,7 +53,10 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(legal
         ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
         ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
         ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "lacks classes"),
-        ({"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}}, "kept with the weights cannot be read"),
+        (
+            {"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}},
+            "kept with the weights cannot be read",
+        ),
     ):
         with pytest.raises(BadInput, match=message):
             task = load(tmp_path)
@@ -73,7 +78,10 @@ def test_validation_documents_are_counted_and_scored_by_counts_without_them(lega
     task = legal()
     validation, held_out = task.documents["validation"], task.stack.held_out
     assert {*held_out} == {one.name for one in validation}
-    seen, counted = np.concatenate([task.stack.scores(one) for one in validation]), task.counted("validation")
+    seen, counted = (
+        np.concatenate([task.stack.scores(one) for one in validation]),
+        task.counted("validation"),
+    )
     assert counted.shape == seen.shape and not np.allclose(counted, seen, atol=0.1)
     assert task.stack.sentences == sum(map(len, [*task.documents["train"], *validation]))
 
@@ -93,33 +101,50 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines(legal, tmp_pa
     assert rows == answers["deep/two"] and [row["sentence"] for row in rows] == list(range(1, 10))
     for row in rows:
         assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-3)
-        assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["role"]]
+        assert (
+            row["probability"]
+            == max(row["probabilities"].values())
+            == row["probabilities"][row["role"]]
+        )
 
 
-def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(legal, tmp_path):
+def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(
+    legal, tmp_path
+):
     (tmp_path / "new.txt").write_text(TEXT)
     task = legal()
     torch.manual_seed(0)  # a product with the counts is not between its parts for any weights
     one, other = task.model().eval(), task.model().eval()
     one.weight.fill_(1.0)
     other.weight.fill_(0.0)
-    found = [task.predict(models, tmp_path / "new.txt", None)["new"] for models in ([one], [other], [one, other])]
+    found = [
+        task.predict(models, tmp_path / "new.txt", None)["new"]
+        for models in ([one], [other], [one, other])
+    ]
     shares = [[row["probabilities"]["Facts"] for row in rows] for rows in found]
-    assert all(min(a, b) - 1e-4 <= both <= max(a, b) + 1e-4 for a, b, both in zip(*shares, strict=True))
+    assert all(
+        min(a, b) - 1e-4 <= both <= max(a, b) + 1e-4 for a, b, both in zip(*shares, strict=True)
+    )
     task.config = legal({"training.micro_batch": 1}).config
     assert task.predict([one], tmp_path / "new.txt", None)["new"] == found[0]
 
 
 @pytest.mark.parametrize("usual", [0.0, product.PUBLISHED_WEIGHT])
-def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_its_encoder_says(legal, usual):
+def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_its_encoder_says(
+    legal, usual
+):
     """It may know which roles are common, which the counts take for equally common on purpose."""
     task = legal()
     counts, truth = task.counted("validation"), task.truth("validation")
     rest = truth, [*map(len, task.documents["validation"])]
     common = np.tile(np.log(np.bincount(truth, minlength=counts.shape[1]) + 1.0), (len(truth), 1))
     scores = [common, *(scores_of(task, "validation", sure) for sure in (0, 3, -3))]
-    (same, chance, knows, misleads) = (product.chosen_weight(counts, each, *rest, 0.0) for each in scores)
-    assert 1 / counts.shape[1] < misleads[1] < knows[1] < 1, "means of probabilities of one role of several"
+    (same, chance, knows, misleads) = (
+        product.chosen_weight(counts, each, *rest, 0.0) for each in scores
+    )
+    assert 1 / counts.shape[1] < misleads[1] < knows[1] < 1, (
+        "means of probabilities of one role of several"
+    )
     assert same[0] == 0 and chance[0] <= 0.125 and knows[0] >= 0.5 and misleads[0] < 0.5
     assert misleads[1] == pytest.approx(product.probability(counts, truth))
     assert product.chosen_weight(counts, np.full(counts.shape, -1.0), *rest, usual)[0] == usual
@@ -138,7 +163,9 @@ class Knows(torch.nn.Module):
 
     def __init__(self, task, part, sure, model=None):
         super().__init__()
-        self.weight, self.power = (model.weight, model.power) if model else (torch.tensor(0.5), torch.tensor(1.0))
+        self.weight, self.power = (
+            (model.weight, model.power) if model else (torch.tensor(0.5), torch.tensor(1.0))
+        )
         scores = torch.from_numpy(scores_of(task, part, sure))[task.parts[part].samples.places]
         self.rest = scores, EvaluationLoader(task, task.datasets()[part], 7, torch.device("cpu"))
 
@@ -151,7 +178,9 @@ class Knows(torch.nn.Module):
         return task.evaluate(self, self.rest[1])
 
 
-def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weight_0_is_the_baseline(legal):
+def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weight_0_is_the_baseline(
+    legal,
+):
     task = legal()
     model = Knows(task, "validation", 3)
     assert (np.diff(task.datasets()["validation"].lengths) >= 0).all()
@@ -159,26 +188,42 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weig
     weight, power = float(model.weight), float(model.power)
     counted = task.figures(truth, task.counted("validation") + task.stack.offsets)
     assert weight == scores["network_weight"] > 0 and scores["accuracy"] > counted["accuracy"]
-    assert scores["network_macro_f1"] == task.figures(truth, scores_of(task, "validation", 3))["macro_f1"] > 0.5
+    assert (
+        scores["network_macro_f1"]
+        == task.figures(truth, scores_of(task, "validation", 3))["macro_f1"]
+        > 0.5
+    )
     Knows(task, "test", 0, model).evaluated(task)
     assert (float(model.weight), float(model.power)) == (weight, power)
     model.weight.fill_(0.0)
     baseline, judged = task.baseline(), Knows(task, "test", 3, model).evaluated(task)
     judged.pop("loss")
-    assert baseline.keys() == judged.keys() and {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
+    assert (
+        baseline.keys() == judged.keys()
+        and {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
+    )
     assert baseline["macro_f1"] == judged["macro_f1"]
 
 
 def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
     """A role of one document alone is a mistake of the network elsewhere, and counts in draws without it, too."""
     task = legal()
-    place, document = map(np.array, zip(*((s.number, s.document) for s in task.parts["test"].samples), strict=True))
+    place, document = map(
+        np.array, zip(*((s.number, s.document) for s in task.parts["test"].samples), strict=True)
+    )
     is_first, every = document == document[0], np.arange(len(place))
     true = np.where(is_first, np.minimum(place, 2), place % 2)
-    guesses = (np.where((place == 4) & ~is_first, wrong, true) for wrong in (1, 2))  # where the role is 0
-    rows = {name: Judged(true, guess, sample=every) for name, guess in zip(("counts", "both"), guesses, strict=True)}
+    guesses = (
+        np.where((place == 4) & ~is_first, wrong, true) for wrong in (1, 2)
+    )  # where the role is 0
+    rows = {
+        name: Judged(true, guess, sample=every)
+        for name, guess in zip(("counts", "both"), guesses, strict=True)
+    }
     gain = task.compared(rows, "counts")[1]["both"][0]
-    assert gain.low > -0.05 and gain.high > 0, "by a mean over 3 roles beside one over 2 it is -0.30"
+    assert gain.low > -0.05 and gain.high > 0, (
+        "by a mean over 3 roles beside one over 2 it is -0.30"
+    )
 
 
 TINY = {"workload.encoder.weights": "ada/tinybert"}
@@ -187,9 +232,13 @@ TINY = {"workload.encoder.weights": "ada/tinybert"}
 def test_a_mounted_model_is_found_under_both_its_names_or_none_which_is_said(mounted, capsys):
     for name in ("ada/tinybert", "law-ai/TinyBERT", str(mounted)):
         chosen = model.choose(Encoder(weights=name))
-        assert chosen["weights"] in (name, "tinybert") and chosen["options"] == {"attention_probs_dropout_prob": 0.0}
+        assert chosen["weights"] in (name, "tinybert") and chosen["options"] == {
+            "attention_probs_dropout_prob": 0.0
+        }
     chosen = model.choose(Encoder(weights="law-ai/InLegalBERT"))
-    assert chosen["weights"] == "" and "begins with an encoder from scratch" in capsys.readouterr().out
+    assert (
+        chosen["weights"] == "" and "begins with an encoder from scratch" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(("words", "layers"), [(False, 1), (True, 2)])
@@ -199,11 +248,17 @@ def test_what_is_frozen_is_not_trained_and_the_rest_is(tmp_path, mounted, words,
     named = dict(task.model().encoder.named_parameters())
     still = {name for name, p in named.items() if not p.requires_grad}
     below = {f"encoder.layer.{n}." for n in range(layers)}
-    wanted = {n for n in named if any(map(n.startswith, below)) or (layers and n.startswith("embeddings."))}
+    wanted = {
+        n
+        for n in named
+        if any(map(n.startswith, below)) or (layers and n.startswith("embeddings."))
+    }
     assert still == wanted | ({"embeddings.word_embeddings.weight"} if words else set())
 
 
-def test_more_frozen_layers_than_there_are_and_more_tokens_than_positions_are_refused(tmp_path, mounted):
+def test_more_frozen_layers_than_there_are_and_more_tokens_than_positions_are_refused(
+    tmp_path, mounted
+):
     with pytest.raises(BadInput, match="freeze_layers is 3, and the encoder has 2 layers"):
         load(tmp_path, {**TINY, "workload.encoder.freeze_layers": 3}).model()
     sizes = {**SIZES, "max_position_embeddings": 34, "pad_token_id": 1}
@@ -217,13 +272,23 @@ def test_more_frozen_layers_than_there_are_and_more_tokens_than_positions_are_re
 
 def test_layers_have_lower_rates_the_further_they_are_from_the_head(tmp_path, mounted):
     task = load(tmp_path, {**TINY, "workload.rates.layer_decay": 0.5, "workload.rates.head": 9.0})
-    rates = {name: group["lr"] for group in task.parameter_groups(task.model()) for name in group["names"]}
+    rates = {
+        name: group["lr"]
+        for group in task.parameter_groups(task.model())
+        for name in group["names"]
+    }
     layers = [f"encoder.encoder.layer.{n}.output.dense.weight" for n in (1, 0)]
     names = ["output.*", *layers, "encoder.embeddings.word_embeddings.weight"]
     assert [rates[name] for name in names] == [9.0, 1.0, 0.5, 0.25]
 
 
-SIZES = {"vocab_size": 20, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+SIZES = {
+    "vocab_size": 20,
+    "hidden_size": 4,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+}
 
 
 def test_padding_changes_nothing_and_place_and_category_count(tmp_path):
@@ -233,7 +298,8 @@ def test_padding_changes_nothing_and_place_and_category_count(tmp_path):
         return Network(bert, 3).eval()
 
     short, long = (
-        load(tmp_path, {"workload.context.length": length}).example_batch(2, torch.device("cpu")) for length in (8, 9)
+        load(tmp_path, {"workload.context.length": length}).example_batch(2, torch.device("cpu"))
+        for length in (8, 9)
     )
     long["mask"][:, 8:], long["positions"] = 0, short["positions"]
     for attention in ("sdpa", "eager"):  # which take different masks
@@ -246,6 +312,9 @@ CLS, SEP = 1, 2
 
 
 def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end():
-    assert input_of([10, 11], 8, CLS, SEP) == [CLS, 10, 11, SEP] and input_of([], 8, CLS, SEP) == [CLS, SEP]
+    assert input_of([10, 11], 8, CLS, SEP) == [CLS, 10, 11, SEP] and input_of([], 8, CLS, SEP) == [
+        CLS,
+        SEP,
+    ]
     long = input_of(list(range(100, 20_100)), 12, CLS, SEP)
     assert long == [CLS, 100, 101, 102, 103, 104, 105, 106, 20_097, 20_098, 20_099, SEP]

@@ -28,7 +28,12 @@ def text(path, content):
 
 
 def row(number, **changes):
-    return {"question": f"màu của vật {number} là gì", "answer": "màu đỏ", "image": f"{number}.jpg", **changes}
+    return {
+        "question": f"màu của vật {number} là gì",
+        "answer": "màu đỏ",
+        "image": f"{number}.jpg",
+        **changes,
+    }
 
 
 def lines(path, *rows):

@@ -46,8 +46,12 @@ def test_each_rule_answers_what_was_commonest_for_what_it_sees_spelled_as_it_mos
     words = Words(pairs_of(ASKED))
     assert words.guesses([asked.question, new.question]) == ["three", "Red"]
     shares = words.shares([asked.question, "", "?"])
-    assert np.allclose(shares.sum(1), 1) and shares.min() > 0 and np.array_equal(shares[1], shares[2])
-    train = [record(n, answer=answer) for n, answer in enumerate(("Red.", "red", "red", "blue", "blue"))]
+    assert (
+        np.allclose(shares.sum(1), 1) and shares.min() > 0 and np.array_equal(shares[1], shares[2])
+    )
+    train = [
+        record(n, answer=answer) for n, answer in enumerate(("Red.", "red", "red", "blue", "blue"))
+    ]
     for order in (train, train[::-1]):
         assert by_rules(order, [record(9)]) == {name: ["red"] for name in names}
         assert pairs_of(order) == {"red": {"what color is it": 3}, "blue": {"what color is it": 2}}
@@ -55,7 +59,10 @@ def test_each_rule_answers_what_was_commonest_for_what_it_sees_spelled_as_it_mos
 
 
 def test_questions_without_a_word_are_answered_by_frequencies_and_pairs_are_bounded_in_bytes():
-    asked = [record(n, question="?", answer=answer) for n, answer in enumerate(("red", "red", "red", "blue"))]
+    asked = [
+        record(n, question="?", answer=answer)
+        for n, answer in enumerate(("red", "red", "red", "blue"))
+    ]
     assert Words(pairs_of(asked)).shares(["?", "what"]).tolist() == [[0.25, 0.75]] * 2  # blue, red
     long = pairs_of([record(n, question=f"{n} " + "a" * 2**20) for n in range(9)])
     assert len(long["red"]) == 5
@@ -77,7 +84,11 @@ def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(rig
         written[-1].candidates = [judged("n", -0.1, -5.0), judged("w", -5.0, -0.1)]
     gains = [(answer == "n") - (answer == "w") for answer in right]
     is_constant, mean = len({*gains}) == 1, sum(gains)
-    is_sure = mean > 0 if is_constant else stats.ttest_1samp(gains, 0, alternative="greater").pvalue < 0.005
+    is_sure = (
+        mean > 0
+        if is_constant
+        else stats.ttest_1samp(gains, 0, alternative="greater").pvalue < 0.005
+    )
     weight = chosen_weight(right, written, [str(n) for n in range(len(right))])
     assert weight == float(is_sure)
     assert [*likeliest(written, weight)] == ["n" if is_sure else "w"] * len(right)
@@ -98,19 +109,33 @@ def evaluated(task, model, part="test"):
         return task.evaluate(model, loader)
 
 
-def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_every_stage(vqa, monkeypatch, tmp_path):
+def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_every_stage(
+    vqa, monkeypatch, tmp_path
+):
     task = load(tmp_path, {"workload.decoder.length": 24, "workload.generator.pictures": 60})
     samples, model = task.datasets()["test"].samples, task.model().eval()
     found = []
     for task.step in (0, 3):
         found.append(evaluated(task, model))
     kinds = {f"exact_{one.kind}" for one in samples}
-    names = {"loss", "exact", "token_f1", "rouge_l", "valid", "network_exact", "network_weight", *kinds}
+    names = {
+        "loss",
+        "exact",
+        "token_f1",
+        "rouge_l",
+        "valid",
+        "network_exact",
+        "network_weight",
+        *kinds,
+    }
     assert found[0] == found[1] and found[0].keys() == names
     assert [*task._tested["answer"].guess] == task.guesses["by words"]
     evaluated(task, model, "validation")
     evaluated(task, model)
-    assert "no sure gain over 'by words'" in task.report(found[0], tmp_path) and float(model.weight) == 0
+    assert (
+        "no sure gain over 'by words'" in task.report(found[0], tmp_path)
+        and float(model.weight) == 0
+    )
     right, wrong = iter([*task.parts["validation"].samples, *samples]), samples[0]
     monkeypatch.setattr(
         "workloads.vqa.model.Network.written",
@@ -136,8 +161,18 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
     assert "'answer' is above the strongest baseline" in text and "pictures of the test" in text
     assert "Validation gives the network 1 and" in text
     rows = {row["method"]: row for row in table(tmp_path / "evaluation.csv")}
-    assert [*rows] == ["commonest answer", "by question type", "by question", "by words", "network alone", "answer"]
-    assert float(rows["answer"]["gain_exact_low"]) > 0 and float(rows["network alone"]["exact_COUNTING"]) == 1
+    assert [*rows] == [
+        "commonest answer",
+        "by question type",
+        "by question",
+        "by words",
+        "network alone",
+        "answer",
+    ]
+    assert (
+        float(rows["answer"]["gain_exact_low"]) > 0
+        and float(rows["network alone"]["exact_COUNTING"]) == 1
+    )
     answers = table(tmp_path / "answers.csv")
     assert len(answers) == len(samples) and sum(row["valid"] == "0" for row in answers) == 1
     assert all(row["network alone"] == row["answer"] == row["target"] for row in answers)
@@ -161,8 +196,12 @@ def mine(tmp_path):
     return folder
 
 
-def test_text_files_ask_about_the_pictures_beside_them_and_are_answered_in_any_batch(vqa, mine, tmp_path):
-    with pytest.raises(BadInput, match="no question about a picture .* a text file of the same name"):
+def test_text_files_ask_about_the_pictures_beside_them_and_are_answered_in_any_batch(
+    vqa, mine, tmp_path
+):
+    with pytest.raises(
+        BadInput, match="no question about a picture .* a text file of the same name"
+    ):
         data.questions(tmp_path / "nowhere")
     task = vqa({"training.micro_batch": 2, "workload.decoder.length": 16})
     torch.manual_seed(0)
@@ -171,17 +210,26 @@ def test_text_files_ask_about_the_pictures_beside_them_and_are_answered_in_any_b
     assert [(row["img_id"], row["question"]) for row in rows] == [
         ("cat", "màu gì"), ("cat", "ở đâu"), ("dog", "con gì"), ("dog", "mấy con"),
     ]  # fmt: skip
-    lines = [json.loads(line) for line in (tmp_path / "out" / "answers.jsonl").read_text("utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "answers.jsonl").read_text("utf-8").splitlines()
+    ]
     assert lines == rows
     task.config = vqa({"training.micro_batch": 1, "workload.decoder.length": 16}).config
     alone, together = task.predict(models[:1], mine, None), task.predict(models, mine, None)
-    assert [row["teacher_answer"] for row in alone.values()] == [row["teacher_answer"] for row in rows]
+    assert [row["teacher_answer"] for row in alone.values()] == [
+        row["teacher_answer"] for row in rows
+    ]
     assert len(together) == len(rows)
     asked = [row["question"] for row in rows]
-    assert [row["teacher_answer"] for row in rows] == task.words.guesses(asked), "a new network's weight is 0"
+    assert [row["teacher_answer"] for row in rows] == task.words.guesses(asked), (
+        "a new network's weight is 0"
+    )
     for model in models:
         model.weight.fill_(1)
-    assert [row["teacher_answer"] for row in task.predict(models, mine, None).values()] != task.words.guesses(asked)
+    assert [
+        row["teacher_answer"] for row in task.predict(models, mine, None).values()
+    ] != task.words.guesses(asked)
 
 
 def test_a_target_is_parsed_into_what_it_was_made_of_and_what_lacks_a_tag_is_not_valid(vqa):
@@ -189,7 +237,12 @@ def test_a_target_is_parsed_into_what_it_was_made_of_and_what_lacks_a_tag_is_not
     own = task.writer
     for one in task.datasets()["train"].samples[:10]:
         found = own.parsed([*own.targets([one], 40)[0][0], own.pad])
-        assert (found, found.kind, found.reasoning, found.is_valid) == (one.answer, one.kind, one.reasoning, True)
+        assert (found, found.kind, found.reasoning, found.is_valid) == (
+            one.answer,
+            one.kind,
+            one.reasoning,
+            True,
+        )
     word = own.numbers(["hình tròn"])[0]
     whole = [own.answer, *word, own.answer_end, own.reasoning, *word, own.reasoning_end, own.end]
     assert own.parsed(whole).is_valid
@@ -204,7 +257,9 @@ def test_a_target_is_parsed_into_what_it_was_made_of_and_what_lacks_a_tag_is_not
 
 def batch_of(task, *numbers):
     samples = task.datasets()["train"]
-    return task.collate([samples[number] for number in numbers or range(8)], torch.Generator().manual_seed(1))
+    return task.collate(
+        [samples[number] for number in numbers or range(8)], torch.Generator().manual_seed(1)
+    )
 
 
 def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, vqa):
@@ -212,19 +267,27 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, vqa):
     task = find_task("vqa")(load_config(tmp_path / "vqa.yaml"))
     batch = task.example_batch(3, torch.device("cpu"))
     assert torch.isfinite(task.loss(task.model(), batch)[0]["answer"]) and "parts" not in vars(task)
-    task = vqa({"training.micro_batch": 2, "training.effective_batch": 4, "workload.decoder.length": 16})
+    task = vqa(
+        {"training.micro_batch": 2, "training.effective_batch": 4, "workload.decoder.length": 16}
+    )
     assert checks.examine(task, task.config) == []
 
 
 def test_questions_of_a_picture_follow_each_other_and_each_comes_once_in_an_epoch(vqa):
     samples = vqa({"workload.together": 3}).datasets()["train"].samples
     first, second = samples.order(0, 0), samples.order(0, 1)
-    assert sorted(first) == list(range(len(samples))) == sorted(second) and not np.array_equal(first, second)
-    assert np.array_equal(first, samples.order(0, 0)) and not np.array_equal(first, samples.order(1, 0))
+    assert sorted(first) == list(range(len(samples))) == sorted(second) and not np.array_equal(
+        first, second
+    )
+    assert np.array_equal(first, samples.order(0, 0)) and not np.array_equal(
+        first, samples.order(1, 0)
+    )
     pictures = samples.pictures[first]
     runs = np.split(pictures, np.flatnonzero(np.diff(pictures)) + 1)
     assert max(map(len, runs)) >= 3 and len(runs) <= sum(-(-np.bincount(samples.pictures) // 3))
-    assert min(len(set(pictures[n : n + 8])) for n in range(0, len(pictures) - 8)) >= 2, "a batch is not of one picture"
+    assert min(len(set(pictures[n : n + 8])) for n in range(0, len(pictures) - 8)) >= 2, (
+        "a batch is not of one picture"
+    )
 
 
 def test_a_training_picture_is_changed_once_for_its_questions_and_others_are_not(vqa):
@@ -232,35 +295,62 @@ def test_a_training_picture_is_changed_once_for_its_questions_and_others_are_not
     samples = task.datasets()["train"]
     pictures = samples.samples.pictures
     own = np.flatnonzero(pictures == pictures[0])[:2].tolist()
-    one, other = batch_of(task, *own), task.collate([samples[n] for n in own], torch.Generator().manual_seed(2))
+    one, other = (
+        batch_of(task, *own),
+        task.collate([samples[n] for n in own], torch.Generator().manual_seed(2)),
+    )
     assert torch.equal(one["pixels"][0], one["pixels"][1]) and one["picture"].tolist() == [0, 0]
     assert not torch.equal(one["pixels"], other["pixels"])
     held = task.datasets()["validation"]
-    pair = [task.collate([held[0]], torch.Generator().manual_seed(seed))["pixels"] for seed in (1, 2)]
+    pair = [
+        task.collate([held[0]], torch.Generator().manual_seed(seed))["pixels"] for seed in (1, 2)
+    ]
     assert torch.equal(*pair)
 
 
-def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(vqa, drawn, tmp_path, monkeypatch):
-    monkeypatch.setattr("workloads.vqa.model.choose", lambda settings: pytest.fail("it chooses again"))
+def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(
+    vqa, drawn, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "workloads.vqa.model.choose", lambda settings: pytest.fail("it chooses again")
+    )
     task, other = vqa(), load(tmp_path, {"workload.text.weights": "vinai/phobert-base"})
     other.take_learned(json.loads(json.dumps(drawn[1])))
     want, got = batch_of(task), batch_of(other)
     assert other.learned() == drawn[1] and all(torch.equal(want[name], got[name]) for name in want)
     assert "Parts: image from scratch, text from scratch" in other.describe_data()
-    for changes in ({"kinds": [1]}, {"tokenizers": {"text": {}}}, {"words": {"a": {"b": -1}}}, {"words": {"a": {}}}):
-        with pytest.raises(BadInput, match="lacks encoders, types of questions, a tokenizer or the words' answers"):
+    for changes in (
+        {"kinds": [1]},
+        {"tokenizers": {"text": {}}},
+        {"words": {"a": {"b": -1}}},
+        {"words": {"a": {}}},
+    ):
+        with pytest.raises(
+            BadInput, match="lacks encoders, types of questions, a tokenizer or the words' answers"
+        ):
             load(tmp_path).take_learned({**drawn[1], **changes})
 
 
 def test_a_stage_lasts_until_the_next_begins():
     three = {"C": Stage(from_steps=20, answer=3.0), "A": Stage(), "B": Stage(from_steps=10)}
-    assert [stage_at(three, step)[0] for step in (0, 9, 10, 19, 20, 10**6)] == ["A", "A", "B", "B", "C", "C"]
+    assert [stage_at(three, step)[0] for step in (0, 9, 10, 19, 20, 10**6)] == [
+        "A",
+        "A",
+        "B",
+        "B",
+        "C",
+        "C",
+    ]
 
 
 def test_a_run_whose_stages_rested_encoders_loads(tmp_path, capsys):
     shipped = (ROOT / "configs" / "vqa.yaml").read_text("utf-8")
-    (tmp_path / "vqa.yaml").write_text(re.sub(r"(format: [.0-9]+)}", r"\1, rests: [image]}", shipped), "utf-8")
-    assert [*load_config(tmp_path / "vqa.yaml").workload.stages] == re.findall(r"^    ([A-Z_]+): ", shipped, re.M)
+    (tmp_path / "vqa.yaml").write_text(
+        re.sub(r"(format: [.0-9]+)}", r"\1, rests: [image]}", shipped), "utf-8"
+    )
+    assert [*load_config(tmp_path / "vqa.yaml").workload.stages] == re.findall(
+        r"^    ([A-Z_]+): ", shipped, re.M
+    )
     assert capsys.readouterr().err.count(".rests is no longer a key") == 4
 
 
@@ -269,6 +359,8 @@ def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path)
         ("{A: {from_epochs: 1}}", "must begin with epoch 0"),
         ("{A: {answer: 0, reasoning: 0, format: 0}}", "The stage learns nothing"),
     ):
-        (tmp_path / "vqa.yaml").write_text(f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {stages}\n")
+        (tmp_path / "vqa.yaml").write_text(
+            f"{CONFIG[: CONFIG.index('  stages:')]}  stages: {stages}\n"
+        )
         with pytest.raises(BadInput, match=message):
             load_config(tmp_path / "vqa.yaml")

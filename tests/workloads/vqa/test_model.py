@@ -34,13 +34,17 @@ def made(vqa):
     task = vqa()
     samples = task.datasets()["train"]
     pictures = samples.samples.pictures.tolist()
-    chosen = [n for p in pictures[:1] + pictures[-1:] for n in range(len(samples)) if pictures[n] == p][:6]
+    chosen = [
+        n for p in pictures[:1] + pictures[-1:] for n in range(len(samples)) if pictures[n] == p
+    ][:6]
     torch.manual_seed(0)
     model = task.model().eval()
     return task, model, task.collate([samples[n] for n in chosen], torch.Generator())
 
 
-def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_question_alone(made):
+def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_question_alone(
+    made,
+):
     _, model, batch = made
     seen, own = [], batch["picture"] == batch["picture"][-1]
     model.image.register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
@@ -49,7 +53,10 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
     question[0, 0] += 1
     target[:, 4:] = 9
     pad = torch.nn.functional.pad
-    longer = {"question": pad(batch["question"], (0, 3), value=7), "words": pad(batch["words"], (0, 3))}
+    longer = {
+        "question": pad(batch["question"], (0, 3), value=7),
+        "words": pad(batch["words"], (0, 3)),
+    }
     changes = (
         {"picture": torch.arange(len(own))}, longer, {"labels": target}, {"pixels": pixels}, {"question": question},
     )  # fmt: skip
@@ -58,7 +65,9 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
         alone, padded, earlier, shown, asked = (model({**batch, **change}) for change in changes)
     assert seen[:2] == [len(set(batch["picture"].tolist())), len(own)] and seen[0] < seen[1]
     assert torch.allclose(before, alone, atol=1e-5) and torch.allclose(before, padded, atol=1e-5)
-    assert torch.allclose(before[:, :5], earlier[:, :5], atol=1e-5) and not torch.allclose(before, earlier, atol=1e-3)
+    assert torch.allclose(before[:, :5], earlier[:, :5], atol=1e-5) and not torch.allclose(
+        before, earlier, atol=1e-3
+    )
     assert (before != shown).flatten(1).any(1).tolist() == own.tolist()
     assert (before != asked).flatten(1).any(1).tolist() == [True] + [False] * (len(own) - 1)
 
@@ -66,15 +75,24 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
 def write_parts(home):
     """Published weights of next to no size: pictures, questions as PhoBERT has them, answers of T5 1.1."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    sizes = {
+        "hidden_size": 4,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
     vision = {**sizes, "image_size": 32, "patch_size": 16}
-    config = BlipConfig(vision_config=vision, text_config={**sizes, "vocab_size": 20, "encoder_hidden_size": 4})
+    config = BlipConfig(
+        vision_config=vision, text_config={**sizes, "vocab_size": 20, "encoder_hidden_size": 4}
+    )
     BlipModel(config).save_pretrained(home / "blip")
     colours = {"image_mean": [0.4, 0.5, 0.5], "image_std": [0.2, 0.3, 0.3]}
     (home / "blip" / "preprocessor_config.json").write_text(json.dumps(colours))
     (home / "phobert").mkdir()
     (home / "phobert" / "vocab.txt").write_text("màu 9\nđ@@ 5\nỏ 5\ntròn 2\n", "utf-8")
-    (home / "phobert" / "bpe.codes").write_text("m à 9\nmà u</w> 9\nt r 3\ntr ò 3\ntrò n</w> 3\n", "utf-8")
+    (home / "phobert" / "bpe.codes").write_text(
+        "m à 9\nmà u</w> 9\nt r 3\ntr ò 3\ntrò n</w> 3\n", "utf-8"
+    )
     config = RobertaConfig(vocab_size=9, max_position_embeddings=20, pad_token_id=1, **sizes)
     RobertaModel(config).save_pretrained(home / "phobert")
     own = tokens.trained(["màu đỏ", "hình tròn", "bên trái"] * 3, 60)
@@ -85,7 +103,9 @@ def write_parts(home):
     t5.lm_head.weight = torch.nn.Parameter(torch.randn_like(t5.lm_head.weight))
     t5.save_pretrained(home / "vit5")
     config = json.loads((home / "vit5" / "config.json").read_text())
-    (home / "vit5" / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))  # as published
+    (home / "vit5" / "config.json").write_text(
+        json.dumps(config | {"tie_word_embeddings": False})
+    )  # as published
     (home / "vit5" / "tokenizer.json").write_text(own["text"])
     special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
@@ -94,12 +114,17 @@ def write_parts(home):
     return {f"workload.{part}.weights": str(home / name) for part, name in parts.items()}
 
 
-def test_published_parts_are_taken_whole_and_a_resumed_run_needs_no_weights(tmp_path, drawn, monkeypatch):
+def test_published_parts_are_taken_whole_and_a_resumed_run_needs_no_weights(
+    tmp_path, drawn, monkeypatch
+):
     monkeypatch.setenv("TRAINBOOK_CACHE", str(drawn[0]))
     whole = load(tmp_path, write_parts(tmp_path))
     learned, model = whole.learned(), whole.model()
     chosen = learned["encoders"]
-    assert (chosen["image"]["mean"], chosen["image"]["deviation"]) == ([0.4, 0.5, 0.5], [0.2, 0.3, 0.3])
+    assert (chosen["image"]["mean"], chosen["image"]["deviation"]) == (
+        [0.4, 0.5, 0.5],
+        [0.2, 0.3, 0.3],
+    )
     names = [str(tmp_path / name) for name in ("blip", "phobert", "vit5")]
     assert [one["weights"] for one in chosen.values()] == names
     vision = BlipModel.from_pretrained(names[0]).vision_model
@@ -116,33 +141,55 @@ def test_published_parts_are_taken_whole_and_a_resumed_run_needs_no_weights(tmp_
     assert batch["question"][:, 0].tolist() == [0, 0, 0]  # PhoBERT's <s>
     assert torch.isfinite(sum(whole.loss(model, batch)[0].values()))
     with pytest.raises(BadInput, match="fusion_layers is 3; the published encoder has 2"):
-        load(tmp_path, {"workload.decoder.weights": names[2], "workload.decoder.fusion_layers": 3}).model()
+        load(
+            tmp_path, {"workload.decoder.weights": names[2], "workload.decoder.fusion_layers": 3}
+        ).model()
     for name in names:
         shutil.move(name, f"{name}-gone")
-    again = load(tmp_path, {f"workload.{part}.weights": one["weights"] for part, one in chosen.items()})
+    again = load(
+        tmp_path, {f"workload.{part}.weights": one["weights"] for part, one in chosen.items()}
+    )
     again.take_learned(json.loads(json.dumps(learned)))
     again.published = json.loads(json.dumps(whole.published))
-    shapes = [{name: value.shape for name, value in one.state_dict().items()} for one in (model, again.model())]
+    shapes = [
+        {name: value.shape for name, value in one.state_dict().items()}
+        for one in (model, again.model())
+    ]
     assert shapes[0] == shapes[1]
-    for wrong in (None, {}, {"image": {"weights": ""}}, {**chosen, "image": {"weights": 1}}, {**chosen, "text": {}}):
+    for wrong in (
+        None,
+        {},
+        {"image": {"weights": ""}},
+        {**chosen, "image": {"weights": 1}},
+        {**chosen, "text": {}},
+    ):
         with pytest.raises(BadInput, match="lacks encoders"):
             again.take_learned({**learned, "encoders": wrong})
 
 
-def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb_where_the_weights_are_not_there(tmp_path, monkeypatch):
+def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb_where_the_weights_are_not_there(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(published, "_from_hub", lambda name, download=True: None)
     config = load_config(ROOT / "configs" / "vqa.yaml", {"training.max_steps": 100})
     whole, weights = saved_bytes(load_task(config), config)
     # weights, two moments and their average in fp32, and a checkpoint may be written while the last one is still there
-    assert whole == pytest.approx(16 * 449e6, rel=0.01) and weights == pytest.approx(4 * 449e6, rel=0.01)
+    assert whole == pytest.approx(16 * 449e6, rel=0.01) and weights == pytest.approx(
+        4 * 449e6, rel=0.01
+    )
     kept = config.checkpoint
     assert (kept.keep_last + 1) * whole + (kept.keep_best + 2) * weights < 20e9
-    with pytest.raises(BadInput, match="side is 32, and the published encoder takes .* 384"), torch.device("meta"):
+    with (
+        pytest.raises(BadInput, match="side is 32, and the published encoder takes .* 384"),
+        torch.device("meta"),
+    ):
         load(tmp_path, {"workload.image.weights": "Salesforce/blip-vqa-base"}).model()
 
 
 def test_phoberts_pieces_are_those_of_transformers(tmp_path):
-    (tmp_path / "vocab.txt").write_text("xe 9\nx@@ 9\ne 9\nmàu 9\ntr@@ 3\nòn 4\nđ@@ 4\nxe_đạp 2\n", "utf-8")
+    (tmp_path / "vocab.txt").write_text(
+        "xe 9\nx@@ 9\ne 9\nmàu 9\ntr@@ 3\nòn 4\nđ@@ 4\nxe_đạp 2\n", "utf-8"
+    )
     merges = "x e</w> 9\nm à 9\nmà u</w> 9\nò n</w> 5\nt r 4\nx e 3\nxe _ 3\nđ ạ 3\nđạ p</w> 3\nxe_ đạp</w> 3\n"
     (tmp_path / "bpe.codes").write_text(merges, "utf-8")
     theirs = PhobertTokenizer(str(tmp_path / "vocab.txt"), str(tmp_path / "bpe.codes"))
@@ -172,7 +219,9 @@ def test_decoders_whose_configuration_says_nothing_of_ties_are_taken(tmp_path, v
     parts = write_parts(tmp_path)
     sizes = {"vocab_size": 60, "d_model": 4, "d_kv": 2, "d_ff": 8, "num_layers": 1, "num_heads": 2}
     config = getattr(transformers, f"{kind}Config")(**sizes, decoder_start_token_id=0)
-    getattr(transformers, f"{kind}ForConditionalGeneration")(config).save_pretrained(tmp_path / "vit5")
+    getattr(transformers, f"{kind}ForConditionalGeneration")(config).save_pretrained(
+        tmp_path / "vit5"
+    )
     task = vqa({"workload.decoder.weights": parts["workload.decoder.weights"]})
     for decoder, is_tied in (({"is_tied": False}, False), ({}, True)):
         chosen = {"image": {"weights": ""}, "text": {"weights": ""}}
@@ -189,15 +238,31 @@ def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_c
 
     made, terms = target(answer="màu đỏ", kind="OBJECT", reasoning="vì nó tròn")
     answer, reasoning = words.numbers(["màu đỏ", "vì nó tròn"])
-    wanted = [words.answer, *answer, words.answer_end, words.reasoning, words.kinds["OBJECT"], *reasoning]
+    wanted = [
+        words.answer,
+        *answer,
+        words.answer_end,
+        words.reasoning,
+        words.kinds["OBJECT"],
+        *reasoning,
+    ]
     assert made == [*wanted, words.reasoning_end, words.end]
-    parts = [FORMAT, *[ANSWER] * (len(answer) + 1), FORMAT, *[REASONING] * (len(reasoning) + 1), FORMAT, FORMAT]
+    parts = [
+        FORMAT,
+        *[ANSWER] * (len(answer) + 1),
+        FORMAT,
+        *[REASONING] * (len(reasoning) + 1),
+        FORMAT,
+        FORMAT,
+    ]
     assert terms == parts
     tagged, _ = target(answer="<answer> đỏ </s>")
     assert tagged.count(words.answer) == tagged.count(words.end) == 1, "a tag in a text is text"
     long, _ = target(length=12, answer="màu đỏ", reasoning="vì nó tròn " * 9)
     assert len(long) == 12 and long[-2:] == [words.reasoning_end, words.end]
-    with pytest.raises(BadInput, match=r"row 1: the answer takes \d+ tokens, and workload.decoder.length 8 has"):
+    with pytest.raises(
+        BadInput, match=r"row 1: the answer takes \d+ tokens, and workload.decoder.length 8 has"
+    ):
         target(length=8, answer="màu đỏ " * 9)
 
 

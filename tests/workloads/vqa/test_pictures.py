@@ -26,7 +26,9 @@ def test_pictures_of_every_mode_become_red_green_and_blue(tmp_path, mode):
 
 @pytest.mark.parametrize(("kind", "name"), [(np.uint16, "a.png"), (np.float32, "a.tif")])
 def test_deep_greys_use_their_whole_range(tmp_path, kind, name):
-    Image.fromarray(np.linspace(100, 4095, 64 * 64).reshape(64, 64).astype(kind)).save(tmp_path / name)
+    Image.fromarray(np.linspace(100, 4095, 64 * 64).reshape(64, 64).astype(kind)).save(
+        tmp_path / name
+    )
     loaded = pictures.loader(64)(tmp_path / name)
     assert loaded.min() < 4 and loaded.max() > 251 and 120 < loaded.mean() < 135
 
@@ -45,10 +47,14 @@ def bomb(path, side=20_000):
     """A PNG of 400 million pixels that says so and has none of them."""
 
     def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b""))
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    )
     return path
 
 
@@ -85,7 +91,9 @@ def marked():
 
 def middle(image, channel):
     """Where a coloured square is: column and row of its middle."""
-    where = np.argwhere((image[..., channel] > 190) & (image[..., 1] < 60) & (image[..., 2 - channel] < 90))
+    where = np.argwhere(
+        (image[..., channel] > 190) & (image[..., 1] < 60) & (image[..., 2 - channel] < 90)
+    )
     assert len(where), "the square has left the picture"
     return where.mean(0)[::-1]
 
@@ -101,10 +109,18 @@ def middle(image, channel):
 def test_a_picture_changes_only_in_what_no_question_about_it_asks_for(asks, changes):
     generator = torch.Generator().manual_seed(0)
     images = [pictures.augment(marked(), asks, generator).astype(int) for _ in range(60)]
-    squares = np.array([[middle(image, 0), middle(image, 2)] for image in images])  # nothing leaves the frame
+    squares = np.array(
+        [[middle(image, 0), middle(image, 2)] for image in images]
+    )  # nothing leaves the frame
     assert (squares[:, 0, 1] < squares[:, 1, 1]).all(), "up stays up"
-    assert {*(squares[:, 0, 0] < squares[:, 1, 0])} == ({True, False} if "mirror" in changes else {True})
+    assert {*(squares[:, 0, 0] < squares[:, 1, 0])} == (
+        {True, False} if "mirror" in changes else {True}
+    )
     assert (np.abs(squares.mean(1) - 15.5).max() > 1) == ("place" in changes)
     ground = np.array([image[16, 16] for image in images])
-    assert (ground[:, :1] == ground).all() and abs(ground - 120).max() <= 13, "the hue never changes"
-    assert (len(np.unique(ground)) > 5) == ("light" in changes) and ("light" in changes or (ground == 120).all())
+    assert (ground[:, :1] == ground).all() and abs(ground - 120).max() <= 13, (
+        "the hue never changes"
+    )
+    assert (len(np.unique(ground)) > 5) == ("light" in changes) and (
+        "light" in changes or (ground == 120).all()
+    )

@@ -23,14 +23,29 @@ def said(records):
 
 def test_the_documented_layout_needs_no_configuration(tmp_path):
     question = unicodedata.normalize("NFD", "màu  của\tcửa")
-    lines(tmp_path / "train.jsonl", row(1, question=question, kind="COLOR", reasoning="Vật đỏ."), row(2, answer=3.0))
+    lines(
+        tmp_path / "train.jsonl",
+        row(1, question=question, kind="COLOR", reasoning="Vật đỏ."),
+        row(2, answer=3.0),
+    )
     lines(tmp_path / "val.jsonl", row(3, split="train"))
     for number in (1, 2, 3):
         picture(tmp_path / f"{number}.jpg", number)
     first, second, third = collected(tmp_path)[0]
-    assert said([first]) == [("màu của cửa", "màu đỏ", "1.jpg", "COLOR", "train")] and first.reasoning == "Vật đỏ."
-    assert (second.answer, second.number, second.file, third.part) == ("3", 2, "train.jsonl", "train")
-    assert Path(first.image) == tmp_path / "1.jpg" and len({first.picture, second.picture, third.picture}) == 3
+    assert (
+        said([first]) == [("màu của cửa", "màu đỏ", "1.jpg", "COLOR", "train")]
+        and first.reasoning == "Vật đỏ."
+    )
+    assert (second.answer, second.number, second.file, third.part) == (
+        "3",
+        2,
+        "train.jsonl",
+        "train",
+    )
+    assert (
+        Path(first.image) == tmp_path / "1.jpg"
+        and len({first.picture, second.picture, third.picture}) == 3
+    )
 
 
 # Of each collection: a small sample as it is published, and the lines of `workload:` that name its columns
@@ -52,7 +67,9 @@ COLLECTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "images", "wanted", "found"), COLLECTIONS.values(), ids=COLLECTIONS)
+@pytest.mark.parametrize(
+    ("files", "images", "wanted", "found"), COLLECTIONS.values(), ids=COLLECTIONS
+)
 def test_public_collections_load_by_six_lines(tmp_path, files, images, wanted, found):
     for name, content in files.items():
         text(tmp_path / "data" / name, content)
@@ -77,7 +94,9 @@ BAD = {
 
 
 @pytest.mark.parametrize(("change", "sentence"), BAD.values(), ids=BAD)
-def test_a_bad_row_is_refused_or_left_out_within_the_limit_and_described(tmp_path, change, sentence):
+def test_a_bad_row_is_refused_or_left_out_within_the_limit_and_described(
+    tmp_path, change, sentence
+):
     lines(tmp_path / "a.jsonl", row(1), row(2, **change), row(3))
     text(tmp_path / "2.html", "<!DOCTYPE html>")
     for number in (1, 2, 3):
@@ -86,14 +105,26 @@ def test_a_bad_row_is_refused_or_left_out_within_the_limit_and_described(tmp_pat
         collected(tmp_path)
     records, notes = collected(tmp_path, limit=1)
     assert [one.number for one in records] == [1, 3]
-    assert notes[0].startswith("Questions with their picture: 2; rows that are left out: 1.\n  a.jsonl, row")
+    assert notes[0].startswith(
+        "Questions with their picture: 2; rows that are left out: 1.\n  a.jsonl, row"
+    )
 
 
-def test_what_is_said_twice_stays_once_and_parts_of_files_that_show_the_same_pictures_do_not_count(tmp_path):
-    lines(tmp_path / "a" / "a.jsonl", row(1, reasoning="Vì"), row(1, answer="Màu đỏ."), row(1, answer="cam"))
+def test_what_is_said_twice_stays_once_and_parts_of_files_that_show_the_same_pictures_do_not_count(
+    tmp_path,
+):
+    lines(
+        tmp_path / "a" / "a.jsonl",
+        row(1, reasoning="Vì"),
+        row(1, answer="Màu đỏ."),
+        row(1, answer="cam"),
+    )
     picture(tmp_path / "a" / "1.jpg")
     records, _ = collected(tmp_path / "a")
-    assert [(one.answer, bool(one.reasoning)) for one in records] == [("màu đỏ", True), ("cam", False)]
+    assert [(one.answer, bool(one.reasoning)) for one in records] == [
+        ("màu đỏ", True),
+        ("cam", False),
+    ]
     lines(tmp_path / "b" / "train.jsonl", row(1), row(2))
     lines(tmp_path / "b" / "test.jsonl", row(3))
     for number, colour in ((1, 1), (2, 2), (3, 2)):  # the second picture under two names
@@ -108,8 +139,16 @@ def test_the_fingerprint_is_of_what_records_say_and_pictures_show_wherever_they_
         return task.fingerprint()
 
     one = record(1)
-    assert fingerprint(test=[one]) == fingerprint(test=[one._replace(image="/elsewhere/x.png", number=9)])
-    for change in ({"picture": "other"}, {"answer": "blue"}, {"question": "x"}, {"kind": "X"}, {"reasoning": "x"}):
+    assert fingerprint(test=[one]) == fingerprint(
+        test=[one._replace(image="/elsewhere/x.png", number=9)]
+    )
+    for change in (
+        {"picture": "other"},
+        {"answer": "blue"},
+        {"question": "x"},
+        {"kind": "X"},
+        {"reasoning": "x"},
+    ):
         assert fingerprint(test=[one]) != fingerprint(test=[one._replace(**change)])
     assert fingerprint(test=[one]) != fingerprint(train=[one])
 
@@ -125,12 +164,20 @@ def pictures(records):
 @given(some.randoms(use_true_random=False))
 def test_each_record_is_in_one_part_with_its_picture_whatever_their_order(draw):
     parts = split(RECORDS, Split(0.25, 0.25))
-    assert sorted(one.number for part in parts.values() for one in part) == sorted(one.number for one in RECORDS)
+    assert sorted(one.number for part in parts.values() for one in part) == sorted(
+        one.number for one in RECORDS
+    )
     sides = [pictures(part) for part in parts.values()]
-    assert list(parts) == ["train", "validation", "test"] and [len(side) for side in sides] == [20, 10, 10]
+    assert list(parts) == ["train", "validation", "test"] and [len(side) for side in sides] == [
+        20,
+        10,
+        10,
+    ]
     assert not sides[0] & sides[1] and not (sides[0] | sides[1]) & sides[2]
     counts = [Counter(one.kind for one in part) for part in parts.values()]
-    assert all(max(own.values()) - min(own.values()) <= 8 for own in counts), "each has its share of each type"
+    assert all(max(own.values()) - min(own.values()) <= 8 for own in counts), (
+        "each has its share of each type"
+    )
     shuffled = draw.sample(RECORDS, len(RECORDS))
     assert [pictures(part) for part in split(shuffled, Split(0.25, 0.25)).values()] == sides
 
@@ -140,7 +187,9 @@ def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(
     records = [one._replace(part=names[int(one.picture[1:]) % len(names)]) for one in RECORDS]
     parts = split(records, Split())
     for name in names[1:]:
-        assert {one.number for one in parts[name]} == {one.number for one in records if one.part == name}
+        assert {one.number for one in parts[name]} == {
+            one.number for one in records if one.part == name
+        }
     assert all(parts.values()) and {one.part for one in parts["train"]} == {"train"}
     with pytest.raises(BadInput, match="No picture is left for validation: there are 2 in all"):
         split([record(1), record(2)], Split())
@@ -150,7 +199,11 @@ def test_repeats_contradictions_and_rare_types_are_counted_and_named(tmp_path):
     source = tmp_path / "data"  # beside the cache
     source.mkdir()
     rows = [row(number, kind="COLOR") for number in range(1, 101)]
-    more = [row(1, kind="COLOR"), row(2, answer="Màu đỏ.", kind="COLOR"), row(3, answer="cam", kind="ODD")]
+    more = [
+        row(1, kind="COLOR"),
+        row(2, answer="Màu đỏ.", kind="COLOR"),
+        row(3, answer="cam", kind="ODD"),
+    ]
     lines(source / "a.jsonl", *rows, *more)
     for number in range(1, 101):
         picture(source / f"{number}.jpg", number)
@@ -171,5 +224,8 @@ def test_splits_of_files_that_share_pictures_are_named(tmp_path):
     for number, colour in ((1, 1), (2, 2), (3, 2)):
         picture(tmp_path / f"{number}.jpg", colour)
     sentence = collected(tmp_path)[1][1]
-    assert sentence.startswith("Pictures in two of the files' splits: 1, such as ") and "3.jpg = " in sentence
+    assert (
+        sentence.startswith("Pictures in two of the files' splits: 1, such as ")
+        and "3.jpg = " in sentence
+    )
     assert sentence.endswith("2.jpg. All pictures are split anew.")

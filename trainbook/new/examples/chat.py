@@ -12,4 +12,7 @@ def right_words(right, written):
 
 
 class Answers(Chat):
-    metrics, selection = (exact, right_words, stopped), ("exact", "max")  # the one by which the best weights are kept
+    metrics, selection = (
+        (exact, right_words, stopped),
+        ("exact", "max"),
+    )  # the one by which the best weights are kept

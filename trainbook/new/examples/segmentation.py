@@ -13,23 +13,33 @@ from trainbook import BESIDE_MASKS, Supervised, mask, option, picture, pictures_
 
 @dataclass(frozen=True)
 class Settings:
-    classes: tuple[str, ...] = option(("ground", "circle"), "The names of the values 0, 1, ... of a mask.")
-    codes: tuple[int, ...] = option((), "The values of the classes in a mask, in their order; empty: 0, 1, ...")
+    classes: tuple[str, ...] = option(
+        ("ground", "circle"), "The names of the values 0, 1, ... of a mask."
+    )
+    codes: tuple[int, ...] = option(
+        (), "The values of the classes in a mask, in their order; empty: 0, 1, ..."
+    )
     ignored_codes: tuple[int, ...] = option((), "Values of pixels that have no class, 255 say.")
-    bad_input_limit: int = option(0, "Bad images and masks that are left out; one more refuses the data.", minimum=0)
+    bad_input_limit: int = option(
+        0, "Bad images and masks that are left out; one more refuses the data.", minimum=0
+    )
     size: int = option(64, "The height and width that images and masks are scaled to.", minimum=8)
     width: int = option(16, "The channels of the first layer.", minimum=1)
 
 
 def block(channels: int, width: int) -> nn.Module:
     first = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
-    return nn.Sequential(*first, nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+    return nn.Sequential(
+        *first, nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+    )
 
 
 class UNet(nn.Module):
     def __init__(self, width: int, classes: int):
         super().__init__()
-        self.down = nn.ModuleList([block(3, width), block(width, 2 * width), block(2 * width, 4 * width)])
+        self.down = nn.ModuleList(
+            [block(3, width), block(width, 2 * width), block(2 * width, 4 * width)]
+        )
         self.up = nn.ModuleList([block(6 * width, 2 * width), block(3 * width, width)])
         self.head = nn.Conv2d(width, classes, 1)
 
@@ -52,7 +62,9 @@ class Segmentation(Supervised):
         return pictures_with_masks(source)
 
     def example(self):
-        return Image.new("RGB", (self.settings.size,) * 2), Image.new("L", (self.settings.size,) * 2)
+        return Image.new("RGB", (self.settings.size,) * 2), Image.new(
+            "L", (self.settings.size,) * 2
+        )
 
     def scaled(self, image, mode):
         settings = self.settings

@@ -20,7 +20,9 @@ class Tabular(Supervised):
 
     def model(self):
         inputs, width = len(self.settings.features), self.settings.width
-        return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, len(self.names) or 1))
+        return nn.Sequential(
+            nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, len(self.names) or 1)
+        )
 
     def read(self, source):
         features, target = self.settings.features, self.settings.target
@@ -29,18 +31,31 @@ class Tabular(Supervised):
 
     def learn(self, samples):
         table = torch.tensor([row[:-1] if self.kind == "classes" else row for row in samples])
-        return {"mean": table.mean(0).tolist(), "deviation": table.std(0, correction=0).clamp(min=1e-6).tolist()}
+        return {
+            "mean": table.mean(0).tolist(),
+            "deviation": table.std(0, correction=0).clamp(min=1e-6).tolist(),
+        }
 
     def example(self):
-        return [*(0.0 for _ in self.settings.features), "a class" if self.kind == "classes" else 0.0]
+        return [
+            *(0.0 for _ in self.settings.features),
+            "a class" if self.kind == "classes" else 0.0,
+        ]
 
     def batch(self, samples, training):
-        x, labels = torch.tensor([row[:-1] for row in samples]), torch.tensor([row[-1] for row in samples])
-        mean, deviation = (torch.tensor(self.learned()[name])[: x.shape[1]] for name in ("mean", "deviation"))
+        x, labels = (
+            torch.tensor([row[:-1] for row in samples]),
+            torch.tensor([row[-1] for row in samples]),
+        )
+        mean, deviation = (
+            torch.tensor(self.learned()[name])[: x.shape[1]] for name in ("mean", "deviation")
+        )
         return {"x": (x - mean) / deviation, "labels": labels}
 
     def outputs(self, model, batch):
-        return model(batch["x"]).float() * self.learned()["deviation"][-1] + self.learned()["mean"][-1]
+        return (
+            model(batch["x"]).float() * self.learned()["deviation"][-1] + self.learned()["mean"][-1]
+        )
 
 
 class Classes(Tabular):  # for a column of words: `task: my_task.py:Classes`

@@ -22,8 +22,15 @@ class Text(Supervised):
     unit = "document"
 
     def model(self):
-        s, sizes = self.settings, {"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": self.settings.words}
-        sizes |= {"hidden_size": s.hidden, "intermediate_size": 4 * s.hidden, "max_position_embeddings": s.length}
+        s, sizes = (
+            self.settings,
+            {"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": self.settings.words},
+        )
+        sizes |= {
+            "hidden_size": s.hidden,
+            "intermediate_size": 4 * s.hidden,
+            "max_position_embeddings": s.length,
+        }
         return BertForSequenceClassification(BertConfig(**sizes, num_labels=len(s.classes)))
 
     def read(self, source):
@@ -38,7 +45,12 @@ class Text(Supervised):
         return None, "word " * self.settings.length, self.settings.classes[0]
 
     def batch(self, samples, training):
-        hashed = ([zlib.crc32(word.encode()) for word in text.lower().split()] for _, text, _ in samples)
+        hashed = (
+            [zlib.crc32(word.encode()) for word in text.lower().split()] for _, text, _ in samples
+        )
         rows = [[1, *(2 + word % (self.settings.words - 2) for word in words)] for words in hashed]
-        ids, labels = padded(rows, 0, self.settings.length), torch.tensor([label for *_, label in samples])
+        ids, labels = (
+            padded(rows, 0, self.settings.length),
+            torch.tensor([label for *_, label in samples]),
+        )
         return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}

@@ -50,7 +50,9 @@ class Table(NamedTuple):
 
     scene: np.ndarray  # (n) index into the store's records
     place: np.ndarray  # (n) index within the scene's files
-    space: list[str]  # (n) coordinate system of the bounds: two tiles of one space can show the same ground
+    space: list[
+        str
+    ]  # (n) coordinate system of the bounds: two tiles of one space can show the same ground
     corner: np.ndarray  # (n, 2) row and column of the scene
     counts: np.ndarray  # (n, classes) valid pixels of each class
     valid: np.ndarray  # (n) pixels with data, labelled or not
@@ -62,13 +64,29 @@ class Table(NamedTuple):
 class Store:
     """The tiles of all scenes, whose images are (bands, size, size). A read reads one tile."""
 
-    def __init__(self, folder: Path, scenes: Sequence[dict[str, Any]], bands: int, size: int, storage: str):
+    def __init__(
+        self, folder: Path, scenes: Sequence[dict[str, Any]], bands: int, size: int, storage: str
+    ):
         self.folder, self.size = folder, size
-        self._form = np.dtype([("image", storage, (bands, size, size)), ("target", np.uint8, (size, size))])
+        self._form = np.dtype(
+            [("image", storage, (bands, size, size)), ("target", np.uint8, (size, size))]
+        )
         keys = ("name", "group", "part", "digest", "file", "sketch", "scalings")
         columns = ([scene[key] for scene in scenes] for key in keys)
-        self.names, self.groups, self.parts, self.digests, self.files, self.sketches, self.scalings = columns
-        tiles = [(number, place, tile) for number, s in enumerate(scenes) for place, tile in enumerate(s["tiles"])]
+        (
+            self.names,
+            self.groups,
+            self.parts,
+            self.digests,
+            self.files,
+            self.sketches,
+            self.scalings,
+        ) = columns
+        tiles = [
+            (number, place, tile)
+            for number, s in enumerate(scenes)
+            for place, tile in enumerate(s["tiles"])
+        ]
         self.table = Table(
             np.array([number for number, _, _ in tiles], np.int64),
             np.array([place for _, place, _ in tiles], np.int64),
@@ -82,43 +100,67 @@ class Store:
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (bands, S, S) float32 with NaN for no data, and (S, S) uint8 classes with IGNORE."""
         path = self.folder / f"{self.files[self.table.scene[index]]}.tiles"
-        tile = np.fromfile(path, self._form, 1, offset=int(self.table.place[index]) * self._form.itemsize)[0]
+        tile = np.fromfile(
+            path, self._form, 1, offset=int(self.table.place[index]) * self._form.itemsize
+        )[0]
         return tile["image"].astype(np.float32), tile["target"]
 
     def fingerprint(self) -> str:
         return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()[:32]
 
 
-def cut(match: layout.Match, folder: Path, source: Source, tiles: Cut, limit: int = 0, unpacked: Any = None) -> Store:
+def cut(
+    match: layout.Match,
+    folder: Path,
+    source: Source,
+    tiles: Cut,
+    limit: int = 0,
+    unpacked: Any = None,
+) -> Store:
     """Cuts the scenes into a store's folder, each of them once; prints progress, and adds to the match's problems.
 
     `unpacked` yields scenes of archives, each while all of its files are there, and what changes with the files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     scenes = list[dict[str, Any]]()
-    for scene, given in unpacked or ((scene, None) for scene in counted(match.scenes, "scenes cut")):
+    for scene, given in unpacked or (
+        (scene, None) for scene in counted(match.scenes, "scenes cut")
+    ):
         try:
-            stamp = given or [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files]
-            scenes.append(earlier(folder, file_name(scene), stamp) or _cut_one(scene, stamp, folder, source, tiles))
+            stamp = given or [
+                [str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files
+            ]
+            scenes.append(
+                earlier(folder, file_name(scene), stamp)
+                or _cut_one(scene, stamp, folder, source, tiles)
+            )
         except Unusable as problem:
             match.problems.append(str(problem))
     scenes.sort(key=lambda scene: scene["name"])  # in whatever order they came out of archives
     return stored(scenes, match.problems, folder, source, tiles, limit)
 
 
-def stored(scenes: Any, problems: list[str], folder: Path, source: Source, tiles: Cut, limit: int) -> Store:
+def stored(
+    scenes: Any, problems: list[str], folder: Path, source: Source, tiles: Cut, limit: int
+) -> Store:
     """Returns the store of some records. Raises BadInput for more problems than the limit, or without a tile."""
     check_limit("Scenes that cannot be used", problems, limit)
     if problems:
-        print(f"Left out {len(problems)} unusable scenes (workload.bad_input_limit {limit}):\n{first_ten(problems)}")
+        print(
+            f"Left out {len(problems)} unusable scenes (workload.bad_input_limit {limit}):\n{first_ten(problems)}"
+        )
     store = Store(folder, scenes, len(source.bands), tiles.size, tiles.storage)
     invalid, unlabelled = (sum(scene[key] for scene in scenes) for key in ("invalid", "unlabelled"))
     summary = f"{len(store):,} tiles of {tiles.size} x {tiles.size} from {len(scenes):,} scenes; left out {invalid:,} "
-    summary += f"with too few valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
+    summary += (
+        f"with too few valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
+    )
     print(summary)
     small = _smaller_scenes(scenes, tiles.size)
     if not len(store):
-        raise BadInput(f"No tile is left. {summary} {small or 'Lower the shares in workload.tiles.'}")
+        raise BadInput(
+            f"No tile is left. {summary} {small or 'Lower the shares in workload.tiles.'}"
+        )
     if small:
         print(f"Warning: {small}")
     return store
@@ -133,7 +175,9 @@ def _smaller_scenes(scenes: Sequence[Mapping[str, Any]], size: int) -> str:
     height, width = small[0]["pixels"]
     what = f"The scene {small[0]['name']} has {height} x {width} pixels, and a tile {size} x {size}"
     more = f" ({len(small):,} such scenes give no tile)" if len(small) > 1 else ""
-    return f"{what}{more}. Set workload.tiles.size to {min(height, width)} or less, or leave them out."
+    return (
+        f"{what}{more}. Set workload.tiles.size to {min(height, width)} or less, or leave them out."
+    )
 
 
 def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
@@ -150,15 +194,28 @@ def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str
     return record if is_whole and stamp in (None, record["stamp"]) else None
 
 
-def _cut_one(scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles: Cut) -> dict[str, Any]:
+def _cut_one(
+    scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles: Cut
+) -> dict[str, Any]:
     """Cuts a scene into its file and then writes its record: a scene with a record is done."""
     file, size, step = file_name(scene), tiles.size, tiles.stride or tiles.size
     path = folder / f"{file}.tiles"
-    with readers.opened(scene, source) as opened, disk.whole(path, cache=True) as aside, aside.open("wb") as out:
+    with (
+        readers.opened(scene, source) as opened,
+        disk.whole(path, cache=True) as aside,
+        aside.open("wb") as out,
+    ):
         corners = product(starts(opened.height, size, step), starts(opened.width, size, step))
         facts = _written(opened, [(*corner, size, size) for corner in corners], tiles, out)
     space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
-    record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space, "file": file, **facts}
+    record = {
+        "name": scene.name,
+        "group": scene.group,
+        "part": scene.part,
+        "space": space,
+        "file": file,
+        **facts,
+    }
     record |= {"stamp": stamp, "size": path.stat().st_size}
     record |= {"pixels": [opened.height, opened.width], "scalings": opened.scalings}
     with disk.whole(folder / f"{file}.json", cache=True) as aside:
@@ -171,12 +228,16 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) 
     tiles: list[dict[str, Any]] = []
     invalid = unlabelled = labels = pixels = 0
     digest, hashes = hashlib.blake2b(digest_size=16), list[int]()
-    has_place = bool(opened.crs) or opened.scene.images[0].suffix == ".npy"  # patches have groups by their names
+    has_place = (
+        bool(opened.crs) or opened.scene.images[0].suffix == ".npy"
+    )  # patches have groups by their names
     for window in places:
         image, target = opened.read(window)
         if cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
             above = f"holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold"
-            raise Unusable(f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32.")
+            raise Unusable(
+                f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32."
+            )
         image = np.ascontiguousarray(image, cut.storage)
         if not has_place and not any(start % cut.size for start in window[:2]):
             hashes = sketch(image, hashes)
@@ -195,7 +256,9 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) 
             tiles.append({"corner": window[:2], "counts": counts.tolist(), "valid": values.shape[1],
                           "mean": mean.tolist(), "squares": squares, "bounds": opened.bounds(window)})  # fmt: skip
     if not pixels:
-        raise Unusable(f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata.")
+        raise Unusable(
+            f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata."
+        )
     if not labels:
         raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
     facts = {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "sketch": hashes}
@@ -223,9 +286,13 @@ def sketch(image: np.ndarray, before: Sequence[int] = ()) -> list[int]:
     weights = _mixed(np.arange(1, SIDE**2 + 1, dtype=np.uint64)) | np.uint64(1)
     for plane in np.ascontiguousarray(image, np.float32):
         pixels = _mixed(plane.view(np.uint32).astype(np.uint64))
-        corner = pixels[: 1 - SIDE, : 1 - SIDE] + _ODD * pixels[1 : 2 - SIDE, 2 : 3 - SIDE]  # what chooses a window
+        corner = (
+            pixels[: 1 - SIDE, : 1 - SIDE] + _ODD * pixels[1 : 2 - SIDE, 2 : 3 - SIDE]
+        )  # what chooses a window
         rows, columns = np.nonzero(_mixed(corner) % np.uint64(_ONE_IN) == 0)
-        values = np.sort(inside(plane, (SIDE, SIDE))[rows, columns].reshape(-1, SIDE**2), 1)  # NaN last
+        values = np.sort(
+            inside(plane, (SIDE, SIDE))[rows, columns].reshape(-1, SIDE**2), 1
+        )  # NaN last
         rich = ((values[:, 1:] != values[:, :-1]).sum(1) + 1 >= _VALUES) & ~np.isnan(values[:, -1])
         windows = inside(pixels, (SIDE, SIDE))[rows[rich], columns[rich]].reshape(-1, SIDE**2)
         hashes.append(_mixed((windows * weights).sum(1, dtype=np.uint64)))
@@ -250,20 +317,30 @@ def pairs(sketches: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     return sorted(pair for pair, number in shared.items() if number >= _SHARED)
 
 
-def cut_archives(addresses: Sequence[str], downloads: Path, folder: Path, settings: Settings) -> Store:
+def cut_archives(
+    addresses: Sequence[str], downloads: Path, folder: Path, settings: Settings
+) -> Store:
     """Cuts all scenes of some archives into a store's folder; `downloads` holds those fetched, which are deleted then.
 
     Once all are cut no archive is needed. Raises BadInput for one that cannot be fetched or is damaged.
     """
-    how, complete, unpacked = (folder, settings.source, settings.tiles), folder / "complete.json", folder / "unpacked"
+    how, complete, unpacked = (
+        (folder, settings.source, settings.tiles),
+        folder / "complete.json",
+        folder / "unpacked",
+    )
     if complete.exists():
         known = json.loads(complete.read_bytes())
         if all(records := [earlier(folder, file) for file in known["files"]]):
             return stored(records, known["problems"], *how, settings.bad_input_limit)
     archives = [fetch(address, downloads) for address in addresses]
-    stamps = {unpacked / name: [name, size] for archive in archives for name, size, _ in _members(archive)}
+    stamps = {
+        unpacked / name: [name, size] for archive in archives for name, size, _ in _members(archive)
+    }
     shutil.rmtree(unpacked, ignore_errors=True)
-    for path in stamps:  # empty files of the right names: the layout is found before anything is unpacked
+    for (
+        path
+    ) in stamps:  # empty files of the right names: the layout is found before anything is unpacked
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
     match = layout.find(unpacked, settings.source)
@@ -279,11 +356,20 @@ def cut_archives(addresses: Sequence[str], downloads: Path, folder: Path, settin
     return store
 
 
-def _whole(scenes: Mapping[Scene, Any], archives: Sequence[Path], folder: Path) -> Iterator[tuple[Scene, Any]]:
+def _whole(
+    scenes: Mapping[Scene, Any], archives: Sequence[Path], folder: Path
+) -> Iterator[tuple[Scene, Any]]:
     """Yields the scenes with their stamps: those cut before, and each other one while all of its files are there."""
-    missing = {scene: {*scene.files} for scene, stamp in scenes.items() if not earlier(folder, file_name(scene), stamp)}
+    missing = {
+        scene: {*scene.files}
+        for scene, stamp in scenes.items()
+        if not earlier(folder, file_name(scene), stamp)
+    }
     yield from ((scene, stamp) for scene, stamp in scenes.items() if scene not in missing)
-    print(f"{len(scenes) - len(missing):,} scenes were cut before; {len(missing):,} are to be cut.", flush=True)
+    print(
+        f"{len(scenes) - len(missing):,} scenes were cut before; {len(missing):,} are to be cut.",
+        flush=True,
+    )
     scene_of = {path: scene for scene in missing for path in scene.files}
     masks = {scene.mask for scene in missing if scene.mask}
     files = _unpacked(archives, folder / "unpacked", masks, scene_of.keys() - masks)
@@ -312,9 +398,13 @@ def fetch(address: str, folder: Path) -> Path:
     if not urlsplit(address).scheme:
         path = Path(address).expanduser()
         if not path.is_file():
-            raise BadInput(f"workload.download names {address}, which is no file. Give a path or an address.")
+            raise BadInput(
+                f"workload.download names {address}, which is no file. Give a path or an address."
+            )
         return path
-    digest = hashlib.sha256(address.encode()).hexdigest()[:8]  # archives of several addresses may have one name
+    digest = hashlib.sha256(address.encode()).hexdigest()[
+        :8
+    ]  # archives of several addresses may have one name
     path = folder / f"{digest}-{PurePosixPath(unquote(urlsplit(address).path)).name}"
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -322,7 +412,9 @@ def fetch(address: str, folder: Path) -> Path:
             torch.hub.download_url_to_file(address, str(path))
     except OSError as error:
         how = "Switch the internet on (Kaggle: Settings > Internet), or fetch it by wget -c and name its path there."
-        raise BadInput(f"workload.download: {address} could not be fetched ({error}). {how}") from None
+        raise BadInput(
+            f"workload.download: {address} could not be fetched ({error}). {how}"
+        ) from None
     return path
 
 
@@ -349,7 +441,9 @@ def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]
 
 def _is_data(name: str, archive: Path) -> bool:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise BadInput(f"{archive} holds {name}, which points outside of the archive. Do not unpack it.")
+        raise BadInput(
+            f"{archive} holds {name}, which points outside of the archive. Do not unpack it."
+        )
     return layout.has_pixels(PurePosixPath(name).name)
 
 
@@ -360,4 +454,6 @@ def _naming_damage(archive: Path) -> Iterator[None]:
     except _BROKEN as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk, not the archive
             raise
-        raise BadInput(f"The archive {archive} is damaged ({error}). Delete it, and fetch it again.") from error
+        raise BadInput(
+            f"The archive {archive} is damaged ({error}). Delete it, and fetch it again."
+        ) from error

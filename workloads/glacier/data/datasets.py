@@ -32,7 +32,11 @@ from workloads.glacier.settings import IGNORE, UNLIKE, Sampling, Settings
 
 ANYWHERE = -1  # in the place of a class
 BAND_NOISE = 0.05  # deviation of a band's random gain and offset, in its own deviations
-_LOOKED_AT, _OFTEN, _CODES = 50, 10, 20  # tiles that no-data values are looked for in, pixels, values of a band
+_LOOKED_AT, _OFTEN, _CODES = (
+    50,
+    10,
+    20,
+)  # tiles that no-data values are looked for in, pixels, values of a band
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 _LEAST_SHARE = 1e-6  # of a class, in a logarithm
@@ -54,7 +58,9 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
 
     # The convex dual: log of the mean of exp(shares c), minus goal c, plus the ridge; c (classes) are the coefficients
     def dual(c: np.ndarray, ridge: float) -> tuple[float, np.ndarray]:
-        return logsumexp(shares @ c) - goal @ c + ridge / 2 * c @ c, softmax(shares @ c) @ shares - goal + ridge * c
+        return logsumexp(shares @ c) - goal @ c + ridge / 2 * c @ c, softmax(
+            shares @ c
+        ) @ shares - goal + ridge * c
 
     def curvature(c: np.ndarray, ridge: float) -> np.ndarray:
         weight = softmax(shares @ c)
@@ -90,7 +96,9 @@ class Draws(NamedTuple):
     weights: np.ndarray | None
 
     @classmethod
-    def of(cls, counts: np.ndarray, weights: np.ndarray | None, centred: Mapping[int, float], size: int) -> "Draws":
+    def of(
+        cls, counts: np.ndarray, weights: np.ndarray | None, centred: Mapping[int, float], size: int
+    ) -> "Draws":
         """Returns each tile for a crop anywhere, and once more for each rare class that it shows.
 
         All stand there as many times as it takes for an epoch to show about as many pixels as its tiles have. `counts`
@@ -103,9 +111,16 @@ class Draws(NamedTuple):
         shown = {k: share for k, share in centred.items() if counts[:, k].any()}
         parts = [even / even.sum() * (1 - sum(shown.values()))]
         # of a class every pixel is as likely, so a tile comes as often as it has pixels of it
-        parts += [shown[k] * counts[counts[:, k] > 0, k] / counts[:, k].sum() for k in sorted(shown)]
+        parts += [
+            shown[k] * counts[counts[:, k] > 0, k] / counts[:, k].sum() for k in sorted(shown)
+        ]
         times = max(1, round(float(counts.sum()) / size**2 / len(tiles)))
-        return cls(*(np.tile(column, times) for column in (tiles, classes, np.concatenate(parts) * len(tiles))))
+        return cls(
+            *(
+                np.tile(column, times)
+                for column in (tiles, classes, np.concatenate(parts) * len(tiles))
+            )
+        )
 
 
 def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
@@ -163,10 +178,10 @@ def unlike_scenes(store: Store, bands: Sequence[str]) -> list[str]:
         low, high = int(usual.argmin()), int(usual.argmax())
         number = int((usual * UNLIKE < usual[high]).sum())
         if number:
-            what = (
-                f"Warning: the band {band} is {usual[low]:.3g} in {names[low]} and {usual[high]:.3g} in {names[high]}"
+            lines.append(
+                f"Warning: the band {band} is {usual[low]:.3g} in {names[low]} and {usual[high]:.3g} in "
+                f"{names[high]}; {number:,} scenes are below a {UNLIKE}th. Bring all to one unit."
             )
-            lines.append(f"{what}; {number:,} scenes are below a {UNLIKE}th. Bring all to one unit.")
     return lines
 
 
@@ -183,12 +198,18 @@ def _levels(table: Table) -> np.ndarray:
 
 def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
     """Returns a sentence on each band whose least value comes often and far below all others, such as -9999."""
-    numbers = np.unique(np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round().astype(int)).tolist()
+    numbers = np.unique(
+        np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round().astype(int)
+    ).tolist()
     tiles, lines = np.stack([store.read(number)[0] for number in numbers], 1), []
     for name, plane in zip(bands, tiles, strict=True):
         values, counts = np.unique(plane[~np.isnan(plane)], return_counts=True)
         # A band of a few codes has gaps, too
-        if len(values) > _CODES and counts[0] >= _OFTEN and values[1] - values[0] > (values[-1] - values[1]) / 2:
+        if (
+            len(values) > _CODES
+            and counts[0] >= _OFTEN
+            and values[1] - values[0] > (values[-1] - values[1]) / 2
+        ):
             share, how = counts[0] / counts.sum(), f"set workload.source.nodata: [{values[0]:g}]"
             if applied_scalings(store):
                 how = "set workload.source.nodata to the number that the files have there, before scale and offset"
@@ -197,9 +218,14 @@ def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
     return lines
 
 
-def augment(image: Tensor, target: Tensor, deviation: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def augment(
+    image: Tensor, target: Tensor, deviation: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Changes (bands, S, S) and (S, S) alike, NaN stays; `deviation` is (bands)."""
-    mirrored, turns = torch.randint(2, (), generator=generator), torch.randint(4, (), generator=generator)
+    mirrored, turns = (
+        torch.randint(2, (), generator=generator),
+        torch.randint(4, (), generator=generator),
+    )
     gain, offset = torch.randn(2, len(image), 1, 1, generator=generator)
     if mirrored:
         image, target = image.flip(2), target.flip(1)
@@ -238,7 +264,12 @@ class Tiles:
     """The tiles of a part, as `draws` has them or each once; every held-out pixel counts in one of them alone."""
 
     def __init__(self, store: Store, chosen: np.ndarray, part: str, draws: Draws | None = None):
-        self.store, self.part, self.chosen, self.new_in = store, part, chosen, dict[int, np.ndarray]()
+        self.store, self.part, self.chosen, self.new_in = (
+            store,
+            part,
+            chosen,
+            dict[int, np.ndarray](),
+        )
         if part != "train":
             self.chosen, self.new_in = once(store.table, chosen, store.size)
         self.draws = draws or _each_once(len(self.chosen))
@@ -251,7 +282,9 @@ class Tiles:
         number = int(self.chosen[self.draws.tiles[index]])
         image, target = self.store.read(number)
         if (bits := self.new_in.get(number)) is not None:
-            target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = IGNORE
+            target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = (
+                IGNORE
+            )
         return Sample(image, target, self.part == "train", int(self.draws.classes[index]))
 
 
@@ -269,7 +302,9 @@ def _writing(folder: Path) -> Iterator[None]:
         if not (named.is_relative_to(folder) or folder.is_relative_to(named)):  # a file of the data
             raise
         how = f"Make room on its disk, or name another folder in the environment variable {environment.CACHE}."
-        raise BadInput(f"The cache folder {folder} cannot be written to ({error.strerror or error}). {how}") from error
+        raise BadInput(
+            f"The cache folder {folder} cannot be written to ({error.strerror or error}). {how}"
+        ) from error
 
 
 class Data:
@@ -277,7 +312,11 @@ class Data:
 
     def __init__(self, settings: Settings, source: Path | None):
         """`source` is the folder of the scenes; without one they are downloaded or generated."""
-        self.settings, self.source, self._matched = settings, source, ""  # what the patterns matched
+        self.settings, self.source, self._matched = (
+            settings,
+            source,
+            "",
+        )  # what the patterns matched
         self.archives = () if source else settings.download
         self.cache = platform.detect().scratch_dir / "glacier"
 
@@ -287,7 +326,12 @@ class Data:
         settings = self.settings
         with _writing(self.cache):
             origin = Path("|".join(self.archives)) if self.archives else self.root
-            facts = [VERSION, str(origin.resolve()), asdict(settings.source), asdict(settings.tiles)]
+            facts = [
+                VERSION,
+                str(origin.resolve()),
+                asdict(settings.source),
+                asdict(settings.tiles),
+            ]
             folder = self.cache / f"tiles-{_hashed(facts)[:16]}"
             if self.archives:
                 return cut_archives(self.archives, self.cache / "downloads", folder, settings)
@@ -307,7 +351,9 @@ class Data:
     @property
     def _generator_key(self) -> str:
         source, generator = self.settings.source, asdict(self.settings.generator)
-        return _hashed([terrain.VERSION, generator, source.bands, source.classes, source.codes])[:16]
+        return _hashed([terrain.VERSION, generator, source.bands, source.classes, source.codes])[
+            :16
+        ]
 
     def fingerprint(self) -> str:
         """Hashes the generator's settings, else the content; and the split, a given one by its content."""
@@ -316,7 +362,9 @@ class Data:
             store = self.store
             content = store.fingerprint()
             if any(store.parts):
-                split["given"] = sorted(zip(store.digests, folds.given(store)[0], store.groups, strict=True))
+                split["given"] = sorted(
+                    zip(store.digests, folds.given(store)[0], store.groups, strict=True)
+                )
         return _hashed([content, asdict(self.settings.tiles), split])[:32]
 
     @cached_property
@@ -348,7 +396,9 @@ class Data:
         if not size:
             return reached(self.counts, self.weights)
         generator = torch.Generator().manual_seed(0)
-        order = np.random.default_rng(0).choice(len(draws.tiles), _DRAWN, p=draws.weights / draws.weights.sum())
+        order = np.random.default_rng(0).choice(
+            len(draws.tiles), _DRAWN, p=draws.weights / draws.weights.sum()
+        )
         counts = np.zeros(self.counts.shape[1])
         for index in order[np.argsort(draws.tiles[order], kind="stable")]:
             target = torch.from_numpy(self.store.read(int(self.parts.train[draws.tiles[index]]))[1])
@@ -360,7 +410,10 @@ class Data:
     @property
     def prior(self) -> np.ndarray:
         """(classes) what is added to logits: log of the true share in the training, less log of the drawn one."""
-        true, drawn = (np.log(np.maximum(shares, _LEAST_SHARE)) for shares in (reached(self.counts), self.drawn_shares))
+        true, drawn = (
+            np.log(np.maximum(shares, _LEAST_SHARE))
+            for shares in (reached(self.counts), self.drawn_shares)
+        )
         return true - drawn
 
     @cached_property
@@ -373,7 +426,9 @@ class Data:
         planes = []
         for number in train[:: max(1, len(train) // _INDEX_TILES)]:
             image = torch.from_numpy(self.store.read(int(number))[0])
-            planes.append(torch.cat([difference(image, *pair) for pair in places]).flatten(1).double().numpy())
+            planes.append(
+                torch.cat([difference(image, *pair) for pair in places]).flatten(1).double().numpy()
+            )
         values = np.concatenate(planes, 1)
         deviation = np.nanstd(values, 1)
         indices = np.nanmean(values, 1), np.where(deviation > 0, deviation, 1.0)
@@ -384,7 +439,10 @@ class Data:
         return Tiles(self.store, self.parts.train, "train")
 
     def tiles(self) -> dict[str, Tiles]:
-        held = {name: Tiles(self.store, getattr(self.parts, name), name) for name in ("validation", "test")}
+        held = {
+            name: Tiles(self.store, getattr(self.parts, name), name)
+            for name in ("validation", "test")
+        }
         return {"train": Tiles(self.store, self.parts.train, "train", self.draws), **held}
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
@@ -393,7 +451,9 @@ class Data:
             image, target = torch.from_numpy(sample.image), torch.from_numpy(sample.target)
             if sample.training and (size := self.settings.sampling.crop):
                 top, left = corner(target, size, sample.around, generator)
-                image, target = (plane[..., top : top + size, left : left + size] for plane in (image, target))
+                image, target = (
+                    plane[..., top : top + size, left : left + size] for plane in (image, target)
+                )
             if sample.training:
                 deviation = torch.from_numpy(self.statistics[1][: len(image)]).float()
                 image, target = augment(image, target, deviation, generator)
@@ -401,7 +461,10 @@ class Data:
             targets.append(target)
         batch = {"image": torch.stack(images), "target": torch.stack(targets)}
         if self.settings.loss.boundary:
-            maps = [distance_maps(target.numpy(), len(self.settings.source.classes)) for target in targets]
+            maps = [
+                distance_maps(target.numpy(), len(self.settings.source.classes))
+                for target in targets
+            ]
             batch["distances"] = torch.from_numpy(np.stack(maps))
         return batch
 
@@ -411,7 +474,11 @@ class Data:
         drawn, split = settings.generator, settings.split
         generated = f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
         default = f"No data was given or found mounted. The embedded default is used: {generated}"
-        where = f"Data: {self.source or ', '.join(self.archives)}" if self.source or self.archives else default
+        where = (
+            f"Data: {self.source or ', '.join(self.archives)}"
+            if self.source or self.archives
+            else default
+        )
         fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
         rows = {
@@ -419,12 +486,18 @@ class Data:
             "training, as drawn": self.drawn_shares, "validation": reached(counts[parts.validation]),
             "test": reached(counts[parts.test]),
         }  # fmt: skip
-        table = [[name, *(f"{share:.2%}" for share in shares)] for name, shares in rows.items() if len(shares)]
+        table = [
+            [name, *(f"{share:.2%}" for share in shares)]
+            for name, shares in rows.items()
+            if len(shares)
+        ]
         lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes]
         lines += applied_scalings(self.store)
         lines += unlike_scenes(self.store, settings.source.bands)
         lines += unnamed_nodata(self.store, settings.source.bands)
         lines.append(aligned([["share of pixels", *settings.source.classes], *table], left=[0]))
         means = enumerate(zip(*tile_statistics(self.store.table, parts.train), strict=True), 1)
-        bands = ", ".join(f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means)
+        bands = ", ".join(
+            f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means
+        )
         return "\n".join([*lines, f"Bands (mean ± deviation of the training): {bands}"])

@@ -30,7 +30,9 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     table, needed = store.table, (split.test > 0) + (split.folds or 2)
     fixed, notes = given(store)
     linked = pairs(store.sketches)
-    scenes = store.groups if any(fixed) or split.by == "map" else _joined(store, linked, needed, notes)
+    scenes = (
+        store.groups if any(fixed) or split.by == "map" else _joined(store, linked, needed, notes)
+    )
     names, group = np.unique(_group_names(store, split, fixed, scenes), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
@@ -38,19 +40,27 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     np.maximum.at(wanted, group, np.array([_NUMBERS[fixed[scene]] for scene in table.scene]))
     if not any(fixed) and len(names) < needed:
         how = "Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
-        raise BadInput(f"The data has {len(names)} groups to split ({split.by}s), and needs {needed}. {how}")
+        raise BadInput(
+            f"The data has {len(names)} groups to split ({split.by}s), and needs {needed}. {how}"
+        )
     of_tile = _dealt(counts, wanted, split, notes)[group]
     train, validation, test = (np.flatnonzero(of_tile == number) for number in range(3))
     validation = _without_leaks(store, validation, test, "validation", "the test", notes)
-    train = _without_leaks(store, train, np.concatenate([validation, test]), "training", "validation or test", notes)
+    train = _without_leaks(
+        store, train, np.concatenate([validation, test]), "training", "validation or test", notes
+    )
     named = {"training": train, "validation": validation, "test": test}
     if not split.test and not len(test):
-        notes.append("There is no test of its own (workload.split.test is 0): it repeats the validation.")
+        notes.append(
+            "There is no test of its own (workload.split.test is 0): it repeats the validation."
+        )
         test = validation
         del named["test"]
     for name, chosen in named.items():
         notes += _missing_classes(table.counts[chosen], classes, name)
-    notes += _shared_ground(store, linked, {name: table.scene[chosen] for name, chosen in named.items()})
+    notes += _shared_ground(
+        store, linked, {name: table.scene[chosen] for name, chosen in named.items()}
+    )
     return Parts(train, validation, test, notes, names[group])
 
 
@@ -61,12 +71,16 @@ def given(store: Store) -> tuple[list[str], list[str]]:
         of_group[group] |= {part} - {""}
     if divided := sorted(group for group, several in of_group.items() if len(several) > 1):
         shared = f"{len(divided):,} groups of scenes lie in two of them, such as {divided[0]}"
-        note = f"The folders called train, validation and test are not taken as the split: {shared}."
+        note = (
+            f"The folders called train, validation and test are not taken as the split: {shared}."
+        )
         return [""] * len(store.parts), [note]
     return store.parts, ["The split is that of the folders."] if any(store.parts) else []
 
 
-def _joined(store: Store, linked: Sequence[tuple[int, int]], needed: int, notes: list[str]) -> list[str]:
+def _joined(
+    store: Store, linked: Sequence[tuple[int, int]], needed: int, notes: list[str]
+) -> list[str]:
     """Joins the groups of scenes that share windows of pixels, unless too few would be left; adds a note."""
     groups = list(store.groups)
     for pair in linked:
@@ -74,8 +88,12 @@ def _joined(store: Store, linked: Sequence[tuple[int, int]], needed: int, notes:
         groups = [first if group == second else group for group in groups]
     if not linked or len(set(groups)) < needed:
         return store.groups
-    count = f"{len({scene for pair in linked for scene in pair}):,} scenes without a place on the map"
-    notes.append(f"{count} show ground of another one by equal windows of pixels, and are kept together.")
+    count = (
+        f"{len({scene for pair in linked for scene in pair}):,} scenes without a place on the map"
+    )
+    notes.append(
+        f"{count} show ground of another one by equal windows of pixels, and are kept together."
+    )
     return groups
 
 
@@ -91,19 +109,27 @@ def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str
         free = np.flatnonzero(wanted == _FREE)
         hold_out(free if len(free) else np.flatnonzero(wanted == 0), split.test, 2)
         if not len(free):
-            notes.append(f"The given split has no test: {split.test:.0%} of its training are held out as one.")
+            notes.append(
+                f"The given split has no test: {split.test:.0%} of its training are held out as one."
+            )
     if split.folds:
         pool = np.flatnonzero(part < 2)
-        part[pool] = stratify(counts[pool], [1 / split.folds] * split.folds, split.seed) == split.fold
+        part[pool] = (
+            stratify(counts[pool], [1 / split.folds] * split.folds, split.seed) == split.fold
+        )
     elif not (wanted == 1).any():
         share = split.validation / (1 - split.test if is_test_dealt else 1)
         hold_out(np.flatnonzero(part == 0), share, 1)
         if (wanted >= 0).any():
-            notes.append(f"The given split has no validation: {share:.0%} of its training validate.")
+            notes.append(
+                f"The given split has no validation: {share:.0%} of its training validate."
+            )
     return part
 
 
-def _group_names(store: Store, split: Split, fixed: Sequence[str], scenes: Sequence[str]) -> list[str]:
+def _group_names(
+    store: Store, split: Split, fixed: Sequence[str], scenes: Sequence[str]
+) -> list[str]:
     """Returns (tiles) the name of what must not be split: the scene's group, or a square of the map within a part."""
     table = store.table
     if split.by == "scene":
@@ -111,18 +137,27 @@ def _group_names(store: Store, split: Split, fixed: Sequence[str], scenes: Seque
     edge = split.square * (table.bounds[:, 2] - table.bounds[:, 0])
     x, y = ((table.bounds[:, k] + table.bounds[:, k + 2]) / 2 // edge for k in (0, 1))
     places = zip(table.scene, table.space, x, y, strict=True)
-    return [f"{f'{fixed[k]} {space}'.lstrip()} {int(column)} {int(row)}" for k, space, column, row in places]
+    return [
+        f"{f'{fixed[k]} {space}'.lstrip()} {int(column)} {int(row)}"
+        for k, space, column, row in places
+    ]
 
 
 def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> list[str]:
     """Returns a sentence where a held-out part lacks classes. Raises BadInput for the training or an empty part."""
     if not len(counts):
         raise BadInput(f"No tile is left for the {name}. Give more data, or change workload.split.")
-    absent = ", ".join(cls for cls, pixels in zip(classes, counts.sum(0), strict=True) if not pixels)
+    absent = ", ".join(
+        cls for cls, pixels in zip(classes, counts.sum(0), strict=True) if not pixels
+    )
     if absent and name == "training":
         how = "Take other folds (workload.split.seed), more data, or leave it out of workload.source.classes."
         raise BadInput(f"No tile of the training shows {absent}, so it cannot be learnt. {how}")
-    return [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."] if absent else []
+    return (
+        [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."]
+        if absent
+        else []
+    )
 
 
 def _without_leaks(
@@ -142,18 +177,25 @@ def _without_leaks(
         x, y, right, top = table.bounds[index]
         lefts, bottoms, rights, tops = boxes.get(table.space[index], np.empty((4, 0)))
         slack = 1e-3 * (right - x)  # a thousandth of a tile is rounding
-        wide, high = np.minimum(right, rights) - np.maximum(x, lefts), np.minimum(top, tops) - np.maximum(y, bottoms)
+        wide, high = (
+            np.minimum(right, rights) - np.maximum(x, lefts),
+            np.minimum(top, tops) - np.maximum(y, bottoms),
+        )
         return bool(((wide > slack) & (high > slack)).any())
 
     leaks = np.array([is_leak(index) for index in chosen], bool)
     if leaks.any():
         names = sorted({store.names[scene] for scene in table.scene[chosen[leaks]]})
         shown = f"{held_out} and are left out ({', '.join(names[:5])})"
-        notes.append(f"{leaks.sum():,} tiles of the {name}, of {len(names):,} scenes, show ground of {shown}.")
+        notes.append(
+            f"{leaks.sum():,} tiles of the {name}, of {len(names):,} scenes, show ground of {shown}."
+        )
     return chosen[~leaks]
 
 
-def _shared_ground(store: Store, linked: Sequence[tuple[int, int]], scenes: Mapping[str, Sequence[int]]) -> list[str]:
+def _shared_ground(
+    store: Store, linked: Sequence[tuple[int, int]], scenes: Mapping[str, Sequence[int]]
+) -> list[str]:
     """Returns a warning on scenes without a place on the map that show ground of another part; `scenes` are by part."""
     part = {int(scene): name for name, chosen in scenes.items() for scene in chosen}
     shared = [pair for pair in linked if len({part[scene] for scene in pair if scene in part}) == 2]
@@ -162,4 +204,6 @@ def _shared_ground(store: Store, linked: Sequence[tuple[int, int]], scenes: Mapp
     held_out = {scene for pair in shared for scene in pair if part[scene] != "training"}
     first, second = (store.names[scene] for scene in shared[0])
     what = f"Warning: by equal windows of pixels {len(held_out):,} held-out scenes show ground of another part"
-    return [f"{what} (such as {first} and {second}), so their scores flatter. Put such scenes into one part's folder."]
+    return [
+        f"{what} (such as {first} and {second}), so their scores flatter. Put such scenes into one part's folder."
+    ]

@@ -54,19 +54,25 @@ class File(NamedTuple):
 def find(root: Path, source: Source, labelled: bool = True) -> Match:
     """Finds scenes, those with a mask if `labelled`. Raises BadInput for none."""
     if not root.is_dir():
-        raise BadInput(f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images.")
+        raise BadInput(
+            f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images."
+        )
     rows = [(source.images, source.masks)] if source.images else []
     if not (rows and labelled):  # new scenes may lie in any layout, or without a folder
         rows += [(up + images, up + masks) for up in ("", "{part}/") for images, masks in _LAYOUTS]
     rows += [] if labelled else [("{scene}.*", "")]
     folder: Path | None = root
     while folder:  # archives often hold a single folder, one in another
-        if match := next(filter(None, (_match(folder, *row, source, labelled) for row in rows)), None):
+        if match := next(
+            filter(None, (_match(folder, *row, source, labelled) for row in rows)), None
+        ):
             return match
         inner = [path for path in folder.iterdir() if not path.name.startswith(".")]
         folder = inner[0] if len(inner) == 1 and inner[0].is_dir() else None
     names = _unmatched(root, ())
-    there = f" Files there: {', '.join(names[:3])}." if names else " No raster and no .npy lies there."
+    there = (
+        f" Files there: {', '.join(names[:3])}." if names else " No raster and no .npy lies there."
+    )
     held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks in rows)
     raise BadInput(
         f"{root} has no {'scene with a mask' if labelled else 'image'} by {held}.{there} Set workload.source.images "
@@ -78,10 +84,18 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
 def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) -> Match | None:
     """Returns the scenes of two patterns; None if one matches nothing."""
     mask_of = matching(root, masks) if masks else {}
-    words = (source.band_files or source.bands) if images == source.images else tuple(map(str, source.chosen))
+    words = (
+        (source.band_files or source.bands)
+        if images == source.images
+        else tuple(map(str, source.chosen))
+    )
     texts = [images.replace(BAND, word) for word in words] if BAND in images else [images]
-    by_band = {text: matching(root, text, {file.path for file in mask_of.values()}) for text in texts}
-    if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(by_band):
+    by_band = {
+        text: matching(root, text, {file.path for file in mask_of.values()}) for text in texts
+    }
+    if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(
+        by_band
+    ):
         how = "Correct workload.source.images, or name the bands as the files do in workload.source.band_files."
         raise BadInput(f"{root} has no file {empty[0]}. {how}")
     files, problems = _joined(by_band)
@@ -90,23 +104,38 @@ def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) 
     matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
     scenes, text = [], []
     for name, bands in files.items():
-        group = name.split("/")[-2:][0] if images != source.images and images.endswith(_PATCHES) else name
+        group = (
+            name.split("/")[-2:][0]
+            if images != source.images and images.endswith(_PATCHES)
+            else name
+        )
         mask = mask_of[name].path if labelled and name in mask_of else None
         scenes.append(Scene(name, group, tuple(b.path for b in bands), mask, bands[0].part))
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
         if not labels:
             examples = f"{min(files)} by {images}, {min(mask_of)} by {masks}"
-            raise BadInput(f"In {root} no mask has the name of an image (names: {examples}). {_HOW_TO_NAME}")
-        other = Counter(scene.images[0].parent for scene in scenes if scene.images[0].parent not in labels)
-        text += [f"{number:,} images in {folder} have no masks and are left out" for folder, number in other.items()]
+            raise BadInput(
+                f"In {root} no mask has the name of an image (names: {examples}). {_HOW_TO_NAME}"
+            )
+        other = Counter(
+            scene.images[0].parent for scene in scenes if scene.images[0].parent not in labels
+        )
+        text += [
+            f"{number:,} images in {folder} have no masks and are left out"
+            for folder, number in other.items()
+        ]
         bare = [scene for scene in scenes if not scene.mask and scene.images[0].parent in labels]
-        problems += [f"{s.images[0]} has no mask by {masks}. Add it, or remove the image." for s in bare]
+        problems += [
+            f"{s.images[0]} has no mask by {masks}. Add it, or remove the image." for s in bare
+        ]
         scenes = [scene for scene in scenes if scene.mask]
     patterns = f"{images} and {masks}" if labelled else images
     if names := _unmatched(root, matched):
         text.append(f"{len(names):,} files do not match {patterns}, such as {', '.join(names[:3])}")
-    return Match(scenes, problems, "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *text]) + ".")
+    return Match(
+        scenes, problems, "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *text]) + "."
+    )
 
 
 def _joined(by_band: Mapping[str, Mapping[str, File]]) -> tuple[dict[str, list[File]], list[str]]:
@@ -115,12 +144,18 @@ def _joined(by_band: Mapping[str, Mapping[str, File]]) -> tuple[dict[str, list[F
     problems = []
     for name in sorted(set().union(*by_band.values())):
         if lacking := [place for place, files in by_band.items() if name not in files]:
-            problems.append(f"{name} has no file by {', '.join(lacking)}: a band is missing. Add it.")
+            problems.append(
+                f"{name} has no file by {', '.join(lacking)}: a band is missing. Add it."
+            )
         else:
             images[name] = [files[name] for files in by_band.values()]
     if problems and not images:
-        examples = ", ".join(f"{min(files)} by {place}" for place, files in by_band.items() if files)
-        raise BadInput(f"No scene has all of its bands by one name (names: {examples}). {_HOW_TO_NAME}")
+        examples = ", ".join(
+            f"{min(files)} by {place}" for place, files in by_band.items() if files
+        )
+        raise BadInput(
+            f"No scene has all of its bands by one name (names: {examples}). {_HOW_TO_NAME}"
+        )
     return images, problems
 
 
@@ -133,7 +168,13 @@ def matching(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[st
     is_named, pieces, seen = "{scene}" in pattern, [], set[str]()
     for token in _TOKEN.split(pattern):
         if token in ("{scene}", "{part}"):
-            pieces.append(f"(?P={token[1:-1]})" if token in seen else "(?P<scene>[^/]+)" if token[1] == "s" else _PART)
+            pieces.append(
+                f"(?P={token[1:-1]})"
+                if token in seen
+                else "(?P<scene>[^/]+)"
+                if token[1] == "s"
+                else _PART
+            )
         elif _TOKEN.fullmatch(token):
             shell = {"*": "[^/]*", "?": "[^/]"}.get(token, token.replace("[!", "[^"))
             pieces.append(shell if is_named else f"({shell})")
@@ -143,15 +184,21 @@ def matching(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[st
     try:
         regex = re.compile("".join(pieces))
     except re.error as error:
-        raise BadInput(f"The pattern {pattern} cannot be used ({error}). Correct workload.source.") from None
+        raise BadInput(
+            f"The pattern {pattern} cannot be used ({error}). Correct workload.source."
+        ) from None
     for path in sorted(root.glob(re.sub(r"\{(scene|part)\}", "*", pattern))):
         match = regex.fullmatch(path.relative_to(root).as_posix())
         if match and path not in others and has_pixels(path.name) and path.is_file():
             if not str(path).isprintable():
-                raise BadInput(f"The name {str(path)!a} has control characters, which steer a terminal. Rename it.")
+                raise BadInput(
+                    f"The name {str(path)!a} has control characters, which steer a terminal. Rename it."
+                )
             groups = [group for group in match.groups() if group]
             folders = [match["part"]] if "part" in regex.groupindex else groups[:-1]
-            part = next((PARTS[folder.lower()] for folder in folders if folder.lower() in PARTS), "")
+            part = next(
+                (PARTS[folder.lower()] for folder in folders if folder.lower() in PARTS), ""
+            )
             if (name := "/".join(groups) or "scene") in files:
                 both = f"{files[name].path} and {path} are both called {name} by {pattern}"
                 raise BadInput(f"{both}. Correct workload.source.images or masks.")
@@ -160,7 +207,9 @@ def matching(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[st
 
 
 def _unmatched(root: Path, matched: Collection[Path]) -> list[str]:
-    paths = sorted(path for path in root.rglob("*") if has_pixels(path.name) and path not in matched)
+    paths = sorted(
+        path for path in root.rglob("*") if has_pixels(path.name) and path not in matched
+    )
     return [printable(path.relative_to(root).as_posix()) for path in paths]
 
 

@@ -46,7 +46,10 @@ def write(folder: Path, options: Generator, source: Source) -> None:
                 # Scenes lie apart on the map, so that none shows another one's ground.
                 apart = options.size * METRES * 1.25
                 x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
-                planes = {f"Band{number}": image[BANDS.index(band)] for number, band in enumerate(source.bands, 1)}
+                planes = {
+                    f"Band{number}": image[BANDS.index(band)]
+                    for number, band in enumerate(source.bands, 1)
+                }
                 planes["label"] = codes[classes]
                 for kind, plane in planes.items():
                     _write_tiff(aside / kind / f"img{index + 1:03d}.tif", plane, x, y)
@@ -58,8 +61,17 @@ def write(folder: Path, options: Generator, source: Source) -> None:
 def _write_tiff(path: Path, values: np.ndarray, x: float, y: float) -> None:
     """Writes (h, w) values as a GeoTIFF with its corner at (x, y)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    shape = {"height": values.shape[0], "width": values.shape[1], "count": 1, "dtype": values.dtype.name}
-    place = {"crs": _CRS, "transform": rasterio.Affine(METRES, 0, x, 0, -METRES, y), "nodata": _NODATA}
+    shape = {
+        "height": values.shape[0],
+        "width": values.shape[1],
+        "count": 1,
+        "dtype": values.dtype.name,
+    }
+    place = {
+        "crs": _CRS,
+        "transform": rasterio.Affine(METRES, 0, x, 0, -METRES, y),
+        "nodata": _NODATA,
+    }
     with rasterio.MemoryFile() as memory:  # GDAL does not report a full disk in every case
         with memory.open(driver="GTiff", compress="deflate", **shape, **place) as file:
             file.write(values, 1)
@@ -70,7 +82,9 @@ def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws (7, size, size) uint16 of BANDS with 0 for no data, and (size, size) uint8 of CLASSES; a pure function."""
     draw = np.random.default_rng([seed, index])
     broad, folded, rough = (_noise(draw, size, slope) for slope in (4.0, 3.4, 2.6))
-    ridges = 0.9 * broad - 0.8 * np.abs(folded) + 0.06 * rough  # the crests of folded noise, on broad mountains
+    ridges = (
+        0.9 * broad - 0.8 * np.abs(folded) + 0.06 * rough
+    )  # the crests of folded noise, on broad mountains
     height = 4600 + 520 * (ridges - ridges.mean()) / ridges.std()  # metres
     classes, thickness = _classes(draw, height)
     image = _seen(draw, _ground(draw, height, classes, thickness), height)
@@ -88,7 +102,9 @@ def _noise(draw: np.random.Generator, size: int, slope: float) -> np.ndarray:
     """Draws (size, size) of mean 0 and deviation 1 whose spectrum falls as frequency^-slope: 2 is rough, 4 smooth."""
     frequency = np.hypot(np.fft.fftfreq(2 * size)[:, None], np.fft.rfftfreq(2 * size)[None])
     frequency[0, 0] = np.inf
-    white = np.fft.rfft2(draw.standard_normal((2 * size, 2 * size)))  # twice as large: a quarter has no seam
+    white = np.fft.rfft2(
+        draw.standard_normal((2 * size, 2 * size))
+    )  # twice as large: a quarter has no seam
     field = np.fft.irfft2(white * frequency ** (-slope / 2), s=(2 * size, 2 * size))[:size, :size]
     return (field - field.mean()) / field.std()
 
@@ -125,11 +141,15 @@ def _classes(draw: np.random.Generator, height: np.ndarray) -> tuple[np.ndarray,
     return classes, np.clip(depth, 0, 1)
 
 
-def _add_lakes(draw: np.random.Generator, classes: np.ndarray, high: np.ndarray, steepness: np.ndarray) -> None:
+def _add_lakes(
+    draw: np.random.Generator, classes: np.ndarray, high: np.ndarray, steepness: np.ndarray
+) -> None:
     """Adds a few ponds of two to six pixels' radius at the flattest places of debris and of the ground before it."""
     size = classes.shape[0]
     near = _blurred((classes == 2).astype(float), 3.0) > 0.15
-    flat = np.where(near & (classes != 1), -steepness, -np.inf) + 0.02 * draw.standard_normal(classes.shape)
+    flat = np.where(near & (classes != 1), -steepness, -np.inf) + 0.02 * draw.standard_normal(
+        classes.shape
+    )
     rows, columns = np.mgrid[:size, :size]
     for _ in range(draw.integers(1, 2 + max(1, size // 128))):
         if not np.isfinite(flat.max()):
@@ -141,15 +161,23 @@ def _add_lakes(draw: np.random.Generator, classes: np.ndarray, high: np.ndarray,
         flat[distance < 8 * radius.max()] = -np.inf
 
 
-def _ground(draw: np.random.Generator, height: np.ndarray, classes: np.ndarray, thickness: np.ndarray) -> np.ndarray:
+def _ground(
+    draw: np.random.Generator, height: np.ndarray, classes: np.ndarray, thickness: np.ndarray
+) -> np.ndarray:
     """Returns (7, h, w) reflectance and temperature of the ground, before light and air."""
     size, steepness = height.shape[0], _steepness(height)
     spectrum = {name: np.array(values)[:, None, None] for name, values in _SPECTRA.items()}
-    green = np.clip((height.mean() - 0.4 * height.std() - height) / 250 + 0.4 * _noise(draw, size, 2.5), 0, 0.8)
+    green = np.clip(
+        (height.mean() - 0.4 * height.std() - height) / 250 + 0.4 * _noise(draw, size, 2.5), 0, 0.8
+    )
     image = spectrum["rock"] * (1 - green) + spectrum["vegetation"] * green
-    geology = 1 + 0.2 * _noise(draw, size, 3.2) + 0.08 * _noise(draw, size, 1.5)  # of the rock, and so of its debris
+    geology = (
+        1 + 0.2 * _noise(draw, size, 3.2) + 0.08 * _noise(draw, size, 1.5)
+    )  # of the rock, and so of its debris
     image[_OPTICAL] *= geology
-    seasonal = _noise(draw, size, 2.4) + 0.8 * (height - height.mean()) / height.std() > 1.9  # snow that is no glacier
+    seasonal = (
+        _noise(draw, size, 2.4) + 0.8 * (height - height.mean()) / height.std() > 1.9
+    )  # snow that is no glacier
     snowy = seasonal & (steepness < np.quantile(steepness, 0.8))
     image = np.where(snowy, 0.75 * spectrum["snow"] + 0.25 * image, image)
     fresh = np.clip((height - np.quantile(height, 0.75)) / 300, 0, 1)
@@ -170,20 +198,30 @@ def _seen(draw: np.random.Generator, image: np.ndarray, height: np.ndarray) -> n
     """Returns (7, h, w) uint16: light from one side, clouds over some scenes, haze and weather, the sensor's noise."""
     down, across = np.gradient(height, METRES)
     azimuth, elevation = draw.uniform(2.0, 2.9), draw.uniform(0.6, 1.0)  # morning, radians
-    towards = np.sin(elevation) - np.cos(elevation) * (across * np.sin(azimuth) - down * np.cos(azimuth))
+    towards = np.sin(elevation) - np.cos(elevation) * (
+        across * np.sin(azimuth) - down * np.cos(azimuth)
+    )
     light = np.clip(towards / np.hypot(1, np.hypot(down, across)) / np.sin(elevation), 0, 1.5)
-    image[_OPTICAL] *= 0.22 + 0.78 * light  # slopes that face away keep the light of the sky, and are colder
+    image[_OPTICAL] *= (
+        0.22 + 0.78 * light
+    )  # slopes that face away keep the light of the sky, and are colder
     image[5] += 4.0 * (light - 1)
     image[5] -= 6.5e-3 * (height - 4500)
-    if draw.random() <= 0.4:  # thin to thick clouds over a small part; the label stays that of the ground
+    if (
+        draw.random() <= 0.4
+    ):  # thin to thick clouds over a small part; the label stays that of the ground
         field = _noise(draw, image.shape[1], 3.2)
-        opacity = 0.85 * np.clip((field - np.quantile(field, 1 - draw.uniform(0.02, 0.1))) / 0.8, 0, 1)
+        opacity = 0.85 * np.clip(
+            (field - np.quantile(field, 1 - draw.uniform(0.02, 0.1))) / 0.8, 0, 1
+        )
         image = (1 - opacity) * image + opacity * np.array(_SPECTRA["cloud"])[:, None, None]
     haze = draw.uniform(0, 0.06) * np.array([1.0, 0.7, 0.5, 0.2, 0.1, 0.0, 0.05])
     exposure = 1 + 0.1 * draw.standard_normal((len(BANDS), 1, 1))
     noise = draw.standard_normal(image.shape)
     image = image + haze[:, None, None]
-    image[_OPTICAL] = (image * exposure)[_OPTICAL] * (1 + 0.16 * noise[_OPTICAL]) + 0.02 * noise[_OPTICAL][::-1]
+    image[_OPTICAL] = (image * exposure)[_OPTICAL] * (1 + 0.16 * noise[_OPTICAL]) + 0.02 * noise[
+        _OPTICAL
+    ][::-1]
     image[5] += 4.0 * draw.standard_normal() + 2.0 * noise[5]
     image[_OPTICAL] *= _SCALE
     image[5] *= 100

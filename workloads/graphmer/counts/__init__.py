@@ -117,7 +117,9 @@ class Counts:
             fact, key, _ = self.keys(lift, Questions.of_facts(corpus, self.train, condition))
             triple = self.train[fact]
             in_file = key * len(corpus.files) + self.file[corpus.window_of[triple]]
-            tables[lift] = tuple(Table(keys, corpus.tail[triple], len(corpus.entities)) for keys in (key, in_file))
+            tables[lift] = tuple(
+                Table(keys, corpus.tail[triple], len(corpus.entities)) for keys in (key, in_file)
+            )
         return tables
 
     def keys(self, lift: str, asked: Questions) -> tuple[Array, Array, Array]:
@@ -132,9 +134,15 @@ class Counts:
         if lift == "folder":
             value, size = corpus.folder[self.file[asked.window]], len(corpus.files)
         else:
-            names = {"head's name": corpus.name, "parent's name": corpus.owner, "package": corpus.package}
+            names = {
+                "head's name": corpus.name,
+                "parent's name": corpus.owner,
+                "package": corpus.package,
+            }
             value, size = names[lift][corpus.head[asked.window]], len(corpus.word_list)
-            value = np.where(value == asked.hidden, -1, value)  # a name that is hidden is so in the head's id too
+            value = np.where(
+                value == asked.hidden, -1, value
+            )  # a name that is hidden is so in the head's id too
         row = np.flatnonzero(value >= 0)
         return row, asked.relation[row] * size + value[row], np.ones(len(row), np.float32)
 
@@ -157,7 +165,10 @@ class Counts:
     def hidden_places(self, asked: Questions) -> tuple[Array, Array, Array, Array]:
         """Returns (N) questions whose hidden word stands in their text, its places, and the bounds of the text."""
         masked = np.flatnonzero(asked.hidden >= 0)
-        first, last = (bound[asked.window[masked]] for bound in (self.corpus.window_start, self.corpus.window_stop))
+        first, last = (
+            bound[asked.window[masked]]
+            for bound in (self.corpus.window_start, self.corpus.window_stop)
+        )
         row, place = expand(first, last - first)
         hit = self.corpus.text[place] == asked.hidden[masked[row]]
         row, place = row[hit], place[hit]
@@ -202,7 +213,9 @@ class Counts:
         """Returns all features, without what the own file of each question has."""
         own = self.own_count(asked, among)
         count = self.of_tail[asked.relation[:, None], among.entities] - own
-        name = np.where(asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]])
+        name = np.where(
+            asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]]
+        )
         dense = {
             "frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0, **self.near(asked, among),
             "same name": self.corpus.name[among.entities][None] == name[:, None],
@@ -215,7 +228,11 @@ class Counts:
         """Returns what candidates are to the head, each (Q, C)."""
         corpus, entities = self.corpus, among.entities
         head, file = corpus.head[asked.window], self.file[asked.window]
-        of_file, parent, package = corpus.entity_file[entities], corpus.parent[entities], corpus.package[head]
+        of_file, parent, package = (
+            corpus.entity_file[entities],
+            corpus.parent[entities],
+            corpus.package[head],
+        )
         package = np.where(package == asked.hidden, -2, package)
         folder = np.where(of_file >= 0, corpus.folder[of_file], -1)
         return {
@@ -244,13 +261,19 @@ class Counts:
         table, of_files = self.tables[lift]
         few = table[key].getnnz(1) <= _LONGEST
         question, key, weight = question[few], key[few], weight[few]
-        others = table[key] - of_files[key * len(self.corpus.files) + self.file[asked.window[question]]]
+        others = (
+            table[key] - of_files[key * len(self.corpus.files) + self.file[asked.window[question]]]
+        )
         others = others[:, among.entities].tocoo()
         row, column, number = question[others.row], others.col, others.data
         frequency = self.of_tail[asked.relation[row], among.entities[column]] - own[row, column]
         of_file = self.own[self._own_key(asked)].sum(1).A1
         total = self.total[asked.relation[row]] - of_file[row]
-        value = np.log1p(number * total / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))))
+        value = np.log1p(
+            number
+            * total
+            / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2)))
+        )
         return row, column, value * weight[others.row]
 
     def _shared_words(self, asked: Questions, among: CandidateSet) -> Sparse:
@@ -271,7 +294,12 @@ class Counts:
         pairs = np.unique(np.stack([question[dotted], corpus.text[place[dotted] - 2]], 1), axis=0)
         pair, column = among.by_owner.places(pairs[:, 1])
         owner = pairs[pair, 0], column, np.ones(len(pair), np.float32)
-        asking = np.unique(pairs[np.isin(pairs[:, 1], [corpus.word_index("self"), corpus.word_index("cls")]), 0])
+        asking = np.unique(
+            pairs[np.isin(pairs[:, 1], [corpus.word_index("self"), corpus.word_index("cls")]), 0]
+        )
         of_class = corpus.parent[corpus.head[asked.window[asking]]]
         row, column = np.nonzero(corpus.parent[among.entities][None] == of_class[:, None])
-        return {"owner before": owner, "self before": (asking[row], column, np.ones(len(row), np.float32))}
+        return {
+            "owner before": owner,
+            "self before": (asking[row], column, np.ones(len(row), np.float32)),
+        }

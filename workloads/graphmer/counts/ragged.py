@@ -47,7 +47,9 @@ class Table:
     def __init__(self, key: Array, tail: Array, entities: int):
         self.keys, row = np.unique(key, return_inverse=True)
         # The last row is that of a key which is not there, which `find` gives as -1
-        self.counts = csr_matrix((np.ones(len(tail), np.float32), (row, tail)), (len(self.keys) + 1, entities))
+        self.counts = csr_matrix(
+            (np.ones(len(tail), np.float32), (row, tail)), (len(self.keys) + 1, entities)
+        )
 
     def __getitem__(self, key: Array) -> csr_matrix:
         """(P) keys -> (P, E) the numbers of all tails."""

@@ -56,9 +56,15 @@ class Layout:
         """(words) the kind of each as a word before a name: the most frequent ones have one of their own."""
         corpus = self.corpus
         windows = np.flatnonzero(corpus.split == SPLITS.index("train"))
-        _, place = expand(corpus.window_start[windows], corpus.window_stop[windows] - corpus.window_start[windows])
+        _, place = expand(
+            corpus.window_start[windows], corpus.window_stop[windows] - corpus.window_start[windows]
+        )
         place = np.unique(place[place > 0])
-        before = corpus.text[place - 1][np.isin(corpus.text[place], corpus.name)] if len(place) else place
+        before = (
+            corpus.text[place - 1][np.isin(corpus.text[place], corpus.name)]
+            if len(place)
+            else place
+        )
         count = np.bincount(before, minlength=len(corpus.word_list))
         kind = np.zeros(len(count), np.int64)
         frequent = np.argsort(-count, kind="stable")[: PREVIOUS - 1]
@@ -66,16 +72,28 @@ class Layout:
         return kind
 
     def rows(
-        self, window: Array, with_text: Array, hidden_row: Array, hidden_word: Array, drop: Array | None = None
+        self,
+        window: Array,
+        with_text: Array,
+        hidden_row: Array,
+        hidden_word: Array,
+        drop: Array | None = None,
     ) -> Rows:
         """Lays out B windows; (H) rows and words are hidden; `drop` (B) parts of the head's name are left out."""
         row, word, zone, part = self._words(window, with_text, drop)
         words = len(self.corpus.word_list)
         is_hidden = find(np.unique(hidden_row * words + hidden_word), row * words + word) >= 0
         is_hidden &= zone != _SEPARATOR
-        length = np.where((zone == _SEPARATOR) | is_hidden, 1, self.corpus.sizes[np.maximum(word, 0)])
-        index, at = expand(np.zeros(len(word), np.int64), length)  # of each piece its word, and its place in it
-        piece, flat = self.corpus.piece_offsets[np.maximum(word[index], 0)] + at, self.corpus.piece_flat
+        length = np.where(
+            (zone == _SEPARATOR) | is_hidden, 1, self.corpus.sizes[np.maximum(word, 0)]
+        )
+        index, at = expand(
+            np.zeros(len(word), np.int64), length
+        )  # of each piece its word, and its place in it
+        piece, flat = (
+            self.corpus.piece_offsets[np.maximum(word[index], 0)] + at,
+            self.corpus.piece_flat,
+        )
         ids = flat[np.minimum(piece, len(flat) - 1)]
         ids = np.where(is_hidden[index], NAME, np.where(zone[index] == _SEPARATOR, SEP, ids))
         place, keep = self._places(row[index], zone[index], len(window))
@@ -95,16 +113,22 @@ class Layout:
             **{name: laid(value[index]) for name, value in self._marks(row, word, zone, is_hidden).items()},
         )  # fmt: skip
 
-    def _words(self, window: Array, with_text: Array, drop: Array | None) -> tuple[Array, Array, Array, Array]:
+    def _words(
+        self, window: Array, with_text: Array, drop: Array | None
+    ) -> tuple[Array, Array, Array, Array]:
         """Returns row, word, zone, and place among the parts of the head's name, of all words."""
         corpus, separators = self.corpus, np.arange(len(window))
         head = corpus.head[window]
         parts = np.diff(corpus.part_offsets)[head]
-        head_row, head_at = expand(corpus.part_offsets[head], parts if drop is None else np.maximum(1, parts - drop))
+        head_row, head_at = expand(
+            corpus.part_offsets[head], parts if drop is None else np.maximum(1, parts - drop)
+        )
         length = np.where(with_text, corpus.window_stop[window] - corpus.window_start[window], 0)
         text_row, text_at = expand(corpus.window_start[window], length)
         row = np.concatenate([head_row, separators, text_row])
-        word = np.concatenate([corpus.parts[head_at], np.full(len(window), -1), corpus.text[text_at]])
+        word = np.concatenate(
+            [corpus.parts[head_at], np.full(len(window), -1), corpus.text[text_at]]
+        )
         zone = np.repeat([_HEAD, _SEPARATOR, _TEXT], [len(head_row), len(window), len(text_row)])
         part = np.concatenate([head_at - corpus.part_offsets[head][head_row], separators, text_row])
         order = np.lexsort((zone, row))  # stable
@@ -115,7 +139,11 @@ class Layout:
         is_head, most = zone == _HEAD, header_room(self.roots)
         place = np.arange(len(row)) - np.searchsorted(row, np.arange(rows))[row]
         keep = ~is_head | (place < most)
-        place = np.where(is_head, place, place - np.maximum(np.bincount(row[is_head], minlength=rows) - most, 0)[row])
+        place = np.where(
+            is_head,
+            place,
+            place - np.maximum(np.bincount(row[is_head], minlength=rows) - most, 0)[row],
+        )
         return place, keep & (place < self.roots)
 
     def _marks(self, row: Array, word: Array, zone: Array, is_hidden: Array) -> dict[str, Array]:
@@ -130,7 +158,12 @@ class Layout:
         owner = np.where(before == index("."), near(-2), -1)
         # No text has closing brackets: super ( . m, and super ( Name self . m
         is_super = (owner == index("(")) & (near(-3) == index("super"))
-        is_super |= (owner >= 0) & (near(-3) != index(".")) & (near(-4) == index("(")) & (near(-5) == index("super"))
+        is_super |= (
+            (owner >= 0)
+            & (near(-3) != index("."))
+            & (near(-4) == index("("))
+            & (near(-5) == index("super"))
+        )
         return {
             "owner": owner,
             "previous": np.where(before >= 0, self.kind_before[np.maximum(before, 0)], 0),

@@ -21,7 +21,9 @@ from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
 _SAMPLES, _RATE = 48, 0.05  # of a step that fits
-_SHRINKAGE = 1e-3  # of what a relation's weights differ from those of all: a rare relation stays near them
+_SHRINKAGE = (
+    1e-3  # of what a relation's weights differ from those of all: a rare relation stays near them
+)
 # Where the weights start; others at 0.3
 _START = {
     "frequency": 1.0, "unseen": -1.0, "same file": 2.0, "same parent": 1.0, "head's name": 1.0, "same package": 0.0,
@@ -48,11 +50,16 @@ class Weights:
     @staticmethod
     def shapes(corpus: Corpus) -> dict[str, tuple[int, ...]]:
         relations, all_relations = len(corpus.relations), (len(CONDITIONS), len(corpus.relations))
-        shapes = {"features": (*all_relations, len(FEATURES)), "types": (*all_relations, len(corpus.types))}
+        shapes = {
+            "features": (*all_relations, len(FEATURES)),
+            "types": (*all_relations, len(corpus.types)),
+        }
         return {**shapes, "place": (relations, 2 + PREVIOUS), "boost": (relations, 2)}
 
     def as_json(self) -> dict[str, Any]:
-        return {name: np.round(value.astype(float), 4).tolist() for name, value in vars(self).items()}
+        return {
+            name: np.round(value.astype(float), 4).tolist() for name, value in vars(self).items()
+        }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], corpus: Corpus) -> "Weights":
@@ -71,7 +78,9 @@ class Scorer:
 
     def __init__(self, corpus: Corpus, counts: Counts, allowed: Array):
         self.corpus, self.counts, self.allowed = corpus, counts, allowed
-        self._facts = Groups(corpus.head[corpus.window_of] * len(corpus.relations) + corpus.relation)
+        self._facts = Groups(
+            corpus.head[corpus.window_of] * len(corpus.relations) + corpus.relation
+        )
 
     def is_allowed(self, relation: Array, entities: Array) -> Array:
         """(Q) relations, (C) entities -> (Q, C) whether the type is in the range, or training has the tail."""
@@ -80,10 +89,14 @@ class Scorer:
 
     def true_tails(self, asked: Questions) -> tuple[Array, Array]:
         """Returns (N) questions and a tail that their head and relation have in any file."""
-        row, fact = self._facts.places(self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation)
+        row, fact = self._facts.places(
+            self.corpus.head[asked.window] * len(self.corpus.relations) + asked.relation
+        )
         return row, self.corpus.tail[fact]
 
-    def other_tails(self, asked: Questions, tail: Array, among: CandidateSet) -> tuple[Array, Array]:
+    def other_tails(
+        self, asked: Questions, tail: Array, among: CandidateSet
+    ) -> tuple[Array, Array]:
         """(Q) questions and the tails that are asked for -> (N) questions and candidates that are true as well."""
         question, other = self.true_tails(asked)
         column = among.place[other]
@@ -101,16 +114,23 @@ class Scorer:
         """(Q, C, NEAR + 1) what each candidate is to the head, and whether (other) files of training have it."""
         shown = Questions(asked.window, asked.relation, asked.condition, np.full(len(asked), -1))
         near = self.counts.near(shown, among)
-        return np.stack([*(near[name] for name in NEAR), self.counts.elsewhere(asked, among)], 2).astype(np.float32)
+        return np.stack(
+            [*(near[name] for name in NEAR), self.counts.elsewhere(asked, among)], 2
+        ).astype(np.float32)
 
     def weighted(self, found: Found, among: CandidateSet, features: Array, types: Array) -> Array:
         """(Q, C) the sum of all features by weights of each question, (Q, FEATURES) and (Q, entity types)."""
         score = types[:, self.corpus.entity_type[among.entities]].astype(np.float32)
         product = np.empty_like(score)
         for name, value in found.dense.items():
-            score += np.multiply(value, features[:, FEATURES.index(name)].astype(np.float32)[:, None], out=product)
+            score += np.multiply(
+                value, features[:, FEATURES.index(name)].astype(np.float32)[:, None], out=product
+            )
         codes = [row * len(among) + column for row, column, _ in found.sparse.values()]
-        values = [value * features[row, FEATURES.index(name)] for name, (row, _, value) in found.sparse.items()]
+        values = [
+            value * features[row, FEATURES.index(name)]
+            for name, (row, _, value) in found.sparse.items()
+        ]
         total = np.bincount(np.concatenate(codes), np.concatenate(values), score.size)
         return score + total.astype(np.float32).reshape(score.shape)
 
@@ -128,10 +148,18 @@ class Scorer:
 
     def siblings(self, asked: Questions, question: Array, entity: Array) -> Array:
         """(N) questions and entities -> (N) whether an entity is of the class that the head is of."""
-        return self.corpus.parent[entity] == self.corpus.parent[self.corpus.head[asked.window[question]]]
+        return (
+            self.corpus.parent[entity]
+            == self.corpus.parent[self.corpus.head[asked.window[question]]]
+        )
 
     def pointer(
-        self, asked: Questions, among: CandidateSet, rows: Rows, places: Array, meant: Callable[..., Array] | None
+        self,
+        asked: Questions,
+        among: CandidateSet,
+        rows: Rows,
+        places: Array,
+        meant: Callable[..., Array] | None,
     ) -> Array:
         """(Q, C) log(1 + sum of exp of `places` (Q, L), and of what `meant` adds, where the name stands)."""
         boost = self.boosts(asked)
@@ -139,11 +167,15 @@ class Scorer:
         pair, column = among.by_name.places(rows.word[question, root])
         question, root, entity = question[pair], root[pair], among.entities[column]
         factor = 1 + boost[question, 0] * (rows.owner[question, root] == self.corpus.owner[entity])
-        factor += boost[question, 1] * ((rows.is_self[question, root] == 1) & self.siblings(asked, question, entity))
+        factor += boost[question, 1] * (
+            (rows.is_self[question, root] == 1) & self.siblings(asked, question, entity)
+        )
         score = places[question, root]
         if meant is not None:
             score = score + meant(question, root, column)
-        total = np.bincount(question * len(among) + column, np.exp(score) * factor, len(asked) * len(among))
+        total = np.bincount(
+            question * len(among) + column, np.exp(score) * factor, len(asked) * len(among)
+        )
         return np.log1p(np.maximum(total, 0)).astype(np.float32).reshape(len(asked), -1)
 
 
@@ -156,16 +188,22 @@ class Sampler:
     def __init__(self, scorer: Scorer, relations: Array, most: int):
         corpus, counts = scorer.corpus, scorer.counts
         self.corpus, self.most = corpus, most
-        self.entities = np.flatnonzero(scorer.is_allowed(relations, np.arange(len(corpus.entity_type))).any(0))
+        self.entities = np.flatnonzero(
+            scorer.is_allowed(relations, np.arange(len(corpus.entity_type))).any(0)
+        )
         self.by_name = Groups(corpus.name[self.entities])
         train = counts.train[np.isin(corpus.relation[counts.train], relations)]
-        pairs = np.unique(np.stack([counts.file[corpus.window_of[train]], corpus.tail[train]]), axis=1)
+        pairs = np.unique(
+            np.stack([counts.file[corpus.window_of[train]], corpus.tail[train]]), axis=1
+        )
         self.by_file, self._of_file = Groups(pairs[0]), np.searchsorted(self.entities, pairs[1])
         frequency = counts.of_tail[relations].sum(0)[self.entities]
         self.share = np.sqrt(frequency + 0.05)
         self.chance_of_gold = frequency / max(1.0, float(frequency.sum()))
 
-    def draw(self, gold: Array, words: Array, files: Array, draws: Array) -> tuple[CandidateSet, Array]:
+    def draw(
+        self, gold: Array, words: Array, files: Array, draws: Array
+    ) -> tuple[CandidateSet, Array]:
         """Returns C candidates, `room` for Q at most, and log of the chance of each to be there (C).
 
         They are the (Q) golds; a quarter of entities whose name is among `words`, and three eighths of tails that
@@ -173,22 +211,37 @@ class Sampler:
         uniform, one an entity.
         """
         most = room(self.most, len(gold))
-        named = self._among(self.by_name, np.arange(len(self.entities)), np.unique(words), most // 4)
+        named = self._among(
+            self.by_name, np.arange(len(self.entities)), np.unique(words), most // 4
+        )
         of_file = self._among(self.by_file, self._of_file, np.unique(files), 3 * most // 8)
         golds = 1 - (1 - self.chance_of_gold) ** len(gold)
         other = 1 - (1 - named) * (1 - of_file) * (1 - golds)
-        free = most - len(np.unique(gold)) - 3 * np.sqrt(most) - (1 - (1 - named) * (1 - of_file)).sum()
+        free = (
+            most
+            - len(np.unique(gold))
+            - 3 * np.sqrt(most)
+            - (1 - (1 - named) * (1 - of_file)).sum()
+        )
         by_frequency = self.share
-        for _ in range(4):  # in proportion to the shares, 1 at most, so that they add up to about what is free
-            by_frequency = np.minimum(1.0, by_frequency * (max(0.0, free) / max(1e-9, by_frequency.sum())))
+        for _ in range(
+            4
+        ):  # in proportion to the shares, 1 at most, so that they add up to about what is free
+            by_frequency = np.minimum(
+                1.0, by_frequency * (max(0.0, free) / max(1e-9, by_frequency.sum()))
+            )
         chance = 1 - (1 - other) * (1 - by_frequency)
         drawn = 1 - (1 - named) * (1 - of_file) * (1 - by_frequency)
         is_gold, uniform = find(np.unique(gold), self.entities) >= 0, draws[: len(self.entities)]
         chosen = np.flatnonzero(is_gold | (uniform < drawn))
         if len(chosen) > most:  # beyond three standard deviations: the least likely to be drawn go
-            order = np.argsort(np.where(is_gold, -1.0, uniform / np.maximum(drawn, 1e-9))[chosen], kind="stable")
+            order = np.argsort(
+                np.where(is_gold, -1.0, uniform / np.maximum(drawn, 1e-9))[chosen], kind="stable"
+            )
             chosen = np.sort(chosen[order[:most]])
-        return CandidateSet(self.corpus, self.entities[chosen]), np.log(np.maximum(chance[chosen], 1e-9))
+        return CandidateSet(self.corpus, self.entities[chosen]), np.log(
+            np.maximum(chance[chosen], 1e-9)
+        )
 
     def _among(self, groups: Groups, entity: Array, wanted: Array, most: int) -> Array:
         """(N) the chance of each entity to be drawn from the wanted groups, which give about as many each."""
@@ -216,23 +269,38 @@ class _Combination(nn.Module):
         start["features"] += torch.tensor([_START.get(name, 0.3) for name in FEATURES])
         start["place"] += torch.tensor([_START_PLACE, _START_BRACKET, *([0.0] * PREVIOUS)])
         start["boost"] += _START_BOOST
-        means = {name: value.mean(value.dim() - 2, keepdim=True) for name, value in start.items()}  # over relations
+        means = {
+            name: value.mean(value.dim() - 2, keepdim=True) for name, value in start.items()
+        }  # over relations
         self.shared = nn.ParameterDict({name: nn.Parameter(value) for name, value in means.items()})
-        self.apart = nn.ParameterDict({name: nn.Parameter(torch.zeros_like(value)) for name, value in start.items()})
+        self.apart = nn.ParameterDict(
+            {name: nn.Parameter(torch.zeros_like(value)) for name, value in start.items()}
+        )
 
     def __getitem__(self, name: str) -> Tensor:
         return self.shared[name] + self.apart[name]
 
     def scores(self, drawn: Any, inputs: dict[str, Tensor]) -> Tensor:
-        relation, condition = torch.from_numpy(drawn.asked.relation), torch.from_numpy(drawn.asked.condition)
-        additive = (inputs["features"] @ self["features"][condition, relation][..., None]).squeeze(-1)
+        relation, condition = (
+            torch.from_numpy(drawn.asked.relation),
+            torch.from_numpy(drawn.asked.condition),
+        )
+        additive = (inputs["features"] @ self["features"][condition, relation][..., None]).squeeze(
+            -1
+        )
         additive = additive + self["types"][condition, relation][:, inputs["kind"]]
-        question, place, boost = inputs["question"], self["place"][relation], self["boost"][relation].expm1()
+        question, place, boost = (
+            inputs["question"],
+            self["place"][relation],
+            self["boost"][relation].expm1(),
+        )
         score = place[question, 0] + place[question, 1] * inputs["is_call"]
         score = score + place[question, 2 + inputs["previous"]]
         factor = 1 + boost[question, 0] * inputs["owner"] + boost[question, 1] * inputs["sibling"]
         code = question * additive.shape[1] + inputs["column"]
-        total = torch.zeros(additive.numel()).index_add(0, code, score.clamp(max=_MOST).exp() * factor)
+        total = torch.zeros(additive.numel()).index_add(
+            0, code, score.clamp(max=_MOST).exp() * factor
+        )
         return additive + torch.log1p(total.clamp(min=0)).view_as(additive)
 
 
@@ -259,13 +327,17 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
         apart = torch.stack([value.square().sum() for value in model.apart.values()]).sum()
         (loss + _SHRINKAGE * apart).backward()
         optimizer.step()
-    print(f"The weights of the counts are fitted to training files: loss {losses[0]:.3f} first, {losses[-1]:.3f} last.")
+    print(
+        f"The weights of the counts are fitted to training files: loss {losses[0]:.3f} first, {losses[-1]:.3f} last."
+    )
     return Weights(**{name: model[name].detach().numpy() for name in model.shared})
 
 
 def _inputs(collator: Any, drawn: Any) -> dict[str, Tensor]:
     asked, among, rows = drawn.asked, drawn.among, drawn.rows
-    question, root = np.nonzero((rows.word[drawn.row] >= 0) & (asked.condition == FULL_TEXT)[:, None])
+    question, root = np.nonzero(
+        (rows.word[drawn.row] >= 0) & (asked.condition == FULL_TEXT)[:, None]
+    )
     pair, column = among.by_name.places(rows.word[drawn.row[question], root])
     question, root, entity = question[pair], root[pair], among.entities[column]
     at = drawn.row[question], root

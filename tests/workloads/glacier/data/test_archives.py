@@ -14,7 +14,10 @@ from workloads.glacier.settings import Cut, Settings
 
 
 def packed(folder: Path, suffix: str) -> Path:
-    files, archive = sorted(path for path in folder.rglob("*") if path.is_file()), folder.with_suffix(f".{suffix}")
+    files, archive = (
+        sorted(path for path in folder.rglob("*") if path.is_file()),
+        folder.with_suffix(f".{suffix}"),
+    )
     if suffix == "zip":
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
             for path in files:
@@ -29,27 +32,39 @@ def packed(folder: Path, suffix: str) -> Path:
 def cut_archives(place, *given, source=PATCHES):
     """Their tiles, by way of a folder `downloads`, for paths or addresses."""
     settings = Settings(source=source, tiles=Cut(size=32))
-    return cutter.cut_archives([str(archive) for archive in given], place / "downloads", place / "store", settings)
+    return cutter.cut_archives(
+        [str(archive) for archive in given], place / "downloads", place / "store", settings
+    )
 
 
-@pytest.mark.parametrize("suffix, source, write", [("zip", PATCHES, write_patches), ("tar.gz", TWO, write_scenes)])
-def test_what_comes_out_of_an_archive_is_what_a_folder_gives(tmp_path, suffix, source, write, capsys):
+@pytest.mark.parametrize(
+    "suffix, source, write", [("zip", PATCHES, write_patches), ("tar.gz", TWO, write_scenes)]
+)
+def test_what_comes_out_of_an_archive_is_what_a_folder_gives(
+    tmp_path, suffix, source, write, capsys
+):
     archive = packed(write(tmp_path / "data"), suffix)
     store = cut_archives(tmp_path, archive, source=source)
-    there = cutter.cut(layout.find(tmp_path / "data", source), tmp_path / "folder", source, Cut(size=32))
+    there = cutter.cut(
+        layout.find(tmp_path / "data", source), tmp_path / "folder", source, Cut(size=32)
+    )
     assert store.fingerprint() == there.fingerprint() and len(store) == len(there)
     assert not (tmp_path / "store" / "unpacked").exists(), "what was unpacked is deleted"
     assert archive.is_file(), "an archive given by its path is not ours to delete"
     assert "6 scenes by " in capsys.readouterr().out
 
 
-def test_the_unpacked_data_never_lies_there_as_a_whole_and_an_interrupted_cut_goes_on(tmp_path, monkeypatch, capsys):
+def test_the_unpacked_data_never_lies_there_as_a_whole_and_an_interrupted_cut_goes_on(
+    tmp_path, monkeypatch, capsys
+):
     write_patches(tmp_path / "data", sources=4, patches=4)
     total = sum(path.stat().st_size for path in (tmp_path / "data").rglob("*img*"))
     archive, cut_one, held = packed(tmp_path / "data", "tar.gz"), cutter._cut_one, []
 
     def interrupted(*arguments):
-        held.append(sum(p.stat().st_size for p in (tmp_path / "store" / "unpacked").rglob("*img*.npy")))
+        held.append(
+            sum(p.stat().st_size for p in (tmp_path / "store" / "unpacked").rglob("*img*.npy"))
+        )
         if len(held) == 5:
             raise KeyboardInterrupt
         return cut_one(*arguments)
@@ -58,10 +73,14 @@ def test_the_unpacked_data_never_lies_there_as_a_whole_and_an_interrupted_cut_go
     with pytest.raises(KeyboardInterrupt):
         cut_archives(tmp_path, archive)
     store = cut_archives(tmp_path, archive)
-    assert "4 scenes were cut before; 12 are to be cut" in capsys.readouterr().out and len(store) == 16
+    assert (
+        "4 scenes were cut before; 12 are to be cut" in capsys.readouterr().out and len(store) == 16
+    )
     assert len(held) == 17 and max(held) <= total / 16, "one image at a time"
     archive.unlink()
-    assert cut_archives(tmp_path, archive).fingerprint() == store.fingerprint(), "a finished cut needs no archive"
+    assert cut_archives(tmp_path, archive).fingerprint() == store.fingerprint(), (
+        "a finished cut needs no archive"
+    )
 
 
 @pytest.mark.parametrize("damage", ["one bit zip", "a header tar"])
@@ -76,21 +95,32 @@ def test_a_damaged_archive_is_named_and_a_broken_header_not_taken_for_the_end(tm
     else:
         content[middle] ^= 16
     archive.write_bytes(bytes(content))
-    sentence = "a header in the middle is broken" if "header" in damage else rf"The archive {archive} is damaged"
+    sentence = (
+        "a header in the middle is broken"
+        if "header" in damage
+        else rf"The archive {archive} is damaged"
+    )
     with pytest.raises(BadInput, match=sentence):
         cut_archives(tmp_path, archive)
 
 
-def test_an_address_is_fetched_and_deleted_when_cut_and_what_is_not_there_or_points_outside_is_refused(tmp_path):
+def test_an_address_is_fetched_and_deleted_when_cut_and_what_is_not_there_or_points_outside_is_refused(
+    tmp_path,
+):
     data = write_patches(tmp_path / "there" / "data")
     for path in data.rglob("*_mask_*"):
         place = tmp_path / "too" / path.relative_to(tmp_path / "there")
         place.parent.mkdir(parents=True, exist_ok=True)
         path.rename(place)
-    addresses = [packed(folder, "zip").as_uri() for folder in (data, tmp_path / "too" / "data")]  # of one name
+    addresses = [
+        packed(folder, "zip").as_uri() for folder in (data, tmp_path / "too" / "data")
+    ]  # of one name
     assert len(cut_archives(tmp_path, *addresses)) == 6
     assert not [path for path in (tmp_path / "downloads").rglob("*") if path.is_file()]
-    for address, sentence in (((tmp_path / "none.zip").as_uri(), "not be fetched"), ("nowhere/a.zip", "is no file")):
+    for address, sentence in (
+        ((tmp_path / "none.zip").as_uri(), "not be fetched"),
+        ("nowhere/a.zip", "is no file"),
+    ):
         with pytest.raises(BadInput, match=sentence):
             cutter.fetch(address, tmp_path)
     (tmp_path / "other").mkdir()

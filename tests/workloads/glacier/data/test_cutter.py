@@ -15,10 +15,14 @@ from workloads.glacier.settings import IGNORE, Cut
 
 
 def cut(root, source=TWO, limit=0, **options):
-    return cutter.cut(layout.find(root, source), root.parent / "folder", source, Cut(size=32, **options), limit)
+    return cutter.cut(
+        layout.find(root, source), root.parent / "folder", source, Cut(size=32, **options), limit
+    )
 
 
-def test_tiles_of_a_scene_hold_its_pixels_and_their_places_and_a_small_scene_is_filled_with_no_data(tmp_path):
+def test_tiles_of_a_scene_hold_its_pixels_and_their_places_and_a_small_scene_is_filled_with_no_data(
+    tmp_path,
+):
     image, classes = scene()
     write_bands(tmp_path / "data", "img001", image, classes, origin=(600, 9000))
     store = cut(tmp_path / "data")
@@ -42,9 +46,14 @@ def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, caps
         write_bands(data, name, values, classes)
     band = data / "Band2" / "img102.tif"
     band.write_bytes(band.read_bytes()[:9000])
-    with pytest.raises(BadInput, match="^Scenes that cannot be used: 2; workload.bad_input_limit allows 0.") as refused:
+    with pytest.raises(
+        BadInput, match="^Scenes that cannot be used: 2; workload.bad_input_limit allows 0."
+    ) as refused:
         cut(data)
-    for sentence in ("Band1/img100.tif holds no data at all", "Band2/img102.tif ends or breaks in the middle"):
+    for sentence in (
+        "Band1/img100.tif holds no data at all",
+        "Band2/img102.tif ends or breaks in the middle",
+    ):
         assert sentence in str(refused.value)
     capsys.readouterr()
     assert len(cut(data, limit=2)) == 12 and "Left out 2 unusable scenes" in capsys.readouterr().out
@@ -54,7 +63,9 @@ def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, caps
 def test_statistics_are_those_of_all_pixels_with_data(tmp_path):
     image, classes = scene(9)
     image[:, 10:20, 5:9] = np.nan
-    write_bands(write_scenes(tmp_path / "data", 3), "img900", image + 50, classes, origin=(0, 900_000))
+    write_bands(
+        write_scenes(tmp_path / "data", 3), "img900", image + 50, classes, origin=(0, 900_000)
+    )
     store, chosen = cut(tmp_path / "data"), np.array([0, 3, 5, 12, 13])
     pixels = np.concatenate([store.read(i)[0].reshape(2, -1) for i in chosen], 1).astype(np.float64)
     mean, deviation = datasets.tile_statistics(store.table, chosen)
@@ -72,7 +83,9 @@ def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):
     labelled = sum(int((part[i].target != IGNORE).sum()) for i in range(len(part)))
     assert labelled == len(scenes) * 64 * 64
     assert len(part) == 4 * len(scenes), "tiles side by side are enough"
-    assert {*task._groups("test")} == {task.data.store.names[scene] for scene in scenes}, "what is drawn for intervals"
+    assert {*task._groups("test")} == {task.data.store.names[scene] for scene in scenes}, (
+        "what is drawn for intervals"
+    )
 
 
 def test_the_fingerprint_follows_content_split_and_generator(tiny, tmp_path):
@@ -93,8 +106,13 @@ def test_a_least_value_far_below_all_others_is_named_with_the_key_that_treats_it
     image[1, 5:25, 5:25] = -9999
     write_bands(tmp_path / "scenes", "img001", image, classes, origin=(100_000, 0))
     text = load_task(tiny()).describe_data()
-    assert "of the pixels of the band nir are -9999" in text and "workload.source.nodata: [-9999]" in text
-    assert "set workload" not in load_task(tiny({"workload.source.nodata": "[-9999]"})).describe_data()
+    assert (
+        "of the pixels of the band nir are -9999" in text
+        and "workload.source.nodata: [-9999]" in text
+    )
+    assert (
+        "set workload" not in load_task(tiny({"workload.source.nodata": "[-9999]"})).describe_data()
+    )
 
 
 DAMAGES = {  # a file of the cache, and what is done to it
@@ -106,7 +124,9 @@ DAMAGES = {  # a file of the cache, and what is done to it
 def content(task):
     """Everything that training reads."""
     store = task.data.store
-    return [part.tobytes() for index in range(len(store)) for part in store.read(index)], store.table.counts.tolist()
+    return [
+        part.tobytes() for index in range(len(store)) for part in store.read(index)
+    ], store.table.counts.tolist()
 
 
 @pytest.mark.parametrize("pattern, way", DAMAGES.values(), ids=DAMAGES)
@@ -115,7 +135,9 @@ def test_damaged_tiles_are_made_again(tiny, tmp_path, capsys, pattern, way):
     path = sorted((tmp_path / "cache" / "glacier").glob(f"tiles-*/{pattern}"))[0]
     status = path.stat()
     way(path)
-    if path.exists():  # the content alone changes, and not the time, as where a disk loses what it had
+    if (
+        path.exists()
+    ):  # the content alone changes, and not the time, as where a disk loses what it had
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     capsys.readouterr()
     assert content(load_task(tiny())) == before
@@ -128,7 +150,9 @@ def test_a_full_cache_is_named_and_not_the_data(tiny, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(disk, "whole", full)
-        with pytest.raises(BadInput, match="cannot be written to .No space left on device.. Make room") as refused:
+        with pytest.raises(
+            BadInput, match="cannot be written to .No space left on device.. Make room"
+        ) as refused:
             content(load_task(tiny()))
         assert str(tmp_path / "cache" / "glacier") in str(refused.value)
     assert load_task(tiny()).data.store, "with room again tiles are stored"

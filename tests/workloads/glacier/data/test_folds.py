@@ -9,7 +9,15 @@ import torch
 from lib.errors import BadInput
 from lib.task import load_task
 from lib.training.order import Order
-from tests.workloads.glacier.files import PATCHES, TWO, scene, write_bands, write_image, write_patches, write_scenes
+from tests.workloads.glacier.files import (
+    PATCHES,
+    TWO,
+    scene,
+    write_bands,
+    write_image,
+    write_patches,
+    write_scenes,
+)
 from workloads.glacier.data import cutter, datasets, folds, layout
 from workloads.glacier.data.cutter import cut
 from workloads.glacier.data.datasets import ANYWHERE, augment, corner
@@ -26,7 +34,9 @@ def split(store, source=TWO, **options):
 
 def sides(values, parts):
     """What the tiles of training, validation and test belong to; no two have anything in common."""
-    train, validation, test = ({values[s] for s in part} for part in (parts.train, parts.validation, parts.test))
+    train, validation, test = (
+        {values[s] for s in part} for part in (parts.train, parts.validation, parts.test)
+    )
     assert not train & validation and not train & test and not validation & test
     return [sorted(side) for side in (train, validation, test)]
 
@@ -38,7 +48,10 @@ def scenes_of(store, parts):
 def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
     store = store_of(write_scenes(tmp_path / "data", 12))
     every = [split(store, folds=5, test=0.15, fold=k) for k in range(5)]
-    assert all(np.array_equal(parts.test, every[0].test) and sides(store.table.scene, parts) for parts in every)
+    assert all(
+        np.array_equal(parts.test, every[0].test) and sides(store.table.scene, parts)
+        for parts in every
+    )
     everything = np.sort(np.concatenate([every[0].test, *(parts.validation for parts in every)]))
     assert np.array_equal(everything, np.arange(len(store)))
     parts = split(store, validation=0.15, test=0)
@@ -48,7 +61,9 @@ def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
 
 def test_one_large_scene_is_split_by_squares_of_the_map(tmp_path):
     classes = np.random.default_rng(0).integers(0, 4, (512, 512), dtype=np.uint8)
-    write_bands(tmp_path / "data", "scene", scene(size=(512, 512))[0], classes, origin=(960_000, 9_600_000))
+    write_bands(
+        tmp_path / "data", "scene", scene(size=(512, 512))[0], classes, origin=(960_000, 9_600_000)
+    )
     store = store_of(tmp_path / "data")
     parts = split(store, by="map", square=2, test=0.2, validation=0.2)
     assert len(parts.train) + len(parts.validation) + len(parts.test) == len(store) == 256
@@ -68,14 +83,18 @@ def overlapping(table, first, others):
 def test_training_tiles_that_show_held_out_ground_are_left_out_and_said(tmp_path):
     write_scenes(tmp_path / "data", 8)
     image, classes = scene(3)
-    write_bands(tmp_path / "data", "img900", image + 1, classes, origin=(3 * 100_000 + 480, 0))  # half over img003
+    write_bands(
+        tmp_path / "data", "img900", image + 1, classes, origin=(3 * 100_000 + 480, 0)
+    )  # half over img003
     store = store_of(tmp_path / "data")
     every = [split(store, seed=seed) for seed in range(12)]
     for parts in every:
         held = np.concatenate([parts.validation, parts.test])
         assert not overlapping(store.table, parts.train, held)
         assert not overlapping(store.table, parts.validation, parts.test)
-    (note, *_) = [parts.notes[0] for parts in every if parts.notes]  # where the two fell to different parts
+    (note, *_) = [
+        parts.notes[0] for parts in every if parts.notes
+    ]  # where the two fell to different parts
     assert "show ground of" in note and "img" in note
 
 
@@ -94,12 +113,21 @@ def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
 def test_folders_are_the_split_and_what_they_lack_comes_out_of_the_training(tmp_path):
     for part, first, count in (("train", 0, 8), ("val", 20, 2)):
         for number in range(first, first + count):
-            write_bands(tmp_path / "data" / part, f"img{number:03d}", *scene(number), origin=(number * 10**5, 0))
+            write_bands(
+                tmp_path / "data" / part,
+                f"img{number:03d}",
+                *scene(number),
+                origin=(number * 10**5, 0),
+            )
     store = store_of(tmp_path / "data")
     parts = split(store, test=0.2)
     train, validation, test = scenes_of(store, parts)
-    assert validation == ["val/img020", "val/img021"] and {name[:6] for name in train + test} == {"train/"}
-    assert test and "The given split has no test: 20% of its training are held out" in " ".join(parts.notes)
+    assert validation == ["val/img020", "val/img021"] and {name[:6] for name in train + test} == {
+        "train/"
+    }
+    assert test and "The given split has no test: 20% of its training are held out" in " ".join(
+        parts.notes
+    )
 
 
 def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken(tmp_path):
@@ -107,7 +135,10 @@ def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken(tmp_path)
         write_patches(tmp_path / "data" / part, sources=6, patches=2)
     store = store_of(tmp_path / "data", PATCHES)
     parts = split(store, PATCHES)
-    assert "are not taken as the split: 6 groups of scenes lie in two of them, such as slice_0" in parts.notes[0]
+    assert (
+        "are not taken as the split: 6 groups of scenes lie in two of them, such as slice_0"
+        in parts.notes[0]
+    )
     assert sides([store.groups[s] for s in store.table.scene], parts)
 
 
@@ -122,8 +153,15 @@ def pairs(chips):
 @pytest.mark.parametrize("row, column", [(31, 5), (0, 90)])
 def test_chips_that_overlap_anywhere_are_a_pair_and_others_are_none(row, column):
     whole, elevation = ground(1), ground(3, 128, 3)
-    elevation[2, :70, :70] = whole[0, row : row + 70, column : column + 70]  # one equal band, under another day's light
-    chips = [whole[:, :160, :], whole[:, row : row + 96, column : column + 70], ground(2, 128), elevation]
+    elevation[2, :70, :70] = whole[
+        0, row : row + 70, column : column + 70
+    ]  # one equal band, under another day's light
+    chips = [
+        whole[:, :160, :],
+        whole[:, row : row + 96, column : column + 70],
+        ground(2, 128),
+        elevation,
+    ]
     assert pairs(chips) == [(0, 1), (0, 3), (1, 3)]
     assert len(cutter.sketch(ground(3, 512))) == 512, "a sketch does not grow with the scene"
 
@@ -133,29 +171,43 @@ def chips(tmp_path_factory):
     """Eight scenes without a place on the map, of which c6 and c7 share ground."""
     source = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85))
     folder, whole = tmp_path_factory.mktemp("chips"), ground(7, 128)
-    for number, image in enumerate([*(ground(n, 64) for n in range(6)), whole[:, :64, :64], whole[:, 20:84, 20:84]]):
+    for number, image in enumerate(
+        [*(ground(n, 64) for n in range(6)), whole[:, :64, :64], whole[:, 20:84, 20:84]]
+    ):
         write_image(folder / "images" / f"c{number}.tif", image, "GTiff")
         chessboard = np.indices(image.shape[1:]).sum(0) % 2
         write_image(folder / "masks" / f"c{number}.png", (85 * chessboard).astype(np.uint8))
     return store_of(folder, source)
 
 
-def test_shared_ground_is_one_group_or_one_warning_where_folders_or_squares_part_it(chips, monkeypatch):
+def test_shared_ground_is_one_group_or_one_warning_where_folders_or_squares_part_it(
+    chips, monkeypatch
+):
     def notes(given, **options):
-        parts = [{"t": "train", "v": "validation", "s": "test", "-": ""}[letter] for letter in given]
+        parts = [
+            {"t": "train", "v": "validation", "s": "test", "-": ""}[letter] for letter in given
+        ]
         with monkeypatch.context() as patched:
             patched.setattr(chips, "parts", parts)
-            return [n for n in folds.parts(chips, Split(**options), "ab").notes if "equal windows" in n]
+            return [
+                n for n in folds.parts(chips, Split(**options), "ab").notes if "equal windows" in n
+            ]
 
     (warning,) = notes("ttttvstv")
     assert "1 held-out scenes show ground of another part (such as c6 and c7)" in warning
     assert notes("ttttvstt") == []
-    assert any("held-out" in n for seed in range(4) for n in notes("--------", by="map", square=2, seed=seed))
+    assert any(
+        "held-out" in n
+        for seed in range(4)
+        for n in notes("--------", by="map", square=2, seed=seed)
+    )
     for seed in range(4):
         parts = folds.parts(chips, Split(seed=seed, test=0.25, validation=0.25), "ab")
         assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
         assert not any("held-out" in note for note in parts.notes)
-        groups = {chips.names[s]: group for s, group in zip(chips.table.scene, parts.groups, strict=True)}
+        groups = {
+            chips.names[s]: group for s, group in zip(chips.table.scene, parts.groups, strict=True)
+        }
         assert groups["c6"] == groups["c7"] and len(set(groups.values())) == 7
 
 
@@ -173,9 +225,17 @@ def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the
     assert places.min() == 0 and places.max() == 64 and abs(places.mean() - 32) < 4
 
 
-def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_it_back(tiny, tmp_path):
+def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_it_back(
+    tiny, tmp_path
+):
     """A lake of four pixels stands in every second scene."""
-    crops = {"tiles.size": 64, "tiles.stride": 0, "sampling.crop": 32, "sampling.target_shares": "[]", "prior": True}
+    crops = {
+        "tiles.size": 64,
+        "tiles.stride": 0,
+        "sampling.crop": 32,
+        "sampling.target_shares": "[]",
+        "prior": True,
+    }
     crops["sampling.centred"] = "{lake: 0.5}"
     config = tiny({f"workload.{key}": value for key, value in crops.items()})
     for number in range(8):
@@ -183,7 +243,9 @@ def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_
         classes = np.minimum(classes, 2)
         if number % 2:
             classes[40:42, 9:11] = 3
-        write_bands(tmp_path / "scenes", f"img{number:03d}", image, classes, origin=(number * 100_000, 0))
+        write_bands(
+            tmp_path / "scenes", f"img{number:03d}", image, classes, origin=(number * 100_000, 0)
+        )
     task = load_task(config)
     train, data = task.datasets()["train"], task.data
     order = Order.of(train, config)
@@ -200,7 +262,10 @@ def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_
         counts += np.bincount(made["target"].flatten(), minlength=256)[:4]
     assert data.drawn_shares == pytest.approx(counts / counts.sum(), rel=0.25)
     true = data.counts.sum(0) / data.counts.sum()
-    assert data.prior == pytest.approx(np.log(true) - np.log(data.drawn_shares)) and data.prior[3] < -0.5
+    assert (
+        data.prior == pytest.approx(np.log(true) - np.log(data.drawn_shares))
+        and data.prior[3] < -0.5
+    )
     model, image = task.model().eval(), torch.randn(1, 2, 32, 32)
     prior = torch.from_numpy(data.prior).float().view(-1, 1, 1)
     with torch.inference_mode():
@@ -217,14 +282,25 @@ def test_tilted_weights_reach_the_wanted_shares_where_they_can():
     assert np.allclose(datasets.reached(counts, weight), wanted, atol=0.01)
 
 
-def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the_deviation_of_each_band(monkeypatch):
+def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the_deviation_of_each_band(
+    monkeypatch,
+):
     target = torch.arange(64, dtype=torch.uint8).view(8, 8)
-    image, empty, seen, offsets = torch.stack([target.float(), 100.0 * target]), torch.zeros(2, 8, 8), set(), []
-    empty[:, 0, 0] = empty[:, 0, 7] = empty[:, 7, 0] = empty[:, 7, 7] = float("nan")  # wherever it is turned
+    image, empty, seen, offsets = (
+        torch.stack([target.float(), 100.0 * target]),
+        torch.zeros(2, 8, 8),
+        set(),
+        [],
+    )
+    empty[:, 0, 0] = empty[:, 0, 7] = empty[:, 7, 0] = empty[:, 7, 7] = float(
+        "nan"
+    )  # wherever it is turned
 
     def changed(seed, image, noise):
         monkeypatch.setitem(augment.__globals__, "BAND_NOISE", noise)
-        return augment(image, target, torch.tensor([1.0, 100.0]), torch.Generator().manual_seed(seed))
+        return augment(
+            image, target, torch.tensor([1.0, 100.0]), torch.Generator().manual_seed(seed)
+        )
 
     for seed in range(200):
         turned, mask = changed(seed, image, 0)
@@ -234,4 +310,6 @@ def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the
         noisy, _ = changed(seed, empty, 0.1)
         assert torch.equal(noisy.isnan(), empty.isnan())
         offsets.append(noisy[:, 3, 3])
-    assert len(seen) == 8 and torch.stack(offsets).std(0).tolist() == pytest.approx([0.1, 10], rel=0.15)
+    assert len(seen) == 8 and torch.stack(offsets).std(0).tolist() == pytest.approx(
+        [0.1, 10], rel=0.15
+    )

@@ -45,7 +45,9 @@ def write_empty(root, *paths, bands=1):
 
 RGB, LAND = "bands: [red, green, blue]\n", "classes: [land, water]\ncodes: [0, 1]\n"
 WHITE = "classes: [other, building]\ncodes: [0, 255]\n"
-COLOURS = "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"  # red * 65536 + green * 256 + blue
+COLOURS = (
+    "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"  # red * 65536 + green * 256 + blue
+)
 COLLECTIONS = {  # bands and classes; patterns of images and masks; files of which each has {n} of 3; the first's name
     "HLS burn scars": (RGB + LAND + "ignored_codes: [-1]\n", "{part}/{scene}_merged.tif", "{part}/{scene}.mask.tif",
                        "training/HLS.T10.{n}_merged.tif, training/HLS.T10.{n}.mask.tif", "training/HLS.T10.0"),
@@ -86,7 +88,9 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".tif": "GTiff"}
 def write_sample(root, source, files):
     """Three scenes whose masks have every class."""
     for number in range(3):
-        image, classes = scene(number, (32, 32), 1 if "{band}" in source.images else len(source.bands))
+        image, classes = scene(
+            number, (32, 32), 1 if "{band}" in source.images else len(source.bands)
+        )
         codes = np.asarray(source.codes)[classes % len(source.codes)]
         for template in files:
             path = root / template.format(n=number)
@@ -108,7 +112,9 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
     text = f"{keys}images: '{images}'\nmasks: '{masks}'"
     assert len(text.splitlines()) <= 6
     run = {"task": "glacier", "training": {"effective_batch": 1, "max_steps": 1}}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**run, "workload": {"source": yaml.safe_load(text)}}))
+    (tmp_path / "own.yaml").write_text(
+        yaml.safe_dump({**run, "workload": {"source": yaml.safe_load(text)}})
+    )
     source = load_config(tmp_path / "own.yaml").workload.source
     write_sample(tmp_path / "data", source, files.split(", "))
     scenes, problems, _ = layout.find(tmp_path / "data", source)
@@ -118,9 +124,14 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
     assert scenes[0].part == ("train" if "train" in first.lower() else "")
 
 
-def test_without_labels_masks_are_not_looked_for_and_scenes_may_lie_in_none_of_the_layouts(tmp_path):
+def test_without_labels_masks_are_not_looked_for_and_scenes_may_lie_in_none_of_the_layouts(
+    tmp_path,
+):
     write_bands(tmp_path / "bands", "img001", scene()[0], None)
-    with pytest.raises(BadInput, match=r"no scene with a mask by Band\{band\}.*Files there: Band1/img001.tif, Band2"):
+    with pytest.raises(
+        BadInput,
+        match=r"no scene with a mask by Band\{band\}.*Files there: Band1/img001.tif, Band2",
+    ):
         layout.find(tmp_path / "bands", TWO)
     scenes, problems, _ = layout.find(tmp_path / "bands", TWO, labelled=False)
     assert problems == [] and scenes[0].mask is None and len(scenes[0].images) == 2
@@ -134,22 +145,37 @@ def test_nothing_that_matches_is_refused_with_the_patterns_and_the_first_names(t
         layout.find(tmp_path / "none", TWO)
     for sentence, files, source in (
         ("No raster and no .npy lies there", "", TWO),
-        (r"by \{scene\}.tif with \{scene\}_mask.tif. Files there: .*a.tif, .*c.tif", "x/a, x/b, x/c, x/d", single),
-        (r"img\\x1b\[2J\\nTraining done.tif' has control characters", "images/img\x1b[2J\nTraining done", TWO),
+        (
+            r"by \{scene\}.tif with \{scene\}_mask.tif. Files there: .*a.tif, .*c.tif",
+            "x/a, x/b, x/c, x/d",
+            single,
+        ),
+        (
+            r"img\\x1b\[2J\\nTraining done.tif' has control characters",
+            "images/img\x1b[2J\nTraining done",
+            TWO,
+        ),
     ):
         write_empty(tmp_path, *filter(None, files.split(", ")))
         with pytest.raises(BadInput, match=sentence):
             layout.find(tmp_path, source)
 
 
-def test_files_named_differently_in_each_folder_are_refused_with_the_pattern_that_matches_them(tmp_path):
+def test_files_named_differently_in_each_folder_are_refused_with_the_pattern_that_matches_them(
+    tmp_path,
+):
     write_empty(tmp_path, "Band1/B2_masked_02_07", "Band2/B3_masked_02_07", "label/Y_output_02_07")
-    with pytest.raises(BadInput, match=r"No scene has all of its bands.*B2_masked_02_07 by Band1.*Let .scene. stand"):
+    with pytest.raises(
+        BadInput,
+        match=r"No scene has all of its bands.*B2_masked_02_07 by Band1.*Let .scene. stand",
+    ):
         layout.find(tmp_path, TWO)
 
 
 @pytest.mark.parametrize("below, name", [("", "scenes"), ("GlacierHack/data", "")])
-def test_scenes_are_found_among_inputs_and_the_maps_of_a_run_are_none(monkeypatch, tmp_path, capsys, below, name):
+def test_scenes_are_found_among_inputs_and_the_maps_of_a_run_are_none(
+    monkeypatch, tmp_path, capsys, below, name
+):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/scenes", "notebooks/ada/glacier-ensemble"])
     run = tmp_path / "input" / "notebooks" / "ada" / "glacier-ensemble" / "glacier_ensemble"
     write_empty(run / "masks", "img001", "img002")
@@ -181,17 +207,23 @@ def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
     assert np.array_equal(got, image[:3]) and np.array_equal(target, np.minimum(classes, 2))
 
 
-def test_patches_group_by_image_as_documented_and_by_themselves_where_a_pattern_was_written(tmp_path):
+def test_patches_group_by_image_as_documented_and_by_themselves_where_a_pattern_was_written(
+    tmp_path,
+):
     write_patches(tmp_path / "north")
     write_patches(tmp_path / "south")
-    (found,) = {scene.group for scene in layout.find(write_patches(tmp_path / "plain"), PATCHES).scenes[:2]}
+    (found,) = {
+        scene.group for scene in layout.find(write_patches(tmp_path / "plain"), PATCHES).scenes[:2]
+    }
     assert found.startswith("slice")
     written = dataclasses.replace(PATCHES, images="*/*_img_*.npy", masks="*/*_mask_*.npy")
     groups = [scene.group for scene in layout.find(tmp_path, written).scenes]
     assert len(set(groups)) == len(groups)
 
 
-def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_as_nodata_stays_one(tmp_path):
+def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_as_nodata_stays_one(
+    tmp_path,
+):
     image, classes = scene()
     image[0, 0, 0], image[1, 1, 1], image[0, 2, 2] = np.nan, -9999, -1
     write_bands(tmp_path, "img001", image, classes, nodata=-9999)
@@ -200,8 +232,15 @@ def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_a
     write_tiff(tmp_path / "label" / "img001.tif", mask, nodata=255)
     got, target = read(tmp_path, dataclasses.replace(TWO, nodata=(-1.0,), ignored_codes=(7,)))
     ignored = [[0, 0], [1, 1], [2, 2]]
-    assert np.argwhere(np.isnan(got).all(0)).tolist() == np.argwhere(np.isnan(got).any(0)).tolist() == ignored
-    assert np.argwhere(target == IGNORE).tolist() == [*ignored, [3, 3]] and (target[classes == 3] == 3).all()
+    assert (
+        np.argwhere(np.isnan(got).all(0)).tolist()
+        == np.argwhere(np.isnan(got).any(0)).tolist()
+        == ignored
+    )
+    assert (
+        np.argwhere(target == IGNORE).tolist() == [*ignored, [3, 3]]
+        and (target[classes == 3] == 3).all()
+    )
 
 
 def test_a_mask_is_equal_bands_or_colours_and_refused_otherwise(tmp_path):
@@ -214,7 +253,11 @@ def test_a_mask_is_equal_bands_or_colours_and_refused_otherwise(tmp_path):
         (np.stack([grey, grey, grey, grey * 0 + 200]), {}, ""),
         (colours, {}, r"has colours, such as \(85, 0, 0\).*\(here 5570560\)"),
         (colours, {"codes": tuple(code * 65536 for code in TWO.codes)}, ""),
-        (layers.astype(np.uint16), {}, "has 3 bands that differ. Export the one that has the codes"),
+        (
+            layers.astype(np.uint16),
+            {},
+            "has 3 bands that differ. Export the one that has the codes",
+        ),
     ):
         write_tiff(tmp_path / "images" / "0.tif", np.ones((2, 16, 16), np.float32))
         write_image(tmp_path / "masks" / "0.png", mask)
@@ -242,7 +285,9 @@ BROKEN = {  # what is done to a folder, and words of what is said
 
 
 @pytest.mark.parametrize("change, words", BROKEN.values(), ids=BROKEN)
-def test_what_cannot_be_used_is_named_by_its_file_and_what_lies_beside_it_is_not(tmp_path, change, words):
+def test_what_cannot_be_used_is_named_by_its_file_and_what_lies_beside_it_is_not(
+    tmp_path, change, words
+):
     for name in ("img001", "img009"):
         write_bands(tmp_path, name, *scene())
     change(tmp_path)

@@ -6,7 +6,14 @@ import rasterio
 import torch
 
 from lib.errors import BadInput
-from tests.workloads.glacier.files import TWO, scene, write_bands, write_image, write_scenes, write_tiff
+from tests.workloads.glacier.files import (
+    TWO,
+    scene,
+    write_bands,
+    write_image,
+    write_scenes,
+    write_tiff,
+)
 from workloads.glacier import maps
 from workloads.glacier.data import layout, readers
 from workloads.glacier.data.cutter import cut
@@ -34,10 +41,14 @@ def test_scale_and_offset_of_a_band_are_applied_and_no_data_is_before_them(tmp_p
     values[0, 0] = -9999
     path = tagged(tmp_path / "a.tif", values, 1e-4, -0.1, nodata=-9999)
     image, scalings = bands_of(path)
-    assert np.isnan(image[0, 0, 0]) and np.allclose(image[0, 1:], 0.2) and scalings == [(1e-4, -0.1)]
+    assert (
+        np.isnan(image[0, 0, 0]) and np.allclose(image[0, 1:], 0.2) and scalings == [(1e-4, -0.1)]
+    )
     chosen = Source(bands=("a",), channels=(), nodata=(3000,))
     values[0, 0] = 3001
-    assert np.isnan(bands_of(tagged(tmp_path / "b.tif", values, 1e-4), source=chosen)[0]).sum() == 255
+    assert (
+        np.isnan(bands_of(tagged(tmp_path / "b.tif", values, 1e-4), source=chosen)[0]).sum() == 255
+    )
 
 
 def test_a_file_without_tags_is_read_as_it_is(tmp_path):
@@ -63,13 +74,18 @@ def test_applied_tags_and_scenes_in_another_unit_are_said(tmp_path):
     assert applied_scalings(store) == unlike_scenes(store, TWO.bands) == []
     image, classes = scene(9)
     write_bands(tmp_path / "data", "tiny", image / 1000, classes, origin=(900_000, 0))
-    write_bands(tmp_path / "data", "deep", (image * 100).astype(np.uint16), classes, origin=(1_200_000, 0))
+    write_bands(
+        tmp_path / "data", "deep", (image * 100).astype(np.uint16), classes, origin=(1_200_000, 0)
+    )
     for number in (1, 2):
         with rasterio.open(tmp_path / "data" / f"Band{number}" / "deep.tif", "r+") as file:
             file.scales = [0.01]
     store = store_of(tmp_path / "data", tmp_path / "cache2")
     (said,) = applied_scalings(store)
-    assert said == "Scale and offset tags are applied to 1 of 6 scenes, such as deep: value * 0.01 + 0."
+    assert (
+        said
+        == "Scale and offset tags are applied to 1 of 6 scenes, such as deep: value * 0.01 + 0."
+    )
     red, nir = unlike_scenes(store, TWO.bands)
     assert (
         "the band red is 0.101 in tiny and 101 in deep" in red
@@ -93,7 +109,9 @@ def test_a_scene_to_be_mapped_in_another_unit_than_the_training_s_is_named(tmp_p
 def test_a_scene_smaller_than_the_tile_is_named_with_both_sizes(tmp_path, capsys):
     image, classes = scene(size=(8, 8))
     write_bands(tmp_path / "data", "little", image, classes)
-    with pytest.raises(BadInput, match=r"little has 8 x 8 pixels, and a tile 32 x 32.*tiles.size to 8") as refusal:
+    with pytest.raises(
+        BadInput, match=r"little has 8 x 8 pixels, and a tile 32 x 32.*tiles.size to 8"
+    ) as refusal:
         store_of(tmp_path / "data", tmp_path / "cache")
     assert "Lower the shares" not in str(refusal.value)
     write_scenes(tmp_path / "data", 2)
@@ -104,7 +122,14 @@ def test_a_scene_smaller_than_the_tile_is_named_with_both_sizes(tmp_path, capsys
 def test_a_mask_that_a_jpeg_has_blurred_is_refused_with_what_to_do(tmp_path):
     image, classes = scene()
     write_image(tmp_path / "images" / "a.png", image[:1].astype(np.uint8))
-    write_image(tmp_path / "masks" / "a.jpg", np.asarray((0, 60, 170, 255), np.uint8)[classes], "JPEG", QUALITY=60)
+    write_image(
+        tmp_path / "masks" / "a.jpg",
+        np.asarray((0, 60, 170, 255), np.uint8)[classes],
+        "JPEG",
+        QUALITY=60,
+    )
     source = Source(bands=("a",), channels=(), codes=(0, 60, 170, 255))
-    with pytest.raises(BadInput, match=r"a\.jpg is a JPEG, which blurs the codes.*Save the masks as PNG"):
+    with pytest.raises(
+        BadInput, match=r"a\.jpg is a JPEG, which blurs the codes.*Save the masks as PNG"
+    ):
         cut(layout.find(tmp_path, source), tmp_path / "cache", source, Cut(size=32))
