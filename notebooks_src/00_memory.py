@@ -113,9 +113,7 @@ class Classifier(nn.Module):
     def __init__(self, width: int = 128, classes: int = 10):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 3, stride=2, padding=1)
-        self.body = nn.Sequential(
-            *[nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU()) for _ in range(8)]
-        )
+        self.body = nn.Sequential(*[nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU()) for _ in range(8)])
         self.head = nn.Linear(width, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

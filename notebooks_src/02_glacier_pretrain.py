@@ -80,9 +80,7 @@ notebook.picture(run.task.draw_tiles(run.folder / "plots" / "tiles.png"))
 
 # %%
 if summary.reason == "completed":
-    display(
-        *(notebook.picture(run.folder / "plots" / f"{name}.png") for name in ("worst", "confusion"))
-    )
+    display(*(notebook.picture(run.folder / "plots" / f"{name}.png") for name in ("worst", "confusion")))
 
 # %% [markdown]
 # ## Packaging

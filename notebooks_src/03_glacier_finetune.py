@@ -88,11 +88,7 @@ if scores:
     drawing, ((axes,),) = figure.grid(1, 1, 6.0)
     axes.set_axis_on()
     means = pandas.DataFrame(scores).T.rename(lambda name: name.rpartition("-")[2])
-    means.plot.bar(
-        ax=axes,
-        rot=0,
-        title=", ".join(f"{name}: mean {mean:.3f}" for name, mean in means.mean().items()),
-    )
+    means.plot.bar(ax=axes, rot=0, title=", ".join(f"{name}: mean {mean:.3f}" for name, mean in means.mean().items()))
     display(notebook.picture(figure.save(drawing, runs[-1].folder / "plots" / "folds.png")))
     drawn = [last / "plots" / f"{name}.png" for name in ("worst", "confusion")]
     display(*(notebook.picture(path) for path in drawn if path.is_file()))

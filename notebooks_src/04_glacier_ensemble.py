@@ -84,9 +84,7 @@ if members:
 
 # %%
 if members and run.task.data.archives:
-    print(
-        "The scenes of archives are deleted once they are cut: name a folder of bands in `trainbook predict`."
-    )
+    print("The scenes of archives are deleted once they are cut: name a folder of bands in `trainbook predict`.")
 elif members:
     task, models = ensemble.load_members(members)
     masks = task.predict(models, run.task.data.root, voted / "masks")
@@ -129,12 +127,8 @@ def maskgeration(imagepath: dict, out_dir: str) -> dict:
             with rasterio.open(path) as file:
                 mask = file.read(1)
             number = re.search(r"img(\d+)", name) or re.search(r"(\d{2}_\d{2})", name)
-            is_unknown = (
-                mask == coding(source.codes)[1]
-            )  # who grades takes the classes' codes alone
-            masks[number[1] if number else name] = np.where(
-                is_unknown, source.codes[0], mask
-            ).astype(mask.dtype)
+            is_unknown = mask == coding(source.codes)[1]  # who grades takes the classes' codes alone
+            masks[number[1] if number else name] = np.where(is_unknown, source.codes[0], mask).astype(mask.dtype)
     return masks
 
 

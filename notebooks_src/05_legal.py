@@ -100,29 +100,14 @@ ways = {
 }
 samples = run.task.datasets()["train"]
 documents = len(run.task.documents["train"])
-share = (
-    samples.lengths.mean() / run.config.workload.context.length
-)  # buckets leave next to no padding
+share = samples.lengths.mean() / run.config.workload.context.length  # buckets leave next to no padding
 published = {"training.effective_batch": 16, "workload.encoder.weights": "law-ai/InLegalBERT"}
 again = {"training.gradient_checkpointing": "all"}
 recomputed = {f"{name}, recomputed": {**way, **again} for name, way in ways.items()}
-rows = [
-    [
-        "",
-        "micro x passes",
-        "peak GiB",
-        "fits",
-        *(f"{files:,} judgments" for files in (1_000, 5_000, 10_000)),
-    ]
-]
+rows = [["", "micro x passes", "peak GiB", "fits", *(f"{files:,} judgments" for files in (1_000, 5_000, 10_000))]]
 for size, variants in {"base": {**ways, **recomputed}, "large": ways}.items():
     for name, way in variants.items():
-        changes = {
-            "training.micro_batch_slots": 1,
-            **published,
-            "workload.encoder.planned_as": size,
-            **way,
-        }
+        changes = {"training.micro_batch_slots": 1, **published, "workload.encoder.planned_as": size, **way}
         option = planner.as_configured(with_changes(config, changes), planner.find_card("t4"))
         each = 5 * len(samples) / documents * option.expected_seconds * share / 16
         rows.append([
@@ -178,9 +163,7 @@ if summary.reason == "completed":
     (run.folder / "pasted.txt").write_text(PASTED, "utf-8")
     print(ensemble.run(run.folder, run.folder / "pasted.txt", run.folder / "predictions"))
     lines = (run.folder / "predictions" / "pasted.jsonl").read_text("utf-8").splitlines()
-    rows = [
-        [one["role"], f"{one['probability']:.2f}", one["text"]] for one in map(json.loads, lines)
-    ]
+    rows = [[one["role"], f"{one['probability']:.2f}", one["text"]] for one in map(json.loads, lines)]
     notebook.show(aligned([["role", "probability", "sentence"], *rows], left={0, 2}))
 
 # %% shared: packaging

@@ -116,13 +116,8 @@ rows = [["", "micro x passes", "peak GiB", "fits", "seconds a step"]]
 for name, changes in rungs.items():
     changed = with_changes(run.config, {"training.micro_batch_slots": 1, **changes})
     option = planner.as_configured(changed, planner.find_card("t4"))
-    split, peak = (
-        f"{option.micro_batch} x {option.passes}",
-        f"{option.prediction.peak_bytes / 2**30:.2f}",
-    )
-    rows.append(
-        [name, split, peak, "yes" if option.fits else "no", f"{option.expected_seconds:.3g}"]
-    )
+    split, peak = f"{option.micro_batch} x {option.passes}", f"{option.prediction.peak_bytes / 2**30:.2f}"
+    rows.append([name, split, peak, "yes" if option.fits else "no", f"{option.expected_seconds:.3g}"])
 notebook.show(aligned(rows, left={0}))
 
 # %% shared: smoke-run
@@ -134,10 +129,7 @@ notebook.show(aligned(rows, left={0}))
 
 # %%
 steps, samples = run.config.training.max_steps, len(run.task.datasets()["train"])
-seconds = {
-    "measured here": steps / smoke.few_steps(run).steps_per_second,
-    "reported, 100 epochs": 100 * 35 * 60,
-}
+seconds = {"measured here": steps / smoke.few_steps(run).steps_per_second, "reported, 100 epochs": 100 * 35 * 60}
 if run.plan:
     seconds["planned for this card"] = run.plan.seconds(steps)
 rows = [[name, duration(time), *map(str, quota(time))] for name, time in seconds.items()]
@@ -188,9 +180,7 @@ if summary.reason == "completed":
     mine.mkdir(exist_ok=True)
     picture = Path(PICTURE or record.image)
     shutil.copyfile(picture, mine / picture.name)
-    (mine / picture.name).with_suffix(".txt").write_text(
-        f"{QUESTION or record.question}\n", "utf-8"
-    )
+    (mine / picture.name).with_suffix(".txt").write_text(f"{QUESTION or record.question}\n", "utf-8")
     print(ensemble.run(run.folder, mine, run.folder / "predictions"))
     print((run.folder / "predictions" / "answers.jsonl").read_text("utf-8"))
 

@@ -47,9 +47,7 @@ print(dependencies.ensure())
 import tempfile
 from pathlib import Path
 
-PROJECT = Path(
-    tempfile.mkdtemp(prefix="your-model-")
-)  # of this session; the run and its archive keep the task's file
+PROJECT = Path(tempfile.mkdtemp(prefix="your-model-"))  # of this session; the run and its archive keep the task's file
 
 # %% tags=["task"]
 """The class of an image: pictures in a folder for each class, or in a table with their names."""
@@ -68,48 +66,34 @@ from trainbook import IN_FOLDERS, Supervised, labelled_pictures, option, picture
 @dataclass(frozen=True)
 class Settings:
     classes: tuple[str, ...] = option(("circle", "square", "triangle"), "The names of the classes.")
-    table: str = option(
-        "", "The table that lists the images; empty: the one that has their names, if there is one."
-    )
+    table: str = option("", "The table that lists the images; empty: the one that has their names, if there is one.")
     target: str = option("", "Its column of the class; empty: the one beside the names.")
     size: int = option(64, "The height and width that images are scaled to.", minimum=8)
     width: int = option(16, "The channels of the first layer.", minimum=1)
-    backbone: str = option(
-        "", "An image classifier of transformers; empty: a small network.", path=True
-    )
-    flip: bool = option(
-        True, "Whether training mirrors half of the images, as where left and right say nothing."
-    )
-    bad_input_limit: int = option(
-        0, "Bad images that are left out; one more refuses the data.", minimum=0
-    )
+    backbone: str = option("", "An image classifier of transformers; empty: a small network.", path=True)
+    flip: bool = option(True, "Whether training mirrors half of the images, as where left and right say nothing.")
+    bad_input_limit: int = option(0, "Bad images that are left out; one more refuses the data.", minimum=0)
 
 
 class Images(Supervised):
     Settings, sentinels, metrics = Settings, IN_FOLDERS, ("accuracy", "macro_f1")
 
     def model(self):
-        if (
-            backbone := self.settings.backbone
-        ):  # a folder, a mounted model or a name on the Hugging Face hub
+        if backbone := self.settings.backbone:  # a folder, a mounted model or a name on the Hugging Face hub
             from transformers import AutoModelForImageClassification
 
             head = {"id2label": dict(enumerate(self.names)), "ignore_mismatched_sizes": True}
             return self.pretrained(backbone, AutoModelForImageClassification, **head)
         width = [3, *(self.settings.width * 2**k for k in range(3))]
         blocks = [
-            nn.Sequential(
-                nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)
-            )
+            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
             for a, b in pairwise(width)
         ]
         head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.names))
         return nn.Sequential(*blocks, *head)
 
     def read(self, source):
-        return labelled_pictures(
-            source, self.settings.classes, self.settings.table, self.settings.target
-        )
+        return labelled_pictures(source, self.settings.classes, self.settings.table, self.settings.target)
 
     def example(self):
         return Image.new("RGB", (self.settings.size, self.settings.size)), "a class"
@@ -119,10 +103,7 @@ class Images(Supervised):
         x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
         flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training * self.settings.flip
         labels = torch.tensor([label for _, label in samples])
-        return {
-            "pixel_values": torch.where(flips, x.flip(3), x),
-            "labels": labels,
-        }  # as transformers names them
+        return {"pixel_values": torch.where(flips, x.flip(3), x), "labels": labels}  # as transformers names them
 
 
 # %% [markdown]
@@ -190,15 +171,11 @@ if takes_any and locate_data("", find_task(mine.task).sentinels) is None:
     for number, (row, digit) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
         folder = PROJECT / "digits" / str(digit) if number < 1700 else PROJECT / "new"
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((row.reshape(8, 8) * 15.9).astype(np.uint8)).save(
-            folder / f"{number:04}.png"
-        )
+        Image.fromarray((row.reshape(8, 8) * 15.9).astype(np.uint8)).save(folder / f"{number:04}.png")
     lines = "".join(f"{number:04},0\n" for number in range(1700, 1797))
     (PROJECT / "new" / "sample_submission.csv").write_text(f"id,label\n{lines}", "utf-8")
     DATA_DIR = str(PROJECT / "digits")
-    print(
-        "No images are mounted. So that the notebook runs as it is, scikit-learn's digits are the data."
-    )
+    print("No images are mounted. So that the notebook runs as it is, scikit-learn's digits are the data.")
 config = notebook.configure("my", PROJECT, globals())
 
 # %% shared: gpu-run
