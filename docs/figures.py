@@ -43,13 +43,14 @@ def rounded(interval: str) -> str:
 
 
 def measured() -> str:
-    kills, libc, memory = (
-        record("faults")["random kills"],
-        record("faults_libc"),
-        record("out_of_memory"),
-    )
-    readings, session, save = record("readings")["summary"], record("session"), record("save")
-    cards, adapters = readings["xmem"], readings["adapters"]
+    kills = record("faults")["random kills"]
+    libc = record("faults_libc")
+    memory = record("out_of_memory")
+    readings = record("readings")["summary"]
+    session = record("session")
+    save = record("save")
+    cards = readings["xmem"]
+    adapters = readings["adapters"]
     halves = [run["fp16"] for run in record(CARD)["runs"].values()]
     skipped, steps = (sum(half[key] for half in halves) for key in ("skipped", "steps"))
     scale = min(half["smallest scale"] for half in halves)
@@ -87,13 +88,12 @@ def measured() -> str:
 
 
 def gains() -> str:
-    scores, chat, graphmer = (
-        record("glacier_scores")["tables"],
-        record("chat"),
-        record("graphmer")["runs"]["seed 0"],
-    )
+    scores = record("glacier_scores")["tables"]
+    chat = record("chat")
+    graphmer = record("graphmer")["runs"]["seed 0"]
     drawn = [run for name, run in record("vqa")["runs"].items() if name.startswith("drawn, ")]
-    adapters, vqa = chat["tables"]["adapters"], record("vqa")["tables"]["drawn"]
+    adapters = chat["tables"]["adapters"]
+    vqa = record("vqa")["tables"]["drawn"]
     gain, low, high = graphmer["gains"]["mrr_full_text"]
     baseline = sum(run["baseline"]["exact"] for run in drawn) / len(drawn)
     boosted = max(scores[f"rare, test, {name}"]["mean"]["mcc"] for name in BOOSTING)
@@ -102,7 +102,8 @@ def gains() -> str:
         for name in ("answer", "network", *BOOSTING)
     }
     strongest = max(real[name] for name in BOOSTING)
-    means, ends = adapters["exact, mean"], adapters["least lower end of the gain"]
+    means = adapters["exact, mean"]
+    ends = adapters["least lower end of the gain"]
     rows = [
         ["legal: macro F1, 50 judgments, five folds", *_legal_gain(0)],
         ["the same, folds divided anew", *_legal_gain(1)],
@@ -138,7 +139,8 @@ def _legal_gain(partition: int) -> list[str]:
 
 
 def legal() -> str:
-    parts, metrics = (_legal(0), _legal(1)), ("macro_f1", "accuracy")
+    parts = (_legal(0), _legal(1))
+    metrics = ("macro_f1", "accuracy")
     rows = [
         [name, *(three(part[of][metric]) for part in parts for metric in metrics)]
         for name, of in LEGAL.items()
@@ -176,7 +178,8 @@ def glacier() -> str:
 
 
 def glacier_real() -> str:
-    tables, runs = record("glacier_scores")["tables"], record("glacier_scores")["runs"]
+    tables = record("glacier_scores")["tables"]
+    runs = record("glacier_scores")["runs"]
     rows = []
     for name, what in {
         "the answer: the gate stays shut": "answer",
@@ -206,7 +209,8 @@ def glacier_real() -> str:
 
 
 def chat() -> str:
-    tables, runs = record("chat")["tables"], record("chat")["runs"]
+    tables = record("chat")["tables"]
+    runs = record("chat")["runs"]
     rows = [
         ["the small base, also with 4 examples", "0 in each", "1"],
         ["`nearest, values replaced`", three(tables["adapters"]["strongest baseline, mean"]), ""],
@@ -216,7 +220,8 @@ def chat() -> str:
         "all weights, `optimizer.lr` 2.0e-3": "all weights",
     }.items():
         seeds = [run for of, run in runs.items() if of.startswith(f"{what}, seed ")]
-        low, high = min(run["exact_low"] for run in seeds), max(run["exact_high"] for run in seeds)
+        low = min(run["exact_low"] for run in seeds)
+        high = max(run["exact_high"] for run in seeds)
         others = sum(
             run["other_perplexity"] / run["other_perplexity_of_base"] for run in seeds
         ) / len(seeds)

@@ -42,7 +42,9 @@ FILES = sorted(
     if EXAMPLES not in path.parents and path.relative_to(ROOT / house).as_posix() not in ("__init__.py", "__main__.py")
 )  # fmt: skip
 COLOURS = {"lib": "#e0ecff", "workloads": "#e3f4e1", "trainbook": "#fdf0d5"}
-WIDTH, STOREY, BOX = 620, 62, (118, 30)  # pixels
+WIDTH = 620
+STOREY = 62
+BOX = (118, 30)  # pixels
 
 
 def room_of(path: Path) -> str:
@@ -122,7 +124,8 @@ def picture() -> str:
     ]
     for room, other in drawn():
         (x1, y1), (x2, y2) = places[room], places[other]
-        y1, y2 = y1 + height // 2, y2 - height // 2
+        y1 = y1 + height // 2
+        y2 = y2 - height // 2
         bend = (y2 - y1) // 2
         elements.append(
             f'<path d="M{x1},{y1} C{x1},{y1 + bend} {x2},{y2 - bend} {x2},{y2}" fill="none" stroke="#64748b" '

@@ -23,7 +23,10 @@ SETTINGS = {
     "optimizer.lr": 1e-3,
 }
 COLOURS = ("#0072b2", "#d55e00", "#009e73")
-WIDTH, HEIGHT, LEFT, TOP = 860, 330, 60, 60
+WIDTH = 860
+HEIGHT = 330
+LEFT = 60
+TOP = 60
 
 Curve = list[tuple[int, float]]
 
@@ -69,9 +72,10 @@ def session(folder: Path, name: str, kill: int | None = None) -> Curve:
 
 def curve(table: Path) -> Curve:
     """Returns step and loss of each whole training row of metrics.csv."""
-    rows = (
-        list(csv.DictReader(table.read_text("utf-8").splitlines(True))) if table.is_file() else []
-    )
+    if table.is_file():
+        rows = list(csv.DictReader(table.read_text("utf-8").splitlines(True)))
+    else:
+        rows = []
     return [
         (int(row["step"]), float(row["loss"]))
         for row in rows
@@ -97,7 +101,8 @@ def environment() -> dict[str, str]:
 
 def picture(whole: Curve, sessions: list[Curve], sha256: str) -> str:
     """Returns the run without a stop as a wide grey line, and each session of the killed one as a thin line on it."""
-    last, highest = whole[-1][0], 1.05 * max(loss for _, loss in whole)
+    last = whole[-1][0]
+    highest = 1.05 * max(loss for _, loss in whole)
 
     def place(step: int, loss: float) -> tuple[float, float]:
         return LEFT + (WIDTH - LEFT - 20) * step / last, TOP + (HEIGHT - TOP - 50) * (

@@ -17,7 +17,8 @@ from build_notebooks import badges, repository
 from docs.reference import table
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES, HOURS = ROOT / "notebooks_src", Path(__file__).with_name("hours.json")
+SOURCES = ROOT / "notebooks_src"
+HOURS = Path(__file__).with_name("hours.json")
 # By notebook: what it is for; its configurations, each with the number of runs and the name of a sample; what comes out
 ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
     "00_memory": ("Will my run fit, and how long does it take?", (), "a plan, as a page and as a file for training"),
@@ -75,14 +76,18 @@ def hours(name: str, planned: dict) -> str:
     for config, runs, unit in ABOUT.get(name, ("", ()))[1]:
         if config in planned:
             time = runs * planned[config]["hours"]
-            amount = f"{time:.1f} h" if time >= 1 else f"{max(1, round(60 * time))} min"
+            if time >= 1:
+                amount = f"{time:.1f} h"
+            else:
+                amount = f"{max(1, round(60 * time))} min"
             times.append(f"{amount} for each 1,000 {unit}" if unit else amount)
     return ", ".join(times) or EMPTY.get(name, "not planned yet")
 
 
 def notebooks() -> str:
     """Returns a row for each source of a notebook; one that ABOUT lacks has its heading alone."""
-    published, planned = repository(), json.loads(HOURS.read_text("utf-8"))["runs"]
+    published = repository()
+    planned = json.loads(HOURS.read_text("utf-8"))["runs"]
     head = ["notebook", "for", "on Kaggle's two T4s, computed", "what comes out", "get it"]
     rows = []
     for path in sorted(SOURCES.glob("[0-9]*.py")):
@@ -113,7 +118,8 @@ def plan() -> None:
     from lib import planner
     from lib.task import load_config
 
-    runs, base = {}, Path(tempfile.mkdtemp())
+    runs = {}
+    base = Path(tempfile.mkdtemp())
     qwen(base)
     for config in dict.fromkeys(one for _, configs, _ in ABOUT.values() for one, _, _ in configs):
         path = ROOT / "configs" / f"{config}.yaml"

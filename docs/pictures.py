@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "pictures"
-PLOT, TABLE = FOLDER / "run.png", FOLDER / "run.txt"
+PLOT = FOLDER / "run.png"
+TABLE = FOLDER / "run.txt"
 COLOURS = 64  # of the committed PNG: few, so that it takes a third of the bytes
 
 

@@ -56,7 +56,9 @@ def default(field: dataclasses.Field) -> str:
         return "empty"
     if isinstance(value, float):
         return f"`{value:g}`"
-    return f"`[{', '.join(map(str, value))}]`" if isinstance(value, tuple) else f"`{value}`"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    return f"`{value}`"
 
 
 def rows(cls: type, prefix: str) -> Iterator[list[str]]:
@@ -112,13 +114,9 @@ def memory_profiles() -> str:
 
 
 def _yaml(value: object) -> str:
-    return (
-        f"{value}".lower()
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else f"{value}"
-    )
+    if isinstance(value, bool):
+        return f"{value}".lower()
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
 def cards() -> str:

@@ -67,7 +67,8 @@ def mended(markdown: str, folder: PurePosixPath, pages: set[str], repository: st
         path = _resolved(PurePosixPath("docs") / folder / name)
         return f"[{found[2]}]({repository}/blob/main/{path}{'#' * bool(anchor)}{anchor})"
 
-    parts, blocks = CODE.split(markdown), CODE.findall(markdown)
+    parts = CODE.split(markdown)
+    blocks = CODE.findall(markdown)
     texts = [LINK.sub(link, part) for part in parts]
     return "".join(text + block for text, block in zip(texts, [*blocks, ""], strict=True))
 
@@ -92,7 +93,9 @@ def _moved(text: str) -> str:
 def _from_docs(target: str) -> str:
     if "://" in target or target.startswith("#"):
         return target
-    return target.removeprefix("docs/") if target.startswith("docs/") else f"../{target}"
+    if target.startswith("docs/"):
+        return target.removeprefix("docs/")
+    return f"../{target}"
 
 
 def _resolved(path: PurePosixPath) -> str:

@@ -25,7 +25,8 @@ from lib.text import computed
 DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WEEKS = 52
-RUN_STEPS, RUNS = 10_000, 100
+RUN_STEPS = 10_000
+RUNS = 100
 GIB = 2**30
 LENGTHS = (100, 1_000, 10_000, 50_000, 100_000)
 FILLS = (
@@ -84,7 +85,8 @@ class Workload:
 @cache
 def workload() -> Workload:
     config = load_config(DOCS.parent / "configs" / "graphmer.yaml")
-    chain, model = config.workload.chain, config.workload.model
+    chain = config.workload.chain
+    model = config.workload.model
     count = sum(p.numel() for p in find_task(config.task)(config).model().parameters())
     positions = chain.roots + chain.facts
     return Workload(
@@ -155,7 +157,9 @@ def kaggle_limits() -> str:
 
 
 def _shown(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:,}"
+    if isinstance(value, str):
+        return value
+    return f"{value:,}"
 
 
 def cards() -> str:
@@ -175,7 +179,9 @@ def cards() -> str:
 
 
 def _sustained(card: Card) -> str:
-    return f" (sustained {card.fp16_sustained_tflops:g})" if card.fp16_sustained_tflops else ""
+    if card.fp16_sustained_tflops:
+        return f" (sustained {card.fp16_sustained_tflops:g})"
+    return ""
 
 
 def speed() -> str:
@@ -239,11 +245,16 @@ def _usd(place: Place, hours: float) -> str:
 
 
 def compare() -> str:
-    t4, own = CARDS["t4"], CARDS["rtx3050"]
-    kaggle_gb, drive_gb = fact("kaggle_output_bytes") / 1e9, fact("colab_drive_bytes") / 1e9
-    quota, gpus = fact("kaggle_gpu_quota_hours"), fact("kaggle_gpus")
-    session, run = fact("kaggle_session_minutes") / 60, fact("kaggle_run_minutes") / 60
-    colab, scratch_gb = fact("colab_session_minutes") / 60, fact("kaggle_scratch_bytes") / 1e9
+    t4 = CARDS["t4"]
+    own = CARDS["rtx3050"]
+    kaggle_gb = fact("kaggle_output_bytes") / 1e9
+    drive_gb = fact("colab_drive_bytes") / 1e9
+    quota = fact("kaggle_gpu_quota_hours")
+    gpus = fact("kaggle_gpus")
+    session = fact("kaggle_session_minutes") / 60
+    run = fact("kaggle_run_minutes") / 60
+    colab = fact("colab_session_minutes") / 60
+    scratch_gb = fact("kaggle_scratch_bytes") / 1e9
     rows = [
         ["GPU", f"{gpus:g} x {t4.name}", f"{fact('colab_gpus'):g} x {t4.name}, when there is one", "yours, say a 3050"],
         ["VRAM, GiB", f"{gpus:g} x {t4.memory_gib:g}, not pooled", f"{t4.memory_gib:g}", f"{own.memory_gib:g}"],
@@ -273,15 +284,21 @@ def _time(seconds: float) -> str:
     """Writes a bound of a time, which is not known to the second: 14 s, 24 min, 2.0 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def picture() -> str:
     """Returns bars of the same times as SVG: a group for each length, on a logarithmic scale."""
     shown = [(place, fill) for place, fill in zip(_kinds(), FILLS, strict=True)]
-    left, width, bar, top = 110, 460, 16, 46
+    left = 110
+    width = 460
+    bar = 16
+    top = 46
     group = bar * len(shown) + 14
-    first, last = 0, 5  # powers of ten of seconds: 1 s to a day and a bit
+    first = 0
+    last = 5  # powers of ten of seconds: 1 s to a day and a bit
     height = top + group * len(LENGTHS) + 30
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 90} {height}" '

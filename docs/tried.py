@@ -15,17 +15,19 @@ def machine_of(path: Path, record: dict) -> str:
     if CARD in path.stem:
         return f"NVIDIA {path.stem.partition(CARD)[2].replace('_', ' ').upper()}"
     cores = f"{record['machine']['cpus']} CPU cores"
-    return f"{cores}, the versions of Kaggle's image" if path.stem == "kaggle_image" else cores
+    if path.stem == "kaggle_image":
+        return f"{cores}, the versions of Kaggle's image"
+    return cores
 
 
 def rows_of_session(record: dict) -> str:
     """Returns how many rows of a session on a card met their goals; nothing for another record."""
     results = [result for rows in record.get("parts", {}).values() for result in rows.values()]
-    return (
-        f" ({sum(bool(r.get('ok')) for r in results)} of {len(results)} rows met their goals)"
-        if results
-        else ""
-    )
+    if results:
+        return (
+            f" ({sum(bool(r.get('ok')) for r in results)} of {len(results)} rows met their goals)"
+        )
+    return ""
 
 
 def tried() -> str:

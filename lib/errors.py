@@ -64,7 +64,10 @@ def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
 
 def first_ten(lines: Sequence[str]) -> str:
     """Returns the first ten lines, indented, and how many more there are."""
-    more = [f"and {len(lines) - 10:,} more"] if len(lines) > 10 else []
+    if len(lines) > 10:
+        more = [f"and {len(lines) - 10:,} more"]
+    else:
+        more = []
     return "\n".join(f"  {printable(line)}" for line in [*lines[:10], *more])
 
 
@@ -80,4 +83,7 @@ class OutOfMemory(TrainingFailed):
 
     def __init__(self, text: str, micro_batch: int, advice: str = "", before: int = 0):
         super().__init__(f"{text} {advice}".strip())
-        self.text, self.micro_batch, self.advice, self.before = text, micro_batch, advice, before
+        self.text = text
+        self.micro_batch = micro_batch
+        self.advice = advice
+        self.before = before

@@ -91,7 +91,9 @@ def boosted_trees(model: Any) -> list[list[Any]]:
 def boosting_begins_with(model: Any) -> np.ndarray | None:
     """Returns the scores before the first tree, or None for a model that is no boosting."""
     value = getattr(model, "_baseline_prediction", None)
-    return None if value is None else np.ravel(value)
+    if value is None:
+        return None
+    return np.ravel(value)
 
 
 def tree_nodes(shape: tuple[int, ...]) -> np.ndarray:

@@ -96,18 +96,24 @@ def duration(seconds: float) -> str:
 
 def amount(count: float) -> str:
     """Writes a number of bytes in the units of a disk: 1.2 GB, 34.5 MB, 0.7 MB."""
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+    if count >= 1e9:
+        return f"{count / 1e9:,.1f} GB"
+    return f"{count / 1e6:,.1f} MB"
 
 
 def weights(count: int) -> str:
     """Returns a number of weights as a person says it: 7,540, or 22.7 M."""
-    return f"{count / 1e6:,.1f} M" if count >= 1e5 else f"{count:,}"
+    if count >= 1e5:
+        return f"{count / 1e6:,.1f} M"
+    return f"{count:,}"
 
 
 def computed(value: float) -> str:
     """Writes a computed number without false precision: 0.52, 9.30, 93.0, 177,000."""
     if value < 100:
-        return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+        if value < 10:
+            return f"{value:.2f}"
+        return f"{value:.1f}"
     return f"{float(f'{value:.3g}'):,.0f}"
 
 

@@ -95,7 +95,8 @@ def fits(value: object, kind: Any) -> bool:
 
 def _value(value: Any, kind: Any, where: str) -> Any:
     """Returns a value of JSON as a type. Raises BadInput, which names the key."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if origin is Annotated:
         if isinstance(value, int | float) and value < 0:
             raise BadInput(f"{where} is {shown(value)}")

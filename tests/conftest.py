@@ -37,7 +37,7 @@ checkpoint: {{every_steps: 3, every_minutes: 0}}
 """
 
 
-_FIRST = "notebooks", "launch", "workloads/glacier", "ranks", "planner", "faults"
+_FIRST = "notebooks", "trainbook/launch", "workloads/glacier", "ranks", "planner", "faults"
 _LONGEST = tuple(f"tests/{name}/" for name in _FIRST)
 
 
@@ -214,7 +214,9 @@ def cut(monkeypatch):
 
             def stop_reason(self, evaluates_next=False):
                 self.done += 1
-                return "deadline" if steps and self.done >= steps else None
+                if steps and self.done >= steps:
+                    return "deadline"
+                return None
 
         monkeypatch.setattr(launch, "start_session", lambda minutes, margin: Cut(None, 0, 0))
 

@@ -25,7 +25,8 @@ _EMPTY = {
 class _Tags(HTMLParser):
     def __init__(self):
         super().__init__()
-        self.opened, self.mistakes = [], []
+        self.opened = []
+        self.mistakes = []
 
     def handle_starttag(self, tag, attrs):
         if tag not in _EMPTY:

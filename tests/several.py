@@ -142,12 +142,15 @@ class Undecided(Toy):
 class Cut(Session):
     """Ends after some steps, on one rank alone or on all."""
 
-    steps, on = 0, None
+    steps = 0
+    on = None
 
     def stop_reason(self, evaluates_next=False):
         self.steps -= 1
         mine = self.on is None or self.on == ranks.rank()
-        return "deadline" if self.steps == 0 and mine else None
+        if self.steps == 0 and mine:
+            return "deadline"
+        return None
 
 
 def scenario(
@@ -157,7 +160,8 @@ def scenario(
 
     def start(*_):
         session = Cut(None, 0, 0)
-        session.steps, session.on = cut, on
+        session.steps = cut
+        session.on = on
         return session
 
     overrides = {"output_dir": str(folder / "runs"), **config}

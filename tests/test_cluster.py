@@ -53,27 +53,27 @@ def test_the_slurm_example_starts_both_nodes_with_the_jobs_end_as_deadline_and_r
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "requeued.txt").read_text() == "77\n"
     asked = (tmp_path / "asked-0.txt").read_text()
-    assert (tmp_path / "asked-1.txt").read_text() == asked and "\nsession.minutes=1\n" in asked
+    assert (tmp_path / "asked-1.txt").read_text() == asked
+    assert "\nsession.minutes=1\n" in asked
     launcher, *arguments = asked.split("\n")[1:-1]
     parsed = parse_args(arguments)
-    assert launcher == "torch.distributed.run" and (parsed.nnodes, parsed.nproc_per_node) == (
-        "2",
-        "1",
-    )
-    assert (
-        parsed.module
-        and parsed.training_script == "trainbook"
-        and parsed.rdzv_endpoint == "127.0.0.1:20077"
-    )
+    assert launcher == "torch.distributed.run"
+    assert parsed.nnodes == "2"
+    assert parsed.nproc_per_node == "1"
+    assert parsed.module
+    assert parsed.training_script == "trainbook"
+    assert parsed.rdzv_endpoint == "127.0.0.1:20077"
     trained = _parser().parse_args(parsed.training_script_args)
-    assert trained.run and {
+    assert trained.run
+    assert {
         "output_dir=shared",
         "run.name=toy",
         "training.micro_batch_slots=2",
     } <= {*trained.set}
     environment = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode != 0 and "Give a folder that all nodes see" in done.stderr
+    assert done.returncode != 0
+    assert "Give a folder that all nodes see" in done.stderr
 
 
 def test_every_key_that_an_example_sets_exists():

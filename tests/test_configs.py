@@ -20,11 +20,10 @@ def test_every_configuration_loads_round_trips_and_comes_in_two_sizes(tmp_path):
         assert load_config(tmp_path / "again.yaml") == config
         if path.stem == "glacier_imagenet":
             continue  # for a GPU alone
-        other = (
-            path.stem.removesuffix("_small")
-            if path.stem.endswith("_small")
-            else f"{path.stem}_small"
-        )
+        if path.stem.endswith("_small"):
+            other = path.stem.removesuffix("_small")
+        else:
+            other = f"{path.stem}_small"
         assert path.with_name(f"{other}.yaml").is_file()
 
 
@@ -45,9 +44,7 @@ def test_graphmers_packages_are_in_kaggles_image():
     image = yaml.safe_load((ROOT / "trainbook" / "kaggle" / "image.yaml").read_text())[
         "has"
     ].split()
-    assert (
-        len(packages) > 10
-        and load_config(ROOT / "configs" / "graphmer_small.yaml").workload.packages == ()
-    )
+    assert len(packages) > 10
+    assert load_config(ROOT / "configs" / "graphmer_small.yaml").workload.packages == ()
     projects = {project_of(name).replace("_", "-") for name in image}
     assert {package.partition("==")[0] for package in packages} <= projects

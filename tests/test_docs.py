@@ -40,10 +40,8 @@ def commands(text):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_every_command_link_test_file_and_key_that_a_document_names_exists(document):
-    text, folders = (
-        document.read_text(),
-        [ROOT, ROOT / "lib", ROOT / "workloads", ROOT / "trainbook"],
-    )
+    text = document.read_text()
+    folders = [ROOT, ROOT / "lib", ROOT / "workloads", ROOT / "trainbook"]
     for command in commands(text):
         arguments = shlex.split(command)[1:]
         if not arguments or arguments in (["kaggle"], ["--version"]):
@@ -91,7 +89,8 @@ def test_the_run_that_a_page_shows_is_that_of_its_commands(tmp_path):
     page = (ROOT / "docs" / "own.md").read_text("utf-8")
     assert pictures.TABLE.read_text("utf-8") in page
     assert {"trainbook new my --like images", "trainbook train my.yaml"} <= set(commands(page))
-    printed, shown = numbers(pictures.trained(str(tmp_path))), numbers(page)
+    printed = numbers(pictures.trained(str(tmp_path)))
+    shown = numbers(page)
     assert printed.keys() == shown.keys() == {"accuracy", "macro_f1"}
     for metric, values in shown.items():
         assert printed[metric] == pytest.approx(values, abs=0.13), metric
@@ -113,7 +112,8 @@ def test_the_comparison_with_other_tools_has_the_ratios_of_the_record(step):
 
 def test_every_fact_and_card_has_a_source_and_a_month():
     for entry in (*facts.FACTS.values(), *CARDS.values()):
-        assert entry.source and re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", entry.checked), entry
+        assert entry.source, entry
+        assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", entry.checked), entry
 
 
 def test_every_key_stands_in_the_reference_with_its_sentence():
@@ -124,5 +124,6 @@ def test_every_key_stands_in_the_reference_with_its_sentence():
         for key, sentence in sentences(Config).items()
         if not any(one.startswith(f"{key}.") for one in rows)
     }
-    assert keys <= rows.keys() and all(rows.values())
+    assert keys <= rows.keys()
+    assert all(rows.values())
     assert {"queue.grid", "workload.tiles.size", "workload.chain.roots"} <= rows.keys()

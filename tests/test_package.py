@@ -23,7 +23,9 @@ pytest.importorskip(
 def installed(tmp_path_factory):
     """A folder as site-packages with the wheel in it, built without network from a copy of the checkout."""
     place = tmp_path_factory.mktemp("wheel")
-    source, wheels, packages = place / "source", place / "wheels", place / "packages"
+    source = place / "source"
+    wheels = place / "wheels"
+    packages = place / "packages"
     for name in ("lib", "workloads", "configs", "trainbook"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
@@ -72,7 +74,8 @@ def test_the_wheel_is_one_package_and_one_command_with_every_file_the_release_nu
     installed,
 ):
     names = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
-    assert names == {"trainbook", "bin"} and (installed / "bin" / "trainbook").is_file()
+    assert names == {"trainbook", "bin"}
+    assert (installed / "bin" / "trainbook").is_file()
     facts = installed / f"trainbook-{lib.__version__}.dist-info"
     assert (facts / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert "License-Expression: Apache-2.0" in (facts / "METADATA").read_text()
@@ -89,7 +92,8 @@ def test_the_first_commands_of_the_readme_work_from_the_wheel_beside_a_folder_li
     """One process: each would take seconds to begin. In the end it imports lib anew, as a notebook run again does."""
     few = ("--set", "training.max_steps=3", "--set", "training.evaluate_every_epochs=0")
     done = run(installed, empty, str(installed / "bin" / "trainbook"), "--version")
-    assert (done.returncode, done.stdout) == (0, f"Trainbook {lib.__version__}\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (f"Trainbook {lib.__version__}\n"), done.stderr
     said = {
         "trainbook doctor": ["new", "my", "--like", "tabular"],
         "Tabular passes all checks": ["doctor", "my.yaml", *few],
@@ -109,9 +113,8 @@ if __name__ == "__main__":
         importlib.import_module(module.name)
 """
     done = run(installed, empty, "-c", code)
-    assert done.returncode == 0 and not [words for words in said if words not in done.stdout], (
-        done.stdout + done.stderr
-    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not [words for words in said if words not in done.stdout], done.stdout + done.stderr
 
 
 def test_importing_the_package_lets_lib_be_found_in_children_and_another_lib_is_named(
@@ -135,7 +138,8 @@ def test_a_rank_takes_no_folder_lib_of_ones_own_for_the_library(empty):
     } | variables
     command = [sys.executable, boot.__file__, str(os.getpid()), "-m", "trainbook.command", "--help"]
     done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and "usage:" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout, done.stderr
 
 
 def test_the_process_that_plans_takes_no_folder_lib_of_ones_own_for_the_library(

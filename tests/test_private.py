@@ -63,9 +63,8 @@ def test_no_other_file_uses_a_private_name_of_a_library():
 
 
 def test_norms_are_layers_with_statistics():
-    assert isinstance(nn.BatchNorm2d(1), private.NORMS) and isinstance(
-        nn.InstanceNorm1d(1), private.NORMS
-    )
+    assert isinstance(nn.BatchNorm2d(1), private.NORMS)
+    assert isinstance(nn.InstanceNorm1d(1), private.NORMS)
     assert not isinstance(nn.LayerNorm(1), private.NORMS)
 
 
@@ -110,7 +109,8 @@ def test_a_mode_sees_operators_by_schema_and_backward_passes_by_their_nodes():
         y = (x * 2).sum()
         newest = private.newest_node()
         y.backward()
-    assert seen[0][:2] == ("aten::mul", -1) and seen[0][2] is None
+    assert seen[0][:2] == ("aten::mul", -1)
+    assert seen[0][2] is None
     assert any(turn >= 0 and number is not None and number < newest for _, turn, number in seen)
     assert private.overloads(torch.ops.aten.mul.Tensor) is torch.ops.aten.mul
 
@@ -122,10 +122,8 @@ def test_kernels_of_attention_and_softmax_are_there():
     assert private.safe_softmax(torch.zeros(2), 0).tolist() == [0.5, 0.5]
     assert [int(n) for n in private.attention_order()]
     half = private.softmax_to_half["softmax"](torch.zeros(2), 0, False)
-    assert (
-        half.tolist() == [0.5, 0.5]
-        and private.memory_format(torch.zeros(1, 2, 3, 4)) is torch.contiguous_format
-    )
+    assert half.tolist() == [0.5, 0.5]
+    assert private.memory_format(torch.zeros(1, 2, 3, 4)) is torch.contiguous_format
     assert private.nll_loss(torch.zeros(1, 2), torch.tensor([1]), None, 1, -100).item() == 0
     assert private.current_function_mode() is None
 
@@ -145,7 +143,8 @@ def test_a_scaler_unscales_again_once_it_forgets():
 def test_a_loader_names_its_workers():
     loader = torch.utils.data.DataLoader(range(2), num_workers=1)
     batches = iter(loader)
-    assert len(private.processes_of(batches)) == 1 and private.processes_of(iter([])) == ()
+    assert len(private.processes_of(batches)) == 1
+    assert private.processes_of(iter([])) == ()
     del batches
 
 
@@ -160,7 +159,8 @@ def test_boosting_is_the_sum_of_its_trees():
         empty = np.zeros((0, 8), np.uint32)
         scores += private.tree_of(nodes, empty).predict(x, empty, np.zeros(0, np.uint32), 1)
     assert scores == pytest.approx(model.decision_function(x))
-    assert private.boosting_begins_with(object()) is None and private.boosted_trees(object()) == []
+    assert private.boosting_begins_with(object()) is None
+    assert private.boosted_trees(object()) == []
 
 
 def test_a_group_waits_as_long_as_it_is_told(tmp_path):

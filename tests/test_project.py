@@ -26,11 +26,13 @@ def targets():
 
 
 def test_the_release_number_stands_in_one_place(capsys):
-    assert PROJECT["project"]["dynamic"] == ["version"] and "version" not in PROJECT["project"]
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert "version" not in PROJECT["project"]
     assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "lib.__version__"}
     with pytest.raises(SystemExit) as end:
         commands.main(["--version"])
-    assert end.value.code == 0 and capsys.readouterr().out == f"Trainbook {lib.__version__}\n"
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"Trainbook {lib.__version__}\n"
     assert load("CITATION.cff")["version"] == lib.__version__
     assert f"## {lib.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
@@ -39,7 +41,10 @@ def calls(tree):
     """(node, name, keywords) of every call of a method."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            if isinstance(node.func, ast.Attribute):
+                name = node.func.attr
+            else:
+                name = node.func.id
             yield node, name, {keyword.arg for keyword in node.keywords}
 
 
@@ -105,11 +110,9 @@ def test_the_front_page_has_the_commands_of_a_fresh_machine_and_ci_runs_the_one_
     )
     assert [line.split("  ")[0] for line in block.splitlines()[1:]] == ["make train", "make test"]
     script = (ROOT / ".ci" / "run").read_text("utf-8")
-    assert (
-        script.rstrip().endswith("\nmake test")
-        and "# Runs `make test`" in script
-        and "Not `make train`" in script
-    )
+    assert script.rstrip().endswith("\nmake test")
+    assert "# Runs `make test`" in script
+    assert "Not `make train`" in script
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"pip install \"?([^\s\"]*)\[", path.read_text("utf-8")):
             assert "/" in target, f"{path}: pip asks its index for {target}"

@@ -51,10 +51,13 @@ def own(tmp_path, monkeypatch):
 def test_tasks_are_found_by_name_and_by_file_which_may_postpone_annotations_and_is_imported_once(
     own,
 ):
-    assert find_task("graphmer").__name__ == "Graphmer" and own().workload.width == 4
+    assert find_task("graphmer").__name__ == "Graphmer"
+    assert own().workload.width == 4
     cls = find_task("own.py:Own")
-    assert find_task("own.py:Own") is cls and pickle.loads(pickle.dumps(cls)) is cls
-    assert own("    changed = True\n") and find_task("own.py:Own").changed
+    assert find_task("own.py:Own") is cls
+    assert pickle.loads(pickle.dumps(cls)) is cls
+    assert own("    changed = True\n")
+    assert find_task("own.py:Own").changed
     for name, sentence in {
         "nothing": "There is no task 'nothing'. Known tasks: .*graphmer",
         "nowhere.py:Task": "The task file nowhere.py does not exist",
@@ -82,7 +85,8 @@ def test_a_task_imports_what_lies_beside_it_before_an_installed_namesake_and_hid
         )
     )
     cls = find_task("own.py:Own")
-    assert (cls.namesake_own.VALUE, cls.beside_own.VALUE) == (2, 3)
+    assert cls.namesake_own.VALUE == 2
+    assert cls.beside_own.VALUE == 3
 
 
 def test_a_task_file_that_fails_is_named_with_its_line_and_what_is_none_is_not_opened(
@@ -95,7 +99,8 @@ def test_a_task_file_that_fails_is_named_with_its_line_and_what_is_none_is_not_o
     ):  # fmt: skip
         with pytest.raises(BadInput) as error:
             own(f"    {body}\n")
-        assert what in str(error.value) and where in str(error.value)
+        assert what in str(error.value)
+        assert where in str(error.value)
     os.mkfifo("pipe.py")
     with pytest.raises(BadInput, match="The task file"):
         find_task("pipe.py:Own")
@@ -118,12 +123,13 @@ WRONG = [
 
 def test_what_a_task_returns_wrongly_is_said_with_class_and_method(own, monkeypatch):
     config = own()
-    task, sets = (
-        find_task("own.py:Own"),
-        {"train": range(9), "validation": range(3), "test": range(3)},
-    )
+    task = find_task("own.py:Own")
+    sets = {"train": range(9), "validation": range(3), "test": range(3)}
     for name, value, sentence in WRONG:
-        returned = {**sets, **value} if name == "datasets" and isinstance(value, dict) else value
+        if name == "datasets" and isinstance(value, dict):
+            returned = {**sets, **value}
+        else:
+            returned = value
         with monkeypatch.context() as patch, pytest.raises(BadInput, match=f"Own.{name}{sentence}"):
             patch.setattr(
                 task,
@@ -138,7 +144,8 @@ def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(
 ):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs", "datasets/ada/other"])
     mount, other = (tmp_path / "input" / "datasets" / "ada" / name for name in ("graphs", "other"))
-    inner, sentinels = mount / "data" / "v1", ("entities.jsonl",)
+    inner = mount / "data" / "v1"
+    sentinels = ("entities.jsonl",)
     inner.mkdir(parents=True)
     (mount / "data.jsonl").unlink()
     (mount / "README.md").touch()
@@ -146,7 +153,8 @@ def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(
         locate_data("graphs", ()) == mount / "data" == locate_data(str(mount / "data"), ())
     )  # without sentinels
     (mount / "more.csv").touch()
-    assert locate_data("graphs", ()) == mount and locate_data("", sentinels) is None
+    assert locate_data("graphs", ()) == mount
+    assert locate_data("", sentinels) is None
     (inner / "entities.jsonl").touch()
     for name in ("graphs", "ada/graphs"):
         assert locate_data(name, sentinels) == inner == locate_data("", sentinels)
@@ -162,9 +170,11 @@ def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_
     toy, tmp_path, monkeypatch
 ):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs", "datasets/ada/other"])
-    here, mount = tmp_path / "here", tmp_path / "input" / "datasets" / "ada" / "graphs"
+    here = tmp_path / "here"
+    mount = tmp_path / "input" / "datasets" / "ada" / "graphs"
     here.mkdir()
-    config, single = toy({"data.dir": [str(here), "ada/graphs"]}), toy({"data.dir": [str(here)]})
+    config = toy({"data.dir": [str(here), "ada/graphs"]})
+    single = toy({"data.dir": [str(here)]})
     with pytest.raises(
         BadInput, match="lists 2 folders, and Toy reads one. Name one, or their parent"
     ):
@@ -174,9 +184,11 @@ def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_
         "lib.task.loading.find_task", lambda name: type("Several", (Task,), {"several": True})
     )
     task = load_task(config)
-    assert (task.source, task.sources) == (here, (here, mount))
+    assert task.source == here
+    assert task.sources == (here, mount)
     (here / "x.txt").write_text("a")
-    both, alone = task.fingerprint(), load_task(single).fingerprint()
+    both = task.fingerprint()
+    alone = load_task(single).fingerprint()
     assert alone != both == load_task(config).fingerprint()
     (mount / "x.txt").write_text("c")
     assert load_task(config).fingerprint() != both
@@ -212,13 +224,13 @@ def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, quick):
     )
     run = launch.prepare(load_config("short.yaml", {"output_dir": str(tmp_path / "runs")}))
     summary = launch.train(run)
-    assert (summary.metrics, summary.baseline, summary.missing) == (
-        {},
-        {},
-        {},
-    ) and summary.test_loss > 0
+    assert summary.metrics == {}
+    assert summary.baseline == {}
+    assert summary.missing == {}
+    assert summary.test_loss > 0
     batch = run.task.collate(run.task.datasets()["train"], torch.Generator())
-    assert run.task.count(batch) == {"loss": 8} and run.task.count({"x": batch["x"]}) == {"loss": 9}
+    assert run.task.count(batch) == {"loss": 8}
+    assert run.task.count({"x": batch["x"]}) == {"loss": 9}
     first = run.task.fingerprint()
     (tmp_path / "data" / "a.txt").write_text("b")
     assert run.task.fingerprint() == first  # every save asks for it
@@ -228,7 +240,8 @@ def test_a_task_of_four_methods_trains_and_is_tested(tmp_path, quick):
 @pytest.fixture
 def archives(tmp_path):
     """A folder with archives, and one with what Kaggle makes of it."""
-    packed, mounted = tmp_path / "packed", tmp_path / "mounted"
+    packed = tmp_path / "packed"
+    mounted = tmp_path / "mounted"
     (mounted / "more" / "deep").mkdir(parents=True)
     packed.mkdir()
     for name, text in {

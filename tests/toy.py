@@ -84,10 +84,12 @@ class Toy(Task):
         }
 
     def evaluate(self, model, loader):
-        total, count = 0.0, 0
+        total = 0.0
+        count = 0
         for batch in loader:
             sums, _ = self.loss(model, batch)
-            total, count = total + float(sums["squared"]), count + self.count(batch)["squared"]
+            total = total + float(sums["squared"])
+            count = count + self.count(batch)["squared"]
         return {"loss": total / count, "rmse": (total / count) ** 0.5}
 
     def baseline(self):

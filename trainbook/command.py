@@ -96,11 +96,16 @@ def train(options: argparse.Namespace) -> int:
     summary = launch.train(run)
     if not is_rank:
         archive = run.output_dir / packing.ARCHIVE
-        where = f"{run.folder} and {archive}" if archive.is_file() else f"{run.folder}"
+        if archive.is_file():
+            where = f"{run.folder} and {archive}"
+        else:
+            where = f"{run.folder}"
         lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""
         print(f"{summary.reason} at step {summary.step:,}{lacking}: see {where}")
     ranks.end()
-    return 0 if ranks.under_torchrun() else launch.EXIT_CODES[summary.reason]
+    if ranks.under_torchrun():
+        return 0
+    return launch.EXIT_CODES[summary.reason]
 
 
 def train_queue(options: argparse.Namespace) -> int:

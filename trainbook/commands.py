@@ -104,10 +104,8 @@ def compared(card: "Card") -> str:
     """Returns a table of what a run on a GPU measured beside its plan, which is 0 where there was none."""
     from lib.machine.memory import GIB
 
-    plan, versions = (
-        card.predicted,
-        ", ".join(f"{name} {version}" for name, version in card.versions.items()),
-    )
+    plan = card.predicted
+    versions = ", ".join(f"{name} {version}" for name, version in card.versions.items())
     rows = [
         ["", "measured", "planned"],
         ["peak, GiB", f"{card.peak_bytes / GIB:.2f}", f"{plan.peak_bytes / GIB:.2f}"],
@@ -196,7 +194,9 @@ def _predict(options: argparse.Namespace) -> int:
         "trusted": options.trust,
         "name": options.name,
     }
-    archive, data, out = Path(options.archive), Path(options.data), Path(options.out)
+    archive = Path(options.archive)
+    data = Path(options.data)
+    out = Path(options.out)
     keywords |= {
         "sample": Path(options.sample) if options.sample else None,
         "id_column": options.id_column,

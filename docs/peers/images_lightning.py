@@ -15,12 +15,15 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-CLASSES, SIZE, WIDTH = ("circle", "square", "triangle"), 64, 16
+CLASSES = ("circle", "square", "triangle")
+SIZE = 64
+WIDTH = 16
 
 
 class Images(Dataset):
     def __init__(self, files, training):
-        self.files, self.training = files, training
+        self.files = files
+        self.training = training
 
     def __len__(self):
         return len(self.files)

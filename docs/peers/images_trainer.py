@@ -15,12 +15,15 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-CLASSES, SIZE, WIDTH = ("circle", "square", "triangle"), 64, 16
+CLASSES = ("circle", "square", "triangle")
+SIZE = 64
+WIDTH = 16
 
 
 class Images(Dataset):
     def __init__(self, files, training):
-        self.files, self.training = files, training
+        self.files = files
+        self.training = training
 
     def __len__(self):
         return len(self.files)
@@ -62,7 +65,8 @@ class Classifier(nn.Module):
 
 
 def scores(predicted):
-    guess, true = predicted.predictions.argmax(-1), predicted.label_ids
+    guess = predicted.predictions.argmax(-1)
+    true = predicted.label_ids
     return {
         "accuracy": accuracy_score(true, guess),
         "macro_f1": f1_score(true, guess, average="macro"),

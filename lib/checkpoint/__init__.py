@@ -176,7 +176,8 @@ def _put_in_place(aside: Path, final: Path) -> None:
 def _safetensors(group: Mapping[str, Tensor]) -> list[memoryview]:
     """Lays out one file: the header's length, the header, the tensors' bytes without a gap, widest elements first."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    views, end = [], 0
+    views = []
+    end = 0
     for name, value in sorted(group.items(), key=lambda item: (-item[1].element_size(), item[0])):
         if value.dtype not in _DTYPES:
             raise TypeError(

@@ -26,22 +26,22 @@ class Retention:
     """Keeps the newest checkpoints and the best weights of a run within limits; never deletes the last good one."""
 
     def __init__(self, folder: Path, options: Checkpoint):
-        self.folder, self.options = folder, options
+        self.folder = folder
+        self.options = options
         here = platform.detect()
         inside = here.output_dir.resolve() in folder.resolve().parents
         self._output_dir = here.output_dir if inside else folder.parent
         self._output_bytes = here.output_bytes
-        self._kept_bytes, self._kept_files = (
-            options.keep_bytes or here.output_bytes,
-            here.output_files,
-        )
+        self._kept_bytes = options.keep_bytes or here.output_bytes
+        self._kept_files = here.output_files
 
     def make_room(self, name: str, parcel: checkpoint.Parcel) -> None:
         """Deletes what this save replaces, if it does not fit otherwise. Raises CheckpointNotSaved if it cannot fit."""
         if parcel.size > self.available():
             checkpoint.tidy(self.folder / name)  # a failed save may have left its own
         if parcel.size > self.available() and name == "checkpoints":
-            steps, keep = self._written(name), max(1, self.options.keep_last - 1)
+            steps = self._written(name)
+            keep = max(1, self.options.keep_last - 1)
             if steps[:-keep] and any(map(self._is_good, reversed(steps[-keep:]))):
                 self._drop_oldest(steps, keep, lambda: parcel.size <= self.available())
         if parcel.size > (available := self.available()):
@@ -54,8 +54,11 @@ class Retention:
     def available(self) -> int:
         """Returns the bytes that can be written, by the disk and by the platform's limit on the output folder."""
         folder = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
-        free, most = shutil.disk_usage(folder).free, self._output_bytes
-        return free if most is None else min(free, most - disk.held(self._output_dir)[0])
+        free = shutil.disk_usage(folder).free
+        most = self._output_bytes
+        if most is None:
+            return free
+        return min(free, most - disk.held(self._output_dir)[0])
 
     def after_checkpoint(self, step: int, best: Collection[int]) -> None:
         """Deletes, after a step was saved, all but the last and the best ones, and more to stay within the budget."""
@@ -115,7 +118,10 @@ class Saver:
         self, folder: Path, retention: Retention, record: Callable[[float], None] = lambda seconds: None,
         before: Callable[[], None] = lambda: None,
     ):  # fmt: skip
-        self.folder, self.retention, self.record, self.before = folder, retention, record, before
+        self.folder = folder
+        self.retention = retention
+        self.record = record
+        self.before = before
         self._thread, self._works = ThreadPoolExecutor(1, "checkpoint"), list[Future[None]]()
         self._buffers: dict[Key, Tensor] = {}
         self._in_use: set[str] = (
@@ -170,7 +176,8 @@ class Saver:
 
     def _join(self) -> None:
         """Waits for the thread and warns of failed saves. Raises any other error of the thread."""
-        works, self._works = self._works, []
+        works = self._works
+        self._works = []
         self._in_use.clear()
         for failure in [work.exception() for work in works]:
             if isinstance(failure, CheckpointNotSaved):

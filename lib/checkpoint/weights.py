@@ -150,7 +150,8 @@ def unsaved(model: nn.Module) -> tuple[str, list[str]]:
 
 def with_own(model: nn.Module, found: checkpoint.Checkpoint) -> dict[str, Tensor]:
     """Returns the weights of a checkpoint with those of this model that it omits. Raises BadInput if these differ."""
-    named, here = found.tensors["model"], of(model)
+    named = found.tensors["model"]
+    here = of(model)
     left_out = {
         n: known
         for n, known in found.state.get("frozen", {}).items()
@@ -193,7 +194,8 @@ def restore(model: nn.Module, saved: checkpoint.Checkpoint) -> None:
 
 def _check_trained(model: nn.Module, saved: checkpoint.Checkpoint) -> None:
     """Raises BadInput if the saved run trained other parameters."""
-    before, now = saved.state.get("trained"), trained(model)
+    before = saved.state.get("trained")
+    now = trained(model)
     if before is None or before == now:  # best weights name none
         return
     then = [f"{name} {kind}" for name, kind in before.items() if now.get(name) != kind]
@@ -254,4 +256,6 @@ def _checkpoint_in(path: Path) -> Path | None:
     for folder in (path, path / "best", path / "checkpoints"):
         if steps := checkpoint.steps(folder):
             return checkpoint.path_of(folder, steps[-1])
-    return path if (path / checkpoint.MANIFEST).is_file() else None
+    if (path / checkpoint.MANIFEST).is_file():
+        return path
+    return None

@@ -104,7 +104,9 @@ class Data:
     @property
     def dirs(self) -> tuple[str, ...]:
         """What `dir` names, one or several; none where it is empty."""
-        return self.dir if isinstance(self.dir, tuple) else tuple(filter(None, [self.dir]))
+        if isinstance(self.dir, tuple):
+            return self.dir
+        return tuple(filter(None, [self.dir]))
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -187,7 +189,8 @@ class Training:
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if values["max_steps"] == 0 and values["epochs"] == 0:
             yield "", "The run has no length. Give training.max_steps or training.epochs."
-        batch, slots = values["effective_batch"], values["micro_batch_slots"]
+        batch = values["effective_batch"]
+        slots = values["micro_batch_slots"]
         if slots and batch % slots:
             advice = f"Write {max(1, batch // slots) * slots}, or another number of slots."
             sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
@@ -344,7 +347,8 @@ class Config:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        training, is_plateau = values["training"], values["scheduler"].name == "plateau"
+        training = values["training"]
+        is_plateau = values["scheduler"].name == "plateau"
         is_single = not training.evaluate_every_steps and not training.evaluate_every_epochs
         if is_single and (is_plateau or training.stop_after_evaluations):
             key = "scheduler.name plateau" if is_plateau else "training.stop_after_evaluations"
@@ -362,7 +366,9 @@ def read_config(
     `overrides` maps dotted keys to values, or to texts from a command line; each replaces the whole value of its key.
     Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
     """
-    path, overrides, reader = Path(path), as_overrides(overrides), Reader(REMOVED)
+    path = Path(path)
+    overrides = as_overrides(overrides)
+    reader = Reader(REMOVED)
     advice = (
         "Give at least task, training.effective_batch and training.max_steps or training.epochs."
     )
@@ -370,10 +376,8 @@ def read_config(
     reader.merge_base(root, path)
     for key, value in overrides.items():
         reader.override(root, str(key), value)
-    task, settings = (
-        child(root, "task"),
-        Any,
-    )  # an unknown task is reported once, and its settings are not checked
+    task = child(root, "task")
+    settings = Any  # an unknown task is reported once, and its settings are not checked
     if isinstance(task, yaml.ScalarNode) and task.value:
         file, colon, name = task.value.rpartition(":")
         task.value = f"{from_folder(file, task.start_mark)}:{name}" if colon else name
@@ -447,7 +451,8 @@ def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
     """Returns a configuration with every length in steps, and a line for each. Raises BadInput without samples."""
     if samples < 1:
         raise BadInput("There are no training samples. Look at data.dir and at data.subset_ratio.")
-    batch, lines = config.training.effective_batch, list[str]()
+    batch = config.training.effective_batch
+    lines = list[str]()
 
     def in_steps(value: Any, path: str) -> Any:
         if isinstance(value, dict):

@@ -11,6 +11,9 @@ __all__ = ["absolute", "check_no_pointer", "read_bytes", "read_text", "size_of"]
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _MOST_TEXT = 2**20  # bytes of a configuration
 
+DATA = "data"  # the folder in a run's folder with the files that a task keeps of its data
+DATA_BYTES = 2**28  # of them, which go into the archive
+
 
 def read_text(path: Path) -> str:
     """Reads a UTF-8 file. Raises BadInput, with line and column of the first byte that is not UTF-8."""

@@ -25,7 +25,8 @@ from lib.config.files import read_text
 from lib.errors import BadInput, printable
 
 BAD: Any = object()  # stands for a value whose mistake has been reported
-_MOST_VALUES, _MOST_LEVELS = 20_000, 40  # of a file; levels of brackets
+_MOST_VALUES = 20_000
+_MOST_LEVELS = 40  # of a file; levels of brackets
 _MOST_MISTAKES = 50  # that are shown
 _NUMBERS = {
     int: re.compile(r"[-+]?(0|[1-9][0-9]{0,17})"),
@@ -66,12 +67,12 @@ def flat(config: Any, prefix: str = "") -> dict[str, object]:
     """Returns the value of every dotted key, in the order of the fields."""
     values: dict[str, object] = {}
     for f in keys(config):
-        value, key = getattr(config, f.name), prefix + f.name
-        by_name = (
-            value
-            if isinstance(value, dict) and value and all(map(is_dataclass, value.values()))
-            else {}
-        )
+        value = getattr(config, f.name)
+        key = prefix + f.name
+        if isinstance(value, dict) and value and all(map(is_dataclass, value.values())):
+            by_name = value
+        else:
+            by_name = {}
         for name, section in {"": value}.items() if is_dataclass(value) else by_name.items():
             values |= flat(section, f"{key}.{name}." if name else f"{key}.")
         if not (is_dataclass(value) or by_name):
@@ -81,7 +82,8 @@ def flat(config: Any, prefix: str = "") -> dict[str, object]:
 
 def sentences(cls: type, prefix: str = "") -> dict[str, str]:
     """Returns the help of every dotted key; for a section, the docstring of its class."""
-    hints, texts = get_type_hints(cls), {}
+    hints = get_type_hints(cls)
+    texts = {}
     for f in keys(cls):
         is_section = is_dataclass(hints[f.name])
         texts[prefix + f.name] = f.metadata.get(
@@ -96,7 +98,9 @@ def other_unit(name: str) -> str | None:
     if name in ("epochs", "max_steps"):
         return "epochs" if name == "max_steps" else "max_steps"
     stem, _, unit = name.rpartition("_")
-    return {"epochs": f"{stem}_steps", "steps": f"{stem}_epochs"}.get(unit) if stem else None
+    if stem:
+        return {"epochs": f"{stem}_steps", "steps": f"{stem}_epochs"}.get(unit)
+    return None
 
 
 def length_pairs(cls: type) -> list[tuple[str, str]]:
@@ -107,7 +111,8 @@ def length_pairs(cls: type) -> list[tuple[str, str]]:
 
 def described(expected: Any) -> str:
     """Returns the name of a type, for a sentence. Raises KeyError for one that no configuration can hold."""
-    kind, members = get_origin(expected), get_args(expected)
+    kind = get_origin(expected)
+    members = get_args(expected)
     if kind in (Union, types.UnionType):
         return " or ".join(map(described, members))
     if kind is Literal:
@@ -115,7 +120,9 @@ def described(expected: Any) -> str:
             str(choice) or '""' for choice in members
         )
     if kind is tuple:
-        return "a list" if members[-1] is Ellipsis else f"a list of {len(members)} values"
+        if members[-1] is Ellipsis:
+            return "a list"
+        return f"a list of {len(members)} values"
     if is_dataclass(expected) or kind is dict:
         return "a section of key: value lines"
     return _TYPES[expected]
@@ -140,7 +147,9 @@ def from_folder(text: str, mark: Mark) -> str:
     """Returns a path from the working folder; what lies beside the file that gives it comes first."""
     try:
         path = Path(mark.name).parent / text
-        return str(path) if mark.line >= 0 and text and path.exists() else text
+        if mark.line >= 0 and text and path.exists():
+            return str(path)
+        return text
     except (OSError, ValueError):  # too long, a NUL: whoever uses it reports it
         return text
 
@@ -149,28 +158,37 @@ def _scalar(expected: Any, node: Node) -> Any:
     """Converts a scalar to the expected type, or returns BAD. Only a text may be in quotes."""
     if not isinstance(node, ScalarNode):
         return BAD
-    text, is_bare = node.value, node.style is None
+    text = node.value
+    is_bare = node.style is None
     if expected is str or get_origin(expected) is Literal:
-        return (
-            text if text in (get_args(expected) or (text,)) and not (is_bare and not text) else BAD
-        )
+        if text in (get_args(expected) or (text,)) and not (is_bare and not text):
+            return text
+        return BAD
     if expected in _CONSTANTS:
-        return _CONSTANTS[expected].get(text.lower(), BAD) if is_bare else BAD
+        if is_bare:
+            return _CONSTANTS[expected].get(text.lower(), BAD)
+        return BAD
     is_number = is_bare and expected in _NUMBERS and _NUMBERS[expected].fullmatch(text)
-    return value if is_number and math.isfinite(value := expected(text)) else BAD
+    if is_number and math.isfinite(value := expected(text)):
+        return value
+    return BAD
 
 
 def _shown(node: Node) -> str:
     if not isinstance(node, ScalarNode):
         return "a list" if isinstance(node, SequenceNode) else "a mapping"
     text = printable(node.value, most=40)
-    return f"{text!r} in quotes" if node.style is not None else text or "nothing"
+    if node.style is not None:
+        return f"{text!r} in quotes"
+    return text or "nothing"
 
 
 def _place(mark: Mark) -> str:
     """Returns `file.yaml:12:5`, or the name alone of what is no file."""
     name = printable(mark.name, most=500)
-    return name if mark.line < 0 else f"{name}:{mark.line + 1}:{mark.column + 1}"
+    if mark.line < 0:
+        return name
+    return f"{name}:{mark.line + 1}:{mark.column + 1}"
 
 
 def _is_empty(node: Node | None) -> bool:
@@ -202,21 +220,17 @@ class _Loader(yaml.SafeLoader):
         self, text: str, name: str, report: Callable[[Any, str], Any], mark: Mark | None = None
     ):
         super().__init__(text)
-        self.name, self.report, self.mark, self.count = (
-            name,
-            report,
-            mark,
-            0,
-        )  # the name is in every mark
+        self.name = name
+        self.report = report
+        self.mark = mark
+        self.count = 0  # the name is in every mark
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         event = self.peek_event()
         self.count += 1
         if isinstance(event, yaml.AliasEvent) or event.tag or self.count > _MOST_VALUES:
-            many, problem = (
-                f"there are more than {_MOST_VALUES:,} values",
-                "an alias (*) or a tag (!) is not supported",
-            )
+            many = f"there are more than {_MOST_VALUES:,} values"
+            problem = "an alias (*) or a tag (!) is not supported"
             problem = many if self.count > _MOST_VALUES else f"{problem}; write the plain value"
             raise ComposerError(None, None, problem, event.start_mark)
         node = super().compose_node(parent, index)
@@ -330,7 +344,8 @@ class Reader:
                 raise BadInput(
                     f"base must be the name of a file beside this one; found {_shown(name)}."
                 )
-            base, text = path.with_name(name.value), read_text(path.with_name(name.value))
+            base = path.with_name(name.value)
+            text = read_text(path.with_name(name.value))
         except BadInput as error:
             self.report(name, str(error))
             self.finish()
@@ -370,13 +385,16 @@ class Reader:
 
     def section(self, cls: type, node: MappingNode, key: str, base: Any = MISSING) -> Any:
         """Returns an instance of a dataclass, or BAD. Defaults are those of `base`, the default of the field above."""
-        hints, prefix = get_type_hints(cls), f"{key}." if key else ""
+        hints = get_type_hints(cls)
+        prefix = f"{key}." if key else ""
         entries = {k.value: (k, v) for k, v in node.value}
-        fields, values = {f.name: f for f in keys(cls)}, {}
+        fields = {f.name: f for f in keys(cls)}
+        values = {}
         for name in [n for n in entries if n not in fields]:
             self._unknown(entries.pop(name)[0], key, prefix + name, list(fields))
         for name, f in fields.items():
-            path, expected = prefix + name, self.types.get(prefix + name, hints[name])
+            path = prefix + name
+            expected = self.types.get(prefix + name, hints[name])
             default = getattr(
                 base, name, f.default if f.default_factory is MISSING else f.default_factory()
             )
@@ -417,11 +435,15 @@ class Reader:
             return
         tails = {key.rpartition(".")[2]: key for key in reversed(self.known)}
         tail = (name := printable(node.value, most=40)).rpartition(".")[2]
-        near = [tails[tail]] if tail in tails else difflib.get_close_matches(name, names, 1)
+        if tail in tails:
+            near = [tails[tail]]
+        else:
+            near = difflib.get_close_matches(name, names, 1)
         near = near or [tails[other] for other in difflib.get_close_matches(tail, tails, 1, 0.75)]
-        advice = (
-            f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(names) or 'no key'}."
-        )
+        if near:
+            advice = f"Did you mean {near[0]}?"
+        else:
+            advice = f"Known here: {', '.join(names) or 'no key'}."
         for row in words() if self.known else ():
             if plain(name) in map(plain, row["elsewhere"].split()):
                 here = " and ".join(row["here"].split())
@@ -436,15 +458,17 @@ class Reader:
         """Returns the value of a node by the expected type, or BAD."""
         if expected is Any:
             return BAD
-        members = (
-            get_args(expected) if get_origin(expected) in (Union, types.UnionType) else (expected,)
-        )
+        if get_origin(expected) in (Union, types.UnionType):
+            members = get_args(expected)
+        else:
+            members = (expected,)
         if _is_empty(node) and any(map(is_dataclass, members)):
             node = MappingNode(
                 "", [], node.start_mark
             )  # a section whose lines are all commented out
         for member in sorted(members, key=lambda member: member is str):  # any scalar is a text
-            kind, inner = get_origin(member), get_args(member)
+            kind = get_origin(member)
+            inner = get_args(member)
             if is_dataclass(member) and isinstance(node, MappingNode):
                 return self.section(member, node, key, base)  # type: ignore[arg-type]
             if kind is dict and isinstance(node, MappingNode):
@@ -452,9 +476,14 @@ class Reader:
                     k.value: self._value(inner[1], v, f"{key}.{k.value}", bounds)
                     for k, v in node.value
                 }
-                return BAD if any(value is BAD for value in values.values()) else values
+                if any(value is BAD for value in values.values()):
+                    return BAD
+                return values
             if kind is tuple and isinstance(node, SequenceNode):
-                kinds = inner[:1] * len(node.value) if inner[-1] is Ellipsis else inner
+                if inner[-1] is Ellipsis:
+                    kinds = inner[:1] * len(node.value)
+                else:
+                    kinds = inner
                 if len(kinds) != len(node.value):
                     return self.report(
                         node, f"{key} must be {described(member)}; found {len(node.value)} of them."
@@ -463,7 +492,9 @@ class Reader:
                 items = tuple(
                     self._value(kind, item, f"{key}[{i}]", bounds) for i, (kind, item) in pairs
                 )
-                return BAD if any(item is BAD for item in items) else items
+                if any(item is BAD for item in items):
+                    return BAD
+                return items
             if (value := _scalar(member, node)) is BAD:
                 continue
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -473,9 +504,7 @@ class Reader:
                     f"{_BOUNDS[name][0]} {limit:,}" for name, limit in limits.items()
                 )
                 return self.report(node, f"{key} must be {text}; found {_shown(node)}.")
-            return (
-                from_folder(value, node.start_mark)
-                if member is str and bounds.get("path")
-                else value
-            )
+            if member is str and bounds.get("path"):
+                return from_folder(value, node.start_mark)
+            return value
         return self.report(node, f"{key} must be {described(expected)}; found {_shown(node)}.")

@@ -82,7 +82,8 @@ def make_folders(path: Path) -> None:
 
 def write_file(path: Path, parts: Iterable[memoryview]) -> dict[str, int | str]:
     """Writes and syncs a new file; returns its size and its sha256, computed from the bytes in memory."""
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     handle = calls.create(path)
     try:
         for part in parts:

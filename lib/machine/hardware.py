@@ -76,7 +76,8 @@ def clocks() -> dict[str, int]:
     with contextlib.suppress(Exception):
         nvml = _nvml()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
-        now, most = nvml.nvmlDeviceGetClockInfo, nvml.nvmlDeviceGetMaxClockInfo
+        now = nvml.nvmlDeviceGetClockInfo
+        most = nvml.nvmlDeviceGetMaxClockInfo
         mhz = {
             name: of(handle, nvml.NVML_CLOCK_SM)
             for name, of in (("MHz", now), ("MHz at most", most))
@@ -106,10 +107,8 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
 
     def read() -> GpuLoad:
         with contextlib.suppress(Exception):  # a slice of a GPU (MIG) has no utilisation
-            memory, use = (
-                nvml.nvmlDeviceGetMemoryInfo(handle),
-                nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-            )
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
             return GpuLoad(int(memory.used), int(memory.total), use)
         free, total = torch.cuda.mem_get_info(index)
         return GpuLoad(total - free, total)

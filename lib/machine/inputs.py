@@ -51,7 +51,8 @@ def _folders(folder: Path) -> list[Path]:
 
 def find_input(name: str, platform: Platform) -> Path:
     """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with what is mounted, unless it is one."""
-    base, shown = platform.input_dir, printable(name, most=200)
+    base = platform.input_dir
+    shown = printable(name, most=200)
     try:
         path = Path(name).expanduser()
         for place in (path, base / path) if base else (path,):
@@ -107,7 +108,8 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
 
 def run_folders(config: Config) -> list[Path]:
     """Returns the folders that may hold an earlier state of a run. Raises BadInput without the named one."""
-    name, here = config.run.name, detect()
+    name = config.run.name
+    here = detect()
     if config.run.resume_from:
         base = find_input(config.run.resume_from, here)
         inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))

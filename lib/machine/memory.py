@@ -17,11 +17,9 @@ _OOM_MARKS = (
 
 
 def device() -> torch.device:
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def is_oom(error: BaseException | None) -> bool:
@@ -50,18 +48,22 @@ def _resident_bytes() -> int:
 
 
 def card_bytes() -> int:
-    return (
-        torch.cuda.get_device_properties(device()).total_memory if torch.cuda.is_available() else 0
-    )
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(device()).total_memory
+    return 0
 
 
 def allocated_bytes() -> int:
-    return torch.cuda.memory_allocated() if torch.cuda.is_available() else _resident_bytes()
+    if torch.cuda.is_available():
+        return torch.cuda.memory_allocated()
+    return _resident_bytes()
 
 
 def peak_bytes() -> int:
     """Returns the most bytes in tensors on the GPU since `reset_peak`; on a CPU the resident memory now."""
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _resident_bytes()
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return _resident_bytes()
 
 
 def reset_peak() -> None:
@@ -92,10 +94,8 @@ def readings() -> list[Reading]:
     rows = [Reading("RAM", ram.total - ram.available, ram.total, detail)]
     for index in range(torch.cuda.device_count()):
         load = hardware.gpu_reader(index)()
-        allocated, reserved = (
-            torch.cuda.memory_allocated(index) / GIB,
-            torch.cuda.memory_reserved(index) / GIB,
-        )
+        allocated = torch.cuda.memory_allocated(index) / GIB
+        reserved = torch.cuda.memory_reserved(index) / GIB
         detail = f"allocated {allocated:.2f}, reserved {reserved:.2f} GiB"
         rows.append(
             Reading(

@@ -50,7 +50,8 @@ def detect() -> Platform:
         )
     # a child process on Colab has no IPython shell
     if "google.colab" in str(_shell()) or ("COLAB_RELEASE_TAG" in os.environ and _CONTENT.is_dir()):
-        drive, minutes = _CONTENT / "drive" / "MyDrive", float(limits["colab_session_minutes"])
+        drive = _CONTENT / "drive" / "MyDrive"
+        minutes = float(limits["colab_session_minutes"])
         if not drive.is_dir():
             return Platform("colab", False, None, _CONTENT, scratch, minutes)
         return Platform(

@@ -19,7 +19,8 @@ from lib.config.files import check_no_pointer, read_bytes, size_of
 from lib.errors import BadInput, printable
 from lib.machine import inputs, memory, platform
 
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+WHOLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 _PICKLED = "pytorch_model.bin"
 _FORMS = (WHOLE, INDEX), (_PICKLED, f"{_PICKLED}.index.json")
 _CONFIG = "config.json"
@@ -109,12 +110,15 @@ def _files(folder: Path) -> tuple[list[Path], set[str]]:
     whole, index = next(
         (form for form in _FORMS if any((folder / name).is_file() for name in form)), _FORMS[0]
     )
-    files, names, place = [folder / whole], set[str](), folder
+    files = [folder / whole]
+    names = set[str]()
+    place = folder
     try:
         if not files[0].is_file():
             place = folder / index
             shards = json.loads(read_bytes(place, _MOST_BYTES))["weight_map"]
-            names, files = {*shards}, [folder / file for file in sorted({*shards.values()})]
+            names = {*shards}
+            files = [folder / file for file in sorted({*shards.values()})]
             if not files or not all(
                 _SHARD.fullmatch(file.name) and file.parent == folder for file in files
             ):
@@ -193,7 +197,10 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     facts = before = task.published.get(name, {})
     if "config" not in before:  # a plan before the run resumes
         facts = inputs.saved_facts("published", *inputs.run_folders(task.config)).get(name, {})
-        facts = facts if isinstance(facts, dict) and isinstance(facts.get("config"), dict) else {}
+        if isinstance(facts, dict) and isinstance(facts.get("config"), dict):
+            facts = facts
+        else:
+            facts = {}
     folder: Path | None
     try:
         folder = find_model(name, task.is_planned)
@@ -312,11 +319,10 @@ def _mark(model: Any, quantization: Any) -> None:
     if not bits:
         return
     kind = "int8" if bits == 8 else "nf4-dq" if values.get("bnb_4bit_use_double_quant") else "nf4"
-    dtype = (
-        "float16"
-        if bits == 8
-        else str(values.get("bnb_4bit_compute_dtype") or "float32").removeprefix("torch.")
-    )
+    if bits == 8:
+        dtype = "float16"
+    else:
+        dtype = str(values.get("bnb_4bit_compute_dtype") or "float32").removeprefix("torch.")
     last = model.get_submodule(next(reversed(dict(model.named_parameters()))).rpartition(".")[0])
     skipped = values.get("llm_int8_skip_modules") or ()
     for name, layer in model.named_modules():
@@ -337,7 +343,9 @@ def located(name: str, download: bool = True) -> tuple[str, Path] | None:
         if inputs.named(mount, platform.detect()):
             return mount, find_model(mount)
     folder = _from_hub(name, download)
-    return None if folder is None else (name, folder)
+    if folder is None:
+        return None
+    return (name, folder)
 
 
 def _from_hub(name: str, download: bool = True, is_planned: bool = False) -> Path | None:

@@ -9,7 +9,9 @@ import bisect
 from dataclasses import dataclass, field
 
 MIB = 2**20
-ROUNDING, _SMALL, _MEDIUM = 512, MIB, 10 * MIB
+ROUNDING = 512
+_SMALL = MIB
+_MEDIUM = 10 * MIB
 
 
 @dataclass(eq=False, slots=True)
@@ -50,13 +52,17 @@ class Allocator:
         size = round_up(size, ROUNDING)
         pool = self._pools[size <= _SMALL]
         index = bisect.bisect_left(pool, (size,))  # the best fit
-        block = pool.pop(index)[2] if index < len(pool) else self._new_segment(size)
+        if index < len(pool):
+            block = pool.pop(index)[2]
+        else:
+            block = self._new_segment(size)
         rest = block.size - size
         if rest > _SMALL or (block.small and rest >= ROUNDING):
             after = Block(rest, block.address + size, block.small, before=block, after=block.after)
             if block.after:
                 block.after.before = after
-            block.after, block.size = after, size
+            block.after = after
+            block.size = size
             self._put(after)
         block.free = False
         self.allocated += block.size
@@ -72,8 +78,10 @@ class Allocator:
         for left, right in ((block.before, block), (block, block.after)):
             if left and right and left.free and right.free:
                 self._take(left if right is block else right)
-                block.size, block.address = left.size + right.size, left.address
-                block.before, block.after = left.before, right.after
+                block.size = left.size + right.size
+                block.address = left.address
+                block.before = left.before
+                block.after = right.after
                 if block.before:
                     block.before.after = block
                 if block.after:
@@ -90,7 +98,13 @@ class Allocator:
 
     def _new_segment(self, size: int) -> Block:
         small = size <= _SMALL
-        segment = 2 * MIB if small else 20 * MIB if size < _MEDIUM else round_up(size, 2 * MIB)
+        if small:
+            segment = 2 * MIB
+        else:
+            if size < _MEDIUM:
+                segment = 20 * MIB
+            else:
+                segment = round_up(size, 2 * MIB)
         if self.capacity is not None and self.reserved + segment > self.capacity:
             self.empty_cache()
             self.overflowed |= self.reserved + segment > self.capacity

@@ -18,7 +18,9 @@ CONTEXT_BYTES = 200 * MIB
 NCCL_BYTES = 200 * MIB  # what NCCL takes of each card for its channels: an assumption, not measured
 # Shares of the peak that published training runs reach (tests/planner/speeds.py): fp32 0.76 to 0.92, convolutions by
 # Winograd's algorithm among it; tensor cores 0.22 to 0.49; a T4 with convolutions that are not channels last 0.18.
-_FP32_SHARE, _TENSOR_SHARE, _COPIED = (0.6, 1.0), (0.31, 0.7), 0.6
+_FP32_SHARE = (0.6, 1.0)
+_TENSOR_SHARE = (0.31, 0.7)
+_COPIED = 0.6
 _SAME_GIB = 1.5  # what drivers and versions of a card differ by; the RTX 3080 is sold with 10 and with 12 GB
 FITS = 0.92  # of what the card has after the context: the rest is for what no trace can see
 
@@ -45,7 +47,9 @@ class Target:
     @property
     def cublas_workspace(self) -> int:
         """Bytes that a cuBLAS handle keeps: PyTorch's default :4096:2:16:8, and 32 MiB on Hopper."""
-        return 32 * MIB if self.card.capability[0] == 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
+        if self.card.capability[0] == 9:
+            return 32 * MIB
+        return 2 * 4096 * 1024 + 8 * 16 * 1024
 
     def flops(self, precision: Arithmetic) -> float:
         """Returns the peak FLOP/s of matrix products. Formats without units run as fp32; TF32 has half of bf16."""

@@ -102,11 +102,9 @@ class CudaSemantics(InnerCalls):
             return kernels.run_recurrent(
                 args if half is None else self._cast_all(args, {}, half)[0]
             )
-        return (
-            func(*args, **kwargs)
-            if half is None
-            else self._autocast_call(func, name, args, kwargs, half)
-        )
+        if half is None:
+            return func(*args, **kwargs)
+        return self._autocast_call(func, name, args, kwargs, half)
 
     def _autocast(self) -> torch.dtype | None:
         enabled = torch.is_autocast_enabled("cuda")
@@ -209,11 +207,15 @@ def _meta_device(value: Any) -> Any:
     if index.isdigit() and kind == "cuda" and int(index):
         what = f"The traced step uses a second card, {value} ({users_line()}), and a prediction follows one"
         raise NotTraceable(f'{what}. Write "cuda", or predict the part on each card alone.')
-    return torch.device("meta") if kind == "cuda" else value
+    if kind == "cuda":
+        return torch.device("meta")
+    return value
 
 
 def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
-    return args[position] if len(args) > position else kwargs.get(name)
+    if len(args) > position:
+        return args[position]
+    return kwargs.get(name)
 
 
 @functools.cache
@@ -278,11 +280,14 @@ def _answers(card: Card) -> dict[str, Any]:
 @contextlib.contextmanager
 def simulated_cuda(target: Target) -> Iterator[CudaSemantics]:
     """Makes a step on `meta` tensors do what it would do on `target`; torch.cuda says that there is this one card."""
-    semantics, optimizers = CudaSemantics(target), sys.modules[torch.optim.Optimizer.__module__]
+    semantics = CudaSemantics(target)
+    optimizers = sys.modules[torch.optim.Optimizer.__module__]
 
     def compile(model: Any = None, *_: Any, **__: Any) -> Any:
         semantics.compiled += 1
-        return (lambda function: function) if model is None else model
+        if model is None:
+            return lambda function: function
+        return model
 
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, answer) for name, answer in _answers(target.card).items()),
@@ -362,11 +367,15 @@ def attention_kernel(
     capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None
 ) -> str:
     """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E)."""
-    cuda, order = torch.backends.cuda, [_NUMBERS.get(int(n), "") for n in private.attention_order()]
-    flash, efficient = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
+    cuda = torch.backends.cuda
+    order = [_NUMBERS.get(int(n), "") for n in private.attention_order()]
+    flash = cuda.flash_sdp_enabled()
+    efficient = cuda.mem_efficient_sdp_enabled()
     on = {"math": cuda.math_sdp_enabled(), "flash": flash, "efficient": efficient}
     enabled = [kernel for kernel in order if on.get(kernel)]
-    width, newer, aligned = query.shape[-1], capability >= (8, 0), 16 // query.element_size()
+    width = query.shape[-1]
+    newer = capability >= (8, 0)
+    aligned = 16 // query.element_size()
     has_half = query.dtype in HALF and newer and query.dim() == 4 and value.shape[-1] == width
     can = {
         "math": True,
@@ -385,7 +394,8 @@ class Fp16OnCpu(InnerCalls):
     def __torch_function__(
         self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
         if not torch.is_autocast_enabled("cpu"):
             return func(*args, **kwargs)
         if is_python_layer(func):

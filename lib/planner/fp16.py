@@ -29,7 +29,8 @@ from lib.training.precision import LARGEST_FP16, BeyondFp16, Precision, autocast
 from lib.training.state import State, new_state
 
 _SCALES = (65_536.0, 4_096.0, 64.0)  # the first is where torch's GradScaler begins
-_SIZE, _BATCHES = 2, 2
+_SIZE = 2
+_BATCHES = 2
 _MOST_MODULES = 16  # that are taken out of fp16 one after another before it is given up
 # operators that a GPU refuses under deterministic algorithms, with what stands in their place
 _REFUSED: dict[str, str] = yaml.safe_load(
@@ -102,7 +103,8 @@ class Fp16:
 def examine_fp16(task: Task, config: Config, device: torch.device | None = None) -> Fp16:
     """Trains some samples in fp32 and fp16; takes modules out of fp16 one by one until all is finite."""
     changes = {"training.gradient_checkpointing": 0, "training.compile": False}
-    config, result = with_changes(config, changes), Fp16()
+    config = with_changes(config, changes)
+    result = Fp16()
     with put_back():
         batches = few_batches(task, config)
         state = new_state(task, config, device, "fp32")
@@ -203,11 +205,15 @@ class _Watched:
         for values, others in ((self.outputs, wide.outputs), (self.gradients, wide.gradients)):
             for (name, call), value in values.items():
                 if not math.isfinite(value) and math.isfinite(others.get((name, call), math.nan)):
-                    self.is_forward, self.place = values is self.outputs, name
+                    self.is_forward = values is self.outputs
+                    self.place = name
                     if (
                         not self.is_forward
                     ):  # the module that uses the output; of a weight, the one that has it
-                        user = self.taken.get(self.users[name, call], "") if call >= 0 else ""
+                        if call >= 0:
+                            user = self.taken.get(self.users[name, call], "")
+                        else:
+                            user = ""
                         name = user or name.rpartition(".")[0]
                     while name in modules:
                         name = name.rpartition(".")[0]
@@ -216,7 +222,9 @@ class _Watched:
 
 
 def _largest(tensor: Tensor) -> float:
-    return float(tensor.detach().abs().max().float()) if tensor.numel() else 0.0
+    if tensor.numel():
+        return float(tensor.detach().abs().max().float())
+    return 0.0
 
 
 def _by_module(values: Mapping[tuple[str, int], float]) -> dict[str, float]:
@@ -236,7 +244,8 @@ def _watched(
     precision: Precision,
 ) -> _Watched:
     """Computes gradients of the batches as a step of each stage does, and returns what its modules reached."""
-    watched, is_simulated = _Watched(), precision == "fp16" and state.device.type == "cpu"
+    watched = _Watched()
+    is_simulated = precision == "fp16" and state.device.type == "cpu"
     samples = config.training.effective_batch / sum(
         map(data.size_of, batches)
     )  # a step divides by all of its targets
@@ -245,7 +254,8 @@ def _watched(
         for task.step in sorted(
             {0, *(group.from_step for group in state.groups)}
         ):  # the first of each stage
-            counts, weight = add_counts(map(task.count, batches)), task.term_weights(task.step)
+            counts = add_counts(map(task.count, batches))
+            weight = task.term_weights(task.step)
             for batch in (data.to_device(batch, state.device) for batch in batches):
                 seed_all(mix(DROPOUT, config.seed), state.device)
                 with autocast(precision, state.device):
@@ -291,9 +301,11 @@ def operators_of_step(task: Task, config: Config) -> Counter[str]:
     """Counts the operators in loss and gradient of some samples."""
     config = with_changes(config, {"training.compile": False})
     with put_back():
-        state, batches = new_state(task, config, precision="fp32"), few_batches(task, config)
+        state = new_state(task, config, precision="fp32")
+        batches = few_batches(task, config)
         task.step = max(group.from_step for group in state.groups)  # most is trained then
-        counts, operators = add_counts(map(task.count, batches)), _Operators()
+        counts = add_counts(map(task.count, batches))
+        operators = _Operators()
         batch = data.to_device(batches[0], state.device)
         with torch.no_grad():
             task.loss(

@@ -25,7 +25,8 @@ framed, refusal, computing = (getattr(_PAGE, name) for name in ("framed", "refus
 
 
 def of_plan(plan: Plan) -> str:
-    sheet, prediction = describe(plan), plan.chosen.prediction
+    sheet = describe(plan)
+    prediction = plan.chosen.prediction
     pieces = [("CUDA and libraries", plan.set_aside_bytes, "#999999")]
     pieces += [(name, size, _COLOURS[name]) for name, size in prediction.by_category.items()]
     layers = layer_rows(prediction) if prediction.layers else None

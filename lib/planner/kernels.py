@@ -97,11 +97,10 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
         B, H, M, K = args[1].shape  # batch, heads, positions, width of a head
         delta = 4 * B * H * M
         # the gradient of q is added up in fp32, in tiles of 64 rows and 32 columns
-        in_fp32 = (
-            4 * B * H * round_up(M, 64) * round_up(K, 32)
-            if args[1].dtype is not torch.float32
-            else 0
-        )
+        if args[1].dtype is not torch.float32:
+            in_fp32 = 4 * B * H * round_up(M, 64) * round_up(K, 32)
+        else:
+            in_fp32 = 0
         return [delta, in_fp32]
     if name == "_scaled_dot_product_flash_attention_backward":
         B, H, M, K = args[1].shape
@@ -114,7 +113,9 @@ def temporaries(name: str, args: tuple, target: Target) -> list[int]:
         half = weight.dtype in (torch.float16, torch.bfloat16) and target.card.capability >= (7, 0)
         if half and weight.shape[2:].numel() > 1 and read[-1].dim() == 4:
             plain = [t for t in read if not t.is_contiguous(memory_format=torch.channels_last)]
-            return [max(t.numel() * t.element_size() for t in plain)] if plain else []
+            if plain:
+                return [max(t.numel() * t.element_size() for t in plain)]
+            return []
     return []
 
 
@@ -135,9 +136,13 @@ def workspace(name: str, args: tuple, out: Any, tries: bool) -> int:
     )
     if not transposed and groups == x.shape[1] > 1 and weight.shape[1] == 1:
         return 0
-    read, written = x.nbytes, result.nbytes
+    read = x.nbytes
+    written = result.nbytes
     last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    most = 0 if last else (2 * read + written if backward else read + written)
+    if last:
+        most = 0
+    else:
+        most = 2 * read + written if backward else read + written
     if tries and groups == 1 and weight.shape[2:] == (3, 3) and set(stride) == {1}:
         tiles = 4 * weight.nbytes + 9 * (read + written) // 4
         most = max(most, tiles * (2 if backward else 1))
@@ -156,11 +161,9 @@ def run_recurrent(args: Sequence[Any]) -> tuple[Tensor, ...]:
     place = 2 if isinstance(args[2], list) else 3  # behind the batch sizes of a packed sequence
     x, states, weights, has_bias, layers, _, _, both = args[0], *args[place - 1 : place + 6]
     states = states if isinstance(states, tuple) else (states,)
-    width, inner, each = (
-        states[0].shape[-1],
-        states[-1].shape[-1],
-        len(weights) // (layers * (1 + both)),
-    )
+    width = states[0].shape[-1]
+    inner = states[-1].shape[-1]
+    each = len(weights) // (layers * (1 + both))
     sides: list[Tensor] = []
     for start in range(0, len(weights), each):
         of_both = torch.cat(weights[start : start + 2], -1)
@@ -168,5 +171,6 @@ def run_recurrent(args: Sequence[Any]) -> tuple[Tensor, ...]:
         gates = F.linear(x_and_state, of_both, weights[start + 2] if has_bias else None).sigmoid()
         sides.append(gates.unflatten(-1, (-1, inner)).sum(-2).tanh()[..., :width])
         if len(sides) == 1 + both:
-            x, sides = torch.cat(sides, -1) if both else sides[0], []
+            x = torch.cat(sides, -1) if both else sides[0]
+            sides = []
     return x, *(state + x.mean() for state in states)

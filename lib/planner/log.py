@@ -81,7 +81,9 @@ class Prediction:
         interval = (
             f"{least} to {most} GiB, by the workspaces that cuDNN sets aside for convolutions"
         )
-        return f"{least} GiB" if most == least else interval
+        if most == least:
+            return f"{least} GiB"
+        return interval
 
     def __str__(self) -> str:
         verdict = "fits" if self.fits else "does not fit"
@@ -149,7 +151,9 @@ class Log:
         moments = {number: name for name, number in self.marks.items()}
         sizes: Counter[str] = Counter()
         highest: dict[tuple[str, int], tuple[int, dict[str, int]]] = {}
-        total, moment, layer = 0, "", -1
+        total = 0
+        moment = ""
+        layer = -1
         for number, (action, storage) in enumerate(self.events):
             moment = moments.get(number, moment)
             if action == "workspace":
@@ -165,7 +169,8 @@ class Log:
         return {stretch: by_category for stretch, (_, by_category) in highest.items()}
 
     def layers(self) -> tuple[Layer, ...]:
-        marks, end = self.marks, len(self.events)
+        marks = self.marks
+        end = len(self.events)
         columns = {
             "weights": _by_layer(self.alive(marks.get("after load", end)), "weights"),
             "gradients": _by_layer(self.alive(marks.get("after backward", 0)), "gradients"),
@@ -204,5 +209,8 @@ def folded(layers: Iterable[Layer]) -> Iterator[tuple[str, Layer]]:
         layers, key=lambda layer: (re.sub(r"\d+$", "", layer.name), layer.weights, layer.optimizer)
     ):
         (first, *sizes), *rest = [astuple(layer) for layer in run]
-        name = f"{first} ... {rest[-1][0]} ({1 + len(rest)})" if rest else first
+        if rest:
+            name = f"{first} ... {rest[-1][0]} ({1 + len(rest)})"
+        else:
+            name = first
         yield name, Layer(name, *map(sum, zip(sizes, *(more[1:] for more in rest), strict=True)))

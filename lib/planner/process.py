@@ -100,6 +100,8 @@ def write_plan(request: str, answer: str) -> int:
         plan = _made(load_config(path), target, count)
     except (BadInput, TrainingFailed) as error:
         print(error, file=sys.stderr)
-        return 3 if isinstance(error, NotTraceable) else 2 if isinstance(error, BadInput) else 1
+        if isinstance(error, NotTraceable):
+            return 3
+        return 2 if isinstance(error, BadInput) else 1
     Path(answer).write_bytes(pickle.dumps(plan))
     return 0

@@ -44,10 +44,15 @@ class Results:
         except _Unknown:
             return func(*args, **kwargs)
         if known := self._made.get(key):
-            return known[0](_new(each) for each in known[1]) if known[0] else _new(known[1])
+            if known[0]:
+                return known[0](_new(each) for each in known[1])
+            return _new(known[1])
         out = func(*args, **kwargs)
         if not known and _is_new(out, args):
-            forms = [_form(each) for each in out] if isinstance(out, tuple | list) else _form(out)
+            if isinstance(out, tuple | list):
+                forms = [_form(each) for each in out]
+            else:
+                forms = _form(out)
             self._made[key] = (type(out) if isinstance(out, tuple | list) else None, forms)
         return out
 

@@ -103,7 +103,8 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     """
     config, changed = _configured(config, samples)
     search = _Search(*_dealt(config, target, count))
-    config, target = search.config, search.target
+    config = search.config
+    target = search.target
     options = list(search.options())
     fitting = [option for option in options if option.fits]
     if not fitting:
@@ -135,7 +136,10 @@ def host_memory(task: Task, config: Config, cards: int) -> tuple[int, int]:
     with seeded():
         batch = task.example_batch(config.training.slot, torch.device("cpu"))
         whole, model = saved_bytes(task, config)
-    copied = whole + model * bool(config.checkpoint.keep_best) if config.checkpoint.keep_last else 0
+    if config.checkpoint.keep_last:
+        copied = whole + model * bool(config.checkpoint.keep_best)
+    else:
+        copied = 0
     return copied, cards * held * sum(value.nbytes for value in batch.values())
 
 
@@ -156,7 +160,10 @@ def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
 
 def _dealt(config: Config, target: Target, count: int) -> tuple[Config, Target, int]:
     """Deals the slots to `count` cards, or both of a Kaggle session's T4s; never more than there are slots."""
-    in_session = int(FACTS["kaggle_gpus"].value) if target.card.name == CARDS["t4"].name else 1
+    if target.card.name == CARDS["t4"].name:
+        in_session = int(FACTS["kaggle_gpus"].value)
+    else:
+        in_session = 1
     config = with_slots(config, count or in_session)
     slots = config.training.micro_batch_slots
     if count < 0 or (count and slots % count):
@@ -177,7 +184,9 @@ class _Search:
 
     def __init__(self, config: Config, target: Target, count: int):
         self.task = task = find_task(config.task)(config)
-        self.config, self.target, self.count = config, target, count
+        self.config = config
+        self.target = target
+        self.count = count
         self.slot = config.training.slot
         self.slots_each = config.training.micro_batch_slots // count
         model = model_on_meta(task)
@@ -194,7 +203,8 @@ class _Search:
 
     def options(self) -> Iterator[Option]:
         """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits."""
-        training, least = self.config.training, self.least
+        training = self.config.training
+        least = self.least
         if training.micro_batch:
             yield self.option(training.largest_micro_batch, least)
         for recomputed in [least, *(n for n in (-(-self.layers // 2), self.layers) if n > least)]:
@@ -213,7 +223,8 @@ class _Search:
         if self.predict(self.slot, recomputed).fits:  # most often
             return self.slot
         sizes = self._sizes
-        fits, fails = -1, len(sizes) - 1  # the last is the whole slot
+        fits = -1
+        fails = len(sizes) - 1  # the last is the whole slot
         while fails - fits > 1:
             middle = (fits + fails) // 2
             if self.predict(sizes[middle], recomputed).fits:
@@ -236,7 +247,8 @@ class _Search:
 
     def predict(self, micro_batch: int, recomputed: int) -> Prediction:
         if (pair := (micro_batch, recomputed)) not in self._traced:
-            config, passes = with_changes(self.config, _overrides(*pair)), self._passes(micro_batch)
+            config = with_changes(self.config, _overrides(*pair))
+            passes = self._passes(micro_batch)
             self._traced[pair] = predict_task(
                 self.task, config, self.target, micro_batch, passes, self.count
             )
@@ -246,7 +258,8 @@ class _Search:
         return self.slots_each * -(-self.slot // micro_batch)
 
     def option(self, micro_batch: int, recomputed: int) -> Option:
-        prediction, passes = self.predict(micro_batch, recomputed), self._passes(micro_batch)
+        prediction = self.predict(micro_batch, recomputed)
+        passes = self._passes(micro_batch)
         # a ring all-reduce of fp32 gradients, of which each card sends and receives 2 (n - 1) / n
         reduced = (
             4 * prediction.trained * 2 * (self.count - 1) / self.count / np.array(_LINK_GB_S) / 1e9

@@ -25,7 +25,10 @@ def describe(plan: Plan) -> dict[str, Any]:
         f"{weights(plan.parameters)} parameters, {plan.precision}, {batch}.",
         f"{reserved}; with the CUDA context the driver (nvidia-smi) will show {prediction.of_driver()}.",
     ]
-    card = f"{plan.cards} x {plan.card}" if plan.cards > 1 else plan.card
+    if plan.cards > 1:
+        card = f"{plan.cards} x {plan.card}"
+    else:
+        card = plan.card
     usable = f"the {plan.usable_bytes / GIB:.2f} GiB that PyTorch can have ({prediction.share:.0%})"
     title = (
         f"{plan.run} fits on {card}",
@@ -41,7 +44,8 @@ def describe(plan: Plan) -> dict[str, Any]:
 
 
 def of_plan(plan: Plan) -> str:
-    sheet, prediction = describe(plan), plan.chosen.prediction
+    sheet = describe(plan)
+    prediction = plan.chosen.prediction
     pieces = ", ".join(f"{name} {size / GIB:.2f}" for name, size in prediction.by_category.items())
     limit = f"a plan may use {FITS:.0%}: {plan.limit_bytes / GIB:.2f} GiB."
     head = [*plan.changed, f"{': '.join(sheet['title'])}; {limit}", *sheet["about"]]
@@ -82,7 +86,8 @@ def of_plans(plans: Sequence[Plan]) -> str:
     ]
     rows = [head]
     for plan in plans:
-        best, peak = plan.chosen, plan.chosen.prediction
+        best = plan.chosen
+        peak = plan.chosen.prediction
         rows.append([
             plan.run, f"{plan.cards} x {plan.card}", weights(plan.parameters), f"{best.micro_batch} x {best.passes}",
             f"{best.recomputed} of {plan.layers}", f"{peak.peak_bytes / GIB:.2f}", f"{peak.share:.0%}",

@@ -47,7 +47,8 @@ def predict(
     `has_state`: the optimizer begins with its state, so that one step is traced instead of two. Raises BadInput;
     NotTraceable for what depends on values, and for a second card; what `step` raises.
     """
-    target, passes = find_card(card), min(accumulation, PASSES)
+    target = find_card(card)
+    passes = min(accumulation, PASSES)
     computed_in = checked(target, precision)
     with _users_model(model, target) as (net, tracker, semantics):
         made = (optimizer or torch.optim.AdamW)(list(net.parameters()))
@@ -108,16 +109,20 @@ def checked(target: Target, precision: str) -> Precision:
     if precision not in ("fp32", "fp16", "bf16", "auto"):
         raise BadInput(f"There is no precision {precision!r}. Write fp32, fp16, bf16 or auto.")
     is_auto = precision == "auto"
-    return (
-        precision_on_card("auto", target.card.capability, target.card.name)
-        if is_auto
-        else precision
-    )  # type: ignore
+    if is_auto:
+        return precision_on_card("auto", target.card.capability, target.card.name)
+    return precision  # type: ignore
 
 
 def _loss_of(result: Any) -> Tensor:
-    loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", result)
-    loss = loss[0] if isinstance(loss, tuple | list) and loss else loss
+    if isinstance(result, Mapping):
+        loss = result.get("loss")
+    else:
+        loss = getattr(result, "loss", result)
+    if isinstance(loss, tuple | list) and loss:
+        loss = loss[0]
+    else:
+        loss = loss
     if isinstance(loss, Tensor):
         return loss
     what = f"The step returned {type(result).__name__}, in which there is no loss. Let it return one number"
@@ -152,7 +157,8 @@ def predict_task(
     task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int
 ) -> Prediction:
     """Predicts the trainer's own step: `passes` micro-batches on each of `count` cards. Reads no data."""
-    traced, tracker = min(passes, PASSES), Tracker(target, target.usable_bytes)
+    traced = min(passes, PASSES)
+    tracker = Tracker(target, target.usable_bytes)
     precision = precision_on_card(
         config.training.precision, target.card.capability, target.card.name
     )
@@ -161,10 +167,8 @@ def predict_task(
     with seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     # what `precision.allow_tf32` sets on such a card; times depend on it
-    before, tf32 = (
-        torch.get_float32_matmul_precision(),
-        precision != "fp32" and target.card.capability >= (8, 0),
-    )
+    before = torch.get_float32_matmul_precision()
+    tf32 = precision != "fp32" and target.card.capability >= (8, 0)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     try:
         with put_back(), simulated_cuda(target) as semantics, _traceable():
@@ -257,7 +261,10 @@ def _traceable() -> Iterator[None]:
         if "meta" not in str(error).lower() and "Sparse" not in str(error):
             raise
         frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
-        line = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        if frames:
+            line = f" ({frames[-1].filename}, line {frames[-1].lineno})"
+        else:
+            line = ""
         what = f"The step uses an operator whose shape cannot be traced without values{line}"
         advice = "Remove it from the predicted step, or replace it by one with a fixed shape."
         raise NotTraceable(f"{what}: {str(error).splitlines()[0]} {advice}") from error
@@ -284,11 +291,9 @@ def _result(
     tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()
 ) -> Prediction:
     one_pass, others = _costs(tracker, passes)
-    target, peak, reserved = (
-        tracker.target,
-        tracker.allocator.peak_allocated,
-        tracker.allocator.peak_reserved,
-    )
+    target = tracker.target
+    peak = tracker.allocator.peak_allocated
+    reserved = tracker.allocator.peak_reserved
     most = tracker.log.with_workspaces(target.usable_bytes)
     rest = "depends on values, so its upper bound was taken"
     unseen = [

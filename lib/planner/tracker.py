@@ -38,7 +38,9 @@ def users_line() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "a line of torch"
+    if frame:
+        return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+    return "a line of torch"
 
 
 @functools.cache
@@ -55,7 +57,8 @@ class Tracker(private.TorchDispatchMode):
 
     def __init__(self, target: Target, capacity: int | None = None, device: str = "meta"):
         super().__init__()
-        self.target, self.device = target, device
+        self.target = target
+        self.device = device
         self.log = Log()
         self.allocator = Allocator(capacity)
         self.bounded: Counter[str] = Counter()
@@ -135,7 +138,8 @@ class Tracker(private.TorchDispatchMode):
 
     def _mark(self, tensor: Tensor, category: str, module: str) -> None:
         if entry := self._live.get(private.address(tensor.untyped_storage())):
-            entry.category, entry.module = category, module or entry.module
+            entry.category = category
+            entry.module = module or entry.module
 
     @contextlib.contextmanager
     def users_code(self) -> Iterator[None]:
@@ -156,7 +160,8 @@ class Tracker(private.TorchDispatchMode):
 
     def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
         self._check_time()
-        on_meta, name = self.device == "meta", private.schema(func).name.removeprefix("aten::")
+        on_meta = self.device == "meta"
+        name = private.schema(func).name.removeprefix("aten::")
         tensors = tensors_of((args, *kwargs.values()))
         if on_meta and any(t.is_meta for t in tensors):
             if name == "_local_scalar_dense":
@@ -208,10 +213,13 @@ class Tracker(private.TorchDispatchMode):
 
     def _origin(self) -> str:
         """Returns the module that an operator runs for: in backward, that of the forward operator."""
-        in_backward, forward = private.backward_pass() != -1, torch.is_grad_enabled()
+        in_backward = private.backward_pass() != -1
+        forward = torch.is_grad_enabled()
         if in_backward and not forward:
             node = private.running_node()
-            return self._origins.get(private.number_of(node)(), "") if node is not None else ""
+            if node is not None:
+                return self._origins.get(private.number_of(node)(), "")
+            return ""
         module = self._modules[-1] if self._modules else "(recomputed)" if in_backward else ""
         if forward:  # the node of this operator is the newest
             self._origins.setdefault(private.newest_node() - 1, module)
@@ -295,11 +303,10 @@ class Tracker(private.TorchDispatchMode):
             not tensors and name not in _FACTORIES
         ):
             return
-        on_cpu = (
-            {**kwargs, "device": torch.device("cpu")}
-            if kwargs.get("device") is not None
-            else kwargs
-        )
+        if kwargs.get("device") is not None:
+            on_cpu = {**kwargs, "device": torch.device("cpu")}
+        else:
+            on_cpu = kwargs
         with contextlib.suppress(
             RuntimeError, NotImplementedError
         ):  # then the values are simply not known
@@ -307,7 +314,9 @@ class Tracker(private.TorchDispatchMode):
 
 
 def _known(tensor: Tensor) -> Tensor | None:
-    return tensor if tensor.device.type == "cpu" else getattr(tensor, "_known_values", None)
+    if tensor.device.type == "cpu":
+        return tensor
+    return getattr(tensor, "_known_values", None)
 
 
 _FACTORIES = {"arange", "zeros", "ones", "full", "scalar_tensor", "randint", "randperm"}

@@ -83,18 +83,18 @@ def start() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with(os.getppid())
     size, local_size = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    gpus, local = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", 0))
+    gpus = torch.cuda.device_count()
+    local = int(os.environ.get("LOCAL_RANK", 0))
     if size > 1:
         check_count(local_size)
     if gpus and local:  # the first is torch's default, and choosing it would touch the GPU early
         torch.cuda.set_device(local)
     if size > 1:
         _join()
-        flags = (
-            dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS))
-            if gpus
-            else dist.group.WORLD
-        )
+        if gpus:
+            flags = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENT_SECONDS))
+        else:
+            flags = dist.group.WORLD
         _here = _Place(dist.get_rank(), size, local_size, flags)
         keep_pace(PATIENT_SECONDS)
 
@@ -174,9 +174,10 @@ def tensors_from_first(groups: Groups | None) -> Groups | None:
     received: dict[str, dict[str, Tensor]] = {group: {} for group in shapes}
     for group, named in shapes.items():
         for name, (shape, dtype) in named.items():
-            tensor = (
-                groups[group][name] if is_first() and groups else torch.empty(shape, dtype=dtype)
-            )
+            if is_first() and groups:
+                tensor = groups[group][name]
+            else:
+                tensor = torch.empty(shape, dtype=dtype)
             copy = tensor.detach().cpu().contiguous()
             if copy.numel():  # as bytes: not every dtype is known to gloo
                 dist.broadcast(copy.reshape(-1).view(torch.uint8), 0, group=_here.flags)

@@ -39,7 +39,9 @@ def _checked(term: str, number: Any) -> float:
             "Return how many valid targets the term has in the batch: a finite number, 0 or more."
         )
         raise BadInput(f"Task.count returned {value} for the loss term {term!r}. {advice}")
-    return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value)
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
@@ -74,11 +76,13 @@ def over_ranks(
     )
     # Batch statistics, each of shape (channels,): a rank's update is r -> D r + u, where D is the decay over its
     # micro-batches; of n ranks in turn it is D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
-    summed, after = list[Tensor](), []
+    summed = list[Tensor]()
+    after = []
     for module, old in zip(with_buffers, buffers, strict=True):
         if not (isinstance(module, private.NORMS) and module.track_running_stats):
             continue
-        counter, seen = module.num_batches_tracked, int(old["num_batches_tracked"])
+        counter = module.num_batches_tracked
+        seen = int(old["num_batches_tracked"])
         passes = int(counter) - seen
         decay, whole, share = decays(module.momentum, passes, seen)
         counter.fill_(seen + passes * ranks.world())
@@ -94,9 +98,11 @@ def over_ranks(
 
 def decays(momentum: float | None, passes: int, seen: int) -> tuple[float, float, float]:
     """Returns (decay of one rank, decay of all ranks, weight of this rank's update) for a batch norm's statistics."""
-    world, rank = ranks.world(), ranks.rank()
+    world = ranks.world()
+    rank = ranks.rank()
     if momentum is None:  # they are the mean over all passes
-        here, everywhere = seen + passes, max(1, seen + passes * world)
+        here = seen + passes
+        everywhere = max(1, seen + passes * world)
         return seen / max(1, here), seen / everywhere, here / everywhere
     decay = (1 - momentum) ** passes
     return decay, decay**world, decay ** (world - 1 - rank)

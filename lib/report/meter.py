@@ -45,7 +45,10 @@ def add_figures(
         if not isinstance(
             value, Tensor
         ):  # in fp32, which leaves fp64 29 bits: sums are exact over any number of ranks
-            number = float(np.float32(value)) if abs(value) < 1e38 else float(value)
+            if abs(value) < 1e38:
+                number = float(np.float32(value))
+            else:
+                number = float(value)
         elif value.numel() == 1:
             number = value.detach().double().reshape(())
         else:
@@ -153,7 +156,9 @@ class Meter:
         means |= {name: total / samples for name, (total, samples) in self._figures().items()}
         steps, seconds, waited = (self._timed - self._row_begin).tolist()
         self._row_begin = self._timed.copy()
-        self._sums, self._steps, self._logged = {}, 0, {}
+        self._sums = {}
+        self._steps = 0
+        self._logged = {}
         return means | {
             "samples_per_second": round(steps / seconds * effective_batch, 4), "peak_memory_bytes": memory.peak_bytes(),
             "elapsed_seconds": round(time.perf_counter() - self._begin, 3),

@@ -14,7 +14,8 @@ from lib.machine import disk
 
 Row = dict[str, str]
 
-METRICS, EVENTS = "metrics.csv", "events.csv"
+METRICS = "metrics.csv"
+EVENTS = "events.csv"
 FIRST_COLUMNS = ["step", "split", "loss"]
 LAST_COLUMNS = ["lr", "samples_per_second", "peak_memory_bytes", "micro_batch", "elapsed_seconds"]
 # What the machine did; a column exists only if it has a value.
@@ -33,7 +34,8 @@ class MetricsLog:
     """Appends rows to metrics.csv (None: nowhere). Drops torn rows, and those past `step`: their save was lost."""
 
     def __init__(self, path: Path | None, step: int, expected: int = 0):
-        self.path, self.rows = path, 0  # rows in the table and waiting
+        self.path = path
+        self.rows = 0  # rows in the table and waiting
         self._waiting: list[Row] = []  # rows that the disk did not take yet
         self._columns: list[str] = []  # of the table; none until it is written, or written anew
         self._last: float = step  # of the rows that a rewrite keeps
@@ -83,14 +85,16 @@ class MetricsLog:
                     *(name for name in MACHINE_COLUMNS if name in names),
                 ]
                 disk.write_text(self.path, _csv(columns, rows, has_header=True))
-                self.rows, self._last = len(rows), math.inf
+                self.rows = len(rows)
+                self._last = math.inf
             elif self._waiting:
                 text = _csv(columns, self._waiting).encode()
                 self._columns = []  # if this fails, the whole table is next
                 with self.path.open("ab", buffering=0) as file:
                     if file.write(text) < len(text):  # the disk took a part
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._columns, self._waiting = columns, []
+            self._columns = columns
+            self._waiting = []
         except OSError as error:
             if not self._warned:
                 why = f"cannot be written ({error}); its rows wait. Training continues."

@@ -39,11 +39,9 @@ class _Safe:
                 stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
     def __getattr__(self, name: str) -> Any:
-        return (
-            partial(self._tried, name)
-            if name in ("write", "flush")
-            else getattr(self._stream, name)
-        )
+        if name in ("write", "flush"):
+            return partial(self._tried, name)
+        return getattr(self._stream, name)
 
     def _tried(self, method: str, *text: str) -> int:
         try:
@@ -58,7 +56,9 @@ class Informing:
     """Lets no error of its blocks end a run; prints the first of them."""
 
     def __init__(self, name: str, then: str = "Training continues."):
-        self.name, self.then, self.failed = name, then, False
+        self.name = name
+        self.then = then
+        self.failed = False
 
     def __enter__(self) -> "Informing":
         return self

@@ -36,7 +36,8 @@ class Progress:
 
     def update(self, done: int, total: int, text: Text) -> None:
         """Shows that `done` of `total` (0: unknown) are done; may be called as often as you like."""
-        now, ended = time.monotonic(), bool(total) and done == total
+        now = time.monotonic()
+        ended = bool(total) and done == total
         self._pending = done, total, text
         if now - self._last >= self.interval or (ended and not self._ended):
             self._last = now
@@ -111,14 +112,18 @@ def choose_progress(draw: Callable[[], bytes] | None = None) -> Progress:
         return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
         return Live(draw) if draw else Notebook()
-    return Terminal() if sys.stdout.isatty() else Plain()
+    if sys.stdout.isatty():
+        return Terminal()
+    return Plain()
 
 
 class Within:
     """Progress of a part, such as a validation, shown in the line of the whole."""
 
     def __init__(self, whole: Progress, done: int, total: int):
-        self.whole, self.done, self.total = whole, done, total
+        self.whole = whole
+        self.done = done
+        self.total = total
 
     def update(self, done: int, total: int, text: Text) -> None:
         line = lambda: f"{done:,}/{total:,} {text() if callable(text) else text}"  # noqa: E731
@@ -135,11 +140,9 @@ def time_left(name: str) -> Callable[[int, int], str]:
 
 def counted(items: Iterable[Item], name: str, total: int = 0) -> Iterator[Item]:
     """Yields the items, and shows how many of them are done and the time left; `total` if they have no length."""
-    progress, text, total = (
-        choose_progress(),
-        time_left(name),
-        len(items) if isinstance(items, Sized) else total,
-    )
+    progress = choose_progress()
+    text = time_left(name)
+    total = len(items) if isinstance(items, Sized) else total
     for number, item in enumerate(items, 1):
         yield item
         progress.update(number, total, partial(text, number, total))

@@ -79,7 +79,8 @@ class Sampler:
                 self._samples.append(
                     self._probe()
                 )  # the first row may come before the first second has passed
-        samples, self._samples = self._samples or self._last, []
+        samples = self._samples or self._last
+        self._samples = []
         self._last = samples[-1:]
         names = dict.fromkeys(chain(*samples))
         columns = {name: [sample[name] for sample in samples if name in sample] for name in names}
@@ -98,11 +99,13 @@ class Advice:
 
     def lines(self, row: dict[str, float]) -> list[str]:
         """Returns new sentences about a row."""
-        waited, ram = row.get("data_wait_share", 0.0), row.get("ram_share", 0.0)
+        waited = row.get("data_wait_share", 0.0)
+        ram = row.get("ram_share", 0.0)
         self._waiting_rows = (
             self._waiting_rows + 1 if waited > WAIT_LIMIT and self._waiting_rows >= 0 else 0
         )
-        sentences, workers = {}, f"data.num_workers (now {self.workers})"
+        sentences = {}
+        workers = f"data.num_workers (now {self.workers})"
         if self._waiting_rows >= WAIT_ROWS:
             advice = f"Raise {workers} or data.prefetch_factor; 0 workers are best where samples take no time."
             sentences["wait"] = f"Training waits for data {waited:.0%} of the time. {advice}"

@@ -16,7 +16,10 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     the members of one class of the largest lists and sequences of modules, wherever these lie.
     """
     blocks = getattr(model, "blocks", None)
-    layers = [*blocks] if isinstance(blocks, nn.ModuleList | nn.Sequential | list | tuple) else []
+    if isinstance(blocks, nn.ModuleList | nn.Sequential | list | tuple):
+        layers = [*blocks]
+    else:
+        layers = []
     if layers and all(isinstance(layer, nn.Module) for layer in layers):
         return layers
 
@@ -29,7 +32,8 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
         return [
             module for module in marked if sum(map(is_marked, module.modules())) == 1
         ]  # layers, and no stages
-    stacks, inside = list[list[nn.Module]](), set[nn.Module]()
+    stacks = list[list[nn.Module]]()
+    inside = set[nn.Module]()
     for module in model.modules():  # parents come first
         is_list = isinstance(module, nn.ModuleList | nn.Sequential) and module not in inside
         for layers in _by_kind(module) if is_list else ():
@@ -81,11 +85,9 @@ def _by_kind(module: nn.Module) -> list[list[nn.Module]]:
 
 def _kind(module: nn.Module) -> Any:
     """Returns what layers of one make have in common: the class, and of a sequence the kinds of its members."""
-    return (
-        (type(module), *map(_kind, module.children()))
-        if type(module) is nn.Sequential
-        else type(module)
-    )
+    if type(module) is nn.Sequential:
+        return (type(module), *map(_kind, module.children()))
+    return type(module)
 
 
 def _size(layers: list[nn.Module]) -> int:

@@ -22,7 +22,8 @@ from lib.task.unpacked import Content, contents
 Batch = dict[str, Tensor]
 SPLITS = ("train", "validation", "test")
 _CHUNK = 2**20  # bytes that are read at once
-_BUCKETS, _DIGITS = 512, 6  # of a sketch: 3 KB in each checkpoint
+_BUCKETS = 512
+_DIGITS = 6  # of a sketch: 3 KB in each checkpoint
 _IGNORED = -100  # the label of what has no target, as in torch and transformers
 
 
@@ -111,11 +112,9 @@ class Task:
     @functools.cached_property  # every save asks for it
     def _files_hash(self) -> str:
         hashes = [whole for whole, _ in self._hashes]
-        return (
-            hashes[0]
-            if len(hashes) == 1
-            else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
-        )
+        if len(hashes) == 1:
+            return hashes[0]
+        return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
     @functools.cached_property
     def _hashes(self) -> list[tuple[str, dict[Path, str]]]:
@@ -213,7 +212,8 @@ class Task:
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
         """Returns metrics of `model` over a loader of one of `datasets()`, its `.dataset`; by default mean losses."""
-        totals, targets = defaultdict[str, float](float), defaultdict[str, float](float)
+        totals = defaultdict[str, float](float)
+        targets = defaultdict[str, float](float)
         for batch in loader:
             for term, number in self.count(batch).items():
                 targets[term] += number
@@ -248,17 +248,19 @@ class Task:
 
 def checked_datasets(task: Task) -> dict[str, Any]:
     """Returns `datasets()` of a task. Raises BadInput unless it is three map-style data sets with samples."""
-    name, sets = f"{type(task).__name__}.datasets()", task.datasets()
+    name = f"{type(task).__name__}.datasets()"
+    sets = task.datasets()
     if not isinstance(sets, Mapping) or {*SPLITS} - sets.keys():
-        splits = [*sets] if isinstance(sets, Mapping) else f"a {type(sets).__name__}"
+        if isinstance(sets, Mapping):
+            splits = [*sets]
+        else:
+            splits = f"a {type(sets).__name__}"
         raise BadInput(
             f'{name} returns {splits}. It must return {{"train": ..., "validation": ..., "test": ...}}.'
         )
     for split in SPLITS:
-        kind, methods = (
-            f"{name} returns a {type(sets[split]).__name__} as {split!r}",
-            ("__getitem__", "__len__"),
-        )
+        kind = f"{name} returns a {type(sets[split]).__name__} as {split!r}"
+        methods = ("__getitem__", "__len__")
         if isinstance(sets[split], IterableDataset) or not all(
             hasattr(sets[split], method) for method in methods
         ):
@@ -284,7 +286,8 @@ def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
 
 def checked_scores(task: Task, scores: Any) -> dict[str, float]:
     """Returns what `evaluate` of a task has returned. Raises BadInput unless it has the metric of `selection`."""
-    name, numbers = type(task).__name__, checked_numbers(task, "evaluate", scores)
+    name = type(task).__name__
+    numbers = checked_numbers(task, "evaluate", scores)
     metric, direction = task.selection
     if metric not in scores or direction not in ("max", "min"):
         advice = f"Name a metric that {name}.evaluate returns ({', '.join(map(str, scores))})"
@@ -328,7 +331,8 @@ def check_loss_terms(
     task: Task, counts: Mapping, terms: Iterable[str], does: str = "loss returned"
 ) -> None:
     if unknown := sorted(set(terms) - counts.keys()):
-        name, known = type(task).__name__, ", ".join(map(repr, counts)) or "none"
+        name = type(task).__name__
+        known = ", ".join(map(repr, counts)) or "none"
         what = f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}"
         raise BadInput(f"{what}. Both must name the same terms.")
 
@@ -344,15 +348,17 @@ def fingerprint(source: Path) -> str:
 def file_hashes(source: Path) -> tuple[str, dict[Path, str]]:
     """Returns what `fingerprint` returns, and a hash of the bytes of each file, by its path as if it were unpacked."""
     digest = hashlib.sha256()
-    files = [path for path in source.rglob("*") if path.is_file()] if source.is_dir() else []
+    if source.is_dir():
+        files = [path for path in source.rglob("*") if path.is_file()]
+    else:
+        files = []
     unpacked = [
         each for path in files for each in contents(path, path.relative_to(source).as_posix())
     ]
-    alone = (
-        []
-        if source.is_dir()
-        else [Content("", source.stat().st_size, functools.partial(source.open, "rb"))]
-    )
+    if source.is_dir():
+        alone = []
+    else:
+        alone = [Content("", source.stat().st_size, functools.partial(source.open, "rb"))]
     hashes = {}
     for each in sorted([*unpacked, *alone], key=lambda content: content.name):
         own = hashlib.sha256()
@@ -396,13 +402,10 @@ def canonical(value: Any, root: Path | None = None) -> str:
         return next(below, value).as_posix()
     if base := next((base for base in bases if value.startswith(f"{base}/")), ""):
         return Path(value).relative_to(base).as_posix()
-    value = (
-        value.item()
-        if isinstance(value, np.generic)
-        else value.numpy()
-        if isinstance(value, Tensor)
-        else value
-    )
+    if isinstance(value, np.generic):
+        value = value.item()
+    else:
+        value = value.numpy() if isinstance(value, Tensor) else value
     if value is None or isinstance(value, str | bytes | bool | int | float | complex):
         return repr(value)
     if isinstance(value, np.ndarray) and value.dtype != object:

@@ -34,7 +34,9 @@ class Import(NamedTuple):
 
 def own_files(path: Path) -> OwnFiles:
     """Returns the files that a task's file imports from its folder, directly or not, itself first. Raises BadInput."""
-    folder, files, packages = path.parent, [path], set()
+    folder = path.parent
+    files = [path]
+    packages = set()
     for file in files:  # which grows
         around = file.parent.relative_to(folder).parts
         try:
@@ -46,17 +48,15 @@ def own_files(path: Path) -> OwnFiles:
                 f"{what}. Correct it there; if it is newer Python, run with that version."
             ) from None
         for name in names:
-            parts = (
-                [*around[: len(around) - name.level + 1], name.dotted]
-                if name.level
-                else [name.dotted]
-            )
+            if name.level:
+                parts = [*around[: len(around) - name.level + 1], name.dotted]
+            else:
+                parts = [name.dotted]
             top, *inner = [part for part in ".".join(parts).split(".") if part] or [""]
-            bases = (
-                []
-                if top in _NOT_BESIDE
-                else [folder.joinpath(top, *inner[:n]) for n in range(len(inner) + 1)]
-            )
+            if top in _NOT_BESIDE:
+                bases = []
+            else:
+                bases = [folder.joinpath(top, *inner[:n]) for n in range(len(inner) + 1)]
             pairs = [
                 (base / "__init__.py", base.with_name(f"{base.name}.py"))
                 for base in bases
@@ -120,7 +120,8 @@ def named_paths(config: Config) -> dict[str, Path]:
     for prefix, section in waiting:  # which grows
         hints = get_type_hints(type(section))
         for field in dataclasses.fields(section):
-            key, value = f"{prefix}.{field.name}", getattr(section, field.name)
+            key = f"{prefix}.{field.name}"
+            value = getattr(section, field.name)
             if dataclasses.is_dataclass(hints[field.name]):
                 waiting.append((key, value))
             elif field.metadata.get("path") and value and Path(value).exists():
@@ -129,10 +130,14 @@ def named_paths(config: Config) -> dict[str, Path]:
 
 
 def file_of(task: str) -> Path | None:
-    return Path(task.rpartition(":")[0]).resolve() if ":" in task else None
+    if ":" in task:
+        return Path(task.rpartition(":")[0]).resolve()
+    return None
 
 
 def label(task: str) -> str:
     """Returns a task's name without folders, which differ from machine to machine: my_task.py:MyTask."""
     file, colon, name = task.rpartition(":")
-    return f"{Path(file).name}:{name}" if colon else task
+    if colon:
+        return f"{Path(file).name}:{name}"
+    return task

@@ -183,7 +183,8 @@ def with_slots(config: Config, cards: int) -> Config:
 
 
 def load_task(config: Config) -> Task:
-    cls, names = find_task(config.task), config.data.dirs
+    cls = find_task(config.task)
+    names = config.data.dirs
     if len(names) > 1 and not cls.several:
         what = f"data.dir lists {len(names)} folders, and {cls.__name__} reads one"
         raise BadInput(
@@ -212,13 +213,10 @@ def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
     is_mounted = (
         folder is not None and here.input_dir is not None and here.input_dir in folder.parents
     )
-    places = (
-        inputs.mounted(here)
-        if folder is None
-        else [folder]
-        if is_mounted and folder.is_dir()
-        else []
-    )
+    if folder is None:
+        places = inputs.mounted(here)
+    else:
+        places = [folder] if is_mounted and folder.is_dir() else []
     matches = inputs.search(places, sentinels) if sentinels else []
     if len(matches) > 1:
         others = ", ".join(map(printable, matches[1:6]))
@@ -227,8 +225,13 @@ def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
         )
     if matches or folder is None:
         return matches[0] if matches else None
-    names = {path.name for path in folder.iterdir()} - {"README.md"} if places else set()
-    return folder / "data" if names == {"data"} and (folder / "data").is_dir() else folder
+    if places:
+        names = {path.name for path in folder.iterdir()} - {"README.md"}
+    else:
+        names = set()
+    if names == {"data"} and (folder / "data").is_dir():
+        return folder / "data"
+    return folder
 
 
 def model_on_meta(task: Task) -> nn.Module:

@@ -25,7 +25,10 @@ def place_of(error: BaseException) -> str:
             frame.filename.startswith("<") or any(folder in path.parents for folder in _FOREIGN)
         ):
             source = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
-            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
+            if path.is_relative_to(Path.cwd()):
+                shown = path.relative_to(Path.cwd())
+            else:
+                shown = path.name
             return printable(f"{shown}:{frame.lineno}: {source}", most=200)
     return ""
 
@@ -47,7 +50,8 @@ def naming(what: str, mend: str = "Correct it there.") -> Iterator[None]:
 
 def explained(what: str, error: BaseException, mend: str = "Correct it there.") -> str:
     """Returns one sentence on an error that `what` raised, with the line of the user's code, and the mend."""
-    place, lines = place_of(error), str(error).strip().splitlines()
+    place = place_of(error)
+    lines = str(error).strip().splitlines()
     text = printable(": ".join([type(error).__name__, *lines[:1]]), most=300)
     text += (
         f", read as Python {platform.python_version()}" if isinstance(error, SyntaxError) else ""

@@ -54,7 +54,8 @@ class Linear4(nn.Linear):
 
     def __init__(self, layer: nn.Linear):
         nn.Module.__init__(self)
-        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.in_features = layer.in_features
+        self.out_features = layer.out_features
         packed, scales = pack(layer.weight.detach())
         self.weight, self.scales = (
             nn.Parameter(values, requires_grad=False) for values in (packed, scales)
@@ -85,13 +86,16 @@ class _Product(torch.autograd.Function):
 
 def computed_in(x: Tensor) -> torch.dtype:
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    if torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return x.dtype
 
 
 def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (values / 2, 1) uint8, the first of two values in the high half, and (values / 64) fp32 scales."""
     blocks = weight.float().reshape(-1, _BLOCK)
-    scales, levels = blocks.abs().amax(1), torch.tensor(_LEVELS, device=weight.device)
+    scales = blocks.abs().amax(1)
+    levels = torch.tensor(_LEVELS, device=weight.device)
     numbers = (
         torch.bucketize(blocks / scales.clamp(min=1e-30)[:, None], (levels[1:] + levels[:-1]) / 2)
         .byte()
@@ -134,13 +138,12 @@ class Quantised(nn.Module):
 
     def __init__(self, layer: Any, kind: str, dtype: torch.dtype | None):
         super().__init__()
-        self.in_features, self.out_features, self.kind, self.dtype = (
-            layer.in_features,
-            layer.out_features,
-            kind,
-            dtype,
-        )
-        size, is_int8 = layer.weight.numel(), kind == "int8"
+        self.in_features = layer.in_features
+        self.out_features = layer.out_features
+        self.kind = kind
+        self.dtype = dtype
+        size = layer.weight.numel()
+        is_int8 = kind == "int8"
         shape, of_values = (
             (tuple(layer.weight.shape), torch.int8) if is_int8 else ((size // 2, 1), torch.uint8)
         )
@@ -162,12 +165,12 @@ class Quantised(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = self.dtype or computed_in(x)
-        bias, shape = (
-            None if self.bias is None else self.bias.to(dtype),
-            (self.out_features, self.in_features),
-        )
+        bias = None if self.bias is None else self.bias.to(dtype)
+        shape = (self.out_features, self.in_features)
         product = _Stub.apply(x.to(dtype), self.weight, bias, shape, self.kind)
-        return product.to(x.dtype) if self.dtype else product
+        if self.dtype:
+            return product.to(x.dtype)
+        return product
 
 
 class _Stub(torch.autograd.Function):
@@ -194,9 +197,14 @@ class _Stub(torch.autograd.Function):
             )
             out = F.linear(x, wide)
             del held
-            return out if bias is None else out + bias.detach()
+            if bias is None:
+                return out
+            return out + bias.detach()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        bias = grad.flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
+        if ctx.needs_input_grad[2]:
+            bias = grad.flatten(0, -2).sum(0)
+        else:
+            bias = None
         return grad @ grad.new_empty(ctx.shape), None, bias, None, None

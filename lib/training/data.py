@@ -26,17 +26,16 @@ class _SlotBatches(Dataset):
     """Collates the batch of (step, slot) for each number of a range: a worker has no state to resume."""
 
     def __init__(self, task: Task, dataset: Any, order: Order, first_step: int, slots: range):
-        self.task, self.dataset, self.order, self.first_step, self.slots = (
-            task,
-            dataset,
-            order,
-            first_step,
-            slots,
-        )
+        self.task = task
+        self.dataset = dataset
+        self.order = order
+        self.first_step = first_step
+        self.slots = slots
 
     def __getitem__(self, number: int) -> Batch:
         steps, place = divmod(number, len(self.slots))
-        step, slot = self.first_step + steps, self.slots[place]
+        step = self.first_step + steps
+        slot = self.slots[place]
         seed = mix(COLLATE, self.order.seed, step, slot)
         seed_draws(seed)
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
@@ -69,7 +68,9 @@ def _loaded(
     batches: _SlotBatches, count: int, options: Data, must_stop: Stop, note: Note
 ) -> Iterator[Batch]:
     """Yields the first `count` batches. When a worker is lost, half as many load from that batch on."""
-    done, number, pins = 0, options.num_workers, options.pin_memory and torch.cuda.is_available()
+    done = 0
+    number = options.num_workers
+    pins = options.pin_memory and torch.cuda.is_available()
     sent: Any = workers.Sent(batches, batches.task.config.task) if number else None
     while number and done < count:
         slots: Any = ()
@@ -87,7 +88,8 @@ def _loaded(
                 done += 1
             return
         except (RuntimeError, OSError, EOFError) as error:
-            loss, number = workers.loss_of(slots, error), number // 2
+            loss = workers.loss_of(slots, error)
+            number = number // 2
         advice = "(0 loads in the training process). No result changes. Lower it for the next run."
         note(
             f"A process that loads data {loss}. From here on data.num_workers is {number} {advice}"

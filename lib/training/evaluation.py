@@ -35,9 +35,14 @@ class EvaluationLoader:
         self, task: Task, dataset: Any, batch_size: int, device: torch.device, seed: int = 0,
         on_batch: Callable[[int, int], None] = lambda done, total: None, most: int = 0, step: int | None = None,
     ):  # fmt: skip
-        self.task, self.dataset, self.batch_size = task, dataset, batch_size
-        self.device, self.seed, self.on_batch = device, seed, on_batch
-        self.most, self.step = min(most or batch_size, batch_size), step
+        self.task = task
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.device = device
+        self.seed = seed
+        self.on_batch = on_batch
+        self.most = min(most or batch_size, batch_size)
+        self.step = step
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.dataset), self.batch_size)
@@ -92,7 +97,8 @@ def evaluate(
         loader = EvaluationLoader(
             task, dataset, collated, state.device, config.seed, after_batch, most, state.step
         )
-        scores, is_stopped = None, False
+        scores = None
+        is_stopped = False
         cast = autocast(state.precision, state.device)
         try:
             with put_back(state.device), state.averaged(), torch.inference_mode(), cast:

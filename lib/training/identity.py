@@ -87,10 +87,14 @@ def _code(task: type[Task], named: tuple[Path, ...]) -> dict[str, str]:
     source = Path(getattr(sys.modules.get(task.__module__), "__file__", None) or "").resolve()
     if not source.is_file():  # a class that was typed into a notebook
         return of_lib
-    package = (
-        WORKLOADS / source.relative_to(WORKLOADS).parts[0] if WORKLOADS in source.parents else None
-    )
-    files = sorted(package.rglob("*.py")) if package else [*own_files(source).files, *named]
+    if WORKLOADS in source.parents:
+        package = WORKLOADS / source.relative_to(WORKLOADS).parts[0]
+    else:
+        package = None
+    if package:
+        files = sorted(package.rglob("*.py"))
+    else:
+        files = [*own_files(source).files, *named]
     return {**of_lib, "code of the task": _digest(files)}
 
 
@@ -120,9 +124,13 @@ def check(
             for n in itertools.count(2)
             if not (run.parent / (name := f"{run.name}-{n}")).exists()
         )
-        line, where, yes = "--set {}={}", "on the command line", "true"
+        line = "--set {}={}"
+        where = "on the command line"
+        yes = "true"
         if machine_platform.in_notebook():
-            line, where, yes = 'OVERRIDES["{}"] = {!r}', "at the end of the Parameters cell", True
+            line = 'OVERRIDES["{}"] = {!r}'
+            where = "at the end of the Parameters cell"
+            yes = True
         ways = f"To train this configuration as a run of its own, write {where}:\n  {line.format('run.name', free)}"
         if different.keys().isdisjoint(_REFUSED):
             ways += "\nTo keep the trained weights and continue with the changes:\n  "
@@ -139,7 +147,8 @@ def check(
 
 def _has_same_samples(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Returns whether samples, targets and splits are the same, whatever bytes the samples' files have."""
-    one, other = saved.get(_SAMPLES), now.get(_SAMPLES)
+    one = saved.get(_SAMPLES)
+    other = now.get(_SAMPLES)
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return False
     return one.get("rest") == other["rest"] and isinstance(one.get("files"), str)
@@ -151,10 +160,8 @@ def _replaced(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         saved, now
     ):
         return ""
-    number, total = (
-        differing(saved[_SAMPLES]["files"], now[_SAMPLES]["files"]),
-        now[_SAMPLES]["number"],
-    )
+    number = differing(saved[_SAMPLES]["files"], now[_SAMPLES]["files"])
+    total = now[_SAMPLES]["number"]
     what = f"Other bytes than when the run was saved: at least {number:,} of the samples' {total:,} files"
     return f"{what}. Samples, targets and splits are the same."
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lib import checkpoint, ranks, untrusted
+from lib.config.files import DATA, DATA_BYTES
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.task import Task
 from lib.text import amount
 
-DATA = "data"  # the folder in a run's folder with the files that a task keeps of its data
-DATA_BYTES = 2**28  # of them, which go into the archive
 _MOST_BYTES = (
     12 * 2**20
 )  # as JSON; a state.json of more than 16 MiB is not read, because it may be anybody's
@@ -29,7 +28,8 @@ def take(
     Only the first rank's `saved` counts. Files are the task's, which `restored` has given to it in a resumed run; they
     are stored in the folder `run`.
     """
-    name, own = type(task).__name__, task.learned()
+    name = type(task).__name__
+    own = task.learned()
     if not isinstance(own, Mapping):
         raise BadInput(
             f"{name}.learned returned a {type(own).__name__}. Return a dict of values by name."

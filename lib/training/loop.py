@@ -73,7 +73,8 @@ def train(
     meter.allocated_at("after load")
     advice = Advice(loading.num_workers)
     reason: Reason = "completed"
-    row, saved_at = {}, time.monotonic()
+    row = {}
+    saved_at = time.monotonic()
     with (
         session.catching_signals(),
         MetricsLog(

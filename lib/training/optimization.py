@@ -74,7 +74,9 @@ def groups_of(task: Task, model: nn.Module) -> list[Group]:
         label = "+".join(pattern.strip("*.") for pattern in patterns) or f"group{number}"
         is_new = label not in {group.label for group in groups}
         groups.append(Group(taken, label if is_new else f"{label}_{number}", **values))
-    return [*groups, Group(left)] if left else groups
+    if left:
+        return [*groups, Group(left)]
+    return groups
 
 
 def _parsed(entry: Any, where: str) -> tuple[list[str], dict[str, Any]]:
@@ -104,9 +106,11 @@ def rates(groups: Sequence[Group], lr: float, step: int) -> dict[str, float]:
 
 def build(groups: Iterable[Group], config: Config) -> torch.optim.Optimizer:
     """Builds the optimizer. Vectors such as biases and norms are not decayed, as in GPT-2, unless their group is."""
-    options, parts = config.optimizer, list[dict[str, Any]]()
+    options = config.optimizer
+    parts = list[dict[str, Any]]()
     for group in groups:
-        parameters, decay = list(group.parameters.values()), group.weight_decay
+        parameters = list(group.parameters.values())
+        decay = group.weight_decay
         split = [(parameters, decay)]
         if decay is None:
             matrices = [p for p in parameters if p.dim() >= 2]
@@ -158,14 +162,17 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
 
 def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
     """Returns where an optimizer counts a parameter's steps: in its one kernel, or where the value costs no wait."""
-    return parameter.device if group.get("fused") else torch.device("cpu")
+    if group.get("fused"):
+        return parameter.device
+    return torch.device("cpu")
 
 
 class Plateau:
     """torch's ReduceLROnPlateau over a rate of its own. It has a history, so `facts` is in every checkpoint."""
 
     def __init__(self, config: Config, direction: str):
-        options, plateau = config.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
+        options = config.scheduler
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
         self._rate = torch.optim.SGD([nn.Parameter(torch.empty(0))], lr=config.optimizer.lr)
         self._scheduler = plateau(
             self._rate, direction, options.factor, options.patience, min_lr=options.min_lr
@@ -183,7 +190,8 @@ class Plateau:
 
     def facts(self) -> dict[str, float | int | None]:
         """Returns what a checkpoint keeps: the rate, the best value (None before the first), evaluations since then."""
-        best, waited = self._scheduler.best, self._scheduler.num_bad_epochs
+        best = self._scheduler.best
+        waited = self._scheduler.num_bad_epochs
         return {"lr": self.lr, "best": best if math.isfinite(best) else None, "waited": waited}
 
     def load(self, facts: Mapping[str, Any]) -> None:
@@ -213,7 +221,9 @@ class Stopping:
         sign = -1 if self.direction == "max" else 1
         self.waited += 1
         if math.isfinite(value) and (self.best is None or sign * value < sign * self.best):
-            self.best, self.best_step, self.waited = value, step, 0
+            self.best = value
+            self.best_step = step
+            self.waited = 0
 
     def facts(self) -> dict[str, Any]:
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
@@ -222,9 +232,10 @@ class Stopping:
         """Returns what the summary says of a run that was completed before its last step; else nothing."""
         if not self.is_over or step >= total:
             return {}
-        than = (
-            f"{self.best:.6g} of step {self.best_step:,}" if self.best is not None else "no number"
-        )
+        if self.best is not None:
+            than = f"{self.best:.6g} of step {self.best_step:,}"
+        else:
+            than = "no number"
         why = f"in {self.waited} validations in a row {self.metric} was not better than {than}"
         text = f"It stopped early, at step {step:,} of {total:,}: {why} (training.stop_after_evaluations)."
         return {"evaluations": self.waited, "text": text}
@@ -232,7 +243,8 @@ class Stopping:
 
 def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> float:
     """Returns a step's rate by the configuration: linear warm-up, then what `scheduler.name` says."""
-    options, factor = config.scheduler, 1.0
+    options = config.scheduler
+    factor = 1.0
     if step < options.warmup_steps:
         factor = (step + 1) / options.warmup_steps
     elif options.name in ("cosine", "linear"):
@@ -241,7 +253,10 @@ def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> 
             / max(1, config.training.max_steps - options.warmup_steps),
             1.0,
         )
-        left = (1 + math.cos(math.pi * done)) / 2 if options.name == "cosine" else 1 - done
+        if options.name == "cosine":
+            left = (1 + math.cos(math.pi * done)) / 2
+        else:
+            left = 1 - done
         factor = options.min_lr_ratio + (1 - options.min_lr_ratio) * left
     return (plateau.lr if plateau else config.optimizer.lr) * factor
 

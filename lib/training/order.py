@@ -16,7 +16,8 @@ from lib.errors import BadInput
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # splitmix64's constants: Steele, Lea, Flood, OOPSLA 2014, figure 14
-_MIX1, _MIX2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MIX1 = 0xBF58476D1CE4E5B9
+_MIX2 = 0x94D049BB133111EB
 # Domains of `mix`, so that the streams of one step never coincide.
 ORDER, COLLATE, DROPOUT, EVALUATE, SUBSET, INITIALISE, WEIGHTS, DRAWS, BUCKETS = range(9)
 
@@ -79,9 +80,13 @@ def weights_of(dataset: Any, name: str = "weights") -> np.ndarray | None:
     """Returns the `weights` of a data set, or of what it is a subset of: (samples) float64; None for an even draw."""
     if isinstance(dataset, Subset):
         whole = weights_of(dataset.dataset, name)
-        return None if whole is None else whole[dataset.indices]
+        if whole is None:
+            return None
+        return whole[dataset.indices]
     values = getattr(dataset, name, None)
-    return None if values is None else np.ascontiguousarray(values, np.float64)
+    if values is None:
+        return None
+    return np.ascontiguousarray(values, np.float64)
 
 
 def _by_method(dataset: Any, seed: int, epoch: int) -> np.ndarray:
@@ -114,8 +119,13 @@ class Order:
     @classmethod
     def of(cls, dataset: Any, config: Config) -> "Order":
         """Returns the order of a run's training samples: shuffled, in buckets, or by the set's weights or `order`."""
-        seed, batch, pool = config.seed, config.training.effective_batch, config.data.buckets
-        size, make, weights, whole = len(dataset), None, weights_of(dataset), dataset
+        seed = config.seed
+        batch = config.training.effective_batch
+        pool = config.data.buckets
+        size = len(dataset)
+        make = None
+        weights = weights_of(dataset)
+        whole = dataset
         while isinstance(whole, Subset):
             whole = whole.dataset
         has_order = callable(getattr(whole, "order", None))
@@ -164,7 +174,10 @@ class Order:
         if number not in self._made:
             for earlier in list(self._made)[:-1]:
                 del self._made[earlier]
-            order = self.make(number) if self.make else permutation(self.seed, number, self.samples)
+            if self.make:
+                order = self.make(number)
+            else:
+                order = permutation(self.seed, number, self.samples)
             if len(order) != self.samples:
                 what = f"The method `order` gives {len(order)} samples in epoch {number}, and {self.samples} in epoch 0"
                 raise BadInput(f"{what}. Return as many in every epoch.")
@@ -199,7 +212,8 @@ def put_back(device: torch.device | None = None) -> Iterator[None]:
     if device and device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])
     states = [generator.get_state() for generator in generators]
-    of_numpy, of_python = np.random.get_state(legacy=False), random.getstate()
+    of_numpy = np.random.get_state(legacy=False)
+    of_python = random.getstate()
     try:
         yield
     finally:

@@ -56,12 +56,16 @@ def precision_on_card(setting: str, capability: tuple[int, int], card: str) -> P
     )  # torch.cuda.is_bf16_supported() is True on a T4, which only emulates it
     if setting == "bf16" and not has_bf16:
         raise BadInput(f"training.precision is bf16, which {card} lacks. Write auto or fp16.")
-    return ("bf16" if has_bf16 else "fp16") if setting == "auto" else setting  # type: ignore[return-value]
+    if setting == "auto":
+        return "bf16" if has_bf16 else "fp16"
+    return setting  # type: ignore[return-value]
 
 
 def about_precision(in_precision: Precision, on: torch.device) -> list[str]:
     warning = "fp16 on a CPU takes 10 to 20 times as long as fp32. Use it to try in a few steps what a T4 computes."
-    return [warning] if (in_precision, on.type) == ("fp16", "cpu") else []
+    if (in_precision, on.type) == ("fp16", "cpu"):
+        return [warning]
+    return []
 
 
 def allow_tf32(in_precision: Precision, on: torch.device) -> None:
@@ -80,7 +84,9 @@ def autocast(in_precision: Precision, on: torch.device) -> contextlib.AbstractCo
     if in_precision == "fp32":
         return contextlib.nullcontext()
     cast = torch.autocast(on.type, _HALVES[in_precision])
-    return _naming_constants(cast) if in_precision == "fp16" else cast
+    if in_precision == "fp16":
+        return _naming_constants(cast)
+    return cast
 
 
 @contextlib.contextmanager
@@ -121,11 +127,9 @@ def named_by(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
 
 def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
     def widened(value: Any) -> Any:
-        return (
-            value.float()
-            if isinstance(value, Tensor) and value.dtype in _HALVES.values()
-            else value
-        )
+        if isinstance(value, Tensor) and value.dtype in _HALVES.values():
+            return value.float()
+        return value
 
     @functools.wraps(forward)
     def wide(*args: Any, **kwargs: Any) -> Any:

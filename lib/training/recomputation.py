@@ -21,11 +21,9 @@ class NotRecomputable(BadInput):
 
 def recomputable(model: nn.Module, blocks: Sequence[nn.Module]) -> Sequence[nn.Module]:
     """Returns the blocks, or none where the model was told to recompute them itself: nothing is recomputed twice."""
-    return (
-        ()
-        if any(getattr(m, switch, None) is True for m in model.modules() for switch in _SWITCHES)
-        else blocks
-    )
+    if any(getattr(m, switch, None) is True for m in model.modules() for switch in _SWITCHES):
+        return ()
+    return blocks
 
 
 def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
@@ -35,7 +33,9 @@ def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
         why = "it repeats no layer that was found, or recomputes its layers itself already"
         advice = "Write 0, leave gradient_checkpointing_enable out, or let blocks(model) of the task return its layers."
         raise BadInput(f"{what}: {why}. {advice}")
-    return len(blocks) if setting == "all" else min(int(setting), len(blocks))
+    if setting == "all":
+        return len(blocks)
+    return min(int(setting), len(blocks))
 
 
 def recompute(
@@ -68,7 +68,8 @@ def _recomputing(block: nn.Module) -> Callable[..., Any]:
             args = tuple(_without_cache(block, value) for value in args)
             kwargs = {key: _without_cache(block, value) for key, value in kwargs.items()}
             kwargs |= {"use_cache": False} if "use_cache" in kwargs else {}
-        first, keys = len(args), tuple(kwargs)
+        first = len(args)
+        keys = tuple(kwargs)
 
         def run(*values: Any) -> Any:
             return forward(*values[:first], **dict(zip(keys, values[first:], strict=True)))

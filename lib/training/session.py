@@ -22,11 +22,9 @@ _STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")  # the lat
 
 def _clock() -> float:
     """Returns seconds that nobody sets and that go on while the machine is suspended, where the system counts these."""
-    return (
-        time.clock_gettime(time.CLOCK_BOOTTIME)
-        if hasattr(time, "CLOCK_BOOTTIME")
-        else time.monotonic()
-    )
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 # The clock on the wall is read once: set back or forward in mid-session, it moves no deadline.
@@ -86,14 +84,17 @@ class Session:
 
     def stop_alone(self) -> Reason | None:
         """Returns why to stop in the middle of a step; several ranks decide together, at its end."""
-        return self.stop_reason() if ranks.world() == 1 else None
+        if ranks.world() == 1:
+            return self.stop_reason()
+        return None
 
     def decide(self, evaluates_next: bool, save: bool, last: bool) -> tuple[Reason | None, bool]:
         """Returns why to stop after this step, if at all, and whether to save. One rank that must stop stops all."""
         stop = None if last else self.stop_reason(evaluates_next)
         if ranks.world() > 1:
             number, due = ranks.highest(_STOPS.index(stop), save)
-            stop, save = _STOPS[int(number)], bool(due)
+            stop = _STOPS[int(number)]
+            save = bool(due)
         self.is_signalled |= stop == "interrupted"  # the signal may have come to another rank
         return stop, save
 
@@ -121,7 +122,8 @@ class Session:
             if ranks.under_torchrun() and seconds - self._signalled_at < _ECHO_SECONDS:
                 return
             raise KeyboardInterrupt
-        self.is_signalled, self._signalled_at = True, seconds
+        self.is_signalled = True
+        self._signalled_at = seconds
         why = "Interrupted" if number == signal.SIGINT else "Asked to end by the system"
         print(f"{why}: finishing this step and saving; a second one stops at once.", flush=True)
 

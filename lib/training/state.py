@@ -76,11 +76,15 @@ class State:
 
     def averaged(self) -> AbstractContextManager[None]:
         """Gives the model its averaged weights inside the block, where there is an average."""
-        return self.ema.applied() if self.ema else nullcontext()
+        if self.ema:
+            return self.ema.applied()
+        return nullcontext()
 
     @property
     def best(self) -> dict[str, Any]:
-        return self.kept_best[0] if self.kept_best else {}  # before the first validation
+        if self.kept_best:
+            return self.kept_best[0]
+        return {}  # before the first validation
 
 
 def first_state(
@@ -131,7 +135,8 @@ def new_state(
     precision: Precision | None = None,
 ) -> State:
     """Returns model, optimizer and scaler at step 0, drawn from the seed, by default for this machine."""
-    training, device = config.training, device or memory.device()
+    training = config.training
+    device = device or memory.device()
     precision = precision or choose_precision(training.precision, device)
     torch.manual_seed(mix(INITIALISE, config.seed))
     seed_all(
@@ -177,7 +182,8 @@ def new_state(
 
 def start_from(state: State, task: Task, config: Config) -> str:
     """Starts a new run from another one's weights, read by the first rank; returns how many match. Raises BadInput."""
-    name, source = config.run.initial_weights, None
+    name = config.run.initial_weights
+    source = None
     with ranks.together():
         if ranks.is_first():
             source = weights.read(inputs.find_input(name, platform.detect()))
@@ -189,7 +195,8 @@ def start_from(state: State, task: Task, config: Config) -> str:
         **task.published,
         name: {**taken, "weights_sha256": weights.seal_of_all(named)},
     }
-    adapted, how = {weights.plain(name): value for name, value in named.items()}, ""
+    adapted = {weights.plain(name): value for name, value in named.items()}
+    how = ""
     if hasattr(task, "adapt"):
         adapted, how = task.adapt(adapted, state.model)
     matched = weights.transfer(state.model, adapted, config.run.initial_weights_share)
@@ -200,7 +207,8 @@ def start_from(state: State, task: Task, config: Config) -> str:
 
 def _seal_frozen(state: State, task: Task, config: Config) -> None:
     """Notes the hashes of frozen weights that are in a published file. All ranks must call this."""
-    options, parameters = config.checkpoint, weights.frozen(state.model)
+    options = config.checkpoint
+    parameters = weights.frozen(state.model)
     if options.frozen == "save" or not parameters or not (options.keep_last or options.keep_best):
         return
     if ranks.is_first():
@@ -293,7 +301,8 @@ def observe(state: State, task: Task, config: Config, scores: Mapping[str, float
     if state.plateau:
         before = state.plateau.lr
         if state.plateau.observe(scores[metric]):
-            lr, waited = state.plateau.lr, config.scheduler.patience + 1
+            lr = state.plateau.lr
+            waited = config.scheduler.patience + 1
             text = f"{metric} has not improved for {waited} validations; the learning rate goes from {before:.3g}"
             state.events.record(
                 state.step, "plateau", before, lr, f"Step {state.step:,}: {text} to {lr:.3g}."
@@ -379,14 +388,13 @@ def _restore_optimizer(
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
         by_name.setdefault(name, {})[kind] = value
-    names, unused = {parameter: name for name, parameter in state.model.named_parameters()}, 0
+    names = {parameter: name for name, parameter in state.model.named_parameters()}
+    unused = 0
     for parameter, group in {
         p: each for each in state.optimizer.param_groups for p in each["params"]
     }.items():
-        values, own = (
-            by_name.get(names[parameter], {}),
-            {"step": optimization.step_device(group, parameter)},
-        )
+        values = by_name.get(names[parameter], {})
+        own = {"step": optimization.step_device(group, parameter)}
         if is_same := values.keys() == {*optimization.state_names(state.optimizer, group)}:
             # Copied, because what was loaded is mapped from a file, whose space would not be free while it is used.
             moved = {

@@ -77,7 +77,8 @@ def _before_update(
     meter: Meter,
 ) -> tuple[dict[str, Tensor], Logged, bool] | None:
     """Computes losses, figures and the clipped gradient; returns None, with all as before, where memory ran out."""
-    buffers, computed = list[dict[str, Tensor]](), None
+    buffers = list[dict[str, Tensor]]()
+    computed = None
     try:
         # A failed step must leave batch statistics alone.
         buffers = [_copied(module) for module in state.with_buffers]
@@ -144,7 +145,8 @@ def _gradients(
     meter: Meter,
 ) -> tuple[dict[str, Tensor], Logged]:
     """Accumulates the gradient of the sum over terms of weight * (sum of losses / count); returns means, figures."""
-    means, logged = dict[str, Tensor](), Logged()
+    means = dict[str, Tensor]()
+    logged = Logged()
     weight = task.term_weights(step)
     if not state.model.training:
         state.model.train()  # walks all modules: 40 microseconds in a model of six
@@ -164,7 +166,8 @@ def _gradients(
             check_loss_terms(task, counts, sums)
         parts = {}
         for term in filter(counts.get, sums):
-            value, by = sums[term].float(), weight.get(term, 1.0)
+            value = sums[term].float()
+            by = weight.get(term, 1.0)
             parts[term] = (value if by == 1 else by * value) / counts[term]
         meter.allocated_at("after forward")
         if parts:

@@ -77,7 +77,8 @@ def start_server() -> None:
         ["lib.training.data", "lib.training.workers"]
     )  # and with them torch and NumPy
     path = os.pathsep.join([str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])])
-    former, folder = dict(os.environ), tempfile.gettempdir()
+    former = dict(os.environ)
+    folder = tempfile.gettempdir()
     os.environ.update(
         PYTHONPATH=path, PYTHONSAFEPATH="1"
     )  # a folder lib of one's own is not taken for this one
@@ -208,11 +209,10 @@ def loss_of(batches: Any, error: Exception) -> str:
     if not code:
         raise error
     if code not in _LOSSES:
-        how = (
-            f"is killed by signal: {signal.strsignal(-code)}"
-            if code < 0
-            else f"exited with code {code}"
-        )
+        if code < 0:
+            how = f"is killed by signal: {signal.strsignal(-code)}"
+        else:
+            how = f"exited with code {code}"
         raise RuntimeError(f"DataLoader worker (pid {pid}) {how}.") from error
     return _LOSSES[code]
 

@@ -48,7 +48,8 @@ def trained(kind: str, name: str, seed: int, scratch: Path) -> dict:
     read = cls.read
 
     def shuffled(self, source):
-        parts, draw = read(self, source), random.Random(seed)
+        parts = read(self, source)
+        draw = random.Random(seed)
         for rows in parts.values():
             targets = [target_of(row) for row in rows]
             if (
@@ -85,7 +86,11 @@ def trained(kind: str, name: str, seed: int, scratch: Path) -> dict:
 
 def summed_up(runs: dict[str, dict]) -> dict[str, dict]:
     """Returns in how many seeds of each example what is promised held, and means over them."""
-    tables, average = {}, lambda values: round(float(np.mean([*values] or [0])), 4)
+    tables = {}
+
+    def average(values):
+        return round(float(np.mean([*values] or [0])), 4)
+
     for kind in KINDS:
         alone, started, shuffled = (
             {
@@ -95,7 +100,8 @@ def summed_up(runs: dict[str, dict]) -> dict[str, dict]:
             }
             for name in RUNS
         )
-        seeds, drawn = started.keys() & alone.keys(), shuffled.values()
+        seeds = started.keys() & alone.keys()
+        drawn = shuffled.values()
         share = (
             alone[seed]["seconds of the fit"] / alone[seed]["seconds of the rest"] for seed in seeds
         )
@@ -119,7 +125,9 @@ def summed_up(runs: dict[str, dict]) -> dict[str, dict]:
 def gained(run: dict, other: dict, key: str = "answer") -> float:
     """Returns by how much a run is better than another; of errors it is a share."""
     gain = run["answer"] - other[key]
-    return -gain / other[key] if scoring.better(run["metric"]) == "min" else gain
+    if scoring.better(run["metric"]) == "min":
+        return -gain / other[key]
+    return gain
 
 
 def main(arguments: list[str]) -> None:

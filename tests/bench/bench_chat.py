@@ -31,7 +31,8 @@ def cpu_seconds() -> float:
 
 def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     """Trains a row, or resumes what was killed; returns its figures and those of each baseline."""
-    begin, before = time.perf_counter(), cpu_seconds()
+    begin = time.perf_counter()
+    before = cpu_seconds()
     train(
         "configs/chat_small.yaml",
         {"output_dir": scratch, "run.name": "chat", "seed": seed, **ROWS[row]},

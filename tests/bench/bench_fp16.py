@@ -33,12 +33,11 @@ _SETTLED = 100  # steps after which the loss scale has come down from 65,536
 def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
     """Trains a row in both precisions, or resumes what was killed; returns scores, speeds, loss scale."""
     run: dict[str, Any] = head("torch")
-    config, data = (
-        f"configs/{row}.yaml",
-        {"data.dir": "" if row.startswith("graphmer") else "embedded"},
-    )
+    config = f"configs/{row}.yaml"
+    data = {"data.dir": "" if row.startswith("graphmer") else "embedded"}
     if row in new.KINDS:
-        config, data = scratch / "my.yaml", {}
+        config = scratch / "my.yaml"
+        data = {}
         if not config.exists():
             new.write("my", row, scratch)
     for precision in PRECISIONS:

@@ -87,7 +87,8 @@ def shipped(row: str) -> Path:
 
 def of_real(row: str, scratch: Path) -> tuple[Path, Path]:
     """Writes the configuration of a real scene; returns it and the folder of the data, with a mask if that has none."""
-    path, data = scratch / f"{row}.yaml", SHARED / "glacier_liligo"
+    path = scratch / f"{row}.yaml"
+    data = SHARED / "glacier_liligo"
     path.write_text(REAL.lstrip() + (LILIGO if row == "liligo" else LANDSAT).lstrip("\n"))
     if row == "landsat":
         data = scratch / "landsat"
@@ -95,7 +96,8 @@ def of_real(row: str, scratch: Path) -> tuple[Path, Path]:
         for band in (SHARED / "landsat8_bqa").glob("*.tif"):
             shutil.copy(band, data)
         with rasterio.open(data / "l8_BQA.tif") as file:
-            quality, profile = file.read(1), file.profile
+            quality = file.read(1)
+            profile = file.profile
         mask = np.where(
             (quality >> 14 & 3) >= 2, 2, (quality >> 4 & 3) >= 2
         )  # two bits each: sure from 2
@@ -183,7 +185,8 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
 
 def counts_of(task: Any, model: Any, part: str) -> dict[str, np.ndarray]:
     """(tiles, classes, classes) of one view of each tile of a part: by the network alone, and by what a run answers."""
-    tiles, found = task.datasets()[part], {"network": [], "answer": []}
+    tiles = task.datasets()[part]
+    found = {"network": [], "answer": []}
     with torch.inference_mode():
         for batch in EvaluationLoader(task, tiles, 16, torch.device("cpu")):
             network = model(batch["image"]).log_softmax(1)
@@ -202,7 +205,8 @@ def boosted(row: str, seed: int, scratch: Path) -> dict[str, dict[str, np.ndarra
     """Returns (tiles, classes, classes) of each baseline by part; it sees the indices of the rare preset."""
     path, data = (shipped("rare"), "embedded") if ROWS[row] else of_real(row, scratch)
     task: Any = load_task(load_config(path, {"data.dir": str(data)}))
-    classes, places = len(task.settings.source.classes), task.settings.boosted_places
+    classes = len(task.settings.source.classes)
+    places = task.settings.boosted_places
     bounds = task.settings.baseline
     methods = baselines.fit(task.data.whole_tiles, seed, places, bounds.pixels, bounds.rounds)
     found: dict[str, dict[str, np.ndarray]] = {}

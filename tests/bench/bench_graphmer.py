@@ -44,7 +44,8 @@ def measured(options: list[str]) -> dict:
         }
         command = [sys.executable, "-m", "trainbook", "train", CONFIG]
         command += [*(part for o in options for part in ("--set", o))]
-        begin, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        begin = time.perf_counter()
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
         )
@@ -94,11 +95,10 @@ def main(wanted: list[str]) -> None:
         record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
         found = {**record.get("runs", {}), name: run}
         seeds = [found[seed]["metrics"] for seed in SEEDS if seed in found]
-        mean = (
-            {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]}
-            if seeds
-            else {}
-        )
+        if seeds:
+            mean = {key: round(sum(one[key] for one in seeds) / len(seeds), 4) for key in seeds[0]}
+        else:
+            mean = {}
         record = {**head("torch"), "mean_of_seeds": mean, "seeds": len(seeds), "runs": found}
         RECORD.write_text(json.dumps(record, indent=1) + "\n")
         print(name, json.dumps({k: v for k, v in found[name].items() if k != "table"}, indent=1))

@@ -114,7 +114,8 @@ def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
     methods = {method: counts_of(runs, method) for method in runs[0]["confusions"]}
     table = {}
     for method, counts in methods.items():
-        best, units = methods[STRONGEST], len(counts)
+        best = methods[STRONGEST]
+        units = len(counts)
         drawn, reference = (resampled(of, Legal.draws) for of in (counts, best))
         judged = intervals(scores(counts.sum(0)), scores(drawn), units)
         gains = intervals(gain(counts.sum(0), best.sum(0)), gain(drawn, reference), units)

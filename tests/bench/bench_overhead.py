@@ -101,7 +101,8 @@ def whole_loop(task: Timed, config: Config) -> None:
 def bare_loop(task: Timed, config: Config) -> None:
     """What anybody writes by hand: the learning rate, forward, backward, clipping, the optimizer."""
     state = new_state(task, config)
-    model, optimizer = state.model.train(), state.optimizer
+    model = state.model.train()
+    optimizer = state.optimizer
     batch_size = config.training.effective_batch
     for step, batch in enumerate(loader_of(task, config)):
         optimization.set_learning_rate(optimizer, optimization.learning_rate(config, step))

@@ -21,7 +21,8 @@ from lib.checkpoint.saver import Retention, Saver
 from lib.config import Checkpoint
 from tests.bench.record import head, publish
 
-PARAMETERS, SAVES = 80_000_000, 10
+PARAMETERS = 80_000_000
+SAVES = 10
 GOALS = {"median_seconds": 0.12, "worst_seconds": 0.25, "resume_seconds": 15}
 
 
@@ -40,7 +41,8 @@ def state(parameters: int) -> dict[str, dict[str, torch.Tensor]]:
 
 def train(seconds: float) -> None:
     """Matrix products for a while, as a step would."""
-    a, end = torch.randn(512, 512), time.perf_counter() + seconds
+    a = torch.randn(512, 512)
+    end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         a = (a @ a).clamp(-1, 1)
 

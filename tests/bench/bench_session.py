@@ -63,7 +63,8 @@ def one(seed: int, clock: Clock, margin: float = MARGIN_SECONDS) -> float:
 
     every = draw.randint(20, 2000)  # steps between evaluations
     do("package")  # an earlier cell of the notebook packs once, so it is known
-    saved, step = clock.now, draw.randint(0, every)
+    saved = clock.now
+    step = draw.randint(0, every)
     while True:
         do("step")
         step += 1

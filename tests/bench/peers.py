@@ -111,7 +111,8 @@ def ignite_loop(task: Task, config: Config) -> None:
     from ignite.engine import Engine, Events
 
     state = new_state(task, config)
-    model, optimizer = state.model.train(), state.optimizer
+    model = state.model.train()
+    optimizer = state.optimizer
 
     def update(engine, batch):
         optimization.set_learning_rate(
@@ -163,7 +164,8 @@ PEERS = {
 
 def loader_of(task: Task, config: Config) -> DataLoader:
     """Returns torch's own loader with the samples of `data.train_batches` in their order."""
-    train_set, size = task.datasets()["train"], config.training.effective_batch
+    train_set = task.datasets()["train"]
+    size = config.training.effective_batch
     order = Order(len(train_set), config.seed, size, 1)
     samples = [
         index for step in range(config.training.max_steps) for index in order.indices(step, 0)

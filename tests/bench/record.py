@@ -133,7 +133,9 @@ def publish(name: str, record: dict) -> None:
 
 def runs_of(path: Path) -> dict[str, Any]:
     """Returns the runs that a record has, by their names."""
-    return json.loads(path.read_text("utf-8"))["runs"] if path.is_file() else {}
+    if path.is_file():
+        return json.loads(path.read_text("utf-8"))["runs"]
+    return {}
 
 
 def add_run(

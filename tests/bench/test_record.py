@@ -16,10 +16,11 @@ from workloads.legal import BOTH, PRODUCT, STRONGEST
 @pytest.mark.parametrize("path", sorted(RECORDS.glob("*.json")), ids=lambda path: path.stem)
 def test_a_record_says_when_where_and_with_which_versions_it_was_measured(path):
     record = json.loads(path.read_text("utf-8"))
-    assert list(record)[:3] == ["date", "machine", "versions"] and len(record) > 3, (
-        "and it has figures"
-    )
-    assert datetime.date.fromisoformat(record["date"]) and record["machine"] and record["versions"]
+    assert list(record)[:3] == ["date", "machine", "versions"], "and it has figures"
+    assert len(record) > 3, "and it has figures"
+    assert datetime.date.fromisoformat(record["date"])
+    assert record["machine"]
+    assert record["versions"]
 
 
 def test_every_record_has_something_that_it_measures():
@@ -46,7 +47,8 @@ def test_a_record_that_is_older_than_what_it_measures_is_listed(tmp_path, monkey
     records.git("init", "-q", str(tmp_path))
     commit("first")
     (folder / "overhead.json").write_text(json.dumps(head()))
-    assert len(head()["commit"]) == 40 and outdated() == []
+    assert len(head()["commit"]) == 40
+    assert outdated() == []
     commit("second")
     assert outdated() == ["overhead.json is older than lib/training lib/report: 1 commits since."]
     (tmp_path / "lib" / "report").write_text("third")
@@ -59,7 +61,8 @@ def test_a_peer_that_lacks_a_package_of_another_is_not_installed():
 
 
 def test_a_row_that_the_record_has_is_not_measured_again(tmp_path, monkeypatch):
-    measured, path = [], tmp_path / "some.json"
+    measured = []
+    path = tmp_path / "some.json"
 
     def again(*options):
         arguments = [
@@ -80,15 +83,15 @@ def test_a_row_that_the_record_has_is_not_measured_again(tmp_path, monkeypatch):
         records.measure(path, ("easy", "not drawn"), "0", run, len, "Rows.")
         return len(measured)
 
-    assert again() == 4 and measured[2:] == [("not drawn", 0, True), ("not drawn", 4, True)]
+    assert again() == 4
+    assert measured[2:] == [("not drawn", 0, True), ("not drawn", 4, True)]
     left = tmp_path / "scratch" / "some" / "easy-seed-4"
     (left / "checkpoint").touch()
-    assert (
-        again() == 4
-        and records.runs_of(path)["easy, seed 4"] == {"exact": 0.5}
-        and (left / "checkpoint").exists()
-    )
-    assert again("--again") == 8 and not (left / "checkpoint").exists()
+    assert again() == 4
+    assert records.runs_of(path)["easy, seed 4"] == {"exact": 0.5}
+    assert (left / "checkpoint").exists()
+    assert again("--again") == 8
+    assert not (left / "checkpoint").exists()
 
 
 def run(right):
@@ -122,7 +125,8 @@ def test_folds_are_pooled_by_variant_partition_and_seed_with_paired_gains():
     )
     tables = bench_legal.summed_up(runs)
     table = tables["single, partition 0, seed 0"]
-    assert table["folds"] == 2 and table[BOTH]["gain in macro_f1"] == "+0.3000 [+0.3000, +0.3000]"
+    assert table["folds"] == 2
+    assert table[BOTH]["gain in macro_f1"] == "+0.3000 [+0.3000, +0.3000]"
     assert np.isclose(tables["means of seeds"]["single, partition 0"][BOTH]["macro_f1"], 0.8)
 
 
@@ -136,5 +140,6 @@ def test_the_gain_of_several_seeds_is_their_mean_and_a_seed_that_is_not_whole_do
         }
     )
     table = bench_legal.summed_up(runs)["means of seeds"]["single, partition 1"]
-    assert (table["seeds"], table["folds"]) == (2, 2)
+    assert table["seeds"] == 2
+    assert table["folds"] == 2
     assert table[BOTH]["gain in accuracy"] == "+0.1500 [+0.1500, +0.1500]"

@@ -25,12 +25,14 @@ def test_any_damage_is_found_and_the_one_before_is_used(tmp_path, name, damage):
     path = put(tmp_path, 2, 2.0) / name
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
-    half, whole = raw[: len(raw) // 2], path.read_bytes()
+    half = raw[: len(raw) // 2]
+    whole = path.read_bytes()
     contents = {"flip": raw, "truncate": half, "extend": whole + b" ", "empty": b"", "remove": None}
     path.unlink() if damage == "remove" else path.write_bytes(contents[damage])
     found, passed_over = checkpoint.load_newest(tmp_path)
     assert found.step == 1
-    assert len(passed_over) == 1 and "step-00000002 is damaged" in passed_over[0]
+    assert len(passed_over) == 1
+    assert "step-00000002 is damaged" in passed_over[0]
 
 
 def test_a_newer_format_is_refused_with_its_number_and_left_as_it_is(tmp_path):
@@ -56,7 +58,8 @@ def test_a_replaced_checkpoint_counts_until_the_new_one_is_in_place(tmp_path):
     put(tmp_path, 2, 2.0).rename(tmp_path / "step-00000002.old")  # a kill between the two renames
     assert checkpoint.load_newest(tmp_path)[0].step == 2
     checkpoint.tidy(tmp_path)
-    assert checkpoint.steps(tmp_path) == [1, 2] and len(list(tmp_path.iterdir())) == 2
+    assert checkpoint.steps(tmp_path) == [1, 2]
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_what_is_no_checkpoint_is_set_aside_under_a_free_name(tmp_path):
@@ -64,7 +67,8 @@ def test_what_is_no_checkpoint_is_set_aside_under_a_free_name(tmp_path):
     (tmp_path / "step-00000002").mkdir()
     (tmp_path / "step-00000002.damaged").mkdir()
     found, (sentence,) = checkpoint.load_newest(tmp_path, quarantine=True)
-    assert found.step == 1 and sentence.endswith("It is kept as step-00000002.damaged-2.")
+    assert found.step == 1
+    assert sentence.endswith("It is kept as step-00000002.damaged-2.")
     names = {"step-00000001", "step-00000002.damaged", "step-00000002.damaged-2"}
     assert {p.name for p in tmp_path.iterdir()} == names
 
@@ -89,6 +93,5 @@ def test_every_type_and_shape_comes_back_as_the_library_reads_it(tmp_path, dtype
     loaded = checkpoint.load(checkpoint.save(tmp_path, 1, {"model": group}, {})).tensors["model"]
     assert loaded.keys() == group.keys()
     for name, value in group.items():
-        assert loaded[name].dtype == value.dtype and torch.equal(
-            loaded[name].float(), value.float()
-        )
+        assert loaded[name].dtype == value.dtype
+        assert torch.equal(loaded[name].float(), value.float())

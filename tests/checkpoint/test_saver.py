@@ -47,7 +47,8 @@ class Full(Disk):
     """A disk on which writing to a path that contains `part` fails."""
 
     def __init__(self, part, number=errno.ENOSPC):
-        self.part, self.number = part, number
+        self.part = part
+        self.number = number
 
     def write(self, handle, data, path):
         if self.part in str(path):
@@ -64,7 +65,9 @@ def gate(monkeypatch):
 
 
 def test_what_is_saved_is_what_was_there_when_save_was_called(tmp_path, gate):
-    saver, tensors, state = make(tmp_path), weights(1), {"list": [1]}
+    saver = make(tmp_path)
+    tensors = weights(1)
+    state = {"list": [1]}
     saver.save("checkpoints", 1, tensors, state)
     assert gate.reached.wait(20)
     tensors["model"]["w"].fill_(9)
@@ -72,15 +75,15 @@ def test_what_is_saved_is_what_was_there_when_save_was_called(tmp_path, gate):
     assert checkpoint.steps(tmp_path / "checkpoints") == []
     gate.open.set()
     saver.wait()
-    assert float(loaded(tmp_path, 1).tensors["model"]["w"][0, 0]) == 1 and loaded(
-        tmp_path, 1
-    ).state["list"] == [1]
+    assert float(loaded(tmp_path, 1).tensors["model"]["w"][0, 0]) == 1
+    assert loaded(tmp_path, 1).state["list"] == [1]
 
 
 def test_best_weights_and_the_checkpoint_of_a_step_wait_for_nothing_and_each_has_what_was_there_then(
     tmp_path, gate
 ):
-    saver, tensors = make(tmp_path), weights(1)
+    saver = make(tmp_path)
+    tensors = weights(1)
     saver.save("best", 1, tensors, {})
     tensors["model"]["w"].fill_(2)
     saver.save(
@@ -105,10 +108,10 @@ def test_a_failed_save_warns_at_the_next_one_and_raises_when_it_was_the_last(
     saver.save("checkpoints", 2, weights(2), {})
     saver.wait()
     out = capsys.readouterr().out
-    assert "Warning: The checkpoint of step 1 was not saved" in out and "No space left" in out
-    assert out.endswith("Training continues.\n") and checkpoint.steps(tmp_path / "checkpoints") == [
-        2
-    ]
+    assert "Warning: The checkpoint of step 1 was not saved" in out
+    assert "No space left" in out
+    assert out.endswith("Training continues.\n")
+    assert checkpoint.steps(tmp_path / "checkpoints") == [2]
     monkeypatch.setattr(disk, "calls", Full("step-00000003", errno.EIO))
     saver.save("checkpoints", 3, weights(3), {})
     with pytest.raises(CheckpointNotSaved, match="step 3 was not saved.*Input/output error"):

@@ -16,7 +16,8 @@ def net(inputs=3, width=4):
 
 
 def test_weights_of_a_wrapped_model_are_put_back_into_a_plain_one():
-    source, target = net(), nn.Sequential(*[nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)])
+    source = net()
+    target = nn.Sequential(*[nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)])
     weights.put_back(
         target, {f"module._orig_mod.{name}": value for name, value in source.state_dict().items()}
     )

@@ -125,7 +125,8 @@ def houses(folder: Path, train: int, new: int) -> pd.DataFrame:
     generator = np.random.default_rng(2)
     folder.mkdir(parents=True)
     table = _houses(train + new, generator)
-    known, unknown = table[:train], table[train:]
+    known = table[:train]
+    unknown = table[train:]
     known.to_csv(folder / "train.csv", index=False)
     truth = unknown[["Id", "SalePrice"]].reset_index(drop=True)
     unknown.drop(columns="SalePrice").to_csv(folder / "test.csv", index=False)
@@ -238,7 +239,10 @@ def run_lengths(mask: np.ndarray) -> str:
 
 
 def _pixels(runs: object) -> set[int]:
-    numbers = [*map(int, runs.split())] if isinstance(runs, str) else []
+    if isinstance(runs, str):
+        numbers = [*map(int, runs.split())]
+    else:
+        numbers = []
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     return {pixel for start, length in pairs for pixel in range(start, start + length)}
 
@@ -339,11 +343,15 @@ def f1_of_boxes(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
     hits = wanted = given = 0
     for true, answer in zip(truth["PredictionString"], guess["PredictionString"], strict=True):
         boxes = [[*map(float, text.split())] for text in true.split("; ") if text]
-        numbers = [*map(float, answer.split())] if isinstance(answer, str) else []
+        if isinstance(answer, str):
+            numbers = [*map(float, answer.split())]
+        else:
+            numbers = []
         answers = [
             numbers[start + 1 : start + 5] for start in range(0, len(numbers), 5)
         ]  # behind a confidence
-        wanted, given = wanted + len(boxes), given + len(answers)
+        wanted = wanted + len(boxes)
+        given = given + len(answers)
         hits += sum(any(_overlap(box, other) > 0.25 for other in answers) for box in boxes)
     return 2 * hits / max(1, wanted + given)
 

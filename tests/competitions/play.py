@@ -41,7 +41,8 @@ def _score(layout: Layout, folder: Path, sample: Path, truth: pd.DataFrame) -> f
     out = folder / f"answers-{sample.stem}"
     call(folder, "predict", "runs/outputs.tar.gz", str(sample.parent / layout.new), out.name, "--trust",
          "--sample", str(sample))  # fmt: skip
-    wanted, submission = read(sample), read(out / "submission.csv")
+    wanted = read(sample)
+    submission = read(out / "submission.csv")
     assert [*submission.columns] == [*wanted.columns]
     key = wanted.columns[0]
     assert [*submission[key]] == [*wanted[key]]
@@ -76,11 +77,10 @@ def joined(predictions: pd.DataFrame, new: Path, sample: pd.DataFrame) -> pd.Dat
         ids = pd.read_csv(new, dtype={key: str})[
             key
         ].to_list()  # a line for each answer, in their order
-    renamed = (
-        predictions
-        if columns[0] in predictions
-        else predictions.rename(columns={"prediction": columns[0]})
-    )
+    if columns[0] in predictions:
+        renamed = predictions
+    else:
+        renamed = predictions.rename(columns={"prediction": columns[0]})
     return renamed[columns].assign(**{key: ids})[[key, *columns]]
 
 

@@ -39,12 +39,11 @@ def test_epochs_become_steps_once_in_mappings_too_and_whole_numbers_are_not_roun
     assert config.training.max_steps == 0
     resolved, lines = resolve_lengths(config, 26_320)
     training = resolved.training
-    assert (training.max_steps, training.evaluate_every_steps, resolved.scheduler.warmup_steps) == (
-        1234,
-        206,
-        1,
-    )
-    assert (training.epochs, training.evaluate_every_epochs) == (0, 0)
+    assert training.max_steps == 1234
+    assert training.evaluate_every_steps == 206
+    assert resolved.scheduler.warmup_steps == 1
+    assert training.epochs == 0
+    assert training.evaluate_every_epochs == 0
     assert resolved.workload == Stages(
         {"early": Stage(453), "whole": Stage(7), "late": Stage(1234)}
     )
@@ -52,7 +51,8 @@ def test_epochs_become_steps_once_in_mappings_too_and_whole_numbers_are_not_roun
         lines[0]
         == "training.epochs 3 -> training.max_steps 1,234 (samples 26,320, effective batch 64)"
     )
-    assert len(lines) == 5 and resolve_lengths(resolved, 999) == (resolved, [])
+    assert len(lines) == 5
+    assert resolve_lengths(resolved, 999) == (resolved, [])
     with pytest.raises(BadInput, match="no training samples"):
         resolve_lengths(config, 0)
     for epochs, steps in (("1.1", 11), ("0.3", 3), ("1e-9", 1)):
@@ -70,12 +70,11 @@ def test_changes_replace_values_and_may_not_contradict_each_other(tmp_path):
     changed = with_changes(
         config, {"training.max_steps": 3, "workload.encoder.layers": 1, "checkpoint.keep_last": 0}
     )
-    assert (changed.training.max_steps, changed.workload.encoder.layers, changed.run.name) == (
-        3,
-        1,
-        "mine",
-    )
-    assert changed.workload.width == config.workload.width and with_changes(config, {}) == config
+    assert changed.training.max_steps == 3
+    assert changed.workload.encoder.layers == 1
+    assert changed.run.name == "mine"
+    assert changed.workload.width == config.workload.width
+    assert with_changes(config, {}) == config
     assert with_changes(config, {"training.epochs": 2.0}).training == Training(
         epochs=2.0, effective_batch=8
     )
@@ -94,9 +93,7 @@ def test_a_removed_key_is_ignored_with_a_sentence(tmp_path, capsys):
     )
     assert load(tmp_path, old, data__persistent_workers="x") == load(tmp_path, GOOD)
     first, second = capsys.readouterr().err.splitlines()
-    assert (
-        first.startswith("override data.persistent_workers: ")
-        and REMOVED["data.persistent_workers"] in first
-    )
+    assert first.startswith("override data.persistent_workers: ")
+    assert REMOVED["data.persistent_workers"] in first
     assert second.startswith(f"{tmp_path / 'toy_small.yaml'}:5:23: ")
     assert REMOVED["memory.empty_cache_every_steps"] in second

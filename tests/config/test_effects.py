@@ -97,13 +97,13 @@ ELSEWHERE = {
     "training/test_identity.py": ["run.accept_changes", "run.on_change"],
     "training/test_data.py": ["data.pin_memory"],
     "gpu/parts/bits.py": ["training.deterministic"],
-    "launch/test_fp16.py": ["training.fp32_modules"],
+    "trainbook/launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
-    "report/test_tracking.py": [
+    "trainbook/outputs/test_tracking.py": [
         f"tracking.{name}" for name in ("tensorboard", "wandb", "online", "project")
     ],
-    "supervised/test_start.py": ["training.start_from_baseline"],
-    "launch/test_queue.py": ["queue.mean_at_least", "queue.best_at_least"],
+    "trainbook/supervised/test_start.py": ["training.start_from_baseline"],
+    "trainbook/launch/test_queue.py": ["queue.mean_at_least", "queue.best_at_least"],
 }
 
 
@@ -122,9 +122,12 @@ def home(tmp_path_factory):
 
 def trained(config):
     """Trains in this process as `launch` does, without its plots; returns everything that may differ by name."""
-    calls, loaders, compiled = [], [], []
+    calls = []
+    loaders = []
+    compiled = []
     with pytest.MonkeyPatch.context() as patch:
-        loader, forward = data.DataLoader, torch.nn.Linear.forward
+        loader = data.DataLoader
+        forward = torch.nn.Linear.forward
         patch.setattr(
             data,
             "DataLoader",
@@ -140,7 +143,8 @@ def trained(config):
     weights = hashlib.sha256()
     for tensor in outcome.state.model.state_dict().values():
         weights.update(tensor.numpy().tobytes())
-    rows, options = read(run.folder / "metrics.csv"), ("num_workers", "prefetch_factor")
+    rows = read(run.folder / "metrics.csv")
+    options = ("num_workers", "prefetch_factor")
     return {
         "weights": weights.hexdigest(), "name": run.folder.name, "task": type(run.task).__name__,
         "rows": [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in rows],

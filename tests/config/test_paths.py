@@ -29,13 +29,12 @@ def test_task_and_data_beside_a_configuration_are_found_from_any_working_folder(
     project, tmp_path, monkeypatch
 ):
     config = load_config("project/my.yaml")
-    assert (config.task, config.data.dir) == ("project/my_task.py:Toy", "project/numbers")
+    assert config.task == "project/my_task.py:Toy"
+    assert config.data.dir == "project/numbers"
     assert launch.prepare(config).task.source == Path("project/numbers")
     monkeypatch.chdir(project)
-    assert (load_config("my.yaml").task, load_config("my.yaml").data.dir) == (
-        "my_task.py:Toy",
-        "numbers",
-    )
+    assert load_config("my.yaml").task == "my_task.py:Toy"
+    assert load_config("my.yaml").data.dir == "numbers"
     monkeypatch.chdir(tmp_path)
     (
         tmp_path / "numbers"
@@ -86,7 +85,8 @@ def test_a_run_goes_on_from_another_folder_and_from_its_own_configuration(
     monkeypatch.chdir(moved / "numbers")
     cut(None)
     summary = launch.train(load_config(moved / "my.yaml", runs))
-    assert (summary.reason, summary.session) == ("completed", 3)
+    assert summary.reason == "completed"
+    assert summary.session == 3
     assert "these differ" not in capsys.readouterr().out
     assert launch.train(load_config("../my.yaml", runs)).reason == "completed"
     assert "for a run with these settings" not in capsys.readouterr().out.lower()

@@ -32,9 +32,12 @@ def test_a_profile_prints_every_key_that_it_changes(written):
             f"memory: {{profile: {profile}}}\ncheckpoint: {{keep_last: 5, every_steps: 3}}\n"
         )
         after, lines = profiles.apply(before, has_gpu=True)
-        old, new, values = flat(before), flat(after), profiles.settings(profile)
+        old = flat(before)
+        new = flat(after)
+        values = profiles.settings(profile)
         differing = {key for key in new if old[key] != new[key]} - {"memory.profile"}
-        assert {key: new[key] for key in values} == values and differing <= {
+        assert {key: new[key] for key in values} == values
+        assert differing <= {
             *values,
             "training.max_steps",
         }
@@ -46,16 +49,12 @@ def test_an_override_wins_over_the_profile_and_fp16_needs_a_gpu(written):
     assert after.training.precision == "auto"
     overrides = {"training.micro_batch": 2, "training.max_steps": 7, "training.precision": "bf16"}
     after, _ = profiles.apply(written("memory: {profile: optimized}\n", overrides), True)
-    assert (
-        after.training.micro_batch,
-        after.training.effective_batch,
-        after.training.precision,
-    ) == (2, 16, "bf16")
+    assert after.training.micro_batch == 2
+    assert after.training.effective_batch == 16
+    assert after.training.precision == "bf16"
     after, _ = profiles.apply(written("memory: {profile: prototype}\n", overrides), True)
-    assert (after.training.max_steps, after.training.epochs) == (
-        7,
-        0,
-    )  # the other form of the same length
+    assert after.training.max_steps == 7
+    assert after.training.epochs == 0  # the other form of the same length
 
 
 def test_a_profile_is_worked_in_before_lengths_become_steps(written, monkeypatch):

@@ -60,12 +60,11 @@ def test_a_mistake_is_reported_with_line_and_column(tmp_path):
         before, after = ((GOOD[:-1] if marked.startswith("\n") else "") + marked).split("@")
         with pytest.raises(BadInput) as error:
             load(tmp_path, f"{before}{after}\n" if after else before)
-        line, column = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
+        line = before.count("\n") + 1
+        column = len(before.rpartition("\n")[2]) + 1
         (message,) = str(error.value).splitlines()
-        assert (
-            message.startswith(f"{tmp_path / 'toy_small.yaml'}:{line}:{column}: ")
-            and sentence in message
-        ), marked
+        assert message.startswith(f"{tmp_path / 'toy_small.yaml'}:{line}:{column}: "), marked
+        assert sentence in message, marked
 
 
 def test_a_word_from_elsewhere_is_answered_with_the_key_that_is_meant(tmp_path):
@@ -144,7 +143,8 @@ def test_a_scalar_is_read_by_the_type_of_its_field(tmp_path):
         value = getattr(
             load(tmp_path, f"{GOOD}data:\n  # dir: x\nworkload:\n  {yaml_text}\n").workload, name
         )
-        assert (value, type(value)) == (expected, type(expected)), yaml_text
+        assert value == expected, yaml_text
+        assert type(value) is type(expected), yaml_text
 
 
 def test_an_override_is_read_as_a_file_would_be_and_a_mistake_in_it_names_it(tmp_path):
@@ -156,7 +156,8 @@ def test_an_override_is_read_as_a_file_would_be_and_a_mistake_in_it_names_it(tmp
         ("workload.weights", {"a": 1}, {"a": 1.0}), ("workload.weights.b", "2", {"b": 2.0}),
     ):  # fmt: skip
         value = flat(load(tmp_path, GOOD, **{key: text}))[key.removesuffix(".b")]
-        assert (value, type(value)) == (expected, type(expected))
+        assert value == expected
+        assert type(value) is type(expected)
     for key, text in [
         ("training.max_steps", "1.5"), ("training.max_steps", 200.0), ("training.max_step", 5), ("task.name", "x"),
         ("optimizer.betas", "[0.9, 2]"), ("optimizer.betas", "[0.9,"), ("optimizer.lr", float("nan")),
@@ -167,10 +168,8 @@ def test_an_override_is_read_as_a_file_would_be_and_a_mistake_in_it_names_it(tmp
         (line,) = str(error.value).splitlines()
         assert line.startswith(f"override {key}: ")
     config = load(tmp_path, GOOD.replace("max_steps: 10", "epochs: 3"), training__max_steps=5)
-    assert (config.training.max_steps, config.training.epochs) == (
-        5,
-        0,
-    )  # the other form of a length is replaced
+    assert config.training.max_steps == 5
+    assert config.training.epochs == 0  # the other form of a length is replaced
     assert load(tmp_path, GOOD, training__epochs="2").training.max_steps == 0
     assert load(tmp_path, GOOD, training__epochs=0).training.max_steps == 10
     with pytest.raises(BadInput, match=r"^override training\.epochs: .*two forms of one length"):
@@ -197,20 +196,20 @@ def test_a_base_gives_what_the_file_does_not_and_a_mistake_in_it_names_its_file(
 
     text = "seed: 4\noptimizer: {lr: 0.25}\nscheduler: {warmup_steps: 7}\ndata:\n"
     config = based(text + "workload: {depths: [1], encoder: {layers: 1}}\n")
-    assert (config.run.name, config.task, config.seed, config.training.effective_batch) == (
-        "toy_small",
-        "toy",
-        4,
-        8,
-    )
-    assert (config.optimizer.lr, config.optimizer.eps, config.data.dir) == (0.25, 0.1, "x")
-    assert (config.scheduler.warmup_steps, config.scheduler.warmup_epochs) == (7, 0)
-    assert (config.workload.depths, config.workload.encoder) == (
-        (1,),
-        Encoder(layers=1, kind="deep"),
-    )
+    assert config.run.name == "toy_small"
+    assert config.task == "toy"
+    assert config.seed == 4
+    assert config.training.effective_batch == 8
+    assert config.optimizer.lr == 0.25
+    assert config.optimizer.eps == 0.1
+    assert config.data.dir == "x"
+    assert config.scheduler.warmup_steps == 7
+    assert config.scheduler.warmup_epochs == 0
+    assert config.workload.depths == (1,)
+    assert config.workload.encoder == Encoder(layers=1, kind="deep")
     assert based("", optimizer__lr=1, training__epochs=2).training.max_steps == 0
-    assert "base:" not in to_yaml(config) and reload(tmp_path, config) == config
+    assert "base:" not in to_yaml(config)
+    assert reload(tmp_path, config) == config
     for text, base, places in (
         ("seed: x\n", BASE + "output_dir: [1]\n", ["base.yaml:9:13: ", "toy_small.yaml:2:7: "]),
         (
@@ -229,7 +228,8 @@ def test_a_base_gives_what_the_file_does_not_and_a_mistake_in_it_names_its_file(
         with pytest.raises(BadInput) as error:
             based(text, base)
         lines = [line.removeprefix(f"{tmp_path}/") for line in str(error.value).splitlines()]
-        assert len(lines) == len(places) and all(map(str.startswith, lines, places)), lines
+        assert len(lines) == len(places), lines
+        assert all(map(str.startswith, lines, places)), lines
 
 
 def test_a_file_that_cannot_be_used_is_refused_by_name_or_at_its_place(tmp_path):

@@ -77,7 +77,8 @@ def bits(base: Path, fast: bool) -> dict:
 def losses(base: Path, fast: bool) -> dict:
     """Also without the syncs, as a control: a simulation that finds nothing there would prove nothing here."""
     counts = power.power_losses(base, limit=8 if fast else 400)
-    assert not counts["wrong"] and not counts["lost"], counts
+    assert not counts["wrong"], counts
+    assert not counts["lost"], counts
     control = power.power_losses(base / "control", limit=8, honours_sync=False)
     assert control["lost"], control
     return {"power losses": {**counts, "control without file syncs": control}}

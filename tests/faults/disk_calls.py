@@ -35,8 +35,10 @@ SOURCE = Path(__file__).with_suffix(".c")
 RECORD = RECORDS / "faults_libc.json"
 KEPT = ROOT / ".cache" / "faults"
 CODE = ("lib/**/*.py", "configs/*.yaml", "tests/*.py", "tests/faults/*.py", "tests/faults/*.c")
-TOY_RUN, REAL = "toy", ("graphmer_small", "glacier_pretrain_small")
-GROWS, WRITES = 2, 4  # as in disk_calls.c
+TOY_RUN = "toy"
+REAL = ("graphmer_small", "glacier_pretrain_small")
+GROWS = 2
+WRITES = 4  # as in disk_calls.c
 KINDS = {  # of the operations that a mode can meet
     "kill": 7, "torn write, then kill": WRITES, "torn write": WRITES, "ENOSPC once": 7,
     "ENOSPC from then on": GROWS | WRITES, "EIO once": 7,
@@ -183,7 +185,8 @@ def meetable(operations: list[list[str]], mode: str) -> list[list[str]]:
 
 def _draw(run: str, for_mode: dict[str, list[list[str]]], below: str, number: int) -> list[Choice]:
     """Draws operations and modes for them: a kind of file first, because most of all operations write tensors."""
-    draw, groups = random.Random(f"{run} {below}"), {}
+    draw = random.Random(f"{run} {below}")
+    groups = {}
     for mode, met in for_mode.items():
         for n, (_, name, _, path) in enumerate(met, 1):
             if path.split("/")[0] == below:

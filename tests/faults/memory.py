@@ -34,7 +34,8 @@ from trainbook.outputs.summary import Summary
 
 RECORD = RECORDS / "out_of_memory.json"
 TOLERANCE = 1e-4  # of a number, or of 0.01 where it is smaller
-STEPS, MICRO_BATCH = 12, 4  # of an effective batch of 8
+STEPS = 12
+MICRO_BATCH = 4  # of an effective batch of 8
 
 
 class Seen(torch.nn.Module):
@@ -65,7 +66,11 @@ class Site:
     """Call number `at` of `holder.name`, from the file `of` where given, raises instead of its work or `after` it."""
 
     def __init__(self, holder, name, at, of="", after=False):
-        self.holder, self.name, self.at, self.of, self.after = holder, name, at, of, after
+        self.holder = holder
+        self.name = name
+        self.at = at
+        self.of = of
+        self.after = after
         self.mark = None
         self.calls = 0
 
@@ -133,7 +138,9 @@ class Pointing(Site):
 
 def sites():
     """Returns the sites by name, as they lie in a step."""
-    adamw, ema, tensor = torch.optim.AdamW, optimization.Ema, torch.Tensor
+    adamw = torch.optim.AdamW
+    ema = optimization.Ema
+    tensor = torch.Tensor
     table = [
         (
             "forward",
@@ -234,13 +241,15 @@ def verdict(folder, site, expected):
     """Runs out at a site and starts again until the run has ended; returns the verdict and what was seen."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    code, starts = train(folder, site), 1
+    code = train(folder, site)
+    starts = 1
     log = (folder / "log.txt").read_text()
     assert (folder / "ran-out").exists(), f"{site.name} was not met:\n{log}"
     summary = Summary.read(folder / "runs" / "toy")
     kept = summary.micro_batch if summary else 0
     while code == 1 and starts < 3:
-        code, starts = train(folder), starts + 1
+        code = train(folder)
+        starts = starts + 1
     events = folder / "runs" / "toy" / "events.csv"
     repeated = events.exists() and "oom_" in events.read_text()
     if "Traceback" in log or code:
@@ -259,7 +268,10 @@ def campaign(base, names):
     (base / "whole").mkdir()
     assert train(base / "whole") == 0, (base / "whole" / "log.txt").read_text()
     expected = end(base / "whole")
-    counts, far, exact, bad = Counter(), 0.0, 0, {}
+    counts = Counter()
+    far = 0.0
+    exact = 0
+    bad = {}
     every = sites()
     for name in names or every:
         said, seen = verdict(base / "run", every[name], expected)
@@ -267,7 +279,8 @@ def campaign(base, names):
         if said == "NOT":
             bad[name] = seen
         else:
-            far, exact = max(far, seen["furthest"]), exact + (seen["furthest"] == 0)
+            far = max(far, seen["furthest"])
+            exact = exact + (seen["furthest"] == 0)
     return {
         "sites": counts.total(), "borne": counts["borne"],
         "ended with a sentence, a smaller size kept": counts["ended"],

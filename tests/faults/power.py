@@ -51,7 +51,8 @@ class Node:
         self.entries: dict[str, Node] = {}
         self.pending: list[tuple] = []
         self.now: dict[str, Node] = {}
-        self.data, self.synced = b"", True
+        self.data = b""
+        self.synced = True
 
 
 class Volume:
@@ -73,7 +74,8 @@ class Volume:
             self._change(path.parent, ("link", path.name, node))
         elif operation == "write":
             node = self.node(path)
-            node.data, node.synced = node.data + rest[0], False
+            node.data = node.data + rest[0]
+            node.synced = False
         elif operation == "sync":
             self.node(path).synced = self.honours_sync
         elif operation == "sync_folder":
@@ -92,11 +94,13 @@ class Volume:
         if path == self.root.parent:
             return
         node = self.node(path)
-        node.entries, node.pending = dict(node.now), []
+        node.entries = dict(node.now)
+        node.pending = []
 
     def states(self, draw: random.Random, limit: int) -> Iterator[Tree]:
         """Up to `limit` trees that the disk may hold after the power is back, both extremes among them."""
-        folders, torn = [], []
+        folders = []
+        torn = []
         _walk(self.top, folders, torn)
         pending = [(folder, change) for folder in folders for change in folder.pending]
         choices = [(False, True)] * len(pending) + [("empty", "cut", "zeroed", "whole")] * len(torn)
@@ -134,7 +138,8 @@ def _with(entries: dict[str, Node], changes: list[tuple]) -> dict[str, Node]:
     """The entries after changes; one that cannot happen, because what it needs was lost, does not."""
     entries = dict(entries)
     for change in changes:
-        kind, name = change[0], change[1]
+        kind = change[0]
+        name = change[1]
         if kind == "link":
             entries[name] = change[2]
         elif kind == "unlink":
@@ -149,7 +154,8 @@ def _tree(node: Node, done: dict[int, list[tuple]], contents: dict[int, str]) ->
     if node.folder:
         entries = _with(node.entries, done.get(id(node), []))
         return {name: _tree(child, done, contents) for name, child in entries.items()}
-    data, kind = node.data, contents.get(id(node), "whole")
+    data = node.data
+    kind = contents.get(id(node), "whole")
     return {"empty": b"", "cut": data[: len(data) // 2], "zeroed": bytes(len(data)), "whole": data}[
         kind
     ]
@@ -163,16 +169,15 @@ def put(tree: Tree, folder: Path) -> None:
 
 
 def frozen(tree: Tree | bytes) -> object:
-    return (
-        tree
-        if isinstance(tree, bytes)
-        else frozenset((name, frozen(child)) for name, child in tree.items())
-    )
+    if isinstance(tree, bytes):
+        return tree
+    return frozenset((name, frozen(child)) for name, child in tree.items())
 
 
 def history(root: Path) -> list[tuple]:
     """The operations of five saves with retention, the last two of the same step; a save's return is in it too."""
-    recorder, before = Recorder(), disk.calls
+    recorder = Recorder()
+    before = disk.calls
     disk.calls = recorder
     try:
         folder = root / "run"
@@ -195,9 +200,12 @@ def power_losses(
     base: Path, limit: int = 64, seed: int = 0, honours_sync: bool = True
 ) -> dict[str, int]:
     """Counts the distinct states, those that load something wrong and those that lose what was committed."""
-    root, draw = base / "disk", random.Random(seed)
+    root = base / "disk"
+    draw = random.Random(seed)
     root.mkdir(parents=True)
-    volume, counts, seen = Volume(root, honours_sync), {"states": 0, "wrong": 0, "lost": 0}, set()
+    volume = Volume(root, honours_sync)
+    counts = {"states": 0, "wrong": 0, "lost": 0}
+    seen = set()
     allowed: dict[int, set[float]] = {}
     committed = 0
     for operation, *arguments in history(root):

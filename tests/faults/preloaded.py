@@ -37,10 +37,8 @@ from trainbook import launch
 from trainbook.outputs import figure
 
 CODES = {0, 1, 2, 75, 130}  # what a command may end with
-HANG_SECONDS, HANG_FACTOR = (
-    60,
-    20,
-)  # longer than both, the undisturbed run's seconds times the factor, is a hang
+HANG_SECONDS = 60
+HANG_FACTOR = 20  # longer than both, the undisturbed run's seconds times the factor, is a hang
 MEMORY = Path("/dev/shm")  # where a sync takes no time
 
 
@@ -105,7 +103,9 @@ class Start:
         if "Traceback (most recent call last)" in self.log:
             return "ends in a raw traceback"
         killed = self.code == -signal.SIGKILL and self.met
-        return "" if killed or self.code in CODES else f"ends with {self.code}"
+        if killed or self.code in CODES:
+            return ""
+        return f"ends with {self.code}"
 
 
 def start(
@@ -118,7 +118,8 @@ def start(
     (folder / "work").mkdir(parents=True, exist_ok=True)
     (folder / "tmp").mkdir(exist_ok=True)
     (folder / "toy.yaml").write_text(TOY)
-    log, met = folder / "log.txt", folder / "met.txt"
+    log = folder / "log.txt"
+    met = folder / "met.txt"
     for path in (log, met):
         path.unlink(missing_ok=True)
     if not (process := os.fork()):
@@ -175,7 +176,9 @@ def _command(run: str) -> int:
             ["train", config, *(f"--set={key}={value}" for key, value in pairs.items())]
         )
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
+        if isinstance(end.code, int):
+            return end.code
+        return 1
     except BaseException:
         traceback.print_exc()
         return 1
@@ -215,9 +218,8 @@ def survey(folder: Path, run: str, twice: bool = True) -> Survey:
         shutil.rmtree(folder, ignore_errors=True)
         begin = time.monotonic()
         first = start(folder, run)
-        assert first.code == 0 and not first.wrong, (
-            f"{run} ends with {first.code}:\n{first.log[-3000:]}"
-        )
+        assert first.code == 0, f"{run} ends with {first.code}:\n{first.log[-3000:]}"
+        assert not first.wrong, f"{run} ends with {first.code}:\n{first.log[-3000:]}"
         seconds = round(time.monotonic() - begin, 1)
         modules = (folder / "modules.txt").read_text().split()
         import_all(modules)
@@ -247,10 +249,14 @@ def trial(folder: Path, run: str, mode: str, number: int, whole: Survey) -> Tria
         and len(starts) <= RERUNS
     ):
         starts.append(start(folder, run, watch=False, seconds=seconds))
-    met = starts[0].met[0].split("\t") if starts[0].met else [""] * 4
-    log = (
-        "\n".join("\n".join(each.log.splitlines()[-25:]) for each in starts)[-6000:] if why else ""
-    )
+    if starts[0].met:
+        met = starts[0].met[0].split("\t")
+    else:
+        met = [""] * 4
+    if why:
+        log = "\n".join("\n".join(each.log.splitlines()[-25:]) for each in starts)[-6000:]
+    else:
+        log = ""
     taken = round(time.monotonic() - begin, 1)
     return Trial(
         run, mode, number, met[1], met[3], starts[0].code, len(starts) - 1, why, log, taken
@@ -272,7 +278,9 @@ def _unlike(folder: Path, starts: list[Start], expected: ends.End) -> str:
     left = (*names, *(f"{ends.ARCHIVE}/{name}" for name in names))
     changed = ends.difference(expected, ends.end(folder / "work" / "runs"))
     changed = [name for name in changed if not name.startswith(left)]
-    return f"another end: {', '.join(changed)}" if changed else ""
+    if changed:
+        return f"another end: {', '.join(changed)}"
+    return ""
 
 
 def main(folder: Path, what: str, *more: str) -> None:

@@ -95,7 +95,8 @@ def random_kills(base: Path, runs: int, **overrides: object) -> dict:
     assert wait(process) == 0
     from_first = time.perf_counter() - begin - to_first
     expected = ends.end(base / "run" / "runs")
-    draw, counts = random.Random(0), Counter(runs=runs)
+    draw = random.Random(0)
+    counts = Counter(runs=runs)
     for _ in range(runs):
         folder = base / "run"
         shutil.rmtree(folder, ignore_errors=True)

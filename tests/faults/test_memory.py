@@ -24,4 +24,5 @@ def test_memory_that_runs_out_at_the_worst_sites_is_borne_by_the_run():
 
 
 def test_the_campaign_has_sixty_sites():
-    assert len(memory.sites()) == 60 and set(memory.FAST) <= memory.sites().keys()
+    assert len(memory.sites()) == 60
+    assert set(memory.FAST) <= memory.sites().keys()

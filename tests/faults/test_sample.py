@@ -25,7 +25,8 @@ def test_a_sample_of_kills_flips_and_power_losses_loses_nothing():
     assert figures["random kills"]["equal"] == 3
     assert figures["bit flips"]["found"] == figures["bit flips"]["tried"] > 100
     losses = figures["power losses"]
-    assert losses["states"] > 200 and losses["wrong"] == losses["lost"] == 0
+    assert losses["states"] > 200
+    assert losses["wrong"] == losses["lost"] == 0
     assert losses["control without file syncs"]["lost"] > 100
 
 
@@ -37,7 +38,8 @@ def test_a_run_bears_a_sample_of_faults_below_python(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     figures = json.loads(done.stdout)
-    assert figures["borne"] == figures["tried"] == disk_calls.SAMPLE and not figures["not borne"]
+    assert figures["borne"] == figures["tried"] == disk_calls.SAMPLE
+    assert not figures["not borne"]
 
 
 def test_the_end_of_a_run_is_compared_without_what_no_run_repeats_and_with_all_else(tmp_path):

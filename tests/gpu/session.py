@@ -104,7 +104,8 @@ def started(tiny: bool, scratch: Path) -> Start:
     """Returns what runs each row of a part in a process, several at once, and kills what outlasts the part."""
 
     def start(part: Part, rows: Sequence[str], seconds: float) -> Iterator[tuple[str, Result]]:
-        deadline, waiting = time.monotonic() + seconds, list(rows)
+        deadline = time.monotonic() + seconds
+        waiting = list(rows)
         running: dict[str, RowProcess] = {}
         try:
             while waiting or running:
@@ -219,7 +220,8 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="another file than that of the card")
     parser.add_argument("--tiny", action="store_true", help="small rows, which a CPU computes")
     options = parser.parse_args()
-    begin, card = time.monotonic(), _card()
+    begin = time.monotonic()
+    card = _card()
     if not (card or options.tiny):
         print("There is no GPU here. `--tiny` runs the small form of every part on the CPU.")
         return 2

@@ -25,7 +25,8 @@ class Clock:
     """Seconds that pass where a fake row runs; beyond `cut` the session is gone."""
 
     def __init__(self, cut=FOREVER):
-        self.now, self.cut = 0.0, cut
+        self.now = 0.0
+        self.cut = cut
 
     def __call__(self):
         return self.now
@@ -74,7 +75,9 @@ def test_a_session_ends_within_its_minutes_at_every_cut_and_the_next_one_goes_on
     durations = {(part.name, row): t for part, (times, _) in zip(declared, plan, strict=True)
                  for row, t in zip(part.rows, times, strict=True)}  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        path, first, second = Path(folder) / "gpu.json", [], []
+        path = Path(folder) / "gpu.json"
+        first = []
+        second = []
         clock = Clock(cut)
         with contextlib.suppress(Cut):
             run(declared, minutes, record_at(path), fake(clock, durations, first), clock)
@@ -133,7 +136,8 @@ def test_a_row_that_hangs_is_killed_with_its_children_and_one_that_fails_says_wh
     monkeypatch.setattr("tests.gpu.session.sys.executable", str(runner(tmp_path)))
     part = Part("panel", "", 100, ("hangs", "fails"), at_once=2)
     results = dict(started(True, tmp_path)(part, part.rows, 3.0))
-    assert "killed" in results["hangs"] and "the card is on fire" in results["fails"]["error"]
+    assert "killed" in results["hangs"]
+    assert "the card is on fire" in results["fails"]["error"]
     child = int((tmp_path / "panel" / "hangs" / "child").read_text())
     deadline = time.monotonic() + 5
     while Path(f"/proc/{child}/stat").exists() and time.monotonic() < deadline:

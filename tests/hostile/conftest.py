@@ -91,7 +91,9 @@ class Outside:
         Any exception but BadInput and TrainingFailed is the test's failure, and so is a hang, a read or a write
         outside, and a text that no terminal should get. `weighed`, which doubles the time, also limits memory.
         """
-        before, printed, sentence = self._tree(), io.StringIO(), ""
+        before = self._tree()
+        printed = io.StringIO()
+        sentence = ""
         if weighed:
             tracemalloc.start()
         _watchers.append(self)
@@ -150,11 +152,10 @@ class Outside:
             ]
             for name in (*folders, *names):
                 found = os.lstat(here / name)
-                read = (
-                    found.st_atime
-                    if here == self.outside and name in (self.secret.name, self.evil.name)
-                    else 0
-                )
+                if here == self.outside and name in (self.secret.name, self.evil.name):
+                    read = found.st_atime
+                else:
+                    read = 0
                 facts[here / name] = (
                     found.st_mode,
                     0 if name in folders else found.st_size,
@@ -173,7 +174,8 @@ def check_text(text: str) -> None:
     assert not any(line.strip().startswith(FORGED) for line in text.splitlines()), (
         f"a forged line in {text[:500]!r}"
     )
-    assert SECRET not in text and "Traceback (most recent" not in text, text[:500]
+    assert SECRET not in text, text[:500]
+    assert "Traceback (most recent" not in text, text[:500]
     assert len(text) < 20_000, f"{len(text):,} characters are printed"
 
 

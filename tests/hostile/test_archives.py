@@ -43,7 +43,9 @@ def mine(trained, nothing_outside):
 
 def member(name, kind=tarfile.REGTYPE, link="", size=0):
     info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, link, size
+    info.type = kind
+    info.linkname = link
+    info.size = size
     return info
 
 
@@ -95,7 +97,8 @@ def test_of_code_only_plain_python_files_below_its_folder_are_unpacked_and_only_
     linked = (member("toy/code/link.py", tarfile.SYMTYPE, "/etc/passwd"), None)
     path = archive_of(mine, *((member(name, size=1), b"x") for name in CODE), linked)
     into = nothing_outside.root / "temporary" / "unpacked"
-    assert nothing_outside.attempt(unpack, path, into) == "" and not list(into.rglob("*.py"))
+    assert nothing_outside.attempt(unpack, path, into) == ""
+    assert not list(into.rglob("*.py"))
     shutil.rmtree(into)
     assert nothing_outside.attempt(unpack, path, into, True) == ""
     written = {

@@ -82,7 +82,8 @@ def seal(folder, change=lambda manifest: None):
 
 def above(folder, outside):
     """The manifest gives the model a name outside of its folder, and a file lies there."""
-    new, real = "../planted.safetensors", "model.safetensors"
+    new = "../planted.safetensors"
+    real = "model.safetensors"
     seal(folder, lambda manifest: manifest["files"].update({new: manifest["files"].pop(real)}))
     shutil.copy(folder / real, folder / new)
 
@@ -174,7 +175,8 @@ def test_a_hostile_checkpoint_is_passed_over_and_the_one_before_is_used(
 ):
     tamper(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", nothing_outside)
     told, steps = resumed(weighed=tamper is MANIFESTS["2 MB"])
-    assert steps == [3] and "step-00000006 is damaged (" in told
+    assert steps == [3]
+    assert "step-00000006 is damaged (" in told
 
 
 @pytest.mark.parametrize("tamper", MANIFESTS.values(), ids=MANIFESTS)
@@ -200,4 +202,5 @@ def test_hostile_best_weights_are_brought_nowhere(nothing_outside, resumed, tamp
 def test_a_checkpoint_that_nobody_touched_is_resumed(nothing_outside, resumed):
     seal(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006")
     told, steps = resumed()
-    assert steps == [6] and "damaged" not in told
+    assert steps == [6]
+    assert "damaged" not in told

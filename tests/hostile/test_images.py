@@ -19,7 +19,8 @@ from workloads.glacier.settings import Cut, Source
 TWO = Source(bands=("red", "nir"))
 PATCHES = Source(bands=("a", "b"), classes=("background", "glacier", "debris"), codes=(0, 1, 2))
 _MOST_KIB = 400 * 1024  # that the process may grow by, GDAL's memory included
-SHORT, LONG = 3, 4  # types of a TIFF's tags
+SHORT = 3
+LONG = 4  # types of a TIFF's tags
 
 
 @pytest.fixture
@@ -61,11 +62,15 @@ def tiff(tags=None, data=b""):
         raw = b"".join(struct.pack(f"<{formats[kind]}", v or 0) for v in values)
         packed[number] = (kind, len(values), raw)
     start = end + sum(len(raw) for _, _, raw in packed.values() if len(raw) > 4)
-    entries, more = b"", b""
+    entries = b""
+    more = b""
     for number, (kind, count, raw) in packed.items():
         if kind == LONG and every[number][1] == [None]:
             raw = struct.pack("<I", start)
-        place = raw.ljust(4, b"\0") if len(raw) <= 4 else struct.pack("<I", end + len(more))
+        if len(raw) <= 4:
+            place = raw.ljust(4, b"\0")
+        else:
+            place = struct.pack("<I", end + len(more))
         more += raw if len(raw) > 4 else b""
         entries += struct.pack("<HHI", number, kind, count) + place
     first = struct.pack("<2sHIH", b"II", 42, 8, len(every))
@@ -93,7 +98,8 @@ PYTHON = (
 
 def bomb(size=500 * 2**20):
     """Zeros as zlib packs them: one packed block many times over, so that making them takes neither time nor room."""
-    packer, piece = zlib.compressobj(), bytes(2**20)
+    packer = zlib.compressobj()
+    piece = bytes(2**20)
     first, block = (packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH) for _ in "ab")
     return first + block * (size // len(piece) - 1) + packer.flush()
 

@@ -37,10 +37,13 @@ def write(
 def test_a_hostile_line_is_named_and_can_be_left_out(nothing_outside, bad):
     write(nothing_outside.folder, bad)
     told = nothing_outside.attempt(records.read, [nothing_outside.folder])
-    assert "Bad lines: 1;" in told and "triples.jsonl:2: " in told and len(told) < 2_000
+    assert "Bad lines: 1;" in told
+    assert "triples.jsonl:2: " in told
+    assert len(told) < 2_000
     read = []
     nothing_outside.attempt(lambda: read.append(records.read([nothing_outside.folder], 1)))
-    assert len(read[0].triples) == 2 and len(read[0].skipped) == 1
+    assert len(read[0].triples) == 2
+    assert len(read[0].skipped) == 1
 
 
 def test_a_hostile_entity_is_named(nothing_outside):

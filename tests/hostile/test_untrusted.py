@@ -48,7 +48,8 @@ WHOLE = {
 
 def test_an_object_of_the_right_types_becomes_a_dataclass():
     parsed = untrusted.parse(json.dumps({**WHOLE, "unknown": 1}), Outer)
-    assert asdict(parsed) == WHOLE and parsed.inner[0] == Inner(1, None)
+    assert asdict(parsed) == WHOLE
+    assert parsed.inner[0] == Inner(1, None)
     assert untrusted.parse({"word": "", "number": 0}, Outer) == Outer("", 0)
 
 
@@ -71,7 +72,8 @@ def test_json_of_any_form_is_parsed_or_refused_in_a_printable_line(value):
         try:
             untrusted.parse(content, Outer)
         except BadInput as refusal:
-            assert str(refusal).isprintable() and len(str(refusal)) < 300
+            assert str(refusal).isprintable()
+            assert len(str(refusal)) < 300
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"[" * 200_000, b"\xff", b"9" * 5_000])
@@ -82,7 +84,8 @@ def test_what_is_no_object_is_refused(content):
 
 @pytest.mark.parametrize("text", ["", "..", "../x", "/etc/passwd", "a\0", "\x1b[2J", "x" * 200, 1])
 def test_an_unsafe_name_of_a_file_is_told_from_a_safe_one(text):
-    assert not untrusted.is_name(text) and untrusted.is_name("model-1.safetensors")
+    assert not untrusted.is_name(text)
+    assert untrusted.is_name("model-1.safetensors")
 
 
 NO_FILES = {

@@ -18,11 +18,13 @@ def test_a_file_is_replaced_only_when_the_block_ends_without_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError), whole(path) as aside:
         aside.write_text("half")
         raise ZeroDivisionError
-    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]
     with whole(path) as aside:
         aside.write_text("new")
         assert path.read_text() == "old"
-    assert path.read_text() == "new" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
+    assert path.read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]
 
 
 def test_a_folder_appears_with_everything_in_it_and_leftovers_of_a_kill_are_not_part_of_it(

@@ -49,7 +49,8 @@ def files(root, *names):
 
 def test_folders_with_a_sentinel_are_found_shallow_ones_first(monkeypatch, tmp_path):
     here = kaggle(monkeypatch, tmp_path, ["datasets/ada/tiles", "old"])
-    tiles, old = tmp_path / "input" / "datasets" / "ada" / "tiles", tmp_path / "input" / "old"
+    tiles = tmp_path / "input" / "datasets" / "ada" / "tiles"
+    old = tmp_path / "input" / "old"
     files(tiles, "a/b/graph-1.jsonl")
     files(old, "graph-2.jsonl")
     (old / "loop").symlink_to(tmp_path / "input", target_is_directory=True)
@@ -59,7 +60,8 @@ def test_folders_with_a_sentinel_are_found_shallow_ones_first(monkeypatch, tmp_p
 
 def test_a_pattern_with_folders_finds_the_folder_above_them_once(monkeypatch, tmp_path):
     here = kaggle(monkeypatch, tmp_path, ["datasets/ada/pets", "flat"])
-    pets, flat = tmp_path / "input" / "datasets" / "ada" / "pets", tmp_path / "input" / "flat"
+    pets = tmp_path / "input" / "datasets" / "ada" / "pets"
+    flat = tmp_path / "input" / "flat"
     files(pets / "v1", "train/cat/1.png", "train/dog/1.png", "train/dog/2.png", "test/cat/9.png")
     files(flat, "train/cat/1.png", "train/1.png", "other/train/cat/1.png")
     assert inputs.search(inputs.mounted(here), ["train/*/*.png"]) == [flat, pets / "v1"]
@@ -70,10 +72,8 @@ def test_a_pattern_with_folders_finds_the_folder_above_them_once(monkeypatch, tm
 
 
 def test_what_a_run_has_written_is_no_data(monkeypatch, tmp_path):
-    here, places = (
-        kaggle(monkeypatch, tmp_path, ["notebooks/ada/earlier", "unpacked", "scenes"]),
-        tmp_path / "input",
-    )
+    here = kaggle(monkeypatch, tmp_path, ["notebooks/ada/earlier", "unpacked", "scenes"])
+    places = tmp_path / "input"
     files(
         places / "notebooks" / "ada" / "earlier", "outputs.tar.gz", "masks/x.tif", "toy/config.yaml"
     )
@@ -96,4 +96,5 @@ def test_an_earlier_run_is_found_wherever_a_mount_may_hold_it(monkeypatch, tmp_p
             place for place in inputs.earlier_runs(name, here) if (place / "checkpoints").is_dir()
         ]
 
-    assert (places("toy"), places("other")) == ([run], [])
+    assert places("toy") == [run]
+    assert places("other") == []

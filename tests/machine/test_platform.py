@@ -17,10 +17,14 @@ def test_kaggle_is_told_by_its_run_type_even_where_colab_seems_to_be(
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
     in_shell(monkeypatch, "<google.colab._shell.Shell object>")
     here = kaggle(monkeypatch, tmp_path, [], run_type)
-    assert (here.name, here.batch) == ("kaggle", batch)
-    assert (here.input_dir, here.output_dir) == (tmp_path / "input", tmp_path / "working")
+    assert here.name == "kaggle"
+    assert here.batch == batch
+    assert here.input_dir == (tmp_path / "input")
+    assert here.output_dir == (tmp_path / "working")
     assert here.scratch_dir == Path("/tmp/trainbook-cache")
-    assert (here.session_minutes, here.output_bytes, here.output_files) == (690, 20 * 10**9, 500)
+    assert here.session_minutes == 690
+    assert here.output_bytes == (20 * 10**9)
+    assert here.output_files == 500
 
 
 def test_colab_writes_to_drive_where_it_is_mounted(monkeypatch, tmp_path):
@@ -31,7 +35,8 @@ def test_colab_writes_to_drive_where_it_is_mounted(monkeypatch, tmp_path):
     monkeypatch.delenv("COLAB_RELEASE_TAG")
     in_shell(monkeypatch, "<google.colab._shell.Shell object>")
     content = tmp_path / "content"
-    assert (platform.detect().name, platform.detect().output_dir) == ("colab", content)
+    assert platform.detect().name == "colab"
+    assert platform.detect().output_dir == content
     (content / "drive" / "MyDrive").mkdir(parents=True)
     assert platform.detect().output_dir == content / "drive" / "MyDrive" / "trainbook"
     assert platform.detect().session_minutes == 720
@@ -39,13 +44,13 @@ def test_colab_writes_to_drive_where_it_is_mounted(monkeypatch, tmp_path):
 
 def test_local(monkeypatch):
     here = platform.detect()
-    assert (here.name, here.batch, here.input_dir, here.output_dir) == (
-        "local",
-        False,
-        None,
-        Path("runs"),
-    )
-    assert (here.session_minutes, here.output_bytes, here.output_files) == (None, None, None)
+    assert here.name == "local"
+    assert not here.batch
+    assert here.input_dir is None
+    assert here.output_dir == Path("runs")
+    assert here.session_minutes is None
+    assert here.output_bytes is None
+    assert here.output_files is None
     assert here.scratch_dir == Path.home() / ".cache" / "trainbook"
     assert inputs.mounted(here) == []
 

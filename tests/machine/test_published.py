@@ -43,9 +43,8 @@ def test_a_mounted_model_is_found_by_its_name_wherever_its_weights_lie(monkeypat
         tmp_path / "input" / "models" / "ada" / "bert" / "pytorch" / "tiny" / "2" / "download"
     )
     for name in ("ada/bert", "bert", "ada/bert/pytorch/tiny/2", "models/ada/bert/pytorch/tiny/2"):
-        assert published.find_model(name) == inner and same(
-            weights.read(published.find_model(name)).tensors["model"]
-        )
+        assert published.find_model(name) == inner
+        assert same(weights.read(published.find_model(name)).tensors["model"])
     for name in ("one", "two"):
         sharded(tmp_path / "input" / "datasets" / "ada" / "models" / name)
     with pytest.raises(BadInput, match="2 folders with weights .*one, .*two.* Name one of them"):
@@ -58,7 +57,8 @@ def test_a_mounted_model_is_found_by_its_name_wherever_its_weights_lie(monkeypat
 def test_weights_are_read_from_one_file_and_from_shards_and_a_pickle_is_not_searched_for(
     tmp_path, write, whole
 ):
-    folder, is_safe = tmp_path / "m", write is save_file
+    folder = tmp_path / "m"
+    is_safe = write is save_file
     stem, end = ("model", ".safetensors") if is_safe else ("pytorch_model", ".bin")
     if whole:
         folder.mkdir()

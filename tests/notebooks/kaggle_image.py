@@ -28,13 +28,15 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = Path(__file__).with_name("kaggle-image.txt")
 RECORD = RECORDS / "kaggle_image.json"
 INSIDE = "--without-network"
-_SET_FLAGS, _UP = 0x8914, 0x1  # SIOCSIFFLAGS and IFF_UP of linux/sockios.h and linux/if.h
+_SET_FLAGS = 0x8914
+_UP = 0x1  # SIOCSIFFLAGS and IFF_UP of linux/sockios.h and linux/if.h
 
 
 def main() -> int:
     if INSIDE in sys.argv:
         return _inside(sys.argv[sys.argv.index(INSIDE) + 1 :])
-    chosen, alone = sys.argv[1:], bool(_unshare())
+    chosen = sys.argv[1:]
+    alone = bool(_unshare())
     network = (
         "none"
         if alone
@@ -43,7 +45,8 @@ def main() -> int:
     print(f"Network: {network}.", flush=True)
     record = head(*_packages()) | {"network": network}
     with tempfile.TemporaryDirectory() as temporary:
-        report, begin = Path(temporary, "report.xml"), time.perf_counter()
+        report = Path(temporary, "report.xml")
+        begin = time.perf_counter()
         command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder",
                    f"--junitxml={report}", *chosen]  # fmt: skip
         if alone:
@@ -93,7 +96,8 @@ def _packages() -> list[str]:
 
 def _count(report: Path) -> dict:
     """Counts the outcomes in pytest's report, and names what failed and why what was skipped was."""
-    failed, skipped = [], collections.Counter()
+    failed = []
+    skipped = collections.Counter()
     cases = list(ElementTree.parse(report).iter("testcase"))
     for case in cases:
         if case.find("failure") is not None or case.find("error") is not None:

@@ -79,11 +79,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="whose nbconvert makes the pages",
     )
     given = parser.parse_args(arguments)
-    names = (
-        [name for name in FRONT if name in (given.names or FRONT)]
-        if given.front
-        else given.names or known
-    )
+    if given.front:
+        names = [name for name in FRONT if name in (given.names or FRONT)]
+    else:
+        names = given.names or known
     FOLDER.mkdir(parents=True, exist_ok=True)
     if given.pages:
         draw_pages(names, given.nbconvert)

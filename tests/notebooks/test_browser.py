@@ -175,7 +175,8 @@ def test_a_person_opens_the_panel_moves_a_slider_changes_the_card_and_uses_the_p
         page.evaluate(RUN_ALL)
         shown = Shown(page)
         shown.wait_for("graphmer_small fits on 2 x T4")
-        first, says = shown.width(), shown.bar.get_attribute("aria-label")
+        first = shown.width()
+        says = shown.bar.get_attribute("aria-label")
 
         for width in (700, 1400):  # of the window; a person may also have no mouse
             page.set_viewport_size({"width": width, "height": 1000})

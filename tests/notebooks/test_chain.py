@@ -37,7 +37,8 @@ class Kaggle:
     """Runs a session of the stub: mounts its inputs, executes its notebook in a process, keeps what it leaves."""
 
     def __init__(self, stub, folder):
-        self.stub, self.folder = stub, folder
+        self.stub = stub
+        self.folder = folder
 
     def __call__(self, session):
         root = self.folder / f"session-{session.version}"
@@ -47,11 +48,10 @@ class Kaggle:
             (root / "input" / name).symlink_to(content, target_is_directory=True)
         (root / "working").symlink_to(session.working, target_is_directory=True)
         assert session.request["text"].count(PLAN) == 1
-        text = (
-            session.request["text"]
-            if session.version == 3
-            else session.request["text"].replace(PLAN, "")
-        )
+        if session.version == 3:
+            text = session.request["text"]
+        else:
+            text = session.request["text"].replace(PLAN, "")
         (root / "notebook.ipynb").write_text(text)
         left = IMPORTS * importing() if session.version == 1 else 60 * MINUTES
         saved = lambda: any(session.working.glob("*/checkpoints/step-*/manifest.json"))  # noqa: E731
@@ -106,7 +106,9 @@ def importing() -> float:
     """Seconds that this machine takes now to import what a notebook imports."""
     begin = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-c", "from lib import launch, doctor, notebook"], cwd=ROOT, check=True
+        [sys.executable, "-c", "from trainbook import launch, doctor, notebook"],
+        cwd=ROOT,
+        check=True,
     )
     return time.perf_counter() - begin
 
@@ -145,15 +147,15 @@ def test_three_sessions_with_the_second_killed_end_in_the_weights_of_one_long_ru
     assert [one["reason"] for one in sessions] == ["deadline", "lost", "completed"], stub.sessions[
         -1
     ].failure
-    assert 0 < sessions[0]["step"] < STEPS and sessions[2]["step"] == STEPS and stub.overlaps == 0
+    assert 0 < sessions[0]["step"] < STEPS
+    assert sessions[2]["step"] == STEPS
+    assert stub.overlaps == 0
     assert sessions[2]["first_step"] == sessions[0]["step"]
     mounted = stub.sessions[2].mounts
     assert mounted["notebooks/ada/trainbook-01-graphmer"] == stub.sessions[0].working
     root = tmp_path / "sessions" / "session-3"
-    before, step = (
-        root / "input" / "notebooks" / "ada" / "trainbook-01-graphmer",
-        sessions[0]["step"],
-    )
+    before = root / "input" / "notebooks" / "ada" / "trainbook-01-graphmer"
+    step = sessions[0]["step"]
     said = (root / "notebook.ipynb.out").read_text()
     assert f"Resuming graphmer_small from {before / 'graphmer_small'}" in said
     assert f"step {step}: {STEPS - step} of {STEPS} steps left" in said
@@ -168,4 +170,6 @@ def test_three_sessions_with_the_second_killed_end_in_the_weights_of_one_long_ru
 
     assert main(["kaggle", "fetch", "graphmer"]) == 0
     summary = json.loads((home / "results" / "graphmer_small" / "summary.json").read_text())
-    assert (summary["reason"], summary["step"], summary["session"]) == ("completed", STEPS, 2)
+    assert summary["reason"] == "completed"
+    assert summary["step"] == STEPS
+    assert summary["session"] == 2

@@ -107,7 +107,8 @@ def kaggle(tmp_path, monkeypatch):
 def small_graph(folder: Path) -> None:
     """Triples of two dozen files, enough for three splits."""
     folder.mkdir(parents=True)
-    triples, entities = [], {}
+    triples = []
+    entities = {}
     for number in range(24):
         module = f"pack.mod{number}"
         entities[module] = "Module"
@@ -220,10 +221,8 @@ def small_data(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_notebook_runs_from_an_empty_folder_and_leaves_its_results_and_nothing_else(name, kaggle):
     small_data(name, kaggle / "input" / MOUNT)
-    source, working = (
-        changed(ROOT / "notebooks" / f"{name}.ipynb", FEWER.get(name, {})),
-        kaggle / "working",
-    )
+    source = changed(ROOT / "notebooks" / f"{name}.ipynb", FEWER.get(name, {}))
+    working = kaggle / "working"
     cells, text = execute(source, working, PARAMETERS[name])
     check_results(cells, text, working, RUNS[name])
     assert {path.name for path in working.iterdir()} == {
@@ -232,10 +231,12 @@ def test_a_notebook_runs_from_an_empty_folder_and_leaves_its_results_and_nothing
         *OTHERS.get(name, ()),
     }
     if name == "04_glacier_ensemble":
-        assert "the seeds vote alone" in text and "8 masks are in" in text
+        assert "the seeds vote alone" in text
+        assert "8 masks are in" in text
         assert len(list((working / "glacier_ensemble_small" / "masks").glob("*.tif"))) == 8
         entry = (working / "glacier_ensemble_small" / "maskgeration.py").read_text()
-        assert entry.startswith("def maskgeration(") and compile(entry, "maskgeration.py", "exec")
+        assert entry.startswith("def maskgeration(")
+        assert compile(entry, "maskgeration.py", "exec")
 
 
 def changed(source: Path, changes: dict[str, str]) -> Path:
@@ -251,14 +252,16 @@ def changed(source: Path, changes: dict[str, str]) -> Path:
 
 def check_results(cells: list, text: str, working: Path, runs: list[str]) -> None:
     """What a notebook that trains says and leaves, whichever it is."""
-    assert re.search(r"ok +platform +kaggle \(batch run\)", text) and re.search(
-        r"warning +GPU +none", text
-    )
-    assert f"Data: {working.parent / 'input' / MOUNT}" in text and "embedded default" not in text
+    assert re.search(r"ok +platform +kaggle \(batch run\)", text)
+    assert re.search(r"warning +GPU +none", text)
+    assert f"Data: {working.parent / 'input' / MOUNT}" in text
+    assert "embedded default" not in text
     for run in (working / left for left in runs):
         summary = json.loads((run / "summary.json").read_text())
-        assert (summary["reason"], summary["step"]) == ("completed", 6)
-        assert summary["baseline"] and summary["baseline"].keys() <= summary["metrics"].keys()
+        assert summary["reason"] == "completed"
+        assert summary["step"] == 6
+        assert summary["baseline"]
+        assert summary["baseline"].keys() <= summary["metrics"].keys()
         assert (run / "plots" / "metrics.png").stat().st_size > 10_000
     assert (working / "outputs.tar.gz").stat().st_size > 10_000
     assert any("image/png" in o.get("data", {}) for cell in cells for o in cell.outputs)
@@ -272,9 +275,11 @@ def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_bu
     )
     assert re.search(r"ok +platform +kaggle \(batch run\)", text)
     assert re.search(r"graphmer_small fits on 2 x T4: [\s\S]*[\d.,]+( M)? parameters, fp16", text)
-    assert "At the peak, GiB: weights" in text and "A week's 30 GPU hours give about" in text
+    assert "At the peak, GiB: weights" in text
+    assert "A week's 30 GPU hours give about" in text
     assert "OVERRIDES = {" in text
-    assert re.search(r"graphmer_small +1 x RTX 3050", text) and "There is no card 'abacus'" in text
+    assert re.search(r"graphmer_small +1 x RTX 3050", text)
+    assert "There is no card 'abacus'" in text
     assert re.search(r"peak: +[\d.]+ GiB allocated", text), "one's own model"
     data = [o.data for cell in cells for o in cell.outputs if "data" in o]
     assert [d for d in data if "graphmer_small fits on 2 x T4" in d.get("text/html", "")], "the bar"
@@ -291,13 +296,10 @@ def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_da
         source, kaggle / "working", {**PARAMETERS["05_legal"], "SMOKE_ONLY": True}, ends_early=True
     )
     assert "The embedded default is used: " in text
-    assert (
-        "2 steps in micro-batches of" in text
-        and "SMOKE_ONLY is True, so nothing is trained." in text
-    )
-    assert not list(kaggle.glob("working/*/checkpoints")) and not list(
-        kaggle.glob("working/*/summary.json")
-    )
+    assert "2 steps in micro-batches of" in text
+    assert "SMOKE_ONLY is True, so nothing is trained." in text
+    assert not list(kaggle.glob("working/*/checkpoints"))
+    assert not list(kaggle.glob("working/*/summary.json"))
 
 
 def test_every_notebook_has_test_parameters_and_the_class_in_the_cell_is_the_example_that_new_writes():
@@ -314,28 +316,29 @@ def test_a_class_of_ones_own_learns_mounted_images_or_the_digits_and_an_edit_bec
     kaggle,
 ):
     small_data("07_your_model", kaggle / "input" / MOUNT)
-    working, renamed = (
-        kaggle / "working",
-        {"class Images(": "class Pets(", "my_task.py:Images": "my_task.py:Pets"},
-    )
+    working = kaggle / "working"
+    renamed = {"class Images(": "class Pets(", "my_task.py:Images": "my_task.py:Pets"}
     source = changed(ROOT / "notebooks" / "07_your_model.ipynb", renamed)
     parameters = PARAMETERS["07_your_model"]
     cells, text = execute(source, working, parameters)
     check_results(cells, text, working, ["my"])
-    assert "The cell of Pets is now the file" in text and "There is one run so far." in text
+    assert "The cell of Pets is now the file" in text
+    assert "There is one run so far." in text
     assert {path.name for path in working.iterdir()} == {"my", "outputs.tar.gz"}
     shutil.rmtree(kaggle / "input" / "datasets")
     edited = {**parameters, "OVERRIDES": {**parameters["OVERRIDES"], "optimizer.lr": 1e-4}}
     cells, text = execute(source, working, edited)
-    assert "scikit-learn's digits are the data" in text and "Training images: 0 (" in text
+    assert "scikit-learn's digits are the data" in text
+    assert "Training images: 0 (" in text
     pictures = [
         cell.source for cell in cells for o in cell.outputs if "image/png" in o.get("data", {})
     ]
-    assert len(pictures) == 4 and "looks.worst" in pictures[-1], (
-        "a batch, the curves, the confusion matrix, the worst"
-    )
+    assert len(pictures) == 4, "a batch, the curves, the confusion matrix, the worst"
+    assert "looks.worst" in pictures[-1], "a batch, the curves, the confusion matrix, the worst"
     sample = (working / "submission.csv").read_text().splitlines()
-    assert sample[0] == "id,label" and len(sample) == 98 and sample[1].split(",")[0] == "1700"
+    assert sample[0] == "id,label"
+    assert len(sample) == 98
+    assert sample[1].split(",")[0] == "1700"
     assert (
         "my is a run of another configuration (optimizer.lr 0.003 -> 0.0001). This one is the run my-2."
         in text

@@ -14,4 +14,6 @@ def test_parameters_are_assigned_below_those_of_the_notebook():
     cell = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
     values = {}
     exec(cell.source, values)
-    assert (values["MAX_STEPS"], values["OVERRIDES"], values["SMOKE_STEPS"]) == (6, {"seed": 1}, 0)
+    assert values["MAX_STEPS"] == 6
+    assert values["OVERRIDES"] == {"seed": 1}
+    assert values["SMOKE_STEPS"] == 0

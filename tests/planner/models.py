@@ -16,7 +16,8 @@ class Layer(nn.Module):
 
     def __init__(self, d: int, heads: int = 4, dropout: float = 0.1):
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads = heads
+        self.dropout = dropout
         self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
         self.fc1, self.fc2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
@@ -105,7 +106,9 @@ class Inverted(nn.Module):
         self.residual = inside == out and stride == 1
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x) + x if self.residual else self.layers(x)
+        if self.residual:
+            return self.layers(x) + x
+        return self.layers(x)
 
 
 class MnasNet(nn.Module):

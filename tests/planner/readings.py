@@ -18,7 +18,8 @@ from lib.planner import Prediction, predict
 from tests.planner import vision
 from tests.trainbook.fits import language
 
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
+GIB = 2**30
 # What the driver gave the process beside the allocator's segments in xMem's readings: context and loaded kernels.
 CONTEXT = 200 * MIB
 
@@ -154,7 +155,8 @@ WORKSPACES = (
 
 # --- other sources ----------------------------------------------------------------------------------------------------
 
-A100, V100 = "a100-40", "15.78 GiB, capability 7.0, 112 TFLOP/s, 14 TFLOP/s fp32, 900 GB/s"
+A100 = "a100-40"
+V100 = "15.78 GiB, capability 7.0, 112 TFLOP/s, 14 TFLOP/s fp32, 900 GB/s"
 _GPT = "rasbt/LLMs-from-scratch, ch05/10_llm-training-speed: A100, torch 2.6, memory_reserved"
 _VIT = "rasbt/pytorch-memory-optim, logs.md: A100, torch 2.1-dev, max_memory_reserved"
 _BERT = "transformers' documentation of 2022, performance on one GPU: V100, NVML, 1343 MiB of it kernels alone"

@@ -100,7 +100,9 @@ def _resnet(
     def made():
         def model():
             net = vision.make("resnet50")
-            return net.to(memory_format=torch.channels_last) if channels_last else net
+            if channels_last:
+                return net.to(memory_format=torch.channels_last)
+            return net
 
         return model, image_step(batch, 224, 1000, channels_last=channels_last)
 

@@ -17,13 +17,15 @@ def rates(target):
 
 
 def test_a_card_is_found_by_its_name_or_by_memory_and_capability_and_else_the_known_ones_are_named():
-    t4, own = find_card("t4"), find_card("8 GiB, capability 8.6")
-    assert find_card(" T4 ").card == t4.card and find_card("a100").card == find_card("a100-40").card
-    assert (own.card.capability, own.card.memory_gib) == ((8, 6), 8)
+    t4 = find_card("t4")
+    own = find_card("8 GiB, capability 8.6")
+    assert find_card(" T4 ").card == t4.card
+    assert find_card("a100").card == find_card("a100-40").card
+    assert own.card.capability == (8, 6)
+    assert own.card.memory_gib == 8
     assert not any(find_card(name).assumed for name in ("RTX 3090", "rtx 3090", "V100"))
-    assert own.usable_bytes == 8 * GIB - CONTEXT_BYTES and own.limit_bytes == int(
-        0.92 * own.usable_bytes
-    )
+    assert own.usable_bytes == 8 * GIB - CONTEXT_BYTES
+    assert own.limit_bytes == int(0.92 * own.usable_bytes)
     assert find_card("h200").cublas_workspace == 32 * MIB > own.cublas_workspace
     assert t4.flops("bf16") == t4.flops("fp32") < t4.flops("fp16"), "a format without units"
     for name in (
@@ -41,7 +43,8 @@ def test_rates_may_be_given_in_any_order_and_one_that_is_not_is_said():
     assert rates(whole) == (71, 71, pytest.approx(71 / 2), 936)
     assert "how fast 24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s is" in whole.assumed[0]
     every = find_card("1790 GB/s, 105 TFLOP/s fp32, 32 GiB, 210 TFLOP/s, capability 12.0")
-    assert rates(every) == (210, 210, 105, 1790) and not every.assumed
+    assert rates(every) == (210, 210, 105, 1790)
+    assert not every.assumed
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,9 @@ def test_the_gpu_that_is_there_has_its_own_cards_rates_or_says_whose(monkeypatch
     target = card_of_gpu(0)
     assert target.card.memory_gib == pytest.approx(gib)
     if key:
-        assert rates(target) == rates(find_card(key)) and not target.assumed
+        assert rates(target) == rates(find_card(key))
+        assert not target.assumed
         assert target.card.name == find_card(key).card.name
     else:
-        assert target.card.name == device and "Give its own" in target.assumed[0]
+        assert target.card.name == device
+        assert "Give its own" in target.assumed[0]

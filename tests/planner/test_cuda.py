@@ -69,7 +69,9 @@ def test_a_script_that_asks_for_a_gpu_gets_one_of_the_predicted_kind():
 
 # --- recurrent layers -------------------------------------------------------------------------------------------------
 
-ROWS, STEPS, D = 64, 512, 128
+ROWS = 64
+STEPS = 512
+D = 128
 
 
 def sequence(net):
@@ -96,7 +98,8 @@ def test_a_recurrent_layer_is_one_step_with_its_gates():
 
 
 def test_shapes_of_recurrent_layers_are_those_of_torch_and_packed_sequences_have_a_row_for_each_element():
-    x, traced = torch.randn(4, 6, 5), []
+    x = torch.randn(4, 6, 5)
+    traced = []
 
     def shapes(out, last):
         return [tuple(t.shape) for t in (out, *(last if isinstance(last, tuple) else (last,)))]
@@ -119,7 +122,8 @@ def test_shapes_of_recurrent_layers_are_those_of_torch_and_packed_sequences_have
             torch.randn(9, 5, device="cuda"), torch.tensor([4, 3, 2])
         )
         out, (last, _) = net(packed)
-        assert out.data.shape == (9, 7) and last.shape == (1, 4, 7)
+        assert out.data.shape == (9, 7)
+        assert last.shape == (1, 4, 7)
         return out.data.sum()
 
     assert predict(lambda: nn.LSTM(5, 7, bias=False), packing).pass_flops == 2 * 2 * 9 * 4 * (

@@ -10,7 +10,9 @@ from lib.planner.card import find_card
 from lib.planner.kernels import bounds, cost, temporaries, workspace
 
 T4 = find_card("t4")
-mm, add, view = torch.ops.aten.mm.default, torch.ops.aten.add.Tensor, torch.ops.aten.view.default
+mm = torch.ops.aten.mm.default
+add = torch.ops.aten.add.Tensor
+view = torch.ops.aten.view.default
 
 
 def meta(*shape, dtype=torch.float32):
@@ -20,11 +22,11 @@ def meta(*shape, dtype=torch.float32):
 def test_a_product_takes_its_arithmetic_in_the_cards_format_a_sum_its_traffic_and_a_view_nothing():
     a = meta(4096, 4096)
     gpu_seconds, *_, flops = cost(mm, (a, a), {}, a, T4)
-    assert flops == 2 * 4096**3 and gpu_seconds == pytest.approx(flops / T4.flops("fp32"))
+    assert flops == 2 * 4096**3
+    assert gpu_seconds == pytest.approx(flops / T4.flops("fp32"))
     gpu_seconds, *_, flops = cost(add, (a, a), {}, a, T4)
-    assert flops == 0 and gpu_seconds == pytest.approx(
-        3 * 4 * 4096**2 / (0.9e9 * T4.card.bandwidth_gb_s)
-    )
+    assert flops == 0
+    assert gpu_seconds == pytest.approx(3 * 4 * 4096**2 / (0.9e9 * T4.card.bandwidth_gb_s))
     row = meta(1, 4096).expand(4096, 4096)  # is read once
     assert cost(add, (a, row), {}, a, T4)[0] < 0.7 * gpu_seconds
     assert not cost(view, (meta(4), [2, 2]), {}, meta(2, 2), T4).any()
@@ -33,11 +35,9 @@ def test_a_product_takes_its_arithmetic_in_the_cards_format_a_sum_its_traffic_an
 
 def test_convolutions_copy_a_plain_input_alone_and_keep_their_pixels_channels_last():
     """On `meta` PyTorch forgets it; on the card each later layer would not be copied."""
-    x, weight, last = (
-        meta(2, 8, 16, 16, dtype=torch.half),
-        meta(8, 8, 3, 3, dtype=torch.half),
-        torch.channels_last,
-    )
+    x = meta(2, 8, 16, 16, dtype=torch.half)
+    weight = meta(8, 8, 3, 3, dtype=torch.half)
+    last = torch.channels_last
     assert temporaries("convolution", (x, weight), T4) == [x.numel() * 2]
     assert temporaries("convolution", (x.to(memory_format=last), weight), T4) == []
     assert temporaries("convolution", (x, meta(8, 8, 1, 1, dtype=torch.half)), T4) == []
@@ -52,7 +52,8 @@ def test_convolutions_copy_a_plain_input_alone_and_keep_their_pixels_channels_la
         ).sum()
 
     prediction = predict(net, step(last), precision="fp16")
-    assert prediction.by_category.get("workspace", 0) == 0 and prediction.most_peak_bytes == 0
+    assert prediction.by_category.get("workspace", 0) == 0
+    assert prediction.most_peak_bytes == 0
     assert predict(net, step(torch.contiguous_format)).most_peak_bytes > 0, (
         "the input is copied, and no more"
     )
@@ -61,17 +62,16 @@ def test_convolutions_copy_a_plain_input_alone_and_keep_their_pixels_channels_la
 def test_a_convolution_may_copy_what_it_reads_and_writes_or_take_winograds_tiles():
     def convolved(groups=1, kernel=3, stride=1, layout=torch.contiguous_format, tries=False):
         """The workspaces of a convolution of 64 channels of 32 x 32 pixels and of its backward pass, in values."""
-        x, weight = (
-            meta(8, 64, 32, 32).contiguous(memory_format=layout),
-            meta(64, 64 // groups, kernel, kernel),
-        )
+        x = meta(8, 64, 32, 32).contiguous(memory_format=layout)
+        weight = meta(64, 64 // groups, kernel, kernel)
         shape = [[stride, stride], [kernel // 2] * 2, [1, 1], False, [0, 0], groups]
         out = torch.ops.aten.convolution(x, weight, None, *shape)
         grads = torch.empty_like(out), x, weight, None, *shape, [True, True, False]
         forward = workspace("convolution", (x, weight, None, *shape), out, tries)
         return forward // 4, workspace("convolution_backward", grads, None, tries) // 4
 
-    last, pixels = torch.channels_last, 8 * 64 * 32 * 32
+    last = torch.channels_last
+    pixels = 8 * 64 * 32 * 32
     assert (
         convolved()
         == convolved(kernel=1)

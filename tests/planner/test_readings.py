@@ -15,12 +15,10 @@ from tests.bench.bench_readings import RECORD, summary
 from tests.planner import readings, speeds, vision
 from tests.planner.models import ConvNextTiny, MnasNet
 
-XMEM, OTHERS, ADAPTERS, SPEEDS = (
-    readings.xmem(),
-    readings.others(),
-    readings.adapters(),
-    speeds.every(),
-)
+XMEM = readings.xmem()
+OTHERS = readings.others()
+ADAPTERS = readings.adapters()
+SPEEDS = speeds.every()
 FOUND = json.loads(RECORD.read_text())
 ROWS = FOUND["memory"]["xmem"] | FOUND["memory"]["others"] | FOUND["memory"]["adapters"]
 WAITING = "ViT-L/16 bf16 weights, batch 4 x 4, A100"
@@ -38,11 +36,9 @@ def test_the_record_has_every_row_of_the_table_and_no_other():
     assert {row.name: list(row.published) for row in SPEEDS} == {
         n: r["published"] for n, r in FOUND["speed"].items()
     }
-    assert (
-        all(row.source for row in [*XMEM, *OTHERS, *ADAPTERS, *SPEEDS])
-        and len(XMEM) == 25
-        and len(SPEEDS) == 21
-    )
+    assert all(row.source for row in [*XMEM, *OTHERS, *ADAPTERS, *SPEEDS])
+    assert len(XMEM) == 25
+    assert len(SPEEDS) == 21
     for row in ROWS.values():
         assert row["error"] == pytest.approx(
             row["predicted_mib"] / row["measured_mib"] - 1, abs=1e-3
@@ -62,24 +58,25 @@ def test_readings_are_met_as_well_as_the_documents_say():
     }
     sets["reserved"] = reserved
     assert {name: summary(rows) for name, rows in sets.items()}.items() <= FOUND["summary"].items()
-    assert (
-        FOUND["summary"]["xmem"]["mean"] <= 0.06
-        and statistics.mean(map(abs, errors_of(texts))) <= 0.035
-    )
-    assert min(errors_of(fitted)) >= -0.105 and max(errors_of(fitted)) <= 0.19
+    assert FOUND["summary"]["xmem"]["mean"] <= 0.06
+    assert statistics.mean(map(abs, errors_of(texts))) <= 0.035
+    assert min(errors_of(fitted)) >= -0.105
+    assert max(errors_of(fitted)) <= 0.19
     exact = [row for row in OTHERS if row.name.startswith(("GPT-124M", "Llama-2"))]
-    assert len(exact) == 8 and max(map(abs, errors_of(exact))) <= 0.014
-    assert min(errors_of(OTHERS)) >= -0.3 and max(errors_of(OTHERS)) <= 0.01
+    assert len(exact) == 8
+    assert max(map(abs, errors_of(exact))) <= 0.014
+    assert min(errors_of(OTHERS)) >= -0.3
+    assert max(errors_of(OTHERS)) <= 0.01
     rival = statistics.mean(abs(row.rival / row.measured - 1) for row in texts)
     assert statistics.mean(map(abs, errors_of(texts))) < rival, "the best published method"
     # The best tool of the day (fitcheck) says 2.2 % of tensors and 7.5 %, at most 22 %, of the process.
     tensors = FOUND["summary"]["adapters"]
-    assert tensors["mean"] <= 0.022 and tensors["lowest"] >= -0.08 and tensors["highest"] <= 0.04
-    assert (
-        statistics.mean(map(abs, reserved)) <= 0.075
-        and max(map(abs, reserved)) <= 0.2
-        and len(reserved) == 12
-    )
+    assert tensors["mean"] <= 0.022
+    assert tensors["lowest"] >= -0.08
+    assert tensors["highest"] <= 0.04
+    assert statistics.mean(map(abs, reserved)) <= 0.075
+    assert max(map(abs, reserved)) <= 0.2
+    assert len(reserved) == 12
 
 
 def test_nine_of_ten_speeds_lie_inside_an_interval_that_is_narrow():
@@ -89,9 +86,8 @@ def test_nine_of_ten_speeds_lie_inside_an_interval_that_is_narrow():
         and row["published"][0] <= row["forecast"][1]
         for name, row in FOUND["speed"].items()
     }
-    assert [name for name, is_inside in inside.items() if not is_inside] == [WAITING] and len(
-        inside
-    ) == 21
+    assert [name for name, is_inside in inside.items() if not is_inside] == [WAITING]
+    assert len(inside) == 21
     assert max(row["forecast"][1] / row["forecast"][0] for row in FOUND["speed"].values()) <= 2.3
     ratios = {name: row["expected_over_published"] for name, row in FOUND["speed"].items()}
     near = {name for name, ratio in ratios.items() if 1 / 1.3 <= ratio <= 1.3}
@@ -103,8 +99,12 @@ def test_the_upper_end_of_a_convolution_nets_interval_is_no_underestimate():
     chosen, others = (
         [ROWS[name]["at_most_error"] for name in names] for names in readings.WORKSPACES
     )
-    assert len(chosen) == 5 and len(others) >= 10 and min(chosen) >= 0 and min(others) >= 0
-    assert summary(others)["mean"] <= 0.18 and max(chosen + others) <= 0.37
+    assert len(chosen) == 5
+    assert len(others) >= 10
+    assert min(chosen) >= 0
+    assert min(others) >= 0
+    assert summary(others)["mean"] <= 0.18
+    assert max(chosen + others) <= 0.37
     nets = [
         row
         for row in [*XMEM, *OTHERS]
@@ -180,7 +180,11 @@ def errors(*names):
 
     Published with xMem (arXiv 2510.21048); its loop keeps `outputs` until the next step has computed its own.
     """
-    adam, sgd = torch.optim.AdamW, lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+    adam = torch.optim.AdamW
+
+    def sgd(parameters):
+        return torch.optim.SGD(parameters, lr=0.1)
+
     rows = {
         "GPT-Neo 125M, AdamW, batch 10": (language_model("GPTNeo", 10, **NEO), adam, 4240),
         "GPT-Neo 125M, AdamW, batch 20": (language_model("GPTNeo", 20, **NEO), adam, 7198),
@@ -206,8 +210,10 @@ def test_published_readings_are_met():
     recorded = json.loads((RECORD.parent / "planner.json").read_text())["published_readings"][
         "errors"
     ]
-    assert statistics.mean(map(abs, recorded.values())) <= 0.05 and len(recorded) == 7
-    assert max(recorded.values()) <= 0.12 and min(recorded.values()) >= -0.03
+    assert statistics.mean(map(abs, recorded.values())) <= 0.05
+    assert len(recorded) == 7
+    assert max(recorded.values()) <= 0.12
+    assert min(recorded.values()) >= -0.03
     now = errors(
         "GPT-Neo 125M, AdamW, batch 10", "T5-small, AdamW, batch 40", "MnasNet, AdamW, batch 400"
     )
@@ -243,7 +249,8 @@ def test_a_stock_model_traces_unchanged(name):
     # two layers of each kind: those that follow them trace in the same way
     layers = {"num_hidden_layers", "encoder_layers", "decoder_layers"}
     less = dict.fromkeys(kind.config_class().to_dict().keys() & layers, 2)
-    config, batch = kind.config_class(**less), STOCK[name]
+    config = kind.config_class(**less)
+    batch = STOCK[name]
     result = predict(lambda: kind(config), lambda net: net(**batch()).loss, "t4", precision="fp16")
     # weights; in the end gradients, two moments and cuBLAS's workspaces of forward and backward, too; Longformer has
     # weights that this step does not use

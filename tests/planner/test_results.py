@@ -33,16 +33,20 @@ def form(value):
 def test_a_result_that_is_remembered_has_shape_strides_and_type_of_one_that_is_computed(func, args):
     results = Results()
     computed, remembered = (results.of(func, args, {}) for _ in range(2))
-    assert len(results._made) == 1 and type(computed) is type(remembered)
+    assert len(results._made) == 1
+    assert type(computed) is type(remembered)
     both = (out if isinstance(out, tuple) else (out,) for out in (computed, remembered))
     for one, other in zip(*both, strict=True):
-        assert form(one) == form(other) and one is not other
+        assert form(one) == form(other)
+        assert one is not other
 
 
 def test_arguments_that_decide_the_result_are_told_apart():
-    results, x = Results(), on_meta(3, dtype=torch.int64)
+    results = Results()
+    x = on_meta(3, dtype=torch.int64)
     dtypes = [results.of(ATEN.mul.Tensor, (x, factor), {}).dtype for factor in (2, 2.0, True)]
-    assert dtypes == [torch.int64, torch.float32, torch.int64] and len(results._made) == 3
+    assert dtypes == [torch.int64, torch.float32, torch.int64]
+    assert len(results._made) == 3
 
 
 @pytest.mark.parametrize(

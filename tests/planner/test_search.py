@@ -115,7 +115,8 @@ def peak(config, card, micro_batch, recomputed):
 
 def test_the_micro_batch_is_the_largest_even_one_that_fits(tall):
     """By brute force over every size."""
-    card, config = "0.5 GiB, capability 7.5", tall({"training.effective_batch": 8})
+    card = "0.5 GiB, capability 7.5"
+    config = tall({"training.effective_batch": 8})
     plain = next(option for option in made(config, card).options if option.recomputed == 0)
     fitting = [m for m in range(1, 9) if peak(config, card, m, 0).fits]
     assert plain.micro_batch == max({*fitting} & {*search.even_sizes(8)}) == 4 < max(fitting)
@@ -130,14 +131,16 @@ def test_recomputation_is_a_last_resort(tall):
         + CONTEXT_BYTES
     )
     plan = made(config, f"{between / 2**30:.4f} GiB, capability 7.5")
-    assert plan.chosen.recomputed > 0 and plan.chosen.fits
+    assert plan.chosen.recomputed > 0
+    assert plan.chosen.fits
 
 
 def test_the_whole_slot_is_taken_if_it_fits_and_times_follow_from_the_bounds(tall):
     plan = made(tall({"training.micro_batch": 5}), "t4")
     assert plan.overrides == {"training.micro_batch": 16, "training.gradient_checkpointing": 0}
     assert plan.chosen.passes == 1
-    assert plan.option_of(5, 0).passes == 4 and len(plan.options) == 2
+    assert plan.option_of(5, 0).passes == 4
+    assert len(plan.options) == 2
     fast, slow = plan.chosen.step_seconds
     flops = (
         3 * 2 * 16 * 1024 * (2 * 256 * 2048) * 2 - 2 * 16 * 1024 * 256 * 2048
@@ -152,13 +155,11 @@ def test_the_whole_slot_is_taken_if_it_fits_and_times_follow_from_the_bounds(tal
 def test_slots_are_dealt_to_the_cards_and_what_libraries_take_is_set_aside(tall):
     config = tall({"training.micro_batch_slots": 2})
     one, two = (made(config, "t4", n) for n in (1, 2))
-    assert (one.chosen.passes, two.chosen.passes) == (
-        2,
-        1,
-    ) and one.usable_bytes - two.usable_bytes == 200 * MIB
-    assert (
-        made(config, "t4").cards == 2 and made(config, "l4").cards == 1
-    )  # a Kaggle session has two T4s
+    assert one.chosen.passes == 2
+    assert two.chosen.passes == 1
+    assert one.usable_bytes - two.usable_bytes == 200 * MIB
+    assert made(config, "t4").cards == 2
+    assert made(config, "l4").cards == 1  # a Kaggle session has two T4s
     config = tall({"training.micro_batch_slots": 0})  # each card has one
     plans = made(config, "t4"), made(config, "l4"), made(config, "l4", 4)
     assert [(plan.cards, plan.slots) for plan in plans] == [(2, 2), (1, 1), (4, 4)]
@@ -170,7 +171,8 @@ def test_a_memory_profile_is_planned_as_it_is_trained(tall):
         profiled, overridden=frozenset({"memory.profile"})
     )  # 8 as if the file gave it
     plan = make(config, find_card("t4"))
-    assert plan.effective_batch == 16 and plan.option_of(4, 0)
+    assert plan.effective_batch == 16
+    assert plan.option_of(4, 0)
     assert (
         "memory.profile ultra_low: training.effective_batch 8 -> 16" in of_plan(plan).splitlines()
     )
@@ -182,7 +184,8 @@ def test_a_plan_draws_nothing_from_the_generators_of_training_and_has_the_stage_
     first = made(tall(kind="Drawn"), "t4")
     torch.rand(1), random.random(), np.random.rand()
     state = random.getstate()
-    assert made(tall(kind="Drawn"), "t4") == first and random.getstate() == state
+    assert made(tall(kind="Drawn"), "t4") == first
+    assert random.getstate() == state
     first, second = (
         made(tall(kind=kind), "0.5 GiB, capability 7.5").chosen for kind in ("Tall", "Later")
     )
@@ -192,7 +195,8 @@ def test_a_plan_draws_nothing_from_the_generators_of_training_and_has_the_stage_
 
 def test_the_trainers_own_step_is_what_is_traced(toy):
     config = toy({"training.ema_decay": 0.9})
-    plan, model = made(config, "t4"), Toy(config).model()
+    plan = made(config, "t4")
+    model = Toy(config).model()
     assert plan.layers == len(model.blocks)
     assert plan.chosen.prediction.parameters == sum(p.numel() for p in model.parameters())
 
@@ -218,29 +222,28 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(tall):
 
 def test_the_command_prints_tables_layers_and_json_and_writes_a_page(tall, capsys, tmp_path):
     tall()
-    path, page = str(tmp_path / "tall.yaml"), tmp_path / "plan.html"
+    path = str(tmp_path / "tall.yaml")
+    page = tmp_path / "plan.html"
     cards = ["--gpu", "t4", "--gpu", "6 GiB, capability 7.5"]
     assert commands.main(["plan", path, *cards, "--layers", "--page", str(page)]) == 0
     printed = capsys.readouterr()
     assert "gradients  optimizer  activations  of peak" in printed.out
     assert printed.out.count("2.1 M parameters") == 2
-    assert "Where it goes" in page.read_text() and not unbalanced(
-        page.read_text().partition("utf-8>")[2]
-    )
+    assert "Where it goes" in page.read_text()
+    assert not unbalanced(page.read_text().partition("utf-8>")[2])
     assert commands.main(["plan", path, "--json"]) == 0
     (only,) = json.loads(capsys.readouterr().out)
     assert only["overrides"]["training.micro_batch"] == only["chosen"]["micro_batch"] == 16
-    assert (
-        commands.main(["plan", path, "--gpu", "t5"]) == 2
-        and "Known cards" in capsys.readouterr().err
-    )
+    assert commands.main(["plan", path, "--gpu", "t5"]) == 2
+    assert "Known cards" in capsys.readouterr().err
 
 
 def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, capsys):
     overrides = {"training.micro_batch": 4, "workload.dropout": 0.5}
     path = widgets.write(tmp_path / "runs", "toy", overrides)
     assert widgets.find(path.parent, "toy", toy) == (path, overrides)
-    assert widgets.find(path.parent, "other", toy) is None and not capsys.readouterr().out
+    assert widgets.find(path.parent, "other", toy) is None
+    assert not capsys.readouterr().out
     for text in ("{", '{"training.micro_batch": 4.5}'):
         path.write_text(text)
         assert widgets.find(path.parent, "toy", toy) is None
@@ -250,7 +253,8 @@ def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, caps
 def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(
     toy, quick, monkeypatch
 ):
-    savers, prepare = [], Saver.prepare
+    savers = []
+    prepare = Saver.prepare
     monkeypatch.setattr(
         Saver, "prepare", lambda self, *args: (prepare(self, *args), savers.append(self))[0]
     )
@@ -273,7 +277,9 @@ def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for
 def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(
     tall, tmp_path, capsys, monkeypatch
 ):
-    request, answer, popen = tmp_path / "request", tmp_path / "answer", subprocess.Popen
+    request = tmp_path / "request"
+    answer = tmp_path / "answer"
+    popen = subprocess.Popen
     for kind, count, code, sentence, raised in (
         ("Broken", 1, 1, r"this loss is broken \(tall.py:\d+: raise ", TrainingFailed),
         ("Tall", 3, 2, "3 cards", BadInput), ("Untraceable", 1, 3, "cannot be traced", NotTraceable),
@@ -283,11 +289,9 @@ def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(
         request.write_bytes(pickle.dumps((str(tmp_path / "tall.yaml"), find_card("t4"), count)))
         assert process.write_plan(str(request), str(answer)) == code
         message = capsys.readouterr().err
-        assert (
-            answer.exists() == (code == 0)
-            and re.search(sentence, message)
-            and "Traceback" not in message
-        )
+        assert answer.exists() == (code == 0)
+        assert re.search(sentence, message)
+        assert "Traceback" not in message
         child = [
             sys.executable,
             "-c",
@@ -303,7 +307,8 @@ def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(
 
 
 def test_a_plan_that_is_cancelled_or_interrupted_ends_its_process(toy, monkeypatch):
-    children, looks = [], []
+    children = []
+    looks = []
 
     class Endless(subprocess.Popen):
         """The child that planning starts would run for minutes."""
@@ -355,8 +360,10 @@ def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_s
         "lib.planner.process.plan", make
     )  # in this process
     config, plan, (line,) = apply_plan(tall(kind="Untraceable"), 1)
-    assert plan is None and config.training.micro_batch == 0
-    assert "cannot be traced" in line and "Nothing is planned" in line
+    assert plan is None
+    assert config.training.micro_batch == 0
+    assert "cannot be traced" in line
+    assert "Nothing is planned" in line
     config, plan, lines = apply_plan(tall(), 1)
     assert config.training.micro_batch == plan.chosen.micro_batch < 16
     assert lines[0].startswith(

@@ -19,7 +19,9 @@ from lib.training.recomputation import recompute
 from tests.planner.models import Encoder, LanguageModel
 from tests.toy import Toy
 
-D, BATCH, LENGTH = 256, 16, 256
+D = 256
+BATCH = 16
+LENGTH = 256
 TOKENS = BATCH * LENGTH
 PER_LAYER = 12 * D * D + 13 * D  # parameters
 WIDE = 512
@@ -124,8 +126,10 @@ def test_what_a_step_raises_comes_out_and_an_operator_without_shapes_is_named_wi
             lambda net: net(torch.randn(4, 5, device="cuda")).sum(),
             precision="fp16",
         )
-    assert torch.cuda.is_bf16_supported is before[0] and not torch.is_autocast_enabled("cuda")
-    assert torch.ones(1).device.type == "cpu" and torch.equal(torch.get_rng_state(), before[1])
+    assert torch.cuda.is_bf16_supported is before[0]
+    assert not torch.is_autocast_enabled("cuda")
+    assert torch.ones(1).device.type == "cpu"
+    assert torch.equal(torch.get_rng_state(), before[1])
 
     def step(net):
         values = torch.linalg.lstsq(
@@ -180,7 +184,8 @@ def test_the_branch_that_was_followed_is_said_with_its_line():
     text = "\n".join(predict(lambda: nn.Linear(4, 4), step).unseen)
     for offset, value in ((1, "False"), (3, "1.0")):
         assert f"({__file__}, line {lines[0] + offset}) was taken as {value} (2 times)" in text
-    assert "another may need more memory" in text and "upper bound" not in text
+    assert "another may need more memory" in text
+    assert "upper bound" not in text
 
 
 class Tied(nn.Module):
@@ -216,7 +221,8 @@ def test_tied_weights_are_counted_once_and_a_frozen_base_has_neither_gradients_n
     plain, halves = (
         of_task(base, toy({"training.frozen_precision": precision})) for precision in ("", "fp16")
     )
-    frozen, trained = 1024 * 1024, 4 * 1024 + 1024 + 1
+    frozen = 1024 * 1024
+    trained = 4 * 1024 + 1024 + 1
     assert plain.parameters == halves.parameters == frozen + 1024 + trained
     # the fp16 copy that autocast makes of an fp32 base is not needed for one in fp16
     assert plain.moments["after load"] - halves.moments["after load"] == 2 * frozen
@@ -239,7 +245,8 @@ def test_a_layer_has_what_can_be_counted_by_hand_and_all_sums_are_the_peak(trace
     assert rows[OUTSIDE].weights == rows[OUTSIDE].optimizer == 0
     assert sum(row.at_peak for row in traced.layers) == traced.peak_bytes <= traced.reserved_bytes
     assert sum(traced.by_category.values()) == traced.peak_bytes
-    assert "200 MiB are set aside" in " ".join(traced.unseen) and "fits" in str(traced)
+    assert "200 MiB are set aside" in " ".join(traced.unseen)
+    assert "fits" in str(traced)
 
 
 # --- against PyTorch's profiler ---------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ class Bottleneck(nn.Module):
 
 
 def resnet(depths) -> nn.Sequential:
-    layers, inside = [conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
+    layers = [conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
+    inside = 64
     for stage, depth in enumerate(depths):
         for number in range(depth):
             width = 64 * 2**stage
@@ -46,7 +47,8 @@ def resnet(depths) -> nn.Sequential:
 
 
 def vgg(repeats) -> nn.Sequential:
-    layers, inside = [], 3
+    layers = []
+    inside = 3
     for width, count in zip((64, 128, 256, 512, 512), repeats, strict=True):
         for _ in range(count):
             layers += [nn.Conv2d(inside, width, 3, padding=1), nn.ReLU(inplace=True)]
@@ -102,11 +104,14 @@ class Mobile(nn.Module):
 
 def round_by_8(value: float) -> int:
     rounded = max(8, int(value + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * value else rounded
+    if rounded < 0.9 * value:
+        return rounded + 8
+    return rounded
 
 
 def mobilenet_v2() -> nn.Sequential:
-    layers, inside = [conv(3, 32, 3, 2, act=nn.ReLU6)], 32
+    layers = [conv(3, 32, 3, 2, act=nn.ReLU6)]
+    inside = 32
     stages = (
         (1, 16, 1, 1),
         (6, 24, 2, 2),
@@ -126,7 +131,8 @@ def mobilenet_v2() -> nn.Sequential:
     return nn.Sequential(*layers, conv(320, 1280, act=nn.ReLU6), *head)
 
 
-RE, HS = nn.ReLU, nn.Hardswish
+RE = nn.ReLU
+HS = nn.Hardswish
 _V3 = {
     "small": ((16, 3, 16, 16, True, RE, 2), (16, 3, 72, 24, False, RE, 2), (24, 3, 88, 24, False, RE, 1),
               (24, 5, 96, 40, True, HS, 2), (40, 5, 240, 40, True, HS, 1), (40, 5, 240, 40, True, HS, 1),
@@ -161,7 +167,10 @@ class RegNetBlock(nn.Module):
     def __init__(self, inside: int, out: int, stride: int, group: int, squeeze: bool):
         super().__init__()
         self.proj = conv(inside, out, 1, stride, act=None) if inside != out or stride != 1 else None
-        gate = [Squeeze(out, round(0.25 * inside), nn.Sigmoid)] if squeeze else []
+        if squeeze:
+            gate = [Squeeze(out, round(0.25 * inside), nn.Sigmoid)]
+        else:
+            gate = []
         middle = conv(out, out, 3, stride, out // group)
         self.f = nn.Sequential(conv(inside, out), middle, *gate, conv(out, out, act=None))
         self.activation = nn.ReLU(inplace=True)
@@ -172,7 +181,8 @@ class RegNetBlock(nn.Module):
 
 
 def regnet(widths, depths, group: int, squeeze: bool) -> nn.Sequential:
-    layers, inside = [conv(3, 32, 3, 2)], 32
+    layers = [conv(3, 32, 3, 2)]
+    inside = 32
     for width, depth in zip(widths, depths, strict=True):
         for number in range(depth):
             layers.append(RegNetBlock(inside, width, 1 if number else 2, group, squeeze))
@@ -213,7 +223,8 @@ class WideBlock(nn.Module):
 
 
 def wide_resnet() -> nn.Sequential:
-    layers, inside = [nn.Conv2d(3, 16, 3, padding=1)], 16
+    layers = [nn.Conv2d(3, 16, 3, padding=1)]
+    inside = 16
     for out, stride in zip((160, 320, 640), (1, 2, 2), strict=True):
         for number in range(4):
             layers.append(WideBlock(inside, out, 1 if number else stride))

@@ -86,7 +86,8 @@ def ends(tmp_path_factory):
 
 @pytest.mark.parametrize("name", SAME)
 def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, name):
-    one, two = ends.newest("one", name), ends.newest("two", name)
+    one = ends.newest("one", name)
+    two = ends.newest("two", name)
     assert one.step == two.step == 12
     for group in one.tensors:
         assert ends.furthest(name, group) == 0
@@ -98,8 +99,10 @@ def test_one_process_with_two_slots_is_two_processes_with_one_bit_for_bit(ends, 
 
 
 def test_all_ranks_stop_early_at_the_same_step(ends):
-    one, two = ends.newest("one", "early"), ends.newest("two", "early")
-    assert one.step == two.step < 12 and ends.furthest("early") == 0
+    one = ends.newest("one", "early")
+    two = ends.newest("two", "early")
+    assert one.step == two.step < 12
+    assert ends.furthest("early") == 0
     assert {(each["reason"], each["step"]) for each in ends.said["early"]} == {
         ("completed", two.step)
     }
@@ -116,7 +119,8 @@ def test_a_run_may_move_between_one_process_and_ranks_without_a_trace(ends):
 
 def test_a_parameter_that_one_rank_alone_uses_gets_its_gradient_and_one_that_none_uses_stays(ends):
     got = ends.newest("two", "branches").tensors
-    assert float(got["model"]["seldom"]) != 1 and float(got["model"]["never"]) == 1
+    assert float(got["model"]["seldom"]) != 1
+    assert float(got["model"]["never"]) == 1
     assert not any("never" in name for name in got["optimizer"])
 
 
@@ -135,9 +139,11 @@ def test_batch_statistics_are_those_of_one_process(ends):
 
 
 def test_memory_that_runs_out_on_one_rank_repeats_the_step_on_all(ends):
-    assert ends.furthest("tight") < 1e-5 and ends.summary("tight")["micro_batch"] == 2
+    assert ends.furthest("tight") < 1e-5
+    assert ends.summary("tight")["micro_batch"] == 2
     rows = (ends.base / "two" / "runs" / "tight" / "events.csv").read_text().splitlines()
-    assert len(rows) == 2 and rows[1].startswith("0,oom_training,4,2,")
+    assert len(rows) == 2
+    assert rows[1].startswith("0,oom_training,4,2,")
 
 
 def test_weights_that_the_seed_does_not_reach_are_those_of_the_first_rank(ends):

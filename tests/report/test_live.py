@@ -42,7 +42,8 @@ def test_no_name_and_number_of_a_stranger_and_no_failing_curve_ends_a_run(
     tmp_path, in_a_notebook, capsys
 ):
     """What a table has is drawn, or a warning says once why not."""
-    name, path = "<b>&\"'$", tmp_path / "metrics.csv"
+    name = "<b>&\"'$"
+    path = tmp_path / "metrics.csv"
     for values in ([1.0], [], [math.nan], [math.inf, -math.inf], [0.0, 0.0], [1e300, -1e308]):
         path.unlink(missing_ok=True)
         in_a_notebook.clear()
@@ -62,7 +63,8 @@ def test_no_name_and_number_of_a_stranger_and_no_failing_curve_ends_a_run(
 
 
 def test_drawing_takes_less_than_a_percent_of_the_time(monkeypatch, in_a_notebook):
-    now, drawn = [0.0], []
+    now = [0.0]
+    drawn = []
 
     def draw():
         now[0] += 2.0
@@ -76,11 +78,13 @@ def test_drawing_takes_less_than_a_percent_of_the_time(monkeypatch, in_a_noteboo
     for step in range(10_000):
         now[0] += 0.5
         progress.update(step, 20_001, "")
-    assert len(drawn) > 1 and 2.0 * (len(drawn) - 1) < 0.01 * now[0]
+    assert len(drawn) > 1
+    assert 2.0 * (len(drawn) - 1) < 0.01 * now[0]
 
 
 def test_the_form_follows_the_place(monkeypatch):
-    forms, draw = [], bytes
+    forms = []
+    draw = bytes
     forms.append(choose_progress(draw))  # no notebook
     monkeypatch.setattr(platform, "in_notebook", lambda: True)
     forms.append(choose_progress(draw))
@@ -123,4 +127,5 @@ def test_a_log_file_gets_plain_lines_and_not_one_for_each_step(capsys):
     assert out.splitlines() == [
         "1/1,000 (0%)  step 1",
         "1,000/1,000 (100%)  step 1000",
-    ] and texts == [1, 1000]
+    ]
+    assert texts == [1, 1000]

@@ -43,9 +43,8 @@ def test_waiting_is_the_time_inside_next_and_pauses_and_the_first_step_are_not_i
             now[0] += 100.0
     assert meter.steps_per_second() == pytest.approx(1 / 4), "of a row that has not ended"
     row = meter.row(8)
-    assert row["data_wait_share"] == round(12 / 22, 4) and row["samples_per_second"] == round(
-        4 / 22 * 8, 4
-    )
+    assert row["data_wait_share"] == round(12 / 22, 4)
+    assert row["samples_per_second"] == round(4 / 22 * 8, 4)
     assert meter.steps_per_second() == pytest.approx(1 / 4)
 
 
@@ -134,9 +133,9 @@ def test_a_figure_that_is_not_finite_stays_what_it_is_and_one_that_no_checkpoint
         meter = Meter({}, CPU)
         meter.log(logged)
         row = resumed(meter)[1].row(8)
-        assert row["f"] == pytest.approx(float(value), nan_ok=True) and row["fine"] == 0.5
+        assert row["f"] == pytest.approx(float(value), nan_ok=True)
+        assert row["fine"] == 0.5
     assert contents._is_pending("figures", [{"f": [1.0, 1]}])
     for wrong in ([1.0], [1.0, 0], ["a", 1], 1):
-        assert not contents._is_pending("figures", [{"f": wrong}]) and not contents._is_pending(
-            "figures", wrong
-        )
+        assert not contents._is_pending("figures", [{"f": wrong}])
+        assert not contents._is_pending("figures", wrong)

@@ -40,7 +40,8 @@ def test_a_table_that_is_torn_at_any_byte_is_read_up_to_there_and_goes_on(cut, l
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "metrics.csv"
         write(path, *(row(step, note='an "ä", really') for step in (1, 2, 3)))
-        whole, rows = path.read_bytes(), read(path)
+        whole = path.read_bytes()
+        rows = read(path)
         path.write_bytes(whole[:cut] + odd.replace(b"\n", b""))
         count = max(0, whole[:cut].count(b"\n") - 1)
         assert read(path) == rows[:count]
@@ -56,13 +57,15 @@ def test_odd_bytes_cost_their_own_rows_alone_and_rows_that_are_gone_are_said_onc
         write(path, row(1), row(2))
         path.write_bytes(path.read_bytes() + odd)
         write(path, row(3), step=2, expected=2)
-        assert steps(path) == [1, 2, 3] and "lacks" not in capsys.readouterr().out
+        assert steps(path) == [1, 2, 3]
+        assert "lacks" not in capsys.readouterr().out
     for expected in (5, MetricsLog(path, 3).flush()):
         write(path, step=3, expected=expected)
     assert capsys.readouterr().out.count("lacks 2 of its 5 rows up to step 3") == 1
     path.unlink()
     write(path, row(4), step=3, expected=3)
-    assert "lacks 3 of its 3 rows" in capsys.readouterr().out and steps(path) == [4]
+    assert "lacks 3 of its 3 rows" in capsys.readouterr().out
+    assert steps(path) == [4]
 
 
 def test_events_past_the_restored_step_are_dropped_and_none_stands_twice(tmp_path):

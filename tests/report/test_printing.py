@@ -30,7 +30,8 @@ def test_an_output_that_takes_nothing_ends_no_program_and_letters_that_it_lacks_
         ["sh", "-c", command], cwd=tmp_path, env=variables, capture_output=True, text=True
     )
     assert (tmp_path / "reached").read_text() == "reached", done.stderr
-    assert done.returncode == 0 and "Exception" not in done.stderr
+    assert done.returncode == 0
+    assert "Exception" not in done.stderr
     assert done.stdout.splitlines() == ["in the folder w\\xf6"] * (0 if redirection else 3)
 
 

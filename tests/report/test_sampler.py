@@ -40,7 +40,8 @@ def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_r
     numbers = []
     monkeypatch.setattr(Plain, "update", lambda *_: numbers.append(len(alive())))
     fit(toy(), tmp_path / "run")
-    assert set(numbers) == {1} and not alive()
+    assert set(numbers) == {1}
+    assert not alive()
     rows = read(tmp_path / "run" / "metrics.csv")
     assert all(0 < float(row["ram_share"]) < 1 for row in rows if row["split"] == "train")
     assert ("gpu_use" in rows[0]) == ("gpu_memory_bytes" in rows[0]) == torch.cuda.is_available()
@@ -53,7 +54,8 @@ def test_the_thread_ends_with_the_run_also_when_it_fails_and_rows_have_what_it_r
 
 def test_waiting_and_ram_that_is_nearly_full_are_said_once_with_what_to_do_and_not_for_one_row():
     advice = Advice(workers=1)
-    slow, fast = {"data_wait_share": 0.4}, {"data_wait_share": 0.1}
+    slow = {"data_wait_share": 0.4}
+    fast = {"data_wait_share": 0.1}
     assert [
         advice.lines(row) for row in (slow, slow, slow, fast, slow, slow, {"ram_share": 0.8})
     ] == [[]] * 7
@@ -63,5 +65,6 @@ def test_waiting_and_ram_that_is_nearly_full_are_said_once_with_what_to_do_and_n
         "Training waits for data 40% of the time. Raise data.num_workers (now 1) or"
     )
     (sentence,) = advice.lines({"ram_share": 0.85})
-    assert "RAM is 85% full" in sentence and "data.num_workers (now 1)" in sentence
+    assert "RAM is 85% full" in sentence
+    assert "data.num_workers (now 1)" in sentence
     assert advice.lines(slow | {"ram_share": 0.95}) == []

@@ -125,7 +125,8 @@ def test_recomputation_changes_memory_alone(make_model):
     def gradients(layers):
         """Gradients, and the numbers that the forward pass keeps for them."""
         torch.manual_seed(0)
-        model, saved = make_model().train(), []
+        model = make_model().train()
+        saved = []
         recompute(model, layers)
         torch.manual_seed(1)  # of dropout
         with torch.autograd.graph.saved_tensors_hooks(
@@ -138,9 +139,8 @@ def test_recomputation_changes_memory_alone(make_model):
         }, sum(saved)
 
     (plain, most), (recomputed, least) = gradients(0), gradients("all")
-    assert plain.keys() == recomputed.keys() and all(
-        torch.equal(plain[name], recomputed[name]) for name in plain
-    )
+    assert plain.keys() == recomputed.keys()
+    assert all(torch.equal(plain[name], recomputed[name]) for name in plain)
     assert least < (0.6 if make_model is not staged else 1) * most
 
 
@@ -169,7 +169,8 @@ def test_recomputation_updates_batch_statistics_once():
             out.square().sum().backward()
         return {**dict(model.named_buffers()), **{n: p.grad for n, p in model.named_parameters()}}
 
-    plain, recomputed = trained(0), trained("all")
+    plain = trained(0)
+    recomputed = trained("all")
     assert plain["blocks.0.1.num_batches_tracked"] == 3
     assert same_tensors(plain, recomputed)
 
@@ -194,13 +195,14 @@ def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused():
 def test_tensors_by_name_go_by_position_where_torch_keeps_the_random_state_of_their_gpu(
     monkeypatch,
 ):
-    calls, layer, x = [], nn.Linear(2, 2), torch.ones(1, 2)
+    calls = []
+    layer = nn.Linear(2, 2)
+    x = torch.ones(1, 2)
     name = "lib.training.recomputation.recomputed"
     monkeypatch.setattr(name, lambda run, *args, **_: calls.append(args) or run(*args))
     recompute(layer, "all", [layer])
-    assert torch.equal(
-        layer(input=x), nn.functional.linear(x, layer.weight, layer.bias)
-    ) and calls == [(x,)]
+    assert torch.equal(layer(input=x), nn.functional.linear(x, layer.weight, layer.bias))
+    assert calls == [(x,)]
 
 
 LEARNER = """
@@ -263,15 +265,12 @@ def test_a_plan_counts_found_layers_and_has_a_lower_peak_with_them(learner):
     plain, every = (
         make(learner(**{"training.gradient_checkpointing": n}), find_card("t4")) for n in (0, 9)
     )
-    assert plain.layers == every.layers == 2 and (
-        plain.chosen.recomputed,
-        every.chosen.recomputed,
-    ) == (0, 2)
+    assert plain.layers == every.layers == 2
+    assert plain.chosen.recomputed == 0
+    assert every.chosen.recomputed == 2
     less, more = (plan.chosen.prediction for plan in (every, plain))
-    assert (
-        less.by_category["activations"] < 0.7 * more.by_category["activations"]
-        and less.peak_bytes < more.peak_bytes
-    )
+    assert less.by_category["activations"] < 0.7 * more.by_category["activations"]
+    assert less.peak_bytes < more.peak_bytes
     assert make(learner("Flat"), find_card("t4")).layers == 0
     with pytest.raises(
         BadInput, match="gradient_checkpointing is 2, but this model has no `blocks`"
@@ -285,7 +284,8 @@ def test_layers_that_change_their_input_are_refused_where_asked_for(learner):
     sentence = "A Sequential that is to be recomputed changes its input in place"
     with pytest.raises(BadInput, match=sentence):
         make(config, find_card("t4"))
-    state, task = new_state(load_task(config), config), load_task(config)
+    state = new_state(load_task(config), config)
+    task = load_task(config)
     with pytest.raises(BadInput, match=sentence):
         task.loss(state.model, task.example_batch(2, state.device))
 

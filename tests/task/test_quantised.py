@@ -22,7 +22,8 @@ def test_bytes_and_values_are_those_of_bitsandbytes(shape):
     theirs, state = bnb.quantize_4bit(
         weight, quant_type="nf4", compress_statistics=False, blocksize=64
     )
-    assert torch.equal(packed, theirs) and torch.equal(scales, state.absmax)
+    assert torch.equal(packed, theirs)
+    assert torch.equal(scales, state.absmax)
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         mine = quantised.unpack(packed, scales, dtype)
         size = torch.Size([weight.numel()])
@@ -38,9 +39,8 @@ def test_a_layer_computes_as_a_linear_one_with_its_unpacked_weights(bias, monkey
     torch.manual_seed(0)
     plain = nn.Linear(96, 64, bias=bias)
     layer = quantise(nn.Sequential(plain, nn.ReLU()))[0]
-    assert isinstance(layer, Linear4) and not any(
-        value.requires_grad for value in layer.parameters()
-    )
+    assert isinstance(layer, Linear4)
+    assert not any(value.requires_grad for value in layer.parameters())
     with torch.no_grad():
         plain.weight.copy_(layer.unpacked(torch.float32))
     for autocast in (False, True):
@@ -52,11 +52,13 @@ def test_a_layer_computes_as_a_linear_one_with_its_unpacked_weights(bias, monkey
             y.float().square().sum().backward()
             results.append((y, x.grad))
         for one, other in zip(*results, strict=True):
-            assert one.dtype == other.dtype and torch.equal(one, other)
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
 
 
 def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time():
-    rows, width = 512, 1024
+    rows = 512
+    width = 1024
 
     def model(layers):
         base = quantise(
@@ -74,7 +76,8 @@ def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time(
     packed = sum(value.nbytes for layer in model(8)[1] for value in layer.parameters())
     assert packed == 8 * (width * width // 2 + 4 * width * width // 64)
     assert many.moments["after load"] - few.moments["after load"] == packed
-    assert many.parameters == 13 * width * width + width and many.trained == width * width + width
+    assert many.parameters == 13 * width * width + width
+    assert many.trained == width * width + width
     assert many.peak_bytes - few.peak_bytes == pytest.approx(
         packed, abs=2 * rows * width
     )  # nothing else is kept

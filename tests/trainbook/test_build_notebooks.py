@@ -116,13 +116,17 @@ def test_a_build_keeps_what_a_run_showed_until_the_cell_changes(root: Path, monk
     path.write_text(path.read_text() + f"\n# %%\n{picture}\n# %%\nprint(last().name)\n")
     assert build.main(["--run"], root) == build.main(["--check"], root) == 0
     cells = nbformat.read(notebook(root), as_version=4).cells
-    drawn, named = cells[-2].outputs, cells[-1].outputs
+    drawn = cells[-2].outputs
+    named = cells[-1].outputs
     assert drawn[0].data["text/html"] == "<b>bold</b>"
-    assert named[0].text == "configs\n" and str(root.parent) not in notebook(root).read_text()
+    assert named[0].text == "configs\n"
+    assert str(root.parent) not in notebook(root).read_text()
     path.write_text(path.read_text().replace("print(last().name)", "print(last())"))
-    assert build.main(["--check"], root) == 1 and build.main([], root) == 0
+    assert build.main(["--check"], root) == 1
+    assert build.main([], root) == 0
     cells = nbformat.read(notebook(root), as_version=4).cells
-    assert cells[-2].outputs == drawn and not cells[-1].outputs
+    assert cells[-2].outputs == drawn
+    assert not cells[-1].outputs
 
 
 def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_written(
@@ -130,8 +134,11 @@ def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_w
 ) -> None:
     code = "import sys; from pathlib import Path; import build_notebooks as b; b.main([], Path(sys.argv[1]))"
     assert build.main([], root) == 0
-    text, before = notebook(root).read_bytes(), notebook(root).stat()
-    assert b"\r" not in text and text.endswith(b"}\n") and str(root.parent).encode() not in text
+    text = notebook(root).read_bytes()
+    before = notebook(root).stat()
+    assert b"\r" not in text
+    assert text.endswith(b"}\n")
+    assert str(root.parent).encode() not in text
     other = next(
         seed for seed in ("1", "2") if seed != os.environ.get("PYTHONHASHSEED")
     )  # than this process has
@@ -140,7 +147,8 @@ def test_the_same_bytes_from_any_process_and_folder_and_only_a_changed_file_is_w
         [sys.executable, "-c", code, str(root)], check=True, cwd=root / "configs", env=environment
     )
     after = notebook(root).stat()
-    assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
+    assert before.st_mtime_ns == after.st_mtime_ns
+    assert before.st_ino == after.st_ino
     assert notebook(root).read_bytes() == text
 
 
@@ -174,14 +182,16 @@ def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
         return build.main(["--check"], root), capsys.readouterr().out
 
     code, out = check()
-    assert code == 1 and "notebooks/01_demo.ipynb is missing" in out
+    assert code == 1
+    assert "notebooks/01_demo.ipynb is missing" in out
     build.main([], root)
     assert check() == (0, "")
     before = notebook(root).read_bytes()
     source(root).write_text((HEADER + CELLS).replace("*hello*", "*goodbye*"), encoding="utf-8")
     notebook(root).with_name("02_gone.ipynb").write_text("{}")
     code, out = check()
-    assert code == 1 and '\n-    "Says *hello*."\n+    "Says *goodbye*."\n' in out
+    assert code == 1
+    assert '\n-    "Says *hello*."\n+    "Says *goodbye*."\n' in out
     assert "notebooks/02_gone.ipynb has no source notebooks_src/02_gone.py" in out
     assert notebook(root).read_bytes() == before
 

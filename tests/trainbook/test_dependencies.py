@@ -43,7 +43,8 @@ def test_what_is_missing_is_installed_or_named(monkeypatch, works):
             BadInput, match="could not be installed: PyYAML, tokenizers. Switch the internet on"
         ):
             dependencies.ensure()
-    assert commands[0][-2:] == ["PyYAML", "tokenizers"] and "torch" not in commands[0]
+    assert commands[0][-2:] == ["PyYAML", "tokenizers"]
+    assert "torch" not in commands[0]
 
 
 def test_the_supported_versions_are_those_of_pyproject():

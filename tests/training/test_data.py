@@ -36,7 +36,8 @@ def test_workers_beyond_the_cpus_are_left_out(toy, monkeypatch):
     monkeypatch.setattr(ranks, "_here", ranks._Place(0, 2, 2))
     notes = []
     assert data.limit_workers(load_task(config), None, config.data, notes.append).num_workers == 2
-    assert len(notes) == 1 and "4 CPUs serve 2 process(es): 2 load data" in notes[0]
+    assert len(notes) == 1
+    assert "4 CPUs serve 2 process(es): 2 load data" in notes[0]
 
 
 def test_a_batch_whose_values_share_memory_can_be_pinned(toy, monkeypatch):
@@ -53,7 +54,8 @@ def test_a_batch_whose_values_share_memory_can_be_pinned(toy, monkeypatch):
 
     monkeypatch.setattr(data, "_pinned", pinned)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    task, options = Expanded(toy()), toy().data
+    task = Expanded(toy())
+    options = toy().data
     ((_, (batch,)),) = data.train_batches(
         task, task.datasets()["train"], Order(8, 0, 8, 1), range(1), options
     )
@@ -73,16 +75,20 @@ class Samples(list):
 
 @pytest.mark.parametrize("number, why", [(signal.SIGKILL, "RAM"), (signal.SIGBUS, "shm")])
 def test_what_a_lost_worker_owed_is_made_by_fewer_workers_with_the_same_bits(toy, number, why):
-    samples, said = Samples(range(37)), []
+    samples = Samples(range(37))
+    said = []
     samples.do = lambda: os.kill(os.getpid(), number)
-    order, task = Order(37, 0, 8, 2), load_task(toy())
+    order = Order(37, 0, 8, 2)
+    task = load_task(toy())
     options = dataclasses.replace(toy().data, num_workers=2)
     loaded = data.train_batches(task, samples, order, range(9), options, note=said.append)
     alone = data.train_batches(task, range(37), order, range(9), toy().data)
     for (_, ours), (_, theirs) in zip(loaded, alone, strict=True):
         assert all(torch.equal(a["x"], b["x"]) for a, b in zip(ours, theirs, strict=True))
-    assert len(said) == 2 and all(why in line for line in said)
-    assert "data.num_workers is 1" in said[0] and "data.num_workers is 0" in said[1]
+    assert len(said) == 2
+    assert all(why in line for line in said)
+    assert "data.num_workers is 1" in said[0]
+    assert "data.num_workers is 0" in said[1]
 
 
 def test_a_batch_that_never_comes_does_not_hold_the_deadline(toy, tmp_path, monkeypatch):
@@ -91,7 +97,8 @@ def test_a_batch_that_never_comes_does_not_hold_the_deadline(toy, tmp_path, monk
         torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1
     )  # after it a worker is ended
     config = toy({"data.num_workers": 1, "checkpoint.every_steps": 0})
-    samples, late = Samples(range(37)), []
+    samples = Samples(range(37))
+    late = []
     samples.do = lambda: time.sleep(600)
     sets = {"train": samples, "validation": range(5), "test": range(5)}
     monkeypatch.setattr(type(load_task(config)), "datasets", lambda self: sets)
@@ -99,10 +106,13 @@ def test_a_batch_that_never_comes_does_not_hold_the_deadline(toy, tmp_path, monk
     class Late(Session):
         def stop_reason(self, evaluates_next=False):
             late.append(sys._getframe(1).f_code.co_name)
-            return "deadline" if late[-1] != "decide" and "decide" in late else None
+            if late[-1] != "decide" and "decide" in late:
+                return "deadline"
+            return None
 
     outcome = fit(config, tmp_path / "run", Late(None, 0, 0))
-    assert (outcome.reason, outcome.state.step) == ("deadline", newest(tmp_path / "run").step)
+    assert outcome.reason == "deadline"
+    assert outcome.state.step == newest(tmp_path / "run").step
     assert 0 < outcome.state.step < config.training.max_steps
 
 

@@ -118,12 +118,15 @@ def test_draws_of_an_evaluation_follow_from_its_step_and_samples_and_leave_no_tr
         assert states() == before
         return found
 
-    once, again = scores(range(11), 3), scores(range(11), 3)
-    assert once == again and len(set(once.values())) == len(once) == 7
+    once = scores(range(11), 3)
+    again = scores(range(11), 3)
+    assert once == again
+    assert len(set(once.values())) == len(once) == 7
     longer = scores(range(17), 3)
     assert {**longer, **once, "loss": 0} == {**longer, "loss": 0}, "each batch by itself"
     assert not {*once.values()} & {*scores(range(11), 4).values()}
     baseline = baseline_of(load_task(config))
     disturb()
     before = states()
-    assert baseline_of(load_task(config)) == baseline and states() == before
+    assert baseline_of(load_task(config)) == baseline
+    assert states() == before

@@ -52,7 +52,8 @@ def test_a_factor_and_a_weight_decay_of_its_own_give_what_torch_gives_with_them(
 def test_a_frozen_group_keeps_weights_and_moments(toy, tmp_path, grouped, monkeypatch):
     grouped(BODY, HEAD)
     config = toy({"optimizer.weight_decay": 0.5, "training.log_every_steps": 1})
-    seen, set_rate = [], optimization.set_learning_rate
+    seen = []
+    set_rate = optimization.set_learning_rate
 
     def watched(optimizer, value):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -70,7 +71,8 @@ def test_a_frozen_group_keeps_weights_and_moments(toy, tmp_path, grouped, monkey
     base, head, body = (
         [float(row[name]) for row in rows] for name in ("lr", "lr_blocks.3", "lr_blocks.0")
     )
-    assert len(base) == 12 and head == pytest.approx([10 * lr for lr in base])
+    assert len(base) == 12
+    assert head == pytest.approx([10 * lr for lr in base])
     assert body == pytest.approx([0.5 * lr if 4 <= step < 9 else 0 for step, lr in enumerate(base)])
     changes = [
         not all(
@@ -112,7 +114,8 @@ def test_a_mistake_in_a_group_is_named_with_its_entry(toy, grouped):
 
 
 def test_a_tied_weight_has_all_of_its_names_and_what_model_has_frozen_is_in_no_group(toy):
-    model, task = nn.Module(), load_task(toy())
+    model = nn.Module()
+    task = load_task(toy())
     model.embed, model.head, model.base = (
         nn.Embedding(4, 3),
         nn.Linear(3, 4),

@@ -34,10 +34,10 @@ def test_another_way_to_compute_is_a_table_of_warnings(toy, cut, capsys):
     cut(None)
     launch.train(toy({"training.micro_batch": 2, "data.num_workers": 1, "training.max_steps": 20}))
     out = capsys.readouterr().out
-    assert "resumes, but not bit for bit" in out and "num_workers" not in out
-    assert re.search(r"training.max_steps +12 +20\n", out) and re.search(
-        r"training.micro_batch +0 +2\n", out
-    )
+    assert "resumes, but not bit for bit" in out
+    assert "num_workers" not in out
+    assert re.search(r"training.max_steps +12 +20\n", out)
+    assert re.search(r"training.micro_batch +0 +2\n", out)
 
 
 def test_edited_settings_are_not_trained_in_silence(toy, tmp_path, cut, capsys):
@@ -104,7 +104,9 @@ def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds
     assert run(**edit)[1].reason == "deadline"
     cut(None)
     second, summary = run(**edit)  # resumes it
-    assert (second.config.run.name, summary.run, summary.reason) == ("toy-2", "toy-2", "completed")
+    assert second.config.run.name == "toy-2"
+    assert summary.run == "toy-2"
+    assert summary.reason == "completed"
     code = (tmp_path / "mine.py").read_text()
     (tmp_path / "mine.py").write_text(code.replace("nn.Tanh()", "nn.GELU()"))
     assert run(**{"workload.samples": 36})[1].run == "toy-3"
@@ -114,9 +116,8 @@ def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds
     assert run()[1].run == "toy"
     _, *rows = notebook.runs(last).splitlines()
     assert [row.split()[0] for row in rows] == ["toy", "toy-2", "toy-3"]
-    assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02") and rows[2].endswith(
-        ", code: nn.Tanh() -> nn.GELU()"
-    )
+    assert rows[1].endswith("  optimizer.lr 0.01 -> 0.02")
+    assert rows[2].endswith(", code: nn.Tanh() -> nn.GELU()")
 
 
 def test_an_edit_is_found_again_after_one_before_it_was_deleted(own, tmp_path):
@@ -145,7 +146,8 @@ def test_a_name_that_ends_in_a_number_is_no_edit_of_a_shorter_one(own):
     edited = launch.prepare(
         own(**{"run.on_change": "new", "run.name": "net-50", "optimizer.lr": 0.5})
     )
-    assert edited.config.run.name == "net-50-2" and edited.base_name == "net-50"
+    assert edited.config.run.name == "net-50-2"
+    assert edited.base_name == "net-50"
     launch.train(edited)
     assert [row.split()[0] for row in notebook.runs(edited).splitlines()[1:]] == [
         "net-50",

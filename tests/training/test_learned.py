@@ -67,9 +67,8 @@ def test_a_resumed_run_and_a_prediction_take_what_the_fresh_one_had_first_whatev
     run, tmp_path, monkeypatch
 ):
     fresh = run(2)
-    assert fresh.calls[:2] == ["take", "datasets"] and fresh.calls.index(
-        "take"
-    ) < fresh.calls.index("model")
+    assert fresh.calls[:2] == ["take", "datasets"]
+    assert fresh.calls.index("take") < fresh.calls.index("model")
     monkeypatch.setattr(
         find_task("own.py:Own"), "facts", {"labels": ("yes", "no"), "means": {3: 0.5}, "more": 1}
     )
@@ -78,7 +77,8 @@ def test_a_resumed_run_and_a_prediction_take_what_the_fresh_one_had_first_whatev
     predicting, _ = ensemble.load(tmp_path / "runs" / "own", str(tmp_path / "own.py:Own"))
     assert predicting.calls.index("take") < predicting.calls.index("model")
     for task in (fresh, resumed, predicting):
-        assert task.taken == KEPT and list(task.taken["means"]) == ["10", "2"]
+        assert task.taken == KEPT
+        assert list(task.taken["means"]) == ["10", "2"]
 
 
 def test_runs_that_learned_different_things_do_not_predict_together(run, tmp_path, monkeypatch):

@@ -105,10 +105,12 @@ def check_resume(config, folder, cut, between=lambda: None):
     """Trains in one go, and once more with an end after `cut` steps: both have the same bytes. Returns the end."""
     if not (folder / "whole").exists():
         fit(config, folder / "whole")
-    whole, parts = newest(folder / "whole"), folder / f"cut-{cut}"
+    whole = newest(folder / "whole")
+    parts = folder / f"cut-{cut}"
     between()
     stopped = fit(config, parts, StopAfter(cut))
-    assert (stopped.reason, stopped.state.step) == ("deadline", cut)
+    assert stopped.reason == "deadline"
+    assert stopped.state.step == cut
     saved = newest(parts)
     contents.check(saved)
     between()
@@ -140,7 +142,8 @@ def test_stopping_and_resuming_ends_in_the_same_bytes(toy, tmp_path, overrides):
 
 
 def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mode(toy, tmp_path):
-    task, modes = load_task(toy()), []
+    task = load_task(toy())
+    modes = []
     loss = task.loss
     task.loss = lambda model, batch: (
         modes.append((model.training, torch.is_grad_enabled())) or loss(model, batch)
@@ -150,7 +153,8 @@ def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mod
 
 
 def test_a_first_signal_finishes_the_step_and_saves_a_second_one_raises(toy, tmp_path):
-    session, before = endless(), signal.getsignal(signal.SIGTERM)
+    session = endless()
+    before = signal.getsignal(signal.SIGTERM)
     with session.catching_signals():
         signal.raise_signal(signal.SIGTERM)
         assert session.stop_reason() == "interrupted"
@@ -158,7 +162,8 @@ def test_a_first_signal_finishes_the_step_and_saves_a_second_one_raises(toy, tmp
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) == before
     outcome = fit(toy(), tmp_path / "run", session)
-    assert (outcome.reason, outcome.state.step) == ("interrupted", 1)
+    assert outcome.reason == "interrupted"
+    assert outcome.state.step == 1
     assert newest(tmp_path / "run").step == 1
 
 
@@ -179,9 +184,11 @@ def test_rows_and_events_of_a_repeated_piece_of_a_run_stand_once(toy, tmp_path):
     events = (tmp_path / "run" / "events.csv").read_bytes()
     older = checkpoint.load(checkpoint.path_of(tmp_path / "run" / "checkpoints", 9))
     fit(config, tmp_path / "run", resume=older)
-    assert events.count(b"\n") > 3 and (tmp_path / "run" / "events.csv").read_bytes() == events
+    assert events.count(b"\n") > 3
+    assert (tmp_path / "run" / "events.csv").read_bytes() == events
     keys = [(row["step"], row["split"]) for row in read(tmp_path / "run" / "metrics.csv")]
-    assert len(keys) == len(set(keys)) and keys[-1] == ("12", "validation")
+    assert len(keys) == len(set(keys))
+    assert keys[-1] == ("12", "validation")
 
 
 def test_the_norm_has_the_bits_of_torchs():

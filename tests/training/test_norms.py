@@ -45,7 +45,8 @@ def test_memory_halves_down_to_two_where_a_model_has_batch_norms(
     toy, tmp_path, monkeypatch, capsys
 ):
     outcome = run_in(tmp_path / "two", toy(NORM), monkeypatch, loss=tight(2, training=True))
-    assert outcome.state.micro_batch == 2 and outcome.reason == "completed"
+    assert outcome.state.micro_batch == 2
+    assert outcome.reason == "completed"
     with pytest.raises(
         TrainingFailed, match="with 2 samples at once. The model has batch norms, whose statistics"
     ):
@@ -91,10 +92,12 @@ def test_a_plan_tries_no_size_that_leaves_one_sample(toy):
         find_card("t4"),
         1,
     )._sizes
-    assert sizes == [4, 7] and search.even_sizes(7) == [1, 2, 3, 4, 7]
+    assert sizes == [4, 7]
+    assert search.even_sizes(7) == [1, 2, 3, 4, 7]
 
 
 def test_a_norm_in_evaluation_mode_needs_nothing():
     model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
-    assert norms.has_batch_norms(model) and not norms.has_batch_norms(model.eval())
+    assert norms.has_batch_norms(model)
+    assert not norms.has_batch_norms(model.eval())
     assert torch.is_tensor(model(torch.ones(1, 2)))

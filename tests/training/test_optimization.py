@@ -52,10 +52,13 @@ def test_updates_are_those_of_torchs_own_optimizer_bit_for_bit(toy, kind):
         optimizer.step()
         torchs.step()
         for a, b in zip(ours, theirs, strict=True):
-            mine, its = optimizer.state.get(a, {}), torchs.state.get(b, {})
-            assert torch.equal(a, b) and mine.keys() == its.keys()
+            mine = optimizer.state.get(a, {})
+            its = torchs.state.get(b, {})
+            assert torch.equal(a, b)
+            assert mine.keys() == its.keys()
             for name, value in its.items():
-                assert (value.dtype, value.shape) == (mine[name].dtype, mine[name].shape)
+                assert value.dtype == mine[name].dtype
+                assert value.shape == mine[name].shape
                 assert (
                     value.flatten().numpy().tobytes() == mine[name].flatten().numpy().tobytes()
                 ), name
@@ -68,8 +71,10 @@ def test_adamw_in_one_kernel_trains_as_its_other_form_and_resumes_to_the_same_by
     fit(config, tmp_path / "other")
     monkeypatch.setattr(optimization, "_FUSED_ON", ("cpu",))
     whole = fit(config, tmp_path / "whole").state
-    assert whole.optimizer.defaults["fused"] and whole.scaler.is_enabled()
-    one, other = check_resume(config, tmp_path, 3).tensors, newest(tmp_path / "other").tensors
+    assert whole.optimizer.defaults["fused"]
+    assert whole.scaler.is_enabled()
+    one = check_resume(config, tmp_path, 3).tensors
+    other = newest(tmp_path / "other").tensors
     for group in ("model", "optimizer"):
         for name, value in other[group].items():
             assert torch.allclose(value, one[group][name], rtol=1e-4, atol=1e-6), name
@@ -99,9 +104,8 @@ def test_plan_and_preflight_count_the_bytes_that_each_optimizer_takes_a_paramete
     parameters = sum(p.numel() for p in task.model().parameters())
     assert planned.get("optimizer", 0) / parameters == pytest.approx(BYTES[kind], abs=0.1)
     whole, model = saved_bytes(task, config)
-    assert model == 4 * parameters and (whole - model) / parameters == pytest.approx(
-        BYTES[kind], abs=0.1
-    )
+    assert model == 4 * parameters
+    assert (whole - model) / parameters == pytest.approx(BYTES[kind], abs=0.1)
 
 
 def test_schedules_warm_up_and_fall_to_their_floor(toy):
@@ -116,10 +120,10 @@ def test_schedules_warm_up_and_fall_to_their_floor(toy):
 
     assert rates("linear", 2, 0.2) == pytest.approx([0.5, 1.0, *(1 - 0.1 * k for k in range(9))])
     cosine = rates("cosine", 4, 0.1)
-    assert cosine[:5] == [0.25, 0.5, 0.75, 1.0, 1.0] and cosine[4:] == sorted(
-        cosine[4:], reverse=True
-    )
-    assert cosine[10] == pytest.approx(0.1) and rates("constant", 2, 0.0) == [0.5, *[1.0] * 10]
+    assert cosine[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert cosine[4:] == sorted(cosine[4:], reverse=True)
+    assert cosine[10] == pytest.approx(0.1)
+    assert rates("constant", 2, 0.0) == [0.5, *[1.0] * 10]
 
 
 def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears(toy):
@@ -139,7 +143,8 @@ def test_the_rate_falls_after_more_evaluations_without_gain_than_patience_bears(
         1,
     ]  # 2 is best from the second on; NaN is better than nothing
     lowered = [plateau.observe(value) for value in values]
-    assert [number for number, fell in enumerate(lowered) if fell] == [4, 7] and plateau.lr == 0.05
+    assert [number for number, fell in enumerate(lowered) if fell] == [4, 7]
+    assert plateau.lr == 0.05
 
 
 def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, capsys):
@@ -147,11 +152,14 @@ def test_a_run_lowers_its_learning_rate_says_so_and_keeps_it(toy, tmp_path, caps
     plateau = {"scheduler.name": "plateau", "scheduler.warmup_steps": 2, "scheduler.patience": 0}
     config = toy({**every, **plateau, "optimizer.lr": 0.3})
     fit(config, tmp_path)
-    rows, ours, rates = read(tmp_path / "metrics.csv"), Plateau(config, "min"), []
+    rows = read(tmp_path / "metrics.csv")
+    ours = Plateau(config, "min")
+    rates = []
     for step, value in enumerate(series(rows, "validation", "loss")[1]):
         rates.append(ours.lr * min(1, (step + 1) / 2))  # the warm-up comes first
         ours.observe(value)
-    assert series(rows, "train", "lr")[1] == rates and len(set(rates)) > 3
+    assert series(rows, "train", "lr")[1] == rates
+    assert len(set(rates)) > 3
     said = capsys.readouterr().out
     assert (
         "loss has not improved for 1 validations; the learning rate goes from 0.3 to 0.15" in said

@@ -18,7 +18,8 @@ from tests.training.test_loop import check_resume, fit, same_tensors
 from trainbook import launch
 
 cheap = settings(derandomize=True, max_examples=40, deadline=None)
-seeds, counts = st.integers(0, 2**40), st.integers(1, 60)
+seeds = st.integers(0, 2**40)
+counts = st.integers(1, 60)
 LENGTHS = np.random.default_rng(0).integers(1, 200, 203)
 
 
@@ -28,10 +29,8 @@ def test_slots_deal_epochs_in_which_every_sample_comes_once(
     samples, seed, slots, slot_size, by_weight
 ):
     """Batches cross the end of an epoch, slots are pieces of the step, and ranks have all slots between them."""
-    batch, make = (
-        slots * slot_size,
-        partial(weighted, seed, weights=np.ones(samples)) if by_weight else None,
-    )
+    batch = slots * slot_size
+    make = partial(weighted, seed, weights=np.ones(samples)) if by_weight else None
     order = Order(samples, seed, batch, slots, make)
     dealt = [
         i for step in range(samples) for slot in range(slots) for i in order.indices(step, slot)
@@ -58,7 +57,8 @@ def test_permutations_differ_by_seed_and_epoch_and_are_stable_over_versions():
     assert mix(1, 2, 3) == 2623250113353451629
     assert permutation(0, 0, 8).tolist() == [0, 2, 3, 1, 7, 6, 4, 5]
     firsts = np.bincount([int(permutation(seed, 0, 5)[0]) for seed in range(2000)], minlength=5)
-    assert firsts.min() > 330 and firsts.max() < 470  # 400 expected, 4 standard deviations are 71
+    assert firsts.min() > 330
+    assert firsts.max() < 470  # 400 expected, 4 standard deviations are 71
 
 
 @cheap
@@ -70,7 +70,8 @@ def test_a_weighted_epoch_has_each_sample_as_often_as_its_weight_rounded_up_or_d
     times = np.bincount(weighted(seed, epoch, weights), minlength=len(weights))
     expected = weights * len(weights) / weights.sum()
     assert times.sum() == len(weights)
-    assert (np.floor(expected - 1e-9) <= times).all() and (times <= np.ceil(expected + 1e-9)).all()
+    assert (np.floor(expected - 1e-9) <= times).all()
+    assert (times <= np.ceil(expected + 1e-9)).all()
 
 
 @cheap
@@ -95,24 +96,21 @@ def test_a_step_has_samples_of_near_lengths_in_every_epoch(toy):
     plain = Order(203, 0, 16, 1)
     for epoch in range(4):
         steps = [s for s in range(60) if {s * 16 // 203, (s * 16 + 15) // 203} == {epoch}]
-        assert len(steps) >= 11 and spread(order, steps) < 0.4 * spread(plain, steps)
+        assert len(steps) >= 11
+        assert spread(order, steps) < 0.4 * spread(plain, steps)
     means = [
         LENGTHS[order.indices(step, 0)].mean() for step in range(12)
     ]  # sorted batches would be a curriculum
-    assert (
-        np.abs(np.corrcoef(means, np.arange(12))[0, 1]) < 0.8
-        and np.diff(means).min() < 0 < np.diff(means).max()
-    )
+    assert np.abs(np.corrcoef(means, np.arange(12))[0, 1]) < 0.8
+    assert np.diff(means).min() < 0 < np.diff(means).max()
 
 
 def test_weights_and_lengths_are_those_of_a_subset_and_lengths_must_be_there(toy):
     rows = Lengthy(range(203))
     rows.weights = range(1, 204)
     part = data.subset(rows, 0.5, 0)
-    assert (
-        weights_of(part).tolist() == [index + 1 for index in part.indices]
-        and weights_of(range(4)) is None
-    )
+    assert weights_of(part).tolist() == [index + 1 for index in part.indices]
+    assert weights_of(range(4)) is None
     rows.weights = None
     assert np.array_equal(
         Order.of(part, toy({"data.buckets": 4})).make.args[0], LENGTHS[part.indices]
@@ -136,7 +134,8 @@ class Mixture(list):
 def test_the_order_of_a_data_set_deals_its_epochs_which_flow_into_each_other(toy):
     rows = Mixture(range(10))
     order = Order.of(rows, toy({"seed": 3}))
-    assert order.samples == 13 and order.epoch(13) == 8.0  # 13 steps of 8 are 8 epochs of 13
+    assert order.samples == 13
+    assert order.epoch(13) == 8.0  # 13 steps of 8 are 8 epochs of 13
     dealt = [i for step in range(13) for i in order.indices(step, 0)]
     assert dealt == [i for epoch in range(8) for i in rows.order(3, epoch).tolist()]
     late, slots = (

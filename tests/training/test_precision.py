@@ -20,8 +20,10 @@ def test_a_cpu_trains_and_resumes_in_fp16_with_a_loss_scale(toy, quick, cut):
     cut(5)
     assert launch.train(toy({**half, "run.name": "resumed"})).reason == "deadline"
     cut(None)
-    resumed, whole = launch.train(toy({**half, "run.name": "resumed"})), launch.train(run)
-    assert whole.precision == "fp16" and resumed.metrics == whole.metrics
+    resumed = launch.train(toy({**half, "run.name": "resumed"}))
+    whole = launch.train(run)
+    assert whole.precision == "fp16"
+    assert resumed.metrics == whole.metrics
     assert whole.metrics != launch.train(toy({"run.name": "wide"})).metrics
     saved = checkpoint.load_newest(run.folder / "checkpoints")[0]
     assert saved.state["scaler"]["scale"] == 2.0 ** (16 - whole.skipped_steps) >= 2**14
@@ -33,7 +35,8 @@ def test_precision_goes_by_the_hardware_and_not_by_emulation(monkeypatch, capabi
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *a, **k: True)  # what a T4 says
     cuda = torch.device("cuda", 0)
-    assert choose_precision("auto", cuda) == best and choose_precision("fp32", cuda) == "fp32"
+    assert choose_precision("auto", cuda) == best
+    assert choose_precision("fp32", cuda) == "fp32"
     if best == "fp16":
         with pytest.raises(BadInput, match="bf16, which a card lacks"):
             choose_precision("bf16", cuda)
@@ -90,7 +93,6 @@ def test_a_loss_scale_that_sinks_is_told_with_its_layer_and_ends_the_run_before_
     (event,) = [
         event for event in read(tmp_path / "events.csv") if event["kind"] == "low_loss_scale"
     ]
-    assert (event["before"], event["after"]) == (
-        "64.0",
-        "32.0",
-    ) and "blocks.3.weight is not finite" in event["text"]
+    assert event["before"] == "64.0"
+    assert event["after"] == "32.0"
+    assert "blocks.3.weight is not finite" in event["text"]

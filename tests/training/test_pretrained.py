@@ -50,7 +50,8 @@ def test_a_run_goes_on_without_the_weights_that_it_began_with(bert, tmp_path, cu
     cut(3)
     launch.train(bert())
     taken = newest(tmp_path).state["published"][str(tmp_path / "model")]
-    assert taken["config"]["hidden_size"] == 4 and len(taken["sha256"]) == 64
+    assert taken["config"]["hidden_size"] == 4
+    assert len(taken["sha256"]) == 64
     shutil.rmtree(tmp_path / "model")
     cut(None)
     assert launch.train(bert()).step == 4
@@ -103,7 +104,8 @@ def test_published_weights_that_are_cut_or_empty_are_named_and_to_be_copied_agai
 
 
 def test_published_weights_that_do_not_fit_their_configuration_are_named(bert, tmp_path):
-    config, path = bert(), tmp_path / "model" / "config.json"
+    config = bert()
+    path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "vocab_size": 5}))
     with pytest.raises(BadInput, match="The weights .*/model cannot be loaded .*config.json"):
         launch.train(config)
@@ -166,15 +168,15 @@ def test_a_model_that_loads_its_own_weights_is_told_what_a_plan_can_follow(bert,
 def test_a_plan_needs_a_configuration_alone_and_the_model_knows_that_it_is_planned(
     bert, tmp_path, monkeypatch
 ):
-    config, planned = bert(), []
+    config = bert()
+    planned = []
     whole = make(config, find_card("t4")).chosen.prediction
     (tmp_path / "model" / "model.safetensors").unlink()
     kind = find_task(config.task)
     model = kind.model
     monkeypatch.setattr(kind, "model", lambda self: planned.append(self.is_planned) or model(self))
-    assert make(config, find_card("t4")).chosen.prediction.peak_bytes == whole.peak_bytes and {
-        *planned
-    } == {True}
+    assert make(config, find_card("t4")).chosen.prediction.peak_bytes == whole.peak_bytes
+    assert {*planned} == {True}
     with pytest.raises(BadInput, match="no model.safetensors and no .*"):
         launch.train(config)
     assert planned[-1] is False

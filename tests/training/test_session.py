@@ -17,7 +17,8 @@ def test_the_deadline_leaves_the_margin_and_a_save():
     now = time.time()
     assert Session(10, 60, now - 500).stop_reason() is None  # 100 s left, 60 + 10 of reserves
     late = Session(10, 60, now - 535)
-    assert late.stop_reason() == "deadline" and Session(None, 180, now).stop_reason() is None
+    assert late.stop_reason() == "deadline"
+    assert Session(None, 180, now).stop_reason() is None
     assert late.decide(False, False, last=False) == ("deadline", False)
     assert late.decide(False, True, last=True) == (None, True), (
         "after the last step nothing is stopped"
@@ -90,7 +91,8 @@ def test_what_another_rank_must_do_all_do(monkeypatch, highest, stop):
 def test_a_clock_that_is_set_in_mid_session_moves_no_deadline(monkeypatch, hours):
     monkeypatch.delenv("TRAINBOOK_SESSION_START", raising=False)
     one = start_session(30, 0)
-    before, wall = one.remaining(), time.time
+    before = one.remaining()
+    wall = time.time
     monkeypatch.setattr(session.time, "time", lambda: wall() + 3600 * hours)
     monkeypatch.setattr(
         psutil, "Process", lambda: 1 / 0

@@ -106,8 +106,10 @@ def test_a_drive_that_syncs_no_folder_and_fails_some_renames_keeps_checkpoints_a
     monkeypatch.setattr(os, "fsync", sync_files)
     monkeypatch.setattr(disk, "calls", Drive())
     summary = launch.train(toy({"checkpoint.every_steps": 1}))
-    assert summary.reason == "completed" and newest(tmp_path / "runs" / "toy").step == 12
-    assert "Input/output error" in capsys.readouterr().out and Drive.renames > 12
+    assert summary.reason == "completed"
+    assert newest(tmp_path / "runs" / "toy").step == 12
+    assert "Input/output error" in capsys.readouterr().out
+    assert Drive.renames > 12
 
 
 def test_workers_do_not_depend_on_the_start_method_that_a_notebook_or_python_chooses(

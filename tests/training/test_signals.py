@@ -19,7 +19,8 @@ SLOW = {
 
 def signalled_in(config, number):
     """Returns a task that gets SIGTERM in batch `number` of all its validations, and a list of these batches."""
-    task, batches = load_task(config), []
+    task = load_task(config)
+    batches = []
     loss = task.loss
 
     def watched(model, batch):
@@ -34,7 +35,8 @@ def signalled_in(config, number):
 
 
 def check_same_end(whole, parts):
-    one, other = newest(whole), newest(parts)
+    one = newest(whole)
+    other = newest(parts)
     contents.check(other)
     assert all(same_tensors(one.tensors[group], other.tensors[group]) for group in one.tensors)
     assert one.state == other.state
@@ -49,11 +51,13 @@ def test_a_signal_in_a_validation_ends_it_and_the_next_session_begins_with_it(
     fit(config, tmp_path / "whole")
     task, batches = signalled_in(config, number)
     outcome = fit(config, tmp_path / "parts", task=task)
-    assert outcome.reason == "interrupted" and len(batches) == number
+    assert outcome.reason == "interrupted"
+    assert len(batches) == number
     saved = newest(tmp_path / "parts")
     assert saved.step == outcome.state.step == (3 if number <= 5 else 6)
     again = fit(config, tmp_path / "parts", resume=saved)
-    assert again.reason == "completed" and not again.state.validation_due
+    assert again.reason == "completed"
+    assert not again.state.validation_due
     check_same_end(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -64,7 +68,9 @@ def test_a_validation_that_is_due_may_be_stopped_again(toy, tmp_path):
         resume = newest(tmp_path / "parts")
         task, batches = signalled_in(config, number)
         outcome = fit(config, tmp_path / "parts", resume=resume, task=task)
-        assert (outcome.reason, outcome.state.step, len(batches)) == ("interrupted", 3, number)
+        assert outcome.reason == "interrupted"
+        assert outcome.state.step == 3
+        assert len(batches) == number
     fit(config, tmp_path / "parts", resume=newest(tmp_path / "parts"))
     check_same_end(tmp_path / "whole", tmp_path / "parts")
 
@@ -81,7 +87,8 @@ def test_a_signal_after_the_last_validation_is_not_forgotten(toy, tmp_path):
 
     task.term_weights = weights
     outcome = fit(config, tmp_path, task=task)
-    assert (outcome.reason, outcome.state.step) == ("interrupted", 2)
+    assert outcome.reason == "interrupted"
+    assert outcome.state.step == 2
 
 
 def test_a_signal_in_the_test_ends_it_and_the_next_call_makes_the_test(toy, quick):
@@ -91,6 +98,8 @@ def test_a_signal_in_the_test_ends_it_and_the_next_call_makes_the_test(toy, quic
     with pytest.raises(KeyboardInterrupt):
         launch.train(launch.run.Run(run.config, task, run.folder, run.places, run.lengths))
     assert len(batches) == 8
-    assert Summary.read(run.folder).reason == "interrupted" and newest(run.folder).step == 2
+    assert Summary.read(run.folder).reason == "interrupted"
+    assert newest(run.folder).step == 2
     again = launch.train(config)
-    assert again.reason == "completed" and again.metrics["rmse"] > 0
+    assert again.reason == "completed"
+    assert again.metrics["rmse"] > 0

@@ -29,8 +29,11 @@ class Budget(TorchDispatchMode):
 
     def __init__(self, most=None):
         super().__init__()
-        self.most, self.peak, self.fired = most or {}, {"forward": 0, "backward": 0}, []
-        self.live, self.sizes = 0, {}
+        self.most = most or {}
+        self.peak = {"forward": 0, "backward": 0}
+        self.fired = []
+        self.live = 0
+        self.sizes = {}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
@@ -98,14 +101,17 @@ def test_running_out_at_a_byte_budget_ends_in_the_weights_of_the_planned_run(
     config = toy({**WIDE, "workload.batch_norm": batch_norm, "training.evaluate_every_steps": 0})
     half = with_changes(config, {"training.micro_batch": 128})
     first = {"training.max_steps": 1}
-    large, small = Budget(), Budget()
+    large = Budget()
+    small = Budget()
     run_in(tmp_path / "large", with_changes(config, first), monkeypatch, large, model=wide)
     run_in(tmp_path / "small", with_changes(half, first), monkeypatch, small, model=wide)
     run_in(tmp_path / "planned", half, monkeypatch, model=wide)
     budget = Budget({phase: (large.peak[phase] + small.peak[phase]) // 2})
     outcome = run_in(tmp_path / "surprised", config, monkeypatch, budget, model=wide)
-    assert budget.fired == [phase] and outcome.state.micro_batch == 128
-    surprised, planned = newest(tmp_path / "surprised"), newest(tmp_path / "planned")
+    assert budget.fired == [phase]
+    assert outcome.state.micro_batch == 128
+    surprised = newest(tmp_path / "surprised")
+    planned = newest(tmp_path / "planned")
     assert same_tensors(surprised.tensors["model"], planned.tensors["model"])
     assert same_tensors(surprised.tensors["optimizer"], planned.tensors["optimizer"])
     assert (
@@ -113,7 +119,9 @@ def test_running_out_at_a_byte_budget_ends_in_the_weights_of_the_planned_run(
         in capsys.readouterr().out
     )
     (event,) = read(tmp_path / "surprised" / "events.csv")
-    assert (event["kind"], event["before"], event["after"]) == ("oom_training", "256", "128")
+    assert event["kind"] == "oom_training"
+    assert event["before"] == "256"
+    assert event["after"] == "128"
 
 
 def test_the_error_at_one_sample_says_what_to_do(toy, tmp_path, monkeypatch):
@@ -127,7 +135,8 @@ def test_an_evaluation_that_runs_out_starts_again_in_smaller_pieces_with_the_sam
     config = toy({"workload.noise": 0.5})
     easy = run_in(tmp_path / "easy", config, monkeypatch)
     hard = run_in(tmp_path / "hard", config, monkeypatch, loss=tight(1))
-    assert hard.state.micro_batch == 8 and hard.state.evaluation_batch == 1
+    assert hard.state.micro_batch == 8
+    assert hard.state.evaluation_batch == 1
     assert hard.state.best["value"] == pytest.approx(easy.state.best["value"], rel=1e-6)
     assert same_tensors(
         newest(tmp_path / "easy").tensors["model"], newest(tmp_path / "hard").tensors["model"]
@@ -146,10 +155,8 @@ def test_a_skipped_step_leaves_batch_statistics_as_they_were(toy, tmp_path):
 def test_training_samples_with_nan_are_named_once_and_their_steps_skipped(toy, tmp_path):
     fitted = fit(toy({"workload.poison_from": 36, "training.evaluate_every_steps": 99}), tmp_path)
     (event,) = [row for row in read(tmp_path / "events.csv") if row["kind"] == "skipped"]
-    assert (
-        "'x' of the training samples [36] has NaN" in event["text"]
-        and fitted.state.skipped_steps > 1
-    )
+    assert "'x' of the training samples [36] has NaN" in event["text"]
+    assert fitted.state.skipped_steps > 1
 
 
 def test_a_diverged_run_ends_with_the_samples_to_look_at(toy, tmp_path):
@@ -163,7 +170,9 @@ def test_a_diverged_run_ends_with_the_samples_to_look_at(toy, tmp_path):
 
 def test_an_evaluation_has_a_batch_of_its_own(toy):
     config = toy({"data.evaluation_batch": 16})
-    task, state, sizes = load_task(config), new_state(load_task(config), config), []
+    task = load_task(config)
+    state = new_state(load_task(config), config)
+    sizes = []
     state.micro_batch = 1  # training ran out of memory, which an evaluation may not
     task.evaluate = lambda model, loader: sizes.extend(map(data.size_of, loader)) or {"loss": 0.0}
     evaluate(state, task, config, range(21))
@@ -207,7 +216,8 @@ def test_a_step_that_ran_out_after_unscaling_starts_with_a_fresh_scaler(toy, mon
             fail_once(monkeypatch, step, "total_norm")
         step.optimizer_step(state, task, config, [batch], 0, None, Meter({}, state.device))
         ends.append(torch.cat([value.detach().flatten() for value in state.parameters]))
-    assert state.micro_batch == 4 and state.scaler.state_dict()["_growth_tracker"] == 1
+    assert state.micro_batch == 4
+    assert state.scaler.state_dict()["_growth_tracker"] == 1
     torch.testing.assert_close(*ends)
 
 
@@ -242,7 +252,8 @@ def test_with_dropout_the_micro_batch_is_part_of_the_result_and_without_it_is_no
         return newest(tmp_path / f"{name} {dropout}").tensors["optimizer"]
 
     for dropout in (0.0, 0.5):
-        whole, planned = first_step("whole", dropout, 8), first_step("planned", dropout, 2)
+        whole = first_step("whole", dropout, 8)
+        planned = first_step("planned", dropout, 2)
         repeated = first_step("repeated", dropout, 8, loss=tight(2, training=True))
         assert same_tensors(repeated, planned)
         close = all(

@@ -35,14 +35,14 @@ def learns_until(monkeypatch):
 def test_it_counts_validations_without_gain_in_either_direction():
     values = [3.0, 2.0, math.nan, 2.0, 1.9, math.inf, 1.95]
     for sign, direction in ((1, "min"), (-1, "max")):
-        stopping, waited = Stopping(3, "loss", direction), []
+        stopping = Stopping(3, "loss", direction)
+        waited = []
         for number, value in enumerate(values):
             stopping.observe(sign * value, number)
             waited.append(stopping.waited)
-        assert waited == [0, 0, 1, 2, 0, 1, 2] and (stopping.best, stopping.best_step) == (
-            sign * 1.9,
-            4,
-        )
+        assert waited == [0, 0, 1, 2, 0, 1, 2]
+        assert stopping.best == (sign * 1.9)
+        assert stopping.best_step == 4
         assert not stopping.is_over
         stopping.observe(sign * 2.0, 7)
         assert stopping.is_over
@@ -53,20 +53,21 @@ def test_a_run_stopped_anywhere_stops_early_at_the_same_step_with_the_same_bytes
 ):
     config = toy(EARLY)
     whole = fit(config, tmp_path / "whole")
-    assert (whole.reason, whole.state.step, whole.state.stopping.best_step) == ("completed", 10, 4)
+    assert whole.reason == "completed"
+    assert whole.state.step == 10
+    assert whole.state.stopping.best_step == 4
     end = check_resume(config, tmp_path, 9)
     assert end.state["stopping"]["waited"] == 3
     (event,) = read(tmp_path / "cut-9" / "events.csv")
-    assert (event["step"], event["kind"], event["before"], event["after"]) == (
-        "10",
-        "stopped_early",
-        "40",
-        "10",
-    )
+    assert event["step"] == "10"
+    assert event["kind"] == "stopped_early"
+    assert event["before"] == "40"
+    assert event["after"] == "10"
     again = fit(
         config, tmp_path / "whole", resume=newest(tmp_path / "whole")
     )  # killed before its summary
-    assert (again.reason, again.state.step) == ("completed", 10)
+    assert again.reason == "completed"
+    assert again.state.step == 10
     assert again.state.stopping.early(10, 40)["evaluations"] == 3
 
 
@@ -88,7 +89,8 @@ def test_switched_on_later_it_counts_from_there_and_takes_its_own_facts_alone(
     assert strange.state.step == 40
     del saved.state["stopping"]
     end = fit(toy(EARLY), tmp_path, resume=saved)
-    assert end.state.step == 18 and end.state.stopping.best_step == 4
+    assert end.state.step == 18
+    assert end.state.stopping.best_step == 4
 
 
 def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(
@@ -97,10 +99,16 @@ def test_it_is_completed_said_in_summary_archive_and_notebook_and_stays_so(
     run = launch.prepare(toy(EARLY))
     summary = launch.train(run)
     text = "It stopped early, at step 10 of 40: in 3 validations in a row loss was not better than"
-    assert (summary.reason, summary.step, summary.max_steps) == ("completed", 10, 40)
-    assert summary.metrics and summary.best["step"] == 4 and summary.why_early.startswith(text)
-    assert Summary.read(run.folder) == summary and text in capsys.readouterr().out
-    assert packing.is_current(tmp_path / "runs") and text in ended(summary)
+    assert summary.reason == "completed"
+    assert summary.step == 10
+    assert summary.max_steps == 40
+    assert summary.metrics
+    assert summary.best["step"] == 4
+    assert summary.why_early.startswith(text)
+    assert Summary.read(run.folder) == summary
+    assert text in capsys.readouterr().out
+    assert packing.is_current(tmp_path / "runs")
+    assert text in ended(summary)
     files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
     longer = launch.prepare(toy({**EARLY, "training.max_steps": 60}))
     assert launch.train(longer) == summary

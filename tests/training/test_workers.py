@@ -58,7 +58,8 @@ def test_arrays_tensors_and_code_arrive_as_they_were(toy, tmp_path, monkeypatch)
             workers._place_of(self.given["a view of it"]), tuple
         )  # it is mapped there too
         self.given["a large array"][0] = self.given["a large array"][0]  # its own to write to
-        assert os.environ["A_VARIABLE"].startswith("set") and Path.cwd() == self.folder
+        assert os.environ["A_VARIABLE"].startswith("set")
+        assert Path.cwd() == self.folder
         tensors = {
             name: torch.as_tensor(np.array(v) if isinstance(v, np.ndarray) else v)
             for name, v in given.items()
@@ -78,7 +79,8 @@ def test_a_mapped_file_and_a_large_array_are_not_copied_for_each_worker(tmp_path
     np.save(tmp_path / "mapped.npy", np.arange(100_000))
     mapped = np.load(tmp_path / "mapped.npy", mmap_mode="r")
     sent = workers.Sent({"mapped": mapped, "large": np.arange(100_000)}, "")
-    assert len(sent.pickled) < 2000 and sent.pieces == [(0, 800_000)]
+    assert len(sent.pickled) < 2000
+    assert sent.pieces == [(0, 800_000)]
 
 
 def test_what_a_notebook_defines_works_in_a_worker_and_no_cell_runs_there_again(toy, monkeypatch):
@@ -106,7 +108,8 @@ class Numbers(Base):
     exec(cell, notebook)
     assert notebook["Numbers"].__module__ == "__main__"
     batch = seen_by_a_worker(toy, notebook["Numbers"](), monkeypatch)
-    assert float(batch["x"]) == 3.0 and notebook["runs"] == [1]
+    assert float(batch["x"]) == 3.0
+    assert notebook["runs"] == [1]
 
 
 class Locked(list):
@@ -133,7 +136,8 @@ def test_a_data_set_that_cannot_be_sent_is_named_and_loaded_here(toy, capsys):
         "data.num_workers is 2, but what loads the data cannot be sent to another process" in said
     )
     assert "the data set.inner: cannot pickle '_thread.lock' object" in said
-    assert (locked.metrics, locked.test_loss) == (alone.metrics, alone.test_loss)
+    assert locked.metrics == alone.metrics
+    assert locked.test_loss == alone.test_loss
 
 
 def test_a_batch_comes_also_where_dev_shm_is_full(toy, monkeypatch, capsys):
@@ -147,9 +151,11 @@ def test_a_batch_comes_also_where_dev_shm_is_full(toy, monkeypatch, capsys):
         return {"x": torch.arange(9.0), "half": torch.ones(2, dtype=torch.bfloat16)}
 
     batch = seen_by_a_worker(toy, Given(look), monkeypatch)
-    assert batch["x"].tolist() == [*range(9)] and batch["half"].dtype is torch.bfloat16
+    assert batch["x"].tolist() == [*range(9)]
+    assert batch["half"].dtype is torch.bfloat16
     said = capsys.readouterr().out
-    assert said.count("/dev/shm is full") == 1 and "RAM" not in said
+    assert said.count("/dev/shm is full") == 1
+    assert "RAM" not in said
 
 
 def test_a_crash_of_a_worker_is_told_from_a_kill(toy, monkeypatch):
@@ -174,7 +180,5 @@ def test_a_tasks_own_file_is_found_by_a_worker_from_another_folder(toy, tmp_path
         )
         for count in (0, 1)
     ]
-    assert (
-        summaries[0].metrics == summaries[1].metrics
-        and summaries[0].test_loss == summaries[1].test_loss
-    )
+    assert summaries[0].metrics == summaries[1].metrics
+    assert summaries[0].test_loss == summaries[1].test_loss

@@ -42,12 +42,18 @@ class Own:
 
 def read(path: Path) -> Own:
     """Reads a configuration and the files of its task. Raises BadInput."""
-    config, home = _checked(path), absolute(path).parent
-    place, file = _place_of_task(path, config), file_of(config.task)
-    root = Path(os.path.commonpath([home, place.parent])) if place else home
+    config = _checked(path)
+    home = absolute(path).parent
+    place = _place_of_task(path, config)
+    file = file_of(config.task)
+    if place:
+        root = Path(os.path.commonpath([home, place.parent]))
+    else:
+        root = home
     texts = {path.name: path.read_text("utf-8"), **_bases(path)}
     files = {_below(root, home / name): text for name, text in texts.items()}
-    packages, notes = [], []
+    packages = []
+    notes = []
     if place and file:
         task_files = own_files(file)
         packages = sorted(task_files.packages)
@@ -130,10 +136,8 @@ def text(own: Own, internet: bool = False) -> str:
     """Returns the text of the notebook, which asks for `internet` on Kaggle or not. Raises BadInput."""
     source = _filled(own, internet)
     codes = [code for name, code in own.files.items() if name.endswith(".py")]
-    shipped, cells = (
-        own.task.__module__.split("."),
-        [cell.source for cell in source.cells if cell.cell_type == "code"],
-    )
+    shipped = own.task.__module__.split(".")
+    cells = [cell.source for cell in source.cells if cell.cell_type == "code"]
     tasks = shipped[1:2] if shipped[0] == "workloads" else []
     files = {
         **carrier.carried_files(own.path, tasks, [], False, [*cells, *codes], trainbook.HOME),
@@ -151,10 +155,8 @@ def text(own: Own, internet: bool = False) -> str:
 
 def _filled(own: Own, internet: bool) -> Source:
     """Returns the filled template; its title and text come from the docstring of the task's class."""
-    file, words = (
-        file_of(own.config.task),
-        cleandoc(own.task.__doc__ or printable(own.config.run.name)),
-    )
+    file = file_of(own.config.task)
+    words = cleandoc(own.task.__doc__ or printable(own.config.run.name))
     title, _, about = words.partition("\n\n")
     names = [name for name in own.files if file and PurePosixPath(name).name == file.name]
     values = {

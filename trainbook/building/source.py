@@ -109,7 +109,9 @@ def read_source(path: Path, kind: str = "run") -> Source:
 
 def build(source: Source, files: dict[str, str], made_from: str = "") -> "NotebookNode":
     """Builds the notebook of a source, with ids by the cells' texts; `made_from` is as in `carrier.code`."""
-    nbformat, cells, keys = libraries()[1], [], []
+    nbformat = libraries()[1]
+    cells = []
+    keys = []
     for cell in source.cells:
         keys.append(f"{cell.cell_type}\n{cell.source}")
         digest = hashlib.sha256(f"{keys.count(keys[-1])}\n{keys[-1]}".encode()).hexdigest()

@@ -141,14 +141,10 @@ def check_room(run: Run, state: State) -> Finding:
     sizes = {
         group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()
     }
-    whole, best = (
-        sum(sizes.values()),
-        (options.keep_best + 1) * sizes["model"] if options.keep_best else 0,
-    )
-    least, most = (
-        2 * whole + best,
-        (options.keep_last + 1) * whole + best,
-    )  # one more while it is written
+    whole = sum(sizes.values())
+    best = (options.keep_best + 1) * sizes["model"] if options.keep_best else 0
+    least = 2 * whole + best
+    most = (options.keep_last + 1) * whole + best  # one more while it is written
     occupied = sum(disk.held(run.folder / kind)[0] for kind in ("checkpoints", "best"))
     room = Retention(run.folder, options).available() + occupied
     value = (
@@ -163,7 +159,8 @@ def check_room(run: Run, state: State) -> Finding:
 def check_round_trip(run: Run, state: State) -> Finding:
     """Saves as the trainer does, wipes the state, restores it as the trainer does, and compares every bit."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder, begin = Path(temporary) / run.config.run.name, time.perf_counter()
+        folder = Path(temporary) / run.config.run.name
+        begin = time.perf_counter()
         lightweight = run.config.checkpoint.lightweight
         with Saver(folder, Retention(folder, run.config.checkpoint)) as saver:
             save_state(state, run.task, run.config, saver)
@@ -181,7 +178,8 @@ def check_round_trip(run: Run, state: State) -> Finding:
         restore_state(state, saved)
         different += differences(saved.tensors, state_tensors(state, lightweight))
         different += ["the loss scale"] * (state.scaler.state_dict() != scale)
-        size, seconds = disk.held(folder)[0], (saved_at - begin, time.perf_counter() - saved_at)
+        size = disk.held(folder)[0]
+        seconds = (saved_at - begin, time.perf_counter() - saved_at)
     if different:
         advice = f"{len(different)} did not come back, such as {', '.join(different[:3])}. A resumed run would differ."
         replaced = "Does the model replace its tensors while it trains?"

@@ -71,7 +71,9 @@ def _does_fit(length: int, peaks: Mapping[int, float], limit: int) -> bool | Non
         for pair in beside
         if all(math.isfinite(peaks[other]) for other in pair)
     ]
-    return False if any(line > limit for line in lines) else None
+    if any(line > limit for line in lines):
+        return False
+    return None
 
 
 def _line(first: int, second: int, peaks: Mapping[int, float], length: int) -> float:
@@ -86,9 +88,13 @@ def _next(unknown: Sequence[int], peaks: Mapping[int, float], limit: int, weight
         fitting = [
             length for length in unknown if _line(*peaks, peaks, length) <= limit and length <= most
         ]
-        return fitting[-1] if fitting else unknown[0]
+        if fitting:
+            return fitting[-1]
+        return unknown[0]
     is_between = min(peaks) < unknown[0] and unknown[-1] < max(peaks)
-    return unknown[len(unknown) // 2] if is_between else unknown[-1]
+    if is_between:
+        return unknown[len(unknown) // 2]
+    return unknown[-1]
 
 
 def _time(question: Question, prediction: Prediction, tokens: int) -> str:

@@ -144,7 +144,8 @@ def _by_layer(config: Any) -> dict[str, list[Any]]:
 
 def _continued(traces: Traces) -> Prediction:
     """Adds to the base what each of the further layers adds."""
-    base, more = traces.base, traces.more
+    base = traces.base
+    more = traces.more
 
     def total(value: Callable[[Followed], Any]) -> Any:
         return value(base) + sum(count * (value(other) - value(base)) for other, count in more)

@@ -23,7 +23,8 @@ from trainbook.supervised import chunks
 
 KINDS = ("nf4", "nf4-dq", "int8")
 # bitsandbytes' optimizers: blocks of 256 values have a scale of 4 bytes; tensors of fewer than 4096 stay fp32
-_MOMENTS, _MIN_8BIT = 256, 4096
+_MOMENTS = 256
+_MIN_8BIT = 4096
 METHODS = ("inference", "lora", "qlora", "full")
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _MOST_BYTES = 2**20  # of a config.json
@@ -132,7 +133,8 @@ def traced(question: Question, settings: Mapping[str, Any], has_state: bool = Fa
     model = partial(_model, settings, question, precision)
     if is_inference:
         return predict_inference(model, step, question.card)
-    kind, in_autocast = _OPTIMIZERS[question.optimizer], precision if question.autocast else "fp32"
+    kind = _OPTIMIZERS[question.optimizer]
+    in_autocast = precision if question.autocast else "fp32"
     optimizer = lambda parameters: kind([p for p in parameters if p.requires_grad])  # noqa: E731
     options = {"precision": in_autocast, "optimizer": optimizer, "has_state": has_state}
     return predict(model, step, question.card, **options)
@@ -142,7 +144,10 @@ def settings_of(model: str) -> dict[str, Any]:
     """Returns the settings of a known model, named as here or as OWNER/NAME, or of a folder. Raises BadInput."""
     path = Path(model)
     by_name = {name.lower(): settings for name, settings in KNOWN.items()}
-    name = model.lower() if path.exists() else model.lower().rpartition("/")[2]
+    if path.exists():
+        name = model.lower()
+    else:
+        name = model.lower().rpartition("/")[2]
     of_base = re.sub("-(instruct|it)$", "", name)  # a tuned one has the sizes of its base
     if of_base in by_name:
         return dict(by_name[of_base])
@@ -220,7 +225,8 @@ class Adam8bit(torch.optim.Optimizer):
         for parameter in (
             p for group in self.param_groups for p in group["params"] if p.grad is not None
         ):
-            state, is_small = self.state[parameter], parameter.numel() < _MIN_8BIT
+            state = self.state[parameter]
+            is_small = parameter.numel() < _MIN_8BIT
             for moment in () if state else ("state1", "state2"):
                 state[moment] = torch.empty_like(
                     parameter, dtype=torch.float32 if is_small else torch.uint8
@@ -244,7 +250,8 @@ class Adapted(nn.Module):
 
     def __init__(self, layer: Any, rank: int, dropout: float):
         super().__init__()
-        self.layer, self.dropout = layer, dropout
+        self.layer = layer
+        self.dropout = dropout
         self.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, device="meta"))
         self.lora_b = nn.Parameter(torch.empty(layer.out_features, rank, device="meta"))
 
@@ -265,7 +272,8 @@ def quantise(
 
 def adapt(model: nn.Module, rank: int, targets: Iterable[str], dropout: float = 0.0) -> nn.Module:
     """Freezes the model and adds adapters of a rank to the layers whose name ends so. Raises BadInput for none."""
-    names, linear = set(targets), linear_names(model)
+    names = set(targets)
+    linear = linear_names(model)
     model.requires_grad_(False)
     if not names & linear:
         what = f"No adapter can be put on {', '.join(sorted(names)) or 'nothing'}"

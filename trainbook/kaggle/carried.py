@@ -70,7 +70,8 @@ def builder() -> ModuleType | None:
 
 def is_stale(path: Path) -> bool | None:
     """Returns whether a notebook is not what its source, lib and configs give now; None where it has no source here."""
-    source, module = ROOT / "notebooks_src" / f"{path.stem}.py", builder()
+    source = ROOT / "notebooks_src" / f"{path.stem}.py"
+    module = builder()
     if module is None or not source.is_file():
         return None
     text = path.read_text("utf-8")

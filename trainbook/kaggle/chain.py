@@ -68,7 +68,8 @@ class Chain:
     sessions: list[Session] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kernel, self.path = self.notebook.kernel, self.notebook.folder / _STATE
+        self.kernel = self.notebook.kernel
+        self.path = self.notebook.folder / _STATE
 
     @property
     def step(self) -> int:
@@ -97,14 +98,14 @@ class Chain:
     def denied(self) -> int:
         """How often a question is asked that is denied, as all about a new notebook are for a while."""
         has_session = any(session.state != "pushing" for session in self.sessions)
-        return (
-            max(_SETTLING_POLLS, math.ceil(_SETTLING_SECONDS / self.poll_seconds))
-            if has_session
-            else 1
-        )
+        if has_session:
+            return max(_SETTLING_POLLS, math.ceil(_SETTLING_SECONDS / self.poll_seconds))
+        return 1
 
     def quota(self) -> client.Quota | None:
-        return self.ask(client.quota) if self.notebook.uses_gpu else None
+        if self.notebook.uses_gpu:
+            return self.ask(client.quota)
+        return None
 
 
 def run(chain: Chain, fresh: bool = False) -> int:
@@ -168,7 +169,8 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
                 75,
                 f"{len(sessions)} sessions were run. A larger --max-sessions resumes at step {chain.step:,}.",
             )
-    quota, least = chain.quota(), max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
+    quota = chain.quota()
+    least = max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
     if quota is None or quota.remaining >= least:
         return None
     left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the {least:.1f} that a"
@@ -181,7 +183,8 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
 
     The first one continues from what the notebook left when it was pushed before the chain, unless `fresh`.
     """
-    quota, values = chain.quota(), dict(chain.values)
+    quota = chain.quota()
+    values = dict(chain.values)
     status = chain.ask(lambda: client.find(chain.kernel, chain.notebook.was_pushed))
     session = Session("", first_step=chain.step, step=chain.step)
     if status and status.active:
@@ -238,7 +241,9 @@ def _arrived(chain: Chain, session: Session) -> bool:
 
 def _wait(chain: Chain) -> client.Status:
     """Waits for the end of a session. Right after a push Kaggle may still report the end of the one before."""
-    printed, was_active, poll = "", False, 0
+    printed = ""
+    was_active = False
+    poll = 0
     while True:
         poll += 1
         status = chain.ask(lambda: client.status(chain.kernel))
@@ -262,7 +267,8 @@ def _collect(chain: Chain, session: Session, status: client.Status) -> None:
     digest = hashlib.sha256(b"".join((run / SUMMARY).read_bytes() for run in runs)).hexdigest()
     is_new = digest not in {other.digest for other in chain.sessions}
     reasons = [summary.reason for summary in runs.values()] if is_new else []
-    session.state, session.message = "ended", status.failure
+    session.state = "ended"
+    session.message = status.failure
     if "failed" in reasons:
         session.reason = "failed"
         session.message = next(

@@ -7,14 +7,14 @@ from requests.exceptions import HTTPError
 
 def _text(error: HTTPError) -> str:
     """Returns the error's text, with `[HTTP 503]` at its end if there was an answer."""
-    text, code = (
-        OSError.__str__(error),
-        error.response.status_code if error.response is not None else 0,
-    )
+    text = OSError.__str__(error)
+    code = error.response.status_code if error.response is not None else 0
     if code and code < 400:  # the answer was delivered, and its body is the error
         with contextlib.suppress(ValueError, AttributeError):  # of a body that is no mapping
             code = error.response.json().get("code", code)
-    return f"{text} [HTTP {code}]" if code else text
+    if code:
+        return f"{text} [HTTP {code}]"
+    return text
 
 
 def main() -> None:

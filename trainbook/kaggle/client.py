@@ -20,14 +20,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from lib.errors import BadInput, TrainingFailed
 
-SHORT, LONG = 300, 6 * 3600  # seconds that a query, and that a transfer of files, may take
+SHORT = 300
+LONG = 6 * 3600  # seconds that a query, and that a transfer of files, may take
 ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
 # The client joins a file's name to the folder unchecked: names that lead elsewhere are not requested.
 _SAFE = r"^(?!/)(?!.*(^|/)\.\.(/|$))(?!.*[\\:])"
 _PAGE = "100"  # files of an output in one listing; the client's default of 20 makes 25 requests for 500 files
 PAUSE = 5.0  # seconds before a question is asked again
 # Questions, a pause apart. What was just uploaded or pushed is denied (403) for 30 to 90 s; data is then unpacked.
-SETTLING, READY = 24, 120
+SETTLING = 24
+READY = 120
 # What requests and urllib3 print of a connection that failed
 _NETWORK = re.compile(
     r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure"
@@ -109,19 +111,19 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
         for line in text.splitlines()
         if line.strip() and not line.startswith(("Traceback", "  "))
     ]
-    reason, advice = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing", _CORRECT
+    reason = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing"
+    advice = _CORRECT
     code = int((re.findall(r"\[HTTP (\d+)\]", text) or [0])[-1])  # which child.py adds to an error
     is_unanswered = code == 429 or code >= 500 or (not code and bool(_NETWORK.search(text)))
     if is_unanswered:
         advice = _LATER
     elif code == 401 or "uthenticat" in text:
-        code, reason = 401, "it is not signed in"
+        code = 401
+        reason = "it is not signed in"
         advice = "Run `kaggle auth login` once, or make a token at kaggle.com/settings and follow its text."
     elif code in _DENIED or "was denied" in text:
-        code, advice = (
-            code or 403,
-            "Kaggle answers so to wrong names, too: compare owner and slug with the browser's.",
-        )
+        code = code or 403
+        advice = "Kaggle answers so to wrong names, too: compare owner and slug with the browser's."
     sentence = f"`kaggle {' '.join(arguments[:2])}` failed: {reason}. {advice}"
     raise NoAnswer(sentence) if is_unanswered else Refused(sentence, code)
 
@@ -276,7 +278,9 @@ def log(kernel: str) -> str:
 
 def readable(log: str) -> str:
     """Returns Kaggle's log, a JSON list that may be unfinished, as text without credentials; other text stays."""
-    decoder, said, position = json.JSONDecoder(), "", 0
+    decoder = json.JSONDecoder()
+    said = ""
+    position = 0
     while (position := log.find("{", position)) >= 0:
         try:
             event, position = decoder.raw_decode(log, position)
@@ -329,14 +333,18 @@ def wait_until_ready(dataset: str) -> None:
 def _word_of(dataset: str) -> str:
     """Returns Kaggle's word for the status of a data set, in small letters: ready, pending, failed ..."""
     lines = call("datasets", "status", dataset).split()
-    return lines[-1].lower() if lines else "without a status"
+    if lines:
+        return lines[-1].lower()
+    return "without a status"
 
 
 def quota() -> Quota | None:
     rows = re.findall(
         r"^GPU,([\d.]+)h,([\d.]+)h,([\d.]+)h,(\S*)$", call("quota", "--csv"), re.MULTILINE
     )
-    return Quota(*map(float, rows[0][:3]), rows[0][3]) if rows else None
+    if rows:
+        return Quota(*map(float, rows[0][:3]), rows[0][3])
+    return None
 
 
 def upload(folder: Path, dataset: str) -> str:

@@ -142,21 +142,22 @@ def _status(options: argparse.Namespace) -> int:
 
 def _fetch(options: argparse.Namespace) -> int:
     name = kernel.kernel_of(options.name, options.owner)
-    folder = Path(options.to) if options.to else kernel.HOME / name.split("/")[1] / "results"
+    if options.to:
+        folder = Path(options.to)
+    else:
+        folder = kernel.HOME / name.split("/")[1] / "results"
     summaries = kernel.fetch(name, folder, options.all)
     for run, summary in summaries.items():
-        members = (
-            f", a vote of {len(summary.members)} runs"
-            if summary.members
-            else f" at step {summary.step:,}"
-        )
+        if summary.members:
+            members = f", a vote of {len(summary.members)} runs"
+        else:
+            members = f" at step {summary.step:,}"
         print(f"{printable(run)}: {summary.reason}{members}")
         for metric, value in summary.metrics.items():
-            beside = (
-                f", the baseline {summary.baseline[metric]:.4f}"
-                if metric in summary.baseline
-                else ""
-            )
+            if metric in summary.baseline:
+                beside = f", the baseline {summary.baseline[metric]:.4f}"
+            else:
+                beside = ""
             print(f"  {metric}: {value:.4f}{beside}")
     print(f"Everything is in {folder}.")
     if not summaries:

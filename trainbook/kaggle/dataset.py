@@ -80,7 +80,8 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str)
     if size > (limit := int(FACTS["kaggle_dataset_bytes"].value)):
         raise BadInput(f"The data has {size:,} bytes; Kaggle takes {limit:,} a data set. Split it.")
     slug = name.partition("/")[2]
-    folder, title = HOME / slug / "dataset", slug.replace("-", " ")
+    folder = HOME / slug / "dataset"
+    title = slug.replace("-", " ")
     disk.remove_tree(folder)
     disk.make_folders(folder)
     archive = folder / f"{stem}.zip"

@@ -64,7 +64,9 @@ class Notebook:
         return self.switch("isGpuEnabled", self.gpu)
 
     def switch(self, name: str, choice: bool | None) -> bool:
-        return is_on(read_json(self.path), name) if choice is None else choice
+        if choice is None:
+            return is_on(read_json(self.path), name)
+        return choice
 
 
 def is_on(notebook: Mapping[str, Any], switch: str) -> bool:

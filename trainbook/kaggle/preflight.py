@@ -34,7 +34,8 @@ def check(
     """Checks notebook, configuration, account and the data in `folder`, or "embedded"; `root` as in `carried`."""
     print("Checking the notebook, its configuration and the account.", flush=True)
     notebook = kernel.read_json(path)
-    files, name = carried.carried_files(notebook), carried.workload(notebook)[0]
+    files = carried.carried_files(notebook)
+    name = carried.workload(notebook)[0]
     entries: list[Entry] = []
     sections = {"Notebook": [_contents(path, files, root is not None), _imports(notebook, files)]}
     if name:
@@ -115,7 +116,8 @@ def _configuration(
         advice = "To have it checked before, put task and configuration into files here and give my.yaml instead."
         return [Finding("configuration", value, "warning", advice)], []
     names = ", ".join(entry.name for entry in entries)
-    config, cards = entries[-1].config, int(FACTS["kaggle_gpus"].value)
+    config = entries[-1].config
+    cards = int(FACTS["kaggle_gpus"].value)
     slots = config.training.micro_batch_slots
     wasteful = (
         (not kernel.is_on(notebook, "isGpuEnabled"), "GPU", "the notebook does not ask for a GPU",
@@ -136,7 +138,9 @@ def _configuration(
 def _runs(entries: Sequence[Entry], folder: str, competitions: Sequence[str]) -> list[Finding]:
     """Checks the data, and the memory, time and space that all runs take together; those of a kind are alike."""
     findings: list[Finding] = []
-    hours, size, newest = 0.0, 0, 0
+    hours = 0.0
+    size = 0
+    newest = 0
     for kind in dict.fromkeys(entry.kind for entry in entries):
         number = sum(entry.kind == kind for entry in entries)
         try:
@@ -153,7 +157,8 @@ def _runs(entries: Sequence[Entry], folder: str, competitions: Sequence[str]) ->
             else math.nan
         )
         checkpoint, weights = saved_bytes(task, config)
-        last, best = config.checkpoint.keep_last, config.checkpoint.keep_best
+        last = config.checkpoint.keep_last
+        best = config.checkpoint.keep_best
         size += number * (
             last * checkpoint + 2 * best * weights
         )  # the archive holds the best weights once more
@@ -181,12 +186,11 @@ def _data(entry: Entry, folder: str, competitions: Sequence[str]) -> tuple[Findi
         sizes = ", ".join(f"{len(split):,} {name}" for name, split in task.datasets().items())
         return Finding("data", f"{entry.kind}: {folder} is valid ({sizes})"), config, task
     in_steps, _ = resolve_lengths(config, config.training.effective_batch)
-    task, config = find_task(config.task)(in_steps), config if config.training.epochs else in_steps
+    task = find_task(config.task)(in_steps)
+    config = config if config.training.epochs else in_steps
     if addresses:
-        value, advice = (
-            f"the session downloads it from {', '.join(addresses)}",
-            "Download it, and give --data.",
-        )
+        value = f"the session downloads it from {', '.join(addresses)}"
+        advice = "Download it, and give --data."
     elif competitions:
         value = f"the session mounts {', '.join(competitions)}, which was not read"
         advice = (
@@ -212,7 +216,8 @@ def _memory(config: Config) -> tuple[Finding, float]:
     except TrainingFailed as failure:
         value = f"a training step fails: {str(failure).splitlines()[-1]}"
         return Finding("memory", value, "bad", "See `trainbook plan` with the same keys."), math.nan
-    peak, usable = plan.chosen.prediction.peak_bytes / 2**30, plan.usable_bytes / 2**30
+    peak = plan.chosen.prediction.peak_bytes / 2**30
+    usable = plan.usable_bytes / 2**30
     value = f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a T4"
     return Finding("memory", value), plan.chosen.expected_seconds
 
@@ -234,7 +239,8 @@ def _time(number: int, hours: float) -> Finding:
 
 def _account(needs_quota: bool) -> list[Finding]:
     try:
-        name, week = client.username(), client.insist(client.quota)
+        name = client.username()
+        week = client.insist(client.quota)
     except (BadInput, client.NoAnswer) as refusal:
         return [
             Finding(

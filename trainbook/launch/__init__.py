@@ -60,14 +60,16 @@ def train(config: Config | Run) -> Summary:
 
 
 def _train(run: Run) -> Summary:
-    summary, config = ranks.from_first(Summary.read(run.folder)), run.config
+    summary = ranks.from_first(Summary.read(run.folder))
+    config = run.config
     earlier = summary if summary and summary.is_done(config.training) else None
     if earlier and not _is_resumed_to_be_tested(run, earlier):
         return _completed(run, earlier)
     session = start_session(config.session.minutes, config.session.margin_seconds)
-    number = (
-        earlier.session if earlier else ranks.from_first(1 + resume.newest_summary(run).session)
-    )
+    if earlier:
+        number = earlier.session
+    else:
+        number = ranks.from_first(1 + resume.newest_summary(run).session)
     count = processes(config)
     with ranks.together():
         begins = count == 1 and ranks.is_first() and (run.has_checkpoint or not earlier)
@@ -90,11 +92,10 @@ def _train(run: Run) -> Summary:
             stack.callback(
                 end_tracking, False, {}
             )  # of a run that fails; a second end does nothing
-            outcome = (
-                _again(run, session, saved, earlier)
-                if earlier
-                else resume.train(run, session, saved)
-            )
+            if earlier:
+                outcome = _again(run, session, saved, earlier)
+            else:
+                outcome = resume.train(run, session, saved)
             ended = _end(run, outcome, number)
             end_tracking(ended.reason == "completed", ended.metrics)
     except BaseException as error:
@@ -163,7 +164,8 @@ def _tidy(folder: Path) -> None:
 
 def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     """Tests a completed run, draws, writes and prints the summary, and lets the task export its model."""
-    state, is_completed = outcome.state, outcome.reason == "completed"
+    state = outcome.state
+    is_completed = outcome.reason == "completed"
     tested = _tested(run, state) if is_completed else {}
     if not ranks.is_first():
         return run.summary(outcome.reason, state.step, number)
@@ -193,7 +195,10 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
 
 def _tested(run: Run, state: State) -> dict[str, Any]:
     """Tests the best weights; returns the summary's metrics, baseline, report and `missing`. All ranks call it."""
-    missing, scores, baseline, report = {}, {}, {}, ""
+    missing = {}
+    scores = {}
+    baseline = {}
+    report = ""
     with _noting(missing, "test"):
         best = checkpoint_from_first(
             _best_weights(run.folder / "best", state.kept_best) if ranks.is_first() else None
@@ -241,7 +246,8 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
     """Writes what a session measured on a GPU beside what was predicted."""
     if not (gpus := hardware.gpus()) or not ended.steps_per_second:
         return
-    driver, predicted = hardware.driver(), Predicted()
+    driver = hardware.driver()
+    predicted = Predicted()
     with contextlib.suppress(BadInput):
         predicted = read_card(folder / CARD).predicted
     versions = {
@@ -338,7 +344,8 @@ def _again(
         precision.set_determinism(run.config.training)
         learned.take(run.task, None)
         state = first_state(run.task, run.config, None, print)
-        state.step, state.kept_best = earlier.step, [earlier.best]
+        state.step = earlier.step
+        state.kept_best = [earlier.best]
     return loop.Outcome("completed", state, earlier.steps_per_second, earlier.peak_memory_bytes, {})
 
 

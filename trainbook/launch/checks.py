@@ -28,7 +28,9 @@ from lib.training.order import INITIALISE, Order, mix, put_back, seed_all, seede
 from lib.training.precision import autocast, choose_precision, keep_in_fp32
 
 _SIZE = 4  # samples of a batch: two halves of two
-_SEED, _OTHER, _DRAWS = 11, 12, 8  # as many passes of a loss that draws have their means compared
+_SEED = 11
+_OTHER = 12
+_DRAWS = 8  # as many passes of a loss that draws have their means compared
 _SEEDED = "Draw from torch, np.random or random, which are seeded; change copies (.clone()), and keep no state."
 _passed: "weakref.WeakSet[Task]" = weakref.WeakSet()
 
@@ -55,7 +57,8 @@ def require(task: Task, config: Config, thorough: bool = False) -> list[Finding]
 
 def examine(task: Task, config: Config, thorough: bool = True) -> list[Finding]:
     """Checks a task on some samples; returns mistakes and doubts. Unless `thorough`, data and model are made once."""
-    former, probe = task.config, _Probe(task, config, thorough)
+    former = task.config
+    probe = _Probe(task, config, thorough)
     findings = list[Finding]()
     try:
         for run in _CHECKS:
@@ -84,7 +87,9 @@ class _Probe:
     """A task under examination: its data sets, a model, and batches as training gets them."""
 
     def __init__(self, task: Task, config: Config, thorough: bool):
-        self.task, self.config, self.thorough = task, config, thorough
+        self.task = task
+        self.config = config
+        self.thorough = thorough
         self.name, self.device = type(task).__name__, memory.device()
         self.sets: dict[str, Any] = {}
         self.batches: list[Batch] = []
@@ -144,7 +149,8 @@ def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, share: f
 
 def _data(probe: _Probe) -> None:
     """Reads the data: three splits with samples, a stable fingerprint, batches with the samples first."""
-    task, name = probe.task, probe.name
+    task = probe.task
+    name = probe.name
     with naming(f"{name}.learned() or take_learned()"):
         probe.learned = learned.take(task, None)  # through JSON, as a resumed run gets it
     with naming(f"{name}.datasets()", "Look at data.dir, and at how the data is read."):
@@ -193,10 +199,8 @@ def _repeats(probe: _Probe) -> None:
         ):  # a resumed run keeps its data
             task.take_learned(probe.learned)
         learned.take(task, None)
-        again, differs = (
-            returned.checked_datasets(task),
-            task.fingerprint() != probe.task.fingerprint(),
-        )
+        again = returned.checked_datasets(task)
+        differs = task.fingerprint() != probe.task.fingerprint()
     options = probe.config
     before = {**probe.sets, "train": probe.train_set}
     again = {**again, "train": data.subset(again["train"], options.data.subset_ratio, options.seed)}
@@ -218,7 +222,8 @@ def _repeats(probe: _Probe) -> None:
 def _splits(probe: _Probe) -> None:
     """Doubts a split that shares samples with another one: by their texts, else by the first and last ones."""
     for one, other in itertools.combinations(SPLITS, 2):
-        first, second = probe.sets[one], probe.sets[other]
+        first = probe.sets[one]
+        second = probe.sets[other]
         try:
             texts = {*first.texts()}
             number = sum(text in texts for text in second.texts())
@@ -241,7 +246,8 @@ def _overlap(probe: _Probe, shorter: Any, longer: Any) -> bool:
 
 def _example_batch(probe: _Probe) -> None:
     """Compares `example_batch` with real batches: as large, of the same types."""
-    name, bare = f"{probe.name}.example_batch()", probe.bare()
+    name = f"{probe.name}.example_batch()"
+    bare = probe.bare()
     with put_back(), naming(name, "It makes a batch of the largest shape without reading data."):
         example = bare.example_batch(_SIZE, torch.device("cpu"))
     for key, real in probe.batches[0].items():
@@ -258,7 +264,8 @@ def _example_batch(probe: _Probe) -> None:
 
 def _model(probe: _Probe) -> None:
     """Makes the model without data, twice: a new one each time, with the same weights of the same seed."""
-    name, model = f"{probe.name}.model()", probe.make_model()
+    name = f"{probe.name}.model()"
+    model = probe.make_model()
     if not isinstance(model, nn.Module) or not any(
         value.requires_grad for value in model.parameters()
     ):
@@ -279,7 +286,8 @@ def _model(probe: _Probe) -> None:
 
 def _loss(probe: _Probe) -> None:
     """Compares counts, loss terms and gradients of a batch with the contract, and with those of its pieces."""
-    task, batch = probe.task, data.to_device(probe.batches[0], probe.device)
+    task = probe.task
+    batch = data.to_device(probe.batches[0], probe.device)
     with naming(f"{probe.name}.count()"):
         counts = add_counts([task.count(dict(batch))])
     for step in (0, probe.config.training.max_steps - 1):
@@ -346,7 +354,8 @@ def _passes(
     probe: _Probe, batch: Batch, counts: Mapping[str, float], seeds: Sequence[int]
 ) -> list[dict[str, Tensor]]:
     """Returns the losses for each seed, without gradients; buffers stay as they were."""
-    buffers, passes = [value.clone() for value in probe.model.buffers()], []
+    buffers = [value.clone() for value in probe.model.buffers()]
+    passes = []
     with torch.no_grad():
         for seed in seeds:
             passes.append(_sums(probe, batch, counts, seed))
@@ -416,7 +425,8 @@ class _Few(EvaluationLoader):
 
 def _evaluation(probe: _Probe) -> None:
     """Evaluates validation and test: the metric of `selection`, the same again, the baseline's, the model as it was."""
-    name, metric = f"{probe.name}.evaluate()", probe.task.selection[0]
+    name = f"{probe.name}.evaluate()"
+    metric = probe.task.selection[0]
     probe.model.eval()
 
     def evaluated(kind: type[EvaluationLoader], size: int) -> dict[str, float]:
@@ -426,7 +436,8 @@ def _evaluation(probe: _Probe) -> None:
 
     for split in ("validation", "test"):
         try:
-            scores, again = evaluated(_Few, _SIZE), evaluated(_Few, _SIZE)
+            scores = evaluated(_Few, _SIZE)
+            again = evaluated(_Few, _SIZE)
         except BadInput as error:
             if error.__cause__ is None:  # no error of the task's code
                 raise

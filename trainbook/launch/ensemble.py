@@ -101,11 +101,10 @@ def _runs(archive: Path, with_code: bool) -> Iterator[list[Path]]:
         if folder is not archive:
             unpack(archive, folder, with_code)
         single = (folder / "config.yaml").is_file()
-        runs = (
-            [folder]
-            if single
-            else sorted(path.parent for path in folder.glob("*/config.yaml"))[:_MOST_RUNS]
-        )
+        if single:
+            runs = [folder]
+        else:
+            runs = sorted(path.parent for path in folder.glob("*/config.yaml"))[:_MOST_RUNS]
         trained = [run for run in runs if checkpoint.steps(run / "best")]
         if not trained:
             raise BadInput(
@@ -159,7 +158,9 @@ def load_members(
     }
     if name is not None:
         _check_together(members)
-    first, learned, models = None, {}, []
+    first = None
+    learned = {}
+    models = []
     for run, config in members.items():
         saved = _saved(run)
         task = find_task(config.task)(config)
@@ -180,7 +181,8 @@ def load_members(
 
 def _saved(run: Path) -> Checkpoint:
     """Returns the best weights of a run."""
-    summary, steps = Summary.read(run), checkpoint.steps(run / "best")
+    summary = Summary.read(run)
+    steps = checkpoint.steps(run / "best")
     best = summary.best.get("step") if summary else None
     return weights.read(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
 
@@ -195,7 +197,8 @@ def _check_averaged(first: Task, task: Task) -> None:
         raise BadInput(f"{what}: their inputs or answers differ, or what they learned from data.")
     if first.kind != task.kind:
         raise BadInput(f"{what}: its kind is {task.kind!r}, and there {first.kind!r}.")
-    names, others = task.known_names(), first.known_names()
+    names = task.known_names()
+    others = first.known_names()
     if names != others:
         both = " and ".join(
             printable(", ".join(each) or "none", most=200) for each in (others, names)

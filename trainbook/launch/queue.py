@@ -98,7 +98,8 @@ def _before(path: Path, config: Config) -> list[Entry]:
     """Returns the run of a configuration that comes before the others; none if it was completed earlier."""
     shared = {"output_dir": config.output_dir, "session.minutes": config.session.minutes}
     shared = {key: value for key, value in shared.items() if value}
-    whole, output_dir = load_config(path, shared), platform.output_dir(config.output_dir)
+    whole = load_config(path, shared)
+    output_dir = platform.output_dir(config.output_dir)
     name, short = whole.run.name, f"{whole.run.name}-short"
     if folder := find_completed(name, output_dir, whole):
         print(f"{name} was completed earlier: {folder}.")
@@ -134,7 +135,8 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
 def newest(entry: Entry) -> Summary | None:
     """Returns how far a run is, by its folder or a mounted earlier output; None before its start."""
     for folder in (entry.folder, *inputs.earlier_runs(entry.name, platform.detect())):
-        summary, saved = Summary.read(folder), checkpoint.steps(folder / "checkpoints")
+        summary = Summary.read(folder)
+        saved = checkpoint.steps(folder / "checkpoints")
         if summary or saved:  # a run that was killed before it could write a summary has none
             summary = summary or Summary(entry.name, entry.config.task, "interrupted")
             return dataclasses.replace(summary, step=max([summary.step, *saved]))
@@ -227,7 +229,9 @@ def _rates(runs: Sequence[Entry]) -> dict[str, float]:
 def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
     """Returns a line a run with its time left, by `rates` or finished runs, and the sum in sessions."""
     rows: list[tuple[str, ...]] = [("run", "state", "step", "validation", "test", "left")]
-    seconds, unknown, rates = 0.0, 0, rates or _rates(runs)
+    seconds = 0.0
+    unknown = 0
+    rates = rates or _rates(runs)
     for entry in runs:
         summary = newest(entry) or Summary(entry.name, "", "deadline")
         ended = summary.reason if summary.reason in ("completed", "failed") else "stopped"
@@ -237,20 +241,21 @@ def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> st
             with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
                 steps = resolved(entry.config)[1].training.max_steps
         rate = summary.steps_per_second or rates.get(entry.kind, 0.0)
-        left = (
-            0.0
-            if state == "completed"
-            else (steps - summary.step) / rate
-            if steps and rate
-            else None
-        )
+        if state == "completed":
+            left = 0.0
+        else:
+            left = (steps - summary.step) / rate if steps and rate else None
         unknown += left is None
         seconds += left or 0.0
         values = summary.best.get("value"), summary.metrics.get(summary.best.get("metric", ""))
         scores = ("" if value is None else f"{value:.4f}" for value in values)
-        step = f"{summary.step:,}/{steps:,}" if steps else f"{summary.step:,}/?"
+        if steps:
+            step = f"{summary.step:,}/{steps:,}"
+        else:
+            step = f"{summary.step:,}/?"
         rows.append((entry.name, state, step, *scores, "?" if left is None else duration(left)))
-    options, sentence = runs[0].config.session, f"About {duration(seconds)} of training is left"
+    options = runs[0].config.session
+    sentence = f"About {duration(seconds)} of training is left"
     if minutes := options.minutes or platform.detect().session_minutes:
         usable = max(1.0, 60 * minutes - options.margin_seconds)
         sentence += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
@@ -288,7 +293,9 @@ def verdict(runs: Sequence[Entry]) -> str:
         return "No run of the queue is completed yet."
     queue, (metric, better) = runs[-1].config.queue, find_task(runs[-1].config.task).selection
     ranked = sorted(reached, key=lambda name: reached[name], reverse=better == "max")
-    best, worst, mean = ranked[0], ranked[-1], sum(reached.values()) / len(reached)
+    best = ranked[0]
+    worst = ranked[-1]
+    mean = sum(reached.values()) / len(reached)
     direction = "larger" if better == "max" else "smaller"
     first = f"{len(reached)} runs by {metric} ({direction} is better): mean {mean:.4f}, "
     first += f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."

@@ -30,7 +30,8 @@ def look_for_checkpoint(
 ) -> tuple[checkpoint.Checkpoint | None, list[str]]:
     """Returns the newest valid checkpoint, and lines; `quarantine` renames damaged ones. Raises BadInput."""
     lines: list[str] = []
-    name, resume_from = run.config.run.name, run.config.run.resume_from
+    name = run.config.run.name
+    resume_from = run.config.run.resume_from
     for place in run.places:
         is_output = place.resolve() == run.folder.resolve()
         saved, sentences = checkpoint.load_newest(
@@ -70,11 +71,9 @@ def check_completed(run: Run, summary: Summary) -> str:
     """Returns a warning where a completed run differs from this configuration; raises BadInput where resuming would."""
     saved = summary.identity or saved_facts("identity", run.folder)
     accepted = accepted_changes(run.config.run.accept_changes, run.folder)
-    return (
-        identity.check(saved, run.identity, run.folder, is_completed=True, accepted=accepted)
-        if saved
-        else ""
-    )
+    if saved:
+        return identity.check(saved, run.identity, run.folder, is_completed=True, accepted=accepted)
+    return ""
 
 
 def how_to_continue(summary: Summary) -> str:
@@ -85,17 +84,22 @@ def how_to_continue(summary: Summary) -> str:
 
 def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     """Returns the checkpoint, its step, how many steps are left, and a changed learning rate: a line each."""
-    total, name = run.config.training.max_steps, run.config.run.name
+    total = run.config.training.max_steps
+    name = run.config.run.name
     if saved is None:
         return f"No earlier checkpoint of {name}: training starts at step 0 of {total:,}."
-    waited, left = saved.state.get("stopping", {}).get("waited", 0), max(0, total - saved.step)
+    waited = saved.state.get("stopping", {}).get("waited", 0)
+    left = max(0, total - saved.step)
     if left and 0 < run.config.training.stop_after_evaluations <= waited:
         how = "a larger training.stop_after_evaluations, or 0, continues it"
         return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
     resuming = (
         f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
     )
-    seam = optimization.seam(saved.state["identity"], run.config, saved.step) if left else ""
+    if left:
+        seam = optimization.seam(saved.state["identity"], run.config, saved.step)
+    else:
+        seam = ""
     return "\n".join(filter(None, [resuming, seam]))
 
 
@@ -134,7 +138,8 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
 
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
     """Trains from `saved`; after OutOfMemory again from the newest checkpoint, in smaller micro-batches."""
-    training, folder = run.config.training, run.folder / "checkpoints"
+    training = run.config.training
+    folder = run.folder / "checkpoints"
     limit = {"samples": 0} | newest_summary(run).limit
     is_same = isinstance(limit["samples"], int) and limit == {
         "samples": limit["samples"],
@@ -146,7 +151,8 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
         print(
             f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. {advice}"
         )
-    left, reached = ATTEMPTS, checkpoint.newest_step(folder)
+    left = ATTEMPTS
+    reached = checkpoint.newest_step(folder)
     while True:
         try:
             return loop.train(run.task, run.config, run.folder, session, progress(run), saved, most)
@@ -161,13 +167,15 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
                     "Memory ran out before the first step: model and states do not fit.", 0, advice
                 )
             now = checkpoint.newest_step(folder)
-            left, reached = (ATTEMPTS if now > reached else left) - 1, max(now, reached)
+            left = (ATTEMPTS if now > reached else left) - 1
+            reached = max(now, reached)
             if ranks.world() > 1 or not failure.micro_batch or not left:
                 raise failure from error
         memory.clear_memory()  # outside the except block, where the traceback no longer pins model and optimizer
         saved, sentences = look_for_checkpoint(run, quarantine=True)
         print("".join(f"{sentence}\n" for sentence in sentences), end="")
-        most, step = failure.micro_batch, saved.step if saved else 0
+        most = failure.micro_batch
+        step = saved.step if saved else 0
         start = f"step {step:,}" if saved else "the first step"
         text = f"{failure.text} Training starts again from {start} in micro-batches of {most}."
         EventLog(run.folder / EVENTS).record(step, "oom_restart", failure.before, most, text)

@@ -64,7 +64,8 @@ class Run:
         return identity.facts(self.config, self.task)
 
     def summary(self, reason: Reason, step: int, session: int, **facts: Any) -> Summary:
-        name, steps = self.config.run.name, self.config.training.max_steps
+        name = self.config.run.name
+        steps = self.config.training.max_steps
         return Summary(name, self.config.task, reason, step, steps, session, **facts)
 
     @property
@@ -73,7 +74,10 @@ class Run:
         if not self.plan:
             return None
         setting = self.config.training.gradient_checkpointing
-        layers = self.plan.layers if setting == "all" else min(setting, self.plan.layers)
+        if setting == "all":
+            layers = self.plan.layers
+        else:
+            layers = min(setting, self.plan.layers)
         return self.plan.option_of(self.config.training.micro_batch, layers)
 
 
@@ -94,10 +98,8 @@ def prepare(config: Config) -> Run:
 
 def has_queue(path: Path, config: Config) -> bool:
     """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
-    queue, is_of_a_run = (
-        config.queue,
-        path.name == "config.yaml" and path.absolute().parent.name == config.run.name,
-    )
+    queue = config.queue
+    is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
     return not is_of_a_run and bool(
         queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from
     )
@@ -128,7 +130,8 @@ def made_names(config: Config) -> list[str]:
 
 def _own_name(run: Run) -> tuple[str, str]:
     """Returns the name of the run of this configuration, else the first free one; and what differs from the first."""
-    now, differs = run.identity, ""
+    now = run.identity
+    differs = ""
     names = made_names(run.config)
     saved = {name: _saved(with_changes(run.config, {"run.name": name})) for name in names}
     for name in (name for name in names if saved[name]):
@@ -159,9 +162,9 @@ def accepted_changes(is_accepted: bool, folder: Path) -> str | None:
     if is_accepted:
         return ""
     summary = Summary.read(folder)
-    return (
-        "code of the task" if summary and (summary.missing or summary.reason == "failed") else None
-    )
+    if summary and (summary.missing or summary.reason == "failed"):
+        return "code of the task"
+    return None
 
 
 def _prepared(config: Config) -> Run:
@@ -201,7 +204,8 @@ def _prepared(config: Config) -> Run:
 
 def processes(config: Config) -> int:
     """Returns how many processes train a configuration; 1 where this one does. Raises BadInput."""
-    slots, configured = config.training.micro_batch_slots, config.device.processes
+    slots = config.training.micro_batch_slots
+    configured = config.device.processes
     cards = torch.cuda.device_count()
     is_rank = ranks.under_torchrun() or ranks.world() > 1
     count = ranks.world() if is_rank else configured or cards or 1
@@ -306,7 +310,9 @@ def progress(run: Run) -> Progress:
     """Returns the form in which this process shows a run, with the baseline if it is known already."""
     earlier = Summary.read(run.folder)
     baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
-    table, title, shown = run.folder / METRICS, run.config.run.name, run.task.shown
+    table = run.folder / METRICS
+    title = run.config.run.name
+    shown = run.task.shown
     return choose_progress(
         partial(figure.curves, table, title, baseline, [name for name in shown if name != "loss"])
     )
@@ -316,7 +322,8 @@ def keep_code(run: Path, config: Config) -> Config:
     """Copies the files of a task and of its settings into its run; returns the configuration with their paths."""
     if (file := file_of(config.task)) is None:
         return config
-    own, folder = own_files(file), run / CODE
+    own = own_files(file)
+    folder = run / CODE
     contents = {folder / path.relative_to(own.folder): path.read_bytes() for path in own.files}
     for old in (path for path in folder.rglob("*") if path.is_file() and path not in contents):
         old.unlink()

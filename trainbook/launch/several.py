@@ -55,7 +55,8 @@ class _Died(Exception):
 @contextlib.contextmanager
 def as_rank() -> Iterator[None]:
     """Wraps a command in a rank: all but the first print nothing, and an error is left for the launcher."""
-    number, place = int(os.environ.get("RANK", 0)), os.environ.get(environment.RANK_FOLDER)
+    number = int(os.environ.get("RANK", 0))
+    place = os.environ.get(environment.RANK_FOLDER)
     if "RANK" in os.environ:
         faulthandler.enable()  # a crash in C says where
     with contextlib.ExitStack() as stack:
@@ -78,7 +79,8 @@ def as_rank() -> Iterator[None]:
 
 def write_last_words(folder: Path, number: int, error: BaseException) -> None:
     """Writes a rank's error for the launcher. `lost` ones name no cause but that another rank is gone."""
-    text, is_sentence = str(error), isinstance(error, BadInput | TrainingFailed)
+    text = str(error)
+    is_sentence = isinstance(error, BadInput | TrainingFailed)
     words = {
         "rank": number, "kind": type(error).__name__, "text": text, "time": time.time(),
         "traceback": "".join(traceback.format_exception(error)),
@@ -94,7 +96,8 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> Summa
     disk.check_writable(folder)
     events = EventLog(folder / EVENTS, progress.note)
     memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
-    left, reached = LAUNCHES, checkpoint.newest_step(folder / "checkpoints")
+    left = LAUNCHES
+    reached = checkpoint.newest_step(folder / "checkpoints")
     while True:
         launched = _Launch(config, count, progress)
         failure = launched.run()
@@ -119,7 +122,8 @@ def train(config: Config, folder: Path, count: int, progress: Progress) -> Summa
             continue
         if not isinstance(failure, _Died):
             raise failure
-        left, reached = (LAUNCHES if now > reached else left) - 1, max(now, reached)
+        left = (LAUNCHES if now > reached else left) - 1
+        reached = max(now, reached)
         if not left:
             text = f"{failure} This happened {LAUNCHES} times without a new checkpoint in between."
             raise TrainingFailed(f"{text} What the ranks printed last:\n{launched.errors}")
@@ -131,7 +135,9 @@ class _Launch:
     """One start of the ranks, from their first line to the end of their last process."""
 
     def __init__(self, config: Config, count: int, progress: Progress):
-        self.config, self.count, self.progress = config, count, progress
+        self.config = config
+        self.count = count
+        self.progress = progress
         self.errors = ""  # the end of standard error
         self._signals = 0
         self._ranks: list[subprocess.Popen] = []
@@ -198,7 +204,9 @@ class _Launch:
         """Shows what the first rank prints until all have ended; one that failed ends them after a moment."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        until, looked, is_read = float("inf"), 0.0, False
+        until = float("inf")
+        looked = 0.0
+        is_read = False
         while time.monotonic() < until:
             with contextlib.suppress(queue.Empty):
                 if (line := self._lines.get(timeout=0.2)) is None:
@@ -206,7 +214,8 @@ class _Launch:
                 else:
                     self._show(line)
             if time.monotonic() - looked >= 0.2:
-                looked, codes = time.monotonic(), self._codes()
+                looked = time.monotonic()
+                codes = self._codes()
                 words = self._words()
                 if self._silent(codes, words) or not all(error["lost"] for error in words):
                     return  # the cause is known
@@ -269,11 +278,9 @@ class _Launch:
             if first["kind"] == "OutOfMemory":
                 return OutOfMemory(first["text"], first["micro_batch"], before=first["before"])
             kind = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}.get(first["kind"])
-            return (
-                kind(first["text"])
-                if kind
-                else RankFailed(f"Rank {first['rank']} failed:\n{first['traceback']}")
-            )
+            if kind:
+                return kind(first["text"])
+            return RankFailed(f"Rank {first['rank']} failed:\n{first['traceback']}")
         if silent := self._silent(codes, words):
             number = min(silent)
             if (code := codes[number] or 0) >= 0:

@@ -21,7 +21,8 @@ def test(run: Run) -> str:
     """Trains some steps; returns memory and speed. Raises BadInput; TrainingFailed above 92 % of the card."""
     for doubt in checks.require(run.task, run.config):
         print(f"Warning: {doubt.value}", flush=True)
-    outcome, card = few_steps(run), memory.card_bytes()
+    outcome = few_steps(run)
+    card = memory.card_bytes()
     if outcome.state.precision == "fp16":
         finding = fp16.examine_fp16(run.task, run.config).finding
         if finding.verdict != "ok":
@@ -39,11 +40,11 @@ def test(run: Run) -> str:
         ["GiB", "measured"],
         *([phase, f"{size / GIB:.2f}"] for phase, size in measured.items()),
     ]
-    count, state, total = processes(run.config), outcome.state, run.config.training.max_steps
-    expected, where = (
-        "",
-        f" on one of {count} GPUs, which share the work in the full run" if count > 1 else "",
-    )
+    count = processes(run.config)
+    state = outcome.state
+    total = run.config.training.max_steps
+    expected = ""
+    where = f" on one of {count} GPUs, which share the work in the full run" if count > 1 else ""
     if option := run.predicted:
         predicted = {**option.prediction.moments, "peak": option.prediction.peak_bytes}
         cells = (

@@ -12,10 +12,8 @@ _EXAMPLES = Path(__file__).with_name("examples")
 def run(options: argparse.Namespace) -> int:
     task, config, test, data = write(options.name, options.like, Path())
     slug = f"{options.name.strip('_').replace('_', '-').lower()}-data"
-    upload, push = (
-        f"kaggle dataset {config} --slug {slug}",
-        f"kaggle push {config} --dataset OWNER/{slug}",
-    )
+    upload = f"kaggle dataset {config} --slug {slug}"
+    push = f"kaggle push {config} --dataset OWNER/{slug}"
     print(f"{task}: the model and how its data is read; change it to yours")
     print(f"{config}: the run, with a reason for each key")
     print(
@@ -36,12 +34,10 @@ def write(name: str, kind: str, folder: Path) -> list[Path]:
         raise BadInput(
             f"{name!r} cannot be the name of a Python file. Write letters, digits and underscores."
         )
-    task, config, test, data = (
-        f"{name}_task.py",
-        f"{name}.yaml",
-        f"test_{name}_task.py",
-        f"{name}_data",
-    )
+    task = f"{name}_task.py"
+    config = f"{name}.yaml"
+    test = f"test_{name}_task.py"
+    data = f"{name}_data"
     paths = [folder / file for file in (task, config, test, data)]
     if existing := ", ".join(str(path) for path in paths if path.exists()):
         raise BadInput(f"{existing}: there already, and nothing is overwritten. Take another name.")

@@ -37,7 +37,8 @@ def images(folder: Path, number: int = 180, size: int = 64) -> None:
     Places, sizes and brightness are drawn, all shapes have areas of one range, and each picture has every shape: sums
     over a picture say little of its class, and so do linear methods.
     """
-    draw, half = np.random.default_rng(0), size // 2
+    draw = np.random.default_rng(0)
+    half = size // 2
     for index in range(number):
         name = list(SHAPES)[index % len(SHAPES)]
         picture = Image.new("RGB", (size, size), (int(draw.integers(0, 60)),) * 3)
@@ -55,7 +56,8 @@ def _draw(
     picture: Image.Image, shape: str, corner: list[int], width: int, colour: tuple[int, ...]
 ) -> None:
     (left, top), pen = corner, ImageDraw.Draw(picture)
-    right, bottom = left + width, top + width
+    right = left + width
+    bottom = top + width
     if shape == "triangle":
         pen.polygon([left, bottom, right, bottom, left + width // 2, top], fill=colour)
     elif shape == "square":
@@ -102,7 +104,8 @@ def tabular(folder: Path, number: int = 200) -> None:
         writer = csv.writer(file)
         writer.writerow(["rooms", "area", "age", "price"])
         for _ in range(number):
-            rooms, age = draw.randint(1, 6), draw.randint(0, 80)
+            rooms = draw.randint(1, 6)
+            age = draw.randint(0, 80)
             area = round(rooms * draw.uniform(15, 30), 1)
             writer.writerow(
                 [rooms, area, age, round(2500 * area - 900 * age + draw.gauss(0, 5000))]
@@ -117,7 +120,8 @@ def segmentation(folder: Path, number: int = 120, size: int = 64) -> None:
     for index in range(number):
         image = Image.new("RGB", (size, size), tuple(draw.integers(0, 100, 3).tolist()))
         mask = Image.new("L", (size, size))
-        colour, pen = tuple(draw.integers(150, 255, 3).tolist()), ImageDraw.Draw(image)
+        colour = tuple(draw.integers(150, 255, 3).tolist())
+        pen = ImageDraw.Draw(image)
         (x, y), (left, top) = draw.integers(0, size // 2, (2, 2)).tolist()
         pen.rectangle([left, top, left + size // 3, top + size // 3], fill=colour)
         pen.ellipse([x, y, x + size // 3, y + size // 3], fill=colour)
@@ -128,14 +132,14 @@ def segmentation(folder: Path, number: int = 120, size: int = 64) -> None:
 
 def tokens(folder: Path, number: int = 300) -> None:
     """Writes a TSV file of short texts whose words are tagged; a name is a person's or a place's by its neighbours."""
-    draw, lines = random.Random(0), []
+    draw = random.Random(0)
+    lines = []
     for _ in range(number):
         for word in draw.choice(SENTENCES).split():
-            name = (
-                "".join(draw.choices(("ka", "lo", "mi", "re", "su"), k=3)).title()
-                if word[0] == "{"
-                else ""
-            )
+            if word[0] == "{":
+                name = "".join(draw.choices(("ka", "lo", "mi", "re", "su"), k=3)).title()
+            else:
+                name = ""
             lines.append(f"{name}\t{word.strip('{}')}\n" if name else f"{word}\tO\n")
         lines.append("\n")
     folder.mkdir(parents=True, exist_ok=True)

@@ -162,7 +162,10 @@ def ended(summary: Summary) -> str:
         "interrupted": "this cell again to continue",
         "deadline": "again in a new session, with this output",
     }
-    way = f": everything is saved. Run {again[summary.reason]}." if summary.reason in again else "."
+    if summary.reason in again:
+        way = f": everything is saved. Run {again[summary.reason]}."
+    else:
+        way = "."
     return f"{summary.reason} at step {summary.step:,} of {summary.max_steps:,}{way} {summary.why_early}".rstrip()
 
 
@@ -171,14 +174,13 @@ def picture(path: Path | io.BytesIO) -> Any:
     import PIL.Image  # which matplotlib brings along
     from IPython import display
 
-    drawn, small = PIL.Image.open(path).convert("RGB"), io.BytesIO()
+    drawn = PIL.Image.open(path).convert("RGB")
+    small = io.BytesIO()
     drawn.quantize(256).save(small, "PNG", optimize=True)
     if small.tell() <= _LARGE_PICTURE:
         return display.Image(data=small.getvalue(), format="png")
-    half, small = (
-        drawn.resize((drawn.width // 2, drawn.height // 2), PIL.Image.Resampling.LANCZOS),
-        io.BytesIO(),
-    )
+    half = drawn.resize((drawn.width // 2, drawn.height // 2), PIL.Image.Resampling.LANCZOS)
+    small = io.BytesIO()
     half.save(small, "JPEG", quality=80, optimize=True)
     return display.Image(data=small.getvalue(), format="jpeg", width=drawn.width)
 
@@ -198,7 +200,8 @@ def compare(summary: Summary) -> str:
 
 def runs(run: launch.Run) -> str:
     """Returns a row for each run that `run.on_change: new` made: state, test metrics, what differs from the first."""
-    made, shown = list[tuple[Path, Summary]](), run.task.shown
+    made = list[tuple[Path, Summary]]()
+    shown = run.task.shown
     for name in made_names(
         with_changes(run.config, {"run.name": run.base_name or run.config.run.name})
     ):

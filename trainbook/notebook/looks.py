@@ -78,13 +78,17 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
     batches: Any = in_batches(judged, range(len(part)), run.config.training.micro_batch or _AT_ONCE)
     rows = sorted(judgment for judgments in batches for judgment in judgments)[:number]
     images = _images(run, task.collate([part[index] for _, index, _ in rows], torch.Generator()))
-    return None if images is None else _drawn(images, [title for *_, title in rows])
+    if images is None:
+        return None
+    return _drawn(images, [title for *_, title in rows])
 
 
 def _images(run: Run, data: Batch) -> Tensor | None:
     """Returns the first tensor (samples, 1 or 3, height, width) of a batch whose samples have a class each."""
     fitting = (value for value in data.values() if value.dim() == 4 and value.shape[1] in (1, 3))
-    return next(fitting, None) if getattr(run.task, "kind", "") == "classes" else None
+    if getattr(run.task, "kind", "") == "classes":
+        return next(fitting, None)
+    return None
 
 
 def _drawn(images: Tensor, titles: Sequence[str]) -> io.BytesIO:
@@ -92,7 +96,8 @@ def _drawn(images: Tensor, titles: Sequence[str]) -> io.BytesIO:
     columns = min(_COLUMNS, -(-len(titles) // 2))
     drawn, axes = figure.grid(-(-len(titles) // columns), columns, 1.4)
     for ax, image, title in zip(axes.flat, images.float(), titles, strict=False):
-        low, high = image.amin(), image.amax()
+        low = image.amin()
+        high = image.amax()
         shown = ((image - low) / (high - low).clamp_min(1e-9)).permute(1, 2, 0)
         ax.imshow(shown.squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1)
         ax.set_title(printable(title, lines=True, most=40), fontsize="small")
@@ -131,7 +136,8 @@ def _predicted(
     tta: bool,
     id_column: str,
 ) -> str:
-    here, lines = platform.detect(), list[str]()
+    here = platform.detect()
+    lines = list[str]()
     try:
         data = inputs.find_input(source, here)
         task, models = load()

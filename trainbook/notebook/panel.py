@@ -91,7 +91,8 @@ def show(
 
 def side_by_side(path: Path, overrides: Mapping[str, Any], names: Sequence[str]) -> str:
     """Returns a table of one configuration's plans on several cards, and a sentence for each card without a plan."""
-    plans, refused = [], []
+    plans = []
+    refused = []
     for name in names:
         try:
             plans.append(Choice(path, as_overrides(overrides), name).plan())
@@ -104,7 +105,8 @@ class Panel:
     """The controls, the plan that they choose, and the picture of it."""
 
     def __init__(self, paths: Sequence[Path], start: Choice, output_dir: Path):
-        self.start, self.output_dir = start, output_dir
+        self.start = start
+        self.output_dir = output_dir
         self._paths = {path.stem: path for path in paths}
         self._planning = threading.Lock()  # one plan at a time
         self._worker: threading.Thread | None = None
@@ -121,7 +123,10 @@ class Panel:
         self._w = w
         cards = [(HERE, HERE)] if torch.cuda.is_available() else []
         cards += [(f"{card.name}, {card.memory_gib:g} GiB", name) for name, card in CARDS.items()]
-        card = start.card.lower() if start.card.lower() in CARDS else start.card
+        if start.card.lower() in CARDS:
+            card = start.card.lower()
+        else:
+            card = start.card
         cards += (
             [] if card in [value for _, value in cards] else [(card, card)]
         )  # one of the parameters cell
@@ -158,7 +163,8 @@ class Panel:
     def _take_sizes(self, path: Path) -> None:
         """Sets the controls to a configuration's values, without planning."""
         config = _by_profile(path, self._overrides(path))
-        dials, values = find_task(config.task).dials, flat(config)
+        dials = find_task(config.task).dials
+        values = flat(config)
         names = {key: key.rpartition(".")[2].replace("_", " ").capitalize() for key in dials}
         self._dials = {}
         for key, sizes in dials.items():
@@ -181,7 +187,9 @@ class Panel:
 
     def _overrides(self, path: Path) -> Mapping[str, Any]:
         """Returns those of the parameters cell, which are for its configuration."""
-        return self.start.overrides if path == self.start.path else {}
+        if path == self.start.path:
+            return self.start.overrides
+        return {}
 
     def choice(self) -> Choice:
         path = self._paths[self.workload.value]

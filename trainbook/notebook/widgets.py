@@ -72,7 +72,8 @@ def memory_panel() -> Any:
         return None
     import ipywidgets
 
-    clear, readings = ipywidgets.Button(description="Clear memory"), ipywidgets.HTML()
+    clear = ipywidgets.Button(description="Clear memory")
+    readings = ipywidgets.HTML()
 
     def on_click(_: Any) -> None:
         memory.clear_memory()

@@ -71,11 +71,10 @@ def confusion(
             color=colour,
             fontsize=8,
         )
-    leaning = (
-        {"rotation": 40, "ha": "right"}
-        if max(map(len, classes)) > (10 if len(classes) <= 5 else 5)
-        else {}
-    )
+    if max(map(len, classes)) > (10 if len(classes) <= 5 else 5):
+        leaning = {"rotation": 40, "ha": "right"}
+    else:
+        leaning = {}
     ax.set_xticks(range(len(classes)), classes, **leaning)
     ax.set_yticks(
         range(len(classes)),
@@ -136,7 +135,8 @@ def _drawn(
 def _draw_losses(axes: Any, rows: Sequence[Row]) -> None:
     """Draws the losses of training, with their trailing mean over a twentieth of the points, and validation."""
     steps, values = series(rows, "train", "loss")
-    window, numbers = max(1, round(len(values) * 0.05)), np.asarray(values, dtype=float)
+    window = max(1, round(len(values) * 0.05))
+    numbers = np.asarray(values, dtype=float)
     means = [float(numbers[max(0, end - window) : end].mean()) for end in range(1, len(values) + 1)]
     _draw_line(axes, steps, values, color="0.6", linewidth=1, label="train, as logged")
     _draw_line(axes, steps, means, color=COLOURS[0], linewidth=2, label="train, running mean")
@@ -155,7 +155,8 @@ def _draw_validation(
 ) -> None:
     """Draws metrics of the validation, each with the baseline that is known, dashed."""
     for number, name in enumerate(shown):
-        colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+        colour = COLOURS[number % len(COLOURS)]
+        mark = MARKS[number % len(MARKS)]
         _draw_line(axes, *series(rows, "validation", name), color=colour, marker=mark, label=name)
         if name in baseline:
             axes.axhline(

@@ -9,12 +9,11 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from lib.config.files import size_of
+from lib.config.files import DATA, DATA_BYTES, size_of
 from lib.errors import BadInput, printable
 from lib.machine import disk, platform
 from lib.machine.platform import Platform
 from lib.text import amount
-from lib.training.learned import DATA, DATA_BYTES
 
 ARCHIVE = "outputs.tar.gz"
 # Checkpoints, what a killed run left half written or half deleted, and what Python makes of a task's files
@@ -33,7 +32,9 @@ class _Bounded(io.RawIOBase):
     """A stream of unpacked bytes that ends with TooMuch instead of growing without end."""
 
     def __init__(self, stream: io.IOBase, most: int):
-        self.stream, self.most, self.tell = stream, most, stream.tell  # type: ignore[method-assign]
+        self.stream = stream
+        self.most = most
+        self.tell = stream.tell  # type: ignore[method-assign]
 
     def read(self, size: int = -1) -> bytes:  # type: ignore[override]
         if not 0 <= size <= _MOST_AT_ONCE:
@@ -51,14 +52,12 @@ def package(output_dir: Path) -> Path:
     """Packs all runs, without checkpoints, into outputs.tar.gz; the same content gives the same bytes."""
 
     def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-        entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname, entry.mode = (
-            0,
-            0,
-            0,
-            "",
-            "",
-            0o644,
-        )
+        entry.mtime = 0
+        entry.uid = 0
+        entry.gid = 0
+        entry.uname = ""
+        entry.gname = ""
+        entry.mode = 0o644
         return entry
 
     final = output_dir / ARCHIVE
@@ -91,7 +90,10 @@ def packed_files(output_dir: Path) -> list[Path]:
     """Lists the files that `package` packs: those of runs, except checkpoints, links and too much data."""
     packed = []
     for run in sorted(config.parent for config in output_dir.glob("*/config.yaml")):
-        left_out = run / DATA if disk.held(run / DATA)[0] > DATA_BYTES else None
+        if disk.held(run / DATA)[0] > DATA_BYTES:
+            left_out = run / DATA
+        else:
+            left_out = None
         for path in sorted(run.rglob("*")):
             is_left_out = (
                 _LEFT_OUT.search(path.relative_to(run).as_posix()) or left_out in path.parents

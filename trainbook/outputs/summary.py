@@ -13,7 +13,8 @@ from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.text import aligned
 
-FILE, CARD = "summary.json", "card.json"
+FILE = "summary.json"
+CARD = "card.json"
 _MOST_BYTES = 2**22
 Reason = Literal["completed", "deadline", "interrupted", "failed"]
 
@@ -93,7 +94,9 @@ class Summary:
             fitting[name] = {
                 printable(n): math.nan if value is None else value for n, value in numbers.items()
             }
-        return cls(**{"run": folder.name, "task": "", **fitting}) if "reason" in fitting else None
+        if "reason" in fitting:
+            return cls(**{"run": folder.name, "task": "", **fitting})
+        return None
 
 
 def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, float]:
@@ -107,13 +110,17 @@ def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict
 
 def results(summary: Summary) -> str:
     """Returns a row for each test metric beside the baseline's, and the task's report."""
-    metrics, baseline = dict(summary.metrics), summary.baseline
+    metrics = dict(summary.metrics)
+    baseline = summary.baseline
     if summary.test_loss is not None:
         metrics.setdefault("loss", summary.test_loss)
     rows = [("metric", "baseline", "model", "difference")]
     for name, value in metrics.items():
         other = baseline.get(name)
-        cells = ("", "") if other is None else (f"{other:.3f}", f"{value - other:+.3f}")
+        if other is None:
+            cells = ("", "")
+        else:
+            cells = (f"{other:.3f}", f"{value - other:+.3f}")
         rows.append((name, cells[0], f"{value:.3f}", cells[1]))
     return "\n\n".join(filter(None, [aligned(rows, left={0}) if metrics else "", summary.report]))
 

@@ -79,12 +79,10 @@ class Tracked:
     def __init__(
         self, run: Path, options: Tracking, name: str, settings: Mapping[str, Any], is_resumed: bool
     ):
-        self.folder, self.options, self.name, self.settings = (
-            run / TRACKING,
-            options,
-            name,
-            settings,
-        )
+        self.folder = run / TRACKING
+        self.options = options
+        self.name = name
+        self.settings = settings
         self.id = ""
         self._sent: dict[str, int] = {}  # the last step of each split that the trackers have
         self._trackers: list[tuple[Informing, Log, End]] = []
@@ -110,7 +108,8 @@ class Tracked:
 
     def _send(self, row: Mapping[str, float | int | str]) -> None:
         """Hands a row on; a step that is trained again after a resume was sent before."""
-        step, split = int(row["step"]), str(row["split"])
+        step = int(row["step"])
+        split = str(row["split"])
         if step > self._sent.get(split, -1):
             numbers = {
                 name: float(v)

@@ -11,7 +11,8 @@ def in_batches(
     work: Callable[[Sequence[Any]], Any], items: Sequence[Any], most: int
 ) -> Iterator[Any]:
     """Yields `work` of batches, halved once memory runs out. Raises TrainingFailed if a single item does not fit."""
-    done, most = 0, min(most, len(items))
+    done = 0
+    most = min(most, len(items))
     while done < len(items):
         try:
             result = work(items[done : done + most])

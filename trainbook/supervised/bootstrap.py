@@ -14,8 +14,10 @@ from trainbook.supervised.scoring import Judged, Metric
 
 # Numbers judged in all draws. With 0.15 microseconds each (rankdata, 2026-11) that is about three seconds; a call of
 # scikit-learn takes as long as 4,000 of them.
-_MOST_JUDGED, _CALL = 20_000_000, 4000
-_MOST_DRAWS, _FEWEST_DRAWS = 500, 50  # 500: a call of scikit-learn takes 1 to 3 ms for each method
+_MOST_JUDGED = 20_000_000
+_CALL = 4000
+_MOST_DRAWS = 500
+_FEWEST_DRAWS = 50  # 500: a call of scikit-learn takes 1 to 3 ms for each method
 _LIMIT_SECONDS = 20.0  # of a metric's draws: a function may take any time
 
 
@@ -57,7 +59,9 @@ def _affordable(rows: Sequence[Judged]) -> int:
 
 
 def _width(judged: Judged) -> int:
-    return 1 if judged.shares is None else judged.shares.shape[1]
+    if judged.shares is None:
+        return 1
+    return judged.shares.shape[1]
 
 
 def _scored(metric: Metric, judged: Judged, times: np.ndarray) -> float:

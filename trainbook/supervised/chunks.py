@@ -28,12 +28,14 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
 
     The head is applied to these positions alone, and once more in the backward pass. A plan counts all positions.
     """
-    rows, targets = hidden.flatten(0, 1), labels.flatten()
+    rows = hidden.flatten(0, 1)
+    targets = labels.flatten()
     if not hidden.is_meta:
         places = (
             (targets != IGNORED).nonzero().squeeze(1)
         )  # once: each x[mask] waits for the GPU anew
-        rows, targets = rows[places], targets[places]
+        rows = rows[places]
+        targets = targets[places]
 
     def part(rows: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(
@@ -51,7 +53,8 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
 
 def guesses(hidden: Tensor, head: Any, labels: Tensor) -> Tensor:
     """(B, L, D), (B, L) -> (B, L) the likeliest classes where a label is not IGNORED."""
-    known, classes = labels != IGNORED, labels.clone()
+    known = labels != IGNORED
+    classes = labels.clone()
     classes[known] = torch.cat(
         [logits(rows, head).argmax(-1) for rows in hidden[known].split(_POSITIONS)]
     )

@@ -81,7 +81,9 @@ def key_of(value: Any, contents: Mapping[Path, str]) -> Hashable:
         return tuple((name, key_of(inner, contents)) for name, inner in value.items())
     if isinstance(value, tuple | list):
         is_flat = _SCALARS.issuperset(map(type, value))
-        return tuple(value) if is_flat else tuple(key_of(inner, contents) for inner in value)
+        if is_flat:
+            return tuple(value)
+        return tuple(key_of(inner, contents) for inner in value)
     return canonical(value)
 
 
@@ -148,7 +150,9 @@ def _equal(first: Sample, other: Sample, root: Path | None) -> str:
 def _name(value: Any, root: Path | None) -> str:
     """Returns the file of an input, else what it begins with."""
     path = next(_paths(value), None)
-    return printable(canonical(path, root), most=100) if path else _short(value)
+    if path:
+        return printable(canonical(path, root), most=100)
+    return _short(value)
 
 
 def _short(value: Any) -> str:

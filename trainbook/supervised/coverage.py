@@ -61,7 +61,9 @@ class Report:
 
 
 def _number_of(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    if number == 1:
+        return f"{number:,} {what}"
+    return f"{number:,} {what}s"
 
 
 class Reports:
@@ -115,7 +117,10 @@ class Reports:
             if columns := columns_of(report):
                 files.setdefault(columns, []).append(self.shown(report.path))
         for columns, names in files.items():
-            more = f" and {len(names) - 1:,} files more" if len(names) > 1 else ""
+            if len(names) > 1:
+                more = f" and {len(names) - 1:,} files more"
+            else:
+                more = ""
             yield printable(", ".join(columns), most=300), f"{names[0]}{more}"
 
     def _beside(self) -> Iterator[str]:

@@ -179,7 +179,10 @@ def _check_widths(
     if wrong is None:
         return
     names = ", ".join(name or "without a name" for name in columns)
-    cells = "1 cell" if len(wrong.cells) == 1 else f"{len(wrong.cells)} cells"
+    if len(wrong.cells) == 1:
+        cells = "1 cell"
+    else:
+        cells = f"{len(wrong.cells)} cells"
     what = f"{sheet.shown}:{wrong.first}: {cells} instead of {len(columns)} ({printable(names, most=200)})"
     if has_head and (columns[0] or "").startswith("#"):
         raise BadInput(f"{what}. If the first line is a comment, delete it.")

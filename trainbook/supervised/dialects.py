@@ -39,7 +39,9 @@ def usual(suffix: str) -> str:
 
 def lines(texts: Sequence[str], dialect: Dialect, shown: str) -> Iterator[Line]:
     """Yields the cells of each row. Raises BadInput for a quotation mark that does not enclose a cell."""
-    return _quoted(texts, dialect, shown) if dialect.is_quoted else _unquoted(texts, dialect)
+    if dialect.is_quoted:
+        return _quoted(texts, dialect, shown)
+    return _unquoted(texts, dialect)
 
 
 def _unquoted(texts: Sequence[str], dialect: Dialect) -> Iterator[Line]:
@@ -102,7 +104,9 @@ def _excess(widths: Sequence[int]) -> int | None:
     if not widths or widths[0] < 2:
         return None
     excess = {width - widths[0] for width in widths[1:]} or {0}
-    return excess.pop() if excess in ({0}, {1}) else None
+    if excess in ({0}, {1}):
+        return excess.pop()
+    return None
 
 
 def _dialect(separator: str, first: str, suffix: str, has_head: bool) -> Dialect:

@@ -75,9 +75,9 @@ def tokenizer_of(text: str) -> Tokenizer:
 
 def attended(encoder: Any, mask: Tensor) -> Tensor:
     """(B, L) -> (B, 1, 1, L) for sdpa: transformers looks into a mask of two dimensions, for which a GPU waits."""
-    return (
-        mask.bool()[:, None, None] if encoder.config._attn_implementation == "sdpa" else mask.long()
-    )
+    if encoder.config._attn_implementation == "sdpa":
+        return mask.bool()[:, None, None]
+    return mask.long()
 
 
 def without_pooler(encoder: Any) -> nn.Module:

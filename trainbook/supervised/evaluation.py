@@ -21,10 +21,10 @@ _TRIED = 16  # samples whose target is compared with its label
 _MEASURED = 1024  # samples by which the targets' variance is known to 5 %
 _GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 _MOST_ROWS = 20_000  # that calibrate an answer
-_SURE, _MOST_UNITS = (
-    0.995,
-    100,
-)  # of one side: every validation asks; of validation: of more units several are one
+_SURE = 0.995
+_MOST_UNITS = (
+    100  # of one side: every validation asks; of validation: of more units several are one
+)
 
 
 def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -32,7 +32,9 @@ def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
     is_first = (
         outputs.shape[:1] + outputs.shape[2:] == labels.shape and outputs.shape[:-1] != labels.shape
     )
-    return outputs.movedim(1, -1) if kind == "tokens" and is_first else outputs
+    if kind == "tokens" and is_first:
+        return outputs.movedim(1, -1)
+    return outputs
 
 
 def misfit(kind: str, outputs: Tensor, labels: Tensor, width: int) -> str:
@@ -74,7 +76,8 @@ def evaluate(
     task: Any, model: nn.Module, loader: Any
 ) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
     """Returns losses and metrics, and what each method of `combined` answers. Raises BadInput."""
-    answered, starts = list[tuple[list[np.ndarray], Tensor]](), list[Tensor]()
+    answered = list[tuple[list[np.ndarray], Tensor]]()
+    starts = list[Tensor]()
 
     def watched() -> Iterator[Batch]:
         number = 0  # of the batch's first sample
@@ -102,10 +105,8 @@ def simple_rows(task: Any) -> dict[str, scoring.Judged]:
     """Returns what the simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
     if task.simple is None or task.simple.name == "constant":
         return {}
-    part, width = (
-        task.parts["test"],
-        0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test"))),
-    )
+    part = task.parts["test"]
+    width = 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))
     answered = []
     for first in range(0, len(part), simple.AT_ONCE):
         batch = task.labelled(
@@ -125,9 +126,10 @@ def _answered(
     """Returns samples from `number` on, truths, guesses (of tokens how often) of known targets, and scores."""
     sample = torch.arange(number, number + len(labels), device=labels.device)
     sample = sample.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
-    guess = (
-        chunks.guesses(*outputs, labels) if type(outputs) is tuple else guesses(task.kind, outputs)
-    )
+    if type(outputs) is tuple:
+        guess = chunks.guesses(*outputs, labels)
+    else:
+        guess = guesses(task.kind, outputs)
     sample, true, guess = columns = [
         task.judged(labels, values) for values in (sample, labels, guess)
     ]
@@ -162,7 +164,10 @@ def _joined(
 def _of_known(task: Any, labels: Tensor, values: Any) -> Tensor:
     if task.kind == "numbers":
         return task.judged(labels, values).cpu()
-    known = task.known(labels).all(1) if task.kind == "labels" else task.known(labels)
+    if task.kind == "labels":
+        known = task.known(labels).all(1)
+    else:
+        known = task.known(labels)
     return (
         chunks.logits(values[0][known], values[1]) if isinstance(values, tuple) else values[known]
     ).cpu()
@@ -183,7 +188,9 @@ def shares(task: Any, scores: Tensor) -> np.ndarray | None:
 
 
 def guesses(kind: str, outputs: Tensor) -> Tensor:
-    return outputs if kind == "numbers" else outputs > 0 if kind == "labels" else outputs.argmax(-1)
+    if kind == "numbers":
+        return outputs
+    return outputs > 0 if kind == "labels" else outputs.argmax(-1)
 
 
 def tested(task: Any) -> scoring.Judged:
@@ -201,14 +208,14 @@ def baselines(task: Any, test: scoring.Judged) -> dict[str, scoring.Judged]:
     if task.kind == "text":  # whose `guesses` have it
         return judged(test, task.guesses)
     if test.counts is not None:
-        guess, shares = np.full(len(test.true), task.class_counts("train").argmax()), None
+        guess = np.full(len(test.true), task.class_counts("train").argmax())
+        shares = None
     else:
         train = task.targets("train")
-        classes = (
-            0
-            if task.kind in FLOATS
-            else max(task.width, int(max(train.max(), test.true.max())) + 1)
-        )
+        if task.kind in FLOATS:
+            classes = 0
+        else:
+            classes = max(task.width, int(max(train.max(), test.true.max())) + 1)
         guess, shares = scoring.constant(task.kind, train, len(test.true), classes)
     return {task.constant: test._replace(guess=guess, shares=shares), **judged(test, task.guesses)}
 
@@ -232,7 +239,9 @@ def variance(task: Any) -> float:
     )
     columns = np.ma.masked_invalid(values.astype(np.float64).reshape(len(values), -1))
     variance = float(columns.var(0).mean())
-    return variance if variance > 1e-12 * float((columns**2).mean()) else 1.0
+    if variance > 1e-12 * float((columns**2).mean()):
+        return variance
+    return 1.0
 
 
 def targets(task: Any, part: Part) -> Iterator[np.ndarray]:
@@ -270,7 +279,8 @@ def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str
     start, judged = task.started
     if part == "validation":
         model.get_buffer(simple.GATE).fill_(_opened(task, scores, start, judged))
-    name, gate = task.simple.name, float(model.get_buffer(simple.GATE))
+    name = task.simple.name
+    gate = float(model.get_buffer(simple.GATE))
     share = f"The gate is open by {gate:g}: the answer is that share of the network, and {name!r} for the rest."
     shut = f"The gate is shut: validation shows no sure gain, so {name!r} alone answers."
     task.about_gate = share if gate else shut
@@ -284,9 +294,13 @@ def _opened(task: Any, scores: Tensor, start: Tensor, judged: scoring.Judged) ->
     and with less loss once both are calibrated: any answer but the commonest gains macro F1 where nothing is learned.
     Surely: the lower end of the paired interval over validation's groups is above 0.
     """
-    named = task._groups("validation") if task.has_groups else range(1 + int(judged.sample.max()))
+    if task.has_groups:
+        named = task._groups("validation")
+    else:
+        named = range(1 + int(judged.sample.max()))
     names, unit = np.unique(np.array(named), return_inverse=True)
-    unit, units = unit % _MOST_UNITS, min(len(names), _MOST_UNITS)
+    unit = unit % _MOST_UNITS
+    units = min(len(names), _MOST_UNITS)
     if units < 2:
         return 0.0
     answers = [start + gate * (scores - start) for gate in _GATES]
@@ -294,10 +308,8 @@ def _opened(task: Any, scores: Tensor, start: Tensor, judged: scoring.Judged) ->
         str(gate): task.guessed(answer, judged)
         for gate, answer in zip(_GATES, answers, strict=True)
     }
-    by_metric, by_loss = (
-        _of_metric(task, rows, unit, units),
-        _of_loss(task, answers, judged, unit, units),
-    )
+    by_metric = _of_metric(task, rows, unit, units)
+    by_loss = _of_loss(task, answers, judged, unit, units)
     by_loss[
         :, [task.strongest({"both": row, "alone": rows["0.0"]}) == "alone" for row in rows.values()]
     ] = 0
@@ -314,11 +326,10 @@ def _calibrated(scores: Tensor, true: Tensor) -> Tensor:
     """Returns a power of probabilities, times a factor for each class, that has the least loss."""
     every = -(-len(true) // _MOST_ROWS)
     with torch.inference_mode(False), torch.enable_grad():
-        some, classes = scores[::every].float().clone(), true[::every].clone()
-        power, factors = (
-            torch.ones((), requires_grad=True),
-            torch.zeros(scores.shape[-1], requires_grad=True),
-        )
+        some = scores[::every].float().clone()
+        classes = true[::every].clone()
+        power = torch.ones((), requires_grad=True)
+        factors = torch.zeros(scores.shape[-1], requires_grad=True)
         optimizer = torch.optim.LBFGS([power, factors], max_iter=20)
 
         def loss() -> Tensor:
@@ -354,10 +365,8 @@ def _of_loss(
     each = np.stack(
         [simple.losses(task, answer, judged.true, counts).double().numpy() for answer in answers], 1
     )
-    sums, sizes = (
-        np.zeros((units, len(answers))),
-        np.bincount(unit[judged.sample], minlength=units)[:, None],
-    )
+    sums = np.zeros((units, len(answers)))
+    sizes = np.bincount(unit[judged.sample], minlength=units)[:, None]
     np.add.at(sums, unit[judged.sample], each[:, :1] - each)
     return np.concatenate(
         [sums.sum(0)[None] / sizes.sum(), (sums.sum(0) - sums) / np.maximum(sizes.sum() - sizes, 1)]

@@ -108,7 +108,9 @@ def packed(content: bytes, like: Path) -> bytes:
     with like.open("rb") as file:
         first = file.read(16)
     packers = [packer for magic, packer in _PACKERS.items() if magic.match(first)]
-    return packers[0].compress(content) if packers else content
+    if packers:
+        return packers[0].compress(content)
+    return content
 
 
 def other_kind(content: bytes) -> str:

@@ -88,7 +88,8 @@ def _classes_of_folders(
     """Returns the class of each picture that lies in the folder of one, and a sentence where two folders may be it."""
     folders = {path: places[path].folders for path in paths if places[path].folders}
     around = _folders_around([*folders.values()])
-    labels, nested = {}, ""
+    labels = {}
+    nested = ""
     for path, names in folders.items():
         names = names[around:]
         known = [name for name in names if name in classes] or names
@@ -162,7 +163,8 @@ def _images_and_masks(
 ) -> tuple[list[Path], dict[str, list[Path]]]:
     """Returns the pictures, and masks by the stems of pictures."""
     stems = {stem for path in paths for stem in _stems(path)}
-    images, masks = [], defaultdict[str, list[Path]](list)
+    images = []
+    masks = defaultdict[str, list[Path]](list)
     for path in paths:
         stem = folded(path.stem)
         bare = _AFFIX.sub("", stem)
@@ -179,7 +181,9 @@ def _stems(image: Path) -> list[str]:
     """Returns the names that a picture's mask may have, in small letters."""
     stem = folded(image.stem)
     bare = _OF_IMAGE.sub("", stem)
-    return [stem] if bare == stem else [stem, bare]
+    if bare == stem:
+        return [stem]
+    return [stem, bare]
 
 
 def _mask_of(

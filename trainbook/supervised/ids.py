@@ -27,7 +27,8 @@ from trainbook.supervised.tables import Table
 
 _MOST_TABLES = 1000  # that are looked at in a folder
 _FEW = 5  # rows: an order of fewer may be another one's by chance
-_RELATIVE, _ABSOLUTE = 1e-6, 1e-9  # by which a float may differ: sums depend on the order of rows
+_RELATIVE = 1e-6
+_ABSOLUTE = 1e-9  # by which a float may differ: sums depend on the order of rows
 _NAME_IT = "Name the column of ids (--id COLUMN, in a notebook ID_COLUMN)"
 _NUMBER = re.compile(r"\d{1,30}(\.0{1,9})?")
 _Forms = list[dict[str, list[int]]]  # the places of files by each form of their names
@@ -327,7 +328,10 @@ def _candidates(
 
 
 def _columns_of_tables(some: Sequence[Table]) -> list[Column]:
-    place = printable(some[0].path.name) if len(some) == 1 else f"{len(some)} tables"
+    if len(some) == 1:
+        place = printable(some[0].path.name)
+    else:
+        place = f"{len(some)} tables"
     columns = []
     for name in some[0].columns:
         values = [cell for table in some for cell in table.column(name)]

@@ -39,9 +39,9 @@ class Interval(NamedTuple):
         return (value > 0) - (value < 0)
 
     def _bounds(self, form: str) -> str:
-        return (
-            f" [{_shown(self.low):{form}}, {_shown(self.high):{form}}]" if self.has_bounds else ""
-        )
+        if self.has_bounds:
+            return f" [{_shown(self.low):{form}}, {_shown(self.high):{form}}]"
+        return ""
 
 
 def _shown(value: float) -> float:

@@ -29,7 +29,10 @@ def read(
     Without a head (`names` is not None) rows may be lists, whose columns are `names`, or numbers.
     """
     values = _rows(text, shown, suffix, report)
-    width = len(values[0].content) if values and isinstance(values[0].content, list) else 0
+    if values and isinstance(values[0].content, list):
+        width = len(values[0].content)
+    else:
+        width = 0
     cells = [_cells(value, names, width, shown) for value in values]
     return [value.line for value in values], cells
 
@@ -66,7 +69,8 @@ def _values(
 ) -> Iterator[Value]:
     """Yields the values that stand in a text from `begin` on."""
     decoder = json.JSONDecoder(object_pairs_hook=object_of)
-    line, counted = 1, 0
+    line = 1
+    counted = 0
     place = _end(gap, text, begin)
     while place < len(text):
         line += text.count("\n", counted, place)

@@ -53,11 +53,10 @@ def find(data: Data, table: str, target: str) -> Listing | None:
 
     Raises BadInput where there are several, where folders say something else, and where the one named lists nothing.
     """
-    paths = (
-        [_by_name(data, table)]
-        if table
-        else [path for path in data.others if path.suffix.lower() in _TABLES]
-    )
+    if table:
+        paths = [_by_name(data, table)]
+    else:
+        paths = [path for path in data.others if path.suffix.lower() in _TABLES]
     index = _index(data)
     read = [_read(path, data, index, is_named=bool(table)) for path in paths]
     listings = [listing for listing in read if listing and _covers(listing, data)]
@@ -67,7 +66,10 @@ def find(data: Data, table: str, target: str) -> Listing | None:
         raise _no_table(data, paths, table, target)
     if not listings:
         return None
-    listing = _by_column(listings[0]) if len(listings) == 1 else _joined(listings, data)
+    if len(listings) == 1:
+        listing = _by_column(listings[0])
+    else:
+        listing = _joined(listings, data)
     if table or target or len({*data.classes.values()}) < 2:
         return listing
     if _agrees(listing, data):
@@ -178,7 +180,10 @@ def _read(
         pictures[name] = [_named_by(row.get(name), index, data.places, part) for row in rows]
     key = max(columns, key=lambda name: _distinct(pictures[name]))
     number = _distinct(pictures[key])
-    least = 1 if is_named else max(1, min(len(rows), len(data.usable)) / 2)
+    if is_named:
+        least = 1
+    else:
+        least = max(1, min(len(rows), len(data.usable)) / 2)
     if number < least or (not is_named and part != "test" and _is_of_test(pictures[key], data)):
         return None
     _check_unique(rows, key, pictures[key])

@@ -212,14 +212,18 @@ def paths_in(sample: Any) -> list[Path]:
 
 def _coding(task: Any, paths: Iterable[Any]) -> Coding:
     # As given: what is learned from data is not known yet
-    names = task._given_names() if any(isinstance(path, Mask) for path in paths) else []
+    if any(isinstance(path, Mask) for path in paths):
+        names = task._given_names()
+    else:
+        names = []
     codes = getattr(task.settings, "codes", ()) or range(len(names))
     return Coding(names, tuple(codes), tuple(getattr(task.settings, "ignored_codes", ())))
 
 
 def _wrong(path: Path, first: Path, looks: Mapping[Any, Look], coding: Coding) -> str:
     """Returns why a picture or a mask of a sample, whose input comes first, cannot be used, else ""."""
-    look, whole = looks[path], looks[first]
+    look = looks[path]
+    whole = looks[first]
     if look.wrong or not isinstance(path, Mask):
         return look.wrong
     try:
@@ -241,7 +245,8 @@ def _are_alike(one: Look, other: Look) -> bool:
 
 
 def _leave_out(settings: Any, parts: Sequence[Any], problems: Mapping[int, str]) -> None:
-    what, lines = "Samples whose pictures cannot be used", [*problems.values()]
+    what = "Samples whose pictures cannot be used"
+    lines = [*problems.values()]
     if not problems:
         return
     if not hasattr(settings, "bad_input_limit"):

@@ -143,7 +143,9 @@ class Comparing(Task):
 
     def named(self, number: int) -> str:
         names = self.known_names()
-        return names[number] if number < len(names) else str(number)
+        if number < len(names):
+            return names[number]
+        return str(number)
 
     @property
     def has_groups(self) -> bool:
@@ -205,20 +207,22 @@ class Comparing(Task):
 
     def baseline(self) -> dict[str, float]:
         rows = evaluation.baselines(self, evaluation.tested(self))
-        return scoring.scores(self.metrics, rows[self.strongest(rows)]) if self.metrics else {}
+        if self.metrics:
+            return scoring.scores(self.metrics, rows[self.strongest(rows)])
+        return {}
 
-    read_new, answers, predict = (
-        prediction.read,
-        prediction.answers,
-        prediction.predict,
-    )  # of new data
+    read_new = prediction.read
+    answers = prediction.answers
+    predict = prediction.predict  # of new data
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes evaluation.csv, answers.csv, and confusion.csv with its plot or that of numbers; returns tables."""
         if not self._tested:
             return ""
         *_, answer = self._tested.values()
-        true, guess, lines = answer.true, answer.guess, list[str]()
+        true = answer.true
+        guess = answer.guess
+        lines = list[str]()
         if self.metrics:
             rows = {**evaluation.baselines(self, answer), **evaluation.judged(answer, self._beside)}
             table = self.compare({**rows, **self._tested}, self.strongest(rows), folder)
@@ -284,17 +288,16 @@ class Comparing(Task):
             self._groups("test") if self.has_groups else range(1 + int(last.sample.max()))
         )
         names, unit = np.unique(np.array(of_sample), return_inverse=True)
-        units, best = len(names), [*rows].index(strongest)
+        units = len(names)
+        best = [*rows].index(strongest)
         number = max(_FEWEST_DRAWS, min(self.draws, _MOST_DRAWN // units))
         whole = np.array(
             [[*scoring.scores(self.metrics, judged).values()] for judged in rows.values()]
         )
         from_sums = self._from_sums(rows, unit, units, number, best)
-        scores, gains, about = (
-            dict[str, list[Interval]](),
-            dict[str, list[Interval]](),
-            dict[str, str](),
-        )
+        scores = dict[str, list[Interval]]()
+        gains = dict[str, list[Interval]]()
+        about = dict[str, str]()
         for place, metric in enumerate(self.metrics):
             name = scoring.name_of(metric)
             values, differences = (each[..., place] for each in from_sums)
@@ -321,7 +324,8 @@ class Comparing(Task):
             return nothing, nothing
         sums = np.concatenate([tallies.sum(0)[None], resampled(tallies, draws)])
         strongest = sums[:, best]
-        scores, gains = [], []
+        scores = []
+        gains = []
         for place in range(len(rows)):
             method = sums[:, place]
             scores.append(self.measured(method))
@@ -338,11 +342,10 @@ class Comparing(Task):
                 scores = [metric.each(true, guess) for metric in self.metrics]
                 np.add.at(sums[:, place], unit, np.array([np.ones(len(unit)), *scores]).T)
             return sums
-        width = (
-            0
-            if self.kind in ("numbers", "labels")
-            else max(judged.width for judged in rows.values())
-        )
+        if self.kind in ("numbers", "labels"):
+            width = 0
+        else:
+            width = max(judged.width for judged in rows.values())
         if self.kind == "labels" or _FEWEST_DRAWS * 3 * len(rows) * width > _MOST_NUMBERS:
             return None
         each = (
@@ -355,11 +358,10 @@ class Comparing(Task):
         """(draws, ...) sums -> (draws, metrics); means are over classes there, or guessed here or in `reference`."""
         if self.kind == "text":
             return sums[..., 1:] / sums[..., :1]
-        values = (
-            scoring.of_numbers(sums)
-            if self.kind == "numbers"
-            else scoring.of_classes(sums, reference)
-        )
+        if self.kind == "numbers":
+            values = scoring.of_numbers(sums)
+        else:
+            values = scoring.of_classes(sums, reference)
         nothing = np.full(len(sums), np.nan)
         return np.stack(
             [values.get(scoring.name_of(metric), nothing) for metric in self.metrics], -1
@@ -398,7 +400,9 @@ class Comparing(Task):
 
     def _text(self, value: Any) -> str:
         """Returns text as it is, and anything else as text that is the same wherever the data lies."""
-        return value if isinstance(value, str) else canonical(value, self.source)
+        if isinstance(value, str):
+            return value
+        return canonical(value, self.source)
 
     def _answers(self, rows: Mapping[str, Judged]) -> Iterator[list[Any]]:
         """Yields a head and a row a sample, those of a group together; nothing where a sample has several targets.
@@ -443,7 +447,9 @@ class Comparing(Task):
             return "; ".join(
                 self.named(number) for number, is_marked in enumerate(guess) if is_marked
             )
-        return self.named(guess) if self.kind == "classes" else guess
+        if self.kind == "classes":
+            return self.named(guess)
+        return guess
 
 
 def _known(values: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -4,7 +4,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-_TRAIN, _TEST = ("train", "training"), ("test", "testing", "holdout")
+_TRAIN = ("train", "training")
+_TEST = ("test", "testing", "holdout")
 _VALIDATION = ("val", "valid", "validation", "dev", "eval")
 PARTS = {
     **dict.fromkeys(_TRAIN, "train"),

@@ -33,7 +33,8 @@ _LOSSY = (
     "JPEG2000",
     "AVIF",
 )  # which blur the numbers of a mask; so does WebP, unless it is lossless
-MOST_BYTES, _MOST_PIXELS = 2**28, 2**26  # of a file
+MOST_BYTES = 2**28
+_MOST_PIXELS = 2**26  # of a file
 _ORIENTATION = 0x0112  # the number of that tag in EXIF
 _BANDS = 277  # the number of the tag in TIFF
 _TURNS = {
@@ -123,7 +124,9 @@ def _check_size(width: int, height: int) -> None:
 def _raw_mode(image: Image.Image) -> str:
     """Returns how the file has its pixels, such as RGB;16B, before they are decoded."""
     tiles = getattr(image, "tile", None)
-    return str(tiles[0][3]) if tiles else ""
+    if tiles:
+        return str(tiles[0][3])
+    return ""
 
 
 def _is_deep(image: Image.Image) -> bool:
@@ -154,7 +157,10 @@ def _of_planes(planes: np.ndarray, opaque: np.ndarray | None) -> Image.Image:
     colours = _in_8_bits(planes)
     image = Image.fromarray(colours.repeat(3 // colours.shape[2], 2))
     if opaque is not None:
-        most = np.iinfo(opaque.dtype).max if opaque.dtype.kind in "iu" else 1
+        if opaque.dtype.kind in "iu":
+            most = np.iinfo(opaque.dtype).max
+        else:
+            most = 1
         shares = opaque.astype(np.float32) / most
         image.putalpha(Image.fromarray((255 * shares).astype(np.uint8)))
     return image
@@ -166,7 +172,8 @@ def _in_8_bits(values: np.ndarray) -> np.ndarray:
     finite = values[np.isfinite(values)]
     if not finite.size:
         raise Unfit("has no pixel with a number. Export it again, or remove it.")
-    least, most = finite.min(), finite.max()
+    least = finite.min()
+    most = finite.max()
     if not least < most:  # one value: where it lies in 8, 12 or 16 bits
         least = 0.0
         most = next((size for size in _RANGES if most <= size), max(most, 1.0))
@@ -217,7 +224,9 @@ def orientation_of(image: Image.Image) -> int | None:
 
 def _turned(image: Image.Image, orientation: int | None) -> Image.Image:
     turn = _TURNS.get(orientation or 1)
-    return image.transpose(Image.Transpose[turn]) if turn else image
+    if turn:
+        return image.transpose(Image.Transpose[turn])
+    return image
 
 
 @contextmanager
@@ -301,7 +310,8 @@ def _of_image(image: Image.Image) -> tuple[np.ndarray, str]:
 
 def _without_alpha(planes: np.ndarray) -> np.ndarray:
     """Returns the bands before the last. Raises Unfit where pixels differ in that alone."""
-    colours, alpha = planes[..., :-1], planes[..., -1]
+    colours = planes[..., :-1]
+    alpha = planes[..., -1]
     if np.ptp(alpha) and not np.ptp(colours, (0, 1)).any():
         raise Unfit(
             "has pixels that differ in their transparency alone. Save the numbers of classes as greys."

@@ -52,7 +52,9 @@ class Place(NamedTuple):
 
 def place_of(path: PurePath, classes: Collection[str] = ()) -> Place:
     """Reads the folders of a path below the data."""
-    part, is_mask, names = "", False, []
+    part = ""
+    is_mask = False
+    names = []
     for name in path.parts[:-1]:
         if name in classes or not is_reserved(name):
             names.append(name)

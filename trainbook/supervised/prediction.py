@@ -45,7 +45,8 @@ def read(task: Any, source: Path) -> list[Any]:
     By default every file with a suffix of the training's, where a sample is a file and its target, in the folder of the
     training's where targets are files too; else what `read` finds, in one list. Raises BadInput.
     """
-    suffixes, name = set(task.learned().get("suffixes", [])), type(task).__name__
+    suffixes = set(task.learned().get("suffixes", []))
+    name = type(task).__name__
     advice = f"Give data laid out as the training data, targets aside, or write read_new(source) in {name}."
     if suffixes:
         folder = source / task.learned().get("folder", "")  # beside that of masks, say
@@ -87,7 +88,8 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
     members = _members(task, models)
     items = _read_by_all(members, source)
     most = task.config.training.micro_batch or _AT_ONCE
-    progress, line = choose_progress(), time_left("samples predicted")
+    progress = choose_progress()
+    line = time_left("samples predicted")
     rows: list[Mapping[str, Any]] = []
     with collecting() as notes, torch.inference_mode():
         for more in in_batches(partial(_answered, members), items, most):
@@ -198,7 +200,8 @@ def _averaged(task: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]
 
 def _completed(task: Any, sample: Any) -> Any:
     """Gives a new sample the example's target; tokens keep theirs, whose length counts. Raises BadInput."""
-    example, is_row = task.example(), isinstance(sample, tuple | list)
+    example = task.example()
+    is_row = isinstance(sample, tuple | list)
     if (
         isinstance(sample, Mapping)
         and isinstance(example, Mapping)
@@ -210,7 +213,10 @@ def _completed(task: Any, sample: Any) -> Any:
             last: sample.get(last),
         }
     elif is_row and len(sample) == len(example) - 1:
-        sample = [*sample, None] if isinstance(sample, list) else (*sample, None)
+        if isinstance(sample, list):
+            sample = [*sample, None]
+        else:
+            sample = (*sample, None)
     elif not is_row or len(sample) != len(example):
         new, whole = (printable(repr(value), most=100) for value in (sample, example))
         what = f"A new sample is {new}, and {type(task).__name__}.example() is {whole}, its target last"
@@ -258,7 +264,10 @@ def _summed(task: Any, models: Sequence[nn.Module], samples: list[Any]) -> tuple
     for model in models:
         for each in batches:
             outputs = task.passed(model, each).float()
-            outputs = simple.gated(model, outputs, batch[simple.KEY]) if task.starts else outputs
+            if task.starts:
+                outputs = simple.gated(model, outputs, batch[simple.KEY])
+            else:
+                outputs = outputs
             total = total + _shares(
                 task.kind, classes_last(task.kind, outputs, batch["labels"])
             ) / len(batches)
@@ -268,7 +277,9 @@ def _summed(task: Any, models: Sequence[nn.Module], samples: list[Any]) -> tuple
 def _shares(kind: str, outputs: Tensor) -> Tensor:
     if kind == "numbers":
         return outputs
-    return outputs.sigmoid() if kind == "labels" else outputs.softmax(-1)
+    if kind == "labels":
+        return outputs.sigmoid()
+    return outputs.softmax(-1)
 
 
 def _rows(task: Any, mean: Tensor, labels: Tensor) -> list[Mapping[str, Any]]:
@@ -335,7 +346,10 @@ def class_shares(task: Any, row: Sequence[float]) -> dict[str, float]:
 
 
 def _note_empty(task: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    empty = sum(row.get("prediction") == "" for row in rows) if task.kind == "labels" else 0
+    if task.kind == "labels":
+        empty = sum(row.get("prediction") == "" for row in rows)
+    else:
+        empty = 0
     if empty:
         about = f"{empty:,} of {len(rows):,} samples have no class with a probability above 0.5"
         note(
@@ -356,11 +370,9 @@ def _names(samples: list[Any], source: Path) -> list[str]:
         p.relative_to(base).as_posix() if p.is_relative_to(base) else str(n)
         for n, p in enumerate(paths)
     ]
-    return (
-        names
-        if len(set(names)) == len(samples)
-        else [str(number) for number in range(len(samples))]
-    )
+    if len(set(names)) == len(samples):
+        return names
+    return [str(number) for number in range(len(samples))]
 
 
 def _write(answers: Mapping[str, Mapping[str, Any]], out: Path) -> None:
@@ -369,7 +381,10 @@ def _write(answers: Mapping[str, Mapping[str, Any]], out: Path) -> None:
     def cell(value: Any, name: str) -> Any:
         if not isinstance(value, np.ndarray) or value.ndim != 2:
             return value
-        path = (out / name).with_suffix(".png") if Path(name).suffix else out / f"{name}.png"
+        if Path(name).suffix:
+            path = (out / name).with_suffix(".png")
+        else:
+            path = out / f"{name}.png"
         return write_image(path, value).relative_to(out).as_posix()
 
     columns = dict.fromkeys(column for row in answers.values() for column in row)

@@ -79,7 +79,10 @@ def split(
     leaders = {} if is_new or group else _leaders(items, root)
     for number, item in enumerate(items):
         leader = leaders.get(number, item)
-        share = -1.0 if is_new else _hashed(leader, group(item) if group else None, root) / 16**12
+        if is_new:
+            share = -1.0
+        else:
+            share = _hashed(leader, group(item) if group else None, root) / 16**12
         parts[
             "test" if share < test else "validation" if share < test + validation else "train"
         ].append(item)
@@ -115,7 +118,9 @@ def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
 def target_of(sample: Any) -> Any:
     """Returns the last element of a tuple or list, or the last value of a dict. Raises BadInput for anything else."""
     if isinstance(sample, tuple | list | Mapping) and sample:
-        return [*sample.values()][-1] if isinstance(sample, Mapping) else sample[-1]
+        if isinstance(sample, Mapping):
+            return [*sample.values()][-1]
+        return sample[-1]
     raise BadInput(
         f"The sample {printable(repr(sample), most=60)} is no tuple whose last element is the target."
     )
@@ -125,7 +130,9 @@ def input_of(sample: Any) -> Any:
     """Returns a sample without what `target_of` returns; whole where it is no more than one value."""
     if isinstance(sample, Mapping) and len(sample) > 1:
         return dict(list(sample.items())[:-1])
-    return sample[:-1] if isinstance(sample, tuple | list) and len(sample) > 1 else sample
+    if isinstance(sample, tuple | list) and len(sample) > 1:
+        return sample[:-1]
+    return sample
 
 
 def with_target(sample: Any, target: Any) -> Any:
@@ -137,20 +144,30 @@ def with_target(sample: Any, target: Any) -> Any:
 
 
 def path_of(sample: Any) -> Path | None:
-    first = sample[0] if isinstance(sample, tuple | list) and sample else sample
+    if isinstance(sample, tuple | list) and sample:
+        first = sample[0]
+    else:
+        first = sample
     return first if isinstance(first, Path) else None
 
 
 def names_in(kind: str, target: Any) -> list[str] | None:
     if kind == "classes":
-        return [target] if isinstance(target, str) else None
+        if isinstance(target, str):
+            return [target]
+        return None
     is_collection = kind == "labels" and isinstance(target, list | tuple | set | frozenset)
-    return [*target] if is_collection and all(isinstance(name, str) for name in target) else None
+    if is_collection and all(isinstance(name, str) for name in target):
+        return [*target]
+    return None
 
 
 def prepared(task: Any, sample: Any) -> Any:
     """Returns a sample with classes as numbers or marks if its target has names. Raises BadInput for others."""
-    names = names_in(task.kind, target_of(sample)) if task.kind in ("classes", "labels") else None
+    if task.kind in ("classes", "labels"):
+        names = names_in(task.kind, target_of(sample))
+    else:
+        names = None
     if names is None:
         return sample
     if unknown := [name for name in names if name not in task._numbers]:
@@ -171,7 +188,10 @@ class Part:
     """The samples of a part as a data set, lazy if they are, with their `weights`, `lengths`, `order` and `subset`."""
 
     def __init__(self, task: Any, name: str, samples: Any):
-        self.task, self.name, self.samples, self.training = task, name, samples, name == "train"
+        self.task = task
+        self.name = name
+        self.samples = samples
+        self.training = name == "train"
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -181,7 +201,8 @@ class Part:
 
     def fold(self, index: int) -> int:
         """Returns the fold of a sample among training samples, by a hash of its group or of its input."""
-        sample, groups = self.samples[index], getattr(self.samples, "groups", None)
+        sample = self.samples[index]
+        groups = getattr(self.samples, "groups", None)
         shared = self.task.group(sample) if groups is None else groups[index]
         return _hashed(sample, shared, self.task.source, "fold ") % FOLDS
 
@@ -191,9 +212,9 @@ class Part:
         ):  # as in a copy while it is made
             raise AttributeError(f"A part of the samples has no {name}.")
         value = getattr(self.samples, name)
-        return (
-            value if name != "subset" else lambda *share: Part(self.task, self.name, value(*share))
-        )
+        if name != "subset":
+            return value
+        return lambda *share: Part(self.task, self.name, value(*share))
 
     def texts(self) -> Iterator[str]:
         """Returns a text for each sample without its target. Raises BadInput for what has none."""
@@ -207,11 +228,9 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
 
     Raises BadInput.
     """
-    name, source, advice = (
-        f"{type(task).__name__}.read",
-        task.source,
-        "Look at data.dir, and at how the data is read.",
-    )
+    name = f"{type(task).__name__}.read"
+    source = task.source
+    advice = "Look at data.dir, and at how the data is read."
     with naming(name, advice), collecting() as notes, reading(source, group=task.group):
         data = task.read() if source is None else task.read(source)
         order = next((order for order in _ORDERING if hasattr(data, order)), "")
@@ -221,11 +240,10 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
         data = data if isinstance(data, Mapping) else split(data)
         parts = {part: in_order(rows, source) for part, rows in data.items() if rows is not None}
     if not any(map(len, parts.values())):
-        endings = (
-            Counter(path.suffix for path in source.rglob("*") if path.is_file())
-            if source
-            else Counter()
-        )
+        if source:
+            endings = Counter(path.suffix for path in source.rglob("*") if path.is_file())
+        else:
+            endings = Counter()
         has = ", ".join(
             f"{number:,} {printable(ending)}" for ending, number in endings.most_common(3)
         )
@@ -333,12 +351,19 @@ def _is_unknown(tags: Any) -> bool:
 def _labels_in(kind: str, target: Any) -> Sequence[Hashable]:
     """Returns the names or numbers of classes in a target; none of one of another form."""
     if kind == "classes":
-        return [target] if isinstance(target, str | int) else []
-    names = target if isinstance(target, list | tuple | set | frozenset) else ()
+        if isinstance(target, str | int):
+            return [target]
+        return []
+    if isinstance(target, list | tuple | set | frozenset):
+        names = target
+    else:
+        names = ()
     is_known = all(
         isinstance(name, str) or (kind == "tokens" and type(name) is int) for name in names
     )
-    return [name for name in names if name not in ("", IGNORED)] if is_known else []
+    if is_known:
+        return [name for name in names if name not in ("", IGNORED)]
+    return []
 
 
 def in_order(samples: Any, root: Path | None) -> Any:

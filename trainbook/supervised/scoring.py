@@ -80,13 +80,9 @@ def better(metric: Metric) -> str:
     name = name_of(metric)
     if name in _SMALLER_NAMES or name.endswith(_SMALLER):
         return "min"
-    return (
-        "max"
-        if isinstance(metric, str)
-        or name in (*_GUESSES, *_PROBABILITIES)
-        or name.endswith("_score")
-        else ""
-    )
+    if isinstance(metric, str) or name in (*_GUESSES, *_PROBABILITIES) or name.endswith("_score"):
+        return "max"
+    return ""
 
 
 def needs_probabilities(metrics: Sequence[Metric]) -> bool:
@@ -141,8 +137,12 @@ def score(metric: Metric, judged: Judged) -> float:
     if metric in _PROBABILITIES:
         return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
     weighed = {} if counts is None or callable(metric) else {"sample_weight": counts}
-    guess, function = np.maximum(guess, 0) if metric in _NOT_NEGATIVE else guess, _function(metric)
-    unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
+    guess = np.maximum(guess, 0) if metric in _NOT_NEGATIVE else guess
+    function = _function(metric)
+    if true.dtype.kind == "f":
+        unknown = np.isnan(true)
+    else:
+        unknown = np.zeros(0, bool)
     if not unknown.any():
         return float(function(true, guess, **weighed))
     columns = zip(
@@ -191,7 +191,8 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
     ranked = np.flatnonzero((true.sum(0) > 0) & (true.sum(0) < len(true)))
     if not len(ranked):
         return float("nan")
-    true, shares = true[:, ranked], shares[:, ranked]
+    true = true[:, ranked]
+    shares = shares[:, ranked]
     if metric == "roc_auc":
         return float(_areas(true, shares).mean())
     return float(
@@ -218,7 +219,9 @@ def _areas(true: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:
     """Returns (units, 3, classes) right, true, guessed targets; of numbers (units, 5, columns) sums of powers."""
-    true, guess, counts = judged.true, judged.guess, judged.counts
+    true = judged.true
+    guess = judged.guess
+    counts = judged.counts
     if kind == "numbers":
         true, guess = (
             values.reshape(len(values), -1).astype(np.float64) for values in (true, guess)
@@ -229,11 +232,9 @@ def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: in
         sums = np.zeros((units, *powers.shape[1:]))
         np.add.at(sums, unit, powers)
         return sums
-    sums, number, right = (
-        np.zeros((units, 3, classes)),
-        np.ones(len(true)) if counts is None else counts,
-        true == guess,
-    )
+    sums = np.zeros((units, 3, classes))
+    number = np.ones(len(true)) if counts is None else counts
+    right = true == guess
     np.add.at(sums[:, 0], (unit[right], true[right]), number[right])
     np.add.at(sums[:, 1], (unit, true), number)
     np.add.at(sums[:, 2], (unit, guess), number)
@@ -250,7 +251,8 @@ def of_classes(sums: np.ndarray, reference: np.ndarray | None = None) -> dict[st
     """(..., 3, classes) right, true and guessed targets -> (...) each metric, as scikit-learn has it."""
     right, true, guessed = np.moveaxis(np.asarray(sums, np.float64), -2, 0)
     known = (sums if reference is None else sums + reference)[..., 1:, :].sum(-2) > 0
-    total, classes = np.maximum(true.sum(-1), 1), np.maximum(known.sum(-1), 1)
+    total = np.maximum(true.sum(-1), 1)
+    classes = np.maximum(known.sum(-1), 1)
     f1, iou = by_class(sums)
     covariance = right.sum(-1) * total - (true * guessed).sum(-1)
     spread = (total**2 - (true**2).sum(-1)) * (total**2 - (guessed**2).sum(-1))
@@ -281,11 +283,10 @@ def constant(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns the guess, `number` times, of whoever knows the training targets alone; of classes their shares too."""
     if kind == "numbers":
-        mean = (
-            np.ma.masked_invalid(train).mean(0).filled(0.0)
-            if np.isnan(train).any()
-            else train.mean(0)
-        )
+        if np.isnan(train).any():
+            mean = np.ma.masked_invalid(train).mean(0).filled(0.0)
+        else:
+            mean = train.mean(0)
         return np.broadcast_to(mean, (number, *train.shape[1:])), None
     if kind == "labels":
         often = np.broadcast_to(train.mean(0), (number, train.shape[1]))

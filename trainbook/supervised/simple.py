@@ -28,31 +28,32 @@ from trainbook.supervised import scoring
 from trainbook.supervised.samples import FLOATS, FOLDS, IGNORED
 
 UNSEEN = -10.0  # the score of a class without an example
-AT_ONCE, _MOST, _MOST_BYTES = (
-    16,
-    10_000,
-    2**28,
-)  # samples of a batch, rows that are learned from, bytes in an archive
-_MOST_CLASSES, _MOST_TERMS, _MOST_WEIGHTS = 100, 20_000, 200_000  # the commonest ones are learned
+AT_ONCE = 16
+_MOST = 10_000
+_MOST_BYTES = 2**28  # samples of a batch, rows that are learned from, bytes in an archive
+_MOST_CLASSES = 100
+_MOST_TERMS = 20_000
+_MOST_WEIGHTS = 200_000  # the commonest ones are learned
 _MOST_OUTPUTS = 1000  # a language model has more, and no simple method beside it
-_SIDES, _MOST_SIDE = (
-    (5, 15),
-    128,
-)  # of squares around a pixel; of pictures, larger ones are scaled to it
-_GRIDS, _ANGLES = (
-    (1, 2, 4),
-    8,
-)  # cells a side that pictures are pooled to, and directions of their gradients
+_SIDES = (5, 15)
+_MOST_SIDE = 128  # of squares around a pixel; of pictures, larger ones are scaled to it
+_GRIDS = (1, 2, 4)
+_ANGLES = 8  # cells a side that pictures are pooled to, and directions of their gradients
 _POWERS = (
     2.0 ** np.arange(-3, 1.1, 0.25)
 ).tolist()  # of probabilities, of which small data makes too sure
-_LEAVES, _DEPTH, _ROUNDS, _MOST_TREES = 15, 6, 100, 300
+_LEAVES = 15
+_DEPTH = 6
+_ROUNDS = 100
+_MOST_TREES = 300
 _TRIED = {  # by what is seen: the inverse strength of a linear model's penalty; 0: boosting
     "words": (1, 10), "neighbours": (1,), "pooled pixels": (0.01, 1), "surroundings": (1, 0), "numbers": (1, 100, 0),
 }  # fmt: skip
-FORMS, TEXTS = tuple(_TRIED), ("words", "neighbours")
+FORMS = tuple(_TRIED)
+TEXTS = ("words", "neighbours")
 NODES = 2 * _LEAVES - 1  # of a tree
-KEY, GATE = "simple", "simple_gate"  # of batches and what is learned; a buffer of the model
+KEY = "simple"
+GATE = "simple_gate"  # of batches and what is learned; a buffer of the model
 
 
 class Simple(NamedTuple):
@@ -86,11 +87,9 @@ class Simple(NamedTuple):
                 f"{what}, and the labels have the shape {tuple(labels.shape)}. It was fitted to other data."
             )
         tensor = torch.from_numpy(self.power * scores).float()
-        return (
-            tensor.view(labels.shape)
-            if self.kind in FLOATS
-            else tensor.log_softmax(-1).view(*labels.shape, -1)
-        )
+        if self.kind in FLOATS:
+            return tensor.view(labels.shape)
+        return tensor.log_softmax(-1).view(*labels.shape, -1)
 
     def _rows(self, task: Any, batch: Batch) -> np.ndarray:
         """Returns what the method sees of a batch. Raises BadInput if it was fitted to something else."""
@@ -131,20 +130,16 @@ def unpacked(text: str) -> dict[str, np.ndarray]:
 
 def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:
     """Returns what the method sees of a batch, with its name: texts, or (rows, numbers); None for another form."""
-    x, labels, is_each = (
-        task.features(batch),
-        batch["labels"],
-        task.kind in ("tokens", "next_tokens"),
-    )
+    x = task.features(batch)
+    labels = batch["labels"]
+    is_each = task.kind in ("tokens", "next_tokens")
     if not isinstance(x, Tensor):
         return "words", np.array(x, object)
     if x.dim() == 2 and not x.is_floating_point():
         if is_each:
-            return (
-                ("neighbours", _neighbours(x.tolist(), task.kind))
-                if x.shape == labels.shape
-                else None
-            )
+            if x.shape == labels.shape:
+                return ("neighbours", _neighbours(x.tolist(), task.kind))
+            return None
         return "words", np.array([" ".join(map(str, row)) for row in x.tolist()], object)
     x = x.float()
     if is_each:
@@ -154,7 +149,9 @@ def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:
         return "surroundings", torch.cat([x, *means], 1).movedim(1, -1).flatten(0, -2).numpy()
     if x.dim() == 4:
         return "pooled pixels", _pooled(x).numpy()
-    return ("numbers", x.view(len(x), -1).numpy()) if x.dim() < 3 else None
+    if x.dim() < 3:
+        return ("numbers", x.view(len(x), -1).numpy())
+    return None
 
 
 def _neighbours(rows: Sequence[Sequence[int]], kind: str) -> np.ndarray:
@@ -196,8 +193,10 @@ def _scored(values: Any, weights: np.ndarray, bias: np.ndarray, trees: np.ndarra
     scores = np.asarray(values @ weights, np.float64) + bias
     feature, left, right, output = (trees[..., n].astype(np.int64) for n in (0, 2, 3, 5))
     for first in range(0, len(scores) if len(trees) else 0, _MOST):
-        some, tree = values[first : first + _MOST], np.arange(len(trees))
-        rows, node = np.arange(len(some))[:, None], np.zeros((len(some), len(trees)), np.int64)
+        some = values[first : first + _MOST]
+        tree = np.arange(len(trees))
+        rows = np.arange(len(some))[:, None]
+        node = np.zeros((len(some), len(trees)), np.int64)
         for _ in range(_DEPTH):
             is_left = some[rows, feature[tree, node]] <= trees[tree, node, 1]
             node = np.where(is_left, left[tree, node], right[tree, node])
@@ -228,8 +227,12 @@ def _best(task: Any) -> Simple | None:
         rows[0][0],
         (np.concatenate(column) for column in [*zip(*rows, strict=True)][1:]),
     )
-    width = target.shape[1] if task.kind in FLOATS else max(len(task.known_names()), len(counts))
-    terms, middle = (), np.zeros(0)
+    if task.kind in FLOATS:
+        width = target.shape[1]
+    else:
+        width = max(len(task.known_names()), len(counts))
+    terms = ()
+    middle = np.zeros(0)
     if values.ndim == 1:
         most = max(500, min(_MOST_TERMS, _MOST_WEIGHTS // width))
         vectors = _vectors(
@@ -267,7 +270,10 @@ def _collected(task: Any, common: np.ndarray) -> Any:
         target = (
             labels.reshape(len(some), -1) if task.kind in FLOATS else labels.flatten()
         ).numpy()
-        is_known = ~np.isnan(target).all(1) if task.kind in FLOATS else np.isin(target, common)
+        if task.kind in FLOATS:
+            is_known = ~np.isnan(target).all(1)
+        else:
+            is_known = np.isin(target, common)
         chosen = np.flatnonzero(is_known)[
             :: max(1, len(indices) * len(target) // len(some) // _MOST)
         ]
@@ -279,9 +285,10 @@ def losses(task: Any, scores: Tensor, true: np.ndarray, counts: np.ndarray | Non
     """Returns (targets) what each adds to the loss, classes balanced by `counts`; unknown numbers and marks nothing."""
     target = torch.from_numpy(true)
     if task.kind not in FLOATS:
-        weights = (
-            None if counts is None else torch.from_numpy(scoring.balanced(counts, scores.shape[-1]))
-        )
+        if counts is None:
+            weights = None
+        else:
+            weights = torch.from_numpy(scoring.balanced(counts, scores.shape[-1]))
         return F.cross_entropy(scores.float(), target, weights, reduction="none")
     distance = F.mse_loss if task.kind == "numbers" else F.binary_cross_entropy_with_logits
     each = distance(
@@ -294,7 +301,8 @@ def _held_out(
     task: Any, values: Any, target: np.ndarray, fold: np.ndarray, width: int, penalty: float | None
 ) -> tuple[float, float, dict[str, np.ndarray]]:
     """Returns the mean loss of rows by models without their fold, the power that gives it, and the models."""
-    scores, models = np.zeros((len(target), width)), []
+    scores = np.zeros((len(target), width))
+    models = []
     for number in range(FOLDS):
         here = fold == number
         others = np.flatnonzero(~here | here.all())
@@ -317,12 +325,15 @@ def _fitted(
     task: Any, values: Any, target: np.ndarray, width: int, penalty: float | None
 ) -> list[np.ndarray]:
     """Fits each column of numbers or marks, or all classes together; returns weights, bias and trees."""
-    has_classes, trees = task.kind not in FLOATS, [np.zeros((0, NODES, 6))]
-    weights, bias = np.zeros((values.shape[1], width)), np.full(width, UNSEEN)
+    has_classes = task.kind not in FLOATS
+    trees = [np.zeros((0, NODES, 6))]
+    weights = np.zeros((values.shape[1], width))
+    bias = np.full(width, UNSEEN)
     for column in range(1 if has_classes else width):
-        known = (
-            np.arange(len(target)) if has_classes else np.flatnonzero(~np.isnan(target[:, column]))
-        )
+        if has_classes:
+            known = np.arange(len(target))
+        else:
+            known = np.flatnonzero(~np.isnan(target[:, column]))
         y = target if has_classes else target[known, column]
         present, counts = np.unique(y, return_counts=True)
         if has_classes:
@@ -372,7 +383,8 @@ def _estimator(task: Any, penalty: float, outputs: int) -> Any:
 
 def _tree(nodes: np.ndarray, output: int) -> np.ndarray:
     """Returns (1, nodes, 6) of a tree of scikit-learn's boosting, where a leaf is its own child."""
-    is_leaf, own = nodes["is_leaf"].astype(bool), np.arange(len(nodes))
+    is_leaf = nodes["is_leaf"].astype(bool)
+    own = np.arange(len(nodes))
     children = [np.where(is_leaf, own, nodes[side]) for side in ("left", "right")]
     columns = [
         nodes["feature_idx"],
@@ -398,7 +410,9 @@ def with_buffers(make: Callable[[Any], nn.Module]) -> Callable[[Any], nn.Module]
 
 
 def batch(task: Any, batch: Batch) -> Batch:
-    return {**batch, KEY: task.simple.scores(task, batch)} if task.starts else batch
+    if task.starts:
+        return {**batch, KEY: task.simple.scores(task, batch)}
+    return batch
 
 
 def shaped(start: Tensor, outputs: Tensor) -> Tensor:

@@ -32,7 +32,8 @@ def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarr
     weight = np.concatenate(
         [weight, np.full((len(counts), 1), 1 / len(counts))], 1
     )  # and of the groups themselves
-    best, least = np.zeros(len(counts), int), np.inf
+    best = np.zeros(len(counts), int)
+    least = np.inf
     for attempt in range(_TRIES if len(counts) <= 1000 else 4):
         draw = np.random.default_rng([seed, attempt])
         order = np.argsort(-weight.max(1) * draw.uniform(0.8, 1.25, len(counts)), kind="stable")
@@ -48,7 +49,8 @@ def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarr
         )  # (parts, classes + 1)
         distance = (((held - goal[:, None]) / goal[:, None]) ** 2).sum() + 1e3 * (held == 0).sum()
         if distance < least:
-            best, least = part, distance
+            best = part
+            least = distance
     return best
 
 

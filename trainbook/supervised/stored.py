@@ -109,6 +109,7 @@ def _check_trees(arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _check_outputs(arrays: Mapping[str, np.ndarray], task: Any) -> None:
-    outputs, classes = arrays["weights"].shape[2], len(task.known_names())
+    outputs = arrays["weights"].shape[2]
+    classes = len(task.known_names())
     if task.kind not in FLOATS and classes and outputs != classes:
         raise ValueError(f"it has {outputs} outputs, and there are {classes} classes")

@@ -150,7 +150,8 @@ def _ends(classes: Mapping[str, str], columns: Sequence[str]) -> list[tuple[str,
     ends = set()
     for column in columns:
         for name in classes:
-            before, after = column.removesuffix(name), column.removeprefix(name)
+            before = column.removesuffix(name)
+            after = column.removeprefix(name)
             if before != column and _SIGN.fullmatch(before[-1:]):
                 ends.add((before, ""))
             if after != column and _SIGN.fullmatch(after[:1]):
@@ -165,7 +166,8 @@ def _predicted(
     task: Any, answer: Answer, classes: Mapping[str, str], column: str, values: Sequence[str]
 ) -> Cells:
     """Returns how the column of a sample with one answer is filled, as far as that is sure; notes what is not."""
-    kind, key = getattr(task, "kind", ""), "prediction"
+    kind = getattr(task, "kind", "")
+    key = "prediction"
     values = [value.strip() for value in values if value.strip()]
     if kind == "classes" and key in answer:
         return _of_class([*classes] or task.known_names(), classes, column, values)
@@ -230,7 +232,9 @@ def _like(numeral: str, values: Sequence[str]) -> str:
     """Writes a number of a class as the sample has its own, 3 or 3.0."""
     if numeral in values or not float(numeral).is_integer():
         return numeral
-    return f"{float(numeral):.0f}" if all(map(_WHOLE.fullmatch, values)) else str(float(numeral))
+    if all(map(_WHOLE.fullmatch, values)):
+        return f"{float(numeral):.0f}"
+    return str(float(numeral))
 
 
 def _of_labels(classes: Mapping[str, str], column: str, values: Sequence[str]) -> Cells:

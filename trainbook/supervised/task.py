@@ -251,7 +251,8 @@ class Supervised(Comparing):
         }
         return replaced.hashes(self.parts, digests)
 
-    prepared, baselines = samples.prepared, evaluation.simple_rows
+    prepared = samples.prepared
+    baselines = evaluation.simple_rows
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
@@ -259,11 +260,14 @@ class Supervised(Comparing):
                 f"{type(self).__name__}.datasets() is its own. Then write collate(samples, generator) too."
             )
         batch = self.labelled([item.sample for item in samples], samples[0].training)
-        return batch if samples[0].training else simple.batch(self, batch)
+        if samples[0].training:
+            return batch
+        return simple.batch(self, batch)
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
-        batch, name = self.batch(samples, training), f"{type(self).__name__}.batch"
+        batch = self.batch(samples, training)
+        name = f"{type(self).__name__}.batch"
         labels = batch.get("labels") if isinstance(batch, Mapping) else None
         if not isinstance(labels, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
@@ -311,7 +315,9 @@ class Supervised(Comparing):
     def _given_names(self) -> list[str]:
         """Returns the names of the classes that the class or a setting `classes` lists; none where data tells them."""
         names = getattr(self, "classes", None) or getattr(self.settings, "classes", None)
-        return [*map(str, names)] if isinstance(names, tuple | list) else []
+        if isinstance(names, tuple | list):
+            return [*map(str, names)]
+        return []
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
@@ -348,9 +354,9 @@ class Supervised(Comparing):
                 plain = with_changes(self.config, {"training.start_from_baseline": False})
                 self._learned = type(self)(plain, data).learned() if data else None
             # in a plan where there is no data shapes count, and not values
-            return (
-                dict(self.learn([self.example()] * 2)) if self._learned is None else self._learned
-            )
+            if self._learned is None:
+                return dict(self.learn([self.example()] * 2))
+            return self._learned
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         for name in {"classes", "suffixes", "folder"} & values.keys():
@@ -373,8 +379,12 @@ class Supervised(Comparing):
         """The simple method: what the run learned where it starts from it, else fitted now; None in a plan."""
         if self.starts:
             values = self.learned().get(simple.KEY)
-            return None if self._learned is None else stored.simple_of(self, values)
-        return None if self.kind == "text" else simple.fit(self)
+            if self._learned is None:
+                return None
+            return stored.simple_of(self, values)
+        if self.kind == "text":
+            return None
+        return simple.fit(self)
 
     def count(self, batch: Batch) -> Mapping[str, float]:
         labels = self.placed(batch["labels"])
@@ -401,7 +411,9 @@ class Supervised(Comparing):
             each = distance(outputs, labels.nan_to_num(), reduction="none")
             total = torch.where(self.known(labels), each, 0.0).sum()
             has_unit = self.kind == "numbers" and not outputs.is_meta
-            return total / self.learned().get("variance of targets", 1.0) if has_unit else total
+            if has_unit:
+                return total / self.learned().get("variance of targets", 1.0)
+            return total
         weights = evaluation.weights(self, outputs, outputs.shape[-1])
         return F.cross_entropy(
             outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum"
@@ -409,15 +421,18 @@ class Supervised(Comparing):
 
     def matched(self, outputs: Any, labels: Tensor) -> tuple[Any, Tensor]:
         """Returns outputs in fp32, or a pair as it is, and labels in shapes that fit. Raises BadInput."""
-        labels, head = self.placed(labels), None
+        labels = self.placed(labels)
+        head = None
         if isinstance(outputs, tuple) and self.kind in ("next_tokens", "text"):
             outputs, head = outputs
-        outputs = (
-            outputs[:, :-1]
-            if self.kind == "next_tokens"
-            else evaluation.classes_last(self.kind, outputs, labels)
-        )
-        width = outputs.shape[-1] if head is None else self.width or chunks.width(outputs, head)
+        if self.kind == "next_tokens":
+            outputs = outputs[:, :-1]
+        else:
+            outputs = evaluation.classes_last(self.kind, outputs, labels)
+        if head is None:
+            width = outputs.shape[-1]
+        else:
+            width = self.width or chunks.width(outputs, head)
         if advice := evaluation.misfit(self.kind, outputs, labels, width):
             shapes = f"has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
             raise BadInput(f"{type(self).__name__}.outputs {shapes}. {advice}")
@@ -431,10 +446,14 @@ class Supervised(Comparing):
         ) if self.kind == "numbers" else outputs.float(), labels
 
     def placed(self, labels: Tensor) -> Tensor:
-        return labels[:, 1:] if self.kind == "next_tokens" else labels
+        if self.kind == "next_tokens":
+            return labels[:, 1:]
+        return labels
 
     def known(self, labels: Tensor) -> Tensor:
-        return ~labels.isnan() if self.kind in FLOATS else labels != IGNORED
+        if self.kind in FLOATS:
+            return ~labels.isnan()
+        return labels != IGNORED
 
     def _check_classes(self, labels: Tensor) -> None:
         """Raises BadInput where a label is no class of the outputs: on a GPU it would end the process."""
@@ -449,12 +468,16 @@ class Supervised(Comparing):
 
     def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
         """Returns what belongs to known labels: of numbers rows with one (others stay NaN), of marks rows with all."""
-        values, known = labels if values is None else values, self.known(labels)
+        values = labels if values is None else values
+        known = self.known(labels)
         if self.kind == "labels":
             return values[known.all(1)].long()
         if self.kind == "numbers" and labels.dim() > 1:
-            values, known = values.flatten(1), known.flatten(1).any(1)
-            return values[known] if values.shape[1] > 1 else values[known][:, 0]
+            values = values.flatten(1)
+            known = known.flatten(1).any(1)
+            if values.shape[1] > 1:
+                return values[known]
+            return values[known][:, 0]
         return values[known]
 
     def targets(self, part: str) -> np.ndarray:

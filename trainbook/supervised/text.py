@@ -23,11 +23,9 @@ def normal(text: str) -> str:
     text = " ".join(
         unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).lower()).split()
     )
-    begin, end, is_outer = (
-        0,
-        len(text),
-        [unicodedata.category(letter)[0] in "PZC" for letter in text],
-    )
+    begin = 0
+    end = len(text)
+    is_outer = [unicodedata.category(letter)[0] in "PZC" for letter in text]
     while (
         begin < end and is_outer[begin] and not text[begin + 1 : begin + 2].isdecimal()
     ):  # the sign of -5
@@ -49,7 +47,8 @@ def exact(right: str, written: str) -> float:
 
 def token_f1(right: str, written: str) -> float:
     """Returns the harmonic mean of precision and recall of words, as SQuAD has it, without leaving any word out."""
-    wanted, given = words(right), words(written)
+    wanted = words(right)
+    given = words(written)
     if not given or not wanted:  # signs alone, "-" or "+"
         return exact(right, written)
     return 2 * sum((Counter(given) & Counter(wanted)).values()) / (len(given) + len(wanted))
@@ -57,12 +56,14 @@ def token_f1(right: str, written: str) -> float:
 
 def rouge_l(right: str, written: str) -> float:
     """Returns the harmonic mean over the longest common subsequence of words (Lin, 2004, with beta 1)."""
-    wanted, given = words(right), words(written)
+    wanted = words(right)
+    given = words(written)
     if not given or not wanted:
         return exact(right, written)
     row = [0] * (len(wanted) + 1)
     for word in given:
-        above, row = row, [0]
+        above = row
+        row = [0]
         for place, other in enumerate(wanted):
             row.append(above[place] + 1 if word == other else max(above[place + 1], row[place]))
     return 2 * row[-1] / (len(given) + len(wanted))
@@ -150,15 +151,17 @@ def in_parts(
 @torch.no_grad()
 def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], scoring.Judged]:
     """Returns the mean loss of a token of the right texts with the task's metrics, and right and written texts."""
-    dataset, written = loader.dataset, list[str]()
-    total, tokens = 0.0, 0
+    dataset = loader.dataset
+    written = list[str]()
+    total = 0.0
+    tokens = 0
     for batch in loader:
-        labels, outputs = batch["labels"], task.outputs(model, batch)
-        each = (
-            task.summed_loss(outputs, labels)
-            if isinstance(outputs, tuple)
-            else losses(outputs, labels)
-        )
+        labels = batch["labels"]
+        outputs = task.outputs(model, batch)
+        if isinstance(outputs, tuple):
+            each = task.summed_loss(outputs, labels)
+        else:
+            each = losses(outputs, labels)
         total += float(each if each.dim() == 0 else each[labels != IGNORED].sum())
         tokens += int((labels != IGNORED).sum())
         written += in_parts(task, model, batch, task.beams(dataset.name), task.write)

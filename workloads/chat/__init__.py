@@ -36,17 +36,16 @@ from workloads.chat.messages import calls_of
 from workloads.chat.rows import Row, Written
 from workloads.chat.settings import Settings
 
-_SHOWN, _STRETCH = 10, 90  # rows and answers that are shown; characters of a stretch of a row
+_SHOWN = 10
+_STRETCH = 90  # rows and answers that are shown; characters of a stretch of a row
 _MOST_FACTS = 2**22  # bytes of a configuration of a base
 _OTHER = 1200  # characters of a piece of other text
 _MOST_OTHER = 24  # pieces whose perplexity is measured
 # Heads that do more than a product: their logits are computed whole
 _OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_DIFFERENCE, _SAME = (
-    1e-2,
-    0.99,
-)  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
+_DIFFERENCE = 1e-2
+_SAME = 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
 _IN_FP32 = (
     4 * 2**30
 )  # bytes of merged weights that are compared in fp32; twice as much must fit the host
@@ -61,7 +60,9 @@ def _json(value: str) -> Any:
         parsed = json.loads(value)
     except (ValueError, RecursionError):
         return None
-    return parsed if isinstance(parsed, dict | list) else None
+    if isinstance(parsed, dict | list):
+        return parsed
+    return None
 
 
 def exact(right: str, written: str) -> float:
@@ -94,10 +95,14 @@ def stopped(right: str, written: str) -> float:
 
 
 class Chat(Supervised):
-    Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
+    Settings = Settings
+    kind = "text"
+    sentinels = ("*.jsonl",)
     metrics = (exact, valid, stopped)
-    unit, constant = "question", "commonest answer"
-    selection, shown = ("exact", "max"), ("exact", "stopped", "loss")
+    unit = "question"
+    constant = "commonest answer"
+    selection = ("exact", "max")
+    shown = ("exact", "stopped", "loss")
     dials: ClassVar = {"workload.length": (512, 1024, 2048, 4096)}
     findings: Sequence[Finding] = ()  # on the conversations, once they were read
     _before = 0.0  # the untouched base's perplexity of other text
@@ -164,7 +169,9 @@ class Chat(Supervised):
         return len(self.template.encode(row).ids)
 
     def group(self, sample: Row) -> str | None:
-        return (sample.conversation or rows.question(sample)) if sample.answer else None
+        if sample.answer:
+            return sample.conversation or rows.question(sample)
+        return None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the template, with its encoded rows, which a loader worker makes again."""
@@ -188,7 +195,8 @@ class Chat(Supervised):
     def describe_data(self) -> str:
         """Returns where the rows come from, what was found in them, and ten as the model reads them."""
         train = self.parts["train"].samples
-        lengths, ends = sorted(train.lengths), self.template.end
+        lengths = sorted(train.lengths)
+        ends = self.template.end
         trained = sum(map(sum, (self.template.encode(row).trained for row in train)))
         drawn = "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
         where = f"Data: {printable(self.source)}." if self.source else drawn
@@ -238,7 +246,9 @@ class Chat(Supervised):
     @cached_property
     def _of_base(self) -> dict[str, Any]:
         """Tokenizer and template, the sizes that rows must fit, of a model that also sees for text, and other text."""
-        path, other, stops = self._folder / "generation_config.json", self.settings.other.text, []
+        path = self._folder / "generation_config.json"
+        other = self.settings.other.text
+        stops = []
         if path.is_file():
             stops = _facts(path).get("eos_token_id") or []
         facts = _facts(self._folder / "config.json")
@@ -256,9 +266,9 @@ class Chat(Supervised):
 
     def _kept(self, name: str) -> Any:
         """Returns what the run began with of its base, else what the base has."""
-        return (
-            self._learned[name] if self._learned and name in self._learned else self._of_base[name]
-        )
+        if self._learned and name in self._learned:
+            return self._learned[name]
+        return self._of_base[name]
 
     @cached_property
     def template(self) -> template.Template:
@@ -286,7 +296,8 @@ class Chat(Supervised):
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM
 
-        settings, frozen = self.settings, self.config.training.frozen_precision
+        settings = self.settings
+        frozen = self.config.training.frozen_precision
         dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
         base = self.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
         if missing := getattr(base, "missing_weights", []):
@@ -296,7 +307,8 @@ class Chat(Supervised):
             )
         if settings.method == "full":
             return base
-        base, lora = quantise(base, ("lm_head",)) if settings.nf4 else base, settings.lora
+        base = quantise(base, ("lm_head",)) if settings.nf4 else base
+        lora = settings.lora
         sizes = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
         options = LoraConfig(**sizes, target_modules="all-linear", task_type="CAUSAL_LM")
         return get_peft_model(base.requires_grad_(False), options)
@@ -319,7 +331,9 @@ class Chat(Supervised):
             for e in encoded
         ]
         batch = {"ids": ids, "labels": padded(labels, IGNORED, sys.maxsize)}
-        return batch if training else {**batch, **self._prompts(samples)}
+        if training:
+            return batch
+        return {**batch, **self._prompts(samples)}
 
     def _prompts(self, samples: Sequence[Row]) -> Batch:
         prompts = [self.template.prompt(row.turns) for row in samples]
@@ -334,7 +348,8 @@ class Chat(Supervised):
 
         Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
         """
-        whole, inputs = plain(model), {"input_ids": batch["ids"], "use_cache": False}
+        whole = plain(model)
+        inputs = {"input_ids": batch["ids"], "use_cache": False}
         if any(getattr(whole.config, name, None) not in (None, 1, 1.0) for name in _OTHER_HEADS):
             return whole(**inputs).logits
         return getattr(whole, whole.base_model_prefix)(**inputs)[0], whole.get_output_embeddings()
@@ -342,10 +357,8 @@ class Chat(Supervised):
     # --- evaluation ---------------------------------------------------------------------------------------------------
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> list[str]:
-        stops, inputs = (
-            self.template.stops,
-            {"input_ids": batch["prompt"], "attention_mask": batch["is_prompt"]},
-        )
+        stops = self.template.stops
+        inputs = {"input_ids": batch["prompt"], "attention_mask": batch["is_prompt"]}
         greedy = {
             "temperature": None,
             "top_p": None,
@@ -361,11 +374,10 @@ class Chat(Supervised):
         scores = super().evaluate(model, loader)
         if not self.settings.other.text:
             return scores
-        before = (
-            {"other_perplexity_of_base": self._before}
-            if loader.dataset.name == "test" and self._before
-            else {}
-        )
+        if loader.dataset.name == "test" and self._before:
+            before = {"other_perplexity_of_base": self._before}
+        else:
+            before = {}
         return {**scores, "other_perplexity": self._perplexity(model), **before}
 
     @cached_property
@@ -373,9 +385,11 @@ class Chat(Supervised):
         return self._kept("other").read_text("utf-8")
 
     def _perplexity(self, model: nn.Module) -> float:
-        whole, device = self._other_text, next(model.parameters()).device
+        whole = self._other_text
+        device = next(model.parameters()).device
         half = whole[len(whole) // 2 :]
-        total, count = 0.0, 0
+        total = 0.0
+        count = 0
         for row in rows.pieces(half, min(_MOST_OTHER, max(1, len(half) // _OTHER)), _OTHER):
             batch = to_device(self.batch([row], True), device)
             total += float(self.loss(model, batch)[0]["loss"].detach())
@@ -392,7 +406,9 @@ class Chat(Supervised):
         pairs = [
             pair for pair in zip(judged.true, judged.guess, strict=True) if _has_calls(pair[0])
         ]
-        return {"call": sum(called(*pair) for pair in pairs) / len(pairs)} if pairs else {}
+        if pairs:
+            return {"call": sum(called(*pair) for pair in pairs) / len(pairs)}
+        return {}
 
     def baselines(self) -> dict[str, np.ndarray]:
         """Returns the answers of the nearest training rows, which need no model."""
@@ -405,7 +421,9 @@ class Chat(Supervised):
 
         Where all weights were trained it is loaded again.
         """
-        base, near, shots = model, self._neighbours(), self.settings.shots
+        base = model
+        near = self._neighbours()
+        shots = self.settings.shots
         room = self._kept("positions") - self.settings.answer
 
         def fits(row: Any) -> bool:
@@ -428,7 +446,8 @@ class Chat(Supervised):
 
     def _written(self, model: nn.Module, loader: Any, prompt: Callable[[Row], Row]) -> np.ndarray:
         """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""
-        answers, samples = list[str](), loader.dataset.samples
+        answers = list[str]()
+        samples = loader.dataset.samples
         for batch in loader:
             prompts = self._prompts([*map(prompt, samples[len(answers) :][: len(batch["ids"])])])
             answers += text.in_parts(
@@ -440,7 +459,8 @@ class Chat(Supervised):
         """Writes what `Supervised` does; returns its table, and ten answers side by side."""
         if not self._tested:
             return ""
-        lines, judged = [super().report(metrics, folder)], [*self._tested.values()][-1]
+        lines = [super().report(metrics, folder)]
+        judged = [*self._tested.values()][-1]
         answers = {"tuned": judged.guess, **self._beside, **self.guesses}
         lines.append("\n".join(self._about_scores(judged.true, answers)))
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
@@ -487,11 +507,9 @@ class Chat(Supervised):
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""
-        has_adapter, tokenizer, merged = (
-            hasattr(model, "disable_adapter"),
-            self.template.tokenizer,
-            folder / "merged",
-        )
+        has_adapter = hasattr(model, "disable_adapter")
+        tokenizer = self.template.tokenizer
+        merged = folder / "merged"
         if has_adapter:
             model.save_pretrained(folder / "adapter")
             tokenizer.save_pretrained(folder / "adapter")
@@ -526,7 +544,9 @@ def _scored(samples: Sequence[Row]) -> str:
 
 def plain(model: nn.Module) -> Any:
     """Returns the model of transformers inside of one of peft."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(model, "get_base_model"):
+        return model.get_base_model()
+    return model
 
 
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -541,11 +561,10 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 continue
             seen.add(id(weight))
             is_packed = isinstance(layer, Linear4) and name == "weight"
-            value = (
-                layer.unpacked(torch.float32).clone()
-                if is_packed
-                else weight.detach().float().clone()
-            )
+            if is_packed:
+                value = layer.unpacked(torch.float32).clone()
+            else:
+                value = weight.detach().float().clone()
             if hasattr(module, "lora_A") and name == "weight":
                 for key, down in module.lora_A.items():
                     value += module.scaling[key] * (
@@ -557,7 +576,8 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 @torch.no_grad()
 def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
     """Streams merged weights in fp16 into files of at most 2 GiB, beside their configuration."""
-    piece, files = dict[str, Tensor](), dict[str, str]()
+    piece = dict[str, Tensor]()
+    files = dict[str, str]()
     folder.mkdir()
 
     def write() -> None:
@@ -602,11 +622,10 @@ def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
     for row in rows:
         first = model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()
         second = other(input_ids=torch.tensor([row])).logits[0].float()
-        widest, difference = (
-            max(widest, float(first.abs().max())),
-            max(difference, float((first - second).abs().max())),
-        )
-        same, count = same + int((first.argmax(-1) == second.argmax(-1)).sum()), count + len(row)
+        widest = max(widest, float(first.abs().max()))
+        difference = max(difference, float((first - second).abs().max()))
+        same = same + int((first.argmax(-1) == second.argmax(-1)).sum())
+        count = count + len(row)
     sentence = f"logits differ by at most {difference / widest:.1e} of the largest, {same:,} of {count:,} choices agree"
     if difference > _DIFFERENCE * widest or same < _SAME * count:
         raise BadInput(

@@ -40,7 +40,9 @@ class Form(NamedTuple):
         head = {name: value for name, value in call.items() if name != "function"}
         if "id" in call:
             head["id"] = self._id(call["id"])
-        return {**head, "function": function} if self.is_nested else {**head, **function}
+        if self.is_nested:
+            return {**head, "function": function}
+        return {**head, **function}
 
     def _id(self, name: Any) -> str:
         if self.has_long_ids:
@@ -56,14 +58,16 @@ FORMS = [
 
 def form_of(render: Callable[[Form], str]) -> Form | None:
     """Returns the form in which a template shows the probe best, the first of equals; None where it never does."""
-    best, quality = None, 0
+    best = None
+    quality = 0
     for form in FORMS:
         try:
             level = _quality(render(form))
         except Exception:
             continue
         if level > quality:
-            best, quality = form, level
+            best = form
+            quality = level
     return best
 
 
@@ -74,15 +78,18 @@ def _quality(text: str) -> int:
         not is_there or r"\"zk4_key" in text or "'zk4_key'" in text
     ):  # JSON in JSON, or Python's way of writing
         return 0
-    return 2 if any(_holds(value, PROBE["arguments"]) for value in pieces(text)) else 1
+    if any(_holds(value, PROBE["arguments"]) for value in pieces(text)):
+        return 2
+    return 1
 
 
 def _holds(value: Any, wanted: Any) -> bool:
     if value == wanted:
         return True
-    inner = (
-        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    )
+    if isinstance(value, Mapping):
+        inner = value.values()
+    else:
+        inner = value if isinstance(value, list) else ()
     return any(_holds(each, wanted) for each in inner)
 
 
@@ -109,7 +116,10 @@ def _escaped(text: str) -> Iterator[str]:
 
 def pieces(text: str) -> list[Any]:
     """Cuts a text into its objects and lists of JSON and the words between them."""
-    parts, words, place, decoder = list[Any](), "", 0, json.JSONDecoder()
+    parts = list[Any]()
+    words = ""
+    place = 0
+    decoder = json.JSONDecoder()
     while place < len(text):
         value = None
         if text[place] in "{[":
@@ -119,7 +129,8 @@ def pieces(text: str) -> list[Any]:
             place += 1
             continue
         parts += [*_words(words), value]
-        words, place = "", end
+        words = ""
+        place = end
     return [*parts, *_words(words)]
 
 
@@ -131,7 +142,9 @@ def _decoded(decoder: json.JSONDecoder, text: str, place: int) -> tuple[Any, int
 
 
 def _words(text: str) -> list[str]:
-    return [" ".join(text.split())] if text.strip() else []
+    if text.strip():
+        return [" ".join(text.split())]
+    return []
 
 
 def are_same(first: Any, second: Any) -> bool:

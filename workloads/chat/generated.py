@@ -14,7 +14,8 @@ from workloads.chat.rows import Row
 _CALL = yaml.safe_load(Path(__file__).with_name("call.yaml").read_text("utf-8"))
 SYLLABLES, WORDS, NUMBERS = (_CALL[name].split() for name in ("syllables", "words", "numbers"))
 CLOSED = {kind: values.split() for kind, values in _CALL["closed"].items()}
-OPENINGS, API = _CALL["openings"], _CALL["functions"]
+OPENINGS = _CALL["openings"]
+API = _CALL["functions"]
 
 
 def _share(text: str) -> float:
@@ -24,7 +25,9 @@ def _share(text: str) -> float:
 def split_of(value: str) -> str:
     """Returns the split of a free value by its hash: 70 % train, 15 % validation, 15 % test."""
     share = _share(f"value {value}")
-    return "train" if share < 0.7 else "validation" if share < 0.85 else "test"
+    if share < 0.7:
+        return "train"
+    return "validation" if share < 0.85 else "test"
 
 
 def drawn(kind: str, split: str, rng: random.Random) -> tuple[str, str | int]:
@@ -33,7 +36,8 @@ def drawn(kind: str, split: str, rng: random.Random) -> tuple[str, str | int]:
     Free values (names, texts, numbers, minutes) are of one split alone.
     """
     if kind == "time":
-        hour, form = rng.randint(1, 11), rng.choice(["am", "pm", "clock", "clock", "noon"])
+        hour = rng.randint(1, 11)
+        form = rng.choice(["am", "pm", "clock", "clock", "noon"])
         if form == "noon":
             return rng.choice([("noon", "12:00"), ("midnight", "00:00")])
         if form != "clock":
@@ -74,7 +78,8 @@ def combinations(held_out: bool) -> list[tuple[str, int, int, bool]]:
 
 def pairs(seed: int, split: str, count: int) -> Iterator[tuple[str, str]]:
     """Yields distinct (sentence, JSON call); every second one of the test has a combination held out."""
-    rng, prompts = random.Random(f"{split} {seed}"), set[str]()
+    rng = random.Random(f"{split} {seed}")
+    prompts = set[str]()
     every = [
         (held_out, combination)
         for held_out in (False, True)
@@ -108,7 +113,8 @@ def splits(seed: int, train: int, validation: int, test: int) -> dict[str, list[
 
     But for sentences without a free value ("timer two minutes") that training has, too.
     """
-    parts, prompts = dict[str, list[Row]](), set[str]()
+    parts = dict[str, list[Row]]()
+    prompts = set[str]()
     for split, count in {"train": train, "validation": validation, "test": test}.items():
         of_split = dict(pairs(seed * (split == "train"), split, count))
         parts[split] = [

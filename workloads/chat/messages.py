@@ -90,7 +90,9 @@ def _values(text: str) -> Mapping[str, Any]:
 
 def content_of(values: Mapping[str, Any]) -> str:
     """Returns a turn's content: text where it has no more, else a `Message`."""
-    return values["content"] if values.keys() == {"content"} else Message(as_json(values))
+    if values.keys() == {"content"}:
+        return values["content"]
+    return Message(as_json(values))
 
 
 def as_json(value: Any) -> str:
@@ -98,11 +100,15 @@ def as_json(value: Any) -> str:
 
 
 def values_of(content: str) -> Mapping[str, Any]:
-    return content.values if isinstance(content, Message) else {"content": content}
+    if isinstance(content, Message):
+        return content.values
+    return {"content": content}
 
 
 def calls_of(content: str) -> Sequence[Mapping[str, Any]]:
-    return content.calls if isinstance(content, Message) else ()
+    if isinstance(content, Message):
+        return content.calls
+    return ()
 
 
 def text_of(content: str) -> str:
@@ -159,7 +165,8 @@ def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> T
     _check_weight(record)
     counts = Counter[str]()
     if key in _LISTS:
-        turns, taken = _listed(record[key], key, counts), [key]
+        turns = _listed(record[key], key, counts)
+        taken = [key]
     else:
         turns, taken = _exchanged(record, key, counts)
     head = [*_tools(record), *_system(record, turns)]
@@ -228,9 +235,9 @@ def _check_weight(record: Mapping[str, Any]) -> None:
 
 def _number(value: Any) -> Any:
     """Returns 0 and 1 for these as texts, as tables have them."""
-    return (
-        {"0": 0, "1": 1, "0.0": 0, "1.0": 1}.get(value, value) if isinstance(value, str) else value
-    )
+    if isinstance(value, str):
+        return {"0": 0, "1": 1, "0.0": 0, "1.0": 1}.get(value, value)
+    return value
 
 
 def _tools(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -300,7 +307,9 @@ def _exchanged(
 
 def _prompting(role: str, content: str) -> str:
     """Returns a turn of a prompt: its answers are not trained, as in TRL."""
-    return untrained(content) if role == "assistant" else content
+    if role == "assistant":
+        return untrained(content)
+    return content
 
 
 def is_talk(value: Any) -> bool:
@@ -325,7 +334,9 @@ def _column(value: Any) -> str:
     """Returns the text of a column; an object or a list becomes JSON."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else as_json(value)
+    if isinstance(value, str):
+        return value
+    return as_json(value)
 
 
 def _parsed(value: Any, key: str) -> Any:
@@ -455,7 +466,9 @@ def _call(call: Any) -> Mapping[str, Any]:
     arguments = function.get(source)
     arguments = {} if _is_nothing(arguments) else _arguments(arguments, function["name"])
     whole = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
-    return {"id": str(call["id"]), **whole} if call.get("id") else whole
+    if call.get("id"):
+        return {"id": str(call["id"]), **whole}
+    return whole
 
 
 def _arguments(arguments: Any, name: str) -> Mapping[str, Any]:

@@ -50,7 +50,9 @@ def _in_fork(renderings: Callable[[], list[str]]) -> str | None:
     os.close(writer)
     try:
         is_ready = bool(select.select([reader], [], [], SECONDS)[0])
-        return os.read(reader, _MOST_TEXT).decode() if is_ready else None
+        if is_ready:
+            return os.read(reader, _MOST_TEXT).decode()
+        return None
     finally:
         os.close(reader)
         with contextlib.suppress(ProcessLookupError):
@@ -62,7 +64,8 @@ def _answer(writer: int, renderings: Callable[[], list[str]]) -> None:
     """Makes renderings in bounded memory, writes what is wrong, and ends the process."""
     try:
         _limit_memory()
-        first, second = renderings(), renderings()
+        first = renderings()
+        second = renderings()
         what = "" if first == second else "writes the same conversation otherwise each time"
     except MemoryError:
         what = f"takes more than {_MOST_BYTES / 2**30:g} GiB of memory"

@@ -25,7 +25,8 @@ from workloads.chat.messages import (
     without_first,
 )
 
-_JSON, _TABLES = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv", ".parquet")
+_JSON = (".jsonl", ".ndjson", ".json")
+_TABLES = (".csv", ".tsv", ".parquet")
 SUFFIXES = (*_JSON, *_TABLES)
 _MOST_NAMED = 20  # keys in a sentence
 _LINE = re.compile(r"\r\n|\n|\r")  # and none of the other ends of lines that str.splitlines knows
@@ -184,7 +185,10 @@ class _Reader:
     """Reads JSON values one after another, with the line of each."""
 
     def __init__(self, text: str, start: int = 0):
-        self.text, self.place, self.line, self._counted = text, start, 1, 0
+        self.text = text
+        self.place = start
+        self.line = 1
+        self._counted = 0
         self.skip()
 
     def skip(self) -> str:
@@ -232,10 +236,13 @@ def _of_list(text: str) -> Iterator[tuple[int, Any]]:
 
 def _of_stream(text: str) -> Values:
     """Returns objects that go over several lines; none where one of them is no JSON."""
-    reader, values = _Reader(text), list[tuple[int, Any]]()
+    reader = _Reader(text)
+    values = list[tuple[int, Any]]()
     while reader.skip():
         values.append(reader.value())
-    return [] if any(isinstance(value, BadInput) for _, value in values) else values
+    if any(isinstance(value, BadInput) for _, value in values):
+        return []
+    return values
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -256,4 +263,6 @@ def _plain(value: Any) -> Any:
         return [*map(_plain, value)]
     if isinstance(value, np.generic):
         return _plain(value.item())
-    return None if isinstance(value, float) and value != value else value
+    if isinstance(value, float) and value != value:
+        return None
+    return value

@@ -43,17 +43,23 @@ class Row(NamedTuple):
     @property
     def last(self) -> str:
         """The content of the answer."""
-        return self.answer.message if isinstance(self.answer, Written) else self.answer
+        if isinstance(self.answer, Written):
+            return self.answer.message
+        return self.answer
 
     @property
     def whole(self) -> Turns:
-        return (*self.turns, ("assistant", self.last)) if self.answer else self.turns
+        if self.answer:
+            return (*self.turns, ("assistant", self.last))
+        return self.turns
 
     @property
     def exchange(self) -> Turns:
         """The turns from the last user's on, before the answer."""
         users = [number for number, (role, _) in enumerate(self.turns) if role == "user"]
-        return self.turns[users[-1] :] if users else (("user", ""),)
+        if users:
+            return self.turns[users[-1] :]
+        return (("user", ""),)
 
     @property
     def question(self) -> str:
@@ -82,9 +88,9 @@ def placed(row: Row, origin: str = "", conversation: str = "", number: int = 0) 
 
 def row_of(turns: Turns) -> Row:
     """Takes the last answer from the turns; "" where they end otherwise."""
-    return (
-        Row(turns[:-1], turns[-1][1]) if turns and turns[-1][0] == "assistant" else Row(turns, "")
-    )
+    if turns and turns[-1][0] == "assistant":
+        return Row(turns[:-1], turns[-1][1])
+    return Row(turns, "")
 
 
 def read_files(source: Path, is_new: bool = False) -> dict[Path, list[Row]]:
@@ -104,9 +110,10 @@ def read(source: Path) -> dict[str, list[Row]]:
         parts.setdefault(part, []).extend(map(trimmed, rows))
     _note_trimmed([row for rows in parts.values() for row in rows])
     held_out = parts.keys() & {"validation", "test"}
-    shares = (
-        {part: 0.1 * (part not in held_out) for part in ("validation", "test")} if held_out else {}
-    )
+    if held_out:
+        shares = {part: 0.1 * (part not in held_out) for part in ("validation", "test")}
+    else:
+        shares = {}
     drawn = split([*parts.get("", []), *parts.get("train", [])], **shares)
     return {**drawn, **{part: parts[part] for part in held_out}}
 
@@ -137,7 +144,8 @@ def _trained(row: Row) -> list[int]:
 
 def answered(row: Row) -> list[Row]:
     """Returns a row for each trained answer, after what stands before it; earlier answers are not trained there."""
-    numbers, whole = _trained(row), row.whole
+    numbers = _trained(row)
+    whole = row.whole
     if len(numbers) <= 1:
         return [row]
     before = tuple(
@@ -191,7 +199,8 @@ class Neighbours:
             longer = [*near.exchange, ("assistant", near.last), *rest]
             if not fits(more := Row((*head, *longer), row.answer)):
                 break
-            row, rest = more, longer
+            row = more
+            rest = longer
         return row
 
     def replaced(self, row: Row) -> str:
@@ -199,9 +208,14 @@ class Neighbours:
 
         Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
         """
-        best, score, words = "", (-np.inf, 0), row.question.split()
+        best = ""
+        score = (-np.inf, 0)
+        words = row.question.split()
         for near in self.nearest(row, _TRIED):
-            other, answer, lost, shared = near.question.split(), near.answer, 0, 0
+            other = near.question.split()
+            answer = near.answer
+            lost = 0
+            shared = 0
             for kind, *places in difflib.SequenceMatcher(
                 None, other, words, autojunk=False
             ).get_opcodes():
@@ -215,5 +229,6 @@ class Neighbours:
                 else:
                     lost += sum(map(len, ranges))
             if (-lost, shared) > score:
-                best, score = answer, (-lost, shared)
+                best = answer
+                score = (-lost, shared)
         return best

@@ -96,7 +96,9 @@ class Template:
 
     def _probes(self) -> list[str]:
         """Returns conversations of several kinds as they are rendered, or the error of the template."""
-        question, answer, call = ("user", "x"), ("assistant", _PROBE), ("assistant", _probed_call())
+        question = ("user", "x")
+        answer = ("assistant", _PROBE)
+        call = ("assistant", _probed_call())
         tools = TOOLS, as_json([{"type": "function", "function": {"name": "f", "parameters": {}}}])
         talks = [
             [question], [question, answer], [("system", "s"), question, answer], [question, answer] * _PROBED_TURNS,
@@ -135,7 +137,8 @@ class Template:
 
     def render(self, turns: Sequence[tuple[str, str]], asks: bool = False) -> str:
         """Returns a conversation as text; with `asks` also what stands before the answer that is to come."""
-        messages, options = list[dict[str, Any]](), dict[str, Any]()
+        messages = list[dict[str, Any]]()
+        options = dict[str, Any]()
         for role, content in turns:
             if role == TOOLS:
                 options["tools"] = values_of_tools(content)
@@ -168,7 +171,9 @@ class Template:
             [token for token in ids[:end] if token not in self.hidden]
         ).strip()
         text = text.removeprefix(self.opening).lstrip()
-        return text if end < len(ids) else Unfinished(text)
+        if end < len(ids):
+            return text
+        return Unfinished(text)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -195,11 +200,10 @@ class Template:
 
     def lacking(self, row: Row, text: str) -> Iterator[Wrong]:
         """Yields what a row has and its rendered text does not show."""
-        functions = (
-            [tool["function"]["name"] for tool in values_of_tools(row.turns[0][1])]
-            if row.has_tools
-            else []
-        )
+        if row.has_tools:
+            functions = [tool["function"]["name"] for tool in values_of_tools(row.turns[0][1])]
+        else:
+            functions = []
         made = [
             [call["name"], call["arguments"]]
             for _, content in row.whole
@@ -238,11 +242,14 @@ class Template:
             text, spans, notes = self._alone(row)
             what = f"have turns that the template writes otherwise {error}: each answer is trained after its own prompt"
             notes.append(("rewritten", "warning", what))
-        ids, trained, place = list[int](), list[bool](), 0
+        ids = list[int]()
+        trained = list[bool]()
+        place = 0
         for begin, end in [*spans, (len(text), len(text))]:
             for piece, is_in in ((text[place:begin], False), (text[begin:end], True)):
                 tokens = self.tokens(piece) if piece else []
-                ids, trained = ids + tokens, trained + [is_in] * len(tokens)
+                ids = ids + tokens
+                trained = trained + [is_in] * len(tokens)
             place = end
         return Encoded(tuple(ids), tuple(trained), tuple(notes))
 
@@ -252,11 +259,14 @@ class Template:
         It speaks where rendering with an answer goes on after rendering the turns before it with the generation prompt.
         Raises Rewritten where these are no beginning of the text.
         """
-        text, notes, spans = self.render(turns), list[Wrong](), []
+        text = self.render(turns)
+        notes = list[Wrong]()
+        spans = []
         for number, (role, content) in enumerate(turns):
             if role != "assistant" or not is_trained(content):
                 continue
-            before, after = self.render(turns[:number], asks=True), self.render(turns[: number + 1])
+            before = self.render(turns[:number], asks=True)
+            after = self.render(turns[: number + 1])
             if not text.startswith(after):
                 raise Rewritten("once others follow")
             if not after.startswith(before):
@@ -268,7 +278,8 @@ class Template:
 
     def _alone(self, row: Row) -> tuple[str, list[tuple[int, int]], list[Wrong]]:
         """Returns the prompt and the last answer alone, as generation has them, as `spans` does."""
-        before, after = self.render(row.turns, asks=True), self.render(row.whole)
+        before = self.render(row.turns, asks=True)
+        after = self.render(row.whole)
         if not after.startswith(before):  # as a prompt that begins a thought
             if not isinstance(row.last, Message):
                 written = row.answer + self.end
@@ -287,8 +298,12 @@ class Template:
     def _length(self, content: str, written: str) -> tuple[int, list[Wrong]]:
         """Returns the letters of an answer with the token that ends it, in what follows its prompt, and notes."""
         text = values_of(content)["content"].strip()
-        place = written.rfind(text) if isinstance(content, Message) else written.find(text)
-        notes, close = [*self._unseen(content, written)], place + len(text)
+        if isinstance(content, Message):
+            place = written.rfind(text)
+        else:
+            place = written.find(text)
+        notes = [*self._unseen(content, written)]
+        close = place + len(text)
         if place < 0 and calls_of(content):
             what = "have text beside a call, which the chat template of the base leaves out"
             notes.append(("beside calls", "warning", what))
@@ -331,14 +346,18 @@ class Template:
 
     def shown(self, row: Row, most: int) -> str:
         """Returns a row in one line, what is trained between ⟦ and ⟧, of each stretch at most so many characters."""
-        encoded, stretches = self.encode(row), []
+        encoded = self.encode(row)
+        stretches = []
         for is_in, pairs in groupby(
             zip(encoded.trained, encoded.ids, strict=True), key=lambda pair: pair[0]
         ):
             text = printable(
                 self.tokenizer.decode([token for _, token in pairs]).replace("\n", "↵"), most=10**6
             )
-            text = text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"
+            if len(text) <= most:
+                text = text
+            else:
+                text = f"{text[: most // 2]} ... {text[-(most // 2) :]}"
             stretches.append(f"⟦{text}⟧" if is_in else text)
         return "".join(stretches)
 
@@ -352,7 +371,9 @@ def _dated(template: str, date: str) -> str:
 
 def _uncalled(turn: tuple[str, str]) -> tuple[str, str]:
     values = {name: value for name, value in values_of(turn[1]).items() if name != "tool_calls"}
-    return (turn[0], content_of(values)) if calls_of(turn[1]) else turn
+    if calls_of(turn[1]):
+        return (turn[0], content_of(values))
+    return turn
 
 
 def _probed_call() -> str:

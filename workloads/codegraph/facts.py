@@ -13,7 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 Path = tuple[str, ...]
-CALL, INSTANCE, ENTER = "()", "@", "with"
+CALL = "()"
+INSTANCE = "@"
+ENTER = "with"
 UNKNOWN: Path = ("?",)
 # Identifiers, numbers' digits, and the few signs that tell a call from a base from an attribute. Everything else
 # (commas, brackets, quotes) would fill a quarter of the window and say little.
@@ -124,7 +126,8 @@ def path_of(node: ast.expr | None, hidden: frozenset[str] = frozenset()) -> Path
             steps.append(node.attr)
             node = node.value
         elif isinstance(node, ast.Call):
-            function, first = node.func, node.args[0] if node.args else None
+            function = node.func
+            first = node.args[0] if node.args else None
             if isinstance(function, ast.Name) and function.id == "super":
                 return (
                     "super:" + (first.id if isinstance(first, ast.Name) else ""),
@@ -144,7 +147,9 @@ def path_of(node: ast.expr | None, hidden: frozenset[str] = frozenset()) -> Path
 
 def _root(node: ast.expr | None, hidden: frozenset[str]) -> str:
     if isinstance(node, ast.Name):
-        return "?" if node.id in hidden else node.id
+        if node.id in hidden:
+            return "?"
+        return node.id
     if isinstance(node, ast.Constant):
         return f"<{type(node.value).__name__}>"
     if type(node) in _DISPLAYS:
@@ -167,7 +172,9 @@ def annotation_path(node: ast.expr | None, hidden: frozenset[str] = frozenset())
     """Returns what an annotated name holds: an instance of Foo for `Foo`, `"Foo"`, `Foo | None`, `Optional[Foo]`."""
     if isinstance(node, ast.Constant):
         if not isinstance(node.value, str):
-            return path_of(node) if node.value is None else UNKNOWN
+            if node.value is None:
+                return path_of(node)
+            return UNKNOWN
         try:
             return annotation_path(ast.parse(node.value.strip(), mode="eval").body, hidden)
         except (SyntaxError, ValueError, RecursionError):
@@ -176,19 +183,28 @@ def annotation_path(node: ast.expr | None, hidden: frozenset[str] = frozenset())
         return _only([annotation_path(node.left, hidden), annotation_path(node.right, hidden)])
     if isinstance(node, ast.Subscript):
         base = path_of(node.value, hidden)
-        inside = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if isinstance(node.slice, ast.Tuple):
+            inside = node.slice.elts
+        else:
+            inside = [node.slice]
         if base[-1] == "Union":
             return _only([annotation_path(item, hidden) for item in inside])
         if base[-1] in _TRANSPARENT_TYPES:
             return annotation_path(inside[0], hidden)
-        return path_of(inside[0], hidden) if base[-1] in ("type", "Type") else (*base, INSTANCE)
+        if base[-1] in ("type", "Type"):
+            return path_of(inside[0], hidden)
+        return (*base, INSTANCE)
     path = path_of(node, hidden)
-    return (*path, INSTANCE) if path != UNKNOWN else UNKNOWN
+    if path != UNKNOWN:
+        return (*path, INSTANCE)
+    return UNKNOWN
 
 
 def _only(paths: list[Path]) -> Path:
     known = [path for path in paths if path != ("<NoneType>",)]
-    return known[0] if len(known) == 1 else UNKNOWN
+    if len(known) == 1:
+        return known[0]
+    return UNKNOWN
 
 
 def encoding_of(content: bytes) -> str:
@@ -210,7 +226,8 @@ def decode(content: bytes) -> str:
 def words_by_line(content: bytes) -> tuple[list[str], array, array]:
     """Returns the different words of a source file as they come, the number of each word, and where lines begin."""
     numbers: dict[str, int] = {}
-    text, starts = array("i"), array("i")
+    text = array("i")
+    starts = array("i")
     for line in decode(content).split("\n"):
         starts.append(len(text))
         text.extend(numbers.setdefault(word, len(numbers)) for word in WORD.findall(line))

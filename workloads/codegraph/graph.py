@@ -27,7 +27,10 @@ Edge = tuple[str, str, str, str, int]
 
 def build(folder: pathlib.Path | Sources) -> Graph:
     """Builds the graph of trees; lists unreadable files in `skipped`. Raises BadInput if there is no file."""
-    sources = folder if isinstance(folder, Sources) else Sources([trees.folder(folder)])
+    if isinstance(folder, Sources):
+        sources = folder
+    else:
+        sources = Sources([trees.folder(folder)])
     (jobs, skipped), facts = sources.jobs(), []
     gc.disable()  # for millions of small objects without cycles it would double the time (4.6 s for 2.1)
     try:
@@ -46,7 +49,8 @@ def build(folder: pathlib.Path | Sources) -> Graph:
 
 
 def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
-    resolver, entities = Resolver(facts), dict[str, Entity]()
+    resolver = Resolver(facts)
+    entities = dict[str, Entity]()
     for one in facts:
         for name, kind in ((f"file::{one.file}", "File"), (one.module, "Module")):
             entities[name] = Entity(name, kind, one.file, 1, one.lines)
@@ -82,7 +86,8 @@ def edges(resolver: Resolver, facts: Facts) -> Iterator[Edge]:
 
 def _of_definition(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
     """Yields the place of a definition, what it contains and overrides, and its header, read in the scope around it."""
-    identity, outer = definition.id, definition.outer
+    identity = definition.id
+    outer = definition.outer
     relation = "defines" if outer == 0 else "contains"
     yield (
         definition.parent,
@@ -147,15 +152,18 @@ def _edge(
 
 
 def _returns(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
-    results = (
-        []
-        if definition.deferred
-        else [(definition.inner, path, line) for path, line in definition.returns]
-    )
+    if definition.deferred:
+        results = []
+    else:
+        results = [(definition.inner, path, line) for path, line in definition.returns]
     if definition.annotation is not None:
-        path, line = definition.annotation, definition.first_line
+        path = definition.annotation
+        line = definition.first_line
         results = [(definition.outer, path, line)]
-        target = resolver.path(facts, definition.outer, path[:-1]) if path[-1] == INSTANCE else None
+        if path[-1] == INSTANCE:
+            target = resolver.path(facts, definition.outer, path[:-1])
+        else:
+            target = None
         if target is not None and target.kind == "external":
             yield definition.id, "returns", target.id, "API", line
     for scope, path, line in results:
@@ -183,7 +191,10 @@ def _calls(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[E
 
 def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
     """Yields only what is certain: `raise error` of a parameter says nothing of a class."""
-    path = reference.path[:-1] if reference.path[-1] in (CALL, INSTANCE) else reference.path
+    if reference.path[-1] in (CALL, INSTANCE):
+        path = reference.path[:-1]
+    else:
+        path = reference.path
     target = resolver.path(facts, reference.scope, path)
     if target is not None and target.kind == "function":  # a function that makes the exception
         target = resolver.path(facts, reference.scope, reference.path)
@@ -194,7 +205,8 @@ def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Itera
 
 def _imports(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
     target, (name, *names) = resolver.imported(facts, reference.path), reference.path
-    tail, kind = name, "API"
+    tail = name
+    kind = "API"
     if (
         target is not None
         and target.kind not in ("instance", "literal")
@@ -204,7 +216,10 @@ def _imports(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator
     elif names:
         base = resolver.imported(facts, reference.path[:1])
         tail = f"{base.id if base is not None else name}.{names[0]}".lstrip(".")
-        kind = resolver.definitions[tail][0].kind if tail in resolver.definitions else "Variable"
+        if tail in resolver.definitions:
+            kind = resolver.definitions[tail][0].kind
+        else:
+            kind = "Variable"
     if tail:
         yield facts.module, "imports", tail, kind, reference.line
 

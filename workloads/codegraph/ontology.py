@@ -46,7 +46,9 @@ def load(path: Path = OURS) -> Ontology:
     """Reads an ontology from a YAML file, which may have more keys. Raises BadInput."""
     try:
         content = yaml.safe_load(read_bytes(path, _MOST_BYTES))
-        types, relations, structural = tuple(content["entities"]), {}, set()
+        types = tuple(content["entities"])
+        relations = {}
+        structural = set()
         for name, relation in content["relations"].items():
             for key in ("domain", "range"):
                 names = relation[key]

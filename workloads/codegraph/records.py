@@ -122,7 +122,8 @@ def _parsed(
         untrusted.size_of(path)  # a pipe would be waited for
         with path.open("rb") as file:
             while (line := file.readline(_MOST_BYTES)) and len(bad) <= most_bad:
-                number, rest = number + 1, line
+                number = number + 1
+                rest = line
                 while not rest.endswith(b"\n") and (rest := file.readline(_MOST_BYTES)):
                     line = b""  # which is too long
                 try:

@@ -121,7 +121,8 @@ class Resolver:
                 if own and receiver and len(bindings) == 1 and bindings[0].kind in ("self", "cls"):
                     return Target("instance" if bindings[0].kind == "self" else "class", receiver)
                 return self._agreed(facts, bindings, excluded)
-            own, index = False, scope.parent
+            own = False
+            index = scope.parent
         target = self._starred(facts, name)
         if target is None and hasattr(builtins, name):
             return Target("builtin", name)
@@ -132,9 +133,10 @@ class Resolver:
     def _agreed(self, facts: Facts, bindings: list[Binding], excluded: str = "") -> Target | None:
         """Returns the one meaning of all bindings of a name, or None; a value None does not count."""
         # What is in the tree goes before what is not (C accelerators), and the first branch before others (platforms)
-        targets = (
-            [(b.kind, self._bound(facts, b)) for b in bindings] if len(bindings) <= _MOST else []
-        )
+        if len(bindings) <= _MOST:
+            targets = [(b.kind, self._bound(facts, b)) for b in bindings]
+        else:
+            targets = []
         targets = [
             (kind, target) for kind, target in targets if target is None or target.id != excluded
         ]
@@ -144,7 +146,9 @@ class Resolver:
         if not named and not certain:
             return values[0] if values else None
         if not named:
-            return certain[0] if len(set(certain)) == 1 else None
+            if len(set(certain)) == 1:
+                return certain[0]
+            return None
         inside = [target for target in named if target is not None and target.kind != "external"]
         if not inside and None not in named and len(set(certain)) == 1:
             return certain[0]
@@ -160,16 +164,22 @@ class Resolver:
             )
             return value == best or replaces
 
-        return best if all(map(agrees, certain)) else None
+        if all(map(agrees, certain)):
+            return best
+        return None
 
     def _bound(self, facts: Facts, binding: Binding) -> Target | None:
-        kind, path = binding.kind, binding.path
+        kind = binding.kind
+        path = binding.path
         if kind == "import":
             return self.imported(facts, path)
         if kind == "value":
             return self.path(facts, binding.scope, path)
         if kind == "definition":
-            kind = "cls" if self.definitions[path[0]][0].kind == "Class" else "function"
+            if self.definitions[path[0]][0].kind == "Class":
+                kind = "cls"
+            else:
+                kind = "function"
         return Target({"self": "instance", "cls": "class"}.get(kind, kind), path[0])
 
     def imported(self, facts: Facts, path: Path) -> Target | None:
@@ -181,13 +191,16 @@ class Resolver:
             base.kind == "module" and base.id == facts.module
         ):  # `from . import part` in the package itself
             part = f"{base.id}.{path[1]}"
-            return Target("module", part) if part in self.folders else None
+            if part in self.folders:
+                return Target("module", part)
+            return None
         return self._step(base, path[1])
 
     def _module(self, facts: Facts, dotted: str) -> Target | None:
         first, _, rest = dotted.partition(".")
         roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
-        prefix, script = "", f"{facts.package}.{first}"
+        prefix = ""
+        script = f"{facts.package}.{first}"
         if first and first not in self.folders:
             is_script = (
                 facts.package and facts.package not in self.modules and script in self.folders
@@ -207,7 +220,9 @@ class Resolver:
         if key in self._names:
             return self._names[key]
         self._names[key] = None  # cuts circular imports
-        facts, part, target = self.modules.get(module), f"{module}.{name}".lstrip("."), None
+        facts = self.modules.get(module)
+        part = f"{module}.{name}".lstrip(".")
+        target = None
         if facts is not None and name in facts.scopes[0].bindings:
             target = self._agreed(facts, facts.scopes[0].bindings[name])
         elif facts is not None:
@@ -252,43 +267,49 @@ class Resolver:
         if step == INSTANCE:
             return self._instance(target)
         if step == ENTER:
-            return self._result(target, "__enter__") if target.kind == "instance" else None
+            if target.kind == "instance":
+                return self._result(target, "__enter__")
+            return None
         if target.kind == "module":
             return self._in_module(target.id, step)
         if target.kind == "external":
             is_builtin = target.id == "builtins" and hasattr(builtins, step)
-            return (
-                Target("builtin", step) if is_builtin else Target("external", f"{target.id}.{step}")
-            )
+            if is_builtin:
+                return Target("builtin", step)
+            return Target("external", f"{target.id}.{step}")
         if target.kind in ("builtin", "literal"):
             value = getattr(builtins, target.id, None)
             is_attribute = isinstance(value, type) and hasattr(value, step)
-            return Target("builtin", f"{target.id}.{step}") if is_attribute else None
+            if is_attribute:
+                return Target("builtin", f"{target.id}.{step}")
+            return None
         if step == "__class__" and target.kind == "instance":
             return Target("class", target.id)
-        return self.member(target, step) if target.kind in ("class", "instance", "super") else None
+        if target.kind in ("class", "instance", "super"):
+            return self.member(target, step)
+        return None
 
     def _instance(self, target: Target) -> Target | None:
         kind = (
             "instance" if target.kind == "class" else "literal" if is_builtin_type(target) else ""
         )
-        return Target(kind, target.id) if kind else None
+        if kind:
+            return Target(kind, target.id)
+        return None
 
     def _called(self, target: Target) -> Target | None:
         if target.kind == "function":
             return self.returned(target.id, target.receiver)
-        return (
-            self._result(target, "__call__")
-            if target.kind == "instance"
-            else self._instance(target)
-        )
+        if target.kind == "instance":
+            return self._result(target, "__call__")
+        return self._instance(target)
 
     def _result(self, target: Target, method: str) -> Target | None:
         """Returns what a method of an instance returns."""
         function = self.member(target, method)
-        return (
-            self._called(function) if function is not None and function.kind == "function" else None
-        )
+        if function is not None and function.kind == "function":
+            return self._called(function)
+        return None
 
     def returned(self, function: str, receiver: str = "") -> Target | None:
         """Returns the result of a call, from the annotation or all `return` statements; None where not certain."""
@@ -308,7 +329,9 @@ class Resolver:
             self.path(facts, definition.inner, path, receiver) for path, _ in definition.returns
         }
         results.discard(Target("literal", _NONE))
-        return results.pop() if len(results) == 1 else None
+        if len(results) == 1:
+            return results.pop()
+        return None
 
     def member(self, target: Target, name: str) -> Target | None:
         """Returns an attribute of a class or an instance of it, or of what is above it."""
@@ -339,7 +362,9 @@ class Resolver:
             return None
         if member.kind == "function" and member.id.startswith(f"{owner}."):
             if {path[-1] for path, _ in self.definitions[member.id][0].decorators} & _PROPERTIES:
-                return None if target.kind == "class" else self.returned(member.id, through)
+                if target.kind == "class":
+                    return None
+                return self.returned(member.id, through)
             return Target("function", member.id, through)
         if member.kind == "literal":
             order = self.order(owner)

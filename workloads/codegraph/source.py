@@ -47,12 +47,17 @@ def parse(
         where = f"line {error.lineno}: " if error.lineno else ""
         return f"{where}{error.msg} {_READ_AS}"
     except ValueError as error:
-        return f"{type(error).__name__}: {error}" if isinstance(error, UnicodeError) else str(error)
+        if isinstance(error, UnicodeError):
+            return f"{type(error).__name__}: {error}"
+        return str(error)
     except (RecursionError, MemoryError) as error:
         return f"it is nested too deeply, or too large ({type(error).__name__}: {error})"
     text = of_file.decode(content)
     lines = max(1, text.count("\n") + (not text.endswith("\n")))
-    package = module if file.rpartition("/")[2] == "__init__.py" else module.rpartition(".")[0]
+    if file.rpartition("/")[2] == "__init__.py":
+        package = module
+    else:
+        package = module.rpartition(".")[0]
     reader = _Reader(
         Facts(file, module, package, lines, [Scope(module, "Module", -1)]), taken, within, moved
     )
@@ -71,7 +76,11 @@ class _Reader:
     def __init__(
         self, facts: Facts, taken: frozenset[str], within: str, moved: frozenset[str]
     ) -> None:
-        self.facts, self.taken, self.within, self.moved, self.scope = facts, taken, within, moved, 0
+        self.facts = facts
+        self.taken = taken
+        self.within = within
+        self.moved = moved
+        self.scope = 0
         self.hidden: frozenset[str] = frozenset()
         self.functions: list[Definition] = []
         self.receivers: dict[str, str] = {}  # name -> class, for methods and what is nested in them
@@ -102,7 +111,8 @@ class _Reader:
 
     @contextmanager
     def inside(self, definition: Definition) -> Iterator[None]:
-        outside, self.scope = (self.scope, self.hidden, self.receivers), definition.inner
+        outside = (self.scope, self.hidden, self.receivers)
+        self.scope = definition.inner
         yield
         self.scope, self.hidden, self.receivers = outside
 
@@ -161,7 +171,8 @@ class _Reader:
     def parameters(self, arguments: ast.arguments, definition: Definition, owner: str) -> None:
         decorators = {path[-1] for path, _ in definition.decorators}
         for position, argument in enumerate(_arguments(arguments)):
-            name, line = argument.arg, argument.lineno
+            name = argument.arg
+            line = argument.lineno
             self.receivers.pop(name, None)
             if position == 0 and owner and name in _RECEIVERS and "staticmethod" not in decorators:
                 takes_class = "classmethod" in decorators or definition.name in _TAKES_CLASS
@@ -178,7 +189,9 @@ class _Reader:
             )
 
     def absolute(self, name: str) -> str:
-        return f"{self.within}.{name}" if name.partition(".")[0] in self.moved else name
+        if name.partition(".")[0] in self.moved:
+            return f"{self.within}.{name}"
+        return name
 
     def import_(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -191,7 +204,10 @@ class _Reader:
         if node.level - 1 > len(parts):
             return  # beyond the top of the tree
         above = [*parts[: len(parts) - (node.level - 1)], *([node.module] if node.module else [])]
-        base = ".".join(above) if node.level else self.absolute(node.module or "")
+        if node.level:
+            base = ".".join(above)
+        else:
+            base = self.absolute(node.module or "")
         for alias in node.names:
             if alias.name == "*":
                 self.facts.stars.append(base)
@@ -202,7 +218,10 @@ class _Reader:
 
     def redirect(self, node: ast.Global | ast.Nonlocal) -> None:
         for name in node.names:
-            target = 0 if isinstance(node, ast.Global) else self.facts.scopes[self.scope].parent
+            if isinstance(node, ast.Global):
+                target = 0
+            else:
+                target = self.facts.scopes[self.scope].parent
             while target > 0 and name not in self.facts.scopes[target].bindings:
                 target = self.facts.scopes[target].parent
             self.redirected[self.scope, name] = target
@@ -217,9 +236,10 @@ class _Reader:
         if isinstance(target, ast.Name):
             self.bind(target.id, "value", path, target.lineno)
         elif isinstance(target, ast.Attribute):
-            owner = (
-                self.receivers.get(target.value.id) if isinstance(target.value, ast.Name) else None
-            )
+            if isinstance(target.value, ast.Name):
+                owner = self.receivers.get(target.value.id)
+            else:
+                owner = None
             self.visit(target.value)
             if owner is not None:
                 binding = Binding("value", path, self.scope, target.lineno)
@@ -234,7 +254,8 @@ class _Reader:
         for target in node.targets:
             pairs = [(target, node.value)]
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                lefts, rights = target.elts, node.value.elts
+                lefts = target.elts
+                rights = node.value.elts
                 if len(lefts) == len(rights) and not any(
                     isinstance(item, ast.Starred) for item in (*lefts, *rights)
                 ):
@@ -255,7 +276,8 @@ class _Reader:
     def augmented(self, node: ast.AugAssign) -> None:
         self.children(node)
         if self.scope == 0 and isinstance(node.target, ast.Name) and node.target.id == "__all__":
-            exports, more = self.facts.exports, _strings(node.value)
+            exports = self.facts.exports
+            more = _strings(node.value)
             self.facts.exports = None if exports is None or more is None else [*exports, *more]
 
     def with_(self, node: ast.With | ast.AsyncWith) -> None:
@@ -305,20 +327,27 @@ class _Reader:
             if node.exc is not None:
                 self.refer("raises", path_of(node.exc, self.hidden), node.lineno)
         elif self.functions and isinstance(node, ast.Return):
-            path = path_of(node.value, self.hidden) if node.value is not None else ("<NoneType>",)
+            if node.value is not None:
+                path = path_of(node.value, self.hidden)
+            else:
+                path = ("<NoneType>",)
             self.functions[-1].returns.append((path, node.lineno))
         elif self.functions:
             self.functions[-1].deferred = True
         self.children(node)
 
     def handler(self, node: ast.ExceptHandler) -> None:
-        classes = (
-            node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
-        )
+        if isinstance(node.type, ast.Tuple):
+            classes = node.type.elts
+        else:
+            classes = [node.type] if node.type else []
         for expression in classes:
             self.refer("catches", path_of(expression, self.hidden), expression.lineno)
         if node.name:
-            path = (*path_of(classes[0], self.hidden), INSTANCE) if len(classes) == 1 else UNKNOWN
+            if len(classes) == 1:
+                path = (*path_of(classes[0], self.hidden), INSTANCE)
+            else:
+                path = UNKNOWN
             self.bind(node.name, "value", path, node.lineno)
         self.children(node)
 
@@ -347,4 +376,6 @@ def _strings(node: ast.expr) -> list[str] | None:
         for item in node.elts
         if isinstance(item, ast.Constant) and isinstance(item.value, str)
     ]
-    return values if len(values) == len(node.elts) else None
+    if len(values) == len(node.elts):
+        return values
+    return None

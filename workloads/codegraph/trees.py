@@ -45,11 +45,9 @@ class Tree:
     @property
     def prefix(self) -> str:
         """The prefix of the names of all modules: the name of a root that is a package itself."""
-        return (
-            f"{self.root.resolve().name}."
-            if self.is_own and (self.root / "__init__.py").is_file()
-            else ""
-        )
+        if self.is_own and (self.root / "__init__.py").is_file():
+            return f"{self.root.resolve().name}."
+        return ""
 
     def read(self, file: str) -> bytes:
         """Reads a source file. Raises OSError for what is no file, is too large, or is a link out of the tree."""
@@ -93,7 +91,8 @@ def folder(root: Path) -> Tree:
 
 def installed(packages: Sequence[str]) -> list[Tree]:
     """Returns the trees of packages, as `name==version` or `name`. Raises BadInput, a sentence for each wrong one."""
-    trees, wrong = [], []
+    trees = []
+    wrong = []
     for text in packages:
         try:
             trees.append(_installed(text))
@@ -108,7 +107,9 @@ def installed(packages: Sequence[str]) -> list[Tree]:
 
 def name_of(text: str) -> str:
     parts = _PACKAGE.fullmatch(text)
-    return re.sub(r"[-_.]+", "-", parts[1]).lower() if parts else text
+    if parts:
+        return re.sub(r"[-_.]+", "-", parts[1]).lower()
+    return text
 
 
 def _installed(text: str) -> Tree:
@@ -116,7 +117,8 @@ def _installed(text: str) -> Tree:
         raise BadInput(
             f"{text!r} is no package with a version. Write it as name==1.2.3, name==1.2.* or name."
         )
-    name, wanted = parts[1], parts[2] or ""
+    name = parts[1]
+    wanted = parts[2] or ""
     try:
         package = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
@@ -226,7 +228,10 @@ class Sources:
                 within += "_"
             tops |= first
             for name, file in own.items():
-                module = f"{within}.{name}" if name.partition(".")[0] in moved else name
+                if name.partition(".")[0] in moved:
+                    module = f"{within}.{name}"
+                else:
+                    module = name
                 modules[module] = (before + file, within, moved)
         parts: dict[str, set[str]] = {}
         for name in modules:

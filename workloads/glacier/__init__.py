@@ -34,7 +34,9 @@ class Glacier(methods.Comparing):
         "*_mask_*.npy",
         *(f"{above}{kind}/*" for kind in ("label", "masks") for above in ("", "[Tt]rain/")),
     )
-    kind, metrics, unit = "tokens", ("mcc", "mean_iou"), "scene"
+    kind = "tokens"
+    metrics = ("mcc", "mean_iou")
+    unit = "scene"
     selection = ("mcc", "max")
     shown = ("mcc", "mean_iou")
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
@@ -87,7 +89,8 @@ class Glacier(methods.Comparing):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         settings = self.settings
-        classes, S = len(settings.source.classes), settings.sampling.crop or settings.tiles.size
+        classes = len(settings.source.classes)
+        S = settings.sampling.crop or settings.tiles.size
         batch = {
             "image": torch.randn(size, len(settings.source.bands), S, S, device=device),
             "target": torch.randint(classes, (size, S, S), dtype=torch.uint8, device=device),
@@ -146,7 +149,9 @@ class Glacier(methods.Comparing):
 
         With boosting in the model they are those of the answer, on validation of some pixels, and `network_mcc`.
         """
-        loss, classes, part = self.settings.loss, self.settings.source.classes, loader.dataset  # type: ignore
+        loss = self.settings.loss
+        classes = self.settings.source.classes
+        part = loader.dataset  # type: ignore
         boosted: Any = getattr(model, "boosted", None)
         gate: Any = None
         if boosted is not None and part.part == "validation":
@@ -154,8 +159,10 @@ class Glacier(methods.Comparing):
             self._gate = gate = (
                 self._gate if is_known else Gate(boosted, part, self.data.parts.groups[part.chosen])
             )
-        network, answer = Tested(part, len(classes)), Tested(part, len(classes))
-        total, numbers = dict.fromkeys(loss.terms, 0.0), dict.fromkeys(loss.terms, 0.0)
+        network = Tested(part, len(classes))
+        answer = Tested(part, len(classes))
+        total = dict.fromkeys(loss.terms, 0.0)
+        numbers = dict.fromkeys(loss.terms, 0.0)
         options: list[np.ndarray] = []
         for batch in loader:
             logits = model(batch["image"])
@@ -193,7 +200,8 @@ class Glacier(methods.Comparing):
 
     def baseline(self) -> dict[str, float]:
         """Returns the scores on the test of the strongest by MCC of the methods of `baselines`."""
-        names, strongest = self.settings.source.classes, self.guesses[self.strongest(self.guesses)]
+        names = self.settings.source.classes
+        strongest = self.guesses[self.strongest(self.guesses)]
         matrix = np.zeros((len(names), len(names)), np.int64)
         np.add.at(matrix, (strongest.true, strongest.guess), strongest.counts)
         return scores_of(matrix, names)
@@ -201,7 +209,8 @@ class Glacier(methods.Comparing):
     @cached_property
     def fitted(self) -> Any:
         """What `baselines.fit` returns for the training tiles."""
-        bounds, places = self.settings.baseline, self.settings.boosted_places
+        bounds = self.settings.baseline
+        places = self.settings.boosted_places
         with working("Fitting boosting"):
             return baselines.fit(
                 self.data.whole_tiles, self.config.seed, places, bounds.pixels, bounds.rounds
@@ -237,11 +246,10 @@ class Glacier(methods.Comparing):
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns the tables and a line on the gate."""
-        lines = (
-            [self._judged(self._tests, vars(self).get("guesses", {}), folder)]
-            if self._tests
-            else []
-        )
+        if self._tests:
+            lines = [self._judged(self._tests, vars(self).get("guesses", {}), folder)]
+        else:
+            lines = []
         if (weight := metrics.get("network_weight")) == 0:
             lines.append(
                 "The gate is shut: validation shows no sure gain of the network, so boosting alone answers."
@@ -254,14 +262,18 @@ class Glacier(methods.Comparing):
     def _judged(self, tested: Mapping[str, Any], others: Mapping[str, Any], folder: Path) -> str:
         """Writes tables of tests beside the baselines, and the figures of the last; returns the tables as text."""
         (*_, last), store = tested.values(), self.data.store
-        numbers, tiles = baselines.scored(last.part), len(last.part)
+        numbers = baselines.scored(last.part)
+        tiles = len(last.part)
         last.draw(self.settings.source.classes, folder)
         scenes = [store.names[number] for number in store.table.scene[last.part.chosen]]
         worst = write_scenes(self.settings.source.classes, scenes, last.counts, folder)
         if not others:
             return worst
         rows = {**others, **{name: judged(test.counts[numbers]) for name, test in tested.items()}}
-        some = f"{len(numbers):,} of {tiles:,} tiles of the test:\n" if len(numbers) < tiles else ""
+        if len(numbers) < tiles:
+            some = f"{len(numbers):,} of {tiles:,} tiles of the test:\n"
+        else:
+            some = ""
         return f"{some}{self.compare(rows, self.strongest(others), folder)}\n\n{worst}"
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
@@ -281,10 +293,8 @@ class Glacier(methods.Comparing):
                 tested.values(), [*each, sum(p / len(models) for p in each)], strict=True
             ):
                 test.add(batch, p.argmax(1))
-        scores, text = (
-            scores_of(tested["the vote"].counts.sum(0), names),
-            self._judged(tested, self.guesses, folder),
-        )
+        scores = scores_of(tested["the vote"].counts.sum(0), names)
+        text = self._judged(tested, self.guesses, folder)
         if not settings.split.test and len(models) > 1:
             warning = "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the "
             warning += "validation of its first member, on which others trained: it flatters. Take the folds' mean."

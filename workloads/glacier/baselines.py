@@ -29,10 +29,8 @@ METHODS = {  # sides of the squares that each sees the means of, and whether eve
 HELD = tuple(METHODS)[:2]  # in a network, from the plainest
 EVERYWHERE = (slice(None), slice(None))  # rows and columns
 _EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too, which are three times the numbers
-_MOST_TILES, _MOST_PIXELS = (
-    400,
-    2_000_000,
-)  # that are learnt from or scored, so that the time has a bound
+_MOST_TILES = 400
+_MOST_PIXELS = 2_000_000  # that are learnt from or scored, so that the time has a bound
 _NODES = 61  # of a tree of 31 leaves, scikit-learn's most
 _NO_CATEGORIES = np.zeros((0, 8), np.uint32), np.zeros(0, np.uint32)  # all features are numbers
 _LEAST = -14.0  # log-probability of a class without an example
@@ -47,7 +45,8 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.n
 
     image = torch.from_numpy(np.ascontiguousarray(bands, np.float32))
     planes = torch.cat([image, *(difference(image, *pair) for pair in indices)]).numpy()
-    known, parts = ~np.isnan(planes), [planes]
+    known = ~np.isnan(planes)
+    parts = [planes]
     for side in SIDES:
         square = {"size": (1, side, side), "mode": "constant"}
         total = uniform_filter(np.where(known, planes, 0), **square)
@@ -65,7 +64,8 @@ def sample(
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(tiles))[:_MOST_TILES]
     quota = -(-pixels // max(1, len(chosen)))
-    values, labels = [], []
+    values = []
+    labels = []
     for index in sorted(chosen):
         bands, mask = tiles[int(index)][:2]
         valid = np.flatnonzero(mask.reshape(-1) != IGNORE)
@@ -107,7 +107,8 @@ def fit(
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     methods = {}
     for name, (sides, balanced) in METHODS.items():
-        some, width = slice(None, None, _EVERY if sides else 1), plain * (1 + len(sides))
+        some = slice(None, None, _EVERY if sides else 1)
+        width = plain * (1 + len(sides))
         methods[name] = width, fitted(values[some, :width], labels[some], seed, rounds, balanced)
     return methods
 
@@ -121,18 +122,18 @@ def compared(
 ) -> dict[str, np.ndarray]:
     """Returns (tiles of `scored`, classes, classes) counts of each of what `fit` returned, by its name."""
     counts: dict[str, list[np.ndarray]] = {name: [] for name in methods}
-    numbers, rng = scored(part), np.random.default_rng(seed)
+    numbers = scored(part)
+    rng = np.random.default_rng(seed)
     for index in numbers:
         bands, mask = part[int(index)][:2]
-        valid, share = mask.reshape(-1) != IGNORE, _MOST_PIXELS / (len(numbers) * mask.size)
+        valid = mask.reshape(-1) != IGNORE
+        share = _MOST_PIXELS / (len(numbers) * mask.size)
         if (
             share < 1
         ):  # the same in every tile, so that scores over all of them stay what they are, but for chance
             valid &= rng.random(valid.size) < share
-        pixels, truth = (
-            features(bands, indices)[valid],
-            torch.from_numpy(mask.reshape(-1)[valid])[None],
-        )
+        pixels = features(bands, indices)[valid]
+        truth = torch.from_numpy(mask.reshape(-1)[valid])[None]
         for name, (width, model) in methods.items():
             guess = torch.from_numpy(model.predict(pixels[:, :width]).astype(np.uint8))[None]
             counts[name].append(tile_counts(guess, truth, classes).numpy())
@@ -226,7 +227,8 @@ def _trees(columns: np.ndarray, width: int) -> Iterator[tuple[int, Any]]:
     Its loop has no bounds: a node whose children do not come after it, or whose feature there is not, is a leaf.
     """
     feature, left, right = (np.floor(np.nan_to_num(columns[..., n])) for n in (0, 2, 3))
-    after, end = np.arange(columns.shape[1]), columns.shape[1]
+    after = np.arange(columns.shape[1])
+    end = columns.shape[1]
     is_inner = (
         (left > after)
         & (right > after)

@@ -59,7 +59,8 @@ def scores_of(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float]:
         return {}
     right, true, predicted = sums = sums_of(matrix)
     f1, iou = by_class(sums)
-    precision, recall = right / np.maximum(predicted, 1), right / np.maximum(true, 1)
+    precision = right / np.maximum(predicted, 1)
+    recall = right / np.maximum(true, 1)
     columns = {"iou": iou, "precision": precision, "recall": recall, "f1": f1}
     whole = of_classes(sums)
     scores = {name: whole[name] for name in ("mcc", "accuracy", "mean_iou")} | {
@@ -105,7 +106,8 @@ class Gate:
         target = batch["target"]
         every = max(1, math.isqrt(len(self.unit) * target[0].numel() // _MOST_PIXELS))
         places = slice(None, None, every), slice(None, None, every)
-        target, network = target[:, *places], logits[..., *places].float().log_softmax(1)
+        target = target[:, *places]
+        network = logits[..., *places].float().log_softmax(1)
         if (place := (first, len(target))) not in self._log_p:
             each = [
                 self.boosted.log_p(batch["image"], method, places)
@@ -126,7 +128,8 @@ class Gate:
         """
         sums = np.zeros((len(counts), self.unit.max() + 1, *counts.shape[2:]), np.int64)
         np.add.at(sums, (slice(None), self.unit), counts)
-        best, steps = 0, len(WEIGHTS)
+        best = 0
+        steps = len(WEIGHTS)
         for method in range(1, len(self.boosted.bias)):
             best = _surer(sums, best, [method * steps])
         best = _surer(sums, best, range(best + 1, best + steps))
@@ -151,7 +154,8 @@ def least_gain(new: np.ndarray, old: np.ndarray) -> float:
     """(groups, classes, classes) counts of two answers -> the lower end of what the first gains in MCC."""
     if len(new) < 2:
         return -math.inf
-    whole, others = mcc(new.sum(0)) - mcc(old.sum(0)), mcc(new.sum(0) - new) - mcc(old.sum(0) - old)
+    whole = mcc(new.sum(0)) - mcc(old.sum(0))
+    others = mcc(new.sum(0) - new) - mcc(old.sum(0) - old)
     return float(least(whole, others, _SURE))
 
 
@@ -159,7 +163,8 @@ class Tested:
     """Counts of each tile, and the tiles with most wrong pixels."""
 
     def __init__(self, part: Any, classes: int):  # the `Tiles` that are met in their order
-        self.part, self.classes = part, classes
+        self.part = part
+        self.classes = classes
         self.counts = np.zeros(
             (0, classes, classes), np.int64
         )  # (tiles, classes, classes), rows are the truth
@@ -179,7 +184,8 @@ class Tested:
 
     def draw(self, classes: Sequence[str], folder: Path) -> None:
         """Writes confusion.csv into a folder and draws it and the worst tiles into its `plots`."""
-        matrix, plots = self.counts.sum(0), folder / "plots"
+        matrix = self.counts.sum(0)
+        plots = folder / "plots"
         rows = ([cls, *row] for cls, row in zip(classes, matrix.tolist(), strict=True))
         write_table(folder / "confusion.csv", [["true class", *classes], *rows])
         confusion(matrix, classes, plots / "confusion.png", unit="pixels")
@@ -197,28 +203,34 @@ def write_scenes(
     matrices = np.zeros((len(names), *counts.shape[1:]), np.int64)
     np.add.at(matrices, scene, counts)
     sums = sums_of(matrices)
-    scores, iou, pixels = of_classes(sums), by_class(sums)[1], sums[:, 1].sum(1)
+    scores = of_classes(sums)
+    iou = by_class(sums)[1]
+    pixels = sums[:, 1].sum(1)
     columns = [
         1 - scores["accuracy"],
         scores["mcc"],
         scores["mean_iou"],
         *np.where(sums[:, 1:].any(1), iou, np.nan).T,
     ]
-    head, rows = (
-        ["scene", "pixels", "wrong", "mcc", "mean_iou", *(f"iou_{cls}" for cls in classes)],
-        [],
-    )
+    head = ["scene", "pixels", "wrong", "mcc", "mean_iou", *(f"iou_{cls}" for cls in classes)]
+    rows = []
     for k in np.argsort(scores["mean_iou"], kind="stable"):
         cells = ["absent" if math.isnan(column[k]) else f"{column[k]:.4f}" for column in columns]
         rows += [[names[k], f"{pixels[k]}", *cells]] if pixels[k] else []
     write_table(folder / "scenes.csv", [head, *rows])
-    more = f" of {len(rows):,}; scenes.csv has all" if len(rows) > _WORST else ""
+    if len(rows) > _WORST:
+        more = f" of {len(rows):,}; scenes.csv has all"
+    else:
+        more = ""
     return f"The worst scenes by mean IoU{more}:\n{aligned([head, *rows[:_WORST]], left=[0])}"
 
 
 def _composite(image: np.ndarray) -> np.ndarray:
     """(bands, S, S) -> (S, S, 3): three bands, the third as red, stretched from the 2nd to the 98th percentile."""
-    picked = image[[2, 1, 0]] if len(image) >= 3 else image[[0, 0, 0]]
+    if len(image) >= 3:
+        picked = image[[2, 1, 0]]
+    else:
+        picked = image[[0, 0, 0]]
     low, high = (np.nanpercentile(picked, q) if np.isfinite(picked).any() else 0.0 for q in (2, 98))
     return np.nan_to_num(np.clip((picked - low) / max(high - low, 1e-9), 0, 1), nan=1.0).transpose(
         1, 2, 0

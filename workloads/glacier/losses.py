@@ -27,10 +27,8 @@ def count(loss: Loss, mask: Tensor) -> dict[str, float]:
     valid = mask != IGNORE
     lowest = mask.flatten(1).amin(1)  # (B); IGNORE is the highest label
     highest = mask.masked_fill(~valid, 0).flatten(1).amax(1)
-    tiles, several = (
-        int(valid.flatten(1).any(1).sum()),
-        int(((lowest != IGNORE) & (highest > lowest)).sum()),
-    )
+    tiles = int(valid.flatten(1).any(1).sum())
+    several = int(((lowest != IGNORE) & (highest > lowest)).sum())
     pixels: float = int(valid.sum())
     if loss.class_weights:
         of_class = (
@@ -63,7 +61,8 @@ def sums(
             total["focal"] = _focal(log_p, truth, loss.class_weights).sum()
         if loss.dice or loss.mcc:
             overlap = p.masked_fill(~truth, 0.0).sum((2, 3))  # (B, K)
-            predicted, true = p.sum((2, 3)), truth.sum((2, 3)).to(p.dtype)
+            predicted = p.sum((2, 3))
+            true = truth.sum((2, 3)).to(p.dtype)
         if loss.dice:
             total["dice"] = _dice(overlap, predicted, true).sum()
         if loss.mcc:
@@ -80,11 +79,9 @@ def _focal(log_p: Tensor, truth: Tensor, class_weights: Sequence[float]) -> Tens
     """
     log_pt = log_p.masked_fill(~truth, 0.0).sum(1)
     focal = -((-torch.expm1(log_pt)).clamp_min(1e-6) ** 2.0) * log_pt
-    return (
-        focal * (truth * focal.new_tensor(class_weights).view(-1, 1, 1)).sum(1)
-        if class_weights
-        else focal
-    )
+    if class_weights:
+        return focal * (truth * focal.new_tensor(class_weights).view(-1, 1, 1)).sum(1)
+    return focal
 
 
 def _dice(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
@@ -109,7 +106,9 @@ def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
     pixel counts lose digits in fp32. 0 for tiles of one class. All arguments are (B, K); returns (B).
     """
     pixels = true.sum(1, keepdim=True).clamp_min(1.0)
-    overlap, predicted, true = overlap / pixels, predicted / pixels, true / pixels
+    overlap = overlap / pixels
+    predicted = predicted / pixels
+    true = true / pixels
     covariance = overlap.sum(1) - (true * predicted).sum(1)
     spread = (1 - (true**2).sum(1)) * (1 - (predicted**2).sum(1))
     # 1e-8: a tile predicted as one class altogether has no spread, and the root no slope there

@@ -37,7 +37,8 @@ def masks(
     scene's georeference, one scene after another in memory. A scene that cannot be read is named and left out; raises
     BadInput if that leaves none.
     """
-    match, predicted = layout.find(where, source, labelled=False), dict[str, Any]()
+    match = layout.find(where, source, labelled=False)
+    predicted = dict[str, Any]()
     for scene in counted(match.scenes, "scenes predicted"):
         try:
             with readers.opened(scene, source) as opened:
@@ -66,7 +67,8 @@ def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: in
     dtype, nodata = coding(opened.source.codes)
     codes = np.asarray(opened.source.codes, dtype)
     mask = np.full((opened.height, opened.width), nodata, dtype)
-    squares, pixels = np.zeros(len(opened.source.bands)), 0
+    squares = np.zeros(len(opened.source.bands))
+    pixels = 0
     for (top, rows), (left, columns) in itertools.product(
         *(_cores(length, size) for length in mask.shape)
     ):
@@ -99,7 +101,8 @@ def _compare_units(model: nn.Module, levels: np.ndarray, opened: Opened) -> None
 
 
 def _write(mask: np.ndarray, opened: Opened, path: Path) -> None:
-    source, dtype = opened.source, mask.dtype.name
+    source = opened.source
+    dtype = mask.dtype.name
     place = {"crs": opened.crs, "transform": opened.transform} if opened.crs else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = {"height": mask.shape[0], "width": mask.shape[1], "count": 1, "dtype": dtype, **place}
@@ -156,7 +159,9 @@ def probabilities(
         boosted: Any = getattr(model, "boosted", None)
         mean: Tensor | float = 0.0
         for number in range(views if boosted is None or boosted.weight > 0 else 0):
-            flipped, turn, sides = [-1] * (number >= 4), number % 4, (-2, -1)
+            flipped = [-1] * (number >= 4)
+            turn = number % 4
+            sides = (-2, -1)
             with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
                 logits = model(image.to(device).flip(flipped).rot90(turn, sides))
             mean = (

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from workloads.glacier.settings import Model
 
-FIRST, HEAD = "blocks.0.0.weight", ("head.weight", "head.bias")  # names of weights
+FIRST = "blocks.0.0.weight"
+HEAD = ("head.weight", "head.bias")  # names of weights
 STATISTICS = (
     "mean",
     "deviation",
@@ -43,7 +44,9 @@ class Net(nn.Module):
         prior: bool = False,
     ):
         super().__init__()
-        widths, depths, decoder = sizes.widths, sizes.depths, sizes.decoder
+        widths = sizes.widths
+        depths = sizes.depths
+        decoder = sizes.decoder
         if (len(widths), len(depths), len(decoder)) != (5, 4, 5):
             raise ValueError(
                 "A U-Net has five encoder widths, four depths and five decoder widths."
@@ -90,7 +93,9 @@ class Net(nn.Module):
         for up, skip in zip(self.blocks[5:], [*skips[-2::-1], None], strict=True):
             x = up(x, skip)
         logits = self.head(x)
-        return logits if self.training or self.prior is None else logits + self.prior
+        if self.training or self.prior is None:
+            return logits
+        return logits + self.prior
 
 
 def difference(image: Tensor, one: int, other: int) -> Tensor:
@@ -98,7 +103,8 @@ def difference(image: Tensor, one: int, other: int) -> Tensor:
 
     For bands without negative values it is the usual normalised difference.
     """
-    a, b = image[..., one : one + 1, :, :], image[..., other : other + 1, :, :]
+    a = image[..., one : one + 1, :, :]
+    b = image[..., other : other + 1, :, :]
     return (a - b) / (a.abs() + b.abs()).clamp_min(torch.finfo(image.dtype).tiny)
 
 
@@ -209,7 +215,8 @@ def carry(
         rows = [given[name][classes[0].index(cls)] if cls in classes[0] else fresh[name][k]
                 for k, cls in enumerate(classes[1])]  # fmt: skip
         carried[name] = torch.stack([row.to(fresh[name]) for row in rows])
-    new, total = [name for name in classes[1] if name not in classes[0]], len(classes[1])
+    new = [name for name in classes[1] if name not in classes[0]]
+    total = len(classes[1])
     return (
         carried,
         f"{message} Head: {total - len(new)} of {total} classes by name, new: {', '.join(new) or 'none'}.",
@@ -223,10 +230,8 @@ def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) ->
     bands. Then all are multiplied by one factor that keeps the sum of squares, and with it the running statistics of
     the batch norm behind. One factor for all: a filter that looked at missing bands alone would be blown up to noise.
     """
-    new, unused = (
-        [name for name in target if name not in source],
-        [name for name in source if name not in target],
-    )
+    new = [name for name in target if name not in source]
+    unused = [name for name in source if name not in target]
     matched = f"First convolution: {len(target) - len(new)} of {len(target)} bands by name"
     if len(new) == len(target):
         how = f"and this run has {', '.join(target)}. Write the same names for the same parts of the spectrum."

@@ -248,7 +248,9 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        shares, classes, bands = self.sampling.target_shares, self.source.classes, self.source.bands
+        shares = self.sampling.target_shares
+        classes = self.source.classes
+        bands = self.source.bands
         if shares and len(shares) != len(classes):
             raise ValueError(
                 f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes."

@@ -45,7 +45,8 @@ def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summar
     metrics, text = task.vote(models, folder)  # type: ignore[attr-defined]
     with working("Scoring the baseline"):
         baseline = task.baseline()
-    scores, names = with_all(metrics, baseline), [run.name for run in runs]
+    scores = with_all(metrics, baseline)
+    names = [run.name for run in runs]
     summary = Summary(
         folder.name,
         first.config.task,

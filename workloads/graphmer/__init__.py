@@ -56,7 +56,8 @@ def summed(judged: Judged, unit: Array, units: int) -> Array:
     of its name, see `Evaluator.judged`, and `unit` (Q) their files.
     """
     counts = np.where(judged.true[:, None] == np.arange(len(CONDITIONS)), 1.0, np.nan)
-    ranks, first = judged.guess[:, : len(KINDS), None], judged.guess[:, -1:]
+    ranks = judged.guess[:, : len(KINDS), None]
+    first = judged.guess[:, -1:]
     values = np.concatenate(
         [(counts[:, None] / ranks).reshape(len(counts), -1), counts[:, :1] * first], 1
     )
@@ -100,7 +101,8 @@ class Graphmer(Supervised):
 
     Settings = Settings
     sentinels = ("entities.jsonl", "*.entities.jsonl")
-    kind, unit = "tokens", "file"
+    kind = "tokens"
+    unit = "file"
     metrics = tuple(map(Figure, ("mrr", *MEANS[: len(CONDITIONS)], "resolved")))
     selection = ("mrr", "max")
     shown = MEANS[: len(CONDITIONS)]
@@ -144,8 +146,12 @@ class Graphmer(Supervised):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns texts, facts and candidates of the largest shapes; see `batches.Collator`."""
-        chain, objective, model = self.settings.chain, self.settings.objective, self.settings.model
-        L, G, V = chain.roots, chain.facts, chain.vocabulary
+        chain = self.settings.chain
+        objective = self.settings.objective
+        model = self.settings.model
+        L = chain.roots
+        G = chain.facts
+        V = chain.vocabulary
         C = room(objective.candidates, size * G)
 
         def below(most: int, *shape: int) -> Tensor:
@@ -216,7 +222,8 @@ class Graphmer(Supervised):
         # Each candidate stands for those that were not drawn: minus log of its chance, for all but the right one
         correction = batch["chance"][0].masked_fill(is_gold, 0)
         is_other_name = batch["name"][0] != batch["name"][0][gold][:, None]
-        sums, of_name = {}, []
+        sums = {}
+        of_name = []
         for term, scores in zip(("trust", "likeness"), model(batch), strict=True):
             corrected = scores.float().flatten(0, 1)[asked] - correction
             sums[term] = F.cross_entropy(corrected, gold, reduction="sum")
@@ -277,7 +284,8 @@ class Graphmer(Supervised):
 
     def columns(self, judged: Judged) -> dict[str, float]:
         """Returns figures that are no metrics, and MRRs of tails that training has and has not."""
-        metrics, corpus = {metric.__name__ for metric in self.metrics}, self.data.corpus
+        metrics = {metric.__name__ for metric in self.metrics}
+        corpus = self.data.corpus
         columns = {name: value for name, value in figures(judged).items() if name not in metrics}
         triple = np.array(self.parts["test"].samples)[judged.sample, 0]
         is_seen = self.data.scorer.counts.of_tail[corpus.relation[triple], corpus.tail[triple]] > 0

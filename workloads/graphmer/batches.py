@@ -154,24 +154,22 @@ class Collator:
     """
 
     def __init__(self, data: Any):
-        self.corpus, self.scorer, self.layout, self.table = (
-            data.corpus,
-            data.scorer,
-            data.layout,
-            data.table,
-        )
-        self.samples, self.objective, self.chain = (
-            data.samples,
-            data.settings.objective,
-            data.settings.chain,
-        )
+        self.corpus = data.corpus
+        self.scorer = data.scorer
+        self.layout = data.layout
+        self.table = data.table
+        self.samples = data.samples
+        self.objective = data.settings.objective
+        self.chain = data.settings.chain
         self.sampler = Sampler(
             self.scorer, np.flatnonzero(~data.structural), self.objective.candidates
         )
 
     def draw(self, items: Sequence[int], generator: torch.Generator) -> Drawn:
         """Draws facts, what is hidden, and the candidates of a training batch from `generator`."""
-        corpus, samples, index = self.corpus, self.samples, np.asarray(items)
+        corpus = self.corpus
+        samples = self.samples
+        index = np.asarray(items)
 
         def uniform(*shape: int) -> Array:
             return torch.rand(shape, generator=generator).numpy()
@@ -182,9 +180,12 @@ class Collator:
         order = np.lexsort((uniform(len(row)), row))
         slot = np.arange(len(row)) - np.searchsorted(row, row)
         few = slot < self.chain.facts
-        row, triple, slot = row[few], samples.facts[at[order[few]]], slot[few]
+        row = row[few]
+        triple = samples.facts[at[order[few]]]
+        slot = slot[few]
         # In a share of the texts some names are hidden, and with each all facts of that name
-        with_text, tail = index < len(samples.windows), corpus.tail[triple]
+        with_text = index < len(samples.windows)
+        tail = corpus.tail[triple]
         hides = with_text & (uniform(len(index)) < self.objective.masked_ratio)
         picked = hides[row] & ((uniform(len(row)) < _HIDDEN) | (slot == 0))
         code = row * len(corpus.word_list) + corpus.name[tail]
@@ -192,13 +193,15 @@ class Collator:
         asked = Questions.of_facts(corpus, triple, np.where(with_text[row], condition, NAME_ONLY))
         # Parts of the heads' paths are left out, so that files are not known by theirs
         windows = asked.window[np.searchsorted(row, np.arange(len(index)))]
-        draws, parts = uniform(2, len(index)), np.diff(corpus.part_offsets)[corpus.head[windows]]
+        draws = uniform(2, len(index))
+        parts = np.diff(corpus.part_offsets)[corpus.head[windows]]
         drop = np.where(
             draws[0] < self.objective.path_dropout, (draws[1] * parts).astype(np.int64), 0
         )
         is_hidden = asked.hidden >= 0
         rows = self.layout.rows(windows, with_text, row[is_hidden], asked.hidden[is_hidden], drop)
-        shown, files = rows.word[rows.word >= 0], corpus.window_file[windows]
+        shown = rows.word[rows.word >= 0]
+        files = corpus.window_file[windows]
         among, chance = self.sampler.draw(tail, shown, files, uniform(len(corpus.entity_type)))
         excluded = self.scorer.other_tails(asked, tail, among)
         return Drawn(
@@ -215,8 +218,13 @@ class Collator:
 
     def training(self, items: Sequence[int], generator: torch.Generator) -> Batch:
         """Returns a training batch of B samples, with everything random drawn from `generator`."""
-        drawn, size, counts = self.draw(items, generator), len(items), self.scorer.counts
-        asked, among, rows, row = drawn.asked, drawn.among, drawn.rows, drawn.row
+        drawn = self.draw(items, generator)
+        size = len(items)
+        counts = self.scorer.counts
+        asked = drawn.asked
+        among = drawn.among
+        rows = drawn.rows
+        row = drawn.row
         features = counts.found(asked, among)
         prior = self.scorer.prior(asked, among, features)
         prior[drawn.excluded] = IMPOSSIBLE
@@ -249,7 +257,8 @@ class Collator:
 
     def of_questions(self, asked: Questions) -> tuple[Batch, Rows]:
         """Returns what the encoder reads of questions, each in a row of its own, and the rows."""
-        row, is_hidden = np.arange(len(asked)), asked.hidden >= 0
+        row = np.arange(len(asked))
+        is_hidden = asked.hidden >= 0
         rows = self.layout.rows(
             asked.window, asked.condition != NAME_ONLY, row[is_hidden], asked.hidden[is_hidden]
         )
@@ -262,7 +271,9 @@ class Collator:
 
     def _masked_spans(self, roots: Array, generator: torch.Generator) -> dict[str, Array]:
         """Masks spans of geometric length, p = 0.2 (SpanBERT, arXiv 1907.10529): 80 % MASK, 10 % random, 10 % as is."""
-        masked, targets, first = roots.copy(), np.full_like(roots, IGNORE), len(SPECIALS)
+        masked = roots.copy()
+        targets = np.full_like(roots, IGNORE)
+        first = len(SPECIALS)
         for ids, target in zip(masked, targets, strict=True):
             length = int((ids != PAD).sum())
             budget = round(self.objective.mlm_ratio * length)

@@ -35,9 +35,12 @@ def judged(choices: pd.DataFrame, weights: Array) -> tuple[float, float]:
 
 def fit(choices: pd.DataFrame, start: Array) -> Array:
     """Returns (F) weights of most likelihood near `start`, by Newton's method."""
-    weights, features = start.astype(float), choices[OF_REFERENCES].to_numpy()
-    number, right = pd.factorize(choices["question"])[0], choices["right"].to_numpy()
-    begin, prior = np.flatnonzero(np.diff(number, prepend=-1)), _SHRINKAGE * np.eye(len(start))
+    weights = start.astype(float)
+    features = choices[OF_REFERENCES].to_numpy()
+    number = pd.factorize(choices["question"])[0]
+    right = choices["right"].to_numpy()
+    begin = np.flatnonzero(np.diff(number, prepend=-1))
+    prior = _SHRINKAGE * np.eye(len(start))
     for _ in range(_STEPS):
         shares = probabilities(choices, weights).to_numpy()[:, None]
         mean = np.add.reduceat(shares * features, begin)

@@ -72,8 +72,11 @@ class Corpus:
     piece_offsets: Array
     tokenizer: Array
 
-    word_list, entities, files = _listed("words"), _listed("entity_ids"), _listed("file_names")
-    relations, types = _listed("relation_names"), _listed("type_names")
+    word_list = _listed("words")
+    entities = _listed("entity_ids")
+    files = _listed("file_names")
+    relations = _listed("relation_names")
+    types = _listed("type_names")
 
     @classmethod
     def of_nothing(cls, relations: Sequence[str], types: Sequence[str]) -> "Corpus":
@@ -178,7 +181,9 @@ class Corpus:
 
     def check(self) -> None:
         """Raises ValueError if an index leads out of the arrays: a stranger's could ask for any amount of memory."""
-        text, facts, entities = len(self.text) + 1, len(self.tail) + 1, len(self.entities)
+        text = len(self.text) + 1
+        facts = len(self.tail) + 1
+        entities = len(self.entities)
         below = {
             "text": len(self.word_list), "parts": len(self.word_list), "window_start": text, "window_stop": text,
             "first_triple": facts, "head": entities, "tail": entities, "relation": len(self.relations), "split": 3,
@@ -198,10 +203,8 @@ class Corpus:
 def build(graph: Graph, sources: Sources | None, chain: Chain, split: Split) -> Corpus:
     """Builds the arrays of a graph, without text where `sources` is None. Raises BadInput for a split without facts."""
     entities = {name: graph.entities[name] for name in _mentioned(graph)}
-    relations, types = (
-        {t.relation for t in graph.triples},
-        {entity.type for entity in entities.values()},
-    )
+    relations = {t.relation for t in graph.triples}
+    types = {entity.type for entity in entities.values()}
     splits = split_files(sorted({t.file for t in graph.triples}), split.validation, split.test)
     corpus = _behind(
         Corpus.of_nothing(sorted(relations), sorted(types)), graph, entities, sources, chain, splits
@@ -220,10 +223,8 @@ def extended(trained: Corpus, graph: Graph, sources: Sources, chain: Chain) -> C
     It knows the methods of Python's builtins. Facts of relations or entity types that training never saw are left out,
     for no model has an answer to them. What training knows of a module that the tree has too does not count.
     """
-    known, splits = (
-        builtin_methods(),
-        dict.fromkeys(sorted({t.file for t in graph.triples}), SPLITS.index("train")),
-    )
+    known = builtin_methods()
+    splits = dict.fromkeys(sorted({t.file for t in graph.triples}), SPLITS.index("train"))
     entities = {
         name: graph.entities.get(name) or known[name]
         for name in sorted({*_mentioned(graph), *known})
@@ -269,7 +270,8 @@ def _behind(
     windows = _windows(
         graph, text, lines, np.concatenate([before.sizes, np.diff(offsets)]), names, chain
     )
-    triples, first = [t for _, _, of in windows for t in of], [of[0] for _, _, of in windows]
+    triples = [t for _, _, of in windows for t in of]
+    first = [of[0] for _, _, of in windows]
     index = _numbered(before.entities)
     new = [name for name in names if name not in index]
     index |= {name: number for number, name in enumerate(new, len(index))}
@@ -342,7 +344,9 @@ def _read_text(
     graph: Graph, sources: Sources, words: dict[str, int], before: Array
 ) -> tuple[Array, Lines]:
     """Returns all words of the entities' files behind those `before`, as indices into `words`, which grows."""
-    texts, lines, length = [before], Lines(), len(before)
+    texts = [before]
+    lines = Lines()
+    length = len(before)
     for file in sorted({e.file for e in graph.entities.values() if e.file}):
         try:
             different, numbers, starts = words_by_line(sources.read(file))
@@ -426,9 +430,11 @@ def _windows(
             windows.append((0, 0, triples))
             continue
         header = min(int(sizes[np.array(names[head])].sum()), header_room(chain.roots)) + 1
-        starts, line = lines[file], entity.first_line
+        starts = lines[file]
+        line = entity.first_line
         last = min(entity.last_line, len(starts) - 1)
-        first_lines, bounds = [], []  # words
+        first_lines = []
+        bounds = []  # words
         while line <= last:
             begin = int(starts[line - 1])
             limit = (

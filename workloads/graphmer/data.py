@@ -35,7 +35,8 @@ class Data:
     """
 
     def __init__(self, given: Sequence[Path], settings: Settings, begun: Mapping[str, Any]):
-        self.given, self.settings = tuple(given), settings
+        self.given = tuple(given)
+        self.settings = settings
         kinds = {path.suffix == ".jsonl" or any(path.glob("*entities.jsonl")) for path in given}
         if len(kinds) > 1:
             where = ", ".join(map(str, given))
@@ -63,7 +64,10 @@ class Data:
 
     @cached_property
     def rules(self) -> ontology.Ontology:
-        found = [ontology.find(path) for path in self.given] if self.is_graph else [ontology.load()]
+        if self.is_graph:
+            found = [ontology.find(path) for path in self.given]
+        else:
+            found = [ontology.load()]
         if any(
             (rules.relations, rules.entities) != (found[0].relations, found[0].entities)
             for rules in found
@@ -176,10 +180,8 @@ class Data:
         return f"{what}. Resuming with the original corpus; to use the new data, choose another run.name."
 
     def describe(self) -> str:
-        where, packages = (
-            f"Data: {', '.join(map(str, self.given))}",
-            ", ".join(self.settings.packages),
-        )
+        where = f"Data: {', '.join(map(str, self.given))}"
+        packages = ", ".join(self.settings.packages)
         if not self.given:
             where = "No data was given or found mounted. The embedded default is used: the standard library, "
             where += f"{trees.STANDARD_LIBRARY}" + (

@@ -34,7 +34,8 @@ class Answering:
     """A model on its data, which scores any questions: of known facts or not."""
 
     def __init__(self, data: Data, model: nn.Module):
-        self.data, self.model = data, model
+        self.data = data
+        self.model = model
         self.gate = model.get_buffer(
             "gate"
         )  # (conditions, 2) how far trust and likeness are opened
@@ -66,7 +67,10 @@ class Scores:
     """Scores of questions of one relation and condition."""
 
     def __init__(self, data: Data, asked: Questions, among: CandidateSet, rows: Rows):
-        self.data, self.asked, self.among, self.rows = data, asked, among, rows
+        self.data = data
+        self.asked = asked
+        self.among = among
+        self.rows = rows
         self.features = data.scorer.counts.found(asked, among)
         self.prior = data.scorer.prior(asked, among, self.features)
         self.places = data.scorer.places(asked, rows, np.arange(len(asked)))
@@ -97,7 +101,8 @@ class Scores:
 
         def meant(question: Array, root: Array, column: Array) -> Array:
             product = np.einsum("nd,nd->n", added["meanings"][question, root], origins[column])
-            weights, is_elsewhere = added["meant"][question, root], elsewhere[question, column]
+            weights = added["meant"][question, root]
+            is_elsewhere = elsewhere[question, column]
             product = product * is_elsewhere + weights[np.arange(len(question)), kind[column]]
             of_near = weights[:, -len(NEAR) - 1 :]
             for at, name in enumerate(NEAR):
@@ -117,7 +122,9 @@ class Evaluator:
     """Answers the questions of an evaluation by every method."""
 
     def __init__(self, data: Data):
-        self.data, self.corpus, self.scorer = data, data.corpus, data.scorer
+        self.data = data
+        self.corpus = data.corpus
+        self.scorer = data.scorer
         self.candidates = cache(self._candidates)
 
     def _candidates(self, relation: int) -> tuple[CandidateSet, Array]:
@@ -136,13 +143,12 @@ class Evaluator:
         logarithm of their softmax, 0 for no candidate. Other true tails of the head are left out.
         """
         among, trained = self.candidates(int(asked.relation[0]))
-        column, is_there, scores = (
-            np.maximum(among.place[tail], 0),
-            among.place[tail] >= 0,
-            scores.copy(),
-        )
+        column = np.maximum(among.place[tail], 0)
+        is_there = among.place[tail] >= 0
+        scores = scores.copy()
         scores[self.scorer.other_tails(asked, tail, among)] = -np.inf
-        own, most = scores[np.arange(len(tail)), column], scores.max(1)
+        own = scores[np.arange(len(tail)), column]
+        most = scores.max(1)
         likelihood = own - (most + np.log(np.exp(scores - most[:, None]).sum(1)))
 
         def rank(of: Array, is_there: Array) -> Array:
@@ -152,7 +158,8 @@ class Evaluator:
         question, other = among.by_name.places(self.corpus.name[tail])
         score = scores[question, other]
         possible = np.isfinite(score) & is_there[question]
-        question, score = question[possible], score[possible]
+        question = question[possible]
+        score = score[possible]
         better = np.bincount(question, score > own[question], len(tail))
         first = np.where(
             better > 0,
@@ -171,17 +178,20 @@ class Evaluator:
         """
         answering = Answering(self.data, model)
         gates: tuple[Any, ...] = GATES if chooses_gate else (None,)
-        conditions, answers = list[Array](), list[Array]()  # of batches; (Q, gates, 4)
+        conditions = list[Array]()
+        answers = list[Array]()  # of batches; (Q, gates, 4)
         for batch in loader:
             triples, condition = (batch[name].cpu().numpy() for name in ("triple", "condition"))
             conditions.append(condition)
             answers.append(np.zeros((len(triples), len(gates), 4)))
             for asked, chosen, among in self._alike(triples, condition):
-                tail, encoded = self.corpus.tail[triples[chosen]], answering.scores(asked, among)
+                tail = self.corpus.tail[triples[chosen]]
+                encoded = answering.scores(asked, among)
                 for place, gate in enumerate(gates):
                     scores = encoded(*(gate or answering.gate[int(asked.condition[0])].tolist()))
                     answers[-1][chosen, place] = self.judged(tail, asked, scores)
-        condition, answered = np.concatenate(conditions), np.concatenate(answers)
+        condition = np.concatenate(conditions)
+        answered = np.concatenate(answers)
         best = np.zeros(len(CONDITIONS), int)
         for number in range(len(CONDITIONS)) if chooses_gate else ():
             total = answered[condition == number, :, 3].sum(0).round(3)

@@ -43,7 +43,8 @@ class HGat(nn.Module):
 
     def __init__(self, hidden: int, relations: int, rank: int):
         super().__init__()
-        self.relations, self.rank = relations, rank
+        self.relations = relations
+        self.rank = rank
         self.down = nn.Parameter(torch.randn(hidden, relations * rank) / math.sqrt(hidden))
         self.up = nn.Parameter(0.02 * torch.randn(relations * rank, hidden))
         self.attend_leaf = nn.Parameter(torch.randn(relations, hidden) / math.sqrt(hidden))
@@ -54,10 +55,8 @@ class HGat(nn.Module):
 
         def of_questions(vectors: Tensor) -> Tensor:  # (relations, d) -> (B, G, d)
             # a_r . W_r x = (W_r^T a_r) . x, which needs no W_r x for every relation
-            up, down = (
-                self.up.view(self.relations, self.rank, -1),
-                self.down.view(-1, self.relations, self.rank),
-            )
+            up = self.up.view(self.relations, self.rank, -1)
+            down = self.down.view(-1, self.relations, self.rank)
             vectors = vectors + torch.einsum(
                 "drk,rk->rd", down, torch.einsum("rkd,rd->rk", up, vectors)
             )
@@ -65,7 +64,8 @@ class HGat(nn.Module):
                 relation, vectors
             )  # and not [relation]: deterministic backwards, on a GPU too
 
-        to_leaf, to_head = of_questions(self.attend_leaf), of_questions(self.attend_head)
+        to_leaf = of_questions(self.attend_leaf)
+        to_head = of_questions(self.attend_head)
         scores = (leaves * to_leaf).sum(-1, keepdim=True) + to_head @ roots.mT  # (B, G, L)
         scores = F.leaky_relu(scores, 0.2).masked_fill(~span, _UNSEEN)
         mixed = scores.softmax(-1).to(roots.dtype) @ roots  # (B, G, d)
@@ -79,7 +79,8 @@ class Block(nn.Module):
 
     def __init__(self, shape: settings.Model):
         super().__init__()
-        self.heads, self.dropout = shape.heads, shape.dropout
+        self.heads = shape.heads
+        self.dropout = shape.dropout
         self.norm1, self.norm2 = nn.LayerNorm(shape.hidden), nn.LayerNorm(shape.hidden)
         self.qkv, self.out = (
             nn.Linear(shape.hidden, 3 * shape.hidden),
@@ -121,7 +122,8 @@ class Ranker(nn.Module):
     def __init__(self, chain: settings.Chain, shape: settings.Model):
         super().__init__()
         self.shape = shape
-        d, conditions = shape.hidden, len(CONDITIONS)
+        d = shape.hidden
+        conditions = len(CONDITIONS)
         self.token, self.root_position = (
             nn.Embedding(chain.vocabulary, d),
             nn.Embedding(chain.roots, d),
@@ -230,7 +232,8 @@ class Ranker(nn.Module):
 
     def _bias(self, roots: Tensor, distance: Tensor) -> Tensor:
         """log(lambda) * GELU(sqrt(distance) - p) for each head; none for padding and other leaves: (B, H, P, P)."""
-        L, G = roots.shape[1], distance.shape[1]
+        L = roots.shape[1]
+        G = distance.shape[1]
         place = torch.arange(L, device=roots.device)
         chain = (place[:, None] - place[None, :]).abs().expand(len(roots), L, L)
         steps = torch.cat([chain, distance], 1)  # (B, P, L): to the roots
@@ -244,7 +247,9 @@ class Ranker(nn.Module):
 
     def entities(self, pieces: Tensor, kind: Tensor, vector: Tensor) -> Tensor:
         """pieces (C, WIDTH), kind, vector (C) -> (C, 2, d), the vector of each and its origin."""
-        origin, begin, parts = self.kind(kind) + self.vector(vector), 0, {}
+        origin = self.kind(kind) + self.vector(vector)
+        begin = 0
+        parts = {}
         for name, most in PARTS:
             part = pieces[:, begin : begin + most]
             is_piece = (part != PAD)[..., None].to(origin.dtype)
@@ -335,7 +340,8 @@ def pointed(places: Tensor, meant: Tensor, batch: Batch, name: Tensor, owner: Te
     named = batch["word"][:, :, None] == name  # (B, L, C)
     owned = named & (batch["owner"][:, :, None] == owner)
     factor = meant.float().clamp(-MOST_MEANT, MOST_MEANT).exp()
-    named, owned = factor * named, factor * owned
+    named = factor * named
+    owned = factor * owned
     places = places.float().clamp(max=15.0)
     most = places.detach().amax(-1, keepdim=True).clamp(min=0)
     weight = (places - most).exp()

@@ -81,26 +81,30 @@ class Standing:
 
         `question` is a number below Q; window, name and rows are those of the references.
         """
-        corpus, is_place = self.corpus, rows.word == name[:, None]
-        question, entity = answers["question"].to_numpy(), answers["entity"].to_numpy()
-        dotted, after_self = is_place & (rows.owner >= 0), (is_place & (rows.is_self == 1)).any(1)
-        is_dotted, is_bare = dotted.any(1), is_place.any(1) & ~dotted.any(1)
-        owner, parent, is_method = (
-            corpus.owner[entity],
-            corpus.parent[entity],
-            self.is_method[entity],
-        )
+        corpus = self.corpus
+        is_place = rows.word == name[:, None]
+        question = answers["question"].to_numpy()
+        entity = answers["entity"].to_numpy()
+        dotted = is_place & (rows.owner >= 0)
+        after_self = (is_place & (rows.is_self == 1)).any(1)
+        is_dotted = dotted.any(1)
+        is_bare = is_place.any(1) & ~dotted.any(1)
+        owner = corpus.owner[entity]
+        parent = corpus.parent[entity]
+        is_method = self.is_method[entity]
         owner_before = (dotted[question] & (rows.owner[question] == owner[:, None])).any(1)
-        head, file = corpus.head[window], corpus.window_file[window][question]
+        head = corpus.head[window]
+        file = corpus.window_file[window][question]
         of_object = (
             is_dotted & ~after_self & ~(np.bincount(question, owner_before, len(window)) > 0)
         )
-        in_file, is_own = (
-            corpus.entity_file[entity] == file,
-            parent == corpus.parent[head][question],
-        )
-        is_inner, imported = np.zeros(len(entity), bool), np.zeros(len(entity), bool)
-        outer, at, code = head[question], entity, file.astype(np.int64) * len(corpus.entity_type)
+        in_file = corpus.entity_file[entity] == file
+        is_own = parent == corpus.parent[head][question]
+        is_inner = np.zeros(len(entity), bool)
+        imported = np.zeros(len(entity), bool)
+        outer = head[question]
+        at = entity
+        code = file.astype(np.int64) * len(corpus.entity_type)
         for _ in range(_FAR):
             is_inner |= (outer == parent) & (
                 parent >= 0
@@ -148,7 +152,8 @@ class Calibration:
     """
 
     def __init__(self, data: Data):
-        self.data, self.corpus = data, data.corpus
+        self.data = data
+        self.corpus = data.corpus
         corpus = data.corpus
         is_unresolved = np.array(corpus.types) == UNRESOLVED
         self.is_unresolved = is_unresolved[corpus.entity_type[corpus.tail]]  # (T)
@@ -175,7 +180,8 @@ class Calibration:
 
     def batches(self, triples: Array) -> list[Array]:
         """Returns which references are asked together: those of one relation and of names that are near."""
-        relation, name = self.corpus.relation[triples], self.corpus.name[self.corpus.tail[triples]]
+        relation = self.corpus.relation[triples]
+        name = self.corpus.name[self.corpus.tail[triples]]
         order = np.lexsort((name, relation))
         alike = np.split(order, np.flatnonzero(np.diff(relation[order])) + 1)
         return [
@@ -190,14 +196,13 @@ class Calibration:
         Beside the columns of `choices` they have entity (-1: none is right), relation, and of_object, whether it is an
         attribute of something that the text does not name. A question is a number of the triples.
         """
-        corpus, nothing = self.corpus, np.zeros(0, np.int64)
+        corpus = self.corpus
+        nothing = np.zeros(0, np.int64)
         for chosen in self.batches(triples):
             part = triples[chosen]
-            window, tail, asked = (
-                corpus.window_of[part],
-                corpus.tail[part],
-                int(corpus.relation[part[0]]),
-            )
+            window = corpus.window_of[part]
+            tail = corpus.tail[part]
+            asked = int(corpus.relation[part[0]])
             number, place = self.by_name.places(corpus.name[tail])
             relations = self.together if asked in self.together else [asked]
             scored = [
@@ -210,7 +215,8 @@ class Calibration:
             choices = choices.sort_values(
                 ["question", "entity", "relation"], kind="stable", ignore_index=True
             )
-            question, is_none = choices["question"].to_numpy(), choices["entity"] == -1
+            question = choices["question"].to_numpy()
+            is_none = choices["entity"] == -1
             right = (choices["entity"] == tail[question]) & (choices["relation"] == asked)
             choices["right"] = right | (is_none & ~right.groupby(question).transform("any"))
             yield choices.assign(question=chosen[question])
@@ -219,7 +225,8 @@ class Calibration:
         self, triples: Array, relation: int, question: Array, entity: Array, answering: Answering
     ) -> pd.DataFrame:
         """Returns the answers that are possible as tails of a relation, with the scores of counts and model."""
-        window, tail = self.corpus.window_of[triples], self.corpus.tail[triples]
+        window = self.corpus.window_of[triples]
+        tail = self.corpus.tail[triples]
         asked = Questions(
             window, *(np.full(len(triples), value) for value in (relation, FULL_TEXT, -1))
         )
@@ -230,9 +237,11 @@ class Calibration:
         )  # facts of the graph beside the one that is hidden
         entities = len(self.corpus.entity_type)
         may &= ~np.isin(question * entities + entity, (row * entities + other)[other != tail[row]])
-        question, entity = question[may], entity[may]
+        question = question[may]
+        entity = entity[may]
         among = CandidateSet(self.corpus, np.unique(entity))
-        encoded, at = answering.scores(asked, among), (question, among.place[entity])
+        encoded = answering.scores(asked, among)
+        at = (question, among.place[entity])
         counts, trusting, whole = (
             encoded(*gates)[at] for gates in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))
         )
@@ -294,7 +303,8 @@ def predict(
         raise BadInput(
             f"Give one folder or file of Python to predict, not a {type(source).__name__}."
         )
-    path, kept = Path(source), task.learned()
+    path = Path(source)
+    kept = task.learned()
     is_one = path.is_file() and path.suffix == ".py"
     sources = Sources(
         [trees.Tree(path.stem, path.parent, (path.name,)) if is_one else trees.folder(path)]
@@ -326,10 +336,8 @@ def predict(
         return {}
     calibration = Calibration(data)
     with torch.inference_mode():
-        rows, quality = (
-            _answered(calibration, triples, models, graph),
-            _quality(calibration, triples, models[0]),
-        )
+        rows = _answered(calibration, triples, models, graph)
+        quality = _quality(calibration, triples, models[0])
     likely = [
         row["probability"] for row in rows.values() if row["tail"] and row["probability"] >= _LIKELY
     ]
@@ -350,7 +358,8 @@ def _answered(
 
     Several models answer by the mean of their probabilities; they choose among the same entities.
     """
-    corpus, rows = asking.corpus, Table()
+    corpus = asking.corpus
+    rows = Table()
     triples = triples[asking.is_unresolved[triples]]
     places = {triple.key: triple for triple in graph.triples}
     batches = zip(
@@ -364,7 +373,8 @@ def _answered(
         choices = parts[0].assign(probability=sum(shares) / len(shares))
         for answer in choices.loc[best(choices, choices["probability"])].itertuples():
             triple = triples[answer.question]
-            head, unresolved = corpus.head[corpus.window_of[triple]], corpus.tail[triple]
+            head = corpus.head[corpus.window_of[triple]]
+            unresolved = corpus.tail[triple]
             key = (
                 corpus.entities[head],
                 corpus.relations[corpus.relation[triple]],
@@ -386,20 +396,17 @@ def _answered(
 
 def _quality(calibration: Calibration, triples: Array, model: nn.Module) -> str:
     """Returns how well hidden known references are answered: those of an object, if there are any."""
-    choices, of_object = (
-        calibration.hidden(triples, Answering(calibration.data, model), _CHECKED),
-        "",
-    )
+    choices = calibration.hidden(triples, Answering(calibration.data, model), _CHECKED)
+    of_object = ""
     if choices is None:
         return ""
     weights = weights_of(model)
     alike = choices[choices["of_object"]] if choices["of_object"].any() else choices
     right, right_of_sure = judged(alike, weights)
-    sure = (
-        f", and {right_of_sure:.1%} of those given {SURE:g} or more"
-        if right_of_sure == right_of_sure
-        else ""
-    )
+    if right_of_sure == right_of_sure:
+        sure = f", and {right_of_sure:.1%} of those given {SURE:g} or more"
+    else:
+        sure = ""
     if len(alike) < len(choices):
         of_object = " like x.get(), as most unresolved ones are"
         of_object += f"; of all {choices['right'].sum():,} it is {judged(choices, weights)[0]:.1%}"

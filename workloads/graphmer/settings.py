@@ -11,7 +11,8 @@ PAD, MASK, NAME, SEP, UNKNOWN = range(5)
 SPECIALS = ["[PAD]", "[MASK]", "[NAME]", "[SEP]", "[UNK]"]
 LONGEST_WORD = 8  # pieces of a word whose place in it is told apart
 IGNORE = -100  # the target of a position that is not predicted
-COMBINED, ENCODER = "counts combined", "counts + encoder"  # the baseline, and the method
+COMBINED = "counts combined"
+ENCODER = "counts + encoder"  # the baseline, and the method
 CONDITIONS = ("full_text", "masked", "name_only")  # under which the evaluation asks for each triple
 FEATURES = (  # of a question and a candidate, that are counted
     "frequency", "unseen", "same file", "same parent", "child of the head", "same package", "same folder", "same name",

@@ -38,14 +38,15 @@ if TYPE_CHECKING:  # it takes seconds, and a plan needs none of it
     from workloads.legal.counting import Stack
 
 # Rows of the tables, from the least to the most
-MAJORITY, SENTENCE, CONTEXT, CHAIN = (
-    "commonest role",
-    "words of the sentence",
-    "words in context",
-    "runs of roles",
-)
-COUNTS, STRONGEST = "counts multiplied", "counts + offsets"
-NETWORK, PRODUCT, BOTH = "network alone", "counts x network", "counts x network + offsets"
+MAJORITY = "commonest role"
+SENTENCE = "words of the sentence"
+CONTEXT = "words in context"
+CHAIN = "runs of roles"
+COUNTS = "counts multiplied"
+STRONGEST = "counts + offsets"
+NETWORK = "network alone"
+PRODUCT = "counts x network"
+BOTH = "counts x network + offsets"
 _OF_DATA = ("corpus", "_dealt", "stack")  # which a loader worker is not sent
 _AT_ONCE = 32  # sentences that are predicted together, where no micro-batch is set
 _LEARNED = {
@@ -60,7 +61,9 @@ class Legal(Supervised):
     metrics = ("macro_f1", "weighted_f1", "accuracy")
     selection = ("probability", "max")
     shown = ("macro_f1", "network_macro_f1")
-    unit, constant, draws = "document", MAJORITY, 4000
+    unit = "document"
+    constant = MAJORITY
+    draws = 4000
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,7 +91,8 @@ class Legal(Supervised):
     def _dealt(self) -> tuple[dict[str, list[Document]], list[str]]:
         """The documents of each part, and what was left out of them."""
         with collecting() as notes:
-            ratio, copies = self.config.data.subset_ratio, self.settings.copies
+            ratio = self.config.data.subset_ratio
+            copies = self.settings.copies
             parts = documents.deal(self.corpus[0], self.settings.split, ratio, copies)
         return parts, notes
 
@@ -114,7 +118,8 @@ class Legal(Supervised):
     def learned(self) -> dict[str, Any]:
         """Returns the names of roles and categories, the chosen encoder, its tokenizer, and the counts."""
         if self._learned is None:
-            settings, train = self.settings, self.documents["train"]
+            settings = self.settings
+            train = self.documents["train"]
             classes = list(
                 settings.names or documents.class_names(self.corpus[0], settings.outputs)
             )
@@ -140,7 +145,8 @@ class Legal(Supervised):
             raise BadInput(
                 f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used."
             )
-        names, outputs = values["classes"], self.settings.outputs
+        names = values["classes"]
+        outputs = self.settings.outputs
         if not 2 <= len(names) <= outputs or len(values["class_weights"]) != len(names):
             raise BadInput(
                 f"What was learned from data names {len(names)} roles, and the network has {outputs}."
@@ -156,10 +162,8 @@ class Legal(Supervised):
 
         validation = self.documents["validation"]
         with working("Counting words for what the network has to beat"):
-            every, held_out = (
-                [*self.documents["train"], *validation],
-                [one.name for one in validation],
-            )
+            every = [*self.documents["train"], *validation]
+            held_out = [one.name for one in validation]
             return Stack.fit(every, classes, self.config.seed, held_out).as_json()
 
     @cached_property
@@ -181,10 +185,8 @@ class Legal(Supervised):
             self.learned()["tokenizer"]["pad"],
             sys.maxsize,
         )
-        lengths, labels = (
-            torch.tensor([len(one.tokens) for one in samples]),
-            torch.tensor([s.role for s in samples]),
-        )
+        lengths = torch.tensor([len(one.tokens) for one in samples])
+        labels = torch.tensor([s.role for s in samples])
         return {
             "tokens": tokens, "mask": (torch.arange(tokens.shape[1]) < lengths[:, None]).long(),
             "positions": torch.from_numpy(np.stack([sample.positions for sample in samples])),
@@ -208,7 +210,8 @@ class Legal(Supervised):
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""
-        rates, layers = self.settings.rates, find_blocks(model.encoder)  # type: ignore[arg-type]
+        rates = self.settings.rates
+        layers = find_blocks(model.encoder)  # type: ignore[arg-type]
         above = {
             id(p): number
             for number, layer in enumerate(reversed(layers))
@@ -234,9 +237,9 @@ class Legal(Supervised):
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         """Returns (sentences, roles); a plan, which knows no roles, has all outputs."""
         logits = model(batch)
-        return (
-            logits[:, : len(self._learned["classes"])].float() if self._learned else logits.float()
-        )
+        if self._learned:
+            return logits[:, : len(self._learned["classes"])].float()
+        return logits.float()
 
     def count(self, batch: Batch) -> dict[str, float]:
         return {"loss": float(batch["weight"].sum())}
@@ -266,10 +269,8 @@ class Legal(Supervised):
         return np.concatenate([*scores]).astype(np.float64)
 
     def baselines(self) -> dict[str, np.ndarray]:
-        rows, counts = (
-            {SENTENCE: "sentence", CONTEXT: "context", CHAIN: "crf"},
-            self.counted("test"),
-        )
+        rows = {SENTENCE: "sentence", CONTEXT: "context", CHAIN: "crf"}
+        counts = self.counted("test")
         alone = [self.stack.parts(document) for document in self.documents["test"]]
         each = {name: np.concatenate([scores[of] for scores in alone]) for name, of in rows.items()}
         each |= {COUNTS: counts, STRONGEST: counts + self.stack.offsets}
@@ -285,12 +286,11 @@ class Legal(Supervised):
         On the validation documents the model's weight and power are chosen first. Models are compared there by their
         `probability`, which is that under the best weight, so that none gains by having chosen another one.
         """
-        places, truth, counts = (
-            self.parts[part].samples.places,
-            self.truth(part),
-            self.counted(part),
-        )
-        scores, best = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)], None
+        places = self.parts[part].samples.places
+        truth = self.truth(part)
+        counts = self.counted(part)
+        scores = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)]
+        best = None
         if part == "validation":
             usual = product.PUBLISHED_WEIGHT if self.learned()["encoder"]["weights"] else 0.0
             lengths = [*map(len, self.documents[part])]
@@ -325,7 +325,8 @@ class Legal(Supervised):
 
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""
-        counts, truth = self.counted("test"), self.truth("test")
+        counts = self.counted("test")
+        truth = self.truth("test")
         return {
             **self.figures(truth, counts + self.stack.offsets),
             "probability": product.probability(counts, truth),
@@ -337,11 +338,10 @@ class Legal(Supervised):
         """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
         (parts, left_out), matched = self._dealt, self.corpus[1]
         drawn = "No data was given or found mounted. The embedded default is used"
-        where = (
-            f"Data: {self.source}"
-            if self.source
-            else f"{drawn}: {len(self.corpus[0])} generated judgments"
-        )
+        if self.source:
+            where = f"Data: {self.source}"
+        else:
+            where = f"{drawn}: {len(self.corpus[0])} generated judgments"
         counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
         sizes = ", ".join(
             f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items()
@@ -355,23 +355,18 @@ class Legal(Supervised):
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns a row a sentence, by the name of its file; writes `name.jsonl` into `out`. Raises BadInput."""
-        paths = (
-            [source]
-            if source.is_file()
-            else sorted(path for path in source.rglob("*.txt") if path.is_file())
-        )
+        if source.is_file():
+            paths = [source]
+        else:
+            paths = sorted(path for path in source.rglob("*.txt") if path.is_file())
         if not paths:
             what = f"There is no .txt file in {printable(source)}"
             raise BadInput(f"{what}. Give a judgment as text, or a folder of these.")
-        base, answers = (
-            source.parent if source.is_file() else source,
-            dict[str, list[dict[str, Any]]](),
-        )
+        base = source.parent if source.is_file() else source
+        answers = dict[str, list[dict[str, Any]]]()
         for path in counted(paths, "judgments read"):
-            document, name = (
-                documents.read_plain(path),
-                path.relative_to(base).with_suffix("").as_posix(),
-            )
+            document = documents.read_plain(path)
+            name = path.relative_to(base).with_suffix("").as_posix()
             answers[name] = rows = []
             shares = self._probabilities(models, document)
             for number, (text, share) in enumerate(zip(document.sentences, shares, strict=True), 1):

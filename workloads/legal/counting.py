@@ -24,10 +24,8 @@ from trainbook.supervised.splits import stratify
 from workloads.legal.documents import Document, by_category, position_features
 
 INNER = 5  # parts of the training documents, each scored by a model of the four others
-CHAIN_WEIGHT, CONTEXT_WEIGHT = (
-    0.5,
-    0.75,
-)  # exponents of the product, chosen on inner splits of the sample corpus
+CHAIN_WEIGHT = 0.5
+CONTEXT_WEIGHT = 0.75  # exponents of the product, chosen on inner splits of the sample corpus
 _GRID = np.arange(-1.5, 2.01, 0.25)  # of the offset of a class
 _SMALLER = 0.001  # macro F1 that an offset of 1 must bring
 _MOST_SENTENCES = 40_000  # that are counted: a minute a 7,500 on one core
@@ -35,7 +33,9 @@ _MOST_BYTES = 3_400_000  # of the weights as JSON; in state.json 12 MiB are the 
 _HELD_OUT = "held out "  # before the names of documents
 _UNSEEN = 1.0  # examples that a class without any counts as
 # Of the chain: steps of L-BFGS, the weight of the squared numbers (the inverse of a variance), the least probability
-_STEPS, _PENALTY, _LEAST = 60, 1.0, 1e-9
+_STEPS = 60
+_PENALTY = 1.0
+_LEAST = 1e-9
 # C and the steps of L-BFGS, mostly before its end. C by inner splits of the sample corpus; after 25 steps the first has
 # its best macro F1, after 30 the second, and with 60 both differ by less than 0.01.
 SENTENCE: dict[str, Any] = {"C": 3.0, "max_iter": 30}
@@ -88,7 +88,8 @@ def in_context(
     own: sparse.csr_matrix, single: np.ndarray, documents: Sequence[Document]
 ) -> sparse.csr_matrix:
     """Returns (sentences, numbers): the terms, the `single` words of neighbours and further away, the position."""
-    lengths, words = [*map(len, documents)], unit_rows(own[:, single])
+    lengths = [*map(len, documents)]
+    words = unit_rows(own[:, single])
     blocks = [own, *(_AROUND * (neighbours(lengths, steps) @ words) for steps in NEIGHBOURS)]
     blocks += [_AROUND * unit_rows(neighbours(lengths, bag) @ words) for bag in BAGS]
     position = np.concatenate([*map(position_features, documents)]).astype(np.float32)
@@ -111,13 +112,13 @@ def fitted(
         return np.zeros((matrix.shape[1], classes), np.float32), centred(bias).astype(np.float32)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model = LogisticRegression(class_weight="balanced", **options).fit(matrix, truth)
-    rows, intercept, present = model.coef_, model.intercept_, model.classes_
+    rows = model.coef_
+    intercept = model.intercept_
+    present = model.classes_
     if len(present) == 2:  # of which it has the second's alone
         rows, intercept = (np.concatenate([-half, half]) for half in (rows / 2, intercept / 2))
-    weights, bias = (
-        np.zeros((matrix.shape[1], classes)),
-        np.full(classes, np.log(_UNSEEN / (len(truth) + classes))),
-    )
+    weights = np.zeros((matrix.shape[1], classes))
+    bias = np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
     level = np.log(np.exp(intercept - intercept.max()).sum()) + intercept.max()
     weights[:, present], bias[present] = rows.T - rows.mean(0)[:, None], intercept - level
     return weights.astype(np.float32), centred(bias).astype(np.float32)
@@ -140,7 +141,8 @@ def by_steps(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray
     but the first steps' the places there of the sentences before."""
     order = np.argsort(-np.asarray(lengths), kind="stable")
     step, place = np.nonzero(np.arange(max(lengths))[:, None] < np.asarray(lengths)[order])
-    counts, rows = np.bincount(step), (np.cumsum(lengths) - lengths)[order][place] + step
+    counts = np.bincount(step)
+    rows = (np.cumsum(lengths) - lengths)[order][place] + step
     return counts, rows, np.arange(counts[:1].sum(), len(rows)) - np.repeat(counts[:-1], counts[1:])
 
 
@@ -148,13 +150,14 @@ def forward_backward(
     emission: np.ndarray, transition: np.ndarray, counts: np.ndarray, before: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """(sentences by steps, classes), (classes, classes) -> log partition, marginals, expected numbers of each step."""
-    most, step = emission.max(1, keepdims=True), np.exp(transition)
+    most = emission.max(1, keepdims=True)
+    step = np.exp(transition)
     local = np.exp(emission - most)
-    alpha, beta, ahead = local.copy(), np.ones_like(local), np.zeros_like(local)
-    scale, steps = (
-        np.ones((len(local), 1)),
-        [*map(slice, np.cumsum(counts) - counts, np.cumsum(counts))],
-    )
+    alpha = local.copy()
+    beta = np.ones_like(local)
+    ahead = np.zeros_like(local)
+    scale = np.ones((len(local), 1))
+    steps = [*map(slice, np.cumsum(counts) - counts, np.cumsum(counts))]
     for t, here in enumerate(steps):
         alpha[here] *= alpha[steps[t - 1]][: counts[t]] @ step if t else 1
         scale[here] = alpha[here].sum(1, keepdims=True)
@@ -183,7 +186,8 @@ def chained(chain: Chain, scores: np.ndarray, lengths: Sequence[int]) -> np.ndar
 def chain_of(scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> Chain:
     """Fits a chain to (sentences, classes) scores of documents that were not in the fit of these scores."""
     (counts, rows, before), classes = by_steps(lengths), scores.shape[1]
-    inputs, wanted = _with_one(scores)[rows], np.eye(classes)[truth[rows]]
+    inputs = _with_one(scores)[rows]
+    wanted = np.eye(classes)[truth[rows]]
     followed = wanted[before].T @ wanted[len(wanted) - len(before) :]
 
     def loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
@@ -194,7 +198,8 @@ def chain_of(scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> C
         slope = np.concatenate([inputs.T @ (marginal - wanted), expected - followed]).ravel()
         return value + _PENALTY / 2 * numbers @ numbers, slope + _PENALTY * numbers
 
-    start, options = np.zeros((2 * classes + 1) * classes), {"maxiter": _STEPS}
+    start = np.zeros((2 * classes + 1) * classes)
+    options = {"maxiter": _STEPS}
     best = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.astype(np.float32)
     return tuple(np.split(best.astype(np.float64).reshape(-1, classes), [classes + 1]))
 
@@ -239,10 +244,8 @@ class Stack:
             2, int((np.cumsum([len(ordered[place]) for place in order]) <= _MOST_SENTENCES).sum())
         )
         documents = [ordered[place] for place in sorted(order[:count])]
-        number, lengths = (
-            {role: place for place, role in enumerate(classes)},
-            np.array([*map(len, documents)]),
-        )
+        number = {role: place for place, role in enumerate(classes)}
+        lengths = np.array([*map(len, documents)])
         truth = np.array([number[role] for document in documents for role in document.roles])
         part = np.repeat(inner_parts(documents, seed), lengths)  # (sentences)
         texts = [sentence for document in documents for sentence in document.sentences]
@@ -299,7 +302,8 @@ class Stack:
 
     def parts(self, document: Document) -> dict[str, np.ndarray]:
         """Returns (sentences, classes) log-probabilities of `sentence`, `context` and `crf`, a row each in a table."""
-        own, of = self.own(document.sentences), self.arrays
+        own = self.own(document.sentences)
+        of = self.arrays
         alone = scored(own, (of["sentence weights"], of["sentence bias"]))
         context = scored(
             in_context(own, self.single, [document]), (of["context weights"], of["context bias"])
@@ -345,7 +349,8 @@ def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:
 
 def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Returns (classes) offsets of held-out (sentences, classes) scores with the best macro F1, class by class."""
-    classes, unit = scores.shape[1], np.zeros(len(truth), int)
+    classes = scores.shape[1]
+    unit = np.zeros(len(truth), int)
     offsets = np.zeros(classes)
     for k in [*range(classes)] * 2:
         values = []
@@ -376,7 +381,8 @@ def _cross_fitted(
     options: Mapping[str, Any],
 ) -> tuple[list[Linear], np.ndarray]:
     """Returns a model without each part, and (sentences, classes) scores by models without the sentence's document."""
-    models, scores = [], np.zeros((len(truth), classes))
+    models = []
+    scores = np.zeros((len(truth), classes))
     for number in range(part.max() + 1):
         here = part == number
         models.append(fitted(matrix[~here], truth[~here], classes, options))
@@ -395,7 +401,8 @@ def _chained(
 
     The chain for part j is fitted on scores of the other parts, each by a model that saw neither it nor j.
     """
-    parts, ends = range(part.max() + 1), np.cumsum(lengths)
+    parts = range(part.max() + 1)
+    ends = np.cumsum(lengths)
     if len(parts) < 3:  # there is no third part to fit on
         return log_softmax(held, -1)
     without = np.zeros((len(parts), *held.shape))
@@ -406,7 +413,8 @@ def _chained(
             without[left_out, part == scored_part] = scored(own[part == scored_part], model)
     whole = np.empty_like(held)
     for number, scores in enumerate(without):
-        here, others = part == number, part != number
+        here = part == number
+        others = part != number
         chain = chain_of(scores[others], truth[others], lengths[others[ends - 1]])
         whole[here] = chained(chain, held[here], lengths[here[ends - 1]])
     return whole

@@ -20,7 +20,8 @@ CATEGORIES = "categories.txt"
 _OPTIONAL = ("document", "category")  # columns
 _BREAK = re.compile(r"[.?!][\"'”’)\]]*\s+(?=[\"'“‘(\[]*[A-Z0-9]|\(([ivxlc]{1,6}|[a-z])\))")
 _LIST_MARK = re.compile(r"[\"'“‘(\[]*(\d{1,3}|[ivxlc]{1,6}|[a-z])[.)]+", re.IGNORECASE)
-_OPEN, _SHUT = "\"'“‘([", "\"'”’)]"
+_OPEN = "\"'“‘(["
+_SHUT = "\"'”’)]"
 _ABBREVIATIONS = frozenset(
     yaml.safe_load(Path(__file__).with_name("sentences.yaml").read_text("utf-8")).split()
 )
@@ -109,7 +110,10 @@ def read(source: Path, settings: Settings) -> tuple[list[Document], str]:
             f"There is no sentence with a role in {printable(source)}. Look at data.dir."
         )
     if others:
-        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+        if len(others) > 3:
+            more = f" and {len(others) - 3:,} more"
+        else:
+            more = ""
         note(
             f"Files without a sentence and its role: {printable(', '.join(others[:3]), most=300)}{more}."
         )
@@ -152,7 +156,8 @@ def _of_lines(path: Path, shown: str, unmatched: list[str]) -> Iterator[Row]:
     begins = [
         bool(line.strip()) and not (n and lines[n - 1].strip()) for n, line in enumerate(lines)
     ]
-    name, part = PurePosixPath(shown).stem, 0
+    name = PurePosixPath(shown).stem
+    part = 0
     for number, line in enumerate(lines, 1):
         part += begins[number - 1]
         cells = line.split("\t")
@@ -190,9 +195,10 @@ def _documents(
         category = (
             category_of.get(name) or category_of.get(PurePosixPath(name).name) or categories[0]
         )
-        whole = (
-            name if shared[name] == 1 else (PurePosixPath(shown).with_suffix("") / name).as_posix()
-        )
+        if shared[name] == 1:
+            whole = name
+        else:
+            whole = (PurePosixPath(shown).with_suffix("") / name).as_posix()
         documents.append(Document(whole, category, sentences, roles, shown, numbers[0]))
     return documents
 
@@ -201,11 +207,9 @@ def _wrong(sentence: str, role: str, names: Sequence[str]) -> str:
     """Returns why a line cannot be used; nothing where it can. Without names any role is one."""
     if not sentence or not role:
         return f"There is no {'role' if sentence else 'sentence'}."
-    return (
-        ""
-        if not names or role in names
-        else f"The role {printable(role, most=60)} is none of workload.classes."
-    )
+    if not names or role in names:
+        return ""
+    return f"The role {printable(role, most=60)} is none of workload.classes."
 
 
 def _place(file: str, number: int) -> str:
@@ -214,7 +218,10 @@ def _place(file: str, number: int) -> str:
 
 def _categories(source: Path) -> dict[str, str]:
     """Returns the category of each document's name, by lines of category, tab, names in a file below or beside."""
-    paths = sorted(source.rglob(CATEGORIES)) if source.is_dir() else [source.with_name(CATEGORIES)]
+    if source.is_dir():
+        paths = sorted(source.rglob(CATEGORIES))
+    else:
+        paths = [source.with_name(CATEGORIES)]
     categories: dict[str, str] = {}
     for path in filter(Path.is_file, paths):
         lines = tables.read_lines(path, CATEGORIES)
@@ -266,7 +273,9 @@ def split_text(text: str) -> list[str]:
         ]
     filled = [one_line(line) for line in lines if line]
     sentences = [sentence for line in filled for sentence in split_sentences(line)]
-    return filled if len(filled) > 1 and len(sentences) < _SPLIT * len(filled) else sentences
+    if len(filled) > 1 and len(sentences) < _SPLIT * len(filled):
+        return filled
+    return sentences
 
 
 def split_sentences(text: str) -> list[str]:
@@ -309,7 +318,8 @@ def deal(
         raise BadInput(
             f"workload.split.fold is {split.fold}, and the test that files are named for has no folds."
         )
-    folds, shares = [1 / split.folds] * split.folds, [1 - split.validation, split.validation]
+    folds = [1 / split.folds] * split.folds
+    shares = [1 - split.validation, split.validation]
     for name, parts, chosen in (("test", folds, split.fold), ("validation", shares, 1)):
         rest = [place for place in order if part[place] == "train"]
         if rest and name not in part:

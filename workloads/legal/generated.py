@@ -10,7 +10,8 @@ from workloads.legal.documents import Document
 from workloads.legal.settings import Generator
 
 _WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
-ROLES, CATEGORIES = tuple(_WORDS["roles"]), tuple(_WORDS["categories"])
+ROLES = tuple(_WORDS["roles"])
+CATEGORIES = tuple(_WORDS["categories"])
 _SEED = 20_191_109
 _STAY = 0.6  # the chance that the next sentence has the same role
 _OTHER_WORDS = 0.4  # the share of sentences in the words of a neighbouring role

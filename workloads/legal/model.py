@@ -31,7 +31,8 @@ _SIZES = {
     "large": (24, 1024, 16, 4096, 30_522),
 }  # of BERT, in a plan
 _POSITIONS = 512
-_WIDTH, _DROPOUT = 128, 0.1  # of the head
+_WIDTH = 128
+_DROPOUT = 0.1  # of the head
 _HEAD = 0.7  # of a sentence that is too long; the rest is its end
 _UNKNOWN = "[UNK]"
 _SPECIALS = ("[PAD]", _UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
@@ -81,7 +82,8 @@ class Choice:
 
 def choose(settings: Encoder) -> dict[str, Any]:
     """Returns a `Choice`, and a plan's `size` of BERT; on a CPU attention drops nothing: that is five times slower."""
-    weights, is_cpu = encoders.choose(settings.weights, "an encoder"), memory.device().type == "cpu"
+    weights = encoders.choose(settings.weights, "an encoder")
+    is_cpu = memory.device().type == "cpu"
     if weights is not None:
         config = encoders.configuration(weights[1])
         keys = [key for key in _ATTENTION_DROPOUT if hasattr(config, key)][:1]
@@ -221,13 +223,13 @@ class Sentences(list[Sample]):
 
     def __init__(self, task: Any, documents: Sequence[Document], in_order: bool = False):
         """Cuts sentences into tokens; `lengths` are theirs, and `places` those that they have in the documents."""
-        tokens, most, samples = task.tokens, task.settings.context.length, list[Sample]()
+        tokens = task.tokens
+        most = task.settings.context.length
+        samples = list[Sample]()
         category = {name: number for number, name in enumerate(task.learned()["categories"], 1)}
         for document in documents:
-            positions, kind = (
-                position_features(document).astype(np.float32),
-                category.get(document.category, 0),
-            )
+            positions = position_features(document).astype(np.float32)
+            kind = category.get(document.category, 0)
             cut = tokens.tokenizer.encode_batch([*document.sentences], add_special_tokens=False)
             for number, text in enumerate(cut):
                 numbers = np.array(input_of(text.ids, most, tokens.cls, tokens.sep), np.int32)
@@ -249,9 +251,8 @@ def input_of(sentence: Sequence[int], length: int, cls: int, sep: int) -> list[i
     """Returns [CLS] sentence [SEP], of a sentence that is too long its beginning and its end."""
     most = length - 2
     head = round(_HEAD * most)
-    fitting = (
-        sentence
-        if len(sentence) <= most
-        else [*sentence[:head], *sentence[len(sentence) - (most - head) :]]
-    )
+    if len(sentence) <= most:
+        fitting = sentence
+    else:
+        fitting = [*sentence[:head], *sentence[len(sentence) - (most - head) :]]
     return [cls, *fitting, sep]

@@ -79,7 +79,8 @@ class Split:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        fold, folds = values["fold"], values["folds"]
+        fold = values["fold"]
+        folds = values["folds"]
         if isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
             yield (
                 "fold",
@@ -119,12 +120,16 @@ class Settings:
     @property
     def outputs(self) -> int:
         """The outputs of the network, of which the data may have fewer roles."""
-        return self.classes if isinstance(self.classes, int) else len(self.classes)
+        if isinstance(self.classes, int):
+            return self.classes
+        return len(self.classes)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The roles that the configuration names; none where the data says them."""
-        return () if isinstance(self.classes, int) else self.classes
+        if isinstance(self.classes, int):
+            return ()
+        return self.classes
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

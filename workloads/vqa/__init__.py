@@ -42,7 +42,8 @@ _LEARNED = {
 }  # fmt: skip
 _DRAWN = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese."
 _MULTIPLE = 8  # of tokens, which tensor cores like
-NETWORK, WORDS = "network alone", "by words"  # rows of the tables
+NETWORK = "network alone"
+WORDS = "by words"  # rows of the tables
 _RULES = {
     "by question type": lambda record: record.kind,
     "by question": lambda record: normal(record.question),
@@ -59,10 +60,8 @@ _WEIGHTS = (
     0.0625,
 )  # of the network, in the order in which they are tried
 _SURE = 0.995  # of one side: every validation of a run asks
-_MOST_ANSWERS, _MOST_PAIRS = (
-    200,
-    20_000,
-)  # commonest answers and questions with one, of which the words learn
+_MOST_ANSWERS = 200
+_MOST_PAIRS = 20_000  # commonest answers and questions with one, of which the words learn
 _MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
 _FEW = 2000  # pairs, of which words that stand in one alone are learned too
 
@@ -87,7 +86,8 @@ class Words:
             for question, count in each.items()
         ]
         questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
-        self.answers, self._model = sorted(pairs), None
+        self.answers = sorted(pairs)
+        self._model = None
         self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
         self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(
             counts
@@ -179,9 +179,12 @@ def chosen_weight(
 
 
 class Vqa(Supervised):
-    Settings, kind, sentinels = Settings, "text", ("*.jsonl",)
+    Settings = Settings
+    kind = "text"
+    sentinels = ("*.jsonl",)
     metrics = ("exact", "token_f1", "rouge_l", valid)
-    unit, constant = "picture", "commonest answer"
+    unit = "picture"
+    constant = "commonest answer"
     selection = (
         "network_exact",
         "max",
@@ -222,7 +225,8 @@ class Vqa(Supervised):
 
     def describe_data(self) -> str:
         """Returns how many records there are, what a reader should know of them, and which parts were chosen."""
-        about, chosen = super().describe_data(), self.learned()["encoders"]
+        about = super().describe_data()
+        chosen = self.learned()["encoders"]
         names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
         drawn = [] if self.source else [_DRAWN]
         return "\n".join([about, *drawn, f"Parts: {printable(names, most=300)}."])
@@ -232,10 +236,8 @@ class Vqa(Supervised):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns a batch of the largest shape: as many pictures as questions, all as long as they can be."""
-        side, lengths = (
-            self.settings.pictures.side,
-            (self.settings.text.length, self.settings.decoder.length),
-        )
+        side = self.settings.pictures.side
+        lengths = (self.settings.text.length, self.settings.decoder.length)
         question, labels = (torch.full((size, length), 4, device=device) for length in lengths)
         return {
             "picture": torch.arange(size, device=device), "question": question, "words": question > 0,
@@ -310,7 +312,9 @@ class Vqa(Supervised):
     @cached_property
     def reader(self) -> Tokens:
         learned = self.learned()["tokenizers"]
-        return Tokens(learned["text"]) if "text" in learned else self.writer
+        if "text" in learned:
+            return Tokens(learned["text"])
+        return self.writer
 
     @cached_property
     def words(self) -> Words:
@@ -319,7 +323,8 @@ class Vqa(Supervised):
     @cached_property
     def offers(self) -> list[list[int]]:
         """The tokens of each answer of that classifier."""
-        first, last = self.writer.answer, self.writer.answer_end
+        first = self.writer.answer
+        last = self.writer.answer_end
         return [[first, *row, last] for row in self.writer.numbers(self.words.answers)]
 
     def model(self) -> nn.Module:
@@ -361,18 +366,17 @@ class Vqa(Supervised):
         }, {}
 
     def beams(self, part: str) -> int:
-        return (
-            self.settings.writing.validation_beams
-            if part == "validation"
-            else self.settings.writing.beams
-        )
+        if part == "validation":
+            return self.settings.writing.validation_beams
+        return self.settings.writing.beams
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> list[Answer]:
         """Returns what the network writes; beside it, as `candidates`, its other beams and what the words offer."""
         encoded = model.encode(batch)
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
         best = batch["by_words"].argsort(descending=True, stable=True)[:, :OFFERED].tolist()
-        pairs, rows = [(self.writer.parsed(tokens), tokens) for tokens in written], []
+        pairs = [(self.writer.parsed(tokens), tokens) for tokens in written]
+        rows = []
         for number, places in enumerate(best):
             offered = [(Answer(self.words.answers[place]), self.offers[place]) for place in places]
             rows.append([*pairs[number * beams : (number + 1) * beams], *offered])
@@ -386,7 +390,8 @@ class Vqa(Supervised):
 
     def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
         """Returns different answers to each question, with the weighed probabilities of the network and the words."""
-        weight, written = float(model.weight), self.write(model, batch, beams)
+        weight = float(model.weight)
+        written = self.write(model, batch, beams)
         return [
             {each: math.exp(each.score(weight)) for each in answer.candidates} for answer in written
         ]
@@ -417,8 +422,10 @@ class Vqa(Supervised):
 
     def baselines(self) -> dict[str, list[str]]:
         """Returns what training records mostly answer to a question's type, and to the question, else to its type."""
-        train, test = self.parts["train"].samples, self.parts["test"].samples
-        guesses, rows = [commonest(record.answer for record in train)] * len(test), {}
+        train = self.parts["train"].samples
+        test = self.parts["test"].samples
+        guesses = [commonest(record.answer for record in train)] * len(test)
+        rows = {}
         for name, key in _RULES.items():
             groups = defaultdict[str, list[str]](list)
             for record in train:
@@ -435,10 +442,8 @@ class Vqa(Supervised):
         }  # a rule has no form
 
     def columns(self, judged: Judged) -> dict[str, float]:
-        right, kinds = (
-            np.array(self.metrics[0].each(judged.true, judged.guess)),
-            self.judged_types[judged.sample],
-        )
+        right = np.array(self.metrics[0].each(judged.true, judged.guess))
+        kinds = self.judged_types[judged.sample]
         return {f"exact_{kind}": float(right[kinds == kind].mean()) for kind in sorted({*kinds})}
 
     def cells(self, sample: Record, number: int) -> dict[str, Any]:

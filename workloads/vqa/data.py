@@ -23,12 +23,11 @@ _WHERE = "workload.source.images is the pictures' folder, and workload.source.pi
 OTHER = "other types"  # stands for rare question types
 _SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
 _OPTIONAL = ("kind", "reasoning", "split")
-_RARE, _KIND_LETTERS = (
-    0.01,
-    60,
-)  # of the records: slips, several types in one, ids; of a type's name
+_RARE = 0.01
+_KIND_LETTERS = 60  # of the records: slips, several types in one, ids; of a type's name
 _LETTERS = 4000  # of a question or an answer; the longest of the sample records has 274
-_PICTURES, _RUNS = 1, 2  # domains of `mix`
+_PICTURES = 1
+_RUNS = 2  # domains of `mix`
 
 
 class Record(NamedTuple):
@@ -77,7 +76,8 @@ def read(folder: Path, settings: Settings) -> list[Record]:
 
 def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record, str]]:
     """Yields a record without the hash of its picture for each row, and why it cannot be used. Raises BadInput."""
-    names, pattern = vars(settings.columns), settings.source.picture
+    names = vars(settings.columns)
+    pattern = settings.source.picture
     optional = [name for name in _OPTIONAL if names[name] == name]  # which a file may lack
     for shown, path in tables.find_files(folder, settings.source.files).items():
         for number, row in enumerate(
@@ -93,7 +93,8 @@ def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record
                 if lacking
                 else ""
             )
-            part, image = part_of(PurePosixPath(row.pop("split") or shown)), row.pop("image")
+            part = part_of(PurePosixPath(row.pop("split") or shown))
+            image = row.pop("image")
             cell = PurePosixPath(image.replace("\\", "/"))
             parts = {
                 "image": image,
@@ -196,10 +197,8 @@ def split(records: Sequence[Record], shares: Split) -> dict[str, list[Record]]:
     part = {record.picture: record.part if are_named else "train" for record in records}
     held = {name: share for name, share in vars(shares).items() if name not in part.values()}
     if held:
-        rest, names = (
-            [record for record in records if part[record.picture] == "train"],
-            ("train", *held),
-        )
+        rest = [record for record in records if part[record.picture] == "train"]
+        names = ("train", *held)
         # The parts hang on pictures, not on the order of files
         counts = pd.crosstab(np.array([r.picture for r in rest]), np.array([r.kind for r in rest]))
         numbers = stratify(counts.to_numpy(float), [1 - sum(held.values()), *held.values()], _SEED)

@@ -15,7 +15,8 @@ import yaml
 from lib.machine import disk, platform
 from workloads.vqa.settings import Generator
 
-RECORDS, IMAGES = "teacher.jsonl", "images"
+RECORDS = "teacher.jsonl"
+IMAGES = "images"
 _WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 COLOURS, SHAPES, NUMBERS, SIDES, QUESTIONS = _WORDS.values()
 # Question types as the Vietnamese teacher has them, in the order in which a picture is asked about; the hardest twice
@@ -65,7 +66,8 @@ def write(folder: Path, settings: Generator) -> None:
             by_kind[question["kind"]].append(question)
         for same in by_kind.values():
             draw.shuffle(same)
-        begin, chosen = number % len(_RARE), list[dict[str, str]]()
+        begin = number % len(_RARE)
+        chosen = list[dict[str, str]]()
         while len(chosen) < settings.questions and any(by_kind.values()):
             for kind in (*_OFTEN, *_RARE[begin:], *_RARE[:begin]):
                 chosen += [by_kind[kind].pop()] if by_kind[kind] else []
@@ -80,9 +82,11 @@ def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
 
     large = side * _LARGER
     image = Image.new("RGB", (large, large), tuple(draw.randint(225, 255) for _ in range(3)))
-    brush, cell = ImageDraw.Draw(image), large / _CELLS
+    brush = ImageDraw.Draw(image)
+    cell = large / _CELLS
     for thing in things:
-        half, shake = cell * draw.uniform(0.30, 0.42), cell * 0.06
+        half = cell * draw.uniform(0.30, 0.42)
+        shake = cell * 0.06
         x = (thing.column + 0.5) * cell + draw.uniform(-shake, shake)
         y = (thing.row + 0.5) * cell + draw.uniform(-shake, shake)
         corners = [
@@ -107,7 +111,8 @@ def questions(things: Sequence[Thing], draw: random.Random) -> Iterator[dict[str
         same = [thing for thing in things if shape in ("hình", thing.shape)]
         yield asked("count", shape=shape, number=NUMBERS[len(same)])
         if len(same) == 1 and shape in SHAPES:
-            column, names = same[0].column, {"shape": shape, "Shape": shape.capitalize()}
+            column = same[0].column
+            names = {"shape": shape, "Shape": shape.capitalize()}
             yield asked("colour", **names, colour=same[0].colour)
             if column != 1:
                 yield asked("side", **names, side=SIDES[column < 1])

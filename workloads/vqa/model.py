@@ -71,7 +71,8 @@ class Vision(nn.Module):
 
     def __init__(self, encoder: nn.Module, width: int, mean: list[float], deviation: list[float]):
         super().__init__()
-        self.encoder, config = encoder, encoder.config
+        self.encoder = encoder
+        config = encoder.config
         self.register_buffer("mean", torch.tensor(mean)[:, None, None] - 0.5, persistent=False)
         self.register_buffer("deviation", torch.tensor(deviation)[:, None, None], persistent=False)
         self.project = nn.Sequential(nn.Linear(config.hidden_size, width), nn.LayerNorm(width))
@@ -144,7 +145,9 @@ class Network(nn.Module):
 
     def __init__(self, image: nn.Module, text: nn.Module, t5: Any):
         super().__init__()
-        self.image, self.text, self.t5 = image, text, t5
+        self.image = image
+        self.text = text
+        self.t5 = t5
         # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
         self.is_tied = getattr(t5.config, "scale_decoder_outputs", True)
         self.register_buffer(
@@ -164,18 +167,19 @@ class Network(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the sequence (B, patches + words, d) that the decoder attends to, and its mask."""
-        pixels, picture, mask = batch["pixels"], batch["picture"], batch["words"]
+        pixels = batch["pixels"]
+        picture = batch["picture"]
+        mask = batch["words"]
         first = (
             (picture[:, None] == picture[None]).int().argmax(1)
         )  # (B) the first question with the same picture
         is_first = first == torch.arange(len(picture), device=picture.device)
         patches = self.image(pixels[is_first].float() / 255 - 0.5)[(is_first.cumsum(0) - 1)[first]]
         tokens = batch["question"]
-        words = (
-            self.text(tokens, mask)
-            if isinstance(self.text, Language)
-            else self.text(self.t5.shared(tokens), mask)
-        )
+        if isinstance(self.text, Language):
+            words = self.text(tokens, mask)
+        else:
+            words = self.text(self.t5.shared(tokens), mask)
         sequence, mask = self.fusion(patches, words, mask)
         seen = encoders.attended(self.t5.encoder, mask)
         return self.t5.encoder(inputs_embeds=sequence, attention_mask=seen).last_hidden_state, mask
@@ -204,10 +208,8 @@ class Network(nn.Module):
     ) -> list[float]:
         """Returns that of each of the answers to all questions, up to its token `last`; at least -10,000."""
         cut = [answer[: answer.index(last) + 1] if last in answer else answer for answer in written]
-        labels, repeats = (
-            padded(cut, IGNORED, sys.maxsize).to(memory.device),
-            len(written) // len(memory),
-        )
+        labels = padded(cut, IGNORED, sys.maxsize).to(memory.device)
+        repeats = len(written) // len(memory)
         scores = self.decode(
             memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels
         )
@@ -216,7 +218,9 @@ class Network(nn.Module):
 
 def _within_fp16(module: nn.Module, given: Any, out: Tensor) -> Tensor:
     """Keeps the output of a T5 feed-forward part finite in fp16, as transformers does where all of T5 is in fp16."""
-    return out.clamp(-64_000, 64_000) if out.dtype == torch.float16 else out
+    if out.dtype == torch.float16:
+        return out.clamp(-64_000, 64_000)
+    return out
 
 
 def choose(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -255,7 +259,8 @@ def _values(path: Path) -> dict[str, Any]:
 
 def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:
     """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput."""
-    side, sizes = settings.pictures.side, settings.decoder
+    side = settings.pictures.side
+    sizes = settings.decoder
     t5 = _decoder(task, sizes, chosen["decoder"], words)
     width = t5.config.d_model
     blip = transformers.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
@@ -292,7 +297,9 @@ def _published(task: Task, chosen: Mapping[str, Any], auto: Any, model: Any, con
     """Returns a published model; in a plan without its weights one of this shape; None: from scratch."""
     if chosen.get("planned"):
         return model(config)
-    return task.pretrained(chosen["weights"], auto) if chosen["weights"] else None
+    if chosen["weights"]:
+        return task.pretrained(chosen["weights"], auto)
+    return None
 
 
 def _decoder(task: Task, sizes: Decoder, chosen: Mapping[str, Any], words: int) -> Any:
@@ -346,5 +353,6 @@ def _make_room(t5: Any, more: int) -> None:
         )
 
     head = grown(t5.lm_head.weight)
-    t5.shared.weight, t5.lm_head.weight = grown(t5.shared.weight), head
+    t5.shared.weight = grown(t5.shared.weight)
+    t5.lm_head.weight = head
     t5.config.vocab_size = t5.shared.num_embeddings = t5.lm_head.out_features = len(head)

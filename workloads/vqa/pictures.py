@@ -40,7 +40,8 @@ def batch(
 
     With a `generator` each picture is changed once, as no question about it forbids.
     """
-    load, first = loader(side), dict[str, int]()
+    load = loader(side)
+    first = dict[str, int]()
     places = [first.setdefault(record.picture, number) for number, record in enumerate(records)]
     loaded = {place: load(records[place].image) for place in first.values()}
     for place in first.values() if generator else ():
@@ -83,7 +84,8 @@ def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator
         picture = np.clip(picture * np.float32(1 + _LIGHT * (2 * light - 1)), 0, 255).astype(
             np.uint8
         )
-    whole, size = len(picture), len(picture) - round(len(picture) * _ROOM * shrink)
+    whole = len(picture)
+    size = len(picture) - round(len(picture) * _ROOM * shrink)
     x, y = (
         ((whole - size) // 2,) * 2
         if any(side)

@@ -84,13 +84,14 @@ class Tokens:
 
         A reasoning is cut where there is no room. Raises BadInput for an answer that is too long.
         """
-        answers, reasonings = (
-            self.numbers([r.answer for r in records]),
-            self.numbers([r.reasoning for r in records]),
-        )
+        answers = self.numbers([r.answer for r in records])
+        reasonings = self.numbers([r.reasoning for r in records])
         rows = []
         for record, answer, reasoning in zip(records, answers, reasonings, strict=True):
-            kind = [self.kinds[record.kind]] if record.kind in self.kinds else []
+            if record.kind in self.kinds:
+                kind = [self.kinds[record.kind]]
+            else:
+                kind = []
             room = length - len(answer) - len(kind) - 5  # four tags and the end
             if room < 0:
                 what = f"{record.place}: the answer takes {len(answer)} tokens, and workload.decoder.length {length}"
@@ -126,7 +127,10 @@ class Tokens:
             "<>[]"[n - self.first] if 0 <= n - self.first < len(TAGS) else "." for n in written
         )
         text = re.search(r"(?<=<)\.*", letters) or re.match(r"\.*", letters)
-        why = written[letters.find("[") + 1 :] if "[" in letters else []
+        if "[" in letters:
+            why = written[letters.find("[") + 1 :]
+        else:
+            why = []
         names = {number: name for name, number in self.kinds.items()}
         answer = Answer(self.text(written[slice(*text.span())]))
         answer.kind = next((names[n] for n in why if n in names), "")
@@ -167,8 +171,10 @@ def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
     needed = ("pad", "eos") if is_decoder else ("pad",)
     loaded, text = phobert(folder) if is_phobert else encoders.tokenizer(folder, *needed)
     words = len(loaded) if is_phobert else encoders.configuration(folder).vocab_size
-    pad, marks = loaded.pad_token_id, [] if is_decoder else list(loaded("")["input_ids"])
-    unknown, half = pad if loaded.unk_token_id is None else loaded.unk_token_id, len(marks) // 2
+    pad = loaded.pad_token_id
+    marks = [] if is_decoder else list(loaded("")["input_ids"])
+    unknown = pad if loaded.unk_token_id is None else loaded.unk_token_id
+    half = len(marks) // 2
     return {"text": text, "pad": pad, "end": loaded.eos_token_id if is_decoder else pad, "unknown": unknown,
             "first": words, "before": marks[:half], "after": marks[half:], "is_lower": False}  # fmt: skip
 

@@ -7,7 +7,10 @@ from trainbook import records, split
 
 
 class Comments(Text):
-    kind, metrics, sentinels, balanced = "labels", ("roc_auc",), ("train.csv",), False
+    kind = "labels"
+    metrics = ("roc_auc",)
+    sentinels = ("train.csv",)
+    balanced = False
 
     def read(self, source):
         tags = self.settings.classes

@@ -9,7 +9,10 @@ from torch import nn
 
 from trainbook import records, split
 
-NUMBERS, WORDS, DATE, TARGET = ("area", "built"), ("district", "garage"), "sold", "SalePrice"
+NUMBERS = ("area", "built")
+WORDS = ("district", "garage")
+DATE = "sold"
+TARGET = "SalePrice"
 SLOTS = 16  # that the words of a column are hashed to
 
 

@@ -38,7 +38,9 @@ class Salt(Segmentation):
         return Image.new("RGB", (SIDE, SIDE)), ""
 
     def scaled(self, value, mode):
-        return picture(value, SIDE) if mode == "RGB" else mask_of(value).astype(np.int64)
+        if mode == "RGB":
+            return picture(value, SIDE)
+        return mask_of(value).astype(np.int64)
 
     def answers(self, models, samples):
         return [

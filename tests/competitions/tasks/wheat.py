@@ -10,11 +10,13 @@ from PIL import Image
 
 from trainbook import picture, records, split
 
-SIDE, CELL = 48, 4  # pixels of a picture, and of a cell
+SIDE = 48
+CELL = 4  # pixels of a picture, and of a cell
 
 
 class Wheat(Segmentation):
-    sentinels, metrics = ("train.csv",), ("mean_iou",)
+    sentinels = ("train.csv",)
+    metrics = ("mean_iou",)
 
     def read(self, source):
         boxes = defaultdict(list)

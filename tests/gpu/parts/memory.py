@@ -25,7 +25,8 @@ class Card:
     """Fills the card once, at the chosen call of a place; the next call of it gives the memory back."""
 
     def __init__(self, at: int):
-        self.at, self.calls = at, 0
+        self.at = at
+        self.calls = 0
         self.blocks: list[torch.Tensor] = []
         self.ran_out = 0
 

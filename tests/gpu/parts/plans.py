@@ -20,7 +20,9 @@ from tests.gpu.parts.shared import card_alone, chat_changes, within
 from trainbook import launch
 from trainbook.launch import smoke
 
-PEAK_ABOVE, PEAK_BELOW, SECONDS = 0.05, 0.03, 0.30  # goals: shares of what was measured
+PEAK_ABOVE = 0.05
+PEAK_BELOW = 0.03
+SECONDS = 0.30  # goals: shares of what was measured
 STEPS = 6
 LARGE = ("graphmer", "glacier_pretrain", "glacier_finetune", "legal", "vqa")
 CHATS = {"QLoRA Qwen2.5-1.5B": "Qwen2.5-1.5B", "QLoRA Qwen2.5-7B": "Qwen2.5-7B"}
@@ -118,7 +120,8 @@ def compare(run: launch.Run, option: Option | None) -> dict[str, Any]:
 
 def judged(figures: dict[str, Any]) -> dict[str, Any]:
     """Adds whether the goals were met, and a sentence on each that was missed."""
-    peak, seconds = figures["peak_bytes"], 1 / max(figures["steps_per_second"], 1e-9)
+    peak = figures["peak_bytes"]
+    seconds = 1 / max(figures["steps_per_second"], 1e-9)
     missed = []
     if not within(peak, figures["predicted_peak_bytes"], PEAK_BELOW, PEAK_ABOVE):
         missed.append(

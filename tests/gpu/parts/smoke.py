@@ -16,7 +16,8 @@ from tests import golden
 from tests.conftest import ROOT
 from trainbook import commands, new
 
-STEPS, SAVED_AT = 20, 7
+STEPS = 20
+SAVED_AT = 7
 PRECISIONS = ("fp16", "bf16")
 _ALONE = (
     "queue.folds=0",

@@ -32,12 +32,12 @@ from tests.gpu.parts.shared import LENGTH, chat_changes, conversations
 from trainbook.launch import prepare
 from trainbook.launch.run import Run
 
-MFU, WAITING, BESIDE = (
-    0.40,
-    0.02,
-    1.0,
-)  # goals: at least, at most, of SFTTrainer's steps a second at least
-STEPS, WARM_UP, PROFILED = 30, 8, 5
+MFU = 0.40
+WAITING = 0.02
+BESIDE = 1.0  # goals: at least, at most, of SFTTrainer's steps a second at least
+STEPS = 30
+WARM_UP = 8
+PROFILED = 5
 CHAT = "Qwen2.5-1.5B"
 ROWS = (
     "graphmer",
@@ -115,11 +115,10 @@ def timed(run: Run, folder: Path) -> dict[str, Any]:
     )
     flops = flops_of(step, batches[0])
     figures["flops_a_step"] = flops
-    missed = (
-        []
-        if figures["waiting"] <= WAITING
-        else [f"{figures['waiting']:.1%} of the time waits for data"]
-    )
+    if figures["waiting"] <= WAITING:
+        missed = []
+    else:
+        missed = [f"{figures['waiting']:.1%} of the time waits for data"]
     if torch.cuda.is_available():
         most = card_of_gpu(0).flops("bf16")
         figures["mfu"] = round(flops * speed / most, 4)
@@ -150,7 +149,8 @@ def bare_step(config: Config) -> Callable[[Batch], None]:
     """Returns what anybody writes by hand: forward, backward, clipping, the optimizer, of one whole batch."""
     task = load_task(config)
     state = new_state(task, config)
-    model, optimizer = state.model.train(), state.optimizer
+    model = state.model.train()
+    optimizer = state.optimizer
     optimization.set_learning_rate(optimizer, 1e-5)
     allow_tf32(state.precision, state.device)
 
@@ -222,7 +222,9 @@ def kernel_seconds(event: Any, is_cuda: bool) -> float:
         return event.self_cpu_time_total / 1e6
     from torch.autograd import DeviceType
 
-    return event.self_device_time_total / 1e6 if event.device_type == DeviceType.CUDA else 0.0
+    if event.device_type == DeviceType.CUDA:
+        return event.self_device_time_total / 1e6
+    return 0.0
 
 
 def in_sft_trainer(folder: Path) -> dict[str, Any]:
@@ -231,11 +233,10 @@ def in_sft_trainer(folder: Path) -> dict[str, Any]:
         return {"ok": True, "left_out": "trl is not installed: make gpu-wheels"}
     ours = timed(prepare(chat(folder)), folder)["steps_per_second"]
     theirs = sft_steps_per_second(folder / CHAT, folder)
-    missed = (
-        {}
-        if ours >= BESIDE * theirs
-        else {"missed": f"{ours / theirs:.2f} of SFTTrainer's steps a second"}
-    )
+    if ours >= BESIDE * theirs:
+        missed = {}
+    else:
+        missed = {"missed": f"{ours / theirs:.2f} of SFTTrainer's steps a second"}
     return {"ok": not missed, **missed, "ours": ours, "sft": round(theirs, 4)}
 
 

@@ -83,5 +83,6 @@ def test_a_configuration_s_base_and_the_data_of_a_package_go_with_it(root: Path)
 def test_any_text_survives_packing() -> None:
     files = {"a": "", "b": NASTY, "ü": NASTY[::-1] * 999, "c": "\n", "d": '"""'}
     block = carrier.pack(files)
-    assert set(block) <= set(base64._b85alphabet.decode()) and not set(block) & set("\"'\\")
+    assert set(block) <= set(base64._b85alphabet.decode())
+    assert not set(block) & set("\"'\\")
     assert carrier.unpack(carrier.code("01_demo", files)) == files

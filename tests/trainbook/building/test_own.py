@@ -60,16 +60,20 @@ def test_it_carries_the_task_with_what_it_imports_beside_it_and_lib_alone(config
     assert carried.carried_files(made)["configs/mine.py"] == project.TASK
     shipped = built(ROOT / "configs" / "graphmer.yaml")
     names = {"configs/graphmer.yaml", "workloads/graphmer/__init__.py"}
-    assert names <= files_of(shipped, "") and "OWN" not in code_of(shipped, "dependencies")
+    assert names <= files_of(shipped, "")
+    assert "OWN" not in code_of(shipped, "dependencies")
 
 
 def test_a_text_that_a_setting_names_goes_along_and_what_does_not_is_said(tmp_path, capsys):
     config = named(tmp_path / "project")
     read = own.read(config)
-    assert read.files["configs/words.txt"] == "a\nb" and "configs/deep/more.bin" not in read.files
+    assert read.files["configs/words.txt"] == "a\nb"
+    assert "configs/deep/more.bin" not in read.files
     (note,) = read.notes
-    assert "workload.more names" in note and "more.bin is not UTF-8 text" in note
-    assert main(["notebook", str(config)]) == 0 and note in capsys.readouterr().out
+    assert "workload.more names" in note
+    assert "more.bin is not UTF-8 text" in note
+    assert main(["notebook", str(config)]) == 0
+    assert note in capsys.readouterr().out
 
 
 def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp_path, capsys):
@@ -81,7 +85,8 @@ def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp
     assert (tmp_path / "my.ipynb").read_bytes() == first
     with config.with_name("late.py").open("a") as file:
         file.write("def later():\n    import bitsandbytes\n    import nobody_knows_this\n")
-    assert main(["notebook", str(config)]) == 0 and (tmp_path / "my.ipynb").read_bytes() != first
+    assert main(["notebook", str(config)]) == 0
+    assert (tmp_path / "my.ipynb").read_bytes() != first
     assert (
         "Kaggle's image is not known to have bitsandbytes, nobody_knows_this"
         in capsys.readouterr().out
@@ -100,7 +105,8 @@ def test_title_text_and_packages_come_from_the_task_and_the_sections_are_those_o
     assert 'OWN = ["scipy", "torch"]' in code_of(made, "dependencies"), (
         "a caught import may be missing"
     )
-    assert '(HOME / "configs/mine.py").read_text()' in text and "@" not in text
+    assert '(HOME / "configs/mine.py").read_text()' in text
+    assert "@" not in text
     built_there = json.loads((ROOT / "notebooks" / "02_glacier_pretrain.ipynb").read_text("utf-8"))
     headings = [line for line in text.split("\n") if line.startswith("## ")]
     headings.remove("## New data, and a submission")
@@ -110,16 +116,16 @@ def test_title_text_and_packages_come_from_the_task_and_the_sections_are_those_o
 
 def test_a_queue_is_trained_run_by_run_and_its_members_predict_together(config):
     one = text_of(built(config))
-    assert "looks.predict(run, NEW_DATA, SAMPLE, TTA, ID_COLUMN)" in one and "run_queue" not in one
+    assert "looks.predict(run, NEW_DATA, SAMPLE, TTA, ID_COLUMN)" in one
+    assert "run_queue" not in one
     config.write_text(project.CONFIG + "queue: {seeds: [1, 2]}\n")
     made = built(config)
     text = text_of(made)
     assert "looks.predict_together(runs, NEW_DATA, SAMPLE, TTA, ID_COLUMN)" in text
-    assert (
-        'runs = notebook.configure_queue("my", HOME, globals())' in text
-        and "queue.run_queue(runs)" in text
-    )
-    assert "launch.train(" not in text and "@" not in text
+    assert 'runs = notebook.configure_queue("my", HOME, globals())' in text
+    assert "queue.run_queue(runs)" in text
+    assert "launch.train(" not in text
+    assert "@" not in text
     assert carried.workload(made) == ("my", True)
     headings = [line for line in text.split("\n") if line.startswith("## ")]
     assert headings == [line for line in one.split("\n") if line.startswith("## ")]
@@ -132,7 +138,8 @@ def test_a_task_in_another_folder_keeps_its_place_beside_the_configuration(confi
     moved.write_text(project.CONFIG.replace("mine.py:", "../mine.py:"))
     made = built(moved)
     assert files_of(made) == OWN - {"configs/my.yaml"} | {"configs/conf/my.yaml"}
-    assert 'notebook.configure("conf/my", HOME' in text_of(made) and carried.workload(made) == (
+    assert 'notebook.configure("conf/my", HOME' in text_of(made)
+    assert carried.workload(made) == (
         "conf/my",
         False,
     )
@@ -172,4 +179,5 @@ def test_what_no_notebook_can_carry_and_a_python_without_jupytext_are_sentences(
         == 2
     )
     monkeypatch.setitem(sys.modules, "jupytext", None)
-    assert main(["notebook", str(config)]) == 2 and "needs jupytext" in capsys.readouterr().err
+    assert main(["notebook", str(config)]) == 2
+    assert "needs jupytext" in capsys.readouterr().err

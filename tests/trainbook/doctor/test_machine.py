@@ -34,11 +34,9 @@ def test_a_disk_that_is_almost_full_is_said(monkeypatch, tmp_path):
             shutil, "disk_usage", lambda _, free=free: Usage(10**12, 10**12 - free, free)
         )
         finding = machine.check_folder(tmp_path / "not" / "yet")
-        assert (
-            finding.verdict == verdict
-            and "free" in finding.value
-            and not (tmp_path / "not").exists()
-        )
+        assert finding.verdict == verdict
+        assert "free" in finding.value
+        assert not (tmp_path / "not").exists()
 
 
 def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_training_needs_it(
@@ -56,7 +54,8 @@ def test_versions_are_compared_as_numbers_and_a_missing_package_is_bad_where_tra
 
 def test_ram_is_that_of_the_container_and_too_little_is_bad(small_container, container):
     ram = machine.check_ram()
-    assert (ram.verdict, ram.value) == ("warning", "1.00 of the container's 4.00 GiB free")
+    assert ram.verdict == "warning"
+    assert ram.value == "1.00 of the container's 4.00 GiB free"
     container("0::/\n", {"memory.max": memory.GIB, "memory.current": memory.GIB // 2})
     assert machine.check_ram().verdict == "bad"
 
@@ -68,8 +67,7 @@ def test_packages_that_the_task_s_own_files_import_must_be_there(tmp_path):
     checks = by_name(machine.check_versions(config))
     assert "nbformat" not in checks, "which is installed"
     absent = checks["no_such_package"]
-    assert (absent.verdict, absent.advice) == ("bad", "pip install 'no_such_package'.")
-    assert (
-        "no_such_package" not in by_name(machine.check_versions())
-        and "scipy 1." in checks["versions"].value
-    )
+    assert absent.verdict == "bad"
+    assert absent.advice == "pip install 'no_such_package'."
+    assert "no_such_package" not in by_name(machine.check_versions())
+    assert "scipy 1." in checks["versions"].value

@@ -22,20 +22,16 @@ def test_a_runs_numbers_are_said_and_its_save_comes_back_bit_for_bit(toy, tmp_pa
         checks["resume"].value == "No earlier checkpoint of toy: training starts at step 0 of 12."
     )
     assert "the same bit for bit" in checks["save and resume"].value
-    assert (
-        not [check for check in checks.values() if check.verdict != "ok"]
-        and not (tmp_path / "runs").exists()
-    )
+    assert not [check for check in checks.values() if check.verdict != "ok"]
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_a_run_downloads_is_named_without_credentials_and_not_downloaded(toy, monkeypatch):
     monkeypatch.setattr(launch, "prepare", lambda config: pytest.fail("the data was read"))
     there = {"run.resume_from": "https://user:word@host.invalid/there?key=word"}
     data = by_name(rehearsal.check_run(toy(there)))["data"]
-    assert (
-        data.verdict == "warning"
-        and "from https://host.invalid/there; nothing was downloaded" in data.value
-    )
+    assert data.verdict == "warning"
+    assert "from https://host.invalid/there; nothing was downloaded" in data.value
     assert (
         rehearsal.remote(toy({**there, "data.dir": "somewhere"})) == [] == rehearsal.remote(toy())
     )
@@ -58,22 +54,21 @@ def test_the_source_of_a_resumed_run_is_found_and_nothing_in_its_folder_changes(
     assert rehearsal.check_resume(launch.prepare(toy())).value.startswith("completed at step 12")
     longer = toy({"training.max_steps": 20})
     finding = rehearsal.check_resume(launch.prepare(longer))
-    assert finding.verdict == "warning" and "step 9: 11 of 20 steps left" in finding.value
+    assert finding.verdict == "warning"
+    assert "step 9: 11 of 20 steps left" in finding.value
     assert "is damaged" in finding.advice
     rehearsal.check_run(longer)
     other = launch.prepare(toy({"seed": 1, "training.max_steps": 20}))
     finding = rehearsal.check_resume(other)
-    assert (
-        finding.verdict == "bad" and "cannot be resumed with this configuration" in finding.advice
-    )
+    assert finding.verdict == "bad"
+    assert "cannot be resumed with this configuration" in finding.advice
     assert snapshot(tmp_path / "runs") == before
     with pytest.raises(
         BadInput, match=r"It is kept as step-00000012.damaged.\n.* cannot be resumed"
     ):
         announce(other)
-    assert announce(launch.prepare(toy())).step == 9 and not newest.exists(), (
-        "a run does set it aside"
-    )
+    assert announce(launch.prepare(toy())).step == 9, "a run does set it aside"
+    assert not newest.exists(), "a run does set it aside"
 
 
 @pytest.mark.parametrize("lost", ["optimizer", "model"])
@@ -88,10 +83,12 @@ def test_a_resume_that_loses_something_is_found(toy, monkeypatch, lost):
 
     monkeypatch.setattr(rehearsal, "restore_state", forgetful)
     finding = by_name(rehearsal.check_saving(launch.prepare(toy())))["save and resume"]
-    assert finding.verdict == "bad" and f"{lost}/" in finding.advice
+    assert finding.verdict == "bad"
+    assert f"{lost}/" in finding.advice
 
 
 def test_every_bit_counts():
-    zeros, nan = {"a": {"x": torch.zeros(2)}}, {"a": {"x": torch.tensor([float("nan")])}}
+    zeros = {"a": {"x": torch.zeros(2)}}
+    nan = {"a": {"x": torch.tensor([float("nan")])}}
     assert rehearsal.differences(zeros, {"a": {"x": torch.tensor([0.0, -0.0])}}) == ["a/x"]
     assert rehearsal.differences(nan, {"a": {"x": torch.tensor([float("nan")])}}) == []

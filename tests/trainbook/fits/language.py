@@ -80,7 +80,8 @@ class HandNorm(nn.Module):
         self.scale, self.shift = nn.Parameter(torch.ones(d)), nn.Parameter(torch.zeros(d))
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        mean = x.mean(-1, keepdim=True)
+        variance = x.var(-1, keepdim=True, unbiased=False)
         return self.scale * ((x - mean) / torch.sqrt(variance + 1e-5)) + self.shift
 
 
@@ -171,7 +172,9 @@ def gpt(attention: str, fused: bool = False, half: bool = False, words: int = 50
         (nn.LayerNorm, lambda: nn.GELU(approximate="tanh")) if fused else (HandNorm, HandGelu)
     )
     net = Gpt(kinds[attention], norm, gelu, words)
-    return net.to(torch.bfloat16) if half else net
+    if half:
+        return net.to(torch.bfloat16)
+    return net
 
 
 def gpt_step(batch: int, words: int = 50257):
@@ -262,7 +265,8 @@ class LlamaLayer(nn.Module):
         q, k, v = (
             self.qkv(self.norm1(x)).view(B, L, self.heads, 3, -1).permute(0, 2, 3, 1, 4).unbind(2)
         )
-        q, k = self.turned(q, cos, sin), self.turned(k, cos, sin)
+        q = self.turned(q, cos, sin)
+        k = self.turned(k, cos, sin)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(B, L, d))
         y = self.norm2(x)
@@ -272,7 +276,8 @@ class LlamaLayer(nn.Module):
 class Llama(nn.Module):
     def __init__(self, layers: int, d: int, heads: int, wide: int):
         super().__init__()
-        self.token, self.width = nn.Embedding(32000, d), d // heads
+        self.token = nn.Embedding(32000, d)
+        self.width = d // heads
         self.layers = nn.ModuleList(LlamaLayer(d, heads, wide) for _ in range(layers))
         self.norm, self.head = RmsNorm(d), nn.Linear(d, 32000, bias=False)
         for name, parameter in self.named_parameters():

@@ -16,7 +16,9 @@ from trainbook.fits import folded, language  # noqa: E402  behind the check abov
 from trainbook.fits.answers import longest  # noqa: E402
 from trainbook.fits.language import KNOWN, Question, fits, settings_of  # noqa: E402
 
-D, WORDS, LAYERS = 64, 1000, 1
+D = 64
+WORDS = 1000
+LAYERS = 1
 TINY = {
     "model_type": "llama", "hidden_size": D, "intermediate_size": 128, "num_hidden_layers": LAYERS,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": WORDS, "max_position_embeddings": 65536,
@@ -80,7 +82,8 @@ def test_seven_billion_weights_in_nf4_fit_a_t4_at_two_times_2048_tokens_as_the_d
         )
         return fits(Question(str(tmp_path), batch=2, length=2048)).peak_bytes / 2**30
 
-    two, four = gib(2), gib(4)
+    two = gib(2)
+    four = gib(4)
     assert two + (four - two) * (28 - 2) / 2 == pytest.approx(8.3, abs=0.1)
     document = (ROOT / "docs" / "ideas" / "memory.md").read_text()
     assert re.search(r"Qwen2.5-7B, 2 x 2,048 tokens .* 8.3 GiB", document)
@@ -89,12 +92,11 @@ def test_seven_billion_weights_in_nf4_fit_a_t4_at_two_times_2048_tokens_as_the_d
 def test_the_largest_length_fits_and_one_that_is_an_eighth_longer_does_not(tiny):
     question = tiny(card="0.23 GiB, capability 7.5", method="inference")
     length = longest(question)
-    assert length and length % 256 == 0
+    assert length
+    assert length % 256 == 0
     longer = length + max(256, length // 8)
-    assert (
-        fits(replace(question, length=length)).fits
-        and not fits(replace(question, length=longer)).fits
-    )
+    assert fits(replace(question, length=length)).fits
+    assert not fits(replace(question, length=longer)).fits
 
 
 @pytest.fixture
@@ -123,17 +125,20 @@ def deep(tmp_path, monkeypatch):
 )
 def test_a_few_layers_tell_what_the_whole_model_takes(deep, method, alternates):
     question = deep(alternates, method=method, length=128)
-    few, whole = folded.fits(question), fits(question)
+    few = folded.fits(question)
+    whole = fits(question)
     assert few.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.01)
     assert few.reserved_bytes == pytest.approx(whole.reserved_bytes, rel=0.15)
-    assert (few.parameters, few.trained) == (whole.parameters, whole.trained)
+    assert few.parameters == whole.parameters
+    assert few.trained == whole.trained
     assert few.pass_seconds == pytest.approx(whole.pass_seconds, rel=1e-6)
     assert few.rest_seconds == pytest.approx(whole.rest_seconds, rel=0.02)
     assert sum(few.by_category.values()) == few.peak_bytes
 
 
 def test_few_layers_are_traced_and_a_length_beyond_two_takes_one_trace(deep, monkeypatch):
-    traces, traced = [], language.traced
+    traces = []
+    traced = language.traced
 
     def counted(question, settings, has_state=False):
         traces.append((question.length, settings["num_hidden_layers"]))
@@ -154,7 +159,8 @@ def test_few_layers_are_traced_and_a_length_beyond_two_takes_one_trace(deep, mon
 def test_a_model_whose_layers_differ_in_more_than_its_settings_say_is_traced_whole(deep):
     model = folded.Folded(deep(length=64))
     model.parameters += model.parameters // 10  # as if one of the layers were another
-    assert model.at(64).peak_bytes == fits(model.question).peak_bytes and model.is_whole
+    assert model.at(64).peak_bytes == fits(model.question).peak_bytes
+    assert model.is_whole
 
 
 BILLIONS = {  # of parameters, as the models' pages have them
@@ -201,16 +207,13 @@ def test_the_command_says_what_it_assumed_how_long_it_takes_what_fits_and_what_t
     )
     out = capsys.readouterr().out
     assert out.startswith("Tracing ")
-    assert (
-        "qlora, 1 x 8,192 tokens" in out
-        and "a frozen base in nf4, adapters of rank 16 in fp32 on all linear" in out
-    )
+    assert "qlora, 1 x 8,192 tokens" in out
+    assert "a frozen base in nf4, adapters of rank 16 in fp32 on all linear" in out
     assert "1,000,000 tokens, padding among them, take" in out
     length = int(re.search(r"The largest length that fits: ([\d,]+)", out)[1].replace(",", ""))
     assert f"To make it fit: --length {length}; --gpu " in out
-    assert (
-        commands.main(["fits", "Llama-9"]) == 2 and "There is no model" in capsys.readouterr().err
-    )
+    assert commands.main(["fits", "Llama-9"]) == 2
+    assert "There is no model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B", "unsloth/qwen2.5-7b-Instruct"])
@@ -221,4 +224,5 @@ def test_a_model_is_known_by_the_name_that_hugging_face_has(name):
 def test_a_wrong_card_is_refused_before_anything_is_traced(capsys):
     assert commands.main(["fits", "Qwen2.5-7B", "--gpu", "t5"]) == 2
     printed = capsys.readouterr()
-    assert "There is no card 't5'" in printed.err and "Tracing" not in printed.out
+    assert "There is no card 't5'" in printed.err
+    assert "Tracing" not in printed.out

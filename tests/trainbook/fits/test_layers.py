@@ -32,7 +32,11 @@ def test_weights_take_the_bytes_of_their_kind_and_one_layer_is_unpacked(kind, ea
 
 
 def test_8_bit_adam_keeps_two_bytes_and_two_scales_a_block():
-    size, step = 2048 * 2048, lambda net: net(torch.randn(1, 2048, device="cuda")).sum()
+    size = 2048 * 2048
+
+    def step(net):
+        return net(torch.randn(1, 2048, device="cuda")).sum()
+
     small = predict(lambda: nn.Linear(2048, 2048), step, optimizer=Adam8bit).by_category[
         "optimizer"
     ]

@@ -129,7 +129,8 @@ class Stub:
 
     def ended(self, runner: Callable[[Session], None]) -> Session:
         """A session that was pushed and has ended before the test begins."""
-        session, self.runner = self._added({}), runner
+        session = self._added({})
+        self.runner = runner
         self._run(session)
         return session
 
@@ -183,11 +184,10 @@ class Stub:
 
     def list_output(self, body: dict) -> dict:
         session = self.newest()
-        files = (
-            sorted(p for p in session.working.rglob("*") if p.is_file())
-            if session.status == "COMPLETE"
-            else []
-        )
+        if session.status == "COMPLETE":
+            files = sorted(p for p in session.working.rglob("*") if p.is_file())
+        else:
+            files = []
         names = [path.relative_to(session.working).as_posix() for path in files]
         names += [self.stray_file] * bool(self.stray_file)
         first = int(body.get("pageToken") or 0)
@@ -228,10 +228,8 @@ class Stub:
 
     def save_dataset(self, body: dict) -> dict:
         """A new data set, or the next version of one, whose `body` holds another."""
-        name, body = (
-            f"{body['ownerSlug']}/{body.get('slug') or body.get('datasetSlug')}",
-            body.get("body", body),
-        )
+        name = f"{body['ownerSlug']}/{body.get('slug') or body.get('datasetSlug')}"
+        body = body.get("body", body)
         files = {
             self.uploads[f["token"]].name: self.uploads[f["token"]].data
             for f in body.get("files", [])
@@ -280,7 +278,10 @@ class Handler(BaseHTTPRequestHandler):
         name = urlsplit(self.path).path.rpartition("/")[2]
         self.stub.calls.append((name, body))
         method = Stub.METHODS.get(name)
-        code = failures.pop(0) if (failures := self.stub.failures.get(name)) else 200
+        if failures := self.stub.failures.get(name):
+            code = failures.pop(0)
+        else:
+            code = 200
         if "Authorization" not in self.headers:
             return self.refuse(401)
         if method is None or code != 200:
@@ -349,7 +350,9 @@ def execute_here(
 
     from trainbook.kaggle import child
 
-    out, error, before = io.StringIO(), io.StringIO(), sys.argv
+    out = io.StringIO()
+    error = io.StringIO()
+    before = sys.argv
     sys.argv = ["kaggle", "--no-warn", *arguments]
     try:
         others = {f"parse_{name}": lambda subparsers: None for name in OTHERS}

@@ -59,19 +59,24 @@ def asked(stub, more=2):
 
 def test_a_chain_goes_on_until_the_training_is_completed(stub, tmp_path, capsys):
     stub.runner = trains(40, until=asked(stub))
-    assert run() == 0 and steps(tmp_path) == [40, 80, 100]
+    assert run() == 0
+    assert steps(tmp_path) == [40, 80, 100]
     assert [s.request.get("kernelDataSources", []) for s in stub.sessions] == [[], [NAME], [NAME]]
     out = capsys.readouterr().out
-    assert "Completed at step 100" in out and stub.overlaps == 0
-    assert run() == 0 and len(stub.sessions) == 3  # it stays completed
+    assert "Completed at step 100" in out
+    assert stub.overlaps == 0
+    assert run() == 0
+    assert len(stub.sessions) == 3  # it stays completed
 
 
 def test_a_limit_of_sessions_stops_it_and_a_larger_one_and_a_raised_length_go_on(stub, tmp_path):
     stub.runner = trains(40, total=80)
-    assert run("--max-sessions", "1") == 75 and len(stub.sessions) == 1
+    assert run("--max-sessions", "1") == 75
+    assert len(stub.sessions) == 1
     assert run("--max-sessions", "5") == 0
     stub.runner = trains(60, total=100)
-    assert run("--retry") == 0 and steps(tmp_path) == [40, 80, 100]
+    assert run("--retry") == 0
+    assert steps(tmp_path) == [40, 80, 100]
     assert stub.sessions[2].request["kernelDataSources"] == [NAME]
 
 
@@ -86,11 +91,13 @@ def test_the_quota_ends_a_chain_and_cuts_the_last_session(stub, capsys):
     stub.runner = runner
     assert run() == 75
     out = capsys.readouterr().out
-    assert stub.sessions[0].parameter("SESSION_MINUTES") == 590.0 and len(stub.sessions) == 1
+    assert stub.sessions[0].parameter("SESSION_MINUTES") == 590.0
+    assert len(stub.sessions) == 1
     assert "0.5 of 30 GPU hours are left" in out
     stub.runner = trains(100)
     stub.calls.clear()
-    assert run("--no-gpu") == 0 and stub.count("GetAcceleratorQuotaStatistics") == 0
+    assert run("--no-gpu") == 0
+    assert stub.count("GetAcceleratorQuotaStatistics") == 0
 
 
 def test_two_lost_in_a_row_end_it_and_retry_goes_on(stub, capsys):
@@ -98,12 +105,11 @@ def test_two_lost_in_a_row_end_it_and_retry_goes_on(stub, capsys):
     stub.runner = lambda session: stub.lose(session) if session.version <= 2 else good(session)
     assert run() == 1
     out = capsys.readouterr().out
-    assert (
-        "2 sessions in a row left no results" in out
-        and "exceeded the limits" in out
-        and len(stub.sessions) == 2
-    )
-    assert run("--retry") == 0 and len(stub.sessions) == 3
+    assert "2 sessions in a row left no results" in out
+    assert "exceeded the limits" in out
+    assert len(stub.sessions) == 2
+    assert run("--retry") == 0
+    assert len(stub.sessions) == 3
 
 
 @pytest.mark.parametrize("facts, number, sentence", [
@@ -113,7 +119,8 @@ def test_two_lost_in_a_row_end_it_and_retry_goes_on(stub, capsys):
 def test_a_training_that_fails_or_gets_nowhere_ends_it(stub, capsys, facts, number, sentence):
     stub.runner = lambda session: session.summary(step=7, session=session.version, **facts)
     assert run() == 1
-    assert sentence in capsys.readouterr().out and len(stub.sessions) == number
+    assert sentence in capsys.readouterr().out
+    assert len(stub.sessions) == number
 
 
 def test_a_session_that_was_stopped_on_kaggle_stops_the_chain(stub):
@@ -126,7 +133,8 @@ def test_a_session_that_was_stopped_on_kaggle_stops_the_chain(stub):
     stub.runner = runner
     assert run() == 130
     stub.runner = trains(100)
-    assert run() == 0 and len(stub.sessions) == 2
+    assert run() == 0
+    assert len(stub.sessions) == 2
 
 
 def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_notes_behind(
@@ -134,14 +142,15 @@ def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_
 ):
     stub.refuse_push = "Maximum batch GPU session count of 2 reached."
     assert run() == 2
-    assert "count of 2 reached" in capsys.readouterr().err and steps(tmp_path) == []
+    assert "count of 2 reached" in capsys.readouterr().err
+    assert steps(tmp_path) == []
     stub.failures["GetKernelSessionStatus"] = [409] * 100
-    assert run() == 2 and stub.sessions == []
+    assert run() == 2
+    assert stub.sessions == []
     assert len(stub.failures["GetKernelSessionStatus"]) == 100 - chain._SETTLING_POLLS
     (tmp_path / NOTES).write_text("{")
-    assert run() == 2 and (tmp_path / NOTES).read_text() == "{", (
-        "notes that cannot be read are not thrown away"
-    )
+    assert run() == 2, "notes that cannot be read are not thrown away"
+    assert (tmp_path / NOTES).read_text() == "{", "notes that cannot be read are not thrown away"
 
 
 def test_what_is_denied_right_after_a_push_and_data_that_is_not_ready_do_not_end_it(
@@ -155,9 +164,9 @@ def test_what_is_denied_right_after_a_push_and_data_that_is_not_ready_do_not_end
         slow(session)
 
     stub.runner = runner
-    assert (
-        run("--dataset", "ada/graphs") == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
-    )
+    assert run("--dataset", "ada/graphs") == 0
+    assert steps(tmp_path) == [50, 100]
+    assert stub.overlaps == 0
     assert "ada/graphs is not ready yet (blobs_received)" in capsys.readouterr().out
 
 
@@ -170,20 +179,24 @@ def test_a_session_that_was_pushed_by_hand_is_waited_for_and_gone_on_with(stub, 
     else:
         stub.ended(trains(60))
         stub.runner = trains(40)
-    assert run() == 0 and steps(tmp_path) == ([60, 100] if polls else [100]) and stub.overlaps == 0
+    assert run() == 0
+    assert steps(tmp_path) == ([60, 100] if polls else [100])
+    assert stub.overlaps == 0
     assert stub.sessions[1].request["kernelDataSources"] == [NAME]
 
 
 def test_a_fresh_chain_begins_without_what_was_trained_before(stub, tmp_path):
     stub.ended(trains(60))
     assert run("--fresh", "--max-sessions", "1") == 75
-    assert steps(tmp_path) == [60] and "kernelDataSources" not in stub.sessions[1].request
+    assert steps(tmp_path) == [60]
+    assert "kernelDataSources" not in stub.sessions[1].request
 
 
 def test_neither_answers_about_the_session_before_nor_a_server_that_fails_for_a_while_end_it(
     stub, tmp_path
 ):
-    slow, stub.nested = trains(50, until=asked(stub, 4)), True
+    slow = trains(50, until=asked(stub, 4))
+    stub.nested = True
 
     def runner(session):
         stub.stale = 2  # two answers after each push are still about the session before
@@ -196,7 +209,9 @@ def test_neither_answers_about_the_session_before_nor_a_server_that_fails_for_a_
         "ListKernelSessionOutput",
     ):
         stub.failures[method] = [200, 429, 503]
-    assert run() == 0 and steps(tmp_path) == [50, 100] and stub.overlaps == 0
+    assert run() == 0
+    assert steps(tmp_path) == [50, 100]
+    assert stub.overlaps == 0
 
 
 class Forked:
@@ -247,11 +262,13 @@ def test_a_chain_that_is_killed_resumes_and_a_push_that_outlives_it_is_not_made_
             break
         time.sleep(0.1)
     assert code == 0, said
-    assert real_client.overlaps == 0 and [s.status for s in real_client.sessions] == [
+    assert real_client.overlaps == 0
+    assert [s.status for s in real_client.sessions] == [
         "COMPLETE",
         "COMPLETE",
     ]
-    assert steps(tmp_path) == [50, 100] and (real_client.count("SaveKernel") == 2 or not outlives)
+    assert steps(tmp_path) == [50, 100]
+    assert real_client.count("SaveKernel") == 2 or not outlives
 
 
 def test_a_second_chain_is_kept_away(stub, tmp_path):
@@ -261,8 +278,10 @@ def test_a_second_chain_is_kept_away(stub, tmp_path):
     stub.wait_for(lambda: len(stub.sessions) == 1)
     code, said = Forked(tmp_path / "second.txt").wait()
     ended.set()
-    assert code == 2 and "Another chain holds" in said
-    assert first.wait()[0] == 0 and len(stub.sessions) == 1
+    assert code == 2
+    assert "Another chain holds" in said
+    assert first.wait()[0] == 0
+    assert len(stub.sessions) == 1
 
 
 def test_interrupting_says_that_the_session_goes_on(stub, monkeypatch, capsys):
@@ -273,4 +292,5 @@ def test_interrupting_says_that_the_session_goes_on(stub, monkeypatch, capsys):
         assert run() == 130
     assert "continues by itself" in capsys.readouterr().out
     ended.set()
-    assert run() == 0 and len(stub.sessions) == 1
+    assert run() == 0
+    assert len(stub.sessions) == 1

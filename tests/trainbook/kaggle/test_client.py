@@ -26,7 +26,8 @@ def test_the_status_and_the_log_of_a_running_session_are_read_and_followed_until
     assert capsys.readouterr().out.endswith(f'step 1\n{{"a": 1}} é\n\n{NAME}: running\n')
     assert main(["kaggle", "status", "graphmer", "--follow"]) == 1
     out = capsys.readouterr().out
-    assert 'step 1\n{"a": 1} é\n' in out and f"{NAME}: error (ValueError: no data)" in out
+    assert 'step 1\n{"a": 1} é\n' in out
+    assert f"{NAME}: error (ValueError: no data)" in out
 
 
 @pytest.mark.parametrize(
@@ -40,11 +41,10 @@ def test_following_a_session_that_has_ended_says_how(stub, capsys, status, code)
 
 def test_a_log_is_read_whole_cut_off_or_plain():
     first = '[{"stream_name":"stdout","time":1.0,"data":"a\\n"}\n,{"stream_na'
-    assert (
-        client.readable(first + 'me":"stderr","data":"b"}]') == "a\nb"
-        and client.readable(first) == "a\n"
-    )
-    assert client.readable("no JSON at all") == "no JSON at all" and client.readable("") == ""
+    assert client.readable(first + 'me":"stderr","data":"b"}]') == "a\nb"
+    assert client.readable(first) == "a\n"
+    assert client.readable("no JSON at all") == "no JSON at all"
+    assert client.readable("") == ""
 
 
 def test_as_a_child_the_client_says_its_code_and_what_to_do_without_an_account_and_is_ended_when_it_hangs(
@@ -83,15 +83,12 @@ def test_a_question_is_asked_again_while_the_server_fails(stub, capsys):
     stub.ended(leaves_results)
     stub.failures["GetKernelSessionStatus"] = [503, 429]
     assert main(["kaggle", "status", "graphmer"]) == 0
-    assert "Asking again every" in (out := capsys.readouterr().out) and out.endswith(
-        f"{NAME}: complete\n"
-    )
+    assert "Asking again every" in (out := capsys.readouterr().out)
+    assert out.endswith(f"{NAME}: complete\n")
     stub.failures["GetKernelSessionStatus"] = [503] * 100
     assert main(["kaggle", "status", "graphmer"]) == 1  # a failure, and no bad input
-    assert (
-        "Try again later" in capsys.readouterr().err
-        and len(stub.failures["GetKernelSessionStatus"]) == 96
-    )
+    assert "Try again later" in capsys.readouterr().err
+    assert len(stub.failures["GetKernelSessionStatus"]) == 96
 
 
 def test_without_the_client_its_installation_is_said(monkeypatch):

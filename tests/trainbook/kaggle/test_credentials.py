@@ -26,9 +26,11 @@ def test_no_credential_is_printed_written_or_pushed(stub, tmp_path, monkeypatch,
         assert main(["kaggle", *words.split()]) == 0
         stub.settled()
     said = "".join(capfd.readouterr())
-    assert "the key is [hidden]" in said and KEY not in said
+    assert "the key is [hidden]" in said
+    assert KEY not in said
     written = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
-    assert sum(path.name == "session.log" for path in written) == 2 and len(written) > 5
+    assert sum(path.name == "session.log" for path in written) == 2
+    assert len(written) > 5
     assert not any(KEY.encode() in path.read_bytes() for path in written)
     assert not any(KEY in session.request["text"] for session in stub.sessions)
 

@@ -43,7 +43,8 @@ def test_a_dry_run_packs_and_checks_and_uploads_nothing(stub, graph, packed, cap
     assert pack("--dry-run") == 0
     out = capsys.readouterr().out
     assert "Archives in it" not in out
-    assert "3 files" in out and "Left out (2: hidden, links, or half written): .hidden, link" in out
+    assert "3 files" in out
+    assert "Left out (2: hidden, links, or half written): .hidden, link" in out
     assert "--dataset ada/code-graph" in out
     assert stub.count("CreateDataset") == stub.count("StartBlobUpload") == 0
     assert zipfile.ZipFile(packed / "data.zip").namelist() == [
@@ -65,16 +66,15 @@ def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_err
 ):
     assert pack("--license", "CC0-1.0") == 0
     created = stub.datasets["ada/code-graph"][0]
-    assert (
-        created["licenseName"] == "CC0-1.0"
-        and created["title"] == "code graph"
-        and created["isPrivate"] is True
-    )
+    assert created["licenseName"] == "CC0-1.0"
+    assert created["title"] == "code graph"
+    assert created["isPrivate"] is True
     assert created["contents"]["data.zip"] == (packed / "data.zip").read_bytes()
     stub.fail_uploads = 1  # and the client exits with 0
     assert pack() == 2
     assert "failed, and Kaggle may have the data set without it" in capsys.readouterr().err
-    assert pack() == 0 and stub.count("CreateDataset") == 1
+    assert pack() == 0
+    assert stub.count("CreateDataset") == 1
     assert len(stub.datasets["ada/code-graph"][-1]["contents"]) == 1
 
 
@@ -85,17 +85,22 @@ def test_limits_and_credentials_are_checked_before_anything_is_sent(
         (["--slug", "abc"], "a slug has 6 to 50"),
         (["--data", "nowhere"], "is no folder"),
     ):
-        assert pack(*options) == 2 and sentence in capsys.readouterr().err
+        assert pack(*options) == 2
+        assert sentence in capsys.readouterr().err
     for name in ("kaggle.json", "notes.txt"):
         (graph / name).write_text(f"key: {KEY}")
         assert pack() == 2
-        assert name in (error := capsys.readouterr().err) and KEY not in error
+        assert name in (error := capsys.readouterr().err)
+        assert KEY not in error
         (graph / name).unlink()
     monkeypatch.setitem(dataset.FACTS, "kaggle_dataset_bytes", Fact(10, "bytes", "a test"))
-    assert pack() == 2 and "bytes; Kaggle takes 10 a data set" in capsys.readouterr().err
+    assert pack() == 2
+    assert "bytes; Kaggle takes 10 a data set" in capsys.readouterr().err
     with (graph / "triples.jsonl").open("a") as file:
         file.write('{"head": "pack.mod0.load"\n')
-    assert pack() == 2 and "triples.jsonl:73" in capsys.readouterr().err and not packed.exists()
+    assert pack() == 2
+    assert "triples.jsonl:73" in capsys.readouterr().err
+    assert not packed.exists()
     assert stub.calls == []
 
 

@@ -24,17 +24,15 @@ def test_a_push_says_everything_carries_the_parameters_and_nothing_else(stub, ca
     assert main(["kaggle", "push", "graphmer", *given]) == 0
     assert f"Version 1 of {NAME} was pushed" in capsys.readouterr().out
     request = stub.sessions[0].request
-    assert request["machineShape"] == "NvidiaTeslaT4" and request["enableGpu"] is True
+    assert request["machineShape"] == "NvidiaTeslaT4"
+    assert request["enableGpu"] is True
     assert (
         request["dockerImagePinningType"] == "latest"
     )  # left out, versions stay on the image of the first push
-    assert (
-        request["enableInternet"] is False and request["isPrivate"] is True
-    )  # left out, internet is on
-    assert (
-        request["datasetDataSources"] == ["ada/code-graphs"]
-        and request.get("kernelDataSources", []) == []
-    )
+    assert request["enableInternet"] is False
+    assert request["isPrivate"] is True  # left out, internet is on
+    assert request["datasetDataSources"] == ["ada/code-graphs"]
+    assert request.get("kernelDataSources", []) == []
     assert request["modelDataSources"] == ["google/vit/flax/base-16/1"]
     values = {"MAX_STEPS": 7, "OVERRIDES": {"optimizer.lr": 0.5}, "SMOKE_STEPS": 0}
     assert {name: stub.sessions[0].parameter(name) for name in values} == values
@@ -58,7 +56,8 @@ def test_nothing_is_pushed_while_a_session_is_active_and_going_on_mounts_its_own
     stub.runner = lambda session: pushed.wait(600)
     assert main(["kaggle", "push", "graphmer"]) == 0
     assert main(["kaggle", "push", "graphmer"]) == 2
-    assert "second run at once" in capsys.readouterr().err and len(stub.sessions) == 1
+    assert "second run at once" in capsys.readouterr().err
+    assert len(stub.sessions) == 1
     pushed.set()
     stub.settled()
     assert main(["kaggle", "push", "graphmer", "--continue"]) == 0
@@ -78,11 +77,9 @@ REFUSED = [
 def test_what_cannot_work_is_refused_before_anything_is_sent(stub, capsys):
     for given, sentence in REFUSED:
         assert main(["kaggle", "push", "graphmer", *given]) == 2
-        assert (
-            sentence in (error := capsys.readouterr().err)
-            and KEY not in error
-            and stub.count("SaveKernel") == 0
-        )
+        assert sentence in (error := capsys.readouterr().err)
+        assert KEY not in error
+        assert stub.count("SaveKernel") == 0
 
 
 def test_a_notebook_that_lib_was_edited_after_is_not_pushed(
@@ -92,7 +89,8 @@ def test_a_notebook_that_lib_was_edited_after_is_not_pushed(
     stale["cells"].append({**stale["cells"][0], "id": "more"})
     (tmp_path / "01_graphmer.ipynb").write_text(json.dumps(stale))
     assert main(["kaggle", "push", str(tmp_path / "01_graphmer.ipynb")]) == 2
-    assert "make notebooks" in capsys.readouterr().err and stub.calls == []
+    assert "make notebooks" in capsys.readouterr().err
+    assert stub.calls == []
 
 
 def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypatch, capsys):
@@ -108,9 +106,8 @@ def test_a_dry_run_shows_what_would_be_sent_and_needs_no_account(stub, monkeypat
     ]
     assert main(["kaggle", "push", "graphmer", "--dry-run", *given]) == 0
     out = capsys.readouterr().out
-    assert (
-        "Nothing was sent (--dry-run)" in out and '"dataset_sources": [\n  "ada/code-graph"' in out
-    )
+    assert "Nothing was sent (--dry-run)" in out
+    assert '"dataset_sources": [\n  "ada/code-graph"' in out
     assert stub.calls == []
     for given in (
         ["graphmer", "--param", "CONFIG=/kaggle/input/a/mine.yaml"],
@@ -129,10 +126,8 @@ def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_pa
     results = tmp_path / "runs" / "kaggle" / "trainbook-01-graphmer" / "results"
     assert (results / "toy" / "best" / "step-00000012" / "model.safetensors").is_file()
     assert (results / "toy" / "plots" / "metrics.png").read_bytes() == b"png"
-    assert (
-        not (results / "toy" / "checkpoints").exists()
-        and (results / "session.log").read_text() == "done\n"
-    )
+    assert not (results / "toy" / "checkpoints").exists()
+    assert (results / "session.log").read_text() == "done\n"
     assert main(["kaggle", "fetch", "graphmer", "--all", "--to", "everything"]) == 0
     checkpoint.verify(tmp_path / "everything" / "toy" / "checkpoints" / "step-00000012")
 
@@ -140,7 +135,8 @@ def test_results_come_home_unpacked_and_checked_without_checkpoints(stub, tmp_pa
 def test_a_session_that_left_nothing_is_said(stub, capsys):
     stub.ended(lambda session: session.say("ImportError\n"))
     assert main(["kaggle", "fetch", "graphmer"]) == 2
-    assert "left no summary.json" in (error := capsys.readouterr().err) and "session.log" in error
+    assert "left no summary.json" in (error := capsys.readouterr().err)
+    assert "session.log" in error
 
 
 SPOILED = {  # a file -> its new content, whether it is packaged again, and what is said
@@ -174,11 +170,13 @@ def test_results_that_do_not_fit_together_replace_nothing(stub, tmp_path, capsys
 def test_an_archive_that_would_write_elsewhere_is_not_unpacked(tmp_path, member):
     with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as archive:
         if member.name == "link":
-            member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            member.type = tarfile.SYMTYPE
+            member.linkname = "/etc/passwd"
         archive.addfile(member)
     with pytest.raises(BadInput, match="not unpacked|cannot be unpacked"):
         kernel.unpack(tmp_path / "bad.tar.gz", tmp_path / "inside")
-    assert not (tmp_path / "outside").exists() and not (tmp_path / "inside" / "link").is_symlink()
+    assert not (tmp_path / "outside").exists()
+    assert not (tmp_path / "inside" / "link").is_symlink()
 
 
 def push(*options):
@@ -193,7 +191,8 @@ def test_a_push_waits_until_a_data_set_of_one_s_own_can_be_attached(stub, capsys
     out = capsys.readouterr().out
     assert "Asking again every 0.05 s, at most 24 times." in out
     assert "ada/code-graphs is not ready yet (not_yet_persisted): waiting" in out
-    assert [name for name, _ in stub.calls].index("SaveKernel") > 4 and stub.states == []
+    assert [name for name, _ in stub.calls].index("SaveKernel") > 4
+    assert stub.states == []
 
 
 @pytest.mark.parametrize(
@@ -216,7 +215,8 @@ def test_a_data_set_that_never_gets_ready_starts_no_session(
     stub.datasets["ada/sines"] = [{}]
     stub.states, stub.failures["GetDatasetStatus"] = states, [403] * denials
     assert push("--dataset", "ada/sines") == code
-    assert sentence in capsys.readouterr().err and stub.sessions == []
+    assert sentence in capsys.readouterr().err
+    assert stub.sessions == []
     assert len(stub.failures["GetDatasetStatus"]) == max(0, denials - client.SETTLING)
 
 
@@ -225,14 +225,14 @@ def test_a_status_that_is_denied_right_after_a_push_is_asked_again(stub, capsys)
     stub.settled()
     stub.failures["GetKernelSessionStatus"] = [403, 403]
     assert main(["kaggle", "status", "graphmer"]) == 0
-    assert "Asking again every" in (out := capsys.readouterr().out) and out.endswith(
-        f"{NAME}: complete\n"
-    )
+    assert "Asking again every" in (out := capsys.readouterr().out)
+    assert out.endswith(f"{NAME}: complete\n")
     running = threading.Event()
     stub.runner = lambda session: running.wait(60)
     assert push() == 0
     stub.failures["GetKernelSessionStatus"] = [403]
-    assert push() == 2 and "second run at once" in capsys.readouterr().err
+    assert push() == 2
+    assert "second run at once" in capsys.readouterr().err
     running.set()
 
 
@@ -251,5 +251,6 @@ def test_a_competition_is_mounted_and_named_as_the_data(stub, capsys):
 def test_a_slug_of_which_kaggle_would_make_no_title_is_refused(stub, capsys, slug, sentence):
     for options in ([], ["--dry-run"]):
         assert push("--slug", slug, *options) == 2
-        assert sentence in capsys.readouterr().err and stub.sessions == []
+        assert sentence in capsys.readouterr().err
+        assert stub.sessions == []
     assert push("--slug", "a" * 50) == 0

@@ -22,10 +22,8 @@ def config(tmp_path):
 def test_a_push_builds_the_notebook_from_the_files_as_they_are(stub, config, capsys):
     assert main(["kaggle", "push", "my.yaml", "--param", "MAX_STEPS=7"]) == 0
     out = capsys.readouterr().out
-    assert (
-        "Built runs/kaggle/trainbook-my/my.ipynb" in out
-        and f"Version 1 of {NAME} was pushed" in out
-    )
+    assert "Built runs/kaggle/trainbook-my/my.ipynb" in out
+    assert f"Version 1 of {NAME} was pushed" in out
     stub.settled()
     config.with_name("late.py").write_text("said = len  # new\n")
     assert main(["kaggle", "push", "my.yaml"]) == 0
@@ -38,10 +36,8 @@ def test_a_push_builds_the_notebook_from_the_files_as_they_are(stub, config, cap
 def test_status_and_fetch_take_its_name_and_need_no_more(stub, config, capsys):
     stub.ended(lambda session: session.summary(step=100, reason="completed"))
     config.unlink()
-    assert (
-        main(["kaggle", "status", "my.yaml"]) == 0
-        and f"{NAME}: complete" in capsys.readouterr().out
-    )
+    assert main(["kaggle", "status", "my.yaml"]) == 0
+    assert f"{NAME}: complete" in capsys.readouterr().out
     assert main(["kaggle", "fetch", "my.yaml"]) == 0
     assert (config.parent / "runs" / "kaggle" / "trainbook-my" / "results" / "toy").is_dir()
 
@@ -51,7 +47,8 @@ def test_data_that_only_this_machine_has_is_refused_before_anything_is_sent(stub
     stub.datasets["ada/sines"] = [{}]
     config.write_text(project.CONFIG.replace("data: {", "data: {dir: waves, "))
     assert main(["kaggle", "push", "my.yaml"]) == 2
-    assert "waves, which is on this machine" in capsys.readouterr().err and stub.sessions == []
+    assert "waves, which is on this machine" in capsys.readouterr().err
+    assert stub.sessions == []
     assert (
         main(
             ["kaggle", "push", "my.yaml", "--dataset", "ada/sines", "--param", "DATA_DIR=ada/sines"]
@@ -67,7 +64,8 @@ def test_a_preflight_traces_its_step_for_a_t4(stub, config, monkeypatch, capsys)
     monkeypatch.setattr(planner, "plan", here)  # in a process of its own it takes seconds
     assert main(["kaggle", "preflight", "my.yaml"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "GiB of a T4" in said and "waves, which is on this machine and in no" in said
+    assert "GiB of a T4" in said
+    assert "waves, which is on this machine and in no" in said
 
 
 def test_code_in_somebody_s_notebook_or_that_it_names_here_is_not_run_to_check_it(
@@ -79,10 +77,8 @@ def test_code_in_somebody_s_notebook_or_that_it_names_here_is_not_run_to_check_i
     assert main(["kaggle", "push", "my.ipynb"]) == 2
     assert "(configs/late.py), which would run on this machine" in capsys.readouterr().err
     assert main(["kaggle", "preflight", "my.ipynb"]) == 1
-    assert (
-        "which would run on this machine" in " ".join(capsys.readouterr().out.split())
-        and stub.sessions == []
-    )
+    assert "which would run on this machine" in " ".join(capsys.readouterr().out.split())
+    assert stub.sessions == []
     files = {
         name: text
         for name, text in carried.carried_files(notebook).items()
@@ -97,19 +93,19 @@ def test_code_in_somebody_s_notebook_or_that_it_names_here_is_not_run_to_check_i
 
 
 def test_two_files_that_would_be_one_notebook_are_told_apart(stub, config, capsys):
-    first, second = config.with_name("my--model.yaml"), config.with_name("My_Model.yaml")
+    first = config.with_name("my--model.yaml")
+    second = config.with_name("My_Model.yaml")
     for path in (first, second):
         path.write_text(config.read_text())
     assert main(["kaggle", "push", first.name]) == 0
     stub.settled()
     assert main(["kaggle", "push", second.name]) == 2
-    assert (
-        "My_Model.yaml and " in (said := capsys.readouterr().err)
-        and "would be one notebook on Kaggle" in said
-    )
+    assert "My_Model.yaml and " in (said := capsys.readouterr().err)
+    assert "would be one notebook on Kaggle" in said
     assert main(["kaggle", "status", second.name]) == 2
     assert main(["kaggle", "push", second.name, "--slug", "trainbook-other-model"]) == 0
-    assert main(["kaggle", "push", first.name]) == 0 and len(stub.sessions) == 3
+    assert main(["kaggle", "push", first.name]) == 0
+    assert len(stub.sessions) == 3
     first.unlink()
     stub.settled()
     assert main(["kaggle", "push", second.name]) == 0, "the other file is gone: it was renamed"
@@ -139,4 +135,5 @@ def test_a_preflight_knows_that_a_competition_has_the_data(stub, config, monkeyp
     monkeypatch.setattr(planner, "plan", here)
     assert main(["kaggle", "preflight", "my.yaml", "--competition", "titanic"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "the session mounts titanic, which was not read" in said and "in no session" not in said
+    assert "the session mounts titanic, which was not read" in said
+    assert "in no session" not in said

@@ -79,7 +79,8 @@ def test_the_notebook_of_this_checkout_is_ready_and_what_is_bad_decides_the_exit
     assert main(command) == 0
     out = capsys.readouterr().out
     assert out.endswith("all is well.\nReady to push.\n")
-    assert "signed in as ada" in out and "30.0 of 30 GPU hours are left" in out
+    assert "signed in as ada" in out
+    assert "30.0 of 30 GPU hours are left" in out
     assert main([*command, "--json", "--set=checkpoint.keep_last=0"]) == 1
     checks = json.loads(capsys.readouterr().out)
     assert checks["verdict"] == "bad", "and nothing but JSON"
@@ -149,10 +150,8 @@ def test_the_time_is_counted_in_sessions_and_weeks_and_not_without_a_plan(
     stub, built, graph, monkeypatch
 ):
     time = named(check(built, graph, **{"training.max_steps": 200_000}))["time"]
-    assert (
-        time.verdict == "warning"
-        and "take 27.8 h, as the planner expects: 3 session(s), 92.6% of a week" in time.value
-    )
+    assert time.verdict == "warning"
+    assert "take 27.8 h, as the planner expects: 3 session(s), 92.6% of a week" in time.value
     failure = TrainingFailed("Traceback:\nValueError: x")
     monkeypatch.setattr(preflight.planner, "plan", mock.Mock(side_effect=failure))
     checks = check(built, graph)
@@ -192,22 +191,24 @@ def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epo
         "trainbook.launch.run.load_task", lambda config: pytest.fail("data was read")
     )
     found = named(of("02_glacier_pretrain", {})[1])
-    assert (
-        found["time"].verdict == "warning" and "a length in epochs, the data" in found["time"].value
-    )
+    assert found["time"].verdict == "warning"
+    assert "a length in epochs, the data" in found["time"].value
     monkeypatch.setattr(
         preflight.planner, "plan", lambda config, card: pytest.fail("a step was traced")
     )
     sections, findings = of("07_your_model", {})
-    assert not bad(findings) and [finding.verdict for finding in sections["my.yaml"]] == ["warning"]
+    assert not bad(findings)
+    assert [finding.verdict for finding in sections["my.yaml"]] == ["warning"]
     assert "written by a cell" in sections["my.yaml"][0].value
     stub.quota_hours = (30.0, 30.0)
     sections, findings = of("00_memory", {})
-    assert not bad(findings) and list(sections) == ["Notebook", "Account"]
+    assert not bad(findings)
+    assert list(sections) == ["Notebook", "Account"]
 
 
 def test_what_a_session_downloads_needs_internet(stub):
     settings = {"workload.download": "['https://host.invalid/there']", "training.epochs": "3"}
     found = named(of("02_glacier_pretrain", settings)[1])
-    assert found["internet"].verdict == "bad" and found["data"].verdict == "warning"
+    assert found["internet"].verdict == "bad"
+    assert found["data"].verdict == "warning"
     assert "the session downloads it from https://host.invalid/there" in found["data"].value

@@ -135,7 +135,17 @@ def test_each_planted_mistake_is_named_in_one_sentence(toy):
         bad = [
             finding.value for finding in examined(toy, **{name: member}) if finding.verdict == "bad"
         ]
-        assert len(bad) == 1 and re.search(sentence, bad[0]) and "\n" not in bad[0], (
+        assert len(bad) == 1, (
+            name,
+            sentence,
+            bad,
+        )
+        assert re.search(sentence, bad[0]), (
+            name,
+            sentence,
+            bad,
+        )
+        assert "\n" not in bad[0], (
             name,
             sentence,
             bad,
@@ -170,11 +180,9 @@ class Detector(Classes):
     class Net(nn.Linear):
         def forward(self, x, labels=None):
             out = super().forward(F.dropout(x, 0.5, self.training))
-            return (
-                {"entropy": F.cross_entropy(out, labels, reduction="sum")}
-                if self.training
-                else [out]
-            )
+            if self.training:
+                return {"entropy": F.cross_entropy(out, labels, reduction="sum")}
+            return [out]
 
     def model(self):
         return self.Net(3, 3)
@@ -264,10 +272,8 @@ def test_samples_with_targets_that_are_in_two_splits_are_counted(toy, monkeypatc
     leaks = {**rows, "test": [*rows["test"], *((x, -y) for x, y in rows["train"][3:5])]}
     monkeypatch.setattr(type(task), "read", lambda self, source=None: leaks)
     (finding,) = checks.examine(load_task(config), config)
-    assert (
-        finding.verdict == "warning"
-        and "has 2 of the 8 samples of 'test' in 'train' too" in finding.value
-    )
+    assert finding.verdict == "warning"
+    assert "has 2 of the 8 samples of 'test' in 'train' too" in finding.value
 
 
 # --- who calls the checks ---------------------------------------------------------------------------------------------
@@ -293,8 +299,10 @@ def test_the_test_of_one_line_raises_all_mistakes_at_once_and_warns_of_doubts(
     with pytest.raises(BadInput) as refused:
         checks.check(config)
     text = str(refused.value)
-    assert text.startswith("The task Own breaks its contract:\n- ") and text.count("\n- ") == 2
-    assert "It is a mean" in text and "own.py:9: return {'rmse': undefined}" in text
+    assert text.startswith("The task Own breaks its contract:\n- ")
+    assert text.count("\n- ") == 2
+    assert "It is a mean" in text
+    assert "own.py:9: return {'rmse': undefined}" in text
     monkeypatch.setattr(smoke, "few_steps", lambda run: pytest.fail("it trained"))
     with pytest.raises(BadInput, match="It is a mean"):
         smoke.test(launch.prepare(config))
@@ -309,7 +317,8 @@ def test_the_test_of_one_line_raises_all_mistakes_at_once_and_warns_of_doubts(
 def test_a_run_after_the_checks_is_bit_for_bit_the_run_without(toy, tmp_path):
     config = toy({"workload.batch_norm": True, "workload.dropout": 0.5})
     for name in ("alone", "examined"):
-        task, before = Toy(config), states()
+        task = Toy(config)
+        before = states()
         if name == "examined":
             checks.examine(task, config)
         assert states() == before

@@ -47,7 +47,8 @@ def test_a_run_goes_on_from_its_own_configuration_in_another_place(trained, tmp_
     config = load_config(
         tmp_path / "elsewhere" / "my" / "config.yaml", {"output_dir": str(tmp_path / "elsewhere")}
     )
-    assert str(tmp_path) in config.task and launch.train(config).reason == "completed"
+    assert str(tmp_path) in config.task
+    assert launch.train(config).reason == "completed"
     assert launch.train(with_changes(config, {"training.max_steps": 6})).step == 6
     code = tmp_path / "elsewhere" / "my" / "code"
     assert {path.name for path in code.iterdir()} == {"mine.py", "layers.py", "waves.py", "late.py"}
@@ -62,7 +63,8 @@ def test_an_edit_of_a_file_beside_the_task_runs_in_the_same_process(tmp_path, mo
     )
     name = f"{tmp_path}/mine.py:Mine"
     first = find_task(name)
-    assert first.wide == 3 and find_task(name) is first
+    assert first.wide == 3
+    assert find_task(name) is first
     (tmp_path / "size.py").write_text("width = 12\n")
     assert find_task(name).wide == 12
     (tmp_path / "size.py").write_text("width = (\n")
@@ -101,7 +103,8 @@ def named(folder):
 
 
 def test_files_that_settings_name_lie_in_the_run(tmp_path):
-    config, run = load_config(named(tmp_path / "project")), tmp_path / "runs" / "my"
+    config = load_config(named(tmp_path / "project"))
+    run = tmp_path / "runs" / "my"
     assert config.workload.words == str(tmp_path / "project" / "words.txt"), (
         "a default counts from there too"
     )
@@ -109,10 +112,8 @@ def test_files_that_settings_name_lie_in_the_run(tmp_path):
     (run / "config.yaml").write_text(to_yaml(keep_code(run, config)))
     shutil.rmtree(tmp_path / "project")
     again = load_config(run / "config.yaml")
-    assert (
-        Path(again.workload.words).read_text() == "a\nb"
-        and Path(again.workload.more).read_bytes() == b"\xff\xfe"
-    )
+    assert Path(again.workload.words).read_text() == "a\nb"
+    assert Path(again.workload.more).read_bytes() == b"\xff\xfe"
     assert (run / "named" / "workload.words" / "words.txt").is_file()
 
 
@@ -120,11 +121,9 @@ def test_predict_runs_the_archive_s_task_only_for_who_trusts_it(archive, tmp_pat
     given = ["predict", str(archive), "data", "out"]
     assert main(given) == 2
     error = capsys.readouterr().err
-    assert (
-        "give it: --task file.py:Class" in error
-        and "--trust to run" in error
-        and "waves" not in sys.modules
-    )
+    assert "give it: --task file.py:Class" in error
+    assert "--trust to run" in error
+    assert "waves" not in sys.modules
     assert main([*given, "--trust"]) == 0
     assert (tmp_path / "out" / "answers.txt").read_text() == "1 models", (
         "it imports while it predicts"
@@ -132,7 +131,8 @@ def test_predict_runs_the_archive_s_task_only_for_who_trusts_it(archive, tmp_pat
 
 
 def test_trust_reaches_no_further_than_the_run_s_own_folder(trained, tmp_path):
-    run, evil = tmp_path / "runs" / "my", tmp_path / "evil.py"
+    run = tmp_path / "runs" / "my"
+    evil = tmp_path / "evil.py"
     shutil.copytree(trained / "runs" / "my", run)
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     shutil.copy(evil, tmp_path / "runs" / "evil.py")

@@ -24,7 +24,9 @@ def test_the_best_weights_come_from_wherever_the_run_is_packed(toy, tmp_path):
     )
     for place in ("outputs.tar.gz", "toy", "."):
         task, models = load(tmp_path / "runs" / place, OWN, "toy")
-        assert task.config.run.name == "toy" and len(models) == 1 and not models[0].training
+        assert task.config.run.name == "toy"
+        assert len(models) == 1
+        assert not models[0].training
         assert all(
             torch.equal(value, best.tensors["model"][name])
             for name, value in weights.of(models[0]).items()

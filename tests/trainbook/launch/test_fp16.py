@@ -40,7 +40,9 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     def __init__(self, layer, scale=1.0):
         super().__init__()
-        self.norm, self.layer, self.scale = nn.LayerNorm(WIDTH), layer, scale
+        self.norm = nn.LayerNorm(WIDTH)
+        self.layer = layer
+        self.scale = scale
 
     def forward(self, x):
         return x + self.scale * self.layer(self.norm(x))
@@ -49,7 +51,8 @@ class Block(nn.Module):
 class Attention(nn.Module):
     def __init__(self, factor=1.0):
         super().__init__()
-        self.qkv, self.factor = outlier(nn.Linear(WIDTH, 3 * WIDTH), factor), factor
+        self.qkv = outlier(nn.Linear(WIDTH, 3 * WIDTH), factor)
+        self.factor = factor
 
     def forward(self, x):
         query, key, value = self.qkv(x).chunk(3, -1)
@@ -61,7 +64,8 @@ class Function(nn.Module):
 
     def __init__(self, function):
         super().__init__()
-        self.inner, self.function = nn.Linear(WIDTH, WIDTH), function
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.function = function
 
     def forward(self, x):
         return self.function(self.inner(x))
@@ -131,13 +135,13 @@ def examined(toy, body, **overrides):
 @pytest.mark.parametrize(("body", "names"), PLANTED.values(), ids=PLANTED)
 def test_a_planted_overflow_is_named_and_in_fp32_all_is_finite(body, names, toy):
     result = examined(toy, body)
-    assert list(result.modules) == names and result.scale >= 64
-    assert (
-        result.finding.verdict == "bad"
-        and f"fp32_modules: [{', '.join(names)}]" in result.finding.advice
-    )
+    assert list(result.modules) == names
+    assert result.scale >= 64
+    assert result.finding.verdict == "bad"
+    assert f"fp32_modules: [{', '.join(names)}]" in result.finding.advice
     again = examined(toy, body, **{"training.fp32_modules": names})
-    assert not again.modules and again.finding.verdict == "ok"
+    assert not again.modules
+    assert again.finding.verdict == "ok"
 
 
 @pytest.mark.parametrize("body", SOUND.values(), ids=SOUND)
@@ -150,10 +154,8 @@ def test_a_module_in_fp32_gives_fp32_and_a_name_that_is_none_is_refused():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).bfloat16()
     keep_in_fp32(model, ["1"], torch.device("cpu"))
     with torch.autocast("cpu", torch.bfloat16):
-        assert (
-            model[0](torch.ones(1, 4)).dtype is torch.bfloat16
-            and model(torch.ones(1, 4)).dtype is torch.float32
-        )
+        assert model[0](torch.ones(1, 4)).dtype is torch.bfloat16
+        assert model(torch.ones(1, 4)).dtype is torch.float32
     with pytest.raises(
         BadInput, match="fp32_modules has 'head', and the model has no such module. It has 0, 1"
     ):
@@ -178,14 +180,14 @@ def test_auto_decides_once_and_a_resumed_run_keeps_it(toy, quick, monkeypatch):
     )
     options["training.precision"] = "fp16"
     run = launch.prepare(toy(options))
-    assert (
-        run.config.training.fp32_modules == ("1",)
-        and run.lengths[-1] == "In fp32 (training.fp32_modules): 1."
-    )
-    assert run.identity["training.fp32_modules"] == ["1"] and launch.train(run).skipped_steps < 4
+    assert run.config.training.fp32_modules == ("1",)
+    assert run.lengths[-1] == "In fp32 (training.fp32_modules): 1."
+    assert run.identity["training.fp32_modules"] == ["1"]
+    assert launch.train(run).skipped_steps < 4
     monkeypatch.setattr(fp16, "examine_fp16", lambda *_: pytest.fail("it decided again"))
     longer = launch.prepare(toy({**options, "training.max_steps": 14}))
-    assert longer.config.training.fp32_modules == ("1",) and launch.train(longer).step == 14
+    assert longer.config.training.fp32_modules == ("1",)
+    assert launch.train(longer).step == 14
 
 
 @pytest.mark.parametrize("kind", new.KINDS)
@@ -195,9 +197,8 @@ def test_the_examples_of_new_get_no_false_alarm(kind, tmp_path, monkeypatch):
     for seed in range(1 if kind == "chat" else 2):  # its base is the same for every seed
         run = launch.prepare(load_config("my.yaml", {"seed": seed}))
         checked = fp16.examine_fp16(run.task, run.config)
-        assert checked.finding.verdict == "ok" and checked.scale == 65_536, (
-            f"seed {seed}: {checked.finding}"
-        )
+        assert checked.finding.verdict == "ok", f"seed {seed}: {checked.finding}"
+        assert checked.scale == 65_536, f"seed {seed}: {checked.finding}"
 
 
 class Prices(Planted):
@@ -213,7 +214,8 @@ class Prices(Planted):
 
 def test_a_gradient_that_the_loss_makes_too_large_is_named_by_what_it_reaches(toy):
     finding = fp16.examine_fp16(Prices(toy()), toy()).finding
-    assert finding.verdict == "bad" and "the gradient that reaches" in finding.value
+    assert finding.verdict == "bad"
+    assert "the gradient that reaches" in finding.value
     assert "standardised targets" in finding.advice
 
 
@@ -222,7 +224,8 @@ class Masked(nn.Module):
 
     def __init__(self, fill):
         super().__init__()
-        self.inner, self.fill = Attention(), fill
+        self.inner = Attention()
+        self.fill = fill
 
     def forward(self, x):
         scores = self.inner.qkv(x)
@@ -246,7 +249,8 @@ def test_a_constant_beyond_fp16_is_named_with_its_line_and_what_to_write(toy, mo
     )
     finding = fp16.examine_fp16(load_task(config), config).finding
     words = r"A constant is beyond fp16, which ends at 65,504 \(.*test_fp16.py:\d+: .*1e\d.* Write torch.finfo"
-    assert finding.verdict == "bad" and re.search(words, finding.value), finding
+    assert finding.verdict == "bad", finding
+    assert re.search(words, finding.value), finding
     with pytest.raises(BadInput, match=words):
         check(config)
     with pytest.raises(BadInput, match=words):

@@ -23,11 +23,14 @@ def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continue
 ):
     summary = launch.train(toy())
     folder = tmp_path / "runs" / "toy"
-    assert summary.reason == "completed" and summary.step == 12 and summary.world_size == 1
+    assert summary.reason == "completed"
+    assert summary.step == 12
+    assert summary.world_size == 1
     assert summary.metrics.keys() == summary.baseline.keys() == {"rmse"}
     assert summary.session == 1
     assert Summary.read(folder) == summary
-    assert (folder / "plots" / "metrics.png").is_file() and (folder / "config.yaml").is_file()
+    assert (folder / "plots" / "metrics.png").is_file()
+    assert (folder / "config.yaml").is_file()
     assert checkpoint.steps(folder / "checkpoints") == [9, 12]
     with tarfile.open(tmp_path / "runs" / "outputs.tar.gz") as archive:
         names = archive.getnames()
@@ -36,7 +39,8 @@ def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continue
         name.startswith("toy/best/step-") and name.endswith("model.safetensors") for name in names
     )
     assert not any("checkpoints" in name for name in names)
-    assert launch.train(toy()).step == 12 and "was completed at step 12" in capsys.readouterr().out
+    assert launch.train(toy()).step == 12
+    assert "was completed at step 12" in capsys.readouterr().out
     assert launch.train(toy({"training.max_steps": 15})).step == 15
     assert "step 12: 3 of 15 steps left" in capsys.readouterr().out
 
@@ -44,12 +48,10 @@ def test_a_run_leaves_everything_that_is_promised_stays_as_it_is_and_is_continue
 def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, monkeypatch, cut):
     cut(5)
     first = launch.train(toy())
-    assert (first.reason, first.step, first.metrics, launch.EXIT_CODES[first.reason]) == (
-        "deadline",
-        5,
-        {},
-        75,
-    )
+    assert first.reason == "deadline"
+    assert first.step == 5
+    assert first.metrics == {}
+    assert launch.EXIT_CODES[first.reason] == 75
     mount = tmp_path / "kaggle" / "input" / "notebooks" / "someone" / "my-run"
     shutil.copytree(tmp_path / "runs", mount)
     shutil.rmtree(tmp_path / "runs")
@@ -58,7 +60,9 @@ def test_a_mounted_earlier_output_is_resumed_and_never_written(toy, tmp_path, mo
     before = {p: p.read_bytes() for p in mount.rglob("*") if p.is_file()}
     cut(None)
     summary = launch.train(toy())
-    assert (summary.reason, summary.step, summary.session) == ("completed", 12, 2)
+    assert summary.reason == "completed"
+    assert summary.step == 12
+    assert summary.session == 2
     assert {p: p.read_bytes() for p in mount.rglob("*") if p.is_file()} == before
     (tmp_path / "nothing").mkdir()
     with pytest.raises(BadInput, match="which has no checkpoint of toy"):
@@ -83,8 +87,12 @@ def test_a_failure_or_an_impatient_signal_is_in_the_summary(
     with pytest.raises(error):
         launch.train(toy())
     summary = Summary.read(tmp_path / "runs" / "toy")
-    assert (summary.reason, summary.step, summary.session, summary.max_steps) == (reason, 0, 1, 12)
-    assert summary.run == "toy" and summary.task.endswith("toy.py:Toy")
+    assert summary.reason == reason
+    assert summary.step == 0
+    assert summary.session == 1
+    assert summary.max_steps == 12
+    assert summary.run == "toy"
+    assert summary.task.endswith("toy.py:Toy")
     assert summary.error == ("division by zero" if reason == "failed" else "")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
@@ -105,7 +113,8 @@ def test_a_new_run_starts_from_the_weights_of_another_and_says_what_matched(toy,
 def test_an_archive_that_is_gone_or_older_than_the_run_is_packed_again(toy, tmp_path):
     launch.train(toy({"training.max_steps": 6}))
     archive = tmp_path / "runs" / packing.ARCHIVE
-    earlier, packed_at = archive.read_bytes(), archive.stat().st_mtime
+    earlier = archive.read_bytes()
+    packed_at = archive.stat().st_mtime
     launch.train(toy())
     good = archive.read_bytes()
     archive.write_bytes(earlier)
@@ -128,15 +137,21 @@ def test_an_error_after_the_last_step_costs_no_summary_and_is_made_up_for(
     with monkeypatch.context() as patched:
         patched.setattr(*places.get(what, (type(run.task), what)), fail, raising=False)
         summary = launch.train(run)
-    assert summary.reason == "completed" and Summary.read(run.folder) == summary
+    assert summary.reason == "completed"
+    assert Summary.read(run.folder) == summary
     assert summary.missing == ({} if what == "archive" else {what: "ValueError: a mistake in it"})
     out = capsys.readouterr().out
-    assert f"Warning: the {what} failed" in out and "Traceback" in out
+    assert f"Warning: the {what} failed" in out
+    assert "Traceback" in out
     rows = (run.folder / "metrics.csv").read_bytes()
     mended = launch.train(run)
-    assert mended.missing == {} and mended.metrics and mended.baseline and mended.session == 1
+    assert mended.missing == {}
+    assert mended.metrics
+    assert mended.baseline
+    assert mended.session == 1
     assert (run.folder / "metrics.csv").read_bytes() == rows  # nothing was trained
-    assert (run.folder / launch.PICTURE).is_file() and packing.is_current(run.output_dir)
+    assert (run.folder / launch.PICTURE).is_file()
+    assert packing.is_current(run.output_dir)
 
 
 @contextlib.contextmanager
@@ -154,9 +169,8 @@ def test_a_run_whose_folder_another_process_holds_is_refused_and_changes_nothing
     with held(folder):
         with pytest.raises(BadInput, match=f"Another process is training in {folder}"):
             launch.train(toy())
-        assert not list(folder.iterdir()) and [path.name for path in folder.parent.iterdir()] == [
-            "toy"
-        ]
+        assert not list(folder.iterdir())
+        assert [path.name for path in folder.parent.iterdir()] == ["toy"]
     assert launch.train(toy({"training.max_steps": 1})).reason == "completed"
 
 

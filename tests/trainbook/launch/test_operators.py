@@ -39,7 +39,8 @@ def test_an_operator_that_a_gpu_refuses_or_waits_for_is_named(name, toy):
     task = type("Own", (Planted,), {"planted": staticmethod(PLANTED[name])})
     finding = fp16.examine_operators(task(toy()), config := toy({"training.deterministic": True}))
     waits = name in ("x[mask]", "_local_scalar_dense")
-    assert finding.verdict == ("warning" if waits else "bad") and name in finding.value
+    assert finding.verdict == ("warning" if waits else "bad")
+    assert name in finding.value
     assert fp16.examine_operators(Planted(config), config).verdict == "ok"
 
 
@@ -60,10 +61,8 @@ LOOKS = {"chat": 1} | ({"vqa": 2} if transformers.__version__.startswith("5.0.")
 def test_a_small_workload_holds_in_fp16_and_a_gpu_refuses_no_operator_of_it_and_is_waited_for_once(
     name, tmp_path
 ):
-    path, changes = (
-        ROOT / "configs" / f"{name}_small.yaml",
-        {"data.dir": "embedded", **FEW.get(name, {})},
-    )
+    path = ROOT / "configs" / f"{name}_small.yaml"
+    changes = {"data.dir": "embedded", **FEW.get(name, {})}
     if name == "graphmer":
         write_tree(tmp_path)
         path = tmp_path / "graphmer.yaml"
@@ -75,9 +74,9 @@ def test_a_small_workload_holds_in_fp16_and_a_gpu_refuses_no_operator_of_it_and_
     )
     assert fp16.examine_operators(run.task, run.config).verdict == "ok"
     counts = fp16.operators_of_step(run.task, run.config)
-    assert counts["x[mask]"] + counts["nonzero"] <= 1 and counts[
-        "_local_scalar_dense"
-    ] == LOOKS.get(name, 0)
+    assert counts["x[mask]"] + counts["nonzero"] <= 1
+    assert counts["_local_scalar_dense"] == LOOKS.get(name, 0)
     if name != "chat":
         checked = fp16.examine_fp16(run.task, run.config)
-        assert checked.finding.verdict == "ok" and checked.scale >= 4_096, checked.finding
+        assert checked.finding.verdict == "ok", checked.finding
+        assert checked.scale >= 4_096, checked.finding

@@ -80,7 +80,8 @@ class Killed(BaseException):
 def test_killed_in_run_2_of_3_and_resumed_it_ends_in_the_same_bytes(
     config, tmp_path, whole, monkeypatch
 ):
-    path, real = config(SEEDS), loop.optimizer_step
+    path = config(SEEDS)
+    real = loop.optimizer_step
 
     def step(state, task, config, slots, number, *rest):
         if config.run.name == "toy-seed2" and number == 7:
@@ -116,7 +117,8 @@ def test_the_deadline_may_fall_anywhere(config, tmp_path, monkeypatch, whole):
         clock["left"] = 8  # steps in a session: it ends within a run, and between two
         codes.append(queue.run_queue(queue_of(path)))
         assert len(codes) < 20
-    assert codes[-1] == 0 and len(codes) >= 4, codes
+    assert codes[-1] == 0, codes
+    assert len(codes) >= 4, codes
     assert results(tmp_path / "runs") == whole
 
 
@@ -137,7 +139,8 @@ def test_a_run_that_fails_is_said_and_the_others_go_on(config, monkeypatch, caps
     )
     assert queue.table(found).count("completed") == 2
     monkeypatch.setattr(loop, "train", real)
-    assert queue.run_queue(found) == 0 and queue.table(found).count("12/12") == 3
+    assert queue.run_queue(found) == 0
+    assert queue.table(found).count("12/12") == 3
 
 
 BEFORE = "queue: {before: [base.yaml], before_overrides: {training.max_steps: 4}, start_from: base, seeds: [1, 2]}\n"
@@ -171,7 +174,8 @@ def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(
     assert queue.run_queue(queue_of(path)) == 0
     first = tmp_path / "runs" / "toy-seed1"
     assert Summary.read(first) == Summary.read(mount / "toy-seed1")
-    assert list((first / "best").iterdir()) and not (first / "checkpoints").exists()
+    assert list((first / "best").iterdir())
+    assert not (first / "checkpoints").exists()
     assert (tmp_path / "runs" / "toy-seed2" / "checkpoints").is_dir()
 
 
@@ -192,10 +196,8 @@ def test_best_and_worst_follow_the_direction_and_criteria_are_judged_and_not_enf
         )
     text = queue.verdict(entries)
     assert "best 0.9000 (toy-seed1)" in text
-    assert (
-        "Criterion mean >= 0.50: 0.5333, reached" in text
-        and "Criterion best >= 0.99: 0.9000, missed" in text
-    )
+    assert "Criterion mean >= 0.50: 0.5333, reached" in text
+    assert "Criterion best >= 0.99: 0.9000, missed" in text
     monkeypatch.setattr(queue, "find_task", lambda name: SimpleNamespace(selection=("loss", "min")))
     assert "best 0.2000 (toy-seed2)" in queue.verdict(entries)
 
@@ -213,16 +215,13 @@ def test_train_trains_every_run_of_a_queue_but_not_under_torchrun(
     path = config("queue: {seeds: [1, 2]}\n")
     assert main(["train", str(path)]) == 0
     said = capsys.readouterr().out
-    assert (
-        said.count("completed at step") == 0
-        and "The queue: toy-seed1, toy-seed2" in said
-        and "2 runs by" in said
-    )
+    assert said.count("completed at step") == 0
+    assert "The queue: toy-seed1, toy-seed2" in said
+    assert "2 runs by" in said
     assert sorted(results(tmp_path / "runs")) == ["toy-seed1", "toy-seed2"]
     again = tmp_path / "runs" / "toy-seed1" / "config.yaml"
     assert main(["train", str(again)]) == 0, "the configuration of a run names that run alone"
     assert sorted(results(tmp_path / "runs")) == ["toy-seed1", "toy-seed2"]
     monkeypatch.setattr("lib.ranks.under_torchrun", lambda: True)
-    assert (
-        main(["train", str(path)]) == 2 and "Start it without torchrun" in capsys.readouterr().err
-    )
+    assert main(["train", str(path)]) == 2
+    assert "Start it without torchrun" in capsys.readouterr().err

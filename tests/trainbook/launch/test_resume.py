@@ -72,7 +72,9 @@ def test_an_interrupted_run_is_completed_and_tested_where_it_is_if_that_is_its_l
     assert launch.train(toy()).reason == "deadline"
     cut(None)
     summary = launch.train(toy({"training.max_steps": 7}))
-    assert (summary.reason, summary.step) == ("completed", 7) and summary.metrics
+    assert summary.reason == "completed"
+    assert summary.step == 7
+    assert summary.metrics
 
 
 def test_a_queue_takes_no_completed_run_of_other_settings_for_its_own(toy, tmp_path):
@@ -90,7 +92,8 @@ def test_a_queue_takes_no_completed_run_of_other_settings_for_its_own(toy, tmp_p
 @pytest.fixture
 def full(monkeypatch):
     """full(3, 4): the third and fourth call of AdamW.step raise after their work."""
-    original, calls = torch.optim.AdamW.step, []
+    original = torch.optim.AdamW.step
+    calls = []
 
     def at(*numbers):
         def step(self, closure=None):
@@ -112,7 +115,8 @@ def test_without_progress_a_run_ends_after_three_attempts_and_the_next_start_kee
     with pytest.raises(OutOfMemory, match="Set training.micro_batch to 2 and run again"):
         launch.train(config)
     failed = Summary.read(tmp_path / "runs" / "toy")
-    assert (failed.reason, failed.limit["samples"]) == ("failed", 2)
+    assert failed.reason == "failed"
+    assert failed.limit["samples"] == 2
     assert launch.train(config).micro_batch == 2
     assert {row["micro_batch"] for row in read(tmp_path / "runs" / "toy" / "metrics.csv")} == {
         "2",
@@ -139,7 +143,8 @@ def test_a_run_made_longer_says_the_rates_before_and_after_the_seam(toy, changes
     options = {"scheduler.name": "cosine", "scheduler.warmup_steps": 0, "training.max_steps": 6}
     saved = identity.facts(toy(options), load_task(toy(options)))
     text = optimization.seam(saved, toy({**options, **changes}), 6)
-    assert words in text and bool(text) == bool(words)
+    assert words in text
+    assert bool(text) == bool(words)
     constant = {**options, "scheduler.name": "constant"}
     facts = identity.facts(toy(constant), load_task(toy(constant)))
     assert not optimization.seam(facts, toy({**constant, "training.max_steps": 12}), 6)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -56,7 +57,9 @@ def two_below(number):
     below = [
         child for child in psutil.Process(number).children() if boot.__file__ in child.cmdline()
     ]
-    return below if len(below) == 2 else []
+    if len(below) == 2:
+        return below
+    return []
 
 
 def is_gone(process):
@@ -68,7 +71,8 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
 ):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    saved, hold = tmp_path / "runs" / "toy" / "checkpoints", tmp_path / "hold"
+    saved = tmp_path / "runs" / "toy" / "checkpoints"
+    hold = tmp_path / "hold"
     pairs = [f"--set={key}={value}" for key, value in {**HELD, "run.name": "orphan"}.items()]
     toy()
     command = [sys.executable, "-m", "trainbook", "train", "toy.yaml", *pairs]
@@ -90,11 +94,11 @@ def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_t
     killer.start()
     summary = launch.train(toy(HELD))
     killer.join()
-    assert (summary.reason, summary.world_size) == ("completed", 2)
+    assert summary.reason == "completed"
+    assert summary.world_size == 2
     said = capsys.readouterr().out
-    assert (
-        "Rank 1 was ended by signal 9 (SIGKILL)." in said and "Starting again from step 3" in said
-    ), said
+    assert "Rank 1 was ended by signal 9 (SIGKILL)." in said, said
+    assert "Starting again from step 3" in said, said
     assert "relaunch" in (tmp_path / "runs" / "toy" / "events.csv").read_text()
 
     scenarios.here(tmp_path / "whole", [{"config": {**HELD, "device.processes": 1}}])
@@ -124,9 +128,8 @@ def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_tha
         several.write_last_words(tmp_path, 1, error)
     failure = ended._verdict({0: 1, 1: 1})
     assert isinstance(failure, several.RankFailed)
-    assert str(failure).startswith(
-        "Rank 1 failed:\nTraceback"
-    ) and "scenarios.Held.loss(None" in str(failure)
+    assert str(failure).startswith("Rank 1 failed:\nTraceback")
+    assert "scenarios.Held.loss(None" in str(failure)
     several.write_last_words(tmp_path, 1, OutOfMemory("Memory ran out.", 4))
     assert ended._verdict({0: 1, 1: 1}).micro_batch == 4
     (tmp_path / "failed-1.json").unlink()
@@ -140,7 +143,8 @@ def launches(monkeypatch, tmp_path):
     """launches(*failures) -> the list of launches that end so, with their micro-batches and the limit before them."""
 
     def end(*ends):
-        rows, left = [], list(ends)
+        rows = []
+        left = list(ends)
 
         class Ended(several._Launch):
             errors = "the last words"
@@ -172,7 +176,9 @@ def test_deaths_without_progress_end_after_three_launches(toy, tmp_path, launche
     ):
         launch.train(toy({"device.processes": 2, **SLOTS}))
     summary = Summary.read(tmp_path / "runs" / "toy")
-    assert len(rows) == 3 and summary.reason == "failed" and "Rank 1 was killed" in summary.error
+    assert len(rows) == 3
+    assert summary.reason == "failed"
+    assert "Rank 1 was killed" in summary.error
 
 
 def test_memory_that_runs_out_on_a_rank_starts_again_with_half_the_micro_batch(
@@ -201,7 +207,8 @@ def test_the_last_lines_of_a_rank_that_prints_much_before_it_fails_are_shown(toy
     class Shown:
         """A slow one: at the first line it is held up until the rank has ended."""
 
-        lines, rank = [], None
+        lines: ClassVar = []
+        rank = None
 
         def note(self, line):
             self.rank.wait()
@@ -220,6 +227,7 @@ def test_the_last_lines_of_a_rank_that_prints_much_before_it_fails_are_shown(toy
     shown = Shown()
     ended = several._Launch(toy(), 1, shown)
     assert "the cause" in str(ended.run())
-    assert shown.lines[-1] == "the last line" and len(shown.lines) == 30_001
+    assert shown.lines[-1] == "the last line"
+    assert len(shown.lines) == 30_001
     assert ended.errors.splitlines()[-1].startswith("error 29999")
     assert len(ended.errors.splitlines()) == 30

@@ -46,8 +46,10 @@ def test_broken_files_are_named_before_a_step_wherever_they_lie(
         path.write_bytes(path.read_bytes()[:60])
     assert main([command, "segmentation.yaml", *FEW]) == 2
     printed = "".join(capsys.readouterr())
-    assert all(path.name in printed for path in paths) and "pictures cannot be used: 2" in printed
-    assert "cannot be decoded" in printed and not (tmp_path / "runs").exists()
+    assert all(path.name in printed for path in paths)
+    assert "pictures cannot be used: 2" in printed
+    assert "cannot be decoded" in printed
+    assert not (tmp_path / "runs").exists()
 
 
 def test_as_many_broken_files_as_the_settings_allow_are_left_out_and_counted(brought, tmp_path):
@@ -61,7 +63,8 @@ def test_as_many_broken_files_as_the_settings_allow_are_left_out_and_counted(bro
     task = load_task(brought("segmentation", **limited))
     assert sum(map(len, task.datasets().values())) == 28
     assert "Samples whose pictures cannot be used, and are left out: 2" in task.describe_data()
-    assert broken[3].name in task.describe_data() and mask[7].name in task.describe_data()
+    assert broken[3].name in task.describe_data()
+    assert mask[7].name in task.describe_data()
     with pytest.raises(
         BadInput, match=r"pictures cannot be used: 2; workload.bad_input_limit allows 1"
     ):
@@ -124,15 +127,11 @@ def test_a_flat_competition_is_trained_by_its_table(brought, tmp_path):
         load_task(brought("images", **{"workload.classes": []})).datasets()
     config = brought("images", **{"workload.classes": [], "workload.target": "label"})
     task = load_task(config)
-    assert (
-        task.names == ["circle", "square", "triangle"]
-        and sum(map(len, task.datasets().values())) == 30
-    )
+    assert task.names == ["circle", "square", "triangle"]
+    assert sum(map(len, task.datasets().values())) == 30
     described = task.describe_data()
-    assert (
-        "train.csv lists the samples: 30 pictures in 30 rows" in described
-        and "test_images: 30" in described
-    )
+    assert "train.csv lists the samples: 30 pictures in 30 rows" in described
+    assert "test_images: 30" in described
     assert launch.train(config).reason == "completed"
 
 
@@ -159,7 +158,8 @@ def test_a_mask_of_another_coding_is_refused_until_the_coding_is_given(
         load_task(brought("segmentation")).datasets()
     task = load_task(brought("segmentation", **how))
     labels = task.labelled(task.datasets()["train"].samples[:8])["labels"]
-    assert {*labels.unique().tolist()} <= {-100, 0, 1} and 1 in labels
+    assert {*labels.unique().tolist()} <= {-100, 0, 1}
+    assert 1 in labels
     assert (-100 in labels) == ("ignored" in str(how))
 
 
@@ -175,7 +175,8 @@ def test_a_mask_of_another_shape_than_its_picture_and_a_class_of_no_mask_are_nam
     described = load_task(
         brought("segmentation", **{"workload.classes": ["ground", "circle", "lake"]})
     ).describe_data()
-    assert "No mask shows the class lake." in described and "Pictures without a mask" in described
+    assert "No mask shows the class lake." in described
+    assert "Pictures without a mask" in described
 
 
 def test_masks_are_looked_at_where_no_classes_are_listed(brought):

@@ -108,11 +108,9 @@ def test_an_example_is_trained_killed_and_resumed_to_the_same_bytes_and_predicts
     example, name, more, tmp_path, monkeypatch
 ):
     summary = launch.train(example(name, **{"output_dir": "whole"}, **more))
-    assert (
-        summary.reason == "completed"
-        and not summary.missing
-        and set(summary.baseline) <= set(summary.metrics)
-    )
+    assert summary.reason == "completed"
+    assert not summary.missing
+    assert set(summary.baseline) <= set(summary.metrics)
     step = loop.optimizer_step
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(
@@ -122,13 +120,15 @@ def test_an_example_is_trained_killed_and_resumed_to_the_same_bytes_and_predicts
     assert checkpoint.steps(Path("runs", name, "checkpoints")) == [2]
     resumed = launch.train(example(name, **more))
     assert results(Path("runs", name)) == results(Path("whole", name))
-    assert (resumed.metrics, resumed.test_loss) == (summary.metrics, summary.test_loss)
+    assert resumed.metrics == summary.metrics
+    assert resumed.test_loss == summary.test_loss
     predict(name, tmp_path, monkeypatch)
 
 
 def predict(name, tmp_path, monkeypatch):
     """Predicts the training data, without its targets, with nothing but the archive and the task's file at hand."""
-    empty, new = tmp_path / "empty", tmp_path / "empty" / "new"
+    empty = tmp_path / "empty"
+    new = tmp_path / "empty" / "new"
     empty.mkdir()
     for source, target in (("runs/outputs.tar.gz", empty), (f"{name}.py", empty), (name, new)):
         shutil.move(source, target)
@@ -158,7 +158,8 @@ def predict(name, tmp_path, monkeypatch):
         "tokens": 40,
         "chat": 40,
     }[name]
-    assert len(answers) == number and all(answer["prediction"] is not None for answer in answers)
+    assert len(answers) == number
+    assert all(answer["prediction"] is not None for answer in answers)
 
 
 def test_the_commands_of_the_page_on_chat_work_in_an_empty_folder(tmp_path, monkeypatch):
@@ -187,11 +188,9 @@ def test_a_table_s_column_of_words_is_learned_by_the_class_of_the_same_example(e
         "workload.features": ["area", "age"],
     }
     summary = launch.train(example("tabular", **given))
-    assert (
-        summary.reason == "completed"
-        and not summary.missing
-        and {"macro_f1", "accuracy"} <= set(summary.metrics)
-    )
+    assert summary.reason == "completed"
+    assert not summary.missing
+    assert {"macro_f1", "accuracy"} <= set(summary.metrics)
     assert main(["predict", "runs/tabular", "tabular", "out", "--task", "tabular.py:Classes"]) == 0
     with Path("out/predictions.csv").open() as file:
         assert {row["prediction"] for row in csv.DictReader(file)} <= set("123456")
@@ -208,10 +207,8 @@ def test_the_recipes_of_the_page_on_own_models_work_in_the_image_example():
     config = load_config(EXAMPLES / "images.yaml")
     recipes = {name: methods[name] for name in ("summed_loss", "parameter_groups")}
     task = type("Recipes", (find_task(config.task),), recipes)(config)
-    outputs, labels = (
-        torch.randn(6, 3, generator=torch.manual_seed(0)),
-        torch.tensor([0, 1, 2, 2, 1, 0]),
-    )
+    outputs = torch.randn(6, 3, generator=torch.manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 2, 1, 0])
     mean = torch.nn.CrossEntropyLoss(label_smoothing=0.1)(outputs, labels)
     torch.testing.assert_close(task.summed_loss(outputs, labels), 6 * mean)
     names, (group,) = (
@@ -231,7 +228,8 @@ def test_the_classifier_of_images_begins_with_published_weights_and_is_planned_r
     published.save_pretrained(tmp_path / "published")
     chosen = {"workload.backbone": str(tmp_path / "published")}
     config = example("images", **chosen)
-    model, stem = load_task(config).model(), "resnet.embedder.embedder.convolution.weight"
+    model = load_task(config).model()
+    stem = "resnet.embedder.embedder.convolution.weight"
     assert torch.equal(model.state_dict()[stem], published.state_dict()[stem])
     assert model.classifier[1].out_features == 3, (
         "the classes of the data, whatever the weights had"
@@ -240,7 +238,9 @@ def test_the_classifier_of_images_begins_with_published_weights_and_is_planned_r
     launch.train(example("images", **{**chosen, "training.max_steps": 2}))
     shutil.rmtree(tmp_path / "published")  # a later session has them in its checkpoint
     summary = launch.train(config)
-    assert (summary.reason, summary.step, summary.missing) == ("completed", 5, {})
+    assert summary.reason == "completed"
+    assert summary.step == 5
+    assert summary.missing == {}
     assert main(["predict", "runs/images", "images", "out", "--task", "images.py:Images"]) == 0
     with pytest.raises(BadInput, match="There is no"):
         load_task(example("images", **{**chosen, "run.name": "other"})).model()

@@ -42,10 +42,8 @@ def test_what_is_written_has_reasons_is_sound_and_trains_at_once(
     written, kind, monkeypatch, capsys
 ):
     monkeypatch.setattr(made, kind, partial(getattr(made, kind), **MADE[kind]))
-    said, few = (
-        written(kind),
-        [*FEW, *(f"--set={key}={value}" for key, value in SMALL[kind].items())],
-    )
+    said = written(kind)
+    few = [*FEW, *(f"--set={key}={value}" for key, value in SMALL[kind].items())]
     assert sorted(path.name for path in Path().iterdir()) == [
         "my.yaml",
         "my_data",
@@ -56,15 +54,15 @@ def test_what_is_written_has_reasons_is_sound_and_trains_at_once(
     assert commands.main(["doctor", "my.yaml", *few]) == 0, capsys.readouterr().out
     assert commands.main(["train", "my.yaml", *few]) == 0
     said = capsys.readouterr().out
-    assert "completed at step 3" in said and "my_data" in said
+    assert "completed at step 3" in said
+    assert "my_data" in said
     keys = [
         line
         for line in Path("my.yaml").read_text().splitlines()
         if line[0] != "#" and not line.endswith(":")
     ]
-    assert 10 <= len(keys) <= 14 and all("  # " in line for line in keys[1:]), (
-        "every key has its reason"
-    )
+    assert 10 <= len(keys) <= 14, "every key has its reason"
+    assert all("  # " in line for line in keys[1:]), "every key has its reason"
 
 
 def test_the_test_that_is_written_passes_and_fails_where_the_task_breaks_its_contract(written):
@@ -104,14 +102,12 @@ def test_a_generated_image_has_every_shape_and_the_red_one_is_its_class():
 
 def test_nothing_is_overwritten_and_names_that_cannot_be_are_refused(capsys):
     Path("my_data").write_text("mine")
-    assert commands.main(["new", "my"]) == 2 and "my_data: there already" in capsys.readouterr().err
-    assert (
-        commands.main(["new", "a/b"]) == 2
-        and "cannot be the name of a Python file" in capsys.readouterr().err
-    )
-    assert [path.name for path in Path().iterdir()] == ["my_data"] and Path(
-        "my_data"
-    ).read_text() == "mine"
+    assert commands.main(["new", "my"]) == 2
+    assert "my_data: there already" in capsys.readouterr().err
+    assert commands.main(["new", "a/b"]) == 2
+    assert "cannot be the name of a Python file" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == ["my_data"]
+    assert Path("my_data").read_text() == "mine"
 
 
 def test_three_commands_lead_from_nothing_to_a_notebook_that_runs_on_kaggle(written, stub, capsys):

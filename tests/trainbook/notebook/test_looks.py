@@ -37,7 +37,8 @@ def images(tmp_path, quick):
 @pytest.fixture
 def drawn(monkeypatch):
     """The images and titles of each drawing."""
-    calls, draw = [], looks._drawn
+    calls = []
+    draw = looks._drawn
     monkeypatch.setattr(looks, "_drawn", lambda *given: calls.append(given) or draw(*given))
     return calls
 
@@ -52,14 +53,15 @@ def test_a_batch_and_the_worst_of_the_test_are_shown_with_their_classes(images, 
     pictures = [looks.batch(images), looks.worst(images)]
     assert all(Image.open(picture).size[0] > 300 for picture in pictures)
     (batch, names), (worst, titles) = drawn
-    assert batch.shape == (16, 3, 16, 16) and len(names) == 16 and {*names} == {*DRAWN}, (
-        "those of the folders"
-    )
+    assert batch.shape == (16, 3, 16, 16), "those of the folders"
+    assert len(names) == 16, "those of the folders"
+    assert {*names} == {*DRAWN}, "those of the folders"
     test = images.task.datasets()["test"]
     whole = images.task.collate([test[k] for k in range(len(test))], torch.Generator())
     shares = shares_of(images, whole["pixel_values"])
     order = shares[torch.arange(len(test)), whole["labels"]].argsort()[:12]
-    assert torch.equal(worst, whole["pixel_values"][order]) and len(titles) == min(12, len(test))
+    assert torch.equal(worst, whole["pixel_values"][order])
+    assert len(titles) == min(12, len(test))
 
 
 def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mirrored_images(
@@ -73,17 +75,16 @@ def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mi
     looks.predict(images, str(new), str(new / "sample.csv"))
     with (tmp_path / "runs" / "predictions.csv").open() as file:
         answers = {row["sample"]: row for row in csv.DictReader(file)}
-    ids, order = ("a3", "a1.png", "test/a0"), ("test/a3.png", "test/a1.png", "test/a0.png")
+    ids = ("a3", "a1.png", "test/a0")
+    order = ("test/a3.png", "test/a1.png", "test/a0.png")
     expected = [
         ["Id", "Shape"],
         *([i, answers[n]["prediction"]] for i, n in zip(ids, order, strict=True)),
     ]
     assert [*csv.reader((tmp_path / "runs" / "submission.csv").open())] == expected
     batch = images.task.labelled([(new / name, 0) for name in answers])["pixel_values"]
-    plain, both = (
-        shares_of(images, batch),
-        (shares_of(images, batch) + shares_of(images, batch.flip(-1))) / 2,
-    )
+    plain = shares_of(images, batch)
+    both = (shares_of(images, batch) + shares_of(images, batch.flip(-1))) / 2
     assert (plain - both).abs().max() > 1e-4
     for tta, shares in ((False, plain), (True, both)):
         looks.predict(images, str(new), tta=tta)
@@ -100,10 +101,10 @@ def test_a_refused_submission_or_prediction_is_printed_and_what_follows_still_ru
     shutil.copyfile(next((tmp_path / "images").rglob("*.png")), new / "a.png")
     (new / "sample.csv").write_text("id,label\nb,0\n")
     text = looks.predict(images, str(new), str(new / "sample.csv"))
-    assert "1 predictions: " in text and "No submission was written. 1 of 1 ids in" in text
-    assert (tmp_path / "runs" / "predictions.csv").is_file() and not (
-        tmp_path / "runs" / "submission.csv"
-    ).exists()
+    assert "1 predictions: " in text
+    assert "No submission was written. 1 of 1 ids in" in text
+    assert (tmp_path / "runs" / "predictions.csv").is_file()
+    assert not (tmp_path / "runs" / "submission.csv").exists()
     assert looks.predict(images, str(tmp_path / "nowhere")).startswith(
         "Nothing was predicted. There is no input"
     )
@@ -123,7 +124,8 @@ def test_probabilities_of_all_classes_are_predicted_and_fill_the_columns_of_a_sa
     shares = shares_of(images, batch)[:, [2, 0, 1]]
     with (tmp_path / "runs" / "submission.csv").open() as file:
         head, *rows = csv.reader(file)
-    assert head == ["id", "triangle", "circle", "square"] and [row[0] for row in rows] == ["2", "0"]
+    assert head == ["id", "triangle", "circle", "square"]
+    assert [row[0] for row in rows] == ["2", "0"]
     assert [[*map(float, row[1:])] for row in rows] == [
         pytest.approx(row, abs=1e-6) for row in shares.tolist()
     ]

@@ -19,7 +19,8 @@ from trainbook import notebook
 from trainbook.notebook import panel
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
-GRAPHMER, SMALL = ROOT / "configs" / "graphmer.yaml", ROOT / "configs" / "graphmer_small.yaml"
+GRAPHMER = ROOT / "configs" / "graphmer.yaml"
+SMALL = ROOT / "configs" / "graphmer_small.yaml"
 PARAMETERS = {
     "CONFIG": "configs/graphmer.yaml", "DATA_DIR": "", "OUTPUT_DIR": "", "SMOKE_STEPS": 0, "MAX_STEPS": 0,
     "SESSION_MINUTES": 0, "OVERRIDES": {}, "RESUME_FROM": "",
@@ -54,13 +55,16 @@ def text_of(html):
 
 def test_the_controls_begin_with_what_the_configuration_says(shown, planned):
     made = shown(overrides={"training.effective_batch": 48, "workload.chain.roots": 100})
-    assert (made.workload.value, made.card.value, made.batch.value) == ("graphmer", "t4", 48)
+    assert made.workload.value == "graphmer"
+    assert made.card.value == "t4"
+    assert made.batch.value == 48
     assert [(d.description, d.value) for d in made.dials.children] == [("Roots", 100), ("Facts", 8)]
-    assert "Roots : " in text_of(made.about.value) and "Facts : " in text_of(made.about.value)
-    assert len(planned) == 1 and planned[0][0].training.micro_batch == 0, (
-        "the micro-batch is what is asked for"
-    )
-    assert "graphmer fits on 2 x T4" in text_of(made.answer.value) and not made.use.disabled
+    assert "Roots : " in text_of(made.about.value)
+    assert "Facts : " in text_of(made.about.value)
+    assert len(planned) == 1, "the micro-batch is what is asked for"
+    assert planned[0][0].training.micro_batch == 0, "the micro-batch is what is asked for"
+    assert "graphmer fits on 2 x T4" in text_of(made.answer.value)
+    assert not made.use.disabled
 
 
 def test_every_control_reaches_the_plan(shown, planned):
@@ -71,9 +75,11 @@ def test_every_control_reaches_the_plan(shown, planned):
     }
     for number, (control, (value, key)) in enumerate(values.items(), 2):
         answer(made, **{control: value})
-        assert flat(planned[-1][0])[key] == value and len(planned) == number
+        assert flat(planned[-1][0])[key] == value
+        assert len(planned) == number
     made.dials.children[0].value = 192
-    assert "activations 8.00 GiB" in answer(made) and planned[-1][0].workload.chain.roots == 192
+    assert "activations 8.00 GiB" in answer(made)
+    assert planned[-1][0].workload.chain.roots == 192
     answer(made, card="h200")
     assert "H200" in str(planned[-1][1])
 
@@ -86,7 +92,8 @@ def test_a_mistake_or_a_failure_of_the_child_is_shown_and_the_panel_goes_on(
         with monkeypatch.context() as patch:
             patch.setattr(planner, "plan", mock.Mock(side_effect=error))
             answer(made, batch=batch)
-        assert escape(str(error)) in made.answer.value and made.use.disabled
+        assert escape(str(error)) in made.answer.value
+        assert made.use.disabled
     assert "effective batch 128" in answer(made, batch=128)
 
 
@@ -95,7 +102,8 @@ def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(
 ):
     """A newer choice ends the plan that is being made, and clicks in the meantime are one choice."""
     made = shown()
-    begun, quick = threading.Event(), planner.plan
+    begun = threading.Event()
+    quick = planner.plan
 
     def until_cancelled(config, card, count, cancelled):
         if config.training.effective_batch != 128:
@@ -108,17 +116,17 @@ def test_while_one_answer_is_computed_the_newest_choice_is_kept_and_wins(
         patched.setattr(planner, "plan", until_cancelled)
         made.batch.value = 128
         assert begun.wait(600)
-        assert made.use.disabled and "Planning graphmer" in made.status.value
+        assert made.use.disabled
+        assert "Planning graphmer" in made.status.value
         made.precision.value = "fp32"
         made.batch.value = 64
         made._worker.join(600)
     config = planned[-1][0]
-    assert (config.training.effective_batch, config.training.precision) == (64, "fp32")
-    assert (
-        "effective batch 64" in made.answer.value
-        and not made.use.disabled
-        and made.status.value == ""
-    )
+    assert config.training.effective_batch == 64
+    assert config.training.precision == "fp32"
+    assert "effective batch 64" in made.answer.value
+    assert not made.use.disabled
+    assert made.status.value == ""
     assert "effective batch 128" in answer(made, batch=128), (
         "what was cancelled is planned when it is asked for again"
     )
@@ -133,18 +141,18 @@ def test_the_button_writes_a_file_that_the_training_notebook_beside_it_takes(
     made.use.click()
     file = tmp_path / "runs" / "plan-graphmer.json"
     line = 'OVERRIDES = {"training.effective_batch": 32, "workload.chain.roots": 64, "training.micro_batch": 8, '
-    assert escape(line) in made.message.value and str(file) in made.message.value
+    assert escape(line) in made.message.value
+    assert str(file) in made.message.value
     capsys.readouterr()
     config = notebook.configure("graphmer", ROOT, PARAMETERS)
-    assert (
-        config.training.effective_batch,
-        config.workload.chain.roots,
-        config.training.micro_batch,
-    ) == (32, 64, 8)
+    assert config.training.effective_batch == 32
+    assert config.workload.chain.roots == 64
+    assert config.training.micro_batch == 8
     assert f"Plan {file.relative_to(tmp_path)}: training.micro_batch = 8" in capsys.readouterr().out
     given = {**PARAMETERS, "OVERRIDES": {"training.micro_batch": 2}}
     config = notebook.configure("graphmer", ROOT, given)
-    assert (config.training.effective_batch, config.training.micro_batch) == (32, 2)
+    assert config.training.effective_batch == 32
+    assert config.training.micro_batch == 2
     assert "training.micro_batch = 8, but it is overridden" in capsys.readouterr().out
     assert notebook.configure(
         "graphmer", ROOT, {**PARAMETERS, "CONFIG": str(SMALL)}

@@ -37,13 +37,14 @@ def test_a_run_on_a_gpu_has_it_in_its_archive_with_plan_and_readings(
     assert found.predicted == Predicted(
         plan.chosen.micro_batch, plan.chosen.prediction.peak_bytes, [*plan.chosen.step_seconds]
     )
-    assert (found.gpu, found.driver, found.clocks) == (str(GPU), "570.1", {"MHz": 1590})
-    assert (found.steps, found.peak_bytes, found.precision) == (
-        summary.step,
-        summary.peak_memory_bytes,
-        "fp16",
-    )
-    assert found.step_seconds == 1 / summary.steps_per_second and found.loss_scale >= 1
+    assert found.gpu == str(GPU)
+    assert found.driver == "570.1"
+    assert found.clocks == {"MHz": 1590}
+    assert found.steps == summary.step
+    assert found.peak_bytes == summary.peak_memory_bytes
+    assert found.precision == "fp16"
+    assert found.step_seconds == 1 / summary.steps_per_second
+    assert found.loss_scale >= 1
     assert main(["card", str(tmp_path / "toy" / "card.json")]) == 0
     assert "Tesla T4" in capsys.readouterr().out
 
@@ -55,7 +56,8 @@ def test_what_was_measured_is_beside_what_was_planned(tmp_path):
         line.split()
         for line in compared(replace(MEASURED, peak_bytes=4 * 2**30, skipped_steps=20)).splitlines()
     ]
-    assert ["peak,", "GiB", "4.00", "3.00"] in rows and [
+    assert ["peak,", "GiB", "4.00", "3.00"] in rows
+    assert [
         "seconds",
         "a",
         "step",

@@ -88,17 +88,14 @@ def test_rows_reach_weights_and_biases_offline_with_the_test_if_a_key_says_so(
         row(2, loss=1.0),
     ]
     session(tmp_path / "run", rows)
-    assert not (wandb.inits or board) and not (tmp_path / "run" / "tracking").exists(), (
-        "no key, no tracking"
-    )
+    assert not (wandb.inits or board), "no key, no tracking"
+    assert not (tmp_path / "run" / "tracking").exists(), "no key, no tracking"
     session(tmp_path / "run", rows, wandb=True, values={"rmse": 0.25})
     (init,), (run,) = wandb.inits, wandb.runs
-    assert (init["mode"], init["project"], init["name"], init["resume"]) == (
-        "offline",
-        "trainbook",
-        "toy",
-        "allow",
-    )
+    assert init["mode"] == "offline"
+    assert init["project"] == "trainbook"
+    assert init["name"] == "toy"
+    assert init["resume"] == "allow"
     assert init["settings"].console == "off", "what is printed stays here"
     assert run.rows == [
         (1, {"train/loss": 2.0, "machine/gpu_use": 0.5}), (1, {"validation/rmse": 0.5}), (2, {"train/loss": 1.0}),
@@ -121,29 +118,26 @@ def test_a_tracker_that_fails_or_hangs_costs_a_warning_without_its_key_and_the_o
         out.count("Warning: wandb does not work: ConnectionError: no route with (WANDB_API_KEY).")
         == 1
     )
-    assert len(wandb.runs[0].rows) == 1 and len(board) == 3, (
-        "nothing more is sent to the one that failed"
-    )
+    assert len(wandb.runs[0].rows) == 1, "nothing more is sent to the one that failed"
+    assert len(board) == 3, "nothing more is sent to the one that failed"
     assert "the trackers have not ended after 0 s and are left behind" in out
-    assert KEY not in out and KEY not in "".join(
-        path.read_text() for path in (tmp_path / "run").rglob("*.json")
-    )
+    assert KEY not in out
+    assert KEY not in "".join(path.read_text() for path in (tmp_path / "run").rglob("*.json"))
 
 
 def test_online_takes_the_key_from_secrets_and_without_one_says_where_to_put_it(
     tmp_path, wandb, capsys, monkeypatch
 ):
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, online=True)
-    assert (
-        "needs WANDB_API_KEY: add it under Add-ons > Secrets" in capsys.readouterr().out
-        and not wandb.inits
-    )
+    assert "needs WANDB_API_KEY: add it under Add-ons > Secrets" in capsys.readouterr().out
+    assert not wandb.inits
     get = {"WANDB_API_KEY": KEY}.__getitem__
     client = SimpleNamespace(UserSecretsClient=lambda: SimpleNamespace(get_secret=get))
     monkeypatch.setitem(sys.modules, "kaggle_secrets", client)
     session(tmp_path / "run", [row(1, loss=3.0)], wandb=True, online=True)
     assert wandb.inits[0]["mode"] == "online"
-    assert KEY not in capsys.readouterr().out and KEY not in repr(wandb.inits)
+    assert KEY not in capsys.readouterr().out
+    assert KEY not in repr(wandb.inits)
 
 
 def test_a_real_run_sends_its_rows_and_goes_on_with_its_ids_in_another_folder(
@@ -162,13 +156,13 @@ def test_a_real_run_sends_its_rows_and_goes_on_with_its_ids_in_another_folder(
     }
     assert launch.train(toy(moved)).reason == "completed"
     first, second = wandb.inits
-    assert first["id"] == second["id"] and first["config"]["seed"] == 0
+    assert first["id"] == second["id"]
+    assert first["config"]["seed"] == 0
     steps = [step for run in wandb.runs for step, values in run.rows if "train/loss" in values]
     assert steps == [5, 10, 12] == [values[3] for values in board if values[1] == "train/loss"]
-    assert [run.codes for run in wandb.runs] == [[1], [0]] and wandb.runs[1].rows[-1][1][
-        "test/rmse"
-    ] > 0
-    assert launch.outputs.is_current(tmp_path / "new"), "the archive has what it ended with"
+    assert [run.codes for run in wandb.runs] == [[1], [0]]
+    assert wandb.runs[1].rows[-1][1]["test/rmse"] > 0
+    assert launch.packing.is_current(tmp_path / "new"), "the archive has what it ended with"
     plain, new = (tmp_path / name / "toy" / "metrics.csv" for name in ("plain", "new"))
     assert without(plain, VOLATILE_COLUMNS)[-1] == without(new, VOLATILE_COLUMNS)[-1]
     runs = [

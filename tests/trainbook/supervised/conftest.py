@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 from trainbook.supervised import bootstrap
 
 CONFIG = f"""
-task: {ROOT / "tests" / "supervised" / "tasks.py"}:NAME
+task: {ROOT / "tests" / "trainbook" / "supervised" / "tasks.py"}:NAME
 run: {{name: small}}
 data: {{num_workers: 0}}
 training: {{max_steps: 6, effective_batch: 8, evaluate_every_steps: 3}}
@@ -60,7 +60,10 @@ def task(configured, words):
     """task("Words") -> the task, with its data located."""
 
     def make(name, source=None):
-        needs = {"data.dir": str(source or words)} if source or name == "Words" else {}
+        if source or name == "Words":
+            needs = {"data.dir": str(source or words)}
+        else:
+            needs = {}
         return load_task(configured(name, needs))
 
     return make

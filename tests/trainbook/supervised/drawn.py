@@ -9,7 +9,8 @@ import numpy as np
 import rasterio
 from PIL import Image
 
-RED, WHITE = (200, 10, 20), (255, 255, 255)
+RED = (200, 10, 20)
+WHITE = (255, 255, 255)
 SIDE = 64
 
 

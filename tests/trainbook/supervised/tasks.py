@@ -53,7 +53,8 @@ class Heights(Supervised):
 class Tags(Supervised):
     """Samples are sequences of numbers, and each of them is its own label, but the 0, which has none."""
 
-    kind, balanced = "tokens", True
+    kind = "tokens"
+    balanced = True
 
     def model(self):
         return nn.Embedding(6, 6)
@@ -75,7 +76,8 @@ class Tags(Supervised):
 class Topics(Words):
     """Words with any number of classes: whether they begin with a vowel, and whether they are long."""
 
-    kind, metrics = "labels", ("macro_f1", "accuracy", "roc_auc")
+    kind = "labels"
+    metrics = ("macro_f1", "accuracy", "roc_auc")
 
     def model(self):
         return nn.Linear(2, len(self.names))
@@ -94,13 +96,15 @@ class Topics(Words):
 class Following(Tags):
     """The label of a position is what the position before it is to tell."""
 
-    kind, balanced = "next_tokens", False
+    kind = "next_tokens"
+    balanced = False
 
 
 class Pixels(Supervised):
     """Samples are images of a channel with a class for each pixel, the first of which is unknown; classes second."""
 
-    kind, metrics = "tokens", ("mean_iou", "mean_dice", "accuracy")
+    kind = "tokens"
+    metrics = ("mean_iou", "mean_dice", "accuracy")
 
     def model(self):
         return nn.Conv2d(1, 3, 3, padding=1)  # (B, 1, H, W) -> (B, 3, H, W)

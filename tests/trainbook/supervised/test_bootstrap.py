@@ -32,7 +32,9 @@ def test_draws_are_the_metric_of_rows_taken_again_with_their_units():
     scores, about = bootstrap.of_metric(
         "rmsle", [NUMBERS, NUMBERS._replace(guess=NUMBERS.true)], unit, 10
     )
-    assert scores.shape == (500, 2) and not scores[:, 1].any() and about == "rmsle: 500 draws."
+    assert scores.shape == (500, 2)
+    assert not scores[:, 1].any()
+    assert about == "rmsle: 500 draws."
     for score, weights in zip(scores[:5, 0], weights_of_draws(10, 5), strict=True):
         rows = np.repeat(np.arange(40), weights[unit])
         assert score == pytest.approx(rmsle(NUMBERS.true[rows], NUMBERS.guess[rows]))
@@ -69,7 +71,9 @@ def test_draws_without_a_value_are_left_out_and_counted():
     rows = [Judged(true, true, None, shares, np.arange(12))]
     scores, about = bootstrap.of_metric("roc_auc", rows, np.arange(12), 12)
     lacking = sum(weights[:2].sum() == 0 for weights in weights_of_draws(12, 500))
-    assert lacking > 25 and len(scores) == 500 - lacking and (scores == 1).all()
+    assert lacking > 25
+    assert len(scores) == 500 - lacking
+    assert (scores == 1).all()
     assert about == f"roc_auc: {500 - lacking} draws; {lacking} more have no value."
 
 
@@ -97,10 +101,8 @@ def test_a_metric_that_is_slow_or_often_undefined_has_fewer_draws_or_none_and_sa
 
 def test_a_large_test_has_fewer_draws():
     many = Judged(np.ones(100_000), np.ones(100_000), sample=np.arange(100_000))
-    assert (
-        bootstrap._affordable([many, many]) == 96
-        and bootstrap._affordable([NUMBERS, NUMBERS]) == 500
-    )
+    assert bootstrap._affordable([many, many]) == 96
+    assert bootstrap._affordable([NUMBERS, NUMBERS]) == 500
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,9 @@ def test_a_report_has_an_interval_for_every_metric_and_never_speaks_of_one_sampl
     task = kind(configured(kind.__name__))
     evaluated(task)
     text = task.report({}, tmp_path)
-    assert "alone" not in text and f"{metrics[0]}: " in text and "[" in text
+    assert "alone" not in text
+    assert f"{metrics[0]}: " in text
+    assert "[" in text
     for row in rows_of(tmp_path / "evaluation.csv"):
         assert all(row[f"{name}_low"] and row[f"gain_{name}_high"] for name in metrics)
 
@@ -164,7 +168,8 @@ def test_a_conclusion_takes_its_side_from_what_is_printed_and_from_the_interval(
     gain, is_error, words
 ):
     text = concluded("'x'", "best", "m", gain, 30, "sample", is_error, "m is slow.")
-    assert text.startswith(f"'x' {words}") and "alone" not in text
+    assert text.startswith(f"'x' {words}")
+    assert "alone" not in text
 
 
 def test_one_unit_alone_is_said_of_one_unit_only():

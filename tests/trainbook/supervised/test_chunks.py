@@ -12,7 +12,8 @@ from tests.trainbook.supervised.test_supervised import Loader, batch_of
 from trainbook import IGNORED, Supervised
 from trainbook.supervised import chunks
 
-D, WORDS = 8, 50
+D = 8
+WORDS = 50
 
 
 class Causal(nn.Module):
@@ -36,14 +37,13 @@ def test_chunks_give_the_value_and_the_gradients_of_whole_logits(
     size, length, share, is_module, weighed
 ):
     torch.manual_seed(size + length)
-    head, hidden = (
-        nn.Linear(D, WORDS, bias=is_module),
-        torch.randn(size, length, D, requires_grad=True),
-    )
+    head = nn.Linear(D, WORDS, bias=is_module)
+    hidden = torch.randn(size, length, D, requires_grad=True)
     labels = torch.where(
         torch.rand(size, length) < share, torch.randint(WORDS, (size, length)), IGNORED
     )
-    weights, parameters = torch.rand(WORDS) if weighed else None, [hidden, *head.parameters()]
+    weights = torch.rand(WORDS) if weighed else None
+    parameters = [hidden, *head.parameters()]
     loss = chunks.loss(hidden, head if is_module else head.weight, labels, weights)
     whole = F.cross_entropy(head(hidden).flatten(0, 1), labels.flatten(), weights, reduction="sum")
     assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
@@ -58,11 +58,9 @@ def test_chunks_give_the_value_and_the_gradients_of_whole_logits(
 
 def test_a_head_is_trained_under_autocast_too():
     torch.manual_seed(0)
-    head, hidden, labels = (
-        nn.Linear(D, WORDS),
-        torch.randn(2, 300, D),
-        torch.randint(WORDS, (2, 300)),
-    )
+    head = nn.Linear(D, WORDS)
+    hidden = torch.randn(2, 300, D)
+    labels = torch.randint(WORDS, (2, 300))
     grads = []
     for chunked in (False, True):
         with torch.autocast("cpu", torch.bfloat16):
@@ -79,8 +77,10 @@ def test_a_head_is_trained_under_autocast_too():
 def test_a_task_may_return_a_pair_and_is_trained_and_scored_as_before(task, monkeypatch):
     following = task("Following")
     monkeypatch.setattr(type(following), "metrics", ("accuracy", "macro_f1", "top_3_accuracy"))
-    model, batch = Causal(), batch_of(following)
-    losses, scores = [], []
+    model = Causal()
+    batch = batch_of(following)
+    losses = []
+    scores = []
     for pair in (False, True):
         if pair:
             outputs = lambda self, model, batch: (model.body(batch["ids"]), model.head)  # noqa: E731
@@ -88,7 +88,8 @@ def test_a_task_may_return_a_pair_and_is_trained_and_scored_as_before(task, monk
         each = task("Following")
         losses.append(each.loss(model, batch)[0]["loss"])
         scores.append(each.evaluate(model, Loader(each, "test")))
-        assert each.width == 6 and each.baseline()["accuracy"] > 0
+        assert each.width == 6
+        assert each.baseline()["accuracy"] > 0
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
     assert scores[1] == pytest.approx(scores[0], rel=1e-6)
     grads = [torch.autograd.grad(loss, [*model.parameters()]) for loss in losses]
@@ -101,13 +102,20 @@ class Long(Supervised):
 
 def test_a_plan_counts_a_chunk_and_not_whole_logits():
     """8 x 512 positions over 50,000 words: whole logits are 391 MiB in fp16 and twice that in fp32."""
-    words, ids = 50_000, lambda: torch.zeros(8, 512, dtype=torch.long, device="cuda")
+    words = 50_000
+
+    def ids():
+        return torch.zeros(8, 512, dtype=torch.long, device="cuda")
+
     peaks = {}
     for name in ("whole", "pair"):
 
         def step(net, name=name):
             hidden = net[0](ids())
-            outputs = net[1](hidden) if name == "whole" else (hidden, net[1])
+            if name == "whole":
+                outputs = net[1](hidden)
+            else:
+                outputs = (hidden, net[1])
             return Long.summed_loss(Long.__new__(Long), outputs, ids())
 
         made = predict(

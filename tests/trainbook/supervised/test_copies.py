@@ -42,7 +42,8 @@ def test_files_with_a_copy_are_hashed_and_others_are_not_even_opened(tmp_path, m
     folder(tmp_path, a=big, b=big, c=b"y" + big[1:], d=b"short", e="", f="")
     missing = tmp_path / "missing"
     contents = same_files([tmp_path / name for name in "abcdef"] + [missing])
-    assert {path.name for path in contents} == {"a", "b"} and len({*contents.values()}) == 1
+    assert {path.name for path in contents} == {"a", "b"}
+    assert len({*contents.values()}) == 1
     assert same_files([(tmp_path / "d", 1), {"image": tmp_path / "e"}]) == {}
 
 
@@ -55,7 +56,8 @@ def test_split_puts_copies_into_one_part_whatever_their_order_and_moves_no_other
         folder(tmp_path, **{f"b__{number}.png": f"picture {number}"})
     rows = labelled(tmp_path)
     with reading(tmp_path):
-        parts, backwards = split(rows), split(rows[::-1])
+        parts = split(rows)
+        backwards = split(rows[::-1])
     part_of = {
         path.relative_to(tmp_path).as_posix(): part
         for part, rows in parts.items()

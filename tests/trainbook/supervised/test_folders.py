@@ -74,7 +74,8 @@ def test_a_table_with_the_names_of_the_files_is_the_list_of_samples(put, table, 
     put(*FLAT, "sample_submission.csv")
     source = table("train.csv", ["id", "label"], *([key.format(k), "ab"[k % 2]] for k in range(20)))
     parts, notes = read(source)
-    assert together(parts) == CLASSES and parts["validation"] != parts["train"]
+    assert together(parts) == CLASSES
+    assert parts["validation"] != parts["train"]
     assert (
         "train.csv lists the samples: 20 pictures in 20 rows, by the column id; label is the class."
         in notes
@@ -93,7 +94,8 @@ def test_the_column_of_the_class_is_named_where_there_are_several(put, table):
     ):
         read(source)
     parts, notes = read(source, target="label")
-    assert together(parts) == CLASSES and "Columns that are not used: tree" in notes
+    assert together(parts) == CLASSES
+    assert "Columns that are not used: tree" in notes
     with pytest.raises(BadInput, match="has no column kind.*label, tree"):
         read(source, target="kind")
 
@@ -116,10 +118,8 @@ def test_rows_and_pictures_without_each_other_are_counted(put, table):
     )
     parts, notes = read(source)
     assert together(parts) == CLASSES[2:]
-    assert (
-        "Rows without a picture: 4, such as 020." in notes
-        and "Rows that repeat another: 1." in notes
-    )
+    assert "Rows without a picture: 4, such as 020." in notes
+    assert "Rows that repeat another: 1." in notes
     assert "not used: 7 (test_images: 5, train_images: 2)" in notes
     assert "Files that are no picture: 2 .txt, 1 .mp4." in notes
 
@@ -185,10 +185,12 @@ def test_a_folder_of_that_name_is_a_class_where_the_settings_list_it(put):
 
 
 def test_split_folders_above_the_classes_are_the_split(put):
-    train, held = many("train/cat/{}.png"), ["val/cat/1.png", "val/dog/2.png"]
+    train = many("train/cat/{}.png")
+    held = ["val/cat/1.png", "val/dog/2.png"]
     source = put(*train, *many("train/dog/{}.JPG"), *held)
     parts, notes = read(source)
-    assert [name for name, _ in parts["validation"]] == held and parts["test"]
+    assert [name for name, _ in parts["validation"]] == held
+    assert parts["test"]
     assert {name.split("/")[0] for name, _ in parts["train"] + parts["test"]} == {"train"}
     assert "The split is that of the folders; test is dealt from the training." in notes
     put("test/dog/1.png")
@@ -204,7 +206,8 @@ def test_a_test_without_classes_is_no_part_of_the_split(put):
     parts, notes = read(
         put(*many("train/cat/{}.png"), *many("train/dog/{}.png"), *many("test/{}.png"))
     )
-    assert len(together(parts)) == 40 and "not used: 20 (test: 20)" in notes
+    assert len(together(parts)) == 40
+    assert "not used: 20 (test: 20)" in notes
 
 
 def test_one_folder_around_all_and_folders_through_links_are_found(put, tmp_path):
@@ -253,9 +256,8 @@ def test_several_tables_and_two_pictures_of_one_name_are_refused(put, table):
 def test_an_id_of_the_training_that_a_test_picture_has_too_is_that_of_the_training(put, table):
     put(*many("train/{}.png"), *many("test/{}.png"))
     parts, _ = read(table("train.csv", ["id", "label"], *([k, "ab"[k % 2]] for k in range(20))))
-    assert len(together(parts)) == 20 and all(
-        name.startswith("train/") for name, _ in together(parts)
-    )
+    assert len(together(parts)) == 20
+    assert all(name.startswith("train/") for name, _ in together(parts))
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -329,7 +331,8 @@ def test_parts_of_pictures_with_masks_are_those_of_their_folders(put):
     ]
     parts, _ = read(put(*names), pictures_with_masks)
     assert [len(parts[part]) > 0 for part in ("train", "validation", "test")] == [True] * 3
-    assert all(name.startswith("test/") for name, _ in parts["test"]) and len(parts["test"]) == 20
+    assert all(name.startswith("test/") for name, _ in parts["test"])
+    assert len(parts["test"]) == 20
 
 
 def test_hidden_files_of_other_systems_are_told_from_data(tmp_path):
@@ -365,10 +368,8 @@ def test_a_test_table_without_classes_is_no_part(put, table):
     put(*many("images/{:03}.png", 12))
     table("train.csv", ["id", "label"], *([f"{k:03}", "ab"[k % 2]] for k in range(8)))
     parts, notes = read(table("test.csv", ["id"], *([f"{k:03}"] for k in range(8, 12))))
-    assert (
-        len(together(parts)) == 8
-        and "test.csv is not used: it is called as a table of a test." in notes
-    )
+    assert len(together(parts)) == 8
+    assert "test.csv is not used: it is called as a table of a test." in notes
 
 
 def test_a_picture_in_two_tables_is_refused(put, table):
@@ -387,10 +388,8 @@ def test_a_column_of_parts_is_the_split(put, table):
         "validation": 3,
         "test": 3,
     }
-    assert (
-        parts["test"][0] == ("images/003.png", "b")
-        and "The split is that of the column subset." in notes
-    )
+    assert parts["test"][0] == ("images/003.png", "b")
+    assert "The split is that of the column subset." in notes
 
 
 def test_accents_are_compared_as_macos_writes_them(put, table):

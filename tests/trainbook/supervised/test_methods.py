@@ -20,7 +20,8 @@ from trainbook.supervised.scoring import of_classes
 class Pages(Words):
     """Words of which each two in a row are from one page, beside rules that know nearly all."""
 
-    unit, constant = "page", "commonest"
+    unit = "page"
+    constant = "commonest"
 
     def read(self, source):
         return split(((row["word"], row["class"]) for row in records(source, "*.jsonl")), test=0.5)
@@ -88,10 +89,12 @@ def test_a_group_may_be_in_validation_and_test_where_these_are_the_same_samples(
     monkeypatch.setattr(Pages, "read", lambda self, source: rows)
     monkeypatch.setattr(Pages, "baselines", lambda self: {})
     task = pages()
-    assert task.datasets() and task.repeats_validation
+    assert task.datasets()
+    assert task.repeats_validation
     evaluated(task)
     text = task.report({}, tmp_path)
-    assert "draws of the 4 pages of the test" in text and "the same samples chose the step" in text
+    assert "draws of the 4 pages of the test" in text
+    assert "the same samples chose the step" in text
     rows["test"] = held[:6]
     with pytest.raises(BadInput, match="The page page 00 is in validation and in test"):
         pages().datasets()
@@ -101,8 +104,10 @@ def test_answers_of_any_number_of_classes_have_their_names_and_probabilities(con
     task = Topics(configured("Topics"))
     model, _ = evaluated(task)
     task.report({}, tmp_path)
-    rows, batch = rows_of(tmp_path / "answers.csv"), batch_of(task, "test", 10)
-    assert [*rows[0]][:2] == ["sample", "target"] and [*rows[0]][-3:] == [
+    rows = rows_of(tmp_path / "answers.csv")
+    batch = batch_of(task, "test", 10)
+    assert [*rows[0]][:2] == ["sample", "target"]
+    assert [*rows[0]][-3:] == [
         "network",
         "long",
         "vowel",
@@ -122,7 +127,8 @@ def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_pai
 ):
     task = pages()
     _, scores = evaluated(task)
-    true, nearly = task.targets("test"), task.guesses["nearly right"]
+    true = task.targets("test")
+    nearly = task.guesses["nearly right"]
     assert task.baseline()["macro_f1"] == reference.f1_score(true, nearly, average="macro")
     text = task.report({}, tmp_path)
     rows = {row["method"]: row for row in rows_of(tmp_path / "evaluation.csv")}
@@ -131,16 +137,19 @@ def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_pai
         "wrong",
         "nearly right",
         "network",
-    ] and "'network' is below the strongest" in text
+    ]
+    assert "'network' is below the strongest" in text
     network = {name: float(cell) for name, cell in rows["network"].items() if name != "method"}
     assert (
         network["accuracy_low"] < network["accuracy"] == pytest.approx(scores["accuracy"], abs=1e-6)
     )
     gain = scores["accuracy"] - reference.accuracy_score(true, nearly)
     assert network["gain_accuracy"] == pytest.approx(gain, abs=1e-6)
-    assert float(rows["nearly right"]["gain_macro_f1_high"]) == 0 and "f1_vowel" in rows["network"]
+    assert float(rows["nearly right"]["gain_macro_f1_high"]) == 0
+    assert "f1_vowel" in rows["network"]
     answers = rows_of(tmp_path / "answers.csv")
-    assert [*answers[0]][:-4] == ["page", "sample", "target", *rows] and len(answers) == len(true)
+    assert [*answers[0]][:-4] == ["page", "sample", "target", *rows]
+    assert len(answers) == len(true)
     assert [*answers[0]][-4:] == ["consonant", "vowel", "2", "3"], (
         "the probabilities of four outputs"
     )
@@ -186,7 +195,8 @@ def test_metrics_that_follow_from_sums_are_scikit_learns(configured):
         reference.f1_score(true, guess, average="macro"), reference.f1_score(true, guess, average="weighted"),
         reference.accuracy_score(true, guess), reference.matthews_corrcoef(true, guess),
     ]  # fmt: skip
-    assert values[0, :4] == pytest.approx(sklearn) and np.isnan(values[0, 4])
+    assert values[0, :4] == pytest.approx(sklearn)
+    assert np.isnan(values[0, 4])
     assert of_classes(sums)["mean_iou"] == pytest.approx(
         reference.jaccard_score(true, guess, average="macro")
     )
@@ -228,8 +238,10 @@ def test_pixels_are_judged_alike_with_classes_second_or_last_and_by_iou_and_dice
             1
         ).tolist()
     assert scores[0] == scores[1]
-    guess, known = model(batch["x"]).argmax(1), batch["labels"] != -100
-    true, guess = batch["labels"][known].numpy(), guess[known].numpy()
+    guess = model(batch["x"]).argmax(1)
+    known = batch["labels"] != -100
+    true = batch["labels"][known].numpy()
+    guess = guess[known].numpy()
     assert scores[0]["mean_iou"] == pytest.approx(
         reference.jaccard_score(true, guess, average="macro")
     )

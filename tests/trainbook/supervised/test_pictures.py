@@ -57,16 +57,17 @@ PLANTED = {  # a file's name, what writes it, and the colours of its upper and l
 def test_a_picture_is_read_by_what_it_means(tmp_path, name, write, wanted):
     write(tmp_path / name)
     array = picture(tmp_path / name, SIDE)
-    assert array.shape == (SIDE, SIDE, 3) and array.dtype == np.uint8
+    assert array.shape == (SIDE, SIDE, 3)
+    assert array.dtype == np.uint8
     if wanted == "ramp":
-        assert len(np.unique(array)) > 60 and array[:, :, 0].mean() == pytest.approx(127, abs=3)
+        assert len(np.unique(array)) > 60
+        assert array[:, :, 0].mean() == pytest.approx(127, abs=3)
         assert (np.diff(array[:, 5, 1].astype(int)) >= 0).all()
         return
-    corners = (
-        ((SIDE // 2, -8), (SIDE // 2, 8))
-        if wanted == "turned"
-        else ((8, SIDE // 2), (-8, SIDE // 2))
-    )
+    if wanted == "turned":
+        corners = ((SIDE // 2, -8), (SIDE // 2, 8))
+    else:
+        corners = ((8, SIDE // 2), (-8, SIDE // 2))
     for place, colour in zip(corners, HALF if wanted == "turned" else wanted, strict=True):
         assert np.abs(array[place].astype(int) - colour).max() < 16, f"{array[place]} for {colour}"
     (one,) = look.check([Picture(tmp_path / name)]).values()
@@ -85,7 +86,8 @@ FORMATS = ("PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP", "JPEG2000", "ICO", "PPM"
 @pytest.mark.parametrize("kind", FORMATS)
 def test_damaged_bytes_are_read_or_refused_and_never_end_the_program(tmp_path, kind):
     drawn.half().save(tmp_path / "whole", kind)
-    whole, draw = (tmp_path / "whole").read_bytes(), np.random.default_rng(0)
+    whole = (tmp_path / "whole").read_bytes()
+    draw = np.random.default_rng(0)
     for _ in range(30):
         damaged = np.frombuffer(whole, np.uint8).copy()
         places = draw.integers(0, min(len(whole), 300), 4)
@@ -114,9 +116,8 @@ def test_a_broken_picture_is_refused_by_its_name(tmp_path, name, write):
     with pytest.raises(BadInput, match=name):
         picture(tmp_path / name)
     (one,) = look.check([Picture(tmp_path / name)]).values()
-    assert name in one.wrong and any(
-        words in one.wrong for words in ("decoded", "no picture", "is empty", "5 bands")
-    )
+    assert name in one.wrong
+    assert any(words in one.wrong for words in ("decoded", "no picture", "is empty", "5 bands"))
 
 
 def test_an_image_in_memory_is_read_as_a_file_is():
@@ -149,7 +150,8 @@ def test_a_mask_s_numbers_are_its_classes(tmp_path, name, write, how):
     assert np.array_equal(mask(tmp_path / name, **how), STRIPES)
     assert np.array_equal(mask(tmp_path / name, 4, **how), STRIPES[1::2, 1::2])
     (one,) = look.check([Mask(tmp_path / name)]).values()
-    assert not one.wrong and len(one.values) == 4
+    assert not one.wrong
+    assert len(one.values) == 4
 
 
 NO_MASKS = {
@@ -182,7 +184,8 @@ def test_pixels_without_a_class_are_ignored_by_their_value_or_where_there_is_no_
     values[0, 0], values[1, 1] = np.nan, 255
     Image.fromarray(values).save(tmp_path / "a.tif")
     classes = mask(tmp_path / "a.tif", codes=(0, 1, 2, 3), ignored=(255,))
-    assert classes[0, 0] == classes[1, 1] == IGNORED and classes[2, 2] == 2
+    assert classes[0, 0] == classes[1, 1] == IGNORED
+    assert classes[2, 2] == 2
 
 
 def test_pictures_are_looked_at_once_until_they_change(tmp_path, monkeypatch):
@@ -195,9 +198,8 @@ def test_pictures_are_looked_at_once_until_they_change(tmp_path, monkeypatch):
     seen = []
     decode = look._look
     monkeypatch.setattr(look, "_look", lambda path: seen.append(path) or decode(path))
-    assert look.check(paths) == first and seen == [paths[2]], (
-        "what is broken may be mended in place"
-    )
+    assert look.check(paths) == first, "what is broken may be mended in place"
+    assert seen == [paths[2]], "what is broken may be mended in place"
     drawn.plain().save(paths[0])
     drawn.plain().save(paths[2])
     assert look.check(paths)[paths[0]].digest != first[paths[0]].digest
@@ -212,7 +214,8 @@ def test_how_pictures_are_read_is_noted(tmp_path):
         look.note_remarks(
             look.check([Picture(tmp_path / name) for name in ("a.gif", "b.jpg", "c.png")]).values()
         )
-    assert len(notes) == 3 and all(line.startswith("1 of 3 pictures") for line in notes)
+    assert len(notes) == 3
+    assert all(line.startswith("1 of 3 pictures") for line in notes)
 
 
 OTHER_KINDS = {

@@ -67,7 +67,8 @@ def write(folder, **texts):
 
 
 def test_files_without_folders_of_classes_are_found_by_their_ending_and_named(files, tmp_path):
-    new, out = write(tmp_path / "new", a="0", c="1"), tmp_path / "out"
+    new = write(tmp_path / "new", a="0", c="1")
+    out = tmp_path / "out"
     write(new / "deeper" / "still", b="1")
     (new / "readme.txt").write_text("no number")
     answers = files.predict([model(20.0)], new, out)
@@ -77,7 +78,8 @@ def test_files_without_folders_of_classes_are_found_by_their_ending_and_named(fi
     ]  # fmt: skip
     assert rows(out)[0][3:] == ["one", "zero"], "a column for each class"
     assert [float(row[4]) for row in rows(out)[1:]] == pytest.approx([1.0, 0.0, 0.0], abs=1e-6)
-    assert answers["a.num"]["prediction"] == "zero" and list(answers) == [
+    assert answers["a.num"]["prediction"] == "zero"
+    assert list(answers) == [
         "a.num",
         "c.num",
         "deeper/still/b.num",
@@ -92,7 +94,8 @@ def test_several_models_answer_by_their_mean_and_batches_are_halved_where_memory
     shares = [files.predict([model(w)], folder, None)["f01.num"]["probability"] for w in (0.5, 4.0)]
     whole = files.predict([model(0.5), model(4.0)], folder, None)
     assert whole["f01.num"]["probability"] == pytest.approx(sum(shares) / 2, abs=1e-5)
-    answers, sizes = Files.answers, []
+    answers = Files.answers
+    sizes = []
 
     def short(self, models, samples):
         sizes.append(len(samples))
@@ -101,7 +104,8 @@ def test_several_models_answer_by_their_mean_and_batches_are_halved_where_memory
         return answers(self, models, samples)
 
     monkeypatch.setattr(Files, "answers", short)
-    assert files.predict([model(0.5), model(4.0)], folder, None) == whole and len(whole) == 11
+    assert files.predict([model(0.5), model(4.0)], folder, None) == whole
+    assert len(whole) == 11
     assert sizes == [11, 5, 2, 2, 2, 2, 2, 1]
 
 
@@ -110,18 +114,21 @@ def test_rows_without_targets_are_read_in_their_order_and_answered_by_the_kind_o
 ):
     words, heights, tags, following = map(task, ("Words", "Heights", "Tags", "Following"))
     words.take_learned({"classes": ["consonant", "vowel"]})
-    new, out = tmp_path / "new.jsonl", tmp_path / "out"
+    new = tmp_path / "new.jsonl"
+    out = tmp_path / "out"
     new.write_text("\n".join(json.dumps({"word": f"w{k}"}) for k in range(70)))
     torch.manual_seed(0)
     net = words.model().eval()
     answers = words.predict([net], new, out)
-    assert list(answers) == [str(k) for k in range(70)] and len(rows(out)) == 71
+    assert list(answers) == [str(k) for k in range(70)]
+    assert len(rows(out)) == 71
     shares = net(words.labelled([(f"w{k}", 0) for k in range(70)])["x"]).softmax(1).amax(1).tolist()
     assert [row["probability"] for row in answers.values()] == pytest.approx(shares, abs=1e-5)
     assert {row["prediction"] for row in answers.values()} <= {"consonant", "vowel", "2", "3"}
     monkeypatch.setattr(type(heights), "read_new", lambda self, source: [((1.0, 2.0), None)])
     monkeypatch.setattr(type(tags), "read_new", lambda self, source: [([1, 0, 2], ""), ([3], "")])
-    line, same = heights.model(), nn.Embedding.from_pretrained(torch.eye(6))
+    line = heights.model()
+    same = nn.Embedding.from_pretrained(torch.eye(6))
     height = heights.predict([line], tmp_path, None)["0"]["prediction"]
     assert height == pytest.approx(line(torch.tensor([1.0, 2.0])).item())
     assert [row["prediction"] for row in tags.predict([same], tmp_path, None).values()] == [
@@ -138,7 +145,8 @@ def test_rows_without_targets_are_read_in_their_order_and_answered_by_the_kind_o
 def test_new_rows_keep_their_order_and_a_target_that_they_lack_takes_no_feature_with_it(
     task, tmp_path, monkeypatch
 ):
-    heights, seen = task("Heights"), []
+    heights = task("Heights")
+    seen = []
     rows = [((k / 10, 0.0), 1.0) for k in range(6)]
     parts = {"train": rows[3:], "validation": rows[:2], "test": rows[2:3]}
     monkeypatch.setattr(type(heights), "read", lambda self, source=None: parts)
@@ -181,9 +189,8 @@ def test_masks_stay_in_their_folder_whatever_the_samples_are_called(tmp_path):
     prediction._write(
         {name: {"prediction": np.zeros((2, 2), np.uint8)} for name in names}, tmp_path / "out"
     )
-    assert (
-        not (tmp_path / "home").exists() and (tmp_path / "out" / "predictions" / "2.png").is_file()
-    )
+    assert not (tmp_path / "home").exists()
+    assert (tmp_path / "out" / "predictions" / "2.png").is_file()
 
 
 def test_new_data_that_is_none_and_names_of_a_stranger_are_refused(files, tmp_path, monkeypatch):
@@ -205,7 +212,8 @@ def test_new_data_that_is_none_and_names_of_a_stranger_are_refused(files, tmp_pa
 
 
 def test_own_answers_of_members_are_averaged_where_they_are_numbers(configured, monkeypatch):
-    one, other = Heights(configured("Heights")), Heights(configured("Heights"))
+    one = Heights(configured("Heights"))
+    other = Heights(configured("Heights"))
     models = [nn.Linear(2, 1) for _ in range(3)]
     one.owners = {models[2]: other}
     given = {id(one): {"mean": 1.0, "name": "a"}, id(other): {"mean": 4.0, "name": "a"}}

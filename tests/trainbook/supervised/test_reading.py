@@ -46,7 +46,9 @@ def always(cell):
 
 
 def where_needed(cell):
-    return always(cell) if {*cell} & {*MARKS} or cell != cell.strip() or not cell else cell
+    if {*cell} & {*MARKS} or cell != cell.strip() or not cell:
+        return always(cell)
+    return cell
 
 
 def never(cell):
@@ -79,11 +81,13 @@ def test_a_quoted_table_is_read_back_or_refused(
         tmp_path_factory.mktemp("any") / "a.csv", names, rows, separator, end, encoding, quote
     )
     try:
-        cells, columns = cells_of(path), [list(row) for row in records(path)][:1]
+        cells = cells_of(path)
+        columns = [list(row) for row in records(path)][:1]
     except BadInput as error:
         assert "a.csv" in str(error)
         return
-    assert cells == said(rows) and columns in ([], [names])
+    assert cells == said(rows)
+    assert columns in ([], [names])
     by_name = {f"c{number}": name for number, name in enumerate(names)}
     if not all(name.isdecimal() for name in names):
         texts = read_table(path, "a.csv", by_name).to_dict("list")
@@ -236,7 +240,8 @@ def test_a_table_is_read_whole_and_what_was_recognised_is_noted(tmp_path, name):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with collecting() as notes, covering(tmp_path):
         rows = [(row["a"], row["b"]) for row in records(tmp_path / name)]
-    assert rows == [("1", "x"), ("2", "y")] and notes == [f"{name}: {about}."]
+    assert rows == [("1", "x"), ("2", "y")]
+    assert notes == [f"{name}: {about}."]
 
 
 def archive(**files):
@@ -260,7 +265,8 @@ def test_an_archive_of_one_table_is_that_table(tmp_path):
 
 
 def test_long_cells_and_cells_of_lines_are_whole_and_counted(tmp_path):
-    long, lines = "x" * 200_000, "one, two\nthree\u2028four\r\nfive"
+    long = "x" * 200_000
+    lines = "one, two\nthree\u2028four\r\nfive"
     (tmp_path / "a.csv").write_bytes(f'a,b\n{long},1\n"{lines}",2\n'.encode())
     with collecting() as notes, covering(tmp_path):
         assert [row["a"] for row in records(tmp_path)] == [long, lines]
@@ -345,7 +351,8 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
         row["price"]
     with pytest.raises(KeyError):
         row["price"]
-    assert row.get("price") is None and row.get("price", 1) == 1
+    assert row.get("price") is None
+    assert row.get("price", 1) == 1
 
 
 def test_files_without_a_head_have_the_columns_that_are_given(tmp_path):

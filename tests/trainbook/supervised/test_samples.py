@@ -36,12 +36,14 @@ def test_a_split_has_every_item_once_moves_none_and_parts_no_group(rows, others,
         return {(value[0] if group else tuple(value[:2]), part) for part, value in pairs}
 
     places = dealt(rows)
-    assert len({key for key, _ in places}) == len(places) and places <= dealt([*rows, *others])
+    assert len({key for key, _ in places}) == len(places)
+    assert places <= dealt([*rows, *others])
 
 
 def test_shares_are_kept_wherever_the_folder_lies_and_new_data_is_not_dealt():
     parts = split(range(4000), validation=0.1, test=0.3)
-    assert abs(len(parts["validation"]) - 400) < 60 and abs(len(parts["test"]) - 1200) < 100
+    assert abs(len(parts["validation"]) - 400) < 60
+    assert abs(len(parts["test"]) - 1200) < 100
     with pytest.raises(BadInput, match="leaves nothing to train on"):
         split(range(3), validation=0.6, test=0.4)
 

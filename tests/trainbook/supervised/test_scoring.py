@@ -8,7 +8,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from trainbook.supervised import scoring
 from trainbook.supervised.scoring import Judged, balanced, better, constant
 
-TRUE, GUESS = np.array([0, 0, 1, 2, 2, 2]), np.array([0, 1, 1, 2, 2, 0])
+TRUE = np.array([0, 0, 1, 2, 2, 2])
+GUESS = np.array([0, 1, 1, 2, 2, 0])
 SHARES = np.array([[6, 3, 1], [3, 5, 2], [2, 7, 1], [1, 2, 7], [2, 2, 6], [5, 2, 3]]) / 10
 
 
@@ -31,10 +32,8 @@ def test_metrics_are_those_of_scikit_learn_by_short_or_whole_names_and_functions
     assert shared["roc_auc"] == pytest.approx(
         reference.roc_auc_score(TRUE, SHARES, multi_class="ovr")
     )
-    assert (
-        shared["log_loss"] == pytest.approx(reference.log_loss(TRUE, SHARES))
-        and shared["top_3_accuracy"] == 1.0
-    )
+    assert shared["log_loss"] == pytest.approx(reference.log_loss(TRUE, SHARES))
+    assert shared["top_3_accuracy"] == 1.0
     wider = np.hstack([SHARES, np.zeros((6, 1))])  # classes that are not there are left out
     assert scores(("roc_auc",), TRUE, GUESS, wider)["roc_auc"] == shared["roc_auc"]
     two = scores(
@@ -48,7 +47,8 @@ def test_metrics_are_those_of_scikit_learn_by_short_or_whole_names_and_functions
 
 
 def test_metrics_of_numbers_take_any_guess_and_judge_the_known_ones_of_each_row():
-    true, guess = np.array([1.0, 2.0]), np.array([-3.0, 2.0])
+    true = np.array([1.0, 2.0])
+    guess = np.array([-3.0, 2.0])
     assert scores(("rmsle",), true, guess)["rmsle"] == reference.root_mean_squared_log_error(
         true, [0.0, 2.0]
     )
@@ -74,7 +74,8 @@ def test_which_direction_is_better_follows_from_the_name():
         "mean_poisson_deviance",
         function("my_error"),
     )
-    assert {better(metric) for metric in smaller} == {"min"} and better(function("bias")) == ""
+    assert {better(metric) for metric in smaller} == {"min"}
+    assert better(function("bias")) == ""
     assert {
         better(metric) for metric in ("accuracy", "r2", "roc_auc", "quadratic_kappa", "my_score")
     } == {"max"}
@@ -82,21 +83,21 @@ def test_which_direction_is_better_follows_from_the_name():
 
 def test_a_constant_is_the_commonest_class_or_the_mean_and_weights_are_scikit_learns():
     guess, shares = constant("classes", np.array([1, 1, 0, 1]), 3, 4)
-    assert guess.tolist() == [1, 1, 1] and shares.tolist() == [[0.25, 0.75, 0, 0]] * 3
+    assert guess.tolist() == [1, 1, 1]
+    assert shares.tolist() == [[0.25, 0.75, 0, 0]] * 3
     guess, _ = constant("numbers", np.array([[1.0, 2.0], [3.0, 6.0]]), 2, 0)
     assert guess.tolist() == [[2.0, 4.0]] * 2
     weights = balanced(np.bincount(TRUE), 4)
     assert weights[:3] == pytest.approx(
         compute_class_weight("balanced", classes=np.arange(3), y=TRUE)
     )
-    assert weights[TRUE].mean() == pytest.approx(1.0) and weights[3] == 1.0
+    assert weights[TRUE].mean() == pytest.approx(1.0)
+    assert weights[3] == 1.0
 
 
 def test_a_metric_that_asks_for_rows_gets_whole_samples_with_what_is_unknown():
-    true, guess = (
-        np.array([[1.0, np.nan], [3.0, 4.0], [5.0, 6.0]]),
-        np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]]),
-    )
+    true = np.array([[1.0, np.nan], [3.0, 4.0], [5.0, 6.0]])
+    guess = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]])
     shapes = []
 
     def right_rows(true, guess):

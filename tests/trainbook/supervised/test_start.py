@@ -28,7 +28,9 @@ STARTS = {"training.start_from_baseline": True}
 class Given(Supervised):
     """Samples are tensors with their target; the group of a sample is its number."""
 
-    metrics, rows, groups = ("accuracy",), (), None
+    metrics = ("accuracy",)
+    rows = ()
+    groups = None
 
     def read(self, source=None):
         most = len(self.rows) * 3 // 4
@@ -48,7 +50,8 @@ class Given(Supervised):
 def pictures(draw):
     """Stripes across or down, in any colour: no colour tells them apart, and no pixel does."""
     for number in range(160):
-        place, kind = torch.arange(12) + number, number % 2
+        place = torch.arange(12) + number
+        kind = number % 2
         plane = (place // 2 % 2).float().expand(12, 12)
         yield (plane if kind else plane.T) * torch.rand(3, 1, 1, generator=draw), kind
 
@@ -103,7 +106,8 @@ def test_each_form_of_data_has_a_strong_simple_method_on_samples_it_did_not_see(
         "metrics": (metric,),
     }
     task = type("Given", (Given,), members)(configured("Words"))
-    simple, batch = fit(task), task.labelled(task.parts["test"].samples)
+    simple = fit(task)
+    batch = task.labelled(task.parts["test"].samples)
     assert simple.name.endswith(name)
     scores = simple.scores(task, batch)
     guess = scores if kind == "numbers" else scores.argmax(-1)
@@ -122,14 +126,16 @@ def test_the_trees_of_boosting_say_here_what_they_say_in_scikit_learn(configured
     target = values[:, 0] * values[:, 1] + draw.normal(size=300) / 9
     options = {"max_leaf_nodes": 15, "max_depth": 6, "early_stopping": False, "random_state": 0}
     if not classes:
-        task, shape = Heights(configured("Heights")), target[:, None]
+        task = Heights(configured("Heights"))
+        shape = target[:, None]
         right = (
             HistGradientBoostingRegressor(max_iter=100, **options)
             .fit(values, target)
             .predict(values)[:, None]
         )
     else:
-        task, shape = Words(configured("Words")), np.digitize(target, [0.0, 0.7][: classes - 1])
+        task = Words(configured("Words"))
+        shape = np.digitize(target, [0.0, 0.7][: classes - 1])
         model = HistGradientBoostingClassifier(max_iter=100, **options).fit(values, shape)
         right = model.decision_function(values).reshape(300, -1)
     scores = _scored(values, *_fitted(task, values, shape, max(classes, 1), 0))
@@ -141,7 +147,8 @@ def test_the_samples_of_a_group_share_a_fold(configured, words):
     part = task.parts["train"]
     folds = [part.fold(index) for index in range(len(part))]
     pages = [task.group(sample) for sample in part.samples]
-    assert len({*zip(pages, folds, strict=True)}) == len({*pages}) and len({*folds}) > 1
+    assert len({*zip(pages, folds, strict=True)}) == len({*pages})
+    assert len({*folds}) > 1
 
 
 def classes_task(**members):
@@ -160,7 +167,8 @@ def judgement(true, size=1):
 def test_the_gate_opens_where_validation_is_sure_and_never_for_noise_or_a_single_group(
     seed, size, units
 ):
-    draw, number = torch.Generator().manual_seed(seed), size * units
+    draw = torch.Generator().manual_seed(seed)
+    number = size * units
     true = torch.randint(3, (number,), generator=draw)
     begin = (torch.randn(number, 3, generator=draw) / 9).log_softmax(-1)
     sure = 9 * nn.functional.one_hot(true, 3)
@@ -168,13 +176,16 @@ def test_the_gate_opens_where_validation_is_sure_and_never_for_noise_or_a_single
         evaluation._opened(classes_task(), scores, begin, judgement(true, size))
         for scores in (begin, begin - sure, begin + sure)
     )
-    assert noise == wrong == 0 and (units <= 4 or right == 1) and (units > 1 or right == 0)
+    assert noise == wrong == 0
+    assert units <= 4 or right == 1
+    assert units > 1 or right == 0
 
 
 def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_does():
     draw = torch.Generator().manual_seed(0)
     true = torch.randint(3, (300,), generator=draw)
-    task, judged = classes_task(), judgement(true)
+    task = classes_task()
+    judged = judgement(true)
     strong, weak, other = (
         nn.functional.one_hot(true, 3) * k + torch.randn(300, 3, generator=draw) for k in (3, 1, 1)
     )
@@ -194,23 +205,20 @@ def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric
     assert nn.functional.cross_entropy(network, true) > nn.functional.cross_entropy(coin, true)
     gate = evaluation._opened(classes_task(), network, coin, judgement(true))
     right = (coin + gate * (network - coin)).argmax(1) == true
-    assert 0 < gate < 1 and right.float().mean() >= (network.argmax(1) == true).float().mean()
+    assert 0 < gate < 1
+    assert right.float().mean() >= (network.argmax(1) == true).float().mean()
 
 
 def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_commonest_class():
     draw = torch.Generator().manual_seed(0)
     true = (torch.rand(2000, generator=draw) < 0.2).long()
-    task, judged = (
-        classes_task(metrics=("macro_f1",), selection=("macro_f1", "max")),
-        judgement(true),
-    )
+    task = classes_task(metrics=("macro_f1",), selection=("macro_f1", "max"))
+    judged = judgement(true)
     commonest = torch.tensor([0.8, 0.2]).log().expand(2000, 2)
     at_random = commonest + 2 * torch.randn(2000, 2, generator=draw)
     answers = [task.guessed(each, judged) for each in (commonest, at_random)]
-    assert (
-        len({*answers[1].guess}) == 2
-        and task.strongest(dict(zip("cr", answers, strict=True))) == "r"
-    )
+    assert len({*answers[1].guess}) == 2
+    assert task.strongest(dict(zip("cr", answers, strict=True))) == "r"
     assert evaluation._opened(task, at_random, commonest, judged) == 0
 
 
@@ -220,16 +228,15 @@ def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_
     options = {"data.dir": str(words), "training.max_steps": 4}
     without = launch.train(configured("Words", {**options, "run.name": "without"}))
     alone = launch.train(configured("Words", {**options, **STARTS, "run.name": "alone"}))
-    assert (
-        "The gate is " in alone.report
-        and "'answer' is " in alone.report
-        and "gate" not in without.report
-    )
+    assert "The gate is " in alone.report
+    assert "'answer' is " in alone.report
+    assert "gate" not in without.report
     plain, started = (
         load_file(Path("runs", name, "checkpoints/step-00000004/model.safetensors"))
         for name in ("without", "alone")
     )
-    assert plain and all(torch.equal(started[name], tensor) for name, tensor in plain.items())
+    assert plain
+    assert all(torch.equal(started[name], tensor) for name, tensor in plain.items())
 
 
 @pytest.mark.parametrize("name", ["Heights", "Tags", "Topics"])
@@ -237,7 +244,9 @@ def test_every_other_kind_starts_and_has_the_simple_method_beside_the_answer(con
     summary = launch.train(configured(name, STARTS))
     rows = {row["method"]: row for row in rows_of(Path("runs/small/evaluation.csv"))}
     _, simple, network, answer = rows
-    assert network == "network" and answer == "answer" and not summary.missing
+    assert network == "network"
+    assert answer == "answer"
+    assert not summary.missing
     shut = [value for key, value in rows[simple].items() if key != "method" and "gain" not in key]
     assert "The gate is open" in summary.report or shut == [
         value for key, value in rows[answer].items() if key != "method" and "gain" not in key

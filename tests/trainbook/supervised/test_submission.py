@@ -42,7 +42,8 @@ class Prices(Supervised):
 class Kinds(Prices):
     """Probabilities of three classes, of which x is the likeliest."""
 
-    kind, classes = "classes", ("cat", "dog", "eel")
+    kind = "classes"
+    classes = ("cat", "dog", "eel")
 
     def example(self):
         return 0.0, "cat"
@@ -121,7 +122,8 @@ def made(configured, tmp_path):
         task = kind(configured("Heights"))
         model = nn.Identity() if kind.kind == "numbers" else Near()
         model.register_parameter("where", nn.Parameter(torch.zeros(1)))
-        source, out = new if folder else new / name, tmp_path / "submission.csv"
+        source = new if folder else new / name
+        out = tmp_path / "submission.csv"
         answers = task.predict([model], source, None)
         text = submission.write(task, answers, source, tmp_path / "sample.csv", out, id_column)
         with out.open(encoding="utf-8", newline="") as file:
@@ -141,7 +143,8 @@ SAMPLE = "Id,price\n" + "".join(f"{number},1\n" for number in range(6))
 def test_shuffled_rows_come_out_under_their_ids_whatever_reads_them(made, kind, folder):
     text, rows = made(kind, TEST, SAMPLE, folder=folder)
     assert rows == [["Id", "price"], *RIGHT]
-    assert "6 rows joined by the column Id of" in text and "Filled: price." in text
+    assert "6 rows joined by the column Id of" in text
+    assert "Filled: price." in text
 
 
 NAMED = {
@@ -188,7 +191,8 @@ LAYOUTS = {
 @pytest.mark.parametrize(("name", "content"), LAYOUTS.values(), ids=LAYOUTS)
 def test_ids_are_found_in_every_layout_that_is_read(made, name, content):
     text, rows = made(Numbers, content, SAMPLE, name=name)
-    assert rows[1:] == RIGHT and f"by the column Id of {name}" in text
+    assert rows[1:] == RIGHT
+    assert f"by the column Id of {name}" in text
 
 
 def test_ids_are_found_in_parquet(
@@ -207,7 +211,8 @@ class Headless(Prices):
 
 def test_ids_of_a_table_without_a_head_are_found_by_their_values(made):
     text, rows = made(Headless, TEST.removeprefix("Id,x\n"), SAMPLE)
-    assert rows[1:] == RIGHT and "by the column 0 of test.csv" in text
+    assert rows[1:] == RIGHT
+    assert "by the column 0 of test.csv" in text
 
 
 class Latin(Prices):
@@ -256,7 +261,8 @@ def test_ids_that_a_program_wrote_as_numbers_are_found_as_numbers_and_in_no_othe
     sample = "Id,price\n" + "".join(f"{each},0\n" for each in ids)
     text, rows = made(Prices, "Id,x\n002,10\n001,2\n010,1\n", sample)
     assert rows[1:] == [[ids[0], "2.0"], [ids[1], "10.0"], [ids[2], "1.0"]]
-    assert "by the column Id of" in text and "compared as numbers" in text
+    assert "by the column Id of" in text
+    assert "compared as numbers" in text
 
 
 def test_ids_that_the_column_of_their_name_lacks_are_not_sought_among_the_features(made):
@@ -326,7 +332,8 @@ def test_the_score_is_that_of_the_same_answers_joined_by_pandas(made, tmp_path):
             truth.merge(test.rename(columns={"x": "answer"}), on="Id"),
         )
     ]
-    assert rmse[0] == pytest.approx(rmse[1], rel=1e-5) and rmse[0] < 10
+    assert rmse[0] == pytest.approx(rmse[1], rel=1e-5)
+    assert rmse[0] < 10
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -344,7 +351,8 @@ COLUMNS = {
 @pytest.mark.parametrize(("sample", "rows", "sentence"), COLUMNS.values(), ids=COLUMNS)
 def test_one_column_has_the_class_as_the_sample_has_it(made, sample, rows, sentence):
     text, written = made(Kinds, THREE, sample)
-    assert written[1:] == rows and re.search(sentence, text), text
+    assert written[1:] == rows, text
+    assert re.search(sentence, text), text
 
 
 SHARES = {"a": [0.0, 0.0003, 0.9997], "b": [0.9997, 0.0003, 0.0], "c": [0.0003, 0.9993, 0.0003]}
@@ -361,7 +369,8 @@ HEADS = {
 def test_each_class_has_its_probability_in_the_column_of_its_name(made, kind, head, order):
     cells = ",".join("0.5" for _ in order)
     text, rows = made(kind, THREE, f"id,{head}\nb,{cells}\na,{cells}\n")
-    assert rows[0] == ["id", *head.split(",")] and [row[0] for row in rows[1:]] == ["b", "a"]
+    assert rows[0] == ["id", *head.split(",")]
+    assert [row[0] for row in rows[1:]] == ["b", "a"]
     if kind is Kinds:
         shares = [[SHARES[row[0]][place] for place in order] for row in rows[1:]]
         assert np.allclose(
@@ -385,7 +394,8 @@ LEFT = {
 @pytest.mark.parametrize(("sample", "sentence"), LEFT.values(), ids=LEFT)
 def test_a_column_that_no_answer_fills_is_named_and_left(made, sample, sentence):
     text, rows = made(Kinds, THREE, sample)
-    assert rows[1][2:] == sample.split("\n")[1].split(",")[2:] and re.search(sentence, text), text
+    assert rows[1][2:] == sample.split("\n")[1].split(",")[2:], text
+    assert re.search(sentence, text), text
 
 
 UNFILLED = {
@@ -431,11 +441,9 @@ def test_the_probability_of_the_second_of_two_classes_fills_a_column_of_fraction
     monkeypatch.setattr(Near, "forward", lambda self, x: -8 * (x - torch.arange(2.0)).abs())
     monkeypatch.setattr(Kinds, "classes", ("0", "1"))
     text, rows = made(Kinds, THREE, "id,target\nb,0.5\nc,0.5\n")
-    assert (
-        float(rows[1][1]) < 0.01
-        and float(rows[2][1]) > 0.99
-        and "target has the probability of 1" in text
-    )
+    assert float(rows[1][1]) < 0.01
+    assert float(rows[2][1]) > 0.99
+    assert "target has the probability of 1" in text
 
 
 def test_labels_of_a_sample_are_joined_as_the_sample_joins_them(made, monkeypatch):
@@ -445,7 +453,8 @@ def test_labels_of_a_sample_are_joined_as_the_sample_joins_them(made, monkeypatc
         ["a", "eel"],
     ]
     text, rows = made(Marks, THREE, "id,tags\nb,x\n")
-    assert rows[1] == ["b", "cat; dog; eel"] and "joined by '; '" in text
+    assert rows[1] == ["b", "cat; dog; eel"]
+    assert "joined by '; '" in text
 
 
 def test_targets_of_several_numbers_have_their_names(made, monkeypatch):
@@ -602,6 +611,5 @@ def test_ids_of_a_table_that_lists_the_files_name_them(tmp_path):
     (tmp_path / "s.csv").write_text("id,label\n8,0\n7,0\n")
     answers = {"a.png": {"prediction": "x"}, "b.png": {"prediction": "y"}}
     text = submission.write(Answers(), answers, new, tmp_path / "s.csv", tmp_path / "out.csv")
-    assert (
-        tmp_path / "out.csv"
-    ).read_text() == "id,label\n8,x\n7,y\n" and "by the column id of test.csv" in text
+    assert (tmp_path / "out.csv").read_text() == "id,label\n8,x\n7,y\n"
+    assert "by the column id of test.csv" in text

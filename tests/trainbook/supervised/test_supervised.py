@@ -20,7 +20,7 @@ from lib.training.order import weights_of
 from tests.conftest import ROOT
 from trainbook import Supervised, launch
 
-TASKS = ROOT / "tests" / "supervised" / "tasks.py"
+TASKS = ROOT / "tests" / "trainbook" / "supervised" / "tasks.py"
 
 
 def batch_of(task, part="train", number=8, first=0):
@@ -47,9 +47,8 @@ def test_a_task_trains_and_its_table_has_each_metric_beside_the_baseline(
     task = find_task(f"{TASKS}:{name}")
     summary = launch.train(configured(name, {"data.dir": str(words)} if name == "Words" else {}))
     metrics = {"Words": ["macro_f1", "accuracy"], "Heights": ["rmse", "r2"]}.get(name, ["accuracy"])
-    assert (
-        summary.reason == "completed" and list(summary.metrics) == list(summary.baseline) == metrics
-    )
+    assert summary.reason == "completed"
+    assert list(summary.metrics) == list(summary.baseline) == metrics
     assert task.selection == (metrics[0], "min" if name == "Heights" else "max")
     assert summary.best["metric"] == metrics[0]
     out = capsys.readouterr().out
@@ -62,8 +61,10 @@ def test_sums_and_counts_are_those_of_torch(task):
     words, heights, tags, following = map(task, ("Words", "Heights", "Tags", "Following"))
     for each in (words, heights, following):
         torch.manual_seed(0)
-        model, batch = each.model().eval(), batch_of(each)
-        out, labels = model(batch["ids" if each is following else "x"]), batch["labels"]
+        model = each.model().eval()
+        batch = batch_of(each)
+        out = model(batch["ids" if each is following else "x"])
+        labels = batch["labels"]
         if each is heights:
             targets = torch.tensor([y for _, y in heights.read()["train"]])
             right = F.mse_loss(out[:, 0], labels, reduction="sum") / targets.var(correction=0)
@@ -76,7 +77,8 @@ def test_sums_and_counts_are_those_of_torch(task):
         assert each.loss(model, batch)[0]["loss"].item() == pytest.approx(right.item(), rel=1e-6)
         assert each is following or each.count(batch) == {"loss": 8}
     assert following.count({"labels": labels}) == {"loss": int((labels[:, 1:] != -100).sum())}
-    model, batch = heights.model(), batch_of(heights)
+    model = heights.model()
+    batch = batch_of(heights)
     batch["labels"][:3] = math.nan  # an unknown number is no target and has no gradient
     assert heights.count(batch) == {"loss": 5}
     heights.loss(model, batch)[0]["loss"].backward()
@@ -86,12 +88,15 @@ def test_sums_and_counts_are_those_of_torch(task):
         scores["rmse"] ** 2 / heights.targets("train").var(), rel=1e-5
     )
     # balanced classes weigh as much as each other, and the count stays
-    model, batch, train = tags.model(), batch_of(tags), tags.targets("train")
+    model = tags.model()
+    batch = batch_of(tags)
+    train = tags.targets("train")
     counts = np.bincount(train, minlength=6)
     weights = torch.from_numpy(
         np.where(counts > 0, len(train) / (len(set(train)) * counts.clip(1)), 1.0)
     )
-    out, labels = model(batch["ids"]).flatten(0, 1).double(), batch["labels"].flatten()
+    out = model(batch["ids"]).flatten(0, 1).double()
+    labels = batch["labels"].flatten()
     right = F.cross_entropy(out, labels, weights, reduction="sum").item()
     assert tags.loss(model, batch)[0]["loss"].item() == pytest.approx(right, rel=1e-5)
     assert tags.count(batch) == {"loss": int((labels != -100).sum())}
@@ -112,7 +117,8 @@ def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anythin
 
     monkeypatch.setattr(find_task(configured("Words").task), "model", model)
     plan = planner.make(configured("Words", {"data.dir": str(words)}), planner.find_card("t4"))
-    assert plan.chosen.prediction.fits and set(outputs) == {2}
+    assert plan.chosen.prediction.fits
+    assert set(outputs) == {2}
     with pytest.raises(
         BadInput,
         match="The names of the classes of Words come from .*give the classes in a setting",
@@ -122,10 +128,8 @@ def test_a_plan_has_the_classes_of_data_that_is_there_and_needs_none_for_anythin
 
 def test_names_of_classes_come_from_the_training_data_and_others_are_listed(task, monkeypatch):
     words = task("Words")
-    assert (
-        words.names == ["consonant", "vowel"]
-        and "Classes: consonant, vowel." in words.describe_data()
-    )
+    assert words.names == ["consonant", "vowel"]
+    assert "Classes: consonant, vowel." in words.describe_data()
     assert {item.sample[1] for item in (words.parts["train"][i] for i in range(9))} <= {0, 1}
     rows = {part: list(words.parts[part].samples) for part in words.parts}
     words.parts["test"].samples[0] = ("x", "other")
@@ -147,10 +151,14 @@ def test_metrics_are_those_of_the_whole_set_and_a_constant_is_the_commonest_clas
     monkeypatch.setattr(
         Supervised, "baselines", lambda self: {}
     )  # which a constant is the only one beside
-    words, heights, tags = task("Words"), task("Heights"), task("Tags")
+    words = task("Words")
+    heights = task("Heights")
+    tags = task("Tags")
     model = words.model().eval()
-    scores, whole = words.evaluate(model, Loader(words, "test", 3)), batch_of(words, "test", 99)
-    true, guess = whole["labels"].numpy(), model(whole["x"]).argmax(1).numpy()
+    scores = words.evaluate(model, Loader(words, "test", 3))
+    whole = batch_of(words, "test", 99)
+    true = whole["labels"].numpy()
+    guess = model(whole["x"]).argmax(1).numpy()
     assert scores["macro_f1"] == reference.f1_score(true, guess, average="macro", zero_division=0)
     assert scores["loss"] == pytest.approx(
         F.cross_entropy(model(whole["x"]), whole["labels"]).item(), rel=1e-5
@@ -168,8 +176,10 @@ def test_metrics_are_those_of_the_whole_set_and_a_constant_is_the_commonest_clas
 def test_the_fingerprint_is_that_of_the_files_and_of_what_is_in_which_part(
     task, words, monkeypatch
 ):
-    heights, first = task("Heights"), task("Words")
-    before, rows = heights.fingerprint(), heights.read()
+    heights = task("Heights")
+    first = task("Words")
+    before = heights.fingerprint()
+    rows = heights.read()
     assert task("Heights").fingerprint() == before
     monkeypatch.setattr(
         type(heights), "read", lambda self, source=None: {**rows, "test": rows["test"][1:]}
@@ -180,10 +190,8 @@ def test_the_fingerprint_is_that_of_the_files_and_of_what_is_in_which_part(
     with monkeypatch.context() as patch:
         patch.setattr(type(first), "read", lambda self, source: moved)
         now = task("Words").fingerprint()
-    assert (
-        now != first.fingerprint()
-        and now.split()[0] == first.fingerprint().split()[0] == first._files_hash
-    )
+    assert now != first.fingerprint()
+    assert now.split()[0] == first.fingerprint().split()[0] == first._files_hash
     with pytest.raises(BadInput, match="data fingerprint"):
         identity.check(
             {"data fingerprint": first.fingerprint()}, {"data fingerprint": now}, Path("runs")
@@ -201,7 +209,8 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
         type(tags), "metrics", ("accuracy", "macro_f1", "mcc", "kappa", "balanced_accuracy")
     )
     torch.manual_seed(0)
-    model, loader = tags.model().eval(), Loader(tags, "test")
+    model = tags.model().eval()
+    loader = Loader(tags, "test")
     weighed, (true, guess, counts, _, sample) = (
         tags.evaluate(model, loader),
         tags._tested["network"],
@@ -214,10 +223,8 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
     trivial = tags.baseline()
     monkeypatch.setattr(type(tags), "metrics", (*tags.metrics, misses))
     plain = tags.evaluate(model, loader)
-    assert (
-        tags._tested["network"].counts is None
-        and plain.pop("misses") == counts[true != guess].sum()
-    )
+    assert tags._tested["network"].counts is None
+    assert plain.pop("misses") == counts[true != guess].sum()
     assert plain == pytest.approx(weighed, rel=1e-12)
     assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
 
@@ -227,18 +234,22 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
 ):
     monkeypatch.setattr(Supervised, "baselines", lambda self: {})
     summary = launch.train(configured("Topics"))
-    assert summary.reason == "completed" and list(summary.metrics) == [
+    assert summary.reason == "completed"
+    assert list(summary.metrics) == [
         "macro_f1",
         "accuracy",
         "roc_auc",
     ]
     topics = task("Topics")
-    assert topics.names == ["long", "vowel"] and topics.prepared(("x", ["vowel"])) == (
+    assert topics.names == ["long", "vowel"]
+    assert topics.prepared(("x", ["vowel"])) == (
         "x",
         [0.0, 1.0],
     )
-    model, batch = topics.model().eval(), batch_of(topics, "test", 10)
-    out, true = model(batch["x"]).detach(), batch["labels"].numpy().astype(int)
+    model = topics.model().eval()
+    batch = batch_of(topics, "test", 10)
+    out = model(batch["x"]).detach()
+    true = batch["labels"].numpy().astype(int)
     assert topics.evaluate(model, Loader(topics, "test")) == pytest.approx({
         "loss": F.binary_cross_entropy_with_logits(out, batch["labels"]).item(),
         "macro_f1": reference.f1_score(true, out.numpy() > 0, average="macro", zero_division=0),
@@ -248,7 +259,8 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
     share = topics.targets("train").mean(0)
     assert topics.baseline()["accuracy"] == (true == (share > 0.5)).all(1).mean()
     batch["labels"][0, 0] = math.nan
-    assert topics.count(batch) == {"loss": 19} and topics.judged(batch["labels"]).shape == (9, 2)
+    assert topics.count(batch) == {"loss": 19}
+    assert topics.judged(batch["labels"]).shape == (9, 2)
     topics.loss(model, batch)[0]["loss"].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
     with torch.no_grad():
@@ -267,11 +279,14 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
 
 
 def test_loader_workers_are_sent_no_samples_twice_and_draw_in_training_alone(task, monkeypatch):
-    words, draws = task("Words"), []
-    assert b"apple" in pickle.dumps(words.datasets()) and b"apple" not in pickle.dumps(words)
+    words = task("Words")
+    draws = []
+    assert b"apple" in pickle.dumps(words.datasets())
+    assert b"apple" not in pickle.dumps(words)
     assert "parts" not in vars(copy.copy(words))
     back = pickle.loads(pickle.dumps(words.datasets()["train"]))
-    assert back[0] == words.parts["train"][0] and len(back) == len(words.parts["train"])
+    assert back[0] == words.parts["train"][0]
+    assert len(back) == len(words.parts["train"])
     monkeypatch.setattr(type(words), "batch", lambda self, samples, training: draws.append(training) or {
         "labels": torch.tensor([label for _, label in samples])})  # fmt: skip
     for part in ("train", "validation", "test"):
@@ -287,9 +302,8 @@ def test_outputs_are_by_name_where_forward_has_the_names_and_else_in_order(task)
         return task("Words").outputs(model, batch)
 
     named = outputs(lambda self, b, a: type("Output", (), {"logits": a - b})())
-    assert torch.equal(named, torch.ones(2, 3)) and torch.equal(
-        outputs(lambda self, x, y: x - y), torch.ones(2, 3)
-    )
+    assert torch.equal(named, torch.ones(2, 3))
+    assert torch.equal(outputs(lambda self, x, y: x - y), torch.ones(2, 3))
     with pytest.raises(BadInput, match="returned a tuple without `logits`"):
         outputs(lambda self, **more: (1, 2))
 
@@ -316,7 +330,8 @@ def test_order_and_weights_of_samples_are_the_parts_and_lazy_sequences_stay_lazy
 
     heights = reading({**parts, "train": Rows(parts["train"])})
     train = copy.copy(heights.datasets()["train"])
-    assert weights_of(train).tolist() == Rows.weights and train.order(0, 0) == [3, 1]
+    assert weights_of(train).tolist() == Rows.weights
+    assert train.order(0, 0) == [3, 1]
     assert not hasattr(heights.datasets()["test"], "weights")
     with pytest.raises(
         BadInput,

@@ -61,9 +61,8 @@ def test_any_text_of_json_becomes_text_that_a_file_holds(tmp_path_factory, texts
     path = tmp_path_factory.mktemp("any") / "a.json"
     path.write_text(json.dumps([{"Text": text, "label": 1} for text in [*texts, "\ud83d"]]))
     cells = read_table(path, "a.json", COLUMNS)["text"].tolist()
-    assert len(cells) == len(texts) + 1 and all(
-        cell == " ".join(cell.encode().decode().split()) for cell in cells
-    )
+    assert len(cells) == len(texts) + 1
+    assert all(cell == " ".join(cell.encode().decode().split()) for cell in cells)
 
 
 def test_files_are_those_that_match_and_are_not_hidden(tmp_path):

@@ -28,7 +28,8 @@ class Speller(nn.Module):
 class Capitals(Supervised):
     """Words, and the same words in capitals, which a model spells letter by letter."""
 
-    kind, metrics = "text", ("exact", "token_f1")
+    kind = "text"
+    metrics = ("exact", "token_f1")
     tried: tuple[int, ...] = ()
     most = 100
 
@@ -68,16 +69,13 @@ def capitals(tmp_path):
 
 
 def test_what_differs_in_writing_alone_is_equal_and_in_an_accent_a_sign_or_a_word_is_not():
-    composed, judges = (
-        unicodedata.normalize("NFD", "màu đỏ"),
-        (text.exact, text.token_f1, text.rouge_l),
-    )
+    composed = unicodedata.normalize("NFD", "màu đỏ")
+    judges = (text.exact, text.token_f1, text.rouge_l)
     for one, other in (
         (composed, "màu đỏ"), ("Màu Đỏ", "màu đỏ"), ("“màu đỏ”.", "màu đỏ"), (" màu \t đỏ\n", "màu đỏ"), ("-5", "-5."),
     ):  # fmt: skip
-        assert text.normal(one) == text.normal(other) and {
-            judge(one, other) for judge in judges
-        } == {1}
+        assert text.normal(one) == text.normal(other)
+        assert {judge(one, other) for judge in judges} == {1}
     for one, other in (
         ("má", "mà"),
         ("đỏ", "do"),
@@ -103,7 +101,8 @@ def test_texts_are_judged_as_they_are_written_beside_the_commonest_one(capitals,
     assert checks.examine(capitals, capitals.config) == []
     model = capitals.model().eval()
     scores = capitals.evaluate(model, Loader(capitals, "test"))
-    assert scores.keys() == {"loss", "exact", "token_f1"} and scores["exact"] == 1.0
+    assert scores.keys() == {"loss", "exact", "token_f1"}
+    assert scores["exact"] == 1.0
     batch = capitals.labelled([capitals.parts["test"][n].sample for n in range(6)])
     loss = F.cross_entropy(
         model(batch["ids"]).transpose(1, 2), batch["labels"], ignore_index=IGNORED
@@ -120,7 +119,8 @@ def test_texts_are_judged_as_they_are_written_beside_the_commonest_one(capitals,
 
 
 def test_another_model_writes_beside_the_tested_one(capitals, tmp_path, monkeypatch):
-    base, model = Speller().eval(), capitals.model().eval()
+    base = Speller().eval()
+    model = capitals.model().eval()
     write = lambda self, net, batch, beams: ["no" if net is base else "WORD 34"] * len(batch["ids"])  # noqa: E731
     monkeypatch.setattr(Capitals, "write", write)
     monkeypatch.setattr(
@@ -136,11 +136,12 @@ def test_another_model_writes_beside_the_tested_one(capitals, tmp_path, monkeypa
 
 
 def test_where_memory_runs_out_it_goes_on_from_there(capitals):
-    model, batch = capitals.model(), {"ids": torch.ones(7, 3, dtype=torch.long)}
-    capitals.beams_at_once, capitals.most = 8, 2
-    assert len(
-        text.in_parts(capitals, model, batch, 2, capitals.write)
-    ) == 7 and capitals.tried == (4, 2, 2, 2, 1)
+    model = capitals.model()
+    batch = {"ids": torch.ones(7, 3, dtype=torch.long)}
+    capitals.beams_at_once = 8
+    capitals.most = 2
+    assert len(text.in_parts(capitals, model, batch, 2, capitals.write)) == 7
+    assert capitals.tried == (4, 2, 2, 2, 1)
     text.in_parts(capitals, model, batch, 2, capitals.write)
     assert capitals.tried[5:] == (2, 2, 2, 1)
 

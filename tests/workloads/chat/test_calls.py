@@ -91,9 +91,11 @@ def trained(template, talk):
 
 @pytest.mark.parametrize("name", KNOWING)
 def test_calls_are_trained_as_the_template_writes_them_with_their_end_and_tools_are_shown(name):
-    template, talk = template_of(KNOWING[name], MARKS), row(*MESSAGES)
+    template = template_of(KNOWING[name], MARKS)
+    talk = row(*MESSAGES)
     call, answer = trained(template, talk)
-    assert "weather" in call and '{"city": "Oslo", "days": 2}' in call
+    assert "weather" in call
+    assert '{"city": "Oslo", "days": 2}' in call
     assert call.endswith("<|eom|>" if name == "Llama" else "<|im_end|>")
     assert answer.strip() == "It is 12.<|im_end|>"
     assert (
@@ -101,7 +103,8 @@ def test_calls_are_trained_as_the_template_writes_them_with_their_end_and_tools_
         in template.stops
     )
     (first, *_) = answered(talk)
-    encoded, prompt = template.encode(first), template.prompt(first.turns)
+    encoded = template.encode(first)
+    prompt = template.prompt(first.turns)
     assert list(encoded.ids[: len(prompt)]) == prompt, "as generation is given it"
     assert '"parameters"' in template.tokenizer.decode(prompt)
     findings = examine({"train": [talk]}, template, {"train": 2000}, 10**6)
@@ -118,7 +121,8 @@ def test_every_answer_of_a_longer_talk_is_trained_once_also_where_the_template_m
         {"role": "assistant", "content": "I do not know."},
     ]
     texts = [text.strip() for text in trained(template, row(*MESSAGES, *again))]
-    assert len(texts) == 3 and "weather" in texts[0]
+    assert len(texts) == 3
+    assert "weather" in texts[0]
     assert texts[1:] == ["It is 12.<|im_end|>", "I do not know.<|im_end|>"]
 
 
@@ -126,28 +130,34 @@ def test_every_answer_of_a_longer_talk_is_trained_once_also_where_the_template_m
 def test_a_written_call_is_right_by_its_values(name):
     template = template_of(KNOWING[name], MARKS)
     first, second = (template.finished(each) for each in answered(row(*MESSAGES)))
-    assert exact(first.answer, str(first.answer)) and called(first.answer, str(first.answer))
+    assert exact(first.answer, str(first.answer))
+    assert called(first.answer, str(first.answer))
     other = str(first.answer).replace('{"city": "Oslo", "days": 2}', '{"days":2,  "city":"Oslo"}')
-    assert other != first.answer and exact(first.answer, other) and called(first.answer, other)
+    assert other != first.answer
+    assert exact(first.answer, other)
+    assert called(first.answer, other)
     for wrong in ("Rome", "Oslo, "):
         assert not called(first.answer, str(first.answer).replace("Oslo", wrong))
-    assert not called(first.answer, "") and not exact(
-        first.answer, str(first.answer).replace("weather", "time")
-    )
-    assert second.answer == "It is 12." and not called(second.answer, "It is 12.")
+    assert not called(first.answer, "")
+    assert not exact(first.answer, str(first.answer).replace("weather", "time"))
+    assert second.answer == "It is 12."
+    assert not called(second.answer, "It is 12.")
 
 
 def test_words_beside_a_call_count_for_the_whole_answer_and_not_for_the_call():
     template = template_of(QWEN, MARKS)
     talk = answered(row(MESSAGES[0], {**MESSAGES[1], "content": "Let me look."}, *MESSAGES[2:]))[0]
     right = template.finished(talk).answer
-    assert right.startswith("Let me look.") and exact(right, f" {right}")
+    assert right.startswith("Let me look.")
+    assert exact(right, f" {right}")
     other = right.replace("Let me look.", "One moment.")
-    assert called(right, other) and not exact(right, other)
+    assert called(right, other)
+    assert not exact(right, other)
 
 
 def test_values_of_json_are_compared_strictly():
-    assert exact('{"a": 1}', '{"a": 1.0}') and not exact('{"a": 1}', '{"a": true}')
+    assert exact('{"a": 1}', '{"a": 1.0}')
+    assert not exact('{"a": 1}', '{"a": true}')
     assert not exact('{"a": [1, 2]}', '{"a": [2, 1]}')
 
 
@@ -162,9 +172,8 @@ def test_a_template_without_calls_and_tools_is_refused_by_name_for_rows_with_the
         findings = {
             finding.name: finding for finding in examine({"train": [talk]}, template, limits, 10**6)
         }
-        assert findings[
-            name
-        ].verdict == "bad" and f"does not show {'tool calls' if name == 'calls' else name}" in (
+        assert findings[name].verdict == "bad"
+        assert f"does not show {'tool calls' if name == 'calls' else name}" in (
             findings[name].value
         )
 
@@ -173,7 +182,8 @@ def test_a_text_beside_a_call_that_the_template_leaves_out_is_named():
     template = template_of(LLAMA, MARKS)
     talk = row(MESSAGES[0], {**MESSAGES[1], "content": "Let me look."})
     (finding,) = examine({"train": [talk]}, template, {"train": 2000}, 10**6)
-    assert (finding.name, finding.verdict) == ("beside calls", "warning")
+    assert finding.name == "beside calls"
+    assert finding.verdict == "warning"
 
 
 THOUGHTS = CHATML.replace("m['content'] +", "(m['reasoning_content'] or '') + m['content'] +")
@@ -187,7 +197,9 @@ def test_a_thought_is_trained_where_the_template_has_it_and_else_refused_by_name
     (finding,) = examine(
         {"train": [template.taken(talk, Counter())]}, template, {"train": 2000}, 10**6
     )
-    assert (finding.name, finding.verdict) == ("reasoning", "bad") and "thinking" in finding.value
+    assert finding.name == "reasoning"
+    assert finding.verdict == "bad"
+    assert "thinking" in finding.value
 
 
 def test_keys_that_the_template_does_not_read_are_counted_and_leave_a_plain_row():
@@ -197,7 +209,8 @@ def test_keys_that_the_template_does_not_read_are_counted_and_leave_a_plain_row(
     ]
     unread = Counter()
     taken = template_of().taken(row(*messages, tools=()), unread)
-    assert tuple(taken) == ((("user", "x"),), "y") and unread == {"name": 1, "id": 2}
+    assert tuple(taken) == ((("user", "x"),), "y")
+    assert unread == {"name": 1, "id": 2}
     named = template_of(CHATML.replace("m['content'] +", "(m.name or '') + m['content'] +"))
     assert "Annx" in named.render(named.taken(row(*messages, tools=()), unread).whole)
 
@@ -207,7 +220,8 @@ def test_the_small_base_writes_what_it_wrote_before_without_calls_and_tools():
         [("user", "a")],
         [("system", "s"), ("user", "a"), ("assistant", "b"), ("tool", ""), ("user", "c")],
     ]
-    before, now = template_of(CHATML), template_of(SMALL)
+    before = template_of(CHATML)
+    now = template_of(SMALL)
     for each in turns:
         for asks in (False, True):
             assert before.render(each, asks) == now.render(each, asks)

@@ -10,7 +10,8 @@ from workloads.chat.rows import Row, row_of
 
 GOOD = calls(60)
 TEST = calls(20, "test")
-QUESTION, ANSWER = GOOD[0].turns[0], ("assistant", GOOD[0].answer)
+QUESTION = GOOD[0].turns[0]
+ANSWER = ("assistant", GOOD[0].answer)
 PLANTED = {  # rows among 60 good ones -> the finding and its verdict
     "longer before its answer than the length": ([row_of((("user", "word " * 300), ANSWER))], "too long", "warning"),
     "rendered before": ([row_of((("user", "<|im_start|>user\nhi<|im_end|>"), ANSWER))], "marks in text", "warning"),
@@ -54,9 +55,8 @@ def test_a_mistake_in_rows_is_named_with_its_place(mistake):
     rows, name, verdict = PLANTED[mistake]
     finding = found(rows, template_of())[name]
     assert finding.verdict == verdict
-    assert finding.value.startswith("1 rows ") and (
-        "train 61" in finding.value or "test" in finding.value
-    )
+    assert finding.value.startswith("1 rows ")
+    assert "train 61" in finding.value or "test" in finding.value
 
 
 @pytest.mark.parametrize("mistake", TEMPLATES)

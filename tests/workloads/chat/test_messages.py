@@ -9,16 +9,15 @@ from lib.errors import BadInput
 from workloads.chat.messages import Message, check_answers, is_trained, text_of, turns_of
 from workloads.chat.rows import Row, answered, question, row_of
 
-ASK, CALL, RESULT, SAY = (
-    "weather in Oslo?",
-    {"name": "weather", "arguments": {"city": "Oslo"}},
-    "12",
-    "It is 12.",
-)
+ASK = "weather in Oslo?"
+CALL = {"name": "weather", "arguments": {"city": "Oslo"}}
+RESULT = "12"
+SAY = "It is 12."
 FLAT = {"name": "weather", "parameters": {"type": "object"}}
 TOOLS = ("tools", json.dumps([{"type": "function", "function": FLAT}]))
 TALK = [("user", ASK), ("assistant", "", CALL), ("tool", RESULT), ("assistant", SAY)]
-USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello!"}
+USER = {"role": "user", "content": "hi"}
+ANSWER = {"role": "assistant", "content": "Hello!"}
 
 
 def openai(call, **more):
@@ -198,17 +197,18 @@ def test_answers_in_a_prompt_are_not_trained():
 def test_each_trained_answer_is_a_row_after_what_stands_before_it():
     row = row_of(turns_of(openai({"tool_calls": [CALL]})))
     first, second = answered(row)
-    assert isinstance(first.answer, Message) and first.turns == (("user", ASK),)
-    assert second.answer == SAY and [role for role, _ in second.turns] == [
+    assert isinstance(first.answer, Message)
+    assert first.turns == (("user", ASK),)
+    assert second.answer == SAY
+    assert [role for role, _ in second.turns] == [
         "user",
         "assistant",
         "tool",
     ]
     assert not is_trained(second.turns[1][1]), "it is scored in its own row"
-    assert first.conversation == second.conversation == question(row) and (
-        first.number,
-        second.number,
-    ) == (0, 1)
+    assert first.conversation == second.conversation == question(row)
+    assert first.number == 0
+    assert second.number == 1
     plain = Row((("user", "x"),), "y")
     assert answered(plain) == [plain]
 

@@ -46,9 +46,8 @@ def test_lines_that_are_no_rows_are_refused_together_by_file_and_line_at_most_te
     (tmp_path / "train.jsonl").write_text('{"prompt": "x", "answer": "y"}\n\n{"prompt": \n')
     with pytest.raises(BadInput, match="^21 rows cannot be used:\n") as refused:
         rows.read(tmp_path)
-    assert str(refused.value).count(
-        "jsonl:"
-    ) == 10 and "test.jsonl:10: it has the keys text.\n" in str(refused.value)
+    assert str(refused.value).count("jsonl:") == 10
+    assert "test.jsonl:10: it has the keys text.\n" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,8 @@ def test_files_are_splits_by_their_names_and_what_lacks_is_dealt_from_the_rest(
     for name, records in made.items():
         write_rows(tmp_path / f"{name}.jsonl", records)
     parts = rows.read(tmp_path)
-    assert all(parts.values()) and sum(map(len, parts.values())) == 60 * len(files)
+    assert all(parts.values())
+    assert sum(map(len, parts.values())) == 60 * len(files)
     for part in given:
         assert {row.question.split()[0] for row in parts[part]} == {
             "val" if part == "validation" else part
@@ -79,7 +79,8 @@ def test_rows_that_ask_the_same_are_dealt_to_one_split(tmp_path):
     )
     parts = rows.read(tmp_path)
     asked = {part: {row.question for row in some} for part, some in parts.items()}
-    assert all(asked.values()) and not asked["train"] & (asked["validation"] | asked["test"])
+    assert all(asked.values())
+    assert not asked["train"] & (asked["validation"] | asked["test"])
 
 
 def test_other_text_is_cut_into_pieces_which_begin_again():
@@ -107,7 +108,8 @@ def test_values_and_a_fifth_of_the_combinations_of_the_test_are_never_trained():
 def test_no_sentence_of_a_held_out_split_is_in_another_one():
     parts = generated.splits(0, 3000, 100, 300)
     prompts = [{row.question for row in parts[part]} for part in ("train", "validation", "test")]
-    assert len(set().union(*prompts)) == sum(map(len, prompts)) and len(prompts[2]) > 280
+    assert len(set().union(*prompts)) == sum(map(len, prompts))
+    assert len(prompts[2]) > 280
 
 
 def test_a_near_answer_takes_the_values_of_the_question():

@@ -32,7 +32,8 @@ def drawn(task, seed=0):
 
 def test_the_loss_is_the_models_own_over_the_trained_tokens(chat):
     task = chat()
-    model, rows = drawn(task), calls(5)
+    model = drawn(task)
+    rows = calls(5)
     loss = task.loss(model, batch := task.labelled(rows, True))[0]["loss"]
     encoded = [task.template.encode(row) for row in rows]
     sums = []
@@ -48,7 +49,8 @@ def test_the_loss_is_the_models_own_over_the_trained_tokens(chat):
 
 def test_a_batch_of_prompts_padded_on_the_left_has_the_logits_and_the_answers_of_single_ones(chat):
     task = chat()
-    model, rows = drawn(task), calls(6)
+    model = drawn(task)
+    rows = calls(6)
     batch = task.labelled(rows)
     together = model(input_ids=batch["prompt"], attention_mask=batch["is_prompt"]).logits[:, -1]
     for number, row in enumerate(rows):
@@ -60,9 +62,13 @@ def test_a_batch_of_prompts_padded_on_the_left_has_the_logits_and_the_answers_of
 
 
 def test_answers_are_compared_as_json_where_they_are_json():
-    assert exact('{"a": 1, "b": "x"}', '{"b":"x","a":1}') and not exact('{"a": 1}', '{"a": "1"}')
-    assert exact("Yes ", "Yes") and not exact("Yes", "yes")
-    assert valid('{"a": 1}', "[2]") and not valid('{"a": 1}', '{"a": 1') and valid("yes", "no")
+    assert exact('{"a": 1, "b": "x"}', '{"b":"x","a":1}')
+    assert not exact('{"a": 1}', '{"a": "1"}')
+    assert exact("Yes ", "Yes")
+    assert not exact("Yes", "yes")
+    assert valid('{"a": 1}', "[2]")
+    assert not valid('{"a": 1}', '{"a": 1')
+    assert valid("yes", "no")
     assert stopped("x", "x")
 
 
@@ -81,23 +87,23 @@ def test_rows_beyond_the_length_are_left_out_and_other_text_is_replayed(chat, tm
     task = chat({"workload.length": 160, **other})
     train = task.parts["train"].samples
     lengths = [len(task.template.encode(row).ids) for row in train if row.answer]
-    assert max(lengths) <= 160 and len(lengths) < 40 and train.lengths[: len(lengths)] == lengths
+    assert max(lengths) <= 160
+    assert len(lengths) < 40
+    assert train.lengths[: len(lengths)] == lengths
     texts = [row for row in train if not row.answer]
-    assert len(texts) == round(0.5 * len(lengths)) and all(
-        row.turns[0][0] == "text" for row in texts
-    )
+    assert len(texts) == round(0.5 * len(lengths))
+    assert all(row.turns[0][0] == "text" for row in texts)
     encoded = task.template.encode(texts[0])
-    assert (
-        all(encoded.trained[1:])
-        and task.template.tokenizer.decode(encoded.ids) == texts[0].turns[0][1]
-    )
+    assert all(encoded.trained[1:])
+    assert task.template.tokenizer.decode(encoded.ids) == texts[0].turns[0][1]
     with pytest.raises(BadInput, match="Most rows in train exceed 60 tokens"):
         assert chat({"workload.length": 60}).parts
 
 
 def test_the_untouched_base_and_its_examples_are_answered_by_the_base(chat):
     task = chat()
-    model, part = drawn(task), task.parts["test"]
+    model = drawn(task)
+    part = task.parts["test"]
     loader = Loader(task, "test")
     beside = task.beside(model, loader)
     base = AutoModelForCausalLM.from_pretrained(task.settings.base).eval()
@@ -120,12 +126,11 @@ def test_a_fully_trained_model_is_tested_without_a_base_that_is_not_mounted_any_
 ):
     base = write_base(tmp_path / "base")
     task = chat({"workload.method": "full", "workload.base": str(base)})
-    model, loader = task.model(), Loader(task, "test")
+    model = task.model()
+    loader = Loader(task, "test")
     shutil.rmtree(base)
-    assert (
-        task.beside(model, loader) == {}
-        and "The test goes without the untouched base" in capsys.readouterr().out
-    )
+    assert task.beside(model, loader) == {}
+    assert "The test goes without the untouched base" in capsys.readouterr().out
 
 
 def test_a_resumed_full_training_without_its_base_has_no_row_of_an_untouched_base(config):
@@ -134,14 +139,17 @@ def test_a_resumed_full_training_without_its_base_has_no_row_of_an_untouched_bas
     shutil.rmtree(config.parent / "base")
     run = train(config, "cut", *changes)
     methods = [row["method"] for row in csv.DictReader((run / "evaluation.csv").open())]
-    assert methods[-1] == "network" and "untouched base" not in methods
+    assert methods[-1] == "network"
+    assert "untouched base" not in methods
 
 
 class Loader:
     """A part in one batch, as an evaluation has it; or its first samples, as a check has them."""
 
     def __init__(self, task, name, most=None):
-        self.dataset, self.task, self.most = task.parts[name], task, most
+        self.dataset = task.parts[name]
+        self.task = task
+        self.most = most
 
     def __iter__(self):
         yield self.task.labelled(
@@ -166,7 +174,8 @@ def test_merged_weights_read_again_answer_as_base_and_adapter(nf4, chat, tmp_pat
     task.export(model, tmp_path)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32).eval()
     ids = torch.tensor([task.template.encode(calls(1)[0]).ids])
-    ours, theirs = model(input_ids=ids).logits, merged(input_ids=ids).logits
+    ours = model(input_ids=ids).logits
+    theirs = merged(input_ids=ids).logits
     assert float((ours - theirs).abs().max()) < 1e-3 * float(ours.abs().max())
     assert {path.name for path in (tmp_path / "merged").iterdir()} >= {
         "config.json",
@@ -174,7 +183,8 @@ def test_merged_weights_read_again_answer_as_base_and_adapter(nf4, chat, tmp_pat
     }
     assert merged.generation_config.eos_token_id == task.template.stops
     peft = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert peft["r"] == 2 and (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
+    assert peft["r"] == 2
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
 
 
 def test_merged_weights_that_answer_otherwise_are_refused(chat, tmp_path):
@@ -263,7 +273,8 @@ def test_a_run_is_tested_beside_others_and_its_archive_answers_new_questions(con
     assert methods == [
         "commonest answer", "nearest, values replaced", "untouched base", "base, 2 examples", "network",
     ]  # fmt: skip
-    assert "In brackets: 95 %" in out and "Merged in fp16 and read again" in out
+    assert "In brackets: 95 %" in out
+    assert "Merged in fp16 and read again" in out
     shutil.rmtree(config.parent / "base")  # the archive has base and tokenizer
     questions = config.parent / "questions.jsonl"
     write_rows(
@@ -274,7 +285,8 @@ def test_a_run_is_tested_beside_others_and_its_archive_answers_new_questions(con
     rows = [*csv.DictReader((config.parent / "answers" / "predictions.csv").open())]
     task, (model,) = ensemble.load(config.parent / "runs" / "outputs.tar.gz")
     expected = task.answers([model], [Row((("user", "weather for Dalga"),), "")])[0]
-    assert len(rows) == 2 and rows[0]["prediction"] == expected["prediction"]
+    assert len(rows) == 2
+    assert rows[0]["prediction"] == expected["prediction"]
 
 
 def test_a_plan_needs_the_bases_config_alone(config, capsys):
@@ -300,18 +312,19 @@ def test_a_damaged_tokenizer_in_the_cache_is_written_anew(chat, tmp_path):
     first = chat()
     first.learned()
     (path,) = (tmp_path / "cache").rglob("tokenizer-*.json")
-    whole, row = path.read_text(), calls(1)[0]
+    whole = path.read_text()
+    row = calls(1)[0]
     for text in (whole.replace('"a"', '"Q"'), whole[:500], ""):
         path.write_text(text)
-        assert (
-            chat().template.encode(row) == first.template.encode(row) and path.read_text() == whole
-        )
+        assert chat().template.encode(row) == first.template.encode(row)
+        assert path.read_text() == whole
 
 
 def test_a_run_whose_tokenizer_is_damaged_stops_where_the_bases_is_another(config, capsys):
     train(config, "my", "session.minutes=1e-6", "session.margin_seconds=6e6", code=75)
     (kept,) = (config.parent / "runs" / "my" / "data").glob("tokenizer*.json")
-    whole, base = kept.read_text(), config.parent / "base" / "tokenizer.json"
+    whole = kept.read_text()
+    base = config.parent / "base" / "tokenizer.json"
     kept.write_text(whole[:-9])
     other = json.loads(base.read_text())
     words = other["model"]["vocab"]
@@ -395,26 +408,23 @@ def calling(config):
 def test_every_trained_answer_is_scored_and_calls_as_calls(calling, capsys):
     run = train(calling, "my", "workload.test_rows=6")
     out = capsys.readouterr().out
-    assert (
-        "Scored: 10 answers of 6 conversations." in out
-        and "4 of them have calls. Right by name and" in out
-    )
+    assert "Scored: 10 answers of 6 conversations." in out
+    assert "4 of them have calls. Right by name and" in out
     (network,) = [
         row for row in csv.DictReader((run / "evaluation.csv").open()) if row["method"] == "network"
     ]
     assert 0 <= float(network["call"]) <= 1
     answers = [*csv.DictReader((run / "answers.csv").open())]
-    assert len(answers) == 10 and len({row["question"] for row in answers}) == 6
+    assert len(answers) == 10
+    assert len({row["question"] for row in answers}) == 6
     assert sum(row["target"].startswith("<tool_call>") for row in answers) == 4
 
 
 def test_the_description_counts_calls_answers_and_what_was_not_read(calling):
     task = load_task(load_config(calling))
     about = task.describe_data()
-    assert (
-        "24 conversations have calls, 0 have tools." in about
-        and "Keys that are not read: id (9 rows)." in about
-    )
+    assert "24 conversations have calls, 0 have tools." in about
+    assert "Keys that are not read: id (9 rows)." in about
     assert "10 answers of 6 conversations are scored in test." in about
 
 
@@ -432,7 +442,8 @@ def test_the_loss_of_a_test_counts_each_trained_token_once(calling):
 
 def test_examples_in_a_prompt_have_their_calls(calling):
     task = load_task(load_config(calling))
-    near, sample = task._neighbours(), task.parts["test"].samples[0]
+    near = task._neighbours()
+    sample = task.parts["test"].samples[0]
     prompted = near.prompted(sample, 8, lambda row: True)
     assert any(row.has_calls for row in near.nearest(sample, 8))
     assert "<tool_call>" in task.template.render(prompted.turns)

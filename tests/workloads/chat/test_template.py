@@ -41,7 +41,8 @@ DIALOGUE = row_of((("user", "one"), ("assistant", "1"), ("user", "two"), ("assis
 
 def spoken(template, row):
     """The stretches that are trained, as text."""
-    encoded, stretches = template.encode(row), [[]]
+    encoded = template.encode(row)
+    stretches = [[]]
     for token, is_trained in zip(encoded.ids, encoded.trained, strict=True):
         if is_trained:
             stretches[-1].append(token)
@@ -56,7 +57,8 @@ def test_every_answer_is_trained_with_its_end_and_nothing_else(form):
     assert [text.strip() for text in spoken(template, DIALOGUE)] == [
         f"{a}{template.end}" for a in ("1", "two is 2")
     ]
-    assert template.end == FORMS[form][2] and template.tokenizer.eos_token_id in template.stops
+    assert template.end == FORMS[form][2]
+    assert template.tokenizer.eos_token_id in template.stops
     ids = template.encode(DIALOGUE).ids
     begin = template.tokenizer.bos_token_id
     assert ids.count(begin) == (begin is not None), "the begin token comes once"
@@ -65,7 +67,8 @@ def test_every_answer_is_trained_with_its_end_and_nothing_else(form):
 @pytest.mark.parametrize("form", FORMS)
 def test_the_tokens_before_an_answer_are_those_that_generation_is_given(form):
     template = template_of(*FORMS[form])
-    encoded, prompt = template.encode(DIALOGUE), template.prompt(DIALOGUE.turns)
+    encoded = template.encode(DIALOGUE)
+    prompt = template.prompt(DIALOGUE.turns)
     assert list(encoded.ids[: len(prompt)]) == prompt
     assert encoded.trained.index(True) == len(template.prompt(DIALOGUE.turns[:1]))
 
@@ -80,18 +83,16 @@ def test_a_template_that_rewrites_earlier_turns_trains_each_answer_after_the_pro
     for row in rows:
         prompt = template.prompt(row.turns)
         assert list(template.encode(row).ids[: len(prompt)]) == prompt
-    encoded, prompt = template.encode(DIALOGUE), template.prompt(DIALOGUE.turns)
-    assert list(encoded.ids[: len(prompt)]) == prompt and spoken(template, DIALOGUE) == [
-        f"{THOUGHT}two is 2<|im_end|>"
-    ]
+    encoded = template.encode(DIALOGUE)
+    prompt = template.prompt(DIALOGUE.turns)
+    assert list(encoded.ids[: len(prompt)]) == prompt
+    assert spoken(template, DIALOGUE) == [f"{THOUGHT}two is 2<|im_end|>"]
     assert template.decode(template.tokens(f"{THOUGHT}two<|im_end|>")) == "two", (
         "what is always written is no answer"
     )
     ((name, _, what),) = encoded.notes
-    assert (
-        name == "rewritten"
-        and "writes otherwise once others follow: each answer is trained after" in what
-    )
+    assert name == "rewritten"
+    assert "writes otherwise once others follow: each answer is trained after" in what
 
 
 def test_a_token_across_the_border_is_cut_there_as_in_generation():
@@ -99,8 +100,10 @@ def test_a_token_across_the_border_is_cut_there_as_in_generation():
 
     tokenizer = tokenizer_of()
     tokenizer.add_tokens([AddedToken("\n{", normalized=False)])
-    template, row = Template(tokenizer), Row((("user", "x"),), "{1}")
-    encoded, prompt = template.encode(row), template.prompt(row.turns)
+    template = Template(tokenizer)
+    row = Row((("user", "x"),), "{1}")
+    encoded = template.encode(row)
+    prompt = template.prompt(row.turns)
     assert list(encoded.ids[: len(prompt)]) == prompt
     assert tokenizer.convert_tokens_to_ids("\n{") not in encoded.ids
 

@@ -52,14 +52,16 @@ def test_a_repeated_edge_counts_once_and_an_empty_or_missing_folder_is_refused(t
 def test_a_real_package_keeps_to_the_ontology_and_is_the_same_for_any_seed_and_order(monkeypatch):
     root = STANDARD_LIBRARY / "json"
     code = "import sys, pathlib; from workloads.codegraph import graph; print(graph.build(pathlib.Path(sys.argv[1])))"
-    command, seed = [sys.executable, "-c", code, str(root)], {**os.environ, "PYTHONHASHSEED": "77"}
+    command = [sys.executable, "-c", code, str(root)]
+    seed = {**os.environ, "PYTHONHASHSEED": "77"}
     seeded = subprocess.run(command, check=True, env=seed, cwd=ROOT, capture_output=True, text=True)
     walk = os.walk
     monkeypatch.setattr(
         os, "walk", lambda top: ((a, b, sorted(c, reverse=True)) for a, b, c in walk(top))
     )
     built = graph.build(root)
-    assert ontology.check(built, ontology.load()) == [] and not built.skipped
+    assert ontology.check(built, ontology.load()) == []
+    assert not built.skipped
     assert seeded.stdout == f"{built}\n"
 
 
@@ -92,15 +94,15 @@ def test_each_hostile_file_is_named_with_its_reason_and_the_rest_is_read(tmp_pat
     assert reasons.keys() == HOSTILE.keys()
     for name, (_, reason) in HOSTILE.items():
         assert reason in reasons[name], name
-    assert "good.café" in built.entities and {"cr", "stars"} <= {
-        t.head for t in built.triples if t.relation == "calls"
-    }
+    assert "good.café" in built.entities
+    assert {"cr", "stars"} <= {t.head for t in built.triples if t.relation == "calls"}
 
 
 def test_syntax_that_cannot_be_read_comes_with_the_version_of_python_that_read_it(tmp_path):
     tree(tmp_path, newer="def f(:\n")
     ((file, reason),) = graph.build(tmp_path).skipped
-    assert file == "newer.py" and reason.startswith("line 1: ")
+    assert file == "newer.py"
+    assert reason.startswith("line 1: ")
     assert reason.endswith(f"(read as Python {sys.version_info.major}.{sys.version_info.minor})")
 
 

@@ -44,11 +44,10 @@ def test_types_outside_of_domain_and_range_are_counted_and_unknown_names_are_err
     with pytest.raises(BadInput) as refusal:
         ontology.check(graph, small(tmp_path))
     text = str(refusal.value)
-    assert "3 names are unknown" in text and "  f:0: a likes b: relations are r, s, defines" in text
-    assert (
-        "  c is a Wheel, and entity types are T, U" in text
-        and "  f:0: a r b: b is not among the entities" in text
-    )
+    assert "3 names are unknown" in text
+    assert "  f:0: a likes b: relations are r, s, defines" in text
+    assert "  c is a Wheel, and entity types are T, U" in text
+    assert "  f:0: a r b: b is not among the entities" in text
 
 
 def test_a_malformed_ontology_names_the_key(tmp_path):
@@ -58,7 +57,8 @@ def test_a_malformed_ontology_names_the_key(tmp_path):
 
 
 def test_structural_relations_are_marked_or_go_by_their_names(tmp_path):
-    assert small(tmp_path).structural == {"s", "defines"} and small(tmp_path).entities == ("T", "U")
+    assert small(tmp_path).structural == {"s", "defines"}
+    assert small(tmp_path).entities == ("T", "U")
     assert ontology.find(tmp_path / "x").source == str(tmp_path / "o.yaml")
     (tmp_path / "b.yaml").write_text(SMALL)
     with pytest.raises(BadInput, match=r"several ontologies: b\.yaml, o\.yaml"):
@@ -70,10 +70,11 @@ def test_structural_relations_are_marked_or_go_by_their_names(tmp_path):
 
 @pytest.mark.skipif(not GIVEN.is_dir(), reason="the sample data is not here")
 def test_the_given_data_is_read_with_its_known_faults():
-    graph, theirs = records.read([GIVEN]), ontology.find(GIVEN)
-    assert (len(graph.triples), len(graph.entities)) == (24559, 9291)
-    assert (len(theirs.entities), len(theirs.relations)) == (
-        15,
-        22,
-    ) and "declares" in theirs.structural
+    graph = records.read([GIVEN])
+    theirs = ontology.find(GIVEN)
+    assert len(graph.triples) == 24559
+    assert len(graph.entities) == 9291
+    assert len(theirs.entities) == 15
+    assert len(theirs.relations) == 22
+    assert "declares" in theirs.structural
     assert [line.partition(":")[0] for line in ontology.check(graph, theirs)] == ["domain", "range"]

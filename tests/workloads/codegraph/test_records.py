@@ -37,6 +37,8 @@ def test_every_kind_of_bad_line_is_named_with_its_number(tmp_path):
     for line, reason in BAD_LINES.items():
         with pytest.raises(BadInput) as refusal:
             records.read([given(tmp_path, GOOD, line, GOOD)])
-        assert "x.jsonl:2: " in str(refusal.value) and reason in str(refusal.value)
+        assert "x.jsonl:2: " in str(refusal.value)
+        assert reason in str(refusal.value)
         graph = records.read([tmp_path], bad_input_limit=1)
-        assert len(graph.triples) == 1 and len(graph.skipped) == 1
+        assert len(graph.triples) == 1
+        assert len(graph.skipped) == 1

@@ -23,10 +23,8 @@ def test_an_import_from_another_tree_is_resolved_and_files_keep_their_trees(tmp_
     both = sources(a, b)
     built = graph.build(both)
     assert ("main.run", "calls", "tools.mend") in keys(built)
-    assert (
-        built.entities["tools.mend"].file == "a/tools.py"
-        and both.path("a/tools.py") == a / "tools.py"
-    )
+    assert built.entities["tools.mend"].file == "a/tools.py"
+    assert both.path("a/tools.py") == a / "tools.py"
     assert both.read("b/main.py").startswith(b"import tools")
     assert graph.build(sources(a)).entities["tools.mend"].file == "tools.py", (
         "of one tree the name is left out"
@@ -38,12 +36,14 @@ def test_modules_of_one_name_stay_apart_and_each_tree_imports_its_own(tmp_path):
     b = tree(tmp_path / "b", tools__="from . import part\n", tools__part="def mend(): pass",
              setup="import tools.part\nfrom tools.part import mend\ntools.part.mend()\nmend()")  # fmt: skip
     found = keys(graph.build(sources(a, b)))
-    assert ("setup", "calls", "tools.mend") in found and (
+    assert ("setup", "calls", "tools.mend") in found
+    assert (
         "b.setup",
         "calls",
         "b.tools.part.mend",
     ) in found
-    assert ("b.tools", "contains", "b.tools.part") in found and (
+    assert ("b.tools", "contains", "b.tools.part") in found
+    assert (
         "b.setup",
         "imports",
         "b.tools.part",
@@ -52,12 +52,12 @@ def test_modules_of_one_name_stay_apart_and_each_tree_imports_its_own(tmp_path):
 
 
 def test_the_order_of_trees_and_where_they_lie_change_nothing(tmp_path):
-    a, b = (
-        tree(tmp_path / "x" / "src", m="def f(): pass"),
-        tree(tmp_path / "y" / "src", m="def g(): pass"),
-    )
-    first, second = sources(a, b), sources(b, a)
-    assert first.content == second.content and graph.build(first) == graph.build(second)
+    a = tree(tmp_path / "x" / "src", m="def f(): pass")
+    b = tree(tmp_path / "y" / "src", m="def g(): pass")
+    first = sources(a, b)
+    second = sources(b, a)
+    assert first.content == second.content
+    assert graph.build(first) == graph.build(second)
     (tmp_path / "z").mkdir()
     moved = [(tmp_path / name).rename(tmp_path / "z" / name) / "src" for name in ("x", "y")]
     assert sources(*moved).content == first.content
@@ -91,5 +91,6 @@ def site(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", ["some-thing", "some-thing == 1.2.*"])
 def test_an_installed_package_is_what_its_record_lists(site, text):
     (found,) = trees.installed([text])
-    assert (found.name, found.files) == ("some-thing", ("some/__init__.py", "thing.py"))
+    assert found.name == "some-thing"
+    assert found.files == ("some/__init__.py", "thing.py")
     assert ("some", "imports", "thing.one") in keys(graph.build(Sources([found])))

@@ -26,7 +26,10 @@ def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None,
 
 def write_image(path: Path, values, driver="PNG", **options):
     """(h, w) or (bands, h, w) values in a format of one's choice, without a place on the map if none is given."""
-    planes = np.asarray(values) if np.ndim(values) == 3 else np.asarray(values)[None]
+    if np.ndim(values) == 3:
+        planes = np.asarray(values)
+    else:
+        planes = np.asarray(values)[None]
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = {
         "height": planes.shape[1],

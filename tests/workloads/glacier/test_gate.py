@@ -43,7 +43,8 @@ def test_trees_in_the_network_answer_as_scikit_learn_does(present):
 
 
 def test_trees_of_a_damaged_or_hostile_archive_end_and_read_no_memory_of_others():
-    boosted, draw = Boosted(3, 6, ()), torch.Generator().manual_seed(0)
+    boosted = Boosted(3, 6, ())
+    draw = torch.Generator().manual_seed(0)
     boosted.nodes.uniform_(-100, 100, generator=draw)
     boosted.nodes[0, :9] = torch.tensor([math.nan, math.inf, -math.inf, 1e30, -1, 61, 0, 0.5, 60])[
         :, None, None
@@ -60,10 +61,8 @@ def opened(better, tiles=8, groups=None, side=8):
     Returns the gate and the counts of the answer.
     """
     draw = np.random.default_rng(1)
-    boosted, target = (
-        Boosted(2, 1, ()),
-        torch.from_numpy(draw.integers(0, 2, (tiles, side, side)).astype(np.uint8)),
-    )
+    boosted = Boosted(2, 1, ())
+    target = torch.from_numpy(draw.integers(0, 2, (tiles, side, side)).astype(np.uint8))
 
     def scores(share):
         is_right = torch.from_numpy(draw.random(target.shape)) < torch.as_tensor(share).view(
@@ -87,8 +86,11 @@ def opened(better, tiles=8, groups=None, side=8):
 )  # fmt: skip
 def test_the_gate_opens_where_the_network_surely_gains_over_groups(better, groups, is_open):
     gate, counts = opened(better, groups=groups, side=24)
-    weight, method = float(gate.boosted.weight), int(gate.boosted.method)
-    assert (weight > 0) == is_open and weight in [pytest.approx(w) for w in WEIGHTS] and method == 0
+    weight = float(gate.boosted.weight)
+    method = int(gate.boosted.method)
+    assert (weight > 0) == is_open
+    assert weight in [pytest.approx(w) for w in WEIGHTS]
+    assert method == 0
     assert counts.sum() == 8 * 23 * 24, "each valid pixel counts once"
 
 
@@ -133,9 +135,8 @@ def test_a_shut_gate_answers_as_boosting_in_the_test_and_from_the_archive(gated,
         for row in csv.DictReader((folder / "metrics.csv").open())
         if row["split"] == "validation"
     ]
-    assert logged[-1]["network_weight"] == "0.0" and all(
-        row["network_mcc"] != row["mcc"] for row in logged
-    )
+    assert logged[-1]["network_weight"] == "0.0"
+    assert all(row["network_mcc"] != row["mcc"] for row in logged)
 
     _, (model,) = ensemble.load(folder)
     image = torch.from_numpy(load_task(tiny()).datasets()["test"][0].image)[None]
@@ -160,18 +161,19 @@ def test_folds_whose_boosting_differs_vote_together(tiny, tmp_path, without_figu
     assert not torch.equal(models[0].boosted.nodes, models[1].boosted.nodes)
     tasks[0].members = ["fold0", "fold1"]
     scores, text = tasks[0].vote(models, tmp_path)
-    assert np.isfinite(scores["mcc"]) and "'the vote' is " in text
+    assert np.isfinite(scores["mcc"])
+    assert "'the vote' is " in text
 
 
 def test_weights_of_another_run_bring_no_boosting_and_no_gate(tiny):
     task, later = (load_task(tiny({**GATED, "seed": seed})) for seed in (0, 1))
     task.datasets(), later.datasets()
-    given, model = {**task.model().state_dict(), "boosted.weight": torch.ones(())}, later.model()
+    given = {**task.model().state_dict(), "boosted.weight": torch.ones(())}
+    model = later.model()
     assert not torch.equal(given["boosted.nodes"], model.boosted.nodes)
     carried, _ = later.adapt(given, model)
-    assert carried["boosted.weight"] == 0 and torch.equal(
-        carried["boosted.nodes"], model.boosted.nodes
-    )
+    assert carried["boosted.weight"] == 0
+    assert torch.equal(carried["boosted.nodes"], model.boosted.nodes)
 
 
 def test_a_member_whose_test_failed_votes(toy, tmp_path, monkeypatch, quick):
@@ -184,4 +186,5 @@ def test_a_member_whose_test_failed_votes(toy, tmp_path, monkeypatch, quick):
         Task, "vote", lambda *_: ({"rmse": 0.25, "loss": 1.0}, "Voted."), raising=False
     )
     voted, text = voting.vote([run.folder], tmp_path / "vote", f"{ROOT / 'tests' / 'toy.py'}:Toy")
-    assert voted.metrics == {"rmse": 0.25} and text == "Voted."
+    assert voted.metrics == {"rmse": 0.25}
+    assert text == "Voted."

@@ -97,17 +97,15 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     task = load_task(tiny())
     task.members = ["fold0", "fold1"]
     scores, text = task.vote([Fixed(1), Fixed(2)], tmp_path)
-    assert (
-        scores["recall_glacier"] + scores["recall_debris"] == 1 and scores["recall_background"] == 0
-    )
+    assert scores["recall_glacier"] + scores["recall_debris"] == 1
+    assert scores["recall_background"] == 0
     methods = [row["method"] for row in csv.DictReader((tmp_path / "evaluation.csv").open())]
-    assert (
-        methods == [*baselines.METHODS, "fold0", "fold1", "the vote"]
-        and (tmp_path / "scenes.csv").is_file()
-    )
+    assert methods == [*baselines.METHODS, "fold0", "fold1", "the vote"]
+    assert (tmp_path / "scenes.csv").is_file()
     assert "'the vote' is " in text
     task = load_task(tiny({"workload.split.test": 0, "workload.split.folds": 3}))
-    task.baselines, task.members = dict, ["fold0", "fold1"]
+    task.baselines = dict
+    task.members = ["fold0", "fold1"]
     assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith(
         "Warning: there is no test of its own"
     )
@@ -117,7 +115,8 @@ class Tiles:
     """Tiles whose class is written in their bands, under noise; notes which ones are read."""
 
     def __init__(self, count):
-        self.count, self.read = count, []
+        self.count = count
+        self.read = []
 
     def __len__(self):
         return self.count
@@ -139,9 +138,11 @@ def boosted(train, test, classes=3, indices=(), pixels=1500, rounds=10):
 
 
 def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_ignored_one():
-    train, test = [Tiles(8)[i] for i in range(5)], [Tiles(8)[i] for i in (6, 7)]
+    train = [Tiles(8)[i] for i in range(5)]
+    test = [Tiles(8)[i] for i in (6, 7)]
     scores = scores_of(counts := boosted(train, test), "abc")
-    assert counts.sum() == 2 * 21 * 24 and scores["mcc"] > 0.75
+    assert counts.sum() == 2 * 21 * 24
+    assert scores["mcc"] > 0.75
     # the Bayes rule of this noise, the largest of the bands, is the most that one pixel can give
     assert (
         scores["accuracy"]
@@ -152,7 +153,8 @@ def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_
 def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
     def tile(seed):
         rng = np.random.default_rng(seed)
-        mask, light = rng.choice(2, (24, 24)).astype(np.uint8), rng.uniform(1, 1000, (24, 24))
+        mask = rng.choice(2, (24, 24)).astype(np.uint8)
+        light = rng.uniform(1, 1000, (24, 24))
         return np.stack([light, light * np.where(mask, 1.02, 0.98)]).astype(np.float32), mask
 
     without, with_index = (
@@ -167,11 +169,15 @@ def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_sh
     monkeypatch,
 ):
     values, labels = sample(Tiles(3), 0, 10**6)
-    assert len(labels) == 3 * 21 * 24 and IGNORE not in labels
+    assert len(labels) == 3 * 21 * 24
+    assert IGNORE not in labels
     monkeypatch.setattr(baselines, "_MOST_TILES", 4)
     monkeypatch.setattr(baselines, "_MOST_PIXELS", 1200)
     many = Tiles(50)
     values, labels = sample(many, 0, 1000)
-    assert values.shape == (1000, 9) and labels.shape == (1000,) and values.dtype == np.float32
+    assert values.shape == (1000, 9)
+    assert labels.shape == (1000,)
+    assert values.dtype == np.float32
     assert len(many.read) == len(set(many.read)) == 4
-    assert scored(Tiles(10)).tolist() == [0, 3, 6, 9] and len(scored(Tiles(3))) == 3
+    assert scored(Tiles(10)).tolist() == [0, 3, 6, 9]
+    assert len(scored(Tiles(3))) == 3

@@ -23,7 +23,8 @@ class ByPixel(nn.Module):
 
     def __init__(self, shift=0.0, directed=False):
         super().__init__()
-        self.shift, self.directed = nn.Parameter(torch.tensor(shift)), directed
+        self.shift = nn.Parameter(torch.tensor(shift))
+        self.directed = directed
 
     def forward(self, image):
         if self.directed:
@@ -58,10 +59,8 @@ def test_windows_give_what_the_whole_scene_gives(tmp_path, predict):
     even, once = (
         maps.probabilities([ByPixel(directed=True)], image, **views) for views in ({}, {"views": 1})
     )
-    assert (
-        torch.allclose(even[:, 0], even[:, 1], atol=1e-6)
-        and (once[:, 0] - once[:, 1]).abs().max() > 0.9
-    )
+    assert torch.allclose(even[:, 0], even[:, 1], atol=1e-6)
+    assert (once[:, 0] - once[:, 1]).abs().max() > 0.9
 
 
 def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp_path, predict):
@@ -73,10 +72,14 @@ def test_the_map_has_the_inputs_georeference_and_says_where_there_is_no_data(tmp
         rasterio.open(tmp_path / "data/Band1/img001.tif") as given,
         rasterio.open(predict()["img001"]) as made,
     ):
-        assert (made.crs, made.transform, made.shape) == (given.crs, given.transform, given.shape)
-        assert np.array_equal(made.read(1), mask) and made.nodata == 254, "255 is a class here"
+        assert made.crs == given.crs
+        assert made.transform == given.transform
+        assert made.shape == given.shape
+        assert np.array_equal(made.read(1), mask), "255 is a class here"
+        assert made.nodata == 254, "255 is a class here"
     known = ~np.isnan(image[0])
-    assert (mask[5:9, 7] == 254).all() and (mask == 254).sum() == 4
+    assert (mask[5:9, 7] == 254).all()
+    assert (mask == 254).sum() == 4
     assert np.array_equal(mask[known], expected(image)[known])
 
 
@@ -87,7 +90,8 @@ def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(
     band = tmp_path / "data" / "Band2" / "img001.tif"
     band.write_bytes(band.read_bytes()[:5000])
     assert set(predict(out=None)) == {"img000", "img002"}
-    assert "Left out: " in (text := capsys.readouterr().out) and "Band2/img001.tif" in text
+    assert "Left out: " in (text := capsys.readouterr().out)
+    assert "Band2/img001.tif" in text
 
 
 def entry_of_the_notebook():
@@ -106,7 +110,8 @@ def entry_of_the_notebook():
 @pytest.mark.usefixtures("without_figures", "without_baseline")
 def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, monkeypatch):
     write_scenes(tmp_path / "scenes", 6)
-    data, runs = write_scenes(tmp_path / "new", 2, size=(32, 48)), tmp_path / "runs"
+    data = write_scenes(tmp_path / "new", 2, size=(32, 48))
+    runs = tmp_path / "runs"
     (tmp_path / "tiny.yaml").write_text(TINY + "queue: {seeds: [1, 2]}\n")
     settings = (f"data.dir={tmp_path / 'scenes'}", f"output_dir={runs}", "training.max_steps=2")
     assert main(["queue", str(tmp_path / "tiny.yaml"), *(f"--set={key}" for key in settings)]) == 0
@@ -131,13 +136,12 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, mon
     assert all(np.array_equal(found[name], made[name]) for name in made)
 
     # the competition's entry, with the models in a place of its own and as the grader's second argument
-    maskgeration, folders = (
-        entry_of_the_notebook(),
-        {f"Band{n}": str(data / f"Band{n}") for n in (1, 2)},
-    )
+    maskgeration = entry_of_the_notebook()
+    folders = {f"Band{n}": str(data / f"Band{n}") for n in (1, 2)}
     monkeypatch.setenv("TRAINBOOK_ARCHIVE", str(runs / "outputs.tar.gz"))
     by_id = [maskgeration(folders, str(tmp_path / "given"))]
-    assert sorted(by_id[0]) == ["000", "001"] and len(list((tmp_path / "given").glob("*.tif"))) == 2
+    assert sorted(by_id[0]) == ["000", "001"]
+    assert len(list((tmp_path / "given").glob("*.tif"))) == 2
     monkeypatch.delenv("TRAINBOOK_ARCHIVE")
     by_id.append(maskgeration(folders, str(runs / "outputs.tar.gz")))
     assert all(
@@ -147,4 +151,5 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, mon
         maskgeration({"Band1": folders["Band1"]}, str(runs))
 
     summary = Summary.read(runs / "tiny-seed1")
-    assert summary.reason == "completed" and "mcc" in summary.metrics
+    assert summary.reason == "completed"
+    assert "mcc" in summary.metrics

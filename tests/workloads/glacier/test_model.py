@@ -37,23 +37,21 @@ def test_every_parameter_gets_a_gradient_which_recomputation_does_not_change():
 
 def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band():
     torch.manual_seed(0)
-    net, plain = Net(2, 3, NARROW).eval(), Net(2, 3, NARROW).eval()
+    net = Net(2, 3, NARROW).eval()
+    plain = Net(2, 3, NARROW).eval()
     plain.load_state_dict(net.state_dict())
     net.mean[:], net.deviation[:] = 100.0, 20.0
     image = 100 + 20 * torch.randn(1, 2, 32, 32)
     image[:, 1, :5] = float("nan")
     normal = ((image - 100) / 20).nan_to_num(0.0)
-    assert (
-        torch.equal(net(image), plain(normal)) and {"mean", "deviation"} <= net.state_dict().keys()
-    )
+    assert torch.equal(net(image), plain(normal))
+    assert {"mean", "deviation"} <= net.state_dict().keys()
 
 
 LANDSAT7 = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 HACK = ("blue", "green", "red", "swir1", "thermal")
-PRETRAINED, FINE = (
-    ("background", "clean ice", "debris"),
-    ("background", "glacier", "debris", "lake"),
-)
+PRETRAINED = ("background", "clean ice", "debris")
+FINE = ("background", "glacier", "debris", "lake")
 
 
 def network(bands, classes, seed=0):
@@ -62,7 +60,8 @@ def network(bands, classes, seed=0):
 
 
 def test_a_pretrained_network_is_carried_whole_and_counted():
-    old, new = network(LANDSAT7, PRETRAINED), network(HACK, FINE, seed=1)
+    old = network(LANDSAT7, PRETRAINED)
+    new = network(HACK, FINE, seed=1)
     fresh = {name: value.clone() for name, value in weights.of(new).items()}
     carried, text = carry(weights.of(old), fresh, (LANDSAT7, HACK), (PRETRAINED, FINE))
     assert "Head: 2 of 4 classes by name, new: glacier, lake." in text
@@ -71,7 +70,8 @@ def test_a_pretrained_network_is_carried_whole_and_counted():
         f"Initial weights: {len(fresh)} of {len(fresh)} tensors match; 0 have another shape"
     )
     for name in HEAD:
-        got, source = weights.of(new)[name], weights.of(old)[name]
+        got = weights.of(new)[name]
+        source = weights.of(old)[name]
         assert torch.equal(got[[0, 2]], source[[0, 2]])  # background and debris
         assert torch.equal(got[[1, 3]], fresh[name][[1, 3]])
     same = [
@@ -97,7 +97,8 @@ def in_timm(name):
 def test_the_weights_of_a_published_resnet_34_compute_the_same_here():
     torch.manual_seed(0)
     sizes = {"depths": [3, 4, 6, 3], "hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"}
-    published, net = ResNetModel(ResNetConfig(**sizes)), Net(3, 4, Model())
+    published = ResNetModel(ResNetConfig(**sizes))
+    net = Net(3, 4, Model())
     for module in published.modules():
         if isinstance(module, nn.BatchNorm2d):
             (
@@ -109,11 +110,10 @@ def test_the_weights_of_a_published_resnet_34_compute_the_same_here():
         "fc.weight": torch.ones(9, 512)
     }
     carried, text = encoder(given, ("red", "green", "blue"))
-    assert (
-        not net.load_state_dict(carried, strict=False).unexpected_keys
-        and "3 of 3 bands by name" in text
-    )
-    image, seen = torch.randn(2, 3, 64, 64), []
+    assert not net.load_state_dict(carried, strict=False).unexpected_keys
+    assert "3 of 3 bands by name" in text
+    image = torch.randn(2, 3, 64, 64)
+    seen = []
     net.blocks[4].register_forward_hook(lambda *given: seen.append(given[2]))
     with torch.no_grad():
         net.eval()(image)
@@ -149,7 +149,8 @@ def scene(tiles=3, classes=4, size=8, ignored=0.2, dtype=torch.float64):
 def slow(term, logits, mask):
     """A term of one tile by plain loops; `p` (pixels, classes) and `true` (pixels) are of its valid pixels."""
     valid = (mask != IGNORE).numpy()
-    p, true = logits.double().softmax(0)[:, valid].T.numpy(), mask.numpy()[valid].astype(int)
+    p = logits.double().softmax(0)[:, valid].T.numpy()
+    true = mask.numpy()[valid].astype(int)
     classes = sorted(set(true.tolist()))
     if term == "focal":
         right = p[np.arange(len(true)), true]
@@ -158,7 +159,9 @@ def slow(term, logits, mask):
         scores = [
             1 - 2 * p[true == k, k].sum() / (p[:, k].sum() + (true == k).sum()) for k in classes
         ]
-        return sum(scores) / len(scores) if scores else 0.0
+        if scores:
+            return sum(scores) / len(scores)
+        return 0.0
     if len(classes) < 2:
         return 0.0
     if (
@@ -192,9 +195,8 @@ def test_each_term_equals_its_slow_reference(term, classes, ignored):
     got = losses.sums(only(term), logits, mask, distances)
     want = sum(slow(term, *tile) for tile in zip(logits, mask, strict=True))
     # float16 distance maps bound the boundary term: 11 bits each
-    assert got.keys() == {term} and float(got[term]) == pytest.approx(
-        want, rel=2e-4 if term == "boundary" else 1e-6
-    )
+    assert got.keys() == {term}
+    assert float(got[term]) == pytest.approx(want, rel=2e-4 if term == "boundary" else 1e-6)
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -204,7 +206,8 @@ def test_an_ignored_pixel_has_no_gradient_and_its_logits_do_not_matter(term):
     once = logits.clone().requires_grad_()
     value = losses.sums(only(term), once, mask, distances)[term]
     value.backward()
-    assert (once.grad[ignored] == 0).all() and once.grad[~ignored].abs().sum() > 0
+    assert (once.grad[ignored] == 0).all()
+    assert once.grad[~ignored].abs().sum() > 0
     other = torch.where(ignored, 30.0, logits)
     assert torch.allclose(losses.sums(only(term), other, mask, distances)[term], value)
 
@@ -216,11 +219,9 @@ def test_a_tile_without_valid_pixels_is_zero_in_loss_gradient_and_count():
     logits.requires_grad_()
     values = losses.sums(ALL, logits, mask, distances)
     sum(values.values()).backward()
-    assert (
-        torch.isfinite(logits.grad).all()
-        and (logits.grad[1] == 0).all()
-        and logits.grad[0].abs().sum() > 0
-    )
+    assert torch.isfinite(logits.grad).all()
+    assert (logits.grad[1] == 0).all()
+    assert logits.grad[0].abs().sum() > 0
     rest = losses.sums(ALL, logits[[0, 2]], mask[[0, 2]], distances[[0, 2]])
     assert all(torch.allclose(values[term], rest[term]) for term in TERMS)
     assert losses.count(ALL, mask[1:2]) == dict.fromkeys(TERMS, 0)
@@ -249,7 +250,8 @@ def test_sums_and_counts_add_up_over_micro_batches_and_under_autocast_stay_in_si
     logits, mask, _ = scene(tiles=5)
     mask[2], mask[3] = IGNORE, torch.where(mask[3] == IGNORE, IGNORE, 1)
     distances = maps(mask)
-    whole, counted = losses.sums(ALL, logits, mask, distances), losses.count(ALL, mask)
+    whole = losses.sums(ALL, logits, mask, distances)
+    counted = losses.count(ALL, mask)
     parts = [slice(0, 2), slice(2, 3), slice(3, 5)]
     for term in TERMS:
         assert torch.allclose(

@@ -70,7 +70,8 @@ def test_an_archive_predicts_in_an_empty_folder_on_another_machine(
     assert not (tmp_path / "cache").exists(), "nothing was built of this machine's library"
     found = {(row["head"], row["asked"]): row for row in rows_of(tmp_path / "out")}
     row = found["shop.main.visit", "name::open_slowly"]
-    assert (row["file"], row["line"]) == ("shop/main.py", "8")
+    assert row["file"] == "shop/main.py"
+    assert row["line"] == "8"
     assert found["shop.main.visit", "name::nowhere_at_all"]["tail"] == ""
     assert float(found["shop.main.visit", "name::nowhere_at_all"]["probability"]) == 1.0
     other = ensemble.run(run / "graphmer", elsewhere, tmp_path / "same")
@@ -101,7 +102,9 @@ def test_several_models_answer_by_their_mean(run, elsewhere):
 
     def probability(rows):
         row = rows["shop.main.visit calls name::open_slowly"]
-        return row["probability"] if row["tail"] else 1 - row["probability"]
+        if row["tail"]:
+            return row["probability"]
+        return 1 - row["probability"]
 
     assert probability(one) != pytest.approx(probability(other), abs=1e-3)
     assert probability(both) == pytest.approx((probability(one) + probability(other)) / 2, abs=1e-3)
@@ -110,7 +113,8 @@ def test_several_models_answer_by_their_mean(run, elsewhere):
 def test_a_single_file_is_a_tree_and_what_cannot_be_read_is_named(run, elsewhere, tmp_path, capsys):
     (elsewhere / "broken.py").write_text("def (:\n")
     ensemble.run(run / "graphmer", elsewhere, tmp_path / "out")
-    assert "Left out" in (said := capsys.readouterr().out) and "broken.py: line 1" in said
+    assert "Left out" in (said := capsys.readouterr().out)
+    assert "broken.py: line 1" in said
     found = ensemble.run(run / "graphmer", elsewhere / "shop" / "main.py", tmp_path / "one")
     assert "predictions of one model" in found
     assert {row["file"] for row in rows_of(tmp_path / "one")} == {"main.py"}

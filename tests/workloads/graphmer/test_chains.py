@@ -17,23 +17,24 @@ def test_a_row_is_the_heads_name_a_separator_and_the_text_with_marks(shared):
     corpus = shared.data.corpus
     windows = np.flatnonzero(corpus.split == 0)
     with_text = np.arange(len(windows)) % 3 > 0
-    rows, checked = Layout(corpus, 24).rows(windows, with_text, NOTHING, NOTHING), 0
+    rows = Layout(corpus, 24).rows(windows, with_text, NOTHING, NOTHING)
+    checked = 0
     for row, window in enumerate(windows):
         head = corpus.parts[
             corpus.part_offsets[corpus.head[window]] : corpus.part_offsets[corpus.head[window] + 1]
         ]
-        own = (
-            corpus.text[corpus.window_start[window] : corpus.window_stop[window]]
-            if with_text[row]
-            else NOTHING
-        )
+        if with_text[row]:
+            own = corpus.text[corpus.window_start[window] : corpus.window_stop[window]]
+        else:
+            own = NOTHING
         want = [*pieces_of(corpus, head)[:3], SEP, *pieces_of(corpus, own)]
         assert rows.ids[row].tolist() == (want + [PAD] * (rows.ids.shape[1] - len(want)))[:24]
         words = [corpus.word_list[w] for w in own]
         places = np.flatnonzero(rows.word[row] >= 0)
         assert [corpus.word_list[w] for w in rows.word[row, places]] == words
         for number, place in enumerate(places):
-            dotted, owner = number > 1 and words[number - 1] == ".", rows.owner[row, place]
+            dotted = number > 1 and words[number - 1] == "."
+            owner = rows.owner[row, place]
             assert (corpus.word_list[owner] if owner >= 0 else None) == (
                 words[number - 2] if dotted else None
             )
@@ -45,7 +46,8 @@ def test_a_row_is_the_heads_name_a_separator_and_the_text_with_marks(shared):
 
 def names_in(corpus, roots):
     """The words whose whole sequence of pieces stands in the roots of a sample."""
-    visible, names = roots.tolist(), set()
+    visible = roots.tolist()
+    names = set()
     for word, name in enumerate(corpus.word_list):
         pieces = pieces_of(corpus, [word])
         if any(visible[i : i + len(pieces)] == pieces for i in range(len(visible))):
@@ -54,7 +56,8 @@ def names_in(corpus, roots):
 
 
 def test_questions_show_a_hidden_tail_nowhere_and_no_text_without_one(shared):
-    corpus, queries = shared.data.corpus, shared.parts["test"].samples
+    corpus = shared.data.corpus
+    queries = shared.parts["test"].samples
 
     def roots_of(query):
         batch = shared.collate([Item(query, False)], generator())
@@ -71,7 +74,8 @@ def test_questions_show_a_hidden_tail_nowhere_and_no_text_without_one(shared):
 
 def test_training_never_shows_a_name_that_it_hides_and_repeats_with_the_generator(graphmer):
     task = graphmer({"workload.objective.masked_ratio": 1.0})
-    corpus, checked = task.data.corpus, 0
+    corpus = task.data.corpus
+    checked = 0
     for index in range(0, len(task.data.samples.windows), 3):
         batch = batch_of(task, [index], index)
         for group in range(batch["relation"].shape[1]):
@@ -92,39 +96,44 @@ def test_each_fact_that_no_rule_answers_is_in_one_sample_with_the_text_of_its_he
 ):
     for ratio in (0.0, 0.4, 1.0):
         task = graphmer({"workload.objective.name_only_ratio": ratio})
-        corpus, structural, samples = task.data.corpus, task.data.structural, task.data.samples
+        corpus = task.data.corpus
+        structural = task.data.structural
+        samples = task.data.samples
         triples = corpus.triples_of("train")
         triples = triples[~structural[corpus.relation[triples]]]
         assert sorted(samples.facts.tolist()) == triples.tolist()
-        heads, first = np.unique(corpus.head[corpus.window_of[triples]]), len(samples.windows)
+        heads = np.unique(corpus.head[corpus.window_of[triples]])
+        first = len(samples.windows)
         without = [
             samples.facts[samples.begin[i] : samples.begin[i + 1]]
             for i in range(first, len(samples))
         ]
         of_samples = [np.unique(corpus.head[corpus.window_of[facts]]) for facts in without]
-        assert all(len(head) == 1 for head in of_samples) and len(of_samples) == round(
-            ratio * len(heads)
-        )
+        assert all(len(head) == 1 for head in of_samples)
+        assert len(of_samples) == round(ratio * len(heads))
         assert not np.isin(corpus.head[samples.windows], np.concatenate([*of_samples, [-1]])).any()
 
 
 def test_the_right_tails_compete_other_true_ones_do_not_and_the_own_file_is_told(graphmer):
-    task, items = graphmer(), list(range(20))
-    corpus, batch = task.data.corpus, batch_of(task, items)
+    task = graphmer()
+    items = list(range(20))
+    corpus = task.data.corpus
+    batch = batch_of(task, items)
     drawn = task.data.collator.draw(items, generator())
-    assert (
-        len(drawn.among) <= 60 and drawn.among.entities[drawn.gold].tolist() == drawn.tail.tolist()
-    )
+    assert len(drawn.among) <= 60
+    assert drawn.among.entities[drawn.gold].tolist() == drawn.tail.tolist()
     true = {}
     for triple, window in enumerate(corpus.window_of):
         true.setdefault((corpus.head[window], corpus.relation[triple]), set()).add(
             int(corpus.tail[triple])
         )
-    train, checked = corpus.triples_of("train"), 0
+    train = corpus.triples_of("train")
+    checked = 0
     files = corpus.window_file[corpus.window_of[train]]
     for question, tail in enumerate(drawn.tail):
         place = drawn.row[question], drawn.slot[question]
-        window, relation = drawn.asked.window[question], drawn.asked.relation[question]
+        window = drawn.asked.window[question]
+        relation = drawn.asked.relation[question]
         columns = [
             drawn.among.place[other] for other in true[corpus.head[window], relation] - {int(tail)}
         ]
@@ -136,4 +145,5 @@ def test_the_right_tails_compete_other_true_ones_do_not_and_the_own_file_is_told
         same = train[(files == corpus.window_file[window]) & (corpus.relation[train] == relation)]
         want = np.bincount(corpus.tail[same], minlength=len(corpus.entities))[drawn.among.entities]
         assert batch["own"][place].tolist() == want.tolist()
-    assert checked > 3 and batch["own"].max() > 0
+    assert checked > 3
+    assert batch["own"].max() > 0

@@ -39,46 +39,44 @@ def test_leaving_a_file_out_is_counting_without_it(graphmer, condition):
 
 
 def test_a_hidden_name_says_nothing_where_it_is_the_heads_too(shared):
-    corpus, counts = shared.data.corpus, shared.data.scorer.counts
+    corpus = shared.data.corpus
+    counts = shared.data.scorer.counts
     triple, _, among = asked_in(corpus, MASKED)
-    window, relation = corpus.window_of[[triple]], corpus.relation[[triple]]
+    window = corpus.window_of[[triple]]
+    relation = corpus.relation[[triple]]
     words = np.array([-1]), corpus.name[corpus.head[window]]
     shown, hidden = (Questions(window, relation, np.array([MASKED]), word) for word in words)
     for lift in ("head's name", "words of the head's name"):
-        assert len(counts.keys(lift, shown)[0]) and not len(counts.keys(lift, hidden)[0])
+        assert len(counts.keys(lift, shown)[0])
+        assert not len(counts.keys(lift, hidden)[0])
     found = counts.found(hidden, among)
-    assert not found.dense["same name"].any() and not len(
-        found.sparse["words shared with the head's name"][0]
-    )
+    assert not found.dense["same name"].any()
+    assert not len(found.sparse["words shared with the head's name"][0])
 
 
 def test_a_candidate_is_there_as_often_as_its_chance_says(shared):
-    corpus, scorer = shared.data.corpus, shared.data.scorer
+    corpus = shared.data.corpus
+    scorer = shared.data.scorer
     sampler = Sampler(scorer, np.arange(len(corpus.relations)), 60)
-    gold, words, files = (
-        corpus.tail[corpus.triples_of("train")[:3]],
-        corpus.name[:40],
-        np.array([0, 1]),
-    )
-    times, chances = np.zeros(len(corpus.entities)), np.zeros(len(corpus.entities))
+    gold = corpus.tail[corpus.triples_of("train")[:3]]
+    words = corpus.name[:40]
+    files = np.array([0, 1])
+    times = np.zeros(len(corpus.entities))
+    chances = np.zeros(len(corpus.entities))
     for draws in np.random.default_rng(0).random((250, len(corpus.entities))):
         among, chance = sampler.draw(gold, words, files, draws)
-        assert len(among) <= 60 and set(gold.tolist()) <= set(among.entities.tolist())
+        assert len(among) <= 60
+        assert set(gold.tolist()) <= set(among.entities.tolist())
         times[among.entities] += 1
         chances[among.entities] = np.exp(chance)
     others = np.setdiff1d(np.flatnonzero(times), gold)
     golds = sampler.chance_of_gold[np.searchsorted(sampler.entities, others)] * 3
-    assert (
-        np.abs(times[others] / 250 - chances[others]).max() < 0.15 + golds.max()
-        and (chances[others] < 0.9).any()
-    )
+    assert np.abs(times[others] / 250 - chances[others]).max() < 0.15 + golds.max()
+    assert (chances[others] < 0.9).any()
     whole = Sampler(scorer, np.arange(len(corpus.relations)), 10 * len(corpus.entities))
     among, chance = whole.draw(gold, words, files, np.full(len(corpus.entities), 0.999))
-    assert np.array_equal(among.entities, whole.entities) and np.allclose(chance, 0), (
-        "with room for all"
-    )
+    assert np.array_equal(among.entities, whole.entities), "with room for all"
+    assert np.allclose(chance, 0), "with room for all"
     possible = scorer.is_allowed(np.flatnonzero(~shared.data.structural), everything(corpus)).any(0)
-    assert (
-        np.array_equal(shared.data.collator.sampler.entities, np.flatnonzero(possible))
-        and not possible.all()
-    )
+    assert np.array_equal(shared.data.collator.sampler.entities, np.flatnonzero(possible))
+    assert not possible.all()

@@ -18,25 +18,24 @@ from workloads.graphmer.corpus import split_files
 
 
 def test_every_triple_stands_once_in_a_window_with_its_line_and_no_file_in_two_splits(shared):
-    corpus, graph = shared.data.corpus, shared.data.graph
-    files, seen, of_split = (
-        {triple.key: triple.file for triple in graph.triples},
-        set(),
-        [set(), set(), set()],
-    )
+    corpus = shared.data.corpus
+    graph = shared.data.graph
+    files = {triple.key: triple.file for triple in graph.triples}
+    seen = set()
+    of_split = [set(), set(), set()]
     for triple, window in enumerate(corpus.window_of):
-        head, relation = (
-            corpus.entities[corpus.head[window]],
-            corpus.relations[corpus.relation[triple]],
-        )
+        head = corpus.entities[corpus.head[window]]
+        relation = corpus.relations[corpus.relation[triple]]
         key = (head, relation, corpus.entities[corpus.tail[triple]])
         seen.add(key)
         of_split[corpus.split[window]].add(files[key])
         assert corpus.files[corpus.window_file[window]] == files[key]
         if relation == "calls":
             assert corpus.word_list[corpus.name[corpus.tail[triple]]] in words_of(corpus, window)
-    assert seen == files.keys() and len(seen) == len(corpus.relation)
-    assert all(of_split) and not any(a & b for a, b in itertools.combinations(of_split, 2))
+    assert seen == files.keys()
+    assert len(seen) == len(corpus.relation)
+    assert all(of_split)
+    assert not any(a & b for a, b in itertools.combinations(of_split, 2))
     lengths = np.concatenate([[0], np.cumsum(corpus.sizes[corpus.text])])
     assert (lengths[corpus.window_stop] - lengths[corpus.window_start]).max() < 24
     for index, name in enumerate(corpus.entities):
@@ -130,7 +129,8 @@ def test_a_run_of_a_graph_made_elsewhere_is_trained_resumed_and_predicts_nothing
     (tmp_path / "a" / "x.yaml").write_text("")
     cut(None)
     result = launch.train(config)
-    assert result.reason == "completed" and 0 < result.metrics["mrr"] <= 1
+    assert result.reason == "completed"
+    assert 0 < result.metrics["mrr"] <= 1
     task, models = ensemble.load(tmp_path / "runs" / "graphmer")
     with pytest.raises(BadInput, match="has read no text"):
         task.predict(models, tmp_path / "tree", None)
@@ -181,10 +181,10 @@ def another_python(tmp_path):
 
 
 def test_a_run_resumes_on_its_corpus_where_the_library_is_another(embedded, tmp_path):
-    values, before = embedded().learned(), embedded().fingerprint()
-    assert values["about"]["names"] == ["the standard library"] and str(tmp_path) not in str(
-        values["about"]
-    )
+    values = embedded().learned()
+    before = embedded().fingerprint()
+    assert values["about"]["names"] == ["the standard library"]
+    assert str(tmp_path) not in str(values["about"])
     assert not resumed(embedded({"workload.bad_input_limit": 9}), values).data.changed
     for change in ({"workload.chain.roots": 32}, {"workload.split.test": 0.4}):
         assert resumed(embedded(change), values).data.stored["about"] != values["about"]
@@ -192,11 +192,10 @@ def test_a_run_resumes_on_its_corpus_where_the_library_is_another(embedded, tmp_
     assert embedded().fingerprint() != before
     task = resumed(embedded(), values)
     text = task.describe_data()
-    assert (
-        "the standard library, has changed since the run began" in text
-        and "another run.name" in text
-    )
-    assert task.fingerprint() == before and task.learned() == values
+    assert "the standard library, has changed since the run began" in text
+    assert "another run.name" in text
+    assert task.fingerprint() == before
+    assert task.learned() == values
 
 
 def test_a_run_trains_on_with_a_new_image_as_if_there_had_been_none(

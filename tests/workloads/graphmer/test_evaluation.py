@@ -24,10 +24,10 @@ def evaluated(task, model, split="test"):
 def test_before_the_first_step_the_model_ranks_as_the_counts_do_and_its_gate_is_shut(shared):
     model = shared.model()
     evaluated(shared, model)
-    counted, encoded = shared.guesses[COMBINED], shared._tested[ENCODER]
-    assert np.array_equal(counted.true, encoded.true) and np.array_equal(
-        counted.guess, encoded.guess, equal_nan=True
-    )
+    counted = shared.guesses[COMBINED]
+    encoded = shared._tested[ENCODER]
+    assert np.array_equal(counted.true, encoded.true)
+    assert np.array_equal(counted.guess, encoded.guess, equal_nan=True)
     evaluated(shared, moved(shared))
     assert not np.array_equal(counted.guess[:, 0], shared._tested[ENCODER].guess[:, 0])
     evaluated(shared, model, "validation")
@@ -39,12 +39,18 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
     """Both ways of computing it agree, where nothing of the own file is known."""
     settings = {"workload.objective.path_dropout": 0.0, "workload.chain.facts": 1}
     task = graphmer({**settings, "workload.objective.masked_ratio": float(condition == 1)})
-    model, data = moved(task).eval(), task.data
+    model = moved(task).eval()
+    data = task.data
     texts = len(data.samples.windows)
-    items = list(range(texts, texts + 12)) if condition == 2 else list(range(12))
-    batch, drawn = batch_of(task, items), data.collator.draw(items, generator())
+    if condition == 2:
+        items = list(range(texts, texts + 12))
+    else:
+        items = list(range(12))
+    batch = batch_of(task, items)
+    drawn = data.collator.draw(items, generator())
     batch["own"].zero_()
-    answering, among = Answering(data, model), CandidateSet(data.corpus, drawn.among.entities)
+    answering = Answering(data, model)
+    among = CandidateSet(data.corpus, drawn.among.entities)
     with torch.no_grad():
         trusting, alike = (scores[:, 0].numpy() for scores in model(batch))
         for q in range(len(items)):
@@ -58,7 +64,9 @@ def test_a_question_has_the_score_in_an_evaluation_that_it_has_in_training(graph
 
 
 def test_the_gate_of_each_condition_is_that_of_most_likelihood(shared):
-    model, data, evaluator = moved(shared), shared.data, shared.evaluator
+    model = moved(shared)
+    data = shared.data
+    evaluator = shared.evaluator
     evaluated(shared, model, "validation")
     chosen = [tuple(gate) for gate in model.gate.tolist()]
     answering = Answering(data, model)
@@ -71,7 +79,8 @@ def test_the_gate_of_each_condition_is_that_of_most_likelihood(shared):
             some = triples[data.corpus.relation[triples] == relation]
             asked = Questions.of_facts(data.corpus, some, np.full(len(some), number))
             among, _ = evaluator.candidates(int(relation))
-            tail, scores = data.corpus.tail[some], answering.scores(asked, among)(*gate)
+            tail = data.corpus.tail[some]
+            scores = answering.scores(asked, among)(*gate)
             scores[data.scorer.other_tails(asked, tail, among)] = -np.inf
             hidden = torch.from_numpy(scores).double()
             total += float(hidden.log_softmax(1)[torch.arange(len(some)), among.place[tail]].sum())
@@ -88,7 +97,8 @@ def test_the_table_has_every_method_and_what_the_encoder_gains(shared, tmp_path)
     text = shared.report(scores, tmp_path)
     with (tmp_path / "evaluation.csv").open() as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
-    assert list(rows) == [COMBINED, ENCODER] and "facts of held-out files" in text
+    assert list(rows) == [COMBINED, ENCODER]
+    assert "facts of held-out files" in text
     for method, of in ((COMBINED, shared.baseline()), (ENCODER, scores)):
         for name, value in of.items():
             assert float(rows[method][name]) == pytest.approx(value, abs=1e-6), name
@@ -96,12 +106,11 @@ def test_the_table_has_every_method_and_what_the_encoder_gains(shared, tmp_path)
         low, gain, high = (
             float(rows[ENCODER][f"gain_{name}{end}"]) for end in ("_low", "", "_high")
         )
-        assert (
-            gain == pytest.approx(scores[name] - shared.baseline()[name], abs=1e-5)
-            and low <= gain <= high
-        )
+        assert gain == pytest.approx(scores[name] - shared.baseline()[name], abs=1e-5)
+        assert low <= gain <= high
     corpus, (triple, condition) = shared.data.corpus, np.array(shared.parts["test"].samples).T
-    ranks, is_masked = shared._tested[ENCODER].guess[:, :2], condition == 1
+    ranks = shared._tested[ENCODER].guess[:, :2]
+    is_masked = condition == 1
     is_seen = shared.data.scorer.counts.of_tail[corpus.relation[triple], corpus.tail[triple]] > 0
     wanted = {
         "mrr_masked": (1 / ranks[is_masked, 0]).mean(), "mrr_trained_masked": (1 / ranks[is_masked, 1]).mean(),
@@ -114,11 +123,9 @@ def test_the_table_has_every_method_and_what_the_encoder_gains(shared, tmp_path)
 
 def brute_force_rank(corpus, triple, scores, candidates):
     """Sorts the candidates left after filtering and averages the places that equal scores may take."""
-    head, relation, tail = (
-        corpus.head[corpus.window_of[triple]],
-        corpus.relation[triple],
-        corpus.tail[triple],
-    )
+    head = corpus.head[corpus.window_of[triple]]
+    relation = corpus.relation[triple]
+    tail = corpus.tail[triple]
     true = set(
         corpus.tail[
             (corpus.head[corpus.window_of] == head) & (corpus.relation == relation)
@@ -127,16 +134,17 @@ def brute_force_rank(corpus, triple, scores, candidates):
     left = [(s, int(c)) for s, c in zip(scores, candidates, strict=True) if int(c) not in true]
     own = [s for s, c in left if c == tail]
     ordered = sorted((s for s, _ in left), reverse=True)
-    return (
-        np.mean([i + 1 for i, s in enumerate(ordered) if s == own[0]])
-        if own
-        else len(candidates) + 1
-    )
+    if own:
+        return np.mean([i + 1 for i, s in enumerate(ordered) if s == own[0]])
+    return len(candidates) + 1
 
 
 def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apart(shared):
-    corpus, draw, checked = shared.data.corpus, np.random.default_rng(0), 0
-    evaluator, train = shared.evaluator, corpus.triples_of("train")
+    corpus = shared.data.corpus
+    draw = np.random.default_rng(0)
+    checked = 0
+    evaluator = shared.evaluator
+    train = corpus.triples_of("train")
     for relation, name in enumerate(corpus.relations):
         among, trained = evaluator.candidates(relation)
         tails = set(corpus.tail[train[corpus.relation[train] == relation]].tolist())
@@ -169,7 +177,8 @@ def test_ranks_equal_brute_force_with_ties_and_filter_and_namesakes_are_told_apa
 
 def test_an_interval_draws_whole_files(graphmer):
     """Questions of a file that are all alike count as one: the interval is that of as many values as files."""
-    task, random = graphmer(), np.random.default_rng(0)
+    task = graphmer()
+    random = np.random.default_rng(0)
     ranks = np.repeat(1 / random.uniform(0.1, 1, (2, 30, 1)), 50, axis=1)
     conditions = np.zeros(1500, int)
     rows = {
@@ -182,7 +191,5 @@ def test_an_interval_draws_whole_files(graphmer):
         draws = task.measured(resampled(tallies, 500)[:, 0])[:, 1]
         spread.append(np.subtract(*np.percentile(draws, (97.5, 2.5))))
     mean = (1 / ranks[0]).mean()
-    assert (
-        task.measured(tallies.sum(0)[:1])[0, 1] == pytest.approx(mean)
-        and spread[1] < 0.3 * spread[0]
-    )
+    assert task.measured(tallies.sum(0)[:1])[0, 1] == pytest.approx(mean)
+    assert spread[1] < 0.3 * spread[0]

@@ -25,7 +25,8 @@ def test_the_model_reads_no_data_and_takes_the_example_batch(tmp_path):
         task = find_task("graphmer")(config)
         batch = task.example_batch(3, torch.device("cpu"))
         sums, _ = task.loss(task.model(), batch)
-        assert batch["prior"].shape == (3, 3, 60) and all(torch.isfinite(v) for v in sums.values())
+        assert batch["prior"].shape == (3, 3, 60)
+        assert all(torch.isfinite(v) for v in sums.values())
         assert "data" not in vars(task)
 
 
@@ -42,14 +43,14 @@ def test_the_contract_is_kept(graphmer):
 
 def test_masked_text_is_learned_at_the_beginning_where_that_is_asked_for(graphmer):
     task = graphmer({"workload.objective.mlm_steps": 5, "workload.model.token_dropout": 0.5})
-    batch, model = batch_of(task, range(12)), task.model()
-    thinned, roots = model.train()._thinned(batch["roots"]), batch["roots"]
+    batch = batch_of(task, range(12))
+    model = task.model()
+    thinned = model.train()._thinned(batch["roots"])
+    roots = batch["roots"]
     changed = thinned != roots
-    assert (
-        torch.equal(model.eval()._thinned(roots), roots)
-        and (thinned[changed] == 1).all()
-        and changed.any()
-    )
+    assert torch.equal(model.eval()._thinned(roots), roots)
+    assert (thinned[changed] == 1).all()
+    assert changed.any()
     for step, terms in ((4, {"mlm"}), (5, {"trust", "likeness", "name"})):
         task.step = step
         assert task.loss(model, batch)[0].keys() == terms
@@ -62,8 +63,10 @@ def test_what_was_fitted_is_kept_as_json_and_taken_back(graphmer):
     values["counts"] = json.loads(json.dumps(values["counts"]))
     other = graphmer()
     other.take_learned(values)
-    want, got = batch_of(task, range(5)), batch_of(other, range(5))
-    assert other.learned() == values and torch.allclose(want["prior"], got["prior"], atol=1e-2)
+    want = batch_of(task, range(5))
+    got = batch_of(other, range(5))
+    assert other.learned() == values
+    assert torch.allclose(want["prior"], got["prior"], atol=1e-2)
     values["counts"]["boost"].pop()
     damaged = graphmer()
     damaged.take_learned(values)
@@ -84,7 +87,8 @@ def test_fp16_learns_what_the_text_shows_keeps_its_loss_scale_and_evaluates_as_f
     }
     task = graphmer({**steps, **fitted, "training.precision": "fp16"})
     outcome = loop.train(task, task.config, tmp_path, Session(None, 0, 0), Plain(), None)
-    assert outcome.state.scaler.get_scale() >= 4096 and outcome.state.skipped_steps <= 4
+    assert outcome.state.scaler.get_scale() >= 4096
+    assert outcome.state.skipped_steps <= 4
     losses = [
         float(row["loss"]) for row in read(tmp_path / "metrics.csv") if row["split"] == "train"
     ]
@@ -94,4 +98,5 @@ def test_fp16_learns_what_the_text_shows_keeps_its_loss_scale_and_evaluates_as_f
     wide = evaluate(outcome.state, task, task.config, task.datasets()["test"])
     assert in_half["mrr"] == pytest.approx(wide["mrr"], abs=0.01)
     answers = task.predict([outcome.state.model], tmp_path / "tree", None)
-    assert answers and all(0 < row["probability"] <= 1 for row in answers.values())
+    assert answers
+    assert all(0 < row["probability"] <= 1 for row in answers.values())

@@ -13,10 +13,13 @@ from workloads.graphmer.model import HGat, pointed
 
 def test_hgat_equals_its_formula_written_out():
     torch.manual_seed(0)
-    hidden, relations, rank = 6, 3, 2
+    hidden = 6
+    relations = 3
+    rank = 2
     gat = HGat(hidden, relations, rank)
     torch.nn.init.normal_(gat.up)
-    leaves, roots = torch.randn(2, 2, hidden), torch.randn(2, 5, hidden)
+    leaves = torch.randn(2, 2, hidden)
+    roots = torch.randn(2, 5, hidden)
     relation = torch.tensor([[0, 2], [1, 1]])
     span = torch.rand(2, 2, 5) < 0.5
     span[..., 0] = True
@@ -39,13 +42,18 @@ def test_hgat_equals_its_formula_written_out():
 
 
 def test_attention_decays_by_the_papers_formula_with_the_distance_to_the_evidence(shared):
-    model, batch = shared.model(), batch_of(shared, range(12))
+    model = shared.model()
+    batch = batch_of(shared, range(12))
     bias = model._bias(batch["roots"], batch["distance"])
-    L, G = batch["roots"].shape[1], batch["distance"].shape[1]
+    L = batch["roots"].shape[1]
+    G = batch["distance"].shape[1]
     for head, p in enumerate(model.reach.tolist()):
         for b, q in itertools.product(range(4), (0, L - 1, L, L + G - 1)):
             for j in range(0, L, 3):
-                distance = abs(q - j) if q < L else int(batch["distance"][b, q - L, j])
+                if q < L:
+                    distance = abs(q - j)
+                else:
+                    distance = int(batch["distance"][b, q - L, j])
                 want = math.log(0.6) * float(F.gelu(torch.tensor(distance**0.5 - p)))
                 want = want if batch["roots"][b, j] else -1e4
                 assert bias[b, head, q, j].item() == pytest.approx(want, abs=1e-3)
@@ -78,7 +86,9 @@ def test_the_pointer_sums_the_places_of_each_candidates_name():
         "word": torch.randint(4, (2, 5)), "owner": torch.randint(3, (2, 5)), "is_self": torch.randint(2, (2, 5)),
         "boost": torch.rand(2, 3), "sibling": torch.rand(2, 3, 6),
     }  # fmt: skip
-    name, owner, meant = torch.randint(4, (6,)), torch.randint(3, (6,)), torch.randn(2, 5, 6)
+    name = torch.randint(4, (6,))
+    owner = torch.randint(3, (6,))
+    meant = torch.randn(2, 5, 6)
     got = pointed(places, meant, batch, name, owner)
     for b, g, c in itertools.product(range(2), range(3), range(6)):
         total = 0.0
@@ -91,22 +101,26 @@ def test_the_pointer_sums_the_places_of_each_candidates_name():
 
 
 def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of_it(shared):
-    model, batch = shared.model().eval(), batch_of(shared, range(12))
+    model = shared.model().eval()
+    batch = batch_of(shared, range(12))
     torch.nn.init.normal_(model.trust.weight, std=0.1)
     torch.nn.init.constant_(model.strength, 1.0)
     torch.nn.init.constant_(model.strength_of_meaning, 1.0)
     trusting, alike = model(batch)
     other, _ = model({**batch, "own": batch["own"] + 5})
-    assert torch.equal(trusting, other) and batch["own"].max() > 0
+    assert torch.equal(trusting, other)
+    assert batch["own"].max() > 0
     asked = batch["gold"] >= 0
     alike[asked].log_softmax(-1)[:, 0].sum().backward()
-    assert model.trust.weight.grad is None and model.query.weight.grad.abs().max() > 0
+    assert model.trust.weight.grad is None
+    assert model.query.weight.grad.abs().max() > 0
     assert model.own_file.grad.abs().max() > 0
 
 
 def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(shared):
     """Training would learn by heart where it stands, and asking for another file's would find no such thing."""
-    model, batch = shared.model().eval(), batch_of(shared, range(12))
+    model = shared.model().eval()
+    batch = batch_of(shared, range(12))
     torch.nn.init.constant_(model.strength_of_meaning, 5.0)
     torch.nn.init.normal_(model.vector.weight)
     nowhere = {

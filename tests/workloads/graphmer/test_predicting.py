@@ -32,8 +32,10 @@ def facts_of(graph):
 
 
 def test_facts_and_texts_of_both_are_in_the_joined_corpus(fitted, new_tree):
-    task, trained = fitted[0], fitted[0].data.corpus
-    joined, graph = joined_with(task, new_tree), build_graph(new_tree)
+    task = fitted[0]
+    trained = fitted[0].data.corpus
+    joined = joined_with(task, new_tree)
+    graph = build_graph(new_tree)
     corpus = joined.data.corpus
     assert facts(corpus, joined.triples) == {
         fact for fact in facts_of(graph) if fact[1] != "catches"
@@ -49,14 +51,14 @@ def test_facts_and_texts_of_both_are_in_the_joined_corpus(fitted, new_tree):
         )
     inside = {corpus.entities[e] for e in np.flatnonzero(corpus.entity_file >= len(trained.files))}
     assert {"shop.doors.Door", "shop.main.visit", "file::shop/main.py"} <= inside
-    assert not inside & set(trained.entities) and not any(
-        name.startswith("builtins.") for name in inside
-    )
+    assert not inside & set(trained.entities)
+    assert not any(name.startswith("builtins.") for name in inside)
 
 
 def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_path):
     """A tree that was trained on is not asked with its own answers."""
-    task, trained = fitted[0], fitted[0].data.corpus
+    task = fitted[0]
+    trained = fitted[0].data.corpus
     train = next(
         f
         for f in trained.files
@@ -67,14 +69,13 @@ def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_pa
     joined = joined_with(task, tmp_path / "again")
     corpus = joined.data.corpus
     own = np.flatnonzero(corpus.window_file == trained.files.index(train))
-    assert len(own) and not np.isin(own, np.flatnonzero(corpus.split == 0)).any()
+    assert len(own)
+    assert not np.isin(own, np.flatnonzero(corpus.split == 0)).any()
     assert np.isin(joined.triples, corpus.triples_of("train")).all()
     module = train.removesuffix(".py")
     gone = corpus.entities.index(f"{module}.House{module.removeprefix('house')}")
-    assert (
-        corpus.entity_file[gone] == -1
-        and corpus.entity_file[corpus.entities.index(f"{module}.fresh")] >= 0
-    )
+    assert corpus.entity_file[gone] == -1
+    assert corpus.entity_file[corpus.entities.index(f"{module}.fresh")] >= 0
 
 
 def _window(corpus, file):
@@ -99,7 +100,8 @@ def test_a_builtins_method_is_an_answer_though_no_other_fact_names_it(fitted, tm
 
 def asked(asking, wanted, answering):
     """{(head, name): {entity or None: features by name}} of references."""
-    corpus, found = asking.corpus, {}
+    corpus = asking.corpus
+    found = {}
     for part in batches(asking, wanted, answering):
         for number, answers in part.groupby("question"):
             head = corpus.entities[corpus.head[corpus.window_of[wanted[number]]]]
@@ -162,7 +164,8 @@ def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
 
 
 def known(joined, head):
-    asking, corpus = Calibration(joined.data), joined.data.corpus
+    asking = Calibration(joined.data)
+    corpus = joined.data.corpus
     triples = joined.triples[
         corpus.head[corpus.window_of[joined.triples]] == corpus.entities.index(head)
     ]
@@ -171,7 +174,8 @@ def known(joined, head):
 
 def test_a_known_reference_is_hidden_and_its_tail_is_the_right_answer(joined, fitted):
     asking, wanted = known(joined, "shop.main.Room.enter")
-    corpus, answering = joined.data.corpus, Answering(joined.data, fitted[1].eval())
+    corpus = joined.data.corpus
+    answering = Answering(joined.data, fitted[1].eval())
     assert {corpus.entities[t] for t in corpus.tail[wanted]} == {
         "shop.main.Room.leave",
         "shop.doors.Door",
@@ -229,10 +233,8 @@ def test_the_fit_finds_the_weights_that_answers_were_drawn_by():
     rows = best(others, chance)
     right, right_of_sure = judged(others, weights)
     assert right == pytest.approx(chance[rows].mean(), abs=0.03), "as many as the probabilities say"
-    assert (
-        right_of_sure == pytest.approx(others.right[rows][chance[rows] >= 0.9].mean())
-        and right_of_sure > right
-    )
+    assert right_of_sure == pytest.approx(others.right[rows][chance[rows] >= 0.9].mean())
+    assert right_of_sure > right
 
 
 def test_none_is_right_where_the_probabilities_are_no_numbers():
@@ -247,7 +249,8 @@ def test_a_validation_fits_probabilities_and_gives_an_encoder_that_adds_nothing_
     for one in (model, still):
         evaluated(shared, one, "validation")
         assert weights_of(one).any()
-    calibration, corpus = Calibration(shared.data), shared.data.corpus
+    calibration = Calibration(shared.data)
+    corpus = shared.data.corpus
     choices = calibration.hidden(corpus.triples_of("validation"), Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
 

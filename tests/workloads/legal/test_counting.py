@@ -41,7 +41,8 @@ def test_the_product_is_better_than_the_sentence_alone_on_new_documents(stack):
         accuracy([part[name] for part in parts], NEW) for name in ("sentence", "context", "crf")
     )
     assert accuracy([stack.scores(document) for document in NEW], NEW) > alone + 0.05
-    assert chained > alone and context > alone > 0.5
+    assert chained > alone
+    assert context > alone > 0.5
     for part in parts:
         assert all(np.exp(one).sum(1) == pytest.approx(1, abs=1e-5) for one in part.values())
 
@@ -82,7 +83,8 @@ def test_a_role_of_one_document_and_sentences_without_a_common_term_are_counted(
     alone = [Document(f"d{n}", "civil", (f"word{n}",), (ROLES[n % 2],)) for n in range(12)]
     for documents in (few, alone):
         found = Stack.fit(documents, ROLES, kept=[]).scores(documents[0])
-        assert found.shape == (len(documents[0]), len(ROLES)) and np.isfinite(found).all()
+        assert found.shape == (len(documents[0]), len(ROLES))
+        assert np.isfinite(found).all()
 
 
 @pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1)])
@@ -106,7 +108,9 @@ def test_probabilities_are_scikit_learns(classes):
 def by_hand(emission, transition):
     """log partition, (sentences, classes) marginals and (classes, classes) expected steps of one document."""
     length, classes = emission.shape
-    total, marginal, steps = 0.0, np.zeros(emission.shape), np.zeros(transition.shape)
+    total = 0.0
+    marginal = np.zeros(emission.shape)
+    steps = np.zeros(transition.shape)
     for roles in product(range(classes), repeat=length):
         score = sum(emission[place, role] for place, role in enumerate(roles))
         pairs = [*pairwise(roles)]
@@ -122,7 +126,8 @@ def by_hand(emission, transition):
 def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_of_any_length():
     draw = np.random.default_rng(0)
     lengths = [3, 1, 5, 3]
-    emission, transition = draw.normal(size=(sum(lengths), 3)) * 2, draw.normal(size=(3, 3))
+    emission = draw.normal(size=(sum(lengths), 3)) * 2
+    transition = draw.normal(size=(3, 3))
     counts, rows, before = by_steps(lengths)
     partition, marginal, steps = forward_backward(emission[rows], transition, counts, before)
     wanted = [by_hand(part, transition) for part in np.split(emission, np.cumsum(lengths)[:-1])]
@@ -131,9 +136,8 @@ def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_o
     assert steps == pytest.approx(sum(one[2] for one in wanted))
     scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
     found = counting.chained((np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])), scores, [6000])
-    assert np.isfinite(found).all() and found.argmax(1)[:3].tolist() == [0, 1, 0], (
-        "however large and long"
-    )
+    assert np.isfinite(found).all(), "however large and long"
+    assert found.argmax(1)[:3].tolist() == [0, 1, 0], "however large and long"
 
 
 def test_the_words_of_a_sentence_are_scikit_learns_tf_idf(stack):
@@ -147,7 +151,8 @@ def test_the_words_of_a_sentence_are_scikit_learns_tf_idf(stack):
     assert list(stack.terms) == reference.get_feature_names_out().tolist()
     assert stack.own(texts).toarray() == pytest.approx(wanted, abs=1e-6)
     terms, counts = counting.frequent(["b a", "b a", "b c d", "b c d", "c d"], 2)
-    assert terms == ["b", "c"] and counts.tolist() == [4, 3], "b 4; c, c d and d 3"
+    assert terms == ["b", "c"], "b 4; c, c d and d 3"
+    assert counts.tolist() == [4, 3], "b 4; c, c d and d 3"
     assert counting.frequent(["...", "--- (", "("], 10)[0] == ["("]
 
 
@@ -156,8 +161,8 @@ def test_the_words_around_a_sentence_are_those_of_its_own_document():
     own = sparse.csr_matrix(np.eye(4, dtype=np.float32))
     found = counting.in_context(own, np.arange(4), documents).toarray()
     assert found.shape == (4, 4 * 7 + POSITIONS)
-    before, after = found[:, 4:8] / 0.6, found[:, 8:12] / 0.6
-    assert before == pytest.approx(np.diag([0, 1, 1], -1)) and after == pytest.approx(
-        np.diag([0, 1, 1], 1)
-    )
+    before = found[:, 4:8] / 0.6
+    after = found[:, 8:12] / 0.6
+    assert before == pytest.approx(np.diag([0, 1, 1], -1))
+    assert after == pytest.approx(np.diag([0, 1, 1], 1))
     assert found[1, 24:28] / 0.6 == pytest.approx([0, 0, 0, 1]), "two or more after it"

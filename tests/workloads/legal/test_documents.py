@@ -60,15 +60,19 @@ def test_folders_of_any_depth_give_documents_by_the_order_of_files_with_unique_n
 def test_blank_lines_part_the_documents_of_a_file_and_lines_are_counted_in_the_file(tmp_path):
     one = b"\xef\xbb\xbfOne  thing\tFacts\r\nAnother\tRuling\r\n"
     first, second, windows = documents(folder(tmp_path, many=f"\n\n{FINE}\n  \n{FINE}\n", one=one))
-    assert windows.sentences == ("One thing", "Another") and windows.roles == ("Facts", "Ruling")
-    assert (first.name, second.name) == ("many/1", "many/2")
-    assert (first.place, second.place) == ("many.txt, line 3", "many.txt, line 7")
+    assert windows.sentences == ("One thing", "Another")
+    assert windows.roles == ("Facts", "Ruling")
+    assert first.name == "many/1"
+    assert second.name == "many/2"
+    assert first.place == "many.txt, line 3"
+    assert second.place == "many.txt, line 7"
 
 
 def test_files_without_a_tab_are_none_and_categories_are_read(tmp_path):
     folder(tmp_path, a=FINE, README="read me", categories="Tax\ta b\nCivil\tc\n")
     (found,) = documents(tmp_path)
-    assert found.name == "a" and found.category == "Tax"
+    assert found.name == "a"
+    assert found.category == "Tax"
     with pytest.raises(BadInput, match="There is no sentence with a role"):
         documents(folder(tmp_path / "notes", a="Notes on the judgments\n"))
 
@@ -94,7 +98,8 @@ def test_public_collections_load_by_six_lines(tmp_path, file, workload):
     content = {"task": "legal", "training": training, "workload": yaml.safe_load(workload)}
     (tmp_path / "legal.yaml").write_text(yaml.safe_dump(content))
     (found,), _ = read(tmp_path, load_config(tmp_path / "legal.yaml").workload)
-    assert [found.sentences, found.roles] == TWO and workload.count("\n") < 6
+    assert [found.sentences, found.roles] == TWO
+    assert workload.count("\n") < 6
     assert found.place == f"{file[0]}, row 1"
 
 
@@ -116,7 +121,8 @@ def test_a_bad_line_is_refused_with_file_and_line_or_left_out_within_the_limit(
     with pytest.raises(BadInput, match=f"(?s)bad_input_limit: 1.*{sentence}"):
         documents(tmp_path, classes=("Facts", "Ruling"))
     (found,), text = read(tmp_path, Settings(bad_input_limit=1, classes=("Facts", "Ruling")))
-    assert found.sentences == ("Good", "Better") and sentence in text
+    assert found.sentences == ("Good", "Better")
+    assert sentence in text
 
 
 def test_a_plain_judgment_is_a_sentence_a_line_or_running_text(tmp_path):
@@ -127,7 +133,9 @@ def test_a_plain_judgment_is_a_sentence_a_line_or_running_text(tmp_path):
         (running, ("The appeal is heard.", "It is by the State.", "It is dismissed.", "No costs.")),
     ):
         found = read_plain(folder(tmp_path, plain=text) / "plain.txt")
-        assert found.sentences == sentences and found.roles == () and found.name == "plain"
+        assert found.sentences == sentences
+        assert found.roles == ()
+        assert found.name == "plain"
     with pytest.raises(BadInput, match="has no sentence"):
         read_plain(folder(tmp_path, plain=b"\n \n") / "plain.txt")
 
@@ -135,7 +143,9 @@ def test_a_plain_judgment_is_a_sentence_a_line_or_running_text(tmp_path):
 @pytest.mark.skipif(not CORPUS.is_dir(), reason="the corpus is not here")
 def test_the_sample_corpus_is_read_as_it_is_and_its_files_without_roles_too(tmp_path):
     found = documents(CORPUS)
-    assert len(found) == 50 and sum(map(len, found)) == 9380 and len(class_names(found, 10)) == 7
+    assert len(found) == 50
+    assert sum(map(len, found)) == 9380
+    assert len(class_names(found, 10)) == 7
     assert sorted(Counter(one.category for one in found).values()) == [7, 8, 9, 10, 16]
     assert all(one.roles[-1] == "Ruling by Present Court" for one in found)
     for one in found:
@@ -178,11 +188,13 @@ GROUPS = ("civil", "criminal", "tax")
 
 
 def test_every_document_is_tested_in_one_fold_and_no_part_shares_a_document_whatever_their_order():
-    documents, tested = judgments(20, GROUPS), []
+    documents = judgments(20, GROUPS)
+    tested = []
     for fold in range(4):
         parts = deal(documents, Split(folds=4, fold=fold, validation=0.25))
         assert sorted(names_of(itertools.chain(*parts.values()))) == names_of(documents)
-        assert len(parts["validation"]) in (3, 4) and len(parts["test"]) == 5
+        assert len(parts["validation"]) in (3, 4)
+        assert len(parts["test"]) == 5
         counts = Counter(one.category for one in parts["test"])
         assert all(1 <= counts[group] <= 2 for group in GROUPS), "its share of each category"
         tested += names_of(parts["test"])
@@ -265,7 +277,8 @@ def test_files_lines_columns_and_categories_that_give_nothing_are_named(tmp_path
     (tmp_path / "more.csv").write_text("sentence,role,year\nOne thing,Facts,1\n")
     with collecting() as notes, covering(tmp_path):
         found, text = read(tmp_path, Settings())
-    assert len(found) == 2 and text == "Sentences with a role: 4 in 2 documents; left out: 0."
+    assert len(found) == 2
+    assert text == "Sentences with a role: 4 in 2 documents; left out: 0."
     assert notes == [
         "Files without a sentence and its role: README.txt.",
         "Names in categories.txt that are no document: c.",

@@ -28,7 +28,8 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
     task = find_task("legal")(load_config(tmp_path / "legal.yaml"))
     batch = task.example_batch(3, torch.device("cpu"))
     assert torch.isfinite(task.loss(task.model(), batch)[0]["loss"])
-    assert batch["tokens"].shape == (3, 48) and batch["positions"].shape == (3, POSITIONS)
+    assert batch["tokens"].shape == (3, 48)
+    assert batch["positions"].shape == (3, POSITIONS)
     assert not {"corpus", "_dealt"} & {*vars(task)}
     task = legal({"training.micro_batch": 2, "training.effective_batch": 4})
     assert checks.examine(task, task.config) == []
@@ -36,7 +37,8 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
 
 def test_sentences_are_weighted_by_the_root_of_their_roles_rarity(legal):
     task = legal()
-    counts, weights = task.class_counts("train"), np.array(task.learned()["class_weights"])
+    counts = task.class_counts("train")
+    weights = np.array(task.learned()["class_weights"])
     assert (weights * counts).sum() == pytest.approx(counts.sum())
     products = (weights * counts**0.5)[counts > 0]
     assert products == pytest.approx(products[0])
@@ -45,10 +47,13 @@ def test_sentences_are_weighted_by_the_root_of_their_roles_rarity(legal):
 def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(
     legal, tmp_path, learned
 ):
-    task, other = legal(), load(tmp_path)
+    task = legal()
+    other = load(tmp_path)
     other.take_learned(json.loads(json.dumps(learned)))
-    want, got = batch_of(task), batch_of(other)
-    assert other.learned() == learned and all(torch.equal(want[name], got[name]) for name in want)
+    want = batch_of(task)
+    got = batch_of(other)
+    assert other.learned() == learned
+    assert all(torch.equal(want[name], got[name]) for name in want)
     for changes, message in (
         ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
         ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
@@ -69,20 +74,21 @@ def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path
         load(tmp_path, more).fingerprint()
         for more in ({}, {}, {"workload.split.partition": 1}, {"workload.generator.documents": 13})
     ]
-    assert hashes[0] == hashes[1] and len(set(hashes)) == 3
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == 3
     with pytest.raises(BadInput, match=r"workload\.classes"):
         load(tmp_path, {"workload.classes": 5}).datasets()
 
 
 def test_validation_documents_are_counted_and_scored_by_counts_without_them(legal):
     task = legal()
-    validation, held_out = task.documents["validation"], task.stack.held_out
+    validation = task.documents["validation"]
+    held_out = task.stack.held_out
     assert {*held_out} == {one.name for one in validation}
-    seen, counted = (
-        np.concatenate([task.stack.scores(one) for one in validation]),
-        task.counted("validation"),
-    )
-    assert counted.shape == seen.shape and not np.allclose(counted, seen, atol=0.1)
+    seen = np.concatenate([task.stack.scores(one) for one in validation])
+    counted = task.counted("validation")
+    assert counted.shape == seen.shape
+    assert not np.allclose(counted, seen, atol=0.1)
     assert task.stack.sentences == sum(map(len, [*task.documents["train"], *validation]))
 
 
@@ -90,7 +96,8 @@ TEXT = "The appellant was employed as a clerk.\nIt was contended that <b>wages</
 
 
 def test_every_sentence_has_a_role_and_probabilities_as_json_lines(legal, tmp_path):
-    new, out = tmp_path / "new", tmp_path / "out"
+    new = tmp_path / "new"
+    out = tmp_path / "out"
     (new / "deep").mkdir(parents=True)
     (new / "one.txt").write_text(TEXT)
     (new / "deep" / "two.txt").write_text(TEXT * 3)
@@ -98,7 +105,8 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines(legal, tmp_pa
     answers = task.predict([task.model().eval()], new, out)
     assert {name: len(rows) for name, rows in answers.items()} == {"one": 3, "deep/two": 9}
     rows = [json.loads(line) for line in (out / "deep" / "two.jsonl").read_text().splitlines()]
-    assert rows == answers["deep/two"] and [row["sentence"] for row in rows] == list(range(1, 10))
+    assert rows == answers["deep/two"]
+    assert [row["sentence"] for row in rows] == list(range(1, 10))
     for row in rows:
         assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-3)
         assert (
@@ -114,7 +122,8 @@ def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_t
     (tmp_path / "new.txt").write_text(TEXT)
     task = legal()
     torch.manual_seed(0)  # a product with the counts is not between its parts for any weights
-    one, other = task.model().eval(), task.model().eval()
+    one = task.model().eval()
+    other = task.model().eval()
     one.weight.fill_(1.0)
     other.weight.fill_(0.0)
     found = [
@@ -135,7 +144,8 @@ def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_it
 ):
     """It may know which roles are common, which the counts take for equally common on purpose."""
     task = legal()
-    counts, truth = task.counted("validation"), task.truth("validation")
+    counts = task.counted("validation")
+    truth = task.truth("validation")
     rest = truth, [*map(len, task.documents["validation"])]
     common = np.tile(np.log(np.bincount(truth, minlength=counts.shape[1]) + 1.0), (len(truth), 1))
     scores = [common, *(scores_of(task, "validation", sure) for sure in (0, 3, -3))]
@@ -145,7 +155,10 @@ def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_it
     assert 1 / counts.shape[1] < misleads[1] < knows[1] < 1, (
         "means of probabilities of one role of several"
     )
-    assert same[0] == 0 and chance[0] <= 0.125 and knows[0] >= 0.5 and misleads[0] < 0.5
+    assert same[0] == 0
+    assert chance[0] <= 0.125
+    assert knows[0] >= 0.5
+    assert misleads[0] < 0.5
     assert misleads[1] == pytest.approx(product.probability(counts, truth))
     assert product.chosen_weight(counts, np.full(counts.shape, -1.0), *rest, usual)[0] == usual
 
@@ -184,24 +197,27 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weig
     task = legal()
     model = Knows(task, "validation", 3)
     assert (np.diff(task.datasets()["validation"].lengths) >= 0).all()
-    scores, truth = model.evaluated(task), task.truth("validation")
-    weight, power = float(model.weight), float(model.power)
+    scores = model.evaluated(task)
+    truth = task.truth("validation")
+    weight = float(model.weight)
+    power = float(model.power)
     counted = task.figures(truth, task.counted("validation") + task.stack.offsets)
-    assert weight == scores["network_weight"] > 0 and scores["accuracy"] > counted["accuracy"]
+    assert weight == scores["network_weight"] > 0
+    assert scores["accuracy"] > counted["accuracy"]
     assert (
         scores["network_macro_f1"]
         == task.figures(truth, scores_of(task, "validation", 3))["macro_f1"]
         > 0.5
     )
     Knows(task, "test", 0, model).evaluated(task)
-    assert (float(model.weight), float(model.power)) == (weight, power)
+    assert float(model.weight) == weight
+    assert float(model.power) == power
     model.weight.fill_(0.0)
-    baseline, judged = task.baseline(), Knows(task, "test", 3, model).evaluated(task)
+    baseline = task.baseline()
+    judged = Knows(task, "test", 3, model).evaluated(task)
     judged.pop("loss")
-    assert (
-        baseline.keys() == judged.keys()
-        and {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
-    )
+    assert baseline.keys() == judged.keys()
+    assert {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
     assert baseline["macro_f1"] == judged["macro_f1"]
 
 
@@ -211,7 +227,8 @@ def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
     place, document = map(
         np.array, zip(*((s.number, s.document) for s in task.parts["test"].samples), strict=True)
     )
-    is_first, every = document == document[0], np.arange(len(place))
+    is_first = document == document[0]
+    every = np.arange(len(place))
     true = np.where(is_first, np.minimum(place, 2), place % 2)
     guesses = (
         np.where((place == 4) & ~is_first, wrong, true) for wrong in (1, 2)
@@ -221,9 +238,8 @@ def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
         for name, guess in zip(("counts", "both"), guesses, strict=True)
     }
     gain = task.compared(rows, "counts")[1]["both"][0]
-    assert gain.low > -0.05 and gain.high > 0, (
-        "by a mean over 3 roles beside one over 2 it is -0.30"
-    )
+    assert gain.low > -0.05, "by a mean over 3 roles beside one over 2 it is -0.30"
+    assert gain.high > 0, "by a mean over 3 roles beside one over 2 it is -0.30"
 
 
 TINY = {"workload.encoder.weights": "ada/tinybert"}
@@ -232,13 +248,11 @@ TINY = {"workload.encoder.weights": "ada/tinybert"}
 def test_a_mounted_model_is_found_under_both_its_names_or_none_which_is_said(mounted, capsys):
     for name in ("ada/tinybert", "law-ai/TinyBERT", str(mounted)):
         chosen = model.choose(Encoder(weights=name))
-        assert chosen["weights"] in (name, "tinybert") and chosen["options"] == {
-            "attention_probs_dropout_prob": 0.0
-        }
+        assert chosen["weights"] in (name, "tinybert")
+        assert chosen["options"] == {"attention_probs_dropout_prob": 0.0}
     chosen = model.choose(Encoder(weights="law-ai/InLegalBERT"))
-    assert (
-        chosen["weights"] == "" and "begins with an encoder from scratch" in capsys.readouterr().out
-    )
+    assert chosen["weights"] == ""
+    assert "begins with an encoder from scratch" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("words", "layers"), [(False, 1), (True, 2)])
@@ -266,7 +280,8 @@ def test_more_frozen_layers_than_there_are_and_more_tokens_than_positions_are_re
     with pytest.raises(BadInput, match="length is 48, and the encoder has 32 positions"):
         load(tmp_path, TINY).model()
     task = load(tmp_path, {**TINY, "workload.context.length": 32})
-    network, batch = task.model(), task.example_batch(1, torch.device("cpu"))
+    network = task.model()
+    batch = task.example_batch(1, torch.device("cpu"))
     assert torch.isfinite(network({**batch, "tokens": batch["tokens"] + 5})).all()
 
 
@@ -308,11 +323,13 @@ def test_padding_changes_nothing_and_place_and_category_count(tmp_path):
         assert not torch.equal(network()(short), network()({**short, name: short[name] + 1}))
 
 
-CLS, SEP = 1, 2
+CLS = 1
+SEP = 2
 
 
 def test_a_sentence_that_is_too_long_keeps_its_beginning_and_its_end():
-    assert input_of([10, 11], 8, CLS, SEP) == [CLS, 10, 11, SEP] and input_of([], 8, CLS, SEP) == [
+    assert input_of([10, 11], 8, CLS, SEP) == [CLS, 10, 11, SEP]
+    assert input_of([], 8, CLS, SEP) == [
         CLS,
         SEP,
     ]

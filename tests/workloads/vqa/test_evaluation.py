@@ -46,9 +46,9 @@ def test_each_rule_answers_what_was_commonest_for_what_it_sees_spelled_as_it_mos
     words = Words(pairs_of(ASKED))
     assert words.guesses([asked.question, new.question]) == ["three", "Red"]
     shares = words.shares([asked.question, "", "?"])
-    assert (
-        np.allclose(shares.sum(1), 1) and shares.min() > 0 and np.array_equal(shares[1], shares[2])
-    )
+    assert np.allclose(shares.sum(1), 1)
+    assert shares.min() > 0
+    assert np.array_equal(shares[1], shares[2])
     train = [
         record(n, answer=answer) for n, answer in enumerate(("Red.", "red", "red", "blue", "blue"))
     ]
@@ -70,7 +70,8 @@ def test_questions_without_a_word_are_answered_by_frequencies_and_pairs_are_boun
 
 def judged(text, network, words):
     answer = Answer(text)
-    answer.network, answer.words = network, words
+    answer.network = network
+    answer.words = words
     return answer
 
 
@@ -83,12 +84,12 @@ def test_the_network_counts_where_a_t_test_over_pictures_is_sure_of_its_gain(rig
         written.append(Answer("n"))
         written[-1].candidates = [judged("n", -0.1, -5.0), judged("w", -5.0, -0.1)]
     gains = [(answer == "n") - (answer == "w") for answer in right]
-    is_constant, mean = len({*gains}) == 1, sum(gains)
-    is_sure = (
-        mean > 0
-        if is_constant
-        else stats.ttest_1samp(gains, 0, alternative="greater").pvalue < 0.005
-    )
+    is_constant = len({*gains}) == 1
+    mean = sum(gains)
+    if is_constant:
+        is_sure = mean > 0
+    else:
+        is_sure = stats.ttest_1samp(gains, 0, alternative="greater").pvalue < 0.005
     weight = chosen_weight(right, written, [str(n) for n in range(len(right))])
     assert weight == float(is_sure)
     assert [*likeliest(written, weight)] == ["n" if is_sure else "w"] * len(right)
@@ -113,7 +114,8 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
     vqa, monkeypatch, tmp_path
 ):
     task = load(tmp_path, {"workload.decoder.length": 24, "workload.generator.pictures": 60})
-    samples, model = task.datasets()["test"].samples, task.model().eval()
+    samples = task.datasets()["test"].samples
+    model = task.model().eval()
     found = []
     for task.step in (0, 3):
         found.append(evaluated(task, model))
@@ -128,15 +130,15 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
         "network_weight",
         *kinds,
     }
-    assert found[0] == found[1] and found[0].keys() == names
+    assert found[0] == found[1]
+    assert found[0].keys() == names
     assert [*task._tested["answer"].guess] == task.guesses["by words"]
     evaluated(task, model, "validation")
     evaluated(task, model)
-    assert (
-        "no sure gain over 'by words'" in task.report(found[0], tmp_path)
-        and float(model.weight) == 0
-    )
-    right, wrong = iter([*task.parts["validation"].samples, *samples]), samples[0]
+    assert "no sure gain over 'by words'" in task.report(found[0], tmp_path)
+    assert float(model.weight) == 0
+    right = iter([*task.parts["validation"].samples, *samples])
+    wrong = samples[0]
     monkeypatch.setattr(
         "workloads.vqa.model.Network.written",
         lambda self, memory, mask, beams, length, returned: [
@@ -156,9 +158,11 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
     evaluated(task, model, "validation")
     scores = evaluated(task, model)
     assert scores["exact"] == scores["network_exact"] == 1.0 > scores["valid"]
-    assert all(scores[kind] == 1.0 for kind in kinds) and scores["network_weight"] == 1
+    assert all(scores[kind] == 1.0 for kind in kinds)
+    assert scores["network_weight"] == 1
     text = task.report(scores, tmp_path)
-    assert "'answer' is above the strongest baseline" in text and "pictures of the test" in text
+    assert "'answer' is above the strongest baseline" in text
+    assert "pictures of the test" in text
     assert "Validation gives the network 1 and" in text
     rows = {row["method"]: row for row in table(tmp_path / "evaluation.csv")}
     assert [*rows] == [
@@ -169,12 +173,11 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
         "network alone",
         "answer",
     ]
-    assert (
-        float(rows["answer"]["gain_exact_low"]) > 0
-        and float(rows["network alone"]["exact_COUNTING"]) == 1
-    )
+    assert float(rows["answer"]["gain_exact_low"]) > 0
+    assert float(rows["network alone"]["exact_COUNTING"]) == 1
     answers = table(tmp_path / "answers.csv")
-    assert len(answers) == len(samples) and sum(row["valid"] == "0" for row in answers) == 1
+    assert len(answers) == len(samples)
+    assert sum(row["valid"] == "0" for row in answers) == 1
     assert all(row["network alone"] == row["answer"] == row["target"] for row in answers)
     assert all(row["question"] and row["by words"] for row in answers)
 
@@ -216,7 +219,8 @@ def test_text_files_ask_about_the_pictures_beside_them_and_are_answered_in_any_b
     ]
     assert lines == rows
     task.config = vqa({"training.micro_batch": 1, "workload.decoder.length": 16}).config
-    alone, together = task.predict(models[:1], mine, None), task.predict(models, mine, None)
+    alone = task.predict(models[:1], mine, None)
+    together = task.predict(models, mine, None)
     assert [row["teacher_answer"] for row in alone.values()] == [
         row["teacher_answer"] for row in rows
     ]
@@ -237,12 +241,10 @@ def test_a_target_is_parsed_into_what_it_was_made_of_and_what_lacks_a_tag_is_not
     own = task.writer
     for one in task.datasets()["train"].samples[:10]:
         found = own.parsed([*own.targets([one], 40)[0][0], own.pad])
-        assert (found, found.kind, found.reasoning, found.is_valid) == (
-            one.answer,
-            one.kind,
-            one.reasoning,
-            True,
-        )
+        assert found == one.answer
+        assert found.kind == one.kind
+        assert found.reasoning == one.reasoning
+        assert found.is_valid is True
     word = own.numbers(["hình tròn"])[0]
     whole = [own.answer, *word, own.answer_end, own.reasoning, *word, own.reasoning_end, own.end]
     assert own.parsed(whole).is_valid
@@ -252,7 +254,8 @@ def test_a_target_is_parsed_into_what_it_was_made_of_and_what_lacks_a_tag_is_not
         ([], ""),
     ):
         found = own.parsed(wrong)
-        assert not found.is_valid and found == answer
+        assert not found.is_valid
+        assert found == answer
 
 
 def batch_of(task, *numbers):
@@ -266,7 +269,8 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, vqa):
     (tmp_path / "vqa.yaml").write_text(CONFIG)
     task = find_task("vqa")(load_config(tmp_path / "vqa.yaml"))
     batch = task.example_batch(3, torch.device("cpu"))
-    assert torch.isfinite(task.loss(task.model(), batch)[0]["answer"]) and "parts" not in vars(task)
+    assert torch.isfinite(task.loss(task.model(), batch)[0]["answer"])
+    assert "parts" not in vars(task)
     task = vqa(
         {"training.micro_batch": 2, "training.effective_batch": 4, "workload.decoder.length": 16}
     )
@@ -275,16 +279,16 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, vqa):
 
 def test_questions_of_a_picture_follow_each_other_and_each_comes_once_in_an_epoch(vqa):
     samples = vqa({"workload.together": 3}).datasets()["train"].samples
-    first, second = samples.order(0, 0), samples.order(0, 1)
-    assert sorted(first) == list(range(len(samples))) == sorted(second) and not np.array_equal(
-        first, second
-    )
-    assert np.array_equal(first, samples.order(0, 0)) and not np.array_equal(
-        first, samples.order(1, 0)
-    )
+    first = samples.order(0, 0)
+    second = samples.order(0, 1)
+    assert sorted(first) == list(range(len(samples))) == sorted(second)
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, samples.order(0, 0))
+    assert not np.array_equal(first, samples.order(1, 0))
     pictures = samples.pictures[first]
     runs = np.split(pictures, np.flatnonzero(np.diff(pictures)) + 1)
-    assert max(map(len, runs)) >= 3 and len(runs) <= sum(-(-np.bincount(samples.pictures) // 3))
+    assert max(map(len, runs)) >= 3
+    assert len(runs) <= sum(-(-np.bincount(samples.pictures) // 3))
     assert min(len(set(pictures[n : n + 8])) for n in range(0, len(pictures) - 8)) >= 2, (
         "a batch is not of one picture"
     )
@@ -295,11 +299,10 @@ def test_a_training_picture_is_changed_once_for_its_questions_and_others_are_not
     samples = task.datasets()["train"]
     pictures = samples.samples.pictures
     own = np.flatnonzero(pictures == pictures[0])[:2].tolist()
-    one, other = (
-        batch_of(task, *own),
-        task.collate([samples[n] for n in own], torch.Generator().manual_seed(2)),
-    )
-    assert torch.equal(one["pixels"][0], one["pixels"][1]) and one["picture"].tolist() == [0, 0]
+    one = batch_of(task, *own)
+    other = task.collate([samples[n] for n in own], torch.Generator().manual_seed(2))
+    assert torch.equal(one["pixels"][0], one["pixels"][1])
+    assert one["picture"].tolist() == [0, 0]
     assert not torch.equal(one["pixels"], other["pixels"])
     held = task.datasets()["validation"]
     pair = [
@@ -314,10 +317,13 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(
     monkeypatch.setattr(
         "workloads.vqa.model.choose", lambda settings: pytest.fail("it chooses again")
     )
-    task, other = vqa(), load(tmp_path, {"workload.text.weights": "vinai/phobert-base"})
+    task = vqa()
+    other = load(tmp_path, {"workload.text.weights": "vinai/phobert-base"})
     other.take_learned(json.loads(json.dumps(drawn[1])))
-    want, got = batch_of(task), batch_of(other)
-    assert other.learned() == drawn[1] and all(torch.equal(want[name], got[name]) for name in want)
+    want = batch_of(task)
+    got = batch_of(other)
+    assert other.learned() == drawn[1]
+    assert all(torch.equal(want[name], got[name]) for name in want)
     assert "Parts: image from scratch, text from scratch" in other.describe_data()
     for changes in (
         {"kinds": [1]},

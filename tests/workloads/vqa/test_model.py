@@ -46,7 +46,8 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
     made,
 ):
     _, model, batch = made
-    seen, own = [], batch["picture"] == batch["picture"][-1]
+    seen = []
+    own = batch["picture"] == batch["picture"][-1]
     model.image.register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
     pixels, question, target = (batch[name].clone() for name in ("pixels", "question", "labels"))
     pixels[own] = 255 - pixels[own]
@@ -63,11 +64,12 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
     with torch.no_grad():
         before = model(batch)
         alone, padded, earlier, shown, asked = (model({**batch, **change}) for change in changes)
-    assert seen[:2] == [len(set(batch["picture"].tolist())), len(own)] and seen[0] < seen[1]
-    assert torch.allclose(before, alone, atol=1e-5) and torch.allclose(before, padded, atol=1e-5)
-    assert torch.allclose(before[:, :5], earlier[:, :5], atol=1e-5) and not torch.allclose(
-        before, earlier, atol=1e-3
-    )
+    assert seen[:2] == [len(set(batch["picture"].tolist())), len(own)]
+    assert seen[0] < seen[1]
+    assert torch.allclose(before, alone, atol=1e-5)
+    assert torch.allclose(before, padded, atol=1e-5)
+    assert torch.allclose(before[:, :5], earlier[:, :5], atol=1e-5)
+    assert not torch.allclose(before, earlier, atol=1e-3)
     assert (before != shown).flatten(1).any(1).tolist() == own.tolist()
     assert (before != asked).flatten(1).any(1).tolist() == [True] + [False] * (len(own) - 1)
 
@@ -119,24 +121,25 @@ def test_published_parts_are_taken_whole_and_a_resumed_run_needs_no_weights(
 ):
     monkeypatch.setenv("TRAINBOOK_CACHE", str(drawn[0]))
     whole = load(tmp_path, write_parts(tmp_path))
-    learned, model = whole.learned(), whole.model()
+    learned = whole.learned()
+    model = whole.model()
     chosen = learned["encoders"]
-    assert (chosen["image"]["mean"], chosen["image"]["deviation"]) == (
-        [0.4, 0.5, 0.5],
-        [0.2, 0.3, 0.3],
-    )
+    assert chosen["image"]["mean"] == [0.4, 0.5, 0.5]
+    assert chosen["image"]["deviation"] == [0.2, 0.3, 0.3]
     names = [str(tmp_path / name) for name in ("blip", "phobert", "vit5")]
     assert [one["weights"] for one in chosen.values()] == names
     vision = BlipModel.from_pretrained(names[0]).vision_model
     t5 = T5ForConditionalGeneration.from_pretrained(names[2])
     own, theirs = (one.embeddings.patch_embedding.weight for one in (model.image.encoder, vision))
     rows = t5.config.vocab_size
-    assert torch.equal(own, theirs) and torch.equal(model.t5.shared.weight[:rows], t5.shared.weight)
+    assert torch.equal(own, theirs)
+    assert torch.equal(model.t5.shared.weight[:rows], t5.shared.weight)
     assert len(model.t5.shared.weight) == rows + tokens.EXTRA
     model.tie_weights()
     assert torch.equal(model.t5.lm_head.weight[:rows], t5.lm_head.weight)
     assert not torch.equal(model.t5.lm_head.weight, model.t5.shared.weight)
-    assert len(model.t5.encoder.block) == 1 and len(model.t5.decoder.block) == 2
+    assert len(model.t5.encoder.block) == 1
+    assert len(model.t5.decoder.block) == 2
     batch = whole.collate([whole.datasets()["train"][n] for n in range(3)], torch.Generator())
     assert batch["question"][:, 0].tolist() == [0, 0, 0]  # PhoBERT's <s>
     assert torch.isfinite(sum(whole.loss(model, batch)[0].values()))
@@ -174,9 +177,8 @@ def test_what_the_size_for_kaggle_keeps_stays_within_its_20_gb_where_the_weights
     config = load_config(ROOT / "configs" / "vqa.yaml", {"training.max_steps": 100})
     whole, weights = saved_bytes(load_task(config), config)
     # weights, two moments and their average in fp32, and a checkpoint may be written while the last one is still there
-    assert whole == pytest.approx(16 * 449e6, rel=0.01) and weights == pytest.approx(
-        4 * 449e6, rel=0.01
-    )
+    assert whole == pytest.approx(16 * 449e6, rel=0.01)
+    assert weights == pytest.approx(4 * 449e6, rel=0.01)
     kept = config.checkpoint
     assert (kept.keep_last + 1) * whole + (kept.keep_best + 2) * weights < 20e9
     with (
@@ -211,7 +213,8 @@ def test_colours_that_are_not_three_numbers_are_halves(tmp_path, mean):
         json.dumps({"image_mean": mean, "image_std": [0.2] * 3})
     )
     chosen = network.choose(load(tmp_path, parts).settings)["image"]
-    assert (chosen["mean"], chosen["deviation"]) == ([0.5] * 3, [0.5] * 3)
+    assert chosen["mean"] == ([0.5] * 3)
+    assert chosen["deviation"] == ([0.5] * 3)
 
 
 @pytest.mark.parametrize("kind", ["MT5", "UMT5"])
@@ -259,7 +262,8 @@ def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_c
     tagged, _ = target(answer="<answer> đỏ </s>")
     assert tagged.count(words.answer) == tagged.count(words.end) == 1, "a tag in a text is text"
     long, _ = target(length=12, answer="màu đỏ", reasoning="vì nó tròn " * 9)
-    assert len(long) == 12 and long[-2:] == [words.reasoning_end, words.end]
+    assert len(long) == 12
+    assert long[-2:] == [words.reasoning_end, words.end]
     with pytest.raises(
         BadInput, match=r"row 1: the answer takes \d+ tokens, and workload.decoder.length 8 has"
     ):
@@ -276,4 +280,5 @@ def test_each_term_is_the_sum_over_its_own_tokens_and_pads_count_nowhere(made):
         wanted = -scores[rows, batch["labels"][rows, places], places].sum()
         assert float(whole[name]) == pytest.approx(float(wanted), rel=1e-4)
         assert task.count(batch)[name] == len(rows) > 0
-    assert ((batch["part"] == 0) == (batch["labels"] == -100)).all() and (batch["part"] == 0).any()
+    assert ((batch["part"] == 0) == (batch["labels"] == -100)).all()
+    assert (batch["part"] == 0).any()

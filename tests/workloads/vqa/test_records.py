@@ -32,20 +32,14 @@ def test_the_documented_layout_needs_no_configuration(tmp_path):
     for number in (1, 2, 3):
         picture(tmp_path / f"{number}.jpg", number)
     first, second, third = collected(tmp_path)[0]
-    assert (
-        said([first]) == [("màu của cửa", "màu đỏ", "1.jpg", "COLOR", "train")]
-        and first.reasoning == "Vật đỏ."
-    )
-    assert (second.answer, second.number, second.file, third.part) == (
-        "3",
-        2,
-        "train.jsonl",
-        "train",
-    )
-    assert (
-        Path(first.image) == tmp_path / "1.jpg"
-        and len({first.picture, second.picture, third.picture}) == 3
-    )
+    assert said([first]) == [("màu của cửa", "màu đỏ", "1.jpg", "COLOR", "train")]
+    assert first.reasoning == "Vật đỏ."
+    assert second.answer == "3"
+    assert second.number == 2
+    assert second.file == "train.jsonl"
+    assert third.part == "train"
+    assert Path(first.image) == tmp_path / "1.jpg"
+    assert len({first.picture, second.picture, third.picture}) == 3
 
 
 # Of each collection: a small sample as it is published, and the lines of `workload:` that name its columns
@@ -168,12 +162,14 @@ def test_each_record_is_in_one_part_with_its_picture_whatever_their_order(draw):
         one.number for one in RECORDS
     )
     sides = [pictures(part) for part in parts.values()]
-    assert list(parts) == ["train", "validation", "test"] and [len(side) for side in sides] == [
+    assert list(parts) == ["train", "validation", "test"]
+    assert [len(side) for side in sides] == [
         20,
         10,
         10,
     ]
-    assert not sides[0] & sides[1] and not (sides[0] | sides[1]) & sides[2]
+    assert not sides[0] & sides[1]
+    assert not (sides[0] | sides[1]) & sides[2]
     counts = [Counter(one.kind for one in part) for part in parts.values()]
     assert all(max(own.values()) - min(own.values()) <= 8 for own in counts), (
         "each has its share of each type"
@@ -190,7 +186,8 @@ def test_parts_of_the_files_count_and_what_is_missing_comes_out_of_the_training(
         assert {one.number for one in parts[name]} == {
             one.number for one in records if one.part == name
         }
-    assert all(parts.values()) and {one.part for one in parts["train"]} == {"train"}
+    assert all(parts.values())
+    assert {one.part for one in parts["train"]} == {"train"}
     with pytest.raises(BadInput, match="No picture is left for validation: there are 2 in all"):
         split([record(1), record(2)], Split())
 
@@ -224,8 +221,6 @@ def test_splits_of_files_that_share_pictures_are_named(tmp_path):
     for number, colour in ((1, 1), (2, 2), (3, 2)):
         picture(tmp_path / f"{number}.jpg", colour)
     sentence = collected(tmp_path)[1][1]
-    assert (
-        sentence.startswith("Pictures in two of the files' splits: 1, such as ")
-        and "3.jpg = " in sentence
-    )
+    assert sentence.startswith("Pictures in two of the files' splits: 1, such as ")
+    assert "3.jpg = " in sentence
     assert sentence.endswith("2.jpg. All pictures are split anew.")

@@ -67,7 +67,8 @@ class Store:
     def __init__(
         self, folder: Path, scenes: Sequence[dict[str, Any]], bands: int, size: int, storage: str
     ):
-        self.folder, self.size = folder, size
+        self.folder = folder
+        self.size = size
         self._form = np.dtype(
             [("image", storage, (bands, size, size)), ("target", np.uint8, (size, size))]
         )
@@ -191,7 +192,9 @@ def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str
         is_whole = False
     if not is_whole:
         print(f"The cache {folder} is damaged ({file}): this scene is cut again.", flush=True)
-    return record if is_whole and stamp in (None, record["stamp"]) else None
+    if is_whole and stamp in (None, record["stamp"]):
+        return record
+    return None
 
 
 def _cut_one(
@@ -227,7 +230,8 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) 
     """Appends the tiles that are kept to a scene's file; returns facts. Raises Unusable without data or label."""
     tiles: list[dict[str, Any]] = []
     invalid = unlabelled = labels = pixels = 0
-    digest, hashes = hashlib.blake2b(digest_size=16), list[int]()
+    digest = hashlib.blake2b(digest_size=16)
+    hashes = list[int]()
     has_place = (
         bool(opened.crs) or opened.scene.images[0].suffix == ".npy"
     )  # patches have groups by their names
@@ -243,7 +247,8 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) 
             hashes = sketch(image, hashes)
         values = image[:, ~np.isnan(image[0])].astype(np.float64)
         counts = np.bincount(target[target != IGNORE], minlength=len(opened.source.classes))
-        labels, pixels = labels + counts.sum(), pixels + values.shape[1]
+        labels = labels + counts.sum()
+        pixels = pixels + values.shape[1]
         if counts.sum() < max(1, cut.min_valid_share * target.size):
             invalid += 1
         elif counts[1:].sum() < cut.min_label_share * counts.sum():
@@ -282,7 +287,8 @@ def sketch(image: np.ndarray, before: Sequence[int] = ()) -> list[int]:
     Hashes choose the windows. So two scenes that show the same pixels, of any one band, choose the same of what they
     share (sampling of fingerprints by value, as in Schleimer, Wilkerson and Aiken, SIGMOD 2003).
     """
-    inside, hashes = np.lib.stride_tricks.sliding_window_view, [np.array(before, np.uint64)]
+    inside = np.lib.stride_tricks.sliding_window_view
+    hashes = [np.array(before, np.uint64)]
     weights = _mixed(np.arange(1, SIDE**2 + 1, dtype=np.uint64)) | np.uint64(1)
     for plane in np.ascontiguousarray(image, np.float32):
         pixels = _mixed(plane.view(np.uint32).astype(np.uint64))
@@ -324,11 +330,9 @@ def cut_archives(
 
     Once all are cut no archive is needed. Raises BadInput for one that cannot be fetched or is damaged.
     """
-    how, complete, unpacked = (
-        (folder, settings.source, settings.tiles),
-        folder / "complete.json",
-        folder / "unpacked",
-    )
+    how = (folder, settings.source, settings.tiles)
+    complete = folder / "complete.json"
+    unpacked = folder / "unpacked"
     if complete.exists():
         known = json.loads(complete.read_bytes())
         if all(records := [earlier(folder, file) for file in known["files"]]):

@@ -32,11 +32,9 @@ from workloads.glacier.settings import IGNORE, UNLIKE, Sampling, Settings
 
 ANYWHERE = -1  # in the place of a class
 BAND_NOISE = 0.05  # deviation of a band's random gain and offset, in its own deviations
-_LOOKED_AT, _OFTEN, _CODES = (
-    50,
-    10,
-    20,
-)  # tiles that no-data values are looked for in, pixels, values of a band
+_LOOKED_AT = 50
+_OFTEN = 10
+_CODES = 20  # tiles that no-data values are looked for in, pixels, values of a band
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 _LEAST_SHARE = 1e-6  # of a class, in a logarithm
@@ -69,8 +67,10 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
 
     shares = counts / counts.sum(1, keepdims=True)
     present = shares.any(0)  # no weight moves the share of a class that no tile has
-    shares, goal = shares[:, present], np.asarray(sampling.target_shares, np.float64)[present]
-    coefficients, best = np.zeros(len(goal)), np.ones(len(shares))
+    shares = shares[:, present]
+    goal = np.asarray(sampling.target_shares, np.float64)[present]
+    coefficients = np.zeros(len(goal))
+    best = np.ones(len(shares))
     for ridge in _RIDGES:
         # Out of reach coefficients grow as 1 / ridge, and steps are bounded by the radius, 1,000 unless it is given
         how = {"method": "trust-exact", "options": {"gtol": 1e-10, "max_trust_radius": 1e12}}
@@ -79,7 +79,9 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
         if weight.max() > sampling.most_often:
             break
         best = weight
-    return None if np.allclose(best, 1) else best / best.mean()
+    if np.allclose(best, 1):
+        return None
+    return best / best.mean()
 
 
 def reached(counts: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
@@ -130,7 +132,8 @@ def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[
     ones. Metrics must not count a pixel twice.
     """
     new_in: dict[int, np.ndarray] = {}
-    needed, corners = [], table.corner[chosen]
+    needed = []
+    corners = table.corner[chosen]
     off_grid = (corners % size).any(1)  # the grid of tiles that do not overlap
     order = chosen[np.lexsort((corners[:, 1], corners[:, 0], off_grid, table.scene[chosen]))]
     for scene, tiles in itertools.groupby(order, key=lambda index: table.scene[index]):
@@ -175,7 +178,8 @@ def unlike_scenes(store: Store, bands: Sequence[str]) -> list[str]:
     lines = []
     for band, level in zip(bands, levels.T, strict=True):
         usual = np.where(level > 0, level, level.max())  # a scene of zeros has no unit
-        low, high = int(usual.argmin()), int(usual.argmax())
+        low = int(usual.argmin())
+        high = int(usual.argmax())
         number = int((usual * UNLIKE < usual[high]).sum())
         if number:
             lines.append(
@@ -201,7 +205,8 @@ def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
     numbers = np.unique(
         np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round().astype(int)
     ).tolist()
-    tiles, lines = np.stack([store.read(number)[0] for number in numbers], 1), []
+    tiles = np.stack([store.read(number)[0] for number in numbers], 1)
+    lines = []
     for name, plane in zip(bands, tiles, strict=True):
         values, counts = np.unique(plane[~np.isnan(plane)], return_counts=True)
         # A band of a few codes has gaps, too
@@ -210,7 +215,8 @@ def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
             and counts[0] >= _OFTEN
             and values[1] - values[0] > (values[-1] - values[1]) / 2
         ):
-            share, how = counts[0] / counts.sum(), f"set workload.source.nodata: [{values[0]:g}]"
+            share = counts[0] / counts.sum()
+            how = f"set workload.source.nodata: [{values[0]:g}]"
             if applied_scalings(store):
                 how = "set workload.source.nodata to the number that the files have there, before scale and offset"
             what = f"of the pixels of the band {name} are {values[0]:g}, far below all others"
@@ -222,15 +228,15 @@ def augment(
     image: Tensor, target: Tensor, deviation: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Changes (bands, S, S) and (S, S) alike, NaN stays; `deviation` is (bands)."""
-    mirrored, turns = (
-        torch.randint(2, (), generator=generator),
-        torch.randint(4, (), generator=generator),
-    )
+    mirrored = torch.randint(2, (), generator=generator)
+    turns = torch.randint(4, (), generator=generator)
     gain, offset = torch.randn(2, len(image), 1, 1, generator=generator)
     if mirrored:
-        image, target = image.flip(2), target.flip(1)
+        image = image.flip(2)
+        target = target.flip(1)
     if turns:
-        image, target = image.rot90(int(turns), (1, 2)), target.rot90(int(turns), (0, 1))
+        image = image.rot90(int(turns), (1, 2))
+        target = target.rot90(int(turns), (0, 1))
     shift = BAND_NOISE * deviation.view(-1, 1, 1) * offset
     return torch.addcmul(shift, image, 1 + BAND_NOISE * gain), target  # in one pass over the pixels
 
@@ -239,11 +245,15 @@ def corner(target: Tensor, size: int, around: int, generator: torch.Generator) -
     """Draws where a crop begins in (S, S) classes: anywhere, or so that it shows a pixel of a class; by three draws."""
     pixel, down, across = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
     rest = [length - size for length in target.shape]
-    places = (target == around).nonzero() if around != ANYWHERE else target.new_empty(0)
+    if around != ANYWHERE:
+        places = (target == around).nonzero()
+    else:
+        places = target.new_empty(0)
     if not len(places):
         return int(down * (rest[0] + 1)), int(across * (rest[1] + 1))
     row, column = places[int(pixel * len(places))].tolist()
-    top, left = row - int(down * size), column - int(across * size)
+    top = row - int(down * size)
+    left = column - int(across * size)
     return min(max(top, 0), rest[0]), min(max(left, 0), rest[1])
 
 
@@ -312,11 +322,9 @@ class Data:
 
     def __init__(self, settings: Settings, source: Path | None):
         """`source` is the folder of the scenes; without one they are downloaded or generated."""
-        self.settings, self.source, self._matched = (
-            settings,
-            source,
-            "",
-        )  # what the patterns matched
+        self.settings = settings
+        self.source = source
+        self._matched = ""  # what the patterns matched
         self.archives = () if source else settings.download
         self.cache = platform.detect().scratch_dir / "glacier"
 
@@ -350,14 +358,16 @@ class Data:
 
     @property
     def _generator_key(self) -> str:
-        source, generator = self.settings.source, asdict(self.settings.generator)
+        source = self.settings.source
+        generator = asdict(self.settings.generator)
         return _hashed([terrain.VERSION, generator, source.bands, source.classes, source.codes])[
             :16
         ]
 
     def fingerprint(self) -> str:
         """Hashes the generator's settings, else the content; and the split, a given one by its content."""
-        split, content = asdict(self.settings.split), self._generator_key
+        split = asdict(self.settings.split)
+        content = self._generator_key
         if self.source or self.archives:
             store = self.store
             content = store.fingerprint()
@@ -383,7 +393,8 @@ class Data:
 
     @cached_property
     def draws(self) -> Draws:
-        sampling, classes = self.settings.sampling, self.settings.source.classes
+        sampling = self.settings.sampling
+        classes = self.settings.source.classes
         if not sampling.crop:
             return _each_once(len(self.counts), self.weights)
         centred = {classes.index(name): share for name, share in sampling.centred.items()}
@@ -392,7 +403,8 @@ class Data:
     @cached_property
     def drawn_shares(self) -> np.ndarray:
         """(classes) shares of the pixels that training draws; of crops estimated by some, drawn as training draws."""
-        draws, size = self.draws, self.settings.sampling.crop
+        draws = self.draws
+        size = self.settings.sampling.crop
         if not size:
             return reached(self.counts, self.weights)
         generator = torch.Generator().manual_seed(0)
@@ -419,7 +431,8 @@ class Data:
     @cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each input of the network: bands, and indices over some training tiles."""
-        places, train = self.settings.index_places, self.parts.train
+        places = self.settings.index_places
+        train = self.parts.train
         bands = tile_statistics(self.store.table, train)
         if not places:
             return bands
@@ -446,9 +459,11 @@ class Data:
         return {"train": Tiles(self.store, self.parts.train, "train", self.draws), **held}
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        images, targets = [], []
+        images = []
+        targets = []
         for sample in samples:
-            image, target = torch.from_numpy(sample.image), torch.from_numpy(sample.target)
+            image = torch.from_numpy(sample.image)
+            target = torch.from_numpy(sample.target)
             if sample.training and (size := self.settings.sampling.crop):
                 top, left = corner(target, size, sample.around, generator)
                 image, target = (
@@ -470,16 +485,21 @@ class Data:
 
     def describe(self) -> str:
         """Says where the data comes from, how it is split, and which shares the classes have."""
-        settings, parts, counts = self.settings, self.parts, self.store.table.counts
-        drawn, split = settings.generator, settings.split
+        settings = self.settings
+        parts = self.parts
+        counts = self.store.table.counts
+        drawn = settings.generator
+        split = settings.split
         generated = f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
         default = f"No data was given or found mounted. The embedded default is used: {generated}"
-        where = (
-            f"Data: {self.source or ', '.join(self.archives)}"
-            if self.source or self.archives
-            else default
-        )
-        fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
+        if self.source or self.archives:
+            where = f"Data: {self.source or ', '.join(self.archives)}"
+        else:
+            where = default
+        if split.folds:
+            fold = f"fold {split.fold + 1} of {split.folds} validates; "
+        else:
+            fold = ""
         sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
         rows = {
             "training": reached(self.counts), "training, wanted": settings.sampling.target_shares,

@@ -27,12 +27,14 @@ class Parts(NamedTuple):
 
 def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     """Splits a store's tiles, by a given split before the shares. Raises BadInput for a part without tiles."""
-    table, needed = store.table, (split.test > 0) + (split.folds or 2)
+    table = store.table
+    needed = (split.test > 0) + (split.folds or 2)
     fixed, notes = given(store)
     linked = pairs(store.sketches)
-    scenes = (
-        store.groups if any(fixed) or split.by == "map" else _joined(store, linked, needed, notes)
-    )
+    if any(fixed) or split.by == "map":
+        scenes = store.groups
+    else:
+        scenes = _joined(store, linked, needed, notes)
     names, group = np.unique(_group_names(store, split, fixed, scenes), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
@@ -153,11 +155,11 @@ def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> l
     if absent and name == "training":
         how = "Take other folds (workload.split.seed), more data, or leave it out of workload.source.classes."
         raise BadInput(f"No tile of the training shows {absent}, so it cannot be learnt. {how}")
-    return (
-        [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."]
-        if absent
-        else []
-    )
+    if absent:
+        return [
+            f"The {name} shows no {absent}: its metrics say so instead of counting it as right."
+        ]
+    return []
 
 
 def _without_leaks(
@@ -177,10 +179,8 @@ def _without_leaks(
         x, y, right, top = table.bounds[index]
         lefts, bottoms, rights, tops = boxes.get(table.space[index], np.empty((4, 0)))
         slack = 1e-3 * (right - x)  # a thousandth of a tile is rounding
-        wide, high = (
-            np.minimum(right, rights) - np.maximum(x, lefts),
-            np.minimum(top, tops) - np.maximum(y, bottoms),
-        )
+        wide = np.minimum(right, rights) - np.maximum(x, lefts)
+        high = np.minimum(top, tops) - np.maximum(y, bottoms)
         return bool(((wide > slack) & (high > slack)).any())
 
     leaks = np.array([is_leak(index) for index in chosen], bool)

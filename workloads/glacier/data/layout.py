@@ -68,7 +68,10 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
         ):
             return match
         inner = [path for path in folder.iterdir() if not path.name.startswith(".")]
-        folder = inner[0] if len(inner) == 1 and inner[0].is_dir() else None
+        if len(inner) == 1 and inner[0].is_dir():
+            folder = inner[0]
+        else:
+            folder = None
     names = _unmatched(root, ())
     there = (
         f" Files there: {', '.join(names[:3])}." if names else " No raster and no .npy lies there."
@@ -84,12 +87,14 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
 def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) -> Match | None:
     """Returns the scenes of two patterns; None if one matches nothing."""
     mask_of = matching(root, masks) if masks else {}
-    words = (
-        (source.band_files or source.bands)
-        if images == source.images
-        else tuple(map(str, source.chosen))
-    )
-    texts = [images.replace(BAND, word) for word in words] if BAND in images else [images]
+    if images == source.images:
+        words = source.band_files or source.bands
+    else:
+        words = tuple(map(str, source.chosen))
+    if BAND in images:
+        texts = [images.replace(BAND, word) for word in words]
+    else:
+        texts = [images]
     by_band = {
         text: matching(root, text, {file.path for file in mask_of.values()}) for text in texts
     }
@@ -102,13 +107,13 @@ def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) 
     if not files or (labelled and not mask_of):
         return None
     matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
-    scenes, text = [], []
+    scenes = []
+    text = []
     for name, bands in files.items():
-        group = (
-            name.split("/")[-2:][0]
-            if images != source.images and images.endswith(_PATCHES)
-            else name
-        )
+        if images != source.images and images.endswith(_PATCHES):
+            group = name.split("/")[-2:][0]
+        else:
+            group = name
         mask = mask_of[name].path if labelled and name in mask_of else None
         scenes.append(Scene(name, group, tuple(b.path for b in bands), mask, bands[0].part))
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
@@ -165,7 +170,9 @@ def matching(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[st
     Raises BadInput for a pattern that cannot be used, and if two files stand for one scene.
     """
     files: dict[str, File] = {}
-    is_named, pieces, seen = "{scene}" in pattern, [], set[str]()
+    is_named = "{scene}" in pattern
+    pieces = []
+    seen = set[str]()
     for token in _TOKEN.split(pattern):
         if token in ("{scene}", "{part}"):
             pieces.append(
@@ -195,7 +202,10 @@ def matching(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[st
                     f"The name {str(path)!a} has control characters, which steer a terminal. Rename it."
                 )
             groups = [group for group in match.groups() if group]
-            folders = [match["part"]] if "part" in regex.groupindex else groups[:-1]
+            if "part" in regex.groupindex:
+                folders = [match["part"]]
+            else:
+                folders = groups[:-1]
             part = next(
                 (PARTS[folder.lower()] for folder in folders if folder.lower() in PARTS), ""
             )

@@ -72,7 +72,9 @@ class Scene:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (*self.images, self.mask) if self.mask else self.images
+        if self.mask:
+            return (*self.images, self.mask)
+        return self.images
 
 
 class Opened:
@@ -80,19 +82,18 @@ class Opened:
 
     def __init__(self, scene: Scene, source: Source, files: Sequence[Any]):
         """`files` are those of the scene, rasters or arrays, which must fit together. Raises Unusable."""
-        first, path = files[0], scene.images[0]
+        first = files[0]
+        path = scene.images[0]
         if scene.mask and scene.mask.suffix.lower() in _LOSSY:
             how = "Save the masks as PNG or GeoTIFF from where they were drawn."
             raise Unusable(
                 f"The mask {scene.mask} is a JPEG, which blurs the codes of classes. {how}"
             )
-        self.scene, self.source, self.files, self.height, self.width = (
-            scene,
-            source,
-            files,
-            first.height,
-            first.width,
-        )
+        self.scene = scene
+        self.source = source
+        self.files = files
+        self.height = first.height
+        self.width = first.width
         self.crs, self.transform = (
             (first.crs.to_string(), first.transform) if first.crs else (None, None)
         )
@@ -156,7 +157,8 @@ class Opened:
 
         Scale and offset that a file's tags state are applied; numbers of no data are those before that.
         """
-        paths, places = self.scene.images, self.places
+        paths = self.scene.images
+        places = self.places
         image = np.full((len(places), *window[2:]), np.nan, np.float32)
         for whole, (file, number), (scale, offset) in zip(
             image, places, self.scalings, strict=True
@@ -180,17 +182,21 @@ class Opened:
 
         Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255.
         """
-        path, data, source = self.scene.files[-1], self.files[-1], self.source
+        path = self.scene.files[-1]
+        data = self.files[-1]
+        source = self.source
         planes = np.stack([_read_window(path, data, number, window) for number in _opaque(data)], 2)
         if getattr(data, "has_layers", False):
             return planes
-        is_coloured, first = planes.shape[2] == 3 and planes.dtype == np.uint8, planes[..., 0]
+        is_coloured = planes.shape[2] == 3 and planes.dtype == np.uint8
+        first = planes[..., 0]
         if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
             return planes @ _COLOUR
         if not np.array_equal(
             planes, np.broadcast_to(first[..., None], planes.shape), equal_nan=True
         ):
-            what, how = f"{planes.shape[2]} bands that differ", "Export the one that has the codes."
+            what = f"{planes.shape[2]} bands that differ"
+            how = "Export the one that has the codes."
             if is_coloured:
                 colour = planes[(planes != first[..., None]).any(2)][0]
                 what = f"colours, such as {tuple(colour.tolist())}"
@@ -200,14 +206,14 @@ class Opened:
         is_marked = (
             nodata is not None and nodata not in source.codes
         )  # a class with this code stays a class
-        return np.where(first == nodata, np.nan, first) if is_marked else first
+        if is_marked:
+            return np.where(first == nodata, np.nan, first)
+        return first
 
     def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
         """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
-        image, classes = (
-            self.bands(window),
-            _decode(self._mask(window), self.source, self.scene.mask),
-        )
+        image = self.bands(window)
+        classes = _decode(self._mask(window), self.source, self.scene.mask)
         target = np.full(window[2:], IGNORE, np.uint8)
         target[: classes.shape[0], : classes.shape[1]] = classes
         target[np.isnan(image[0])] = IGNORE
@@ -218,7 +224,8 @@ class Opened:
         row, column, h, w = window
         a, b, c, d, e, f = (self.transform or rasterio.Affine.identity())[:6]
         ends = (column, row), (min(column + w, self.width), min(row + h, self.height))
-        xs, ys = [a * x + b * y + c for x, y in ends], [d * x + e * y + f for x, y in ends]
+        xs = [a * x + b * y + c for x, y in ends]
+        ys = [d * x + e * y + f for x, y in ends]
         return min(xs), min(ys), max(xs), max(ys)
 
 
@@ -239,7 +246,9 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
 def _tag(data: Any, name: str, number: int, default: float) -> float:
     """Returns what a tag of a raster states of a band; an array has no tags."""
     values = getattr(data, name, ())
-    return float(values[number - 1]) if number <= len(values) else default
+    if number <= len(values):
+        return float(values[number - 1])
+    return default
 
 
 def _opaque(data: Any) -> list[int]:
@@ -303,7 +312,8 @@ def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
 @contextlib.contextmanager
 def raster(path: Path) -> Iterator[Any]:
     """Opens one raster in the format that its name says. Raises Unusable, also where reading takes too much memory."""
-    driver, name = DRIVERS.get(path.suffix.lower()), os.fspath(path.absolute())
+    driver = DRIVERS.get(path.suffix.lower())
+    name = os.fspath(path.absolute())
     if (
         driver is None or not path.is_file() or name.startswith("/vsi")
     ):  # by which GDAL opens archives and addresses
@@ -326,9 +336,10 @@ def raster(path: Path) -> Iterator[Any]:
                 )
             is_whole = driver in ("PNG", "JPEG")  # unpacked at once
             rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
-            planes = (
-                data.count if is_whole or str(data.interleaving).lower().endswith("pixel") else 1
-            )
+            if is_whole or str(data.interleaving).lower().endswith("pixel"):
+                planes = data.count
+            else:
+                planes = 1
             if (
                 size := rows * columns * planes * np.dtype(data.dtypes[0]).itemsize
             ) > _MOST_BYTES_AT_ONCE:

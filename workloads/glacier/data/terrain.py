@@ -45,7 +45,8 @@ def write(folder: Path, options: Generator, source: Source) -> None:
                 image, classes = scene(options.seed, index, options.size)
                 # Scenes lie apart on the map, so that none shows another one's ground.
                 apart = options.size * METRES * 1.25
-                x, y = 300_000 + index % 10 * apart, 4_000_000 - index // 10 * apart
+                x = 300_000 + index % 10 * apart
+                y = 4_000_000 - index // 10 * apart
                 planes = {
                     f"Band{number}": image[BANDS.index(band)]
                     for number, band in enumerate(source.bands, 1)
@@ -90,7 +91,8 @@ def scene(seed: int, index: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     image = _seen(draw, _ground(draw, height, classes, thickness), height)
     # Ground is missing at a slanting edge of the swath, or in the stripes of Landsat 7
     rows, columns = np.mgrid[:size, :size] / size
-    kind, slope = draw.random(), draw.uniform(0.1, 0.3)
+    kind = draw.random()
+    slope = draw.uniform(0.1, 0.3)
     if kind < 0.2:
         image[:, columns + slope * rows < draw.uniform(0.05, 0.2)] = _NODATA
     elif kind < 0.35:
@@ -124,7 +126,8 @@ def _steepness(height: np.ndarray) -> np.ndarray:
 
 def _classes(draw: np.random.Generator, height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns classes, and how deep below the line of clean ice a pixel lies (0 to 1), which thickens debris."""
-    size, steepness = height.shape[0], _steepness(height)
+    size = height.shape[0]
+    steepness = _steepness(height)
     hollow = _blurred(height, size / 24) - height
     hollow /= hollow.std()
     high = (height - height.mean()) / height.std()
@@ -165,7 +168,8 @@ def _ground(
     draw: np.random.Generator, height: np.ndarray, classes: np.ndarray, thickness: np.ndarray
 ) -> np.ndarray:
     """Returns (7, h, w) reflectance and temperature of the ground, before light and air."""
-    size, steepness = height.shape[0], _steepness(height)
+    size = height.shape[0]
+    steepness = _steepness(height)
     spectrum = {name: np.array(values)[:, None, None] for name, values in _SPECTRA.items()}
     green = np.clip(
         (height.mean() - 0.4 * height.std() - height) / 250 + 0.4 * _noise(draw, size, 2.5), 0, 0.8
@@ -197,7 +201,8 @@ def _ground(
 def _seen(draw: np.random.Generator, image: np.ndarray, height: np.ndarray) -> np.ndarray:
     """Returns (7, h, w) uint16: light from one side, clouds over some scenes, haze and weather, the sensor's noise."""
     down, across = np.gradient(height, METRES)
-    azimuth, elevation = draw.uniform(2.0, 2.9), draw.uniform(0.6, 1.0)  # morning, radians
+    azimuth = draw.uniform(2.0, 2.9)
+    elevation = draw.uniform(0.6, 1.0)  # morning, radians
     towards = np.sin(elevation) - np.cos(elevation) * (
         across * np.sin(azimuth) - down * np.cos(azimuth)
     )

@@ -53,7 +53,8 @@ class CandidateSet:
     """Entities that compete, ascending: `entities` (C), and `place` (E) of each entity among them, or -1."""
 
     def __init__(self, corpus: Corpus, entities: Array):
-        self.corpus, self.entities = corpus, entities
+        self.corpus = corpus
+        self.entities = entities
         self.place = np.full(len(corpus.entity_type), -1, np.int32)
         self.place[entities] = np.arange(len(entities))
 
@@ -99,7 +100,8 @@ class Counts:
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
         self.train = corpus.triples_of("train")
-        tail, relation = corpus.tail[self.train], corpus.relation[self.train]
+        tail = corpus.tail[self.train]
+        relation = corpus.relation[self.train]
         self.file = corpus.window_file.astype(np.int64)
         self.of_tail = np.zeros((len(corpus.relations), len(corpus.entities)), np.float32)
         np.add.at(self.of_tail, (relation, tail), 1)
@@ -111,7 +113,8 @@ class Counts:
     @cached_property
     def tables(self) -> dict[str, tuple[Table, Table]]:
         """The tails of each lift's keys, and of these keys in each file, so that the number without one is exact."""
-        corpus, tables = self.corpus, {}
+        corpus = self.corpus
+        tables = {}
         for lift in _WEIGHT_OF_FREQUENCY:
             condition = np.full(len(self.train), MASKED if lift == "context" else NAME_ONLY)
             fact, key, _ = self.keys(lift, Questions.of_facts(corpus, self.train, condition))
@@ -132,14 +135,16 @@ class Counts:
             key = asked.relation[row] * (self._sub_tokens[2] + 1) + sub_token
             return row, key, 1 / np.bincount(row, minlength=len(asked))[row].astype(np.float32)
         if lift == "folder":
-            value, size = corpus.folder[self.file[asked.window]], len(corpus.files)
+            value = corpus.folder[self.file[asked.window]]
+            size = len(corpus.files)
         else:
             names = {
                 "head's name": corpus.name,
                 "parent's name": corpus.owner,
                 "package": corpus.package,
             }
-            value, size = names[lift][corpus.head[asked.window]], len(corpus.word_list)
+            value = names[lift][corpus.head[asked.window]]
+            size = len(corpus.word_list)
             value = np.where(
                 value == asked.hidden, -1, value
             )  # a name that is hidden is so in the head's id too
@@ -151,12 +156,15 @@ class Counts:
         question, place, first, last = self.hidden_places(asked)
         words = len(self.corpus.word_list)
         keys = (2 * REACH + 1) * words  # of one relation: a word at each offset
-        parts, every = [], len(self.corpus.relations) * keys
+        parts = []
+        every = len(self.corpus.relations) * keys
         for offset in (*range(-REACH, 0), *range(1, REACH + 1)):
             inside = (place + offset >= first) & (place + offset < last)
-            row, word = question[inside], self.corpus.text[place[inside] + offset]
+            row = question[inside]
+            word = self.corpus.text[place[inside] + offset]
             is_shown = word != asked.hidden[row]
-            row, word = row[is_shown], word[is_shown]
+            row = row[is_shown]
+            word = word[is_shown]
             key = asked.relation[row] * keys + (offset + REACH) * words + word
             parts.append(row * every + key)
         row, key = np.divmod(np.unique(np.concatenate(parts)), every)
@@ -171,17 +179,22 @@ class Counts:
         )
         row, place = expand(first, last - first)
         hit = self.corpus.text[place] == asked.hidden[masked[row]]
-        row, place = row[hit], place[hit]
+        row = row[hit]
+        place = place[hit]
         return masked[row], place, first[row], last[row]
 
     @cached_property
     def _sub_tokens(self) -> tuple[Array, Array, int]:
         """(words + 1) where the sub-tokens of each name begin, these (N), and how many different ones there are."""
         numbers: dict[str, int] = {}
-        begin, flat = [0], []
+        begin = [0]
+        flat = []
         is_name = np.isin(np.arange(len(self.corpus.word_list)), self.corpus.name)
         for word, wanted in zip(self.corpus.word_list, is_name.tolist(), strict=True):
-            parts = sorted({part.lower() for part in _SUB_TOKEN.findall(word)}) if wanted else []
+            if wanted:
+                parts = sorted({part.lower() for part in _SUB_TOKEN.findall(word)})
+            else:
+                parts = []
             flat += [numbers.setdefault(part, len(numbers)) for part in parts]
             begin.append(len(flat))
         return np.array(begin, np.int64), np.array(flat, np.int64), len(numbers)
@@ -226,13 +239,13 @@ class Counts:
 
     def near(self, asked: Questions, among: CandidateSet) -> dict[str, Array]:
         """Returns what candidates are to the head, each (Q, C)."""
-        corpus, entities = self.corpus, among.entities
-        head, file = corpus.head[asked.window], self.file[asked.window]
-        of_file, parent, package = (
-            corpus.entity_file[entities],
-            corpus.parent[entities],
-            corpus.package[head],
-        )
+        corpus = self.corpus
+        entities = among.entities
+        head = corpus.head[asked.window]
+        file = self.file[asked.window]
+        of_file = corpus.entity_file[entities]
+        parent = corpus.parent[entities]
+        package = corpus.package[head]
         package = np.where(package == asked.hidden, -2, package)
         folder = np.where(of_file >= 0, corpus.folder[of_file], -1)
         return {
@@ -260,12 +273,16 @@ class Counts:
         question, key, weight = self.keys(lift, asked)
         table, of_files = self.tables[lift]
         few = table[key].getnnz(1) <= _LONGEST
-        question, key, weight = question[few], key[few], weight[few]
+        question = question[few]
+        key = key[few]
+        weight = weight[few]
         others = (
             table[key] - of_files[key * len(self.corpus.files) + self.file[asked.window[question]]]
         )
         others = others[:, among.entities].tocoo()
-        row, column, number = question[others.row], others.col, others.data
+        row = question[others.row]
+        column = others.col
+        number = others.data
         frequency = self.of_tail[asked.relation[row], among.entities[column]] - own[row, column]
         of_file = self.own[self._own_key(asked)].sum(1).A1
         total = self.total[asked.relation[row]] - of_file[row]
@@ -289,7 +306,8 @@ class Counts:
         corpus = self.corpus
         question, place, first, _ = self.hidden_places(asked)
         far = place - 2 >= first
-        question, place = question[far], place[far]
+        question = question[far]
+        place = place[far]
         dotted = corpus.text[place - 1] == corpus.word_index(".")
         pairs = np.unique(np.stack([question[dotted], corpus.text[place[dotted] - 2]], 1), axis=0)
         pair, column = among.by_owner.places(pairs[:, 1])

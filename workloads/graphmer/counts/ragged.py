@@ -36,7 +36,10 @@ class Groups:
     def places(self, wanted: Array, longest: int | None = None) -> tuple[Array, Array]:
         """(M) values -> (L) the index of each among them, and a place where it stands, unless more than `longest`."""
         size = self.sizes(wanted)
-        size = size if longest is None else np.where(size > longest, 0, size)
+        if longest is None:
+            size = size
+        else:
+            size = np.where(size > longest, 0, size)
         row, at = expand(self.begin[find(self.values, wanted)], size)
         return row, self.order[at]
 

@@ -49,7 +49,8 @@ class Layout:
     """Lays out windows in at most `roots` root tokens."""
 
     def __init__(self, corpus: Corpus, roots: int):
-        self.corpus, self.roots = corpus, roots
+        self.corpus = corpus
+        self.roots = roots
 
     @cached_property
     def kind_before(self) -> Array:
@@ -60,11 +61,10 @@ class Layout:
             corpus.window_start[windows], corpus.window_stop[windows] - corpus.window_start[windows]
         )
         place = np.unique(place[place > 0])
-        before = (
-            corpus.text[place - 1][np.isin(corpus.text[place], corpus.name)]
-            if len(place)
-            else place
-        )
+        if len(place):
+            before = corpus.text[place - 1][np.isin(corpus.text[place], corpus.name)]
+        else:
+            before = place
         count = np.bincount(before, minlength=len(corpus.word_list))
         kind = np.zeros(len(count), np.int64)
         frequent = np.argsort(-count, kind="stable")[: PREVIOUS - 1]
@@ -90,14 +90,15 @@ class Layout:
         index, at = expand(
             np.zeros(len(word), np.int64), length
         )  # of each piece its word, and its place in it
-        piece, flat = (
-            self.corpus.piece_offsets[np.maximum(word[index], 0)] + at,
-            self.corpus.piece_flat,
-        )
+        piece = self.corpus.piece_offsets[np.maximum(word[index], 0)] + at
+        flat = self.corpus.piece_flat
         ids = flat[np.minimum(piece, len(flat) - 1)]
         ids = np.where(is_hidden[index], NAME, np.where(zone[index] == _SEPARATOR, SEP, ids))
         place, keep = self._places(row[index], zone[index], len(window))
-        index, at, ids, place = index[keep], at[keep], ids[keep], place[keep]
+        index = index[keep]
+        at = at[keep]
+        ids = ids[keep]
+        place = place[keep]
         shape = len(window), int(place.max()) + 1
 
         def laid(values: Array, otherwise: int = -1) -> Array:
@@ -117,7 +118,8 @@ class Layout:
         self, window: Array, with_text: Array, drop: Array | None
     ) -> tuple[Array, Array, Array, Array]:
         """Returns row, word, zone, and place among the parts of the head's name, of all words."""
-        corpus, separators = self.corpus, np.arange(len(window))
+        corpus = self.corpus
+        separators = np.arange(len(window))
         head = corpus.head[window]
         parts = np.diff(corpus.part_offsets)[head]
         head_row, head_at = expand(
@@ -136,7 +138,8 @@ class Layout:
 
     def _places(self, row: Array, zone: Array, rows: int) -> tuple[Array, Array]:
         """(M) rows and zones of pieces -> (M) the place of each in its row, and whether it has one."""
-        is_head, most = zone == _HEAD, header_room(self.roots)
+        is_head = zone == _HEAD
+        most = header_room(self.roots)
         place = np.arange(len(row)) - np.searchsorted(row, np.arange(rows))[row]
         keep = ~is_head | (place < most)
         place = np.where(
@@ -154,7 +157,8 @@ class Layout:
             # What goes round the end comes from the head's name or from another row, and so is not shown.
             return np.where(np.roll(row, -offset) == row, np.roll(shown, -offset), -1)
 
-        before, index = near(-1), self.corpus.word_index
+        before = near(-1)
+        index = self.corpus.word_index
         owner = np.where(before == index("."), near(-2), -1)
         # No text has closing brackets: super ( . m, and super ( Name self . m
         is_super = (owner == index("(")) & (near(-3) == index("super"))

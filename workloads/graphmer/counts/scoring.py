@@ -20,7 +20,8 @@ from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
 _MOST = 15.0  # of a place's score
-_SAMPLES, _RATE = 48, 0.05  # of a step that fits
+_SAMPLES = 48
+_RATE = 0.05  # of a step that fits
 _SHRINKAGE = (
     1e-3  # of what a relation's weights differ from those of all: a rare relation stays near them
 )
@@ -29,7 +30,9 @@ _START = {
     "frequency": 1.0, "unseen": -1.0, "same file": 2.0, "same parent": 1.0, "head's name": 1.0, "same package": 0.0,
     "same folder": 0.0, "words shared with the head's name": 1.0, "owner before": 1.0, "self before": 1.0,
 }  # fmt: skip
-_START_PLACE, _START_BRACKET, _START_BOOST = 4.0, 0.5, 1.0
+_START_PLACE = 4.0
+_START_BRACKET = 0.5
+_START_BOOST = 1.0
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,9 @@ class Scorer:
     weights: Weights
 
     def __init__(self, corpus: Corpus, counts: Counts, allowed: Array):
-        self.corpus, self.counts, self.allowed = corpus, counts, allowed
+        self.corpus = corpus
+        self.counts = counts
+        self.allowed = allowed
         self._facts = Groups(
             corpus.head[corpus.window_of] * len(corpus.relations) + corpus.relation
         )
@@ -165,7 +170,9 @@ class Scorer:
         boost = self.boosts(asked)
         question, root = np.nonzero(places > NOWHERE / 2)
         pair, column = among.by_name.places(rows.word[question, root])
-        question, root, entity = question[pair], root[pair], among.entities[column]
+        question = question[pair]
+        root = root[pair]
+        entity = among.entities[column]
         factor = 1 + boost[question, 0] * (rows.owner[question, root] == self.corpus.owner[entity])
         factor += boost[question, 1] * (
             (rows.is_self[question, root] == 1) & self.siblings(asked, question, entity)
@@ -186,8 +193,10 @@ class Sampler:
     """
 
     def __init__(self, scorer: Scorer, relations: Array, most: int):
-        corpus, counts = scorer.corpus, scorer.counts
-        self.corpus, self.most = corpus, most
+        corpus = scorer.corpus
+        counts = scorer.counts
+        self.corpus = corpus
+        self.most = most
         self.entities = np.flatnonzero(
             scorer.is_allowed(relations, np.arange(len(corpus.entity_type))).any(0)
         )
@@ -232,7 +241,8 @@ class Sampler:
             )
         chance = 1 - (1 - other) * (1 - by_frequency)
         drawn = 1 - (1 - named) * (1 - of_file) * (1 - by_frequency)
-        is_gold, uniform = find(np.unique(gold), self.entities) >= 0, draws[: len(self.entities)]
+        is_gold = find(np.unique(gold), self.entities) >= 0
+        uniform = draws[: len(self.entities)]
         chosen = np.flatnonzero(is_gold | (uniform < drawn))
         if len(chosen) > most:  # beyond three standard deviations: the least likely to be drawn go
             order = np.argsort(
@@ -250,7 +260,8 @@ class Sampler:
             return np.zeros(len(self.entities))
         group, place = groups.places(wanted)
         size = groups.sizes(wanted).astype(float)
-        each, total = float(most) / len(size), min(float(most), size.sum())
+        each = float(most) / len(size)
+        total = min(float(most), size.sum())
         for _ in range(3):
             taken = np.minimum(size, each).sum()
             if taken >= total - 1e-6:
@@ -281,19 +292,15 @@ class _Combination(nn.Module):
         return self.shared[name] + self.apart[name]
 
     def scores(self, drawn: Any, inputs: dict[str, Tensor]) -> Tensor:
-        relation, condition = (
-            torch.from_numpy(drawn.asked.relation),
-            torch.from_numpy(drawn.asked.condition),
-        )
+        relation = torch.from_numpy(drawn.asked.relation)
+        condition = torch.from_numpy(drawn.asked.condition)
         additive = (inputs["features"] @ self["features"][condition, relation][..., None]).squeeze(
             -1
         )
         additive = additive + self["types"][condition, relation][:, inputs["kind"]]
-        question, place, boost = (
-            inputs["question"],
-            self["place"][relation],
-            self["boost"][relation].expm1(),
-        )
+        question = inputs["question"]
+        place = self["place"][relation]
+        boost = self["boost"][relation].expm1()
         score = place[question, 0] + place[question, 1] * inputs["is_call"]
         score = score + place[question, 2 + inputs["previous"]]
         factor = 1 + boost[question, 0] * inputs["owner"] + boost[question, 1] * inputs["sibling"]
@@ -310,7 +317,8 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
     """Returns the weights after `steps` of Adam on a softmax over sampled candidates: the same ones in every run."""
     model = _Combination(collator.corpus)
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
-    order, losses = permutation(mix(seed), 0, len(collator.samples)), []
+    order = permutation(mix(seed), 0, len(collator.samples))
+    losses = []
     for step in range(steps):
         items = order[np.arange(step * _SAMPLES, (step + 1) * _SAMPLES) % len(order)]
         drawn = collator.draw(items.tolist(), torch.Generator().manual_seed(mix(seed, step)))
@@ -334,12 +342,16 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
 
 
 def _inputs(collator: Any, drawn: Any) -> dict[str, Tensor]:
-    asked, among, rows = drawn.asked, drawn.among, drawn.rows
+    asked = drawn.asked
+    among = drawn.among
+    rows = drawn.rows
     question, root = np.nonzero(
         (rows.word[drawn.row] >= 0) & (asked.condition == FULL_TEXT)[:, None]
     )
     pair, column = among.by_name.places(rows.word[drawn.row[question], root])
-    question, root, entity = question[pair], root[pair], among.entities[column]
+    question = question[pair]
+    root = root[pair]
+    entity = among.entities[column]
     at = drawn.row[question], root
     arrays = {
         "features": collator.scorer.counts.found(asked, among).stacked(),

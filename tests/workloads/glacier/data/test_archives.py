@@ -14,10 +14,8 @@ from workloads.glacier.settings import Cut, Settings
 
 
 def packed(folder: Path, suffix: str) -> Path:
-    files, archive = (
-        sorted(path for path in folder.rglob("*") if path.is_file()),
-        folder.with_suffix(f".{suffix}"),
-    )
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    archive = folder.with_suffix(f".{suffix}")
     if suffix == "zip":
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
             for path in files:
@@ -48,7 +46,8 @@ def test_what_comes_out_of_an_archive_is_what_a_folder_gives(
     there = cutter.cut(
         layout.find(tmp_path / "data", source), tmp_path / "folder", source, Cut(size=32)
     )
-    assert store.fingerprint() == there.fingerprint() and len(store) == len(there)
+    assert store.fingerprint() == there.fingerprint()
+    assert len(store) == len(there)
     assert not (tmp_path / "store" / "unpacked").exists(), "what was unpacked is deleted"
     assert archive.is_file(), "an archive given by its path is not ours to delete"
     assert "6 scenes by " in capsys.readouterr().out
@@ -59,7 +58,9 @@ def test_the_unpacked_data_never_lies_there_as_a_whole_and_an_interrupted_cut_go
 ):
     write_patches(tmp_path / "data", sources=4, patches=4)
     total = sum(path.stat().st_size for path in (tmp_path / "data").rglob("*img*"))
-    archive, cut_one, held = packed(tmp_path / "data", "tar.gz"), cutter._cut_one, []
+    archive = packed(tmp_path / "data", "tar.gz")
+    cut_one = cutter._cut_one
+    held = []
 
     def interrupted(*arguments):
         held.append(
@@ -73,10 +74,10 @@ def test_the_unpacked_data_never_lies_there_as_a_whole_and_an_interrupted_cut_go
     with pytest.raises(KeyboardInterrupt):
         cut_archives(tmp_path, archive)
     store = cut_archives(tmp_path, archive)
-    assert (
-        "4 scenes were cut before; 12 are to be cut" in capsys.readouterr().out and len(store) == 16
-    )
-    assert len(held) == 17 and max(held) <= total / 16, "one image at a time"
+    assert "4 scenes were cut before; 12 are to be cut" in capsys.readouterr().out
+    assert len(store) == 16
+    assert len(held) == 17, "one image at a time"
+    assert max(held) <= total / 16, "one image at a time"
     archive.unlink()
     assert cut_archives(tmp_path, archive).fingerprint() == store.fingerprint(), (
         "a finished cut needs no archive"

@@ -31,13 +31,16 @@ def test_tiles_of_a_scene_hold_its_pixels_and_their_places_and_a_small_scene_is_
         got, target = store.read(index)
         assert np.array_equal(got, image[:, row : row + 32, column : column + 32])
         assert np.array_equal(target, classes[row : row + 32, column : column + 32])
-        left, top = 600 + 30 * column, 9000 - 30 * row
+        left = 600 + 30 * column
+        top = 9000 - 30 * row
         assert store.table.bounds[index].tolist() == [left, top - 960, left + 960, top]
     assert store.table.counts.tolist() == (1024 * np.eye(4, dtype=int)).tolist()
     write_bands(tmp_path / "small", "img001", image[:, :20, :24], classes[:20, :24])
     got, target = cut(tmp_path / "small").read(0)
-    assert np.array_equal(got[:, :20, :24], image[:, :20, :24]) and np.isnan(got[:, 20:]).all()
-    assert (target[20:] == IGNORE).all() and (target[:, 24:] == IGNORE).all()
+    assert np.array_equal(got[:, :20, :24], image[:, :20, :24])
+    assert np.isnan(got[:, 20:]).all()
+    assert (target[20:] == IGNORE).all()
+    assert (target[:, 24:] == IGNORE).all()
 
 
 def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, capsys):
@@ -56,7 +59,8 @@ def test_unusable_scenes_are_all_named_and_refused_past_the_limit(tmp_path, caps
     ):
         assert sentence in str(refused.value)
     capsys.readouterr()
-    assert len(cut(data, limit=2)) == 12 and "Left out 2 unusable scenes" in capsys.readouterr().out
+    assert len(cut(data, limit=2)) == 12
+    assert "Left out 2 unusable scenes" in capsys.readouterr().out
     assert not list((tmp_path / "folder").glob("*.tmp")), "nothing half written stays"
 
 
@@ -66,7 +70,8 @@ def test_statistics_are_those_of_all_pixels_with_data(tmp_path):
     write_bands(
         write_scenes(tmp_path / "data", 3), "img900", image + 50, classes, origin=(0, 900_000)
     )
-    store, chosen = cut(tmp_path / "data"), np.array([0, 3, 5, 12, 13])
+    store = cut(tmp_path / "data")
+    chosen = np.array([0, 3, 5, 12, 13])
     pixels = np.concatenate([store.read(i)[0].reshape(2, -1) for i in chosen], 1).astype(np.float64)
     mean, deviation = datasets.tile_statistics(store.table, chosen)
     assert np.allclose(mean, np.nanmean(pixels, 1), rtol=1e-12)
@@ -93,7 +98,8 @@ def test_the_fingerprint_follows_content_split_and_generator(tiny, tmp_path):
         return load_task(tiny(change)).fingerprint()
 
     assert of() == of()
-    assert of({"workload.split.seed": 1}) != of() and of({"workload.tiles.stride": 32}) != of()
+    assert of({"workload.split.seed": 1}) != of()
+    assert of({"workload.tiles.stride": 32}) != of()
     assert of(GENERATED) != of({**GENERATED, "workload.generator.seed": 1})
     before = of()
     write_scenes(tmp_path / "scenes", 8, size=(96, 64))
@@ -106,10 +112,8 @@ def test_a_least_value_far_below_all_others_is_named_with_the_key_that_treats_it
     image[1, 5:25, 5:25] = -9999
     write_bands(tmp_path / "scenes", "img001", image, classes, origin=(100_000, 0))
     text = load_task(tiny()).describe_data()
-    assert (
-        "of the pixels of the band nir are -9999" in text
-        and "workload.source.nodata: [-9999]" in text
-    )
+    assert "of the pixels of the band nir are -9999" in text
+    assert "workload.source.nodata: [-9999]" in text
     assert (
         "set workload" not in load_task(tiny({"workload.source.nodata": "[-9999]"})).describe_data()
     )

@@ -37,7 +37,9 @@ def sides(values, parts):
     train, validation, test = (
         {values[s] for s in part} for part in (parts.train, parts.validation, parts.test)
     )
-    assert not train & validation and not train & test and not validation & test
+    assert not train & validation
+    assert not train & test
+    assert not validation & test
     return [sorted(side) for side in (train, validation, test)]
 
 
@@ -95,13 +97,15 @@ def test_training_tiles_that_show_held_out_ground_are_left_out_and_said(tmp_path
     (note, *_) = [
         parts.notes[0] for parts in every if parts.notes
     ]  # where the two fell to different parts
-    assert "show ground of" in note and "img" in note
+    assert "show ground of" in note
+    assert "img" in note
 
 
 def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
     for name, number in [*((f"img{n:03d}", n) for n in range(8)), ("copy", 3)]:
         write_bands(tmp_path / "data", name, *scene(number), crs=None)
-    store, left_out = store_of(tmp_path / "data"), 0
+    store = store_of(tmp_path / "data")
+    left_out = 0
     for seed in range(20):
         with contextlib.suppress(BadInput):  # the copy was all that this part had
             parts = split(store, seed=seed, test=0.3, validation=0.3)
@@ -122,12 +126,10 @@ def test_folders_are_the_split_and_what_they_lack_comes_out_of_the_training(tmp_
     store = store_of(tmp_path / "data")
     parts = split(store, test=0.2)
     train, validation, test = scenes_of(store, parts)
-    assert validation == ["val/img020", "val/img021"] and {name[:6] for name in train + test} == {
-        "train/"
-    }
-    assert test and "The given split has no test: 20% of its training are held out" in " ".join(
-        parts.notes
-    )
+    assert validation == ["val/img020", "val/img021"]
+    assert {name[:6] for name in train + test} == {"train/"}
+    assert test
+    assert "The given split has no test: 20% of its training are held out" in " ".join(parts.notes)
 
 
 def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken(tmp_path):
@@ -152,7 +154,8 @@ def pairs(chips):
 
 @pytest.mark.parametrize("row, column", [(31, 5), (0, 90)])
 def test_chips_that_overlap_anywhere_are_a_pair_and_others_are_none(row, column):
-    whole, elevation = ground(1), ground(3, 128, 3)
+    whole = ground(1)
+    elevation = ground(3, 128, 3)
     elevation[2, :70, :70] = whole[
         0, row : row + 70, column : column + 70
     ]  # one equal band, under another day's light
@@ -170,7 +173,8 @@ def test_chips_that_overlap_anywhere_are_a_pair_and_others_are_none(row, column)
 def chips(tmp_path_factory):
     """Eight scenes without a place on the map, of which c6 and c7 share ground."""
     source = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85))
-    folder, whole = tmp_path_factory.mktemp("chips"), ground(7, 128)
+    folder = tmp_path_factory.mktemp("chips")
+    whole = ground(7, 128)
     for number, image in enumerate(
         [*(ground(n, 64) for n in range(6)), whole[:, :64, :64], whole[:, 20:84, 20:84]]
     ):
@@ -208,21 +212,27 @@ def test_shared_ground_is_one_group_or_one_warning_where_folders_or_squares_part
         groups = {
             chips.names[s]: group for s, group in zip(chips.table.scene, parts.groups, strict=True)
         }
-        assert groups["c6"] == groups["c7"] and len(set(groups.values())) == 7
+        assert groups["c6"] == groups["c7"]
+        assert len(set(groups.values())) == 7
 
 
 def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the_tile():
     target = torch.zeros(96, 96, dtype=torch.uint8)
     target[3, 90] = target[50, 50] = 2
-    generator, seen = torch.Generator().manual_seed(0), set()
+    generator = torch.Generator().manual_seed(0)
+    seen = set()
     for _ in range(300):
         top, left = corner(target, 32, 2, generator)
         places = (target[top : top + 32, left : left + 32] == 2).nonzero().tolist()
-        assert 0 <= top <= 64 and 0 <= left <= 64 and places
+        assert 0 <= top <= 64
+        assert 0 <= left <= 64
+        assert places
         seen |= {tuple(place) for place in places}
     assert len(seen) > 120, "the pixel lies at ever new places of the crop"
     places = np.array([corner(target, 32, ANYWHERE, generator) for _ in range(600)])
-    assert places.min() == 0 and places.max() == 64 and abs(places.mean() - 32) < 4
+    assert places.min() == 0
+    assert places.max() == 64
+    assert abs(places.mean() - 32) < 4
 
 
 def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_it_back(
@@ -247,7 +257,8 @@ def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_
             tmp_path / "scenes", f"img{number:03d}", image, classes, origin=(number * 100_000, 0)
         )
     task = load_task(config)
-    train, data = task.datasets()["train"], task.data
+    train = task.datasets()["train"]
+    data = task.data
     order = Order.of(train, config)
     drawn = np.concatenate([order._epoch(epoch) for epoch in range(200)])
     around = train.draws.classes[drawn]
@@ -262,11 +273,10 @@ def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_
         counts += np.bincount(made["target"].flatten(), minlength=256)[:4]
     assert data.drawn_shares == pytest.approx(counts / counts.sum(), rel=0.25)
     true = data.counts.sum(0) / data.counts.sum()
-    assert (
-        data.prior == pytest.approx(np.log(true) - np.log(data.drawn_shares))
-        and data.prior[3] < -0.5
-    )
-    model, image = task.model().eval(), torch.randn(1, 2, 32, 32)
+    assert data.prior == pytest.approx(np.log(true) - np.log(data.drawn_shares))
+    assert data.prior[3] < -0.5
+    model = task.model().eval()
+    image = torch.randn(1, 2, 32, 32)
     prior = torch.from_numpy(data.prior).float().view(-1, 1, 1)
     with torch.inference_mode():
         corrected = model(image)
@@ -278,7 +288,8 @@ def test_tilted_weights_reach_the_wanted_shares_where_they_can():
     counts = np.random.default_rng(0).dirichlet((2, 1, 0.5, 0.5), 400) * 1000
     wanted = (0.3, 0.3, 0.25, 0.15)
     weight = datasets.tile_weights(counts, Sampling(target_shares=wanted))
-    assert np.allclose(weight.mean(), 1) and weight.min() > 0
+    assert np.allclose(weight.mean(), 1)
+    assert weight.min() > 0
     assert np.allclose(datasets.reached(counts, weight), wanted, atol=0.01)
 
 
@@ -286,12 +297,10 @@ def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the
     monkeypatch,
 ):
     target = torch.arange(64, dtype=torch.uint8).view(8, 8)
-    image, empty, seen, offsets = (
-        torch.stack([target.float(), 100.0 * target]),
-        torch.zeros(2, 8, 8),
-        set(),
-        [],
-    )
+    image = torch.stack([target.float(), 100.0 * target])
+    empty = torch.zeros(2, 8, 8)
+    seen = set()
+    offsets = []
     empty[:, 0, 0] = empty[:, 0, 7] = empty[:, 7, 0] = empty[:, 7, 7] = float(
         "nan"
     )  # wherever it is turned
@@ -304,12 +313,12 @@ def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the
 
     for seed in range(200):
         turned, mask = changed(seed, image, 0)
-        assert torch.equal(turned[0], mask.float()) and torch.equal(turned[1], 100 * mask.float())
+        assert torch.equal(turned[0], mask.float())
+        assert torch.equal(turned[1], 100 * mask.float())
         assert torch.equal(changed(seed, image, 0.05)[1], mask), "with noise too"
         seen.add(tuple(mask.flatten().tolist()))
         noisy, _ = changed(seed, empty, 0.1)
         assert torch.equal(noisy.isnan(), empty.isnan())
         offsets.append(noisy[:, 3, 3])
-    assert len(seen) == 8 and torch.stack(offsets).std(0).tolist() == pytest.approx(
-        [0.1, 10], rel=0.15
-    )
+    assert len(seen) == 8
+    assert torch.stack(offsets).std(0).tolist() == pytest.approx([0.1, 10], rel=0.15)

@@ -33,7 +33,10 @@ def names(root, source=TWO, labelled=True):
 
 def read(where, source=TWO, size=64):
     """What is read of a scene, or of the first in a folder."""
-    found = where if isinstance(where, readers.Scene) else layout.find(where, source).scenes[0]
+    if isinstance(where, readers.Scene):
+        found = where
+    else:
+        found = layout.find(where, source).scenes[0]
     with readers.opened(found, source) as opened:
         return opened.read((0, 0, size, size))
 
@@ -43,7 +46,8 @@ def write_empty(root, *paths, bands=1):
         write_tiff(root / f"{path}.tif", np.zeros((bands, 8, 8), np.uint8))
 
 
-RGB, LAND = "bands: [red, green, blue]\n", "classes: [land, water]\ncodes: [0, 1]\n"
+RGB = "bands: [red, green, blue]\n"
+LAND = "classes: [land, water]\ncodes: [0, 1]\n"
 WHITE = "classes: [other, building]\ncodes: [0, 255]\n"
 COLOURS = (
     "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"  # red * 65536 + green * 256 + blue
@@ -118,9 +122,12 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
     source = load_config(tmp_path / "own.yaml").workload.source
     write_sample(tmp_path / "data", source, files.split(", "))
     scenes, problems, _ = layout.find(tmp_path / "data", source)
-    assert (len(scenes), problems, scenes[0].name) == (3 if "{n}" in files else 1, [], first)
+    assert len(scenes) == (3 if "{n}" in files else 1)
+    assert problems == []
+    assert scenes[0].name == first
     image, target = read(scenes[0], source, 32)
-    assert image.shape == (len(source.bands), 32, 32) and len(set(target.flat)) == len(source.codes)
+    assert image.shape == (len(source.bands), 32, 32)
+    assert len(set(target.flat)) == len(source.codes)
     assert scenes[0].part == ("train" if "train" in first.lower() else "")
 
 
@@ -134,7 +141,9 @@ def test_without_labels_masks_are_not_looked_for_and_scenes_may_lie_in_none_of_t
     ):
         layout.find(tmp_path / "bands", TWO)
     scenes, problems, _ = layout.find(tmp_path / "bands", TWO, labelled=False)
-    assert problems == [] and scenes[0].mask is None and len(scenes[0].images) == 2
+    assert problems == []
+    assert scenes[0].mask is None
+    assert len(scenes[0].images) == 2
     write_empty(tmp_path / "new", "a", "b", bands=2)
     assert names(tmp_path / "new", labelled=False) == ["a", "b"]
 
@@ -187,7 +196,8 @@ def test_scenes_are_found_among_inputs_and_the_maps_of_a_run_are_none(
     write_scenes(root / "Train", 2, bands=5)
     write_bands(root / "Test", "img900", scene(bands=5)[0], None)
     capsys.readouterr()
-    assert locate_data(name, sentinels) == root and capsys.readouterr().out == ""
+    assert locate_data(name, sentinels) == root
+    assert capsys.readouterr().out == ""
     assert names(root, Source(bands=tuple("abcde"))) == ["Train/img000", "Train/img001"]
 
 
@@ -204,7 +214,8 @@ def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
     first = layout.find(write_patches(tmp_path), PATCHES).scenes[0]
     image, classes = scene(0, (32, 32), 5)
     got, target = read(first, PATCHES, 32)
-    assert np.array_equal(got, image[:3]) and np.array_equal(target, np.minimum(classes, 2))
+    assert np.array_equal(got, image[:3])
+    assert np.array_equal(target, np.minimum(classes, 2))
 
 
 def test_patches_group_by_image_as_documented_and_by_themselves_where_a_pattern_was_written(
@@ -237,15 +248,14 @@ def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_a
         == np.argwhere(np.isnan(got).any(0)).tolist()
         == ignored
     )
-    assert (
-        np.argwhere(target == IGNORE).tolist() == [*ignored, [3, 3]]
-        and (target[classes == 3] == 3).all()
-    )
+    assert np.argwhere(target == IGNORE).tolist() == [*ignored, [3, 3]]
+    assert (target[classes == 3] == 3).all()
 
 
 def test_a_mask_is_equal_bands_or_colours_and_refused_otherwise(tmp_path):
     classes = scene(size=(16, 16))[1]
-    grey, layers = coded(classes), np.stack([classes == k for k in (1, 2, 3)])
+    grey = coded(classes)
+    layers = np.stack([classes == k for k in (1, 2, 3)])
     colours = np.stack([grey, grey * 0, grey * 0])
     for mask, options, sentence in (
         (np.stack([grey] * 3), {}, ""),
@@ -269,7 +279,8 @@ def test_a_mask_is_equal_bands_or_colours_and_refused_otherwise(tmp_path):
             assert np.array_equal(read(tmp_path, source, 16)[1], classes)
 
 
-BAND, LABEL = "Band2/img001.tif", "label/img001.tif"
+BAND = "Band2/img001.tif"
+LABEL = "label/img001.tif"
 BROKEN = {  # what is done to a folder, and words of what is said
     "another size": (lambda f: write_tiff(f / BAND, scene(0, (64, 60))[0][0]), [BAND, "64 x 60 pixels"]),
     "another place": (lambda f: write_tiff(f / BAND, scene()[0][0], (900, 0)), [BAND, "other ground"]),

@@ -27,7 +27,8 @@ ONE = Source(bands=("a",), channels=())
 def tagged(path, values, scale, offset=0.0, **options):
     write_tiff(path, values, **options)
     with rasterio.open(path, "r+") as file:
-        file.scales, file.offsets = [scale] * file.count, [offset] * file.count
+        file.scales = [scale] * file.count
+        file.offsets = [offset] * file.count
     return path
 
 
@@ -41,9 +42,9 @@ def test_scale_and_offset_of_a_band_are_applied_and_no_data_is_before_them(tmp_p
     values[0, 0] = -9999
     path = tagged(tmp_path / "a.tif", values, 1e-4, -0.1, nodata=-9999)
     image, scalings = bands_of(path)
-    assert (
-        np.isnan(image[0, 0, 0]) and np.allclose(image[0, 1:], 0.2) and scalings == [(1e-4, -0.1)]
-    )
+    assert np.isnan(image[0, 0, 0])
+    assert np.allclose(image[0, 1:], 0.2)
+    assert scalings == [(1e-4, -0.1)]
     chosen = Source(bands=("a",), channels=(), nodata=(3000,))
     values[0, 0] = 3001
     assert (
@@ -54,7 +55,8 @@ def test_scale_and_offset_of_a_band_are_applied_and_no_data_is_before_them(tmp_p
 def test_a_file_without_tags_is_read_as_it_is(tmp_path):
     values = np.random.default_rng(0).integers(0, 9000, (16, 16)).astype(np.uint16)
     image, scalings = bands_of(write_tiff(tmp_path / "a.tif", values))
-    assert np.array_equal(image[0], values.astype(np.float32)) and scalings == [(1.0, 0.0)]
+    assert np.array_equal(image[0], values.astype(np.float32))
+    assert scalings == [(1.0, 0.0)]
 
 
 @pytest.mark.parametrize(("scale", "offset"), [(0.0, 1.0), (np.nan, 0.0), (1.0, np.inf)])
@@ -87,11 +89,9 @@ def test_applied_tags_and_scenes_in_another_unit_are_said(tmp_path):
         == "Scale and offset tags are applied to 1 of 6 scenes, such as deep: value * 0.01 + 0."
     )
     red, nir = unlike_scenes(store, TWO.bands)
-    assert (
-        "the band red is 0.101 in tiny and 101 in deep" in red
-        and "; 1 scenes are below a 50th." in red
-        and "nir" in nir
-    )
+    assert "the band red is 0.101 in tiny and 101 in deep" in red
+    assert "; 1 scenes are below a 50th." in red
+    assert "nir" in nir
 
 
 def test_a_scene_to_be_mapped_in_another_unit_than_the_training_s_is_named(tmp_path, capsys):
