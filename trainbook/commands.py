@@ -15,13 +15,18 @@ from lib.errors import BadInput, printable
 from lib.text import aligned
 from trainbook import command, new
 from trainbook.kaggle import commands as kaggle_commands
+from trainbook.run import settings
 
 if TYPE_CHECKING:
     from trainbook.outputs.summary import Card
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    foreign: list[str] = []
+    if arguments[:1] == ["run"]:
+        arguments, foreign = settings.split_command(arguments)
+    options = _parser().parse_args(arguments, argparse.Namespace(command=foreign))
     return command.exit_code(lambda: options.run(options))
 
 
@@ -38,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     below = kaggle.add_subparsers(required=True, metavar="command")
     runs: dict[str, Any] = {
         "new": new.run, "plan": _plan, "doctor": _doctor, "precision": _precision, "card": _card, "queue": _queue,
-        "predict": _predict, "fits": _fits, **kaggle_commands.RUNS,
+        "run": _run, "predict": _predict, "fits": _fits, **kaggle_commands.RUNS,
     }  # fmt: skip
     for name, options in yaml.safe_load(
         Path(__file__).with_name("options.yaml").read_text("utf-8")
@@ -174,6 +179,12 @@ def _fits(options: argparse.Namespace) -> int:
     if options.layers:
         print(f"\n{of_layers(prediction)}")
     return 0 if prediction.fits else 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    from trainbook import run
+
+    return run.run(settings.read(options.config or "", vars(options), options.command))
 
 
 def _queue(options: argparse.Namespace) -> int:

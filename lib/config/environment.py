@@ -10,3 +10,4 @@ RANK_FOLDER = (
     "TRAINBOOK_RANK_FOLDER"  # the folder in which a rank leaves its last words for the launcher
 )
 RELAY = "TRAINBOOK_RELAY"  # set for ranks whose progress is shown by the process that started them
+DEADLINE = "TRAINBOOK_DEADLINE"  # Unix time at which a foreign command will be asked to end

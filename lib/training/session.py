@@ -6,40 +6,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Literal
 
-import psutil
-
 from lib import ranks
-from lib.config import environment
-from lib.machine import platform
+from lib.machine import clock, platform
 
 Reason = Literal["completed", "deadline", "interrupted"]
 _STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")  # the later one wins
 
 
-def _clock() -> float:
-    """Returns seconds that nobody sets and that go on while the machine is suspended, where the system counts these."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
-
-
-# The clock on the wall is read once: set back or forward in mid-session, it moves no deadline.
-_ANCHOR = time.time() - _clock()
-_STARTED = psutil.Process().create_time()
 # Reserves: how much longer than the longest of the last eight a save or an evaluation may take. With a margin of 120 s
 # on top none of 10,000 simulated sessions was late (tests/bench/bench_session.py).
 _FACTOR = {"step": 1.0, "evaluate": 1.25, "save": 1.5, "package": 1.5}
 _CONSTANT_SECONDS = {"step": 0.0, "evaluate": 0.0, "save": 5.0, "package": 5.0}
 _ECHO_SECONDS = 1.0  # torchrun passes on a signal that its ranks got from the terminal themselves
-
-
-def now() -> float:
-    """Returns the Unix time that it would be if nobody had set the clock since this process began."""
-    return _ANCHOR + _clock()
 
 
 class Session:
@@ -55,7 +37,7 @@ class Session:
         self.is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
 
     def remaining(self) -> float:
-        return self.deadline - now()
+        return self.deadline - clock.now()
 
     @contextmanager
     def measured(self, name: str) -> Iterator[None]:
@@ -148,20 +130,5 @@ def handling_signals(
 
 def start_session(minutes: float, margin_seconds: float) -> Session:
     """Returns the session of this process. `minutes` 0: the platform's limit, from the start of the container."""
-    here = platform.detect()
-    has_container = here.name != "local" and environment.KAGGLE_ROOT not in os.environ
-    begun = _process_start()
-    if has_container and not minutes:
-        with suppress(psutil.Error):
-            begun = psutil.Process(1).create_time()
-    return Session(minutes or here.session_minutes, margin_seconds, begun)
-
-
-def handed_down() -> str:
-    """Returns SESSION_START for a child that is started now, which reads the clock on the wall once too."""
-    return str(time.time() - (now() - _process_start()))
-
-
-def _process_start() -> float:
-    handed = os.environ.get(environment.SESSION_START)
-    return float(handed) if handed else _STARTED
+    limit = minutes or platform.detect().session_minutes
+    return Session(limit, margin_seconds, clock.session_start(minutes))

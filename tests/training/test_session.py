@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from lib import ranks
+from lib.machine import clock
 from lib.training import session
 from lib.training.session import Session, start_session
 
@@ -27,14 +28,14 @@ def test_the_deadline_leaves_the_margin_and_a_save():
 
 def test_measured_durations_are_reserved_and_old_ones_forgotten(monkeypatch):
     one = Session(10, 0, time.time())
-    clock = [0.0]
-    monkeypatch.setattr(session.time, "perf_counter", lambda: clock[0])
+    elapsed = [0.0]
+    monkeypatch.setattr(session.time, "perf_counter", lambda: elapsed[0])
     for seconds in (100, 1, 1, 1, 1, 1, 1, 1):
         with one.measured("save"):
-            clock[0] += seconds
+            elapsed[0] += seconds
     assert one.reserves["save"] == pytest.approx(1.5 * 100 + 5)
     with one.measured("save"):
-        clock[0] += 2
+        elapsed[0] += 2
     assert one.reserves["save"] == pytest.approx(
         1.5 * 2 + 5
     )  # the eighth last is no longer among them
@@ -52,8 +53,8 @@ def test_an_imitated_kaggle_did_not_begin_with_this_machine_and_a_real_one_with_
     monkeypatch, tmp_path
 ):
     assert start_session(0, 0).remaining() == float("inf"), "at home there is no limit"
-    container = mock.Mock(**{"create_time.return_value": session.now() - 13 * 3600})
-    monkeypatch.setattr(session.psutil, "Process", lambda number: container)
+    container = mock.Mock(**{"create_time.return_value": clock.now() - 13 * 3600})
+    monkeypatch.setattr(clock.psutil, "Process", lambda number: container)
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path))
     assert 3600 < start_session(0, 0).remaining() < 690 * 60
@@ -93,19 +94,19 @@ def test_a_clock_that_is_set_in_mid_session_moves_no_deadline(monkeypatch, hours
     one = start_session(30, 0)
     before = one.remaining()
     wall = time.time
-    monkeypatch.setattr(session.time, "time", lambda: wall() + 3600 * hours)
+    monkeypatch.setattr(clock.time, "time", lambda: wall() + 3600 * hours)
     monkeypatch.setattr(
         psutil, "Process", lambda: 1 / 0
     )  # whose start follows the clock that was set
     assert before - 60 < one.remaining() <= before
     assert before - 60 < start_session(30, 0).remaining() <= before  # the next run of a queue
-    assert float(session.handed_down()) == pytest.approx(one.deadline - 1800 + 3600 * hours, abs=60)
+    assert float(clock.handed_down()) == pytest.approx(one.deadline - 1800 + 3600 * hours, abs=60)
 
 
 def test_time_in_which_the_machine_is_suspended_counts(monkeypatch):
-    one = Session(60, 0, session.now())
-    clock = session._clock
-    monkeypatch.setattr(session, "_clock", lambda: clock() + 1800)
+    one = Session(60, 0, clock.now())
+    seconds = clock._seconds
+    monkeypatch.setattr(clock, "_seconds", lambda: seconds() + 1800)
     assert one.remaining() == pytest.approx(1800, abs=60)
     if hasattr(time, "CLOCK_BOOTTIME"):
-        assert clock() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=60)
+        assert seconds() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=60)

@@ -28,10 +28,11 @@ from lib import checkpoint
 from lib.config import Config, environment, to_yaml
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import disk, hardware, memory
+from lib.machine.clock import handed_down
 from lib.ranks import boot
 from lib.report.metrics import EVENTS, EventLog
 from lib.report.progress import MARK, Progress
-from lib.training.session import handed_down, handling_signals
+from lib.training.session import handling_signals
 from trainbook.outputs.summary import Summary
 
 LAUNCHES = 3  # in a row without a new checkpoint

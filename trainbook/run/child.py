@@ -1,0 +1,124 @@
+"""A command as a child process: its output passes through and is kept, and no descendant outlives it."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import psutil
+
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: orphans of the command become our children
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_LAST_LINES = 20
+_SHELLS = {"bash", "dash", "sh", "zsh"}
+_CHUNK = 2**16
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value)
+
+
+class Child:
+    """A started command. `on_line` gets each whole line of its output."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        on_line: Callable[[str], None],
+    ):
+        _prctl(_SUBREAPER, 1)
+        self._on_line = on_line
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._log = log.open("ab", buffering=0)
+        self.process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C of a terminal comes here first
+            preexec_fn=lambda: _prctl(_DEATH_SIGNAL, signal.SIGKILL),
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        output: BinaryIO = self.process.stdout  # type: ignore[assignment]
+        rest = b""
+        while chunk := os.read(output.fileno(), _CHUNK):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+            with contextlib.suppress(OSError):  # a full disk ends no command
+                self._log.write(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._take(line)
+        self._take(rest)
+
+    def _take(self, line: bytes) -> None:
+        """Takes a line. A bar of progress overwrites itself: all its states count, the last is kept."""
+        states = [state for state in line.decode("utf-8", "replace").split("\r") if state.strip()]
+        for state in states:
+            self._on_line(state)
+        self.last_lines.extend(states[-1:])
+
+    def wait(self, seconds: float) -> int | None:
+        """Waits for the end of the command; returns its exit code, None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the command and all its descendants, in whatever sessions they are."""
+        for process in self.descendants():
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+
+    def ask(self, number: signal.Signals) -> None:
+        """Sends a signal to the program of the command; not to its workers, which it needs to save.
+
+        A shell passes no signal on, so its children get it.
+        """
+        with contextlib.suppress(psutil.Error):
+            main = psutil.Process(self.process.pid)
+            targets = main.children() if main.name() in _SHELLS else [main]
+            for process in targets:
+                process.send_signal(number)
+
+    def descendants(self) -> list[psutil.Process]:
+        """Lists the living processes below this one: the command, its children, and orphans of these."""
+        with contextlib.suppress(psutil.Error):
+            below = psutil.Process().children(recursive=True)
+            return [each for each in below if _is_alive(each)]
+        return []
+
+    def end(self, patience: float) -> int:
+        """Waits for descendants that end by themselves, kills the others, and returns how many that were."""
+        _, alive = psutil.wait_procs(self.descendants(), timeout=patience)
+        killed = 0
+        while alive:
+            killed += len(alive)
+            for process in alive:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(alive, timeout=5)
+            alive = self.descendants()
+        self._reader.join(timeout=5)
+        self._log.close()
+        return killed
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False

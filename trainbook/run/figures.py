@@ -1,0 +1,100 @@
+"""Takes figures from a command's output into metrics.csv, with the memory and use of the machine."""
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+
+from lib.report.metrics import MetricsLog
+
+ROW_SECONDS = 10.0  # between rows of a command whose output has no figures
+_STEP = "step"
+_NAME = re.compile(r"[A-Za-z_][\w./-]*")
+
+
+class Figures:
+    """Reads lines of output by patterns with one group each; the name is the first word of a pattern."""
+
+    def __init__(self, patterns: Sequence[str], rows: MetricsLog):
+        self._patterns = {_name(pattern): re.compile(pattern) for pattern in patterns}
+        self._rows = rows
+        self._row: dict[str, float] = {}
+        self._lock = threading.Lock()  # lines come from the thread that reads them
+        self._begun = self._written = time.monotonic()
+        self._load = _gpu_load()
+        self.latest: dict[str, float] = {}
+        self.step = 0
+
+    def take(self, line: str) -> None:
+        """Takes the figures of a line. A figure that comes again begins a new row."""
+        for name, pattern in self._patterns.items():
+            match = pattern.search(line)
+            value = _number(match[1]) if match else None
+            if value is None:
+                continue
+            with self._lock:
+                if name in self._row:
+                    self._write()
+                self._row[name] = value
+
+    def sample(self) -> None:
+        """Writes a row of the machine's load where the output has had no figure for a while."""
+        if time.monotonic() - self._written >= ROW_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        seconds = self._written - self._begun
+        values = dict(self._row)
+        self.step = int(values.pop(_STEP, self.step if _STEP in self._patterns else seconds))
+        self.latest |= values
+        machine = {"ram_share": psutil.virtual_memory().percent / 100, **self._load()}
+        row = {"step": self.step, "split": "train", **values, "elapsed_seconds": round(seconds, 1)}
+        self._rows.append({**row, **machine})
+        self._row = {}
+
+
+def _name(pattern: str) -> str:
+    match = _NAME.match(pattern)
+    return match[0].rstrip("./-") if match else pattern
+
+
+def _number(text: str) -> float | None:
+    with contextlib.suppress(ValueError):
+        return float(text.rstrip(",;%)"))
+    return None
+
+
+def _gpu_load() -> Callable[[], dict[str, Any]]:
+    """Returns a function that reads the use and memory of all GPUs by NVML; without one it reads nothing.
+
+    torch is not asked: its import takes seconds, which the command needs.
+    """
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(number)
+            for number in range(pynvml.nvmlDeviceGetCount())
+        ]
+    except Exception:  # no package, no driver; errors of many classes
+        return dict
+
+    def read() -> dict[str, Any]:
+        try:
+            loads = [pynvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in handles]
+            used = [pynvml.nvmlDeviceGetMemoryInfo(handle).used for handle in handles]
+        except Exception:
+            return {}
+        return {"gpu_use": sum(loads) / len(loads) / 100, "gpu_memory_bytes": sum(map(int, used))}
+
+    return read

@@ -1,0 +1,130 @@
+"""Which files of a kept folder belong together, and which of these groups are whole checkpoints."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from trainbook.run.opening import is_checkpoint_file, opens
+
+TORN = ".torn"  # the ending that a torn file of an own folder gets
+_NUMBER = re.compile(r"\d+")
+
+
+class Seen(NamedTuple):
+    """Size and time of a file when it was looked at."""
+
+    size: int
+    mtime_ns: int
+
+
+class Key(NamedTuple):
+    """A group of files written together: all groups of one family differ in their numbers."""
+
+    family: str
+    numbers: tuple[int, ...]
+
+
+Files = dict[str, Seen]  # by their paths below the kept folder
+
+
+def listing(folder: Path) -> Files:
+    """Lists the regular files below a folder; links are not followed."""
+    files: Files = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                status = path.lstat()
+            except OSError:  # deleted meanwhile
+                continue
+            if path.is_file() and not path.is_symlink() and not name.endswith(TORN):
+                relative = path.relative_to(folder).as_posix()
+                files[relative] = Seen(status.st_size, status.st_mtime_ns)
+    return files
+
+
+def template(name: str) -> str:
+    """Returns a name with # for each number: checkpoint-50 and checkpoint-100 have the same."""
+    return _NUMBER.sub("#", name)
+
+
+def numbers(name: str) -> tuple[int, ...]:
+    return tuple(map(int, _NUMBER.findall(name)))
+
+
+def entry_of(path: str) -> str:
+    """Returns the file or folder directly in the kept folder that a path belongs to."""
+    return path.partition("/")[0]
+
+
+def key_of(path: str) -> Key:
+    """Returns the group of a file.
+
+    model_3.pt and optim_3.pt of one folder are a group, and so are all files of checkpoint-3/. A
+    file without a number directly in the kept folder is a group of its own.
+    """
+    pure = PurePosixPath(path)
+    folder = pure.parent.as_posix()
+    if numbers(pure.name):
+        return Key(f"{folder}/#", numbers(pure.name))
+    if folder == ".":
+        return Key(path, ())
+    return Key(f"{template(folder)}/", numbers(folder))
+
+
+def grouped(paths: Iterable[str]) -> dict[Key, list[str]]:
+    """Returns the groups with their files, in the order of their families and numbers."""
+    groups: dict[Key, list[str]] = {}
+    for path in sorted(paths, key=lambda path: (key_of(path), path)):
+        groups.setdefault(key_of(path), []).append(path)
+    return groups
+
+
+def checkpoint_files(folder: Path, files: Iterable[str]) -> list[str]:
+    return [path for path in files if is_checkpoint_file(folder / path)]
+
+
+def whole_groups(
+    folder: Path,
+    files: Mapping[str, Seen],
+    is_settled: Callable[[str], bool],
+    read_all: bool = False,
+) -> dict[Key, list[str]]:
+    """Returns the groups that are whole checkpoints.
+
+    All files of such a group open, `is_settled` says of each that it has stopped changing (or a
+    newer group of the family exists), and it has the files that the group before it has.
+    """
+    groups = grouped(checkpoint_files(folder, files))
+    newest: dict[str, Key] = {key.family: key for key in groups}  # the last of each family
+    before: dict[str, set[str]] = {}
+    whole = {}
+    for key, paths in groups.items():
+        names = {template(PurePosixPath(path).name) for path in paths}
+        is_over = key != newest[key.family] or all(map(is_settled, paths))
+        is_complete = names >= before.get(key.family, set())
+        if is_complete:
+            before[key.family] = names
+        if is_over and is_complete and all(opens(folder / path, read_all) for path in paths):
+            whole[key] = paths
+    return whole
+
+
+def newest_entry(
+    entries: Iterable[str], times: Mapping[str, float], pattern: str = ""
+) -> str | None:
+    """Returns the newest checkpoint among the names of entries.
+
+    Of names that differ in numbers alone the largest number wins; among the others the time.
+    `pattern` keeps those that it matches.
+    """
+    best: dict[str, str] = {}
+    for entry in entries:
+        if pattern and not PurePosixPath(entry).match(pattern):
+            continue
+        other = best.get(template(entry))
+        if other is None or numbers(entry) > numbers(other):
+            best[template(entry)] = entry
+    return max(best.values(), key=lambda entry: (times[entry], numbers(entry)), default=None)

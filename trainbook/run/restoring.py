@@ -1,0 +1,170 @@
+"""Brings the checkpoints of an earlier session into the kept folder, and finds the newest of them."""
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from lib.machine import inputs, platform
+from trainbook.run import groups, store
+from trainbook.run.groups import TORN, Files
+from trainbook.run.store import Copy, Index
+
+MOST_OF_A_TEMPLATE = 3  # entries that differ in numbers alone are restored, the newest of them
+
+
+class Earlier(NamedTuple):
+    """What an earlier session left: its run's folder, its index, and its kept folder, if there is one."""
+
+    folder: Path | None
+    index: Index
+    keep: Path | None
+
+
+@dataclass
+class Restored:
+    """The checkpoints in the kept folder now, with the times at which they were written."""
+
+    times: dict[str, float] = field(default_factory=dict)  # by entry
+    lines: list[str] = field(default_factory=list)
+
+    def newest(self, pattern: str = "") -> str | None:
+        return groups.newest_entry(self.times, self.times, pattern)
+
+
+def find_earlier(name: str, folder: Path, keep: Path) -> Earlier | None:
+    """Returns what this folder or a mounted earlier output holds of a run; the latest session of all."""
+    here = platform.detect()
+    own = Index.read(folder / store.FOLDER)
+    if own:
+        return Earlier(folder, own, None)
+    found = []
+    for place in inputs.earlier_runs(name, here):
+        index = Index.read(place / store.FOLDER)
+        if index:
+            mounted = place.parent / index.keep
+            has_keep = bool(index.keep) and mounted.is_dir()
+            found.append(Earlier(place, index, mounted if has_keep else None))
+    if found:
+        return max(found, key=lambda earlier: earlier.index.session)
+    if keep.is_absolute():
+        return None
+    for mount in inputs.mounted(here):  # an output of a session without this command
+        if (mount / keep).is_dir():
+            return Earlier(None, Index(), mount / keep)
+    return None
+
+
+def restore(earlier: Earlier | None, keep: Path) -> Restored:
+    """Makes the kept folder hold the newest whole checkpoints of an earlier session, and mends what is torn.
+
+    Files of a mounted kept folder are taken where they open and had stopped changing. What is torn
+    or lacks there comes from the verified copies. Nothing in the earlier output is changed.
+    """
+    restored = Restored()
+    index = earlier.index if earlier else Index()
+    if earlier and earlier.keep and not any(keep.glob("*")):
+        _take(earlier.keep, index, keep, restored)
+    else:
+        _mend(index, keep, restored)
+    if earlier and earlier.folder:
+        _take_copies(earlier.folder / store.FOLDER, index.copies, keep, restored)
+    return restored
+
+
+def _whole_files(folder: Path, files: Files, index: Index) -> list[str]:
+    """Lists the files of whole checkpoints.
+
+    A file directly in the kept folder need not have settled: it opens or not. Of a folder nobody
+    knows which files were still to come.
+    """
+
+    def is_settled(path: str) -> bool:
+        return "/" not in path or not index.files or index.is_settled(path, files[path])
+
+    whole = groups.whole_groups(folder, files, is_settled, read_all=True)
+    return [path for paths in whole.values() for path in paths]
+
+
+def _times(files: Files, paths: Iterable[str], index: Index) -> dict[str, float]:
+    times: dict[str, float] = {}
+    for path in paths:
+        entry = groups.entry_of(path)
+        times[entry] = max(times.get(entry, 0.0), index.time_of(path, files[path]))
+    return times
+
+
+def _take(source: Path, index: Index, keep: Path, restored: Restored) -> None:
+    """Copies a mounted kept folder: its whole checkpoints, and its other files as they are."""
+    files = groups.listing(source)
+    checkpoints = set(groups.checkpoint_files(source, files))
+    whole = _whole_files(source, files, index)
+    times = _times(files, whole, index)
+    entries = _newest_of_each(times)
+    taken = [path for path in whole if groups.entry_of(path) in entries]
+    half = {PurePosixPath(path).parent for path in checkpoints.difference(whole)}
+    half -= {PurePosixPath(path).parent for path in whole} | {PurePosixPath(".")}
+    for path in sorted(files.keys() - checkpoints):
+        is_old = groups.entry_of(path) in times.keys() - entries
+        is_half = not half.isdisjoint(PurePosixPath(path).parents)  # its folder looks whole by name
+        if not (is_old or is_half):
+            taken.append(path)
+    for path in taken:
+        _copy_file(source / path, keep / path, index.files.get(path))
+    restored.times |= {entry: times[entry] for entry in entries}
+    torn = len(checkpoints) - len(whole)
+    left = len(files) - len(taken) - torn
+    restored.lines.append(
+        f"Restored {len(taken):,} files of {keep.name} from {source}; {left:,} older ones stay there."
+    )
+    if torn:
+        restored.lines.append(f"{torn:,} checkpoint files there are torn or incomplete.")
+
+
+def _newest_of_each(times: Mapping[str, float]) -> set[str]:
+    """Returns the newest entries, at most three of those that differ in numbers alone."""
+    alike: dict[str, list[str]] = {}
+    for entry in sorted(times, key=lambda entry: (groups.numbers(entry), times[entry])):
+        alike.setdefault(groups.template(entry), []).append(entry)
+    return {entry for entries in alike.values() for entry in entries[-MOST_OF_A_TEMPLATE:]}
+
+
+def _copy_file(source: Path, target: Path, known: list[int] | None) -> None:
+    """Copies a file, writable, with its time; by the index where a mount has changed it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    mtime_ns = known[1] if known else source.stat().st_mtime_ns
+    os.utime(target, ns=(mtime_ns, mtime_ns))
+
+
+def _mend(index: Index, keep: Path, restored: Restored) -> None:
+    """Sets torn checkpoints of an own kept folder aside, under a name with `.torn` behind."""
+    files = groups.listing(keep)
+    whole = _whole_files(keep, files, index)
+    restored.times |= _times(files, whole, index)
+    for path in set(groups.checkpoint_files(keep, files)) - set(whole):
+        is_known = index.is_settled(path, files[path])
+        if not is_known:
+            (keep / path).rename(keep / f"{path}{TORN}")
+            restored.lines.append(
+                f"{keep.name}/{path} is torn or incomplete; it is {path}{TORN} now."
+            )
+
+
+def _take_copies(folder: Path, copies: Iterable[Copy], keep: Path, restored: Restored) -> None:
+    """Unpacks the newest undamaged copy of each entry that is newer than what the kept folder has."""
+    done: set[str] = set()
+    for copy in sorted(copies, key=lambda copy: copy.file, reverse=True):
+        is_there = restored.times.get(copy.entry, -1.0) > copy.mtime_ns
+        if copy.entry in done or is_there:
+            continue
+        if not store.unpack(folder, copy, keep):
+            restored.lines.append(
+                f"The copy {folder / copy.file} is damaged; an earlier one is taken."
+            )
+            continue
+        done.add(copy.entry)
+        restored.times[copy.entry] = float(copy.mtime_ns)
+        restored.lines.append(f"Restored {copy.entry} from a verified copy.")

@@ -1,0 +1,137 @@
+"""The settings of `trainbook run`: a YAML file, the command line, or both; the command line wins."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lib.config import Session, option
+from lib.config.files import read_text
+from lib.config.reader import BAD, Reader, sentences
+from lib.errors import BadInput, printable
+
+NEWEST = re.compile(r"\{newest(?::([^}]*))?\}")
+_SHELLS = {"bash", "dash", "sh", "zsh"}
+_RUNNERS = {"accelerate", "python", "python3", "torchrun", "uv"}
+_FROM_COMMAND_LINE = ("keep", "resume", "done", "name", "output_dir")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A command of somebody else's that trains, and where its checkpoints lie."""
+
+    command: tuple[str, ...] = option((), "The command and its arguments.")
+    keep: str = option("", "The folder of its checkpoints, from the working folder.")
+    resume: str = option(
+        "", "Arguments with which it resumes; {newest} is its newest checkpoint in `keep`."
+    )
+    done: str = option("", "A text in its output, or a file, that proves its end.")
+    metrics: tuple[str, ...] = option(
+        (), r"Patterns of figures in its output, such as val_acc=(\S+)."
+    )
+    newest: int = option(3, "How many of the newest checkpoints are copied.", minimum=1)
+    also: str = option("", "A pattern of names in `keep` that are copied too, such as best*.")
+    name: str = option("", "The name of the run; empty: run- and the name of its program.")
+    output_dir: str = option("", "The folder for runs; empty: the platform's.")
+    session: Session = field(default_factory=Session)
+
+    @staticmethod
+    def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yields the settings that cannot be used, with a sentence on each."""
+        for pattern in values.get("metrics", ()):
+            try:
+                groups = re.compile(pattern).groups
+            except re.error as error:
+                yield "metrics", f"{pattern} is no pattern of Python: {error}. Correct it."
+                continue
+            if groups != 1:
+                yield "metrics", rf"{pattern} needs one group for the figure, such as loss=(\S+)."
+        if values.get("resume") and not values.get("keep"):
+            yield "resume", "needs `keep`, the folder of the checkpoints to resume from."
+
+
+def read(config: str, given: Mapping[str, Any], command: Sequence[str]) -> Settings:
+    """Reads the settings of a YAML file, if there is one, and of the command line. Raises BadInput."""
+    reader = Reader({})
+    name = config or "the command line"
+    text = read_text(Path(config)) if config else "{}"
+    root = reader.root(text, name, "Give at least a command.")
+    changes = {key: given[key] for key in _FROM_COMMAND_LINE if given.get(key)}
+    if given.get("metrics"):
+        changes["metrics"] = tuple(given["metrics"])
+    if command:
+        changes["command"] = tuple(command)
+    for key, value in changes.items():
+        reader.override(root, key, value)
+    reader.known = [*sentences(Settings)]
+    settings = reader.section(Settings, root, "")
+    if settings is not BAD and not settings.command:
+        reader.report(
+            root, "There is no command. Write it behind --: trainbook run -- python train.py"
+        )
+    reader.finish()
+    return replace(settings, name=settings.name or _name(config, settings.command))
+
+
+def _name(config: str, command: Sequence[str]) -> str:
+    """Returns the name of a run: that of its file, else that of the program that its command starts."""
+    if config:
+        return Path(config).stem
+    words = [
+        Path(word).stem
+        for word in command
+        if not word.startswith("-") and Path(word).name not in _SHELLS | _RUNNERS
+    ]
+    program = words[0] if words else Path(command[0]).stem
+    return f"run-{re.sub(r'[^A-Za-z0-9_.-]+', '-', program).strip('-.')}"
+
+
+def resume_arguments(resume: str, keep: Path, newest: Mapping[str, str | None]) -> list[str]:
+    """Returns the arguments with which the command resumes; none where there is nothing to resume from.
+
+    `newest` has the newest checkpoint in `keep` by the pattern of each {newest}.
+    """
+    if not resume or any(newest[pattern] is None for pattern in patterns_of(resume)):
+        return []
+
+    def path(match: re.Match[str]) -> str:
+        return str(keep / str(newest[match[1] or ""]))
+
+    return [NEWEST.sub(path, word) for word in _words(resume)]
+
+
+def patterns_of(resume: str) -> list[str]:
+    return [match[1] or "" for match in NEWEST.finditer(resume)] or [""]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise BadInput(
+            f"resume cannot be read ({printable(error)}): {printable(text)}. Close its quotes."
+        ) from None
+
+
+def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Returns the arguments before `--` and the command behind it.
+
+    An option takes what follows as its value even if that begins with a dash: --resume "--resume".
+    """
+    own, command = arguments, []
+    if "--" in arguments:
+        place = arguments.index("--")
+        own, command = arguments[:place], arguments[place + 1 :]
+    joined: list[str] = []
+    waiting = ""
+    for argument in own:
+        if waiting:
+            joined.append(f"{waiting}={argument}")
+            waiting = ""
+        elif argument.startswith("--") and "=" not in argument and argument != "--help":
+            waiting = argument
+        else:
+            joined.append(argument)
+    return [*joined, *([waiting] if waiting else [])], command
