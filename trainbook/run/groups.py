@@ -92,10 +92,10 @@ def whole_groups(
     is_settled: Callable[[str], bool],
     read_all: bool = False,
 ) -> dict[Key, list[str]]:
-    """Returns the groups that are whole checkpoints.
+    """Returns the groups that are whole checkpoints: all their files open.
 
-    All files of such a group open, `is_settled` says of each that it has stopped changing (or a
-    newer group of the family exists), and it has the files that the group before it has.
+    A group must have the files of the group before it in its family. Of the first group nobody knows
+    which files are still to come: `is_settled` says of each that it has stopped changing for a while.
     """
     groups = grouped(checkpoint_files(folder, files))
     newest: dict[str, Key] = {key.family: key for key in groups}  # the last of each family
@@ -103,11 +103,14 @@ def whole_groups(
     whole = {}
     for key, paths in groups.items():
         names = {template(PurePosixPath(path).name) for path in paths}
-        is_over = key != newest[key.family] or all(map(is_settled, paths))
-        is_complete = names >= before.get(key.family, set())
+        expected = before.get(key.family)
+        if expected is None:
+            is_complete = key != newest[key.family] or all(map(is_settled, paths))
+        else:
+            is_complete = names >= expected
         if is_complete:
             before[key.family] = names
-        if is_over and is_complete and all(opens(folder / path, read_all) for path in paths):
+        if is_complete and all(opens(folder / path, read_all) for path in paths):
             whole[key] = paths
     return whole
 
