@@ -128,13 +128,17 @@ class _Session:
 
     def run(self, restored: Restored) -> int:
         """Runs the command once; returns the exit code of the session."""
+        with self._catching_signals():  # to the end: a late Ctrl-C must not cut the archive
+            return self._run(restored)
+
+    def _run(self, restored: Restored) -> int:
         command = self._command(restored)
         (self.folder / "config.yaml").write_text(_as_yaml(self.chosen), "utf-8")
         log = self.folder / LOG
         with log.open("a", encoding="utf-8") as file:
             file.write(f"=== session {self.number}: {shlex.join(command)}\n")
         done_file = self._done_file()
-        with MetricsLog(self.folder / METRICS, 10**17) as rows, self._catching_signals():
+        with MetricsLog(self.folder / METRICS, 10**17) as rows:
             figures = Figures(self.chosen.metrics, rows)
 
             def on_line(line: str) -> None:

