@@ -208,12 +208,10 @@ def test_a_command_that_ignores_signals_is_killed_with_a_descendant_of_another_s
     below = psutil.Process(process.pid).children(recursive=True)
     assert len(below) == 2
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    wait_for(process, "was sent SIGINT")
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
     assert not [each for each in below if each.is_running()]
     assert Summary.read(place / "run-train").reason == "interrupted"
 
