@@ -25,6 +25,7 @@ FLOORS = (
     ("training",),
     ("planner",),
     ("dependencies", "outputs"),
+    ("run",),
     ("supervised",),
     ("launch",),
     ("command", "doctor", "notebook", "new", "fits", "building"),

@@ -113,9 +113,17 @@ class Child:
                     process.kill()
             psutil.wait_procs(alive, timeout=5)
             alive = self.descendants()
+        _reap()
         self._reader.join(timeout=5)
         self._log.close()
         return killed
+
+
+def _reap() -> None:
+    """Collects the exit codes of orphans, which are our children since their parents ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _is_alive(process: psutil.Process) -> bool:
