@@ -10,7 +10,7 @@ from lib.config import REMOVED, Config
 from lib.config.reader import sentences
 from lib.machine.facts import CARDS
 from tests.conftest import ROOT
-from trainbook.commands import _parser
+from trainbook.commands import parsed
 
 DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
@@ -48,7 +48,7 @@ def test_every_command_link_test_file_and_key_that_a_document_names_exists(docum
             continue
         is_name_alone = len(arguments) == 2 and arguments[0] == "kaggle"
         whole = [*arguments, "graphmer"] if is_name_alone else arguments
-        assert _parser().parse_args(whole).run, command
+        assert parsed(whole).run, command
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith("http"):
             continue

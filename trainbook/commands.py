@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parsed(sys.argv[1:] if arguments is None else arguments)
+    return command.exit_code(lambda: options.run(options))
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """Returns the options of a command line; `command` is what stands behind -- in `run`."""
     foreign: list[str] = []
     if arguments[:1] == ["run"]:
         arguments, foreign = settings.split_command(arguments)
-    options = _parser().parse_args(arguments, argparse.Namespace(command=foreign))
-    return command.exit_code(lambda: options.run(options))
+    return _parser().parse_args(arguments, argparse.Namespace(command=foreign))
 
 
 def _parser() -> argparse.ArgumentParser:
