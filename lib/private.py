@@ -108,3 +108,13 @@ def tree_of(nodes: np.ndarray, categories: np.ndarray) -> Any:
     from sklearn.ensemble._hist_gradient_boosting.predictor import TreePredictor
 
     return TreePredictor(nodes, categories, categories)
+
+
+def skipped(batches: Any, count: int) -> Any:
+    """Returns the iterator of a DataLoader without workers, its first `count` batches not read.
+
+    The sampler is advanced, as the iterator itself does it before it reads a batch.
+    """
+    for _ in range(count):
+        next(batches._sampler_iter)
+    return batches

@@ -274,6 +274,8 @@ class _Session:
     def _verdict(self, reason: Reason | None, code: int) -> Reason:
         if reason:
             return reason
+        if code == EXIT_CODES["deadline"]:  # it stopped itself, as `Keep` does
+            return "deadline"
         if code != 0:
             return "failed"
         if self.chosen.done and not self.is_done:
