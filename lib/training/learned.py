@@ -55,12 +55,17 @@ def take(
         )
     # sorted once more, because whole numbers as keys became text
     plain = json.loads(json.dumps(json.loads(text), sort_keys=True))
-    task.saved_values = {**plain, **{key: _reference(key, path) for key, path in files.items()}}
     if run and ranks.is_first():
         store(task, run)
     if taken := {**plain, **files}:
         task.take_learned(taken)
     return taken
+
+
+def as_saved(taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of `take` for a checkpoint, with name, size and hash in place of each file."""
+    files = {key: _reference(key, path) for key, path in _files(taken).items()}
+    return {**taken, **files}
 
 
 def _check_same(values: Mapping[str, Any], files: Mapping[str, Path]) -> None:

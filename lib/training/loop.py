@@ -50,12 +50,13 @@ def train(
     """
     training = config.training
     set_determinism(training)
-    learned.take(task, resume, folder if config.checkpoint.keep_last else None)
+    values = learned.take(task, resume, folder if config.checkpoint.keep_last else None)
     sets = task.datasets()
     train_set = data.subset(sets["train"], config.data.subset_ratio, config.seed)
     order = Order.of(train_set, config)
     loading = data.limit_workers(task, train_set, config.data, progress.note)
     state = first_state(task, config, resume, progress.note, most)
+    state.learned = learned.as_saved(values)
     run = _start(task, config, state, order, sets["validation"], session, progress, folder)
     if resume:  # the others belong to a lost session
         run.saver.retention.keep_best([best["step"] for best in state.kept_best])
@@ -167,6 +168,7 @@ class _Run:
             self.progress.note(_validation_line(state.step, scores, task))
             observe(state, task, config, scores)
             save_best(state, config, self.saver, task, scores)
+            task.after_evaluation(state.step, scores)
         state.validation_due = False
 
     def save(self) -> None:

@@ -152,6 +152,17 @@ def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mod
     assert set(modes) == {(True, True), (False, False)}
 
 
+def test_the_task_gets_the_scores_of_each_validation(toy, tmp_path):
+    config = toy({"training.evaluate_every_steps": 5, "training.max_steps": 12})
+    task = load_task(config)
+    calls = []
+    task.after_evaluation = lambda step, scores: calls.append((step, scores["loss"]))
+    fit(config, tmp_path, task=task)
+    rows = [row for row in stable(tmp_path / "metrics.csv") if row["split"] == "validation"]
+    assert [step for step, _ in calls] == [5, 10, 12]
+    assert calls == [(int(row["step"]), float(row["loss"])) for row in rows]
+
+
 def test_a_first_signal_finishes_the_step_and_saves_a_second_one_raises(toy, tmp_path):
     session = endless()
     before = signal.getsignal(signal.SIGTERM)
