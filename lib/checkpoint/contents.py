@@ -95,10 +95,9 @@ def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
         _expect(fits, f"{shown(name)} of ema.safetensors has not the shape of its weight")
     for key, value in groups.get("optimizer", {}).items():
         kind, _, name = key.partition("/")
+        shape: tuple[int, ...] = shapes.get(plain(name), value.shape)
         if kind == "step":
             shape = ()
-        else:
-            shape = shapes.get(plain(name), value.shape)
         fits = name != "" and value.is_floating_point() and value.shape == shape
         _expect(fits, f"{shown(key)} of optimizer.safetensors is no state of a weight")
         _expect("ema" not in groups or name in averaged, f"{shown(name)} is not in ema.safetensors")

@@ -35,7 +35,7 @@ def _exact_sum(numbers: Sequence[float]) -> float:
 
 def _checked(term: str, number: Any) -> float:
     value = number.item() if hasattr(number, "item") else number  # a scalar of torch or NumPy
-    if not isinstance(value, Real) or not 0 <= value < math.inf:
+    if not isinstance(value, Real) or not 0 <= value < math.inf:  # type: ignore[operator]
         raise BadInput(
             f"Task.count returned {value} for the loss term {term!r}. Return how many valid targets the term has in "
             "the batch: a finite number, 0 or more."

@@ -113,6 +113,7 @@ def evaluate(
         if stops_anywhere:
             raise EvaluationStopped
         if not lacks_anywhere:
+            assert scores is not None
             return ranks.from_first(scores)
         state.evaluation_batch = _halved(state, loader.most)
 

@@ -65,13 +65,18 @@ def facts(config: Config, task: Task) -> dict[str, Any]:
         saved["ranks"] = ranks.world()
     if hashes := getattr(task, "replaceable", {}):
         saved[_SAMPLES] = hashes
-    return saved | _code(type(task), tuple(named_files(config).values()))
+    return saved | _code_of(type(task), config)
 
 
 def _values(config: Config) -> dict[str, Any]:
     """Returns the settings by dotted key, as JSON gives them back."""
     values = flat(config) | {"training.micro_batch_slots": config.training.slots}
     return json.loads(json.dumps(values))
+
+
+def _code_of(task: type[Task], config: Config) -> dict[str, str]:
+    files = named_files(config).values()
+    return _code(task, tuple(files))  # type: ignore[arg-type]  # classes are hashable
 
 
 @functools.cache  # the code that this process runs, whatever is done to its files later
@@ -236,7 +241,7 @@ def check_settings(
     saved: Mapping[str, Any], config: Config, run: Path, accepted: str | None = None
 ) -> None:
     """Checks a completed run like `check`, without its data. Lengths in epochs are not compared."""
-    now = _values(config) | _code(find_task(config.task), tuple(named_files(config).values()))
+    now = _values(config) | _code_of(find_task(config.task), config)
     unknown = set()
     for key, value in now.items():
         if key.endswith("epochs") and value:

@@ -69,7 +69,7 @@ class State:
     groups: list[Group] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)  # in this step
     events: EventLog = field(default_factory=EventLog)
-    marred: set[int] = field(default_factory=set)  # training samples with NaN that were named
+    nan_samples: set[int] = field(default_factory=set)  # training samples that were named
     # Computed once, because a walk over a large model takes milliseconds:
     parameters: list[nn.Parameter] = field(init=False)
     with_buffers: list[nn.Module] = field(init=False)
@@ -220,7 +220,7 @@ def _seal_frozen(state: State, task: Task, config: Config) -> None:
         dtypes = {seal.partition(" ")[0] for seal in seals.values()}
         names = weights.published_names(task.published)
         places = [published.located(name, download=False) for name in names]
-        omitted = set()
+        omitted: set[str] = set()
         for place in filter(None, places):
             for value in published.read(place[1]).values():
                 omitted.update(weights.seal(value, dtype) for dtype in dtypes)
