@@ -64,6 +64,8 @@ class State:
     left_out: dict[str, str] = field(default_factory=dict)
     unsaved: str = ""  # one hash of the buffers that no checkpoint has
     learned: Mapping[str, Any] = field(default_factory=dict)  # see `learned.as_saved`
+    # facts of the published weights under these, by name: see `Task.pretrained`
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Only in this session, in no checkpoint:
     evaluation_batch: int = 0  # samples with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
@@ -111,7 +113,7 @@ def first_state(
     else:
         if config.run.initial_weights:
             note(start_from(state, task, config))
-        _seal_frozen(state, task, config)
+        _seal_frozen(state, config)
     state.unsaved, names = weights.unsaved(state.model)
     if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
         note(
@@ -177,6 +179,7 @@ def new_state(
         training.largest_micro_batch,
         Stopping(training.stop_after_evaluations, *task.selection),
         groups=groups,
+        published=task.published,  # model() has added to them
     )
     if config.scheduler.name == "plateau":
         state.plateau = Plateau(config, task.selection[1])
@@ -195,8 +198,8 @@ def start_from(state: State, task: Task, config: Config) -> str:
     source = checkpoint_from_first(source)
     assert source
     named = weights.with_own(state.model, source)
-    facts = {**task.published.get(name, {}), "weights_sha256": weights.seal_of_all(named)}
-    task.published = {**task.published, name: facts}
+    facts = {**state.published.get(name, {}), "weights_sha256": weights.seal_of_all(named)}
+    state.published = {**state.published, name: facts}
     adapted = {weights.plain(name): value for name, value in named.items()}
     how = ""
     if hasattr(task, "adapt"):
@@ -207,7 +210,7 @@ def start_from(state: State, task: Task, config: Config) -> str:
     return f"{matched} {how}".strip()
 
 
-def _seal_frozen(state: State, task: Task, config: Config) -> None:
+def _seal_frozen(state: State, config: Config) -> None:
     """Notes the hashes of frozen weights that are in a published file. All ranks must call this."""
     options = config.checkpoint
     parameters = weights.frozen(state.model)
@@ -218,7 +221,7 @@ def _seal_frozen(state: State, task: Task, config: Config) -> None:
 
         seals = {name: weights.seal(value) for name, value in parameters.items()}
         dtypes = {seal.partition(" ")[0] for seal in seals.values()}
-        names = weights.published_names(task.published)
+        names = weights.published_names(state.published)
         places = [published.located(name, download=False) for name in names]
         omitted: set[str] = set()
         for place in filter(None, places):
@@ -274,12 +277,12 @@ def _facts(state: State, task: Task, config: Config) -> dict[str, Any]:
         facts["stopping"] = state.stopping.facts()
     if state.validation_due:
         facts["validation_due"] = True
-    return facts | _origin(state, task)
+    return facts | _origin(state)
 
 
-def _origin(state: State, task: Task) -> dict[str, Any]:
-    """Returns what the weights need beside themselves: learned values, and the published weights under them."""
-    return {"learned": state.learned, "frozen": state.left_out, "published": task.published}
+def _origin(state: State) -> dict[str, Any]:
+    """Returns the learned values and the published weights that belong to the weights of a checkpoint."""
+    return {"learned": state.learned, "frozen": state.left_out, "published": state.published}
 
 
 def _saved_weights(state: State) -> dict[str, Tensor]:
@@ -328,7 +331,7 @@ def save_best(
     then = None
     if not config.checkpoint.keep_last:  # no checkpoint will follow
         then = partial(saver.retention.keep_best, [best["step"] for best in ranked])
-    facts = {"best": new, **_origin(state, task)}
+    facts = {"best": new, **_origin(state)}
     with state.averaged():
         saver.save("best", state.step, {"model": _saved_weights(state)}, facts, then)
 
@@ -412,7 +415,7 @@ def saved_bytes(task: Task, config: Config) -> tuple[int, int]:
             state = make()
     except Exception:  # a model that reads its own numbers while it is built needs real ones
         state = make()
-    if config.checkpoint.frozen != "save" and weights.published_names(task.published):
+    if config.checkpoint.frozen != "save" and weights.published_names(state.published):
         state.left_out = dict.fromkeys(weights.frozen(state.model), "")
     for parameter in state.parameters:
         if parameter.requires_grad:

@@ -43,7 +43,9 @@ def stable(path):
 
 
 def same_tensors(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    if a.keys() != b.keys():
+        return False
+    return all(torch.equal(a[name], b[name]) for name in a)
 
 
 def gradient(config, micro_batch):
@@ -53,18 +55,10 @@ def gradient(config, micro_batch):
     state = new_state(task, config)
     slots = config.training.slots
     order = Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
-    _, batches = next(
-        data.train_batches(task, task.datasets()["train"], order, range(1), config.data)
-    )
-    _gradients(
-        state,
-        task,
-        config,
-        batches,
-        0,
-        add_counts(map(task.count, batches)),
-        Meter({}, state.device),
-    )
+    train_set = task.datasets()["train"]
+    _, batches = next(data.train_batches(task, train_set, order, range(1), config.data))
+    counts = add_counts(map(task.count, batches))
+    _gradients(state, task, config, batches, 0, counts, Meter({}, state.device))
     return torch.cat([p.grad.flatten() for p in state.model.parameters()]), batches, state
 
 
