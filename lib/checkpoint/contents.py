@@ -63,12 +63,12 @@ class _State(Names):
 
 
 def plain(name: str) -> str:
-    """Returns a weight's name without the prefixes of wrappers, wherever and however often they stand."""
+    """Returns a weight's name without the prefixes of wrappers, anywhere in the name."""
     return _PREFIXES.sub(r"\1", name)
 
 
 def check(checkpoint: Checkpoint) -> None:
-    """Raises DamagedCheckpoint where no run can resume from a checkpoint, whatever its configuration."""
+    """Raises DamagedCheckpoint if no configuration can resume from a checkpoint."""
     state = parsed(checkpoint.state, _State)
     _expect(state.micro_batch > 0, "micro_batch in state.json is 0")
     for name, value in state.pending.items():
@@ -85,7 +85,7 @@ def parsed(state: dict[str, Any], kind: type[untrusted.T]) -> untrusted.T:
 
 
 def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
-    """Raises DamagedCheckpoint where optimizer or average are not those of the model."""
+    """Raises DamagedCheckpoint if optimizer or average do not fit the model."""
     _expect("model" in groups, "it has no model.safetensors")
     shapes = {name: value.shape for name, value in groups["model"].items()}
     averaged = groups.get("ema", {})

@@ -36,7 +36,7 @@ class Retention:
         self._kept_files = here.output_files
 
     def make_room(self, name: str, parcel: checkpoint.Parcel) -> None:
-        """Deletes what this save replaces, if it does not fit otherwise. Raises CheckpointNotSaved if it cannot fit."""
+        """Deletes old checkpoints if this one does not fit otherwise. Raises CheckpointNotSaved if it cannot fit."""
         if parcel.size > self.available():
             checkpoint.tidy(self.folder / name)  # a failed save may have left its own
         if parcel.size > self.available() and name == "checkpoints":
@@ -90,7 +90,7 @@ class Retention:
         return size <= (self._kept_bytes or size) and number <= (self._kept_files or number)
 
     def _drop_oldest(self, steps: list[int], keep: int, enough: Callable[[], bool]) -> None:
-        """Deletes checkpoints, oldest first, until there is `enough` room or `keep` are left."""
+        """Deletes checkpoints, oldest first, until `enough` is true or `keep` are left."""
         for step in steps[:-keep]:
             if enough():
                 return
@@ -116,7 +116,7 @@ class Saver:
     """Saves one checkpoint at a time. A failure is a warning at the next save, or an error in `wait`.
 
     `record` gets the seconds from the call of `save` until everything is on the disk. `before` is called on the thread
-    before each checkpoint: what it relies on must be on the disk first.
+    before each checkpoint, to sync the files that it relies on.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Saver:
     def _copied_where_memory_allows(
         self, name: str, tensors: Tensors
     ) -> dict[str, dict[str, Tensor]] | None:
-        """Returns copies of the tensors; None where memory runs out, also after all that can be freed was freed."""
+        """Returns copies of the tensors, or None if memory runs out twice, the second time after freeing it."""
         items = _items(name, tensors)
         for _ in range(2):
             try:

@@ -146,7 +146,7 @@ def seal_of_all(named: Mapping[str, Tensor]) -> str:
 
 
 def unsaved(model: nn.Module) -> tuple[str, list[str]]:
-    """Returns one hash of the buffers that no checkpoint has, "" for none, and their names."""
+    """Returns one hash of the buffers that checkpoints omit, or "", and their names."""
     in_checkpoints = model.state_dict().keys()
     buffers = {plain(name): b for name, b in model.named_buffers() if name not in in_checkpoints}
     return seal_of_all(buffers) if buffers else "", list(buffers)
@@ -205,7 +205,7 @@ def _check_trained(model: nn.Module, saved: checkpoint.Checkpoint) -> None:
     """Raises BadInput if the saved run trained other parameters."""
     before = saved.state.get("trained")
     now = trained(model)
-    if before is None or before == now:  # best weights name none
+    if before is None or before == now:  # missing in best weights
         return
     then = [f"{name} {kind}" for name, kind in sorted(before.items() - now.items())]
     since = [f"{name} {kind}" for name, kind in sorted(now.items() - before.items())]
@@ -266,7 +266,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _checkpoint_in(path: Path) -> Path | None:
-    """Returns the checkpoint at `path`, or the best or newest one of a run; None if there is none."""
+    """Returns the checkpoint at `path`, the best or newest one of a run, or None."""
     for folder in (path, path / "best", path / "checkpoints"):
         if steps := checkpoint.steps(folder):
             return checkpoint.path_of(folder, steps[-1])

@@ -1,4 +1,4 @@
-"""Joins the processes that train one run: who they are, and what they decide together.
+"""Joins the processes that train one run: their numbers, and their common decisions.
 
 `launch` or torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a
 notebook's kernel or a plain `trainbook train`, every function here is a no-op.
@@ -76,7 +76,7 @@ def check_count(processes: int) -> None:
 
 
 def start() -> None:
-    """Joins the ranks, and chooses this process's GPU. Raises BadInput where that fails."""
+    """Joins the ranks, and chooses this process's GPU. Raises BadInput if that fails."""
     global _here
     if _here.size > 1:
         return
@@ -185,7 +185,7 @@ def tensors_from_first(groups: Groups | None) -> Groups | None:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Raises on all ranks the BadInput or TrainingFailed of one, with its name, so that none waits in vain."""
+    """Raises the BadInput or TrainingFailed of one rank on all, with its name, so that all end."""
     failure: Exception | None = None
     try:
         yield

@@ -14,7 +14,7 @@ from lib import private, ranks
 from lib.errors import BadInput
 from lib.ranks import gathered
 
-BUCKET_BYTES = 25 * 2**20  # gradients are summed in pieces, each of which is copied for a moment
+BUCKET_BYTES = 25 * 2**20  # gradients are summed in pieces, to copy little at a time
 
 
 def add_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -59,7 +59,7 @@ def over_ranks(
     parameters: Sequence[nn.Parameter], means: Mapping[str, Tensor], with_buffers: Sequence[nn.Module],
     buffers: Sequence[Mapping[str, Tensor]],
 ) -> None:  # fmt: skip
-    """Turns each rank's gradients, losses and batch statistics into those of the whole effective batch, in place.
+    """Reduces gradients, losses and batch statistics of each rank to the whole effective batch, in place.
 
     `buffers` has, for each of the modules `with_buffers`, copies of its buffers from before this step.
     """

@@ -41,7 +41,7 @@ class _SlotBatches(Dataset):
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
         batch = {**self.task.collate(samples, torch.Generator().manual_seed(seed))}
         for name, value in batch.items():
-            # torch does not pin tensors whose values share memory, such as those of `expand`
+            # torch does not pin tensors whose values share memory, as after `expand`
             if isinstance(value, Tensor) and 0 in value.stride():
                 batch[name] = value.contiguous()
         return batch

@@ -22,7 +22,7 @@ from lib.training.state import State
 
 
 class EvaluationStopped(BaseException):
-    """A signal came between two batches. It is no Exception, which a task's `evaluate` may catch."""
+    """A signal came between two batches. Not an Exception, which a task's `evaluate` may catch."""
 
 
 class EvaluationLoader:
@@ -108,7 +108,7 @@ def evaluate(
         except Exception as error:
             if not memory.is_oom(error):
                 raise
-        # outside the except block, where the traceback no longer pins the activations
+        # outside the except block the traceback no longer pins the activations
         stops_anywhere, lacks_anywhere = ranks.highest(is_stopped, scores is None)
         if stops_anywhere:
             raise EvaluationStopped

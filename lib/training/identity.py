@@ -36,7 +36,7 @@ _HARMLESS = (
 )  # fmt: skip
 # Facts about the machine: they change bits, and no user chose them.
 _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "ranks")
-# How a run is computed and how long it is, not what it learns from: a warning. Any other difference is an edit.
+# These change arithmetic or length of a run, not its data: a warning. Any other difference is an edit.
 _COMPUTED = (
     *_MACHINE, "code of lib", "data.evaluation_batch", "memory.", "training.max_steps", "training.micro_batch",
     "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.compile",
@@ -132,7 +132,7 @@ def check(
 
 
 def _ways(different: Differences, run: Path) -> str:
-    """Returns the lines to write for a run of its own, or to continue the one in the folder `run`."""
+    """Returns the lines to write for a new run, or to continue the one in the folder `run`."""
     number = 2
     while run.with_name(f"{run.name}-{number}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""Hands what a task learned from its data to its run and back: values in each checkpoint, files in the run's folder."""
+"""Stores learned values of a task with its run: values in each checkpoint, files in the run's folder."""
 
 import hashlib
 import json
@@ -21,10 +21,10 @@ _REFERENCE = {"file", "bytes", "sha256"}  # keys of a file's entry in a checkpoi
 def take(
     task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = None
 ) -> Mapping[str, Any]:
-    """Hands a task the values of a checkpoint, else its own, as JSON gives them back; returns them. Raises BadInput.
+    """Gives a task its learned values after a round trip through JSON, and returns them. Raises BadInput.
 
-    Only the first rank's `saved` counts. Files are the task's, which `restored` has given to it in a resumed run; they
-    are stored in the folder `run`.
+    They come from the first rank's checkpoint `saved`, or from `task.learned()`. Files always come from the task, which
+    has them from `restored` in a resumed run; they are stored in the folder `run`.
     """
     name = type(task).__name__
     own = task.learned()

@@ -30,7 +30,7 @@ from lib.training.step import memory_for_next_launch, optimizer_step
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call of `train` ended, with what it measured: steps per second, peak bytes, bytes after each phase."""
+    """The end of a call of `train`, with its measures: steps per second, peak bytes, bytes after each phase."""
 
     reason: Reason
     state: State
@@ -43,10 +43,10 @@ def train(
     task: Task, config: Config, folder: Path, session: Session, progress: Progress,
     resume: Checkpoint | None = None, most: int = 0,
 ) -> Outcome:  # fmt: skip
-    """Trains until `max_steps`, an early stop, the session's deadline or a signal, and saves into `folder` on the way.
+    """Trains until `max_steps`, an early stop, the session's deadline or a signal, and saves into `folder`.
 
-    The first rank's `resume` is the newest checkpoint: on the CPU the result is bit for bit that of one uninterrupted
-    run. `most`: samples of a micro-batch (0: as configured). Raises TrainingFailed, and BadInput if it does not fit.
+    The first rank's `resume` is the newest checkpoint: on the CPU a resumed run ends in the bits of an uninterrupted
+    one. `most`: samples of a micro-batch (0: as configured). Raises TrainingFailed, and BadInput if it does not fit.
     """
     training = config.training
     set_determinism(training)
@@ -187,10 +187,10 @@ class _Run:
         return _is_due(self.state.step, options.every_steps)
 
     def line(self) -> str:
-        """Returns what the progress shows: epoch and stage, loss and speed of the last row, and the time left."""
+        """Returns the text of the progress: epoch and stage, loss and speed of the last row, and the time left."""
         state = self.state
         parts = [f"epoch {self.order.epoch(state.step):.2f}", self._stage()]
-        if row := self.row:  # a row alone waits for the device
+        if row := self.row:  # only a row waits for the device
             loss = row.get("loss", math.nan)
             parts += [f"loss {loss:.4f}", f"lr {row['lr']:.2e}"]
             parts += [f"{row['samples_per_second']:.1f} samples/s"]

@@ -46,7 +46,7 @@ _KEYS = {"lr": Real, "weight_decay": Real, "from_step": Integral, "until_step": 
 
 
 def groups_of(task: Task, model: nn.Module) -> list[Group]:
-    """Returns a task's groups, and last the rest; none has frozen parameters. Raises BadInput."""
+    """Returns a task's groups, and last the rest, without frozen parameters. Raises BadInput."""
     aliases: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         aliases.setdefault(id(parameter), []).append(plain(name))
@@ -116,10 +116,10 @@ def rates(groups: Sequence[Group], lr: float, step: int) -> dict[str, float]:
 
 
 def hidden_matrices(model: nn.Module, blocks: Iterable[nn.Module]) -> set[nn.Parameter]:
-    """Returns the trained weights of two dimensions in the blocks, without embeddings: what Muon updates.
+    """Returns the matrices that Muon updates: trained weights of two dimensions in the blocks, without embeddings.
 
-    Norms and biases have one dimension, kernels of convolutions three or more. Embeddings, heads and all else outside
-    of the blocks are not hidden. Raises BadInput if the model has none.
+    Norms and biases have one dimension, kernels of convolutions three or more. Heads and everything else outside of
+    the blocks are not hidden. Raises BadInput for a model without hidden matrices.
     """
     embeddings = {module.weight for module in model.modules() if isinstance(module, _EMBEDDINGS)}
     named = itertools.chain.from_iterable(block.named_parameters() for block in blocks)
@@ -234,7 +234,7 @@ def make_moments(optimizer: torch.optim.Optimizer) -> None:
 
 
 def step_device(group: Mapping[str, Any], parameter: Tensor) -> torch.device:
-    """Returns where an optimizer counts a parameter's steps: in its one kernel, or where the value costs no wait."""
+    """Returns the device of an optimizer's step counter: the parameter's if fused, or the CPU, to wait for nothing."""
     if group.get("fused"):
         return parameter.device
     return torch.device("cpu")

@@ -39,7 +39,7 @@ def set_determinism(training: Training) -> None:
 
 
 def choose_precision(setting: str, on: torch.device) -> Precision:
-    """Returns the precision to compute in: "auto" is fp32 on a CPU, bf16 on a card that has it, else fp16."""
+    """Returns the precision to compute in: "auto" is fp32 on a CPU, bf16 on a card that has it, or fp16."""
     if on.type == "cpu":
         return "fp32" if setting == "auto" else setting  # type: ignore[return-value]
     capability = torch.cuda.get_device_capability(on)
@@ -58,7 +58,7 @@ def precision_on_card(setting: str, capability: tuple[int, int], card: str) -> P
 
 
 def about_precision(in_precision: Precision, on: torch.device) -> list[str]:
-    warning = "fp16 on a CPU takes 10 to 20 times as long as fp32. Use it to try in a few steps what a T4 computes."
+    warning = "fp16 on a CPU takes 10 to 20 times as long as fp32. Use it to try a T4's arithmetic in a few steps."
     if (in_precision, on.type) == ("fp16", "cpu"):
         return [warning]
     return []

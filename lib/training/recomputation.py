@@ -20,14 +20,14 @@ class NotRecomputable(BadInput):
 
 
 def recomputable(model: nn.Module, blocks: Sequence[nn.Module]) -> Sequence[nn.Module]:
-    """Returns the blocks, or none if the model recomputes them itself: nothing is recomputed twice."""
+    """Returns the blocks, unless the model recomputes them itself: nothing is recomputed twice."""
     if any(getattr(m, switch, None) is True for m in model.modules() for switch in _SWITCHES):
         return ()
     return blocks
 
 
 def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
-    """Returns the number of layers for `training.gradient_checkpointing`. Raises BadInput if there are no blocks."""
+    """Returns the number of layers for `training.gradient_checkpointing`. Raises BadInput without blocks."""
     if setting and not blocks:
         raise BadInput(
             f"training.gradient_checkpointing is {setting}, but this model has no `blocks` to recompute: it repeats no "
@@ -51,7 +51,7 @@ def recompute(
 
 
 def _recomputing(block: nn.Module) -> Callable[..., Any]:
-    """Returns the block's forward pass, recomputed in backward; batch statistics change in the first pass alone."""
+    """Returns the block's forward pass, recomputed in backward; only the first pass changes batch statistics."""
     forward = block.forward
     norms = [m for m in block.modules() if isinstance(m, private.NORMS) and m.track_running_stats]
     options: dict[str, Any] = {}
@@ -76,7 +76,7 @@ def _recomputing(block: nn.Module) -> Callable[..., Any]:
 
         values = (*args, *kwargs.values())
         before = _versions(values)
-        # Tensors by position: torch keeps the random state of the devices that it sees there, and of no others.
+        # Tensors by position: torch keeps the random state of only those devices that it sees there.
         out = recomputed(run, *values, use_reentrant=False, **options)
         if _versions(values) != before:
             raise NotRecomputable(
@@ -98,7 +98,7 @@ def _versions(values: tuple) -> list[int]:
 
 
 def _without_cache(block: nn.Module, value: Any) -> Any:
-    """Returns None for an empty cache for generating text, which a second pass would fill once more."""
+    """Returns None for an empty cache for generating text, which a second pass would fill again."""
     if not hasattr(value, "get_seq_length"):  # no cache of transformers
         return value
     if value.get_seq_length():

@@ -38,7 +38,7 @@ _ECHO_SECONDS = 1.0  # torchrun passes on a signal that its ranks got from the t
 
 
 def now() -> float:
-    """Returns the Unix time that it would be if nobody had set the clock since this process began."""
+    """Returns the Unix time as if the system's clock had not been set since this process began."""
     return _ANCHOR + _clock()
 
 
@@ -107,7 +107,7 @@ class Session:
         return handling_signals(self._on_signal, self._comes_again)
 
     def _comes_again(self) -> bool:
-        """Returns whether torchrun may send this rank its signal once more, which would end the packaging."""
+        """Returns whether torchrun may send this rank its signal again, which would end the packaging."""
         return self.is_signalled and ranks.under_torchrun()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

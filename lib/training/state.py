@@ -26,7 +26,7 @@ from lib.training.precision import Precision, allow_tf32, choose_precision, keep
 from lib.training.recomputation import recompute
 from lib.training.stopping import Stopping
 
-# Fields of State that a checkpoint holds as they are
+# Fields of State that a checkpoint holds unchanged
 _SAVED = (
     "kept_best",
     "skipped_steps",
@@ -69,7 +69,6 @@ class State:
     # Only in this session, in no checkpoint:
     evaluation_batch: int = 0  # samples with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
-    frozen: list[nn.Parameter] = field(default_factory=list)  # in this step
     events: EventLog = field(default_factory=EventLog)
     nan_samples: set[int] = field(default_factory=set)  # training samples that were named
     # Computed once, because a walk over a large model takes milliseconds:
@@ -84,7 +83,7 @@ class State:
         self.with_buffers = [module for module in modules if [*module.buffers(recurse=False)]]
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Gives the model its averaged weights, if there is an average, inside the block."""
+        """Gives the model its averaged weights inside the block, if `training.ema_decay` is set."""
         if self.ema:
             return self.ema.applied()
         return nullcontext()

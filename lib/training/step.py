@@ -17,7 +17,7 @@ from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task
 from lib.task.contract import check_loss_terms, check_terms
 from lib.training import data, norms, optimization
-from lib.training.optimization import make_moments
+from lib.training.optimization import Group, make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_all
 from lib.training.precision import autocast
 from lib.training.state import State
@@ -43,10 +43,6 @@ def optimizer_step(
     for slot in slots:
         data.check_samples(slot)
     task.step = step
-    state.frozen = []
-    for group in state.groups:
-        if not group.is_trained(step):
-            state.frozen += group.parameters.values()
     # over the whole effective batch, before the first backward pass
     counts = add_counts(map(task.count, slots))
     while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:
@@ -77,12 +73,13 @@ def _before_update(
     meter: Meter,
 ) -> tuple[dict[str, Tensor], Logged, bool] | None:
     """Computes losses, figures and the clipped gradient. Returns None, with the state as before, if memory ran out."""
-    buffers = list[dict[str, Tensor]]()
+    buffers: list[dict[str, Tensor]] = []
     computed = None
+    frozen = _frozen(state.groups, step)
     try:
         # A failed step must leave batch statistics alone.
         buffers = [_copied(module) for module in state.with_buffers]
-        for parameter in state.frozen:
+        for parameter in frozen:
             parameter.requires_grad_(False)
         computed = _gradients(state, task, config, slots, step, counts, meter)
     except Exception as error:
@@ -91,10 +88,10 @@ def _before_update(
         if not memory.is_oom(error):
             raise
     finally:
-        for parameter in state.frozen:
+        for parameter in frozen:
             parameter.requires_grad_(True)
-    # Outside the except block, where the traceback no longer pins the activations.
-    _drop_gradients(state.frozen)
+    # Outside the except block the traceback no longer pins the activations.
+    _drop_gradients(frozen)
     if not ranks.anywhere(computed is None):
         assert computed
         means, logged = computed
@@ -113,6 +110,12 @@ def _before_update(
     if state.scaler.is_enabled():
         private.forget_unscaling(state.scaler, state.optimizer)
     return None
+
+
+def _frozen(groups: Iterable[Group], step: int) -> list[nn.Parameter]:
+    """Returns the parameters of groups that are not trained in a step."""
+    resting = [group for group in groups if not group.is_trained(step)]
+    return [parameter for group in resting for parameter in group.parameters.values()]
 
 
 def _prepare_update(state: State, clip_norm: float) -> bool:
@@ -189,7 +192,7 @@ def _gradients(
         if figures:
             columns = optimization.rates(state.groups, 0.0, step)
             add_figures(logged, figures, size, counts, columns)
-    # with more ranks the counts are those of all, and a term may be missing here
+    # several ranks share the counts, and a term may be missing on one
     if ranks.world() == 1 and (weight or means.keys() != counts.keys()):
         check_terms(task, counts, weight, means)
     for term in counts.keys() - means.keys():

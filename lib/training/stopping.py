@@ -51,7 +51,7 @@ class Stopping:
             setattr(self, name, facts[name])
 
     def early(self, step: int, total: int) -> dict[str, Any]:
-        """Returns the number of validations and a sentence for a run that ends before step `total`; else nothing."""
+        """Returns the number of validations and a sentence for a run that ends before step `total`, or {}."""
         if not self.is_over or step >= total:
             return {}
         best = "no number"

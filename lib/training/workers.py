@@ -1,7 +1,7 @@
 """Starts the processes that load data, sends them task and data set, and ends them.
 
 They are forked from a server without threads: a fork of this process would copy locks that its threads hold. So task
-and data set are pickled; what a worker cannot import goes with its code, large arrays in a file that all workers map.
+and data set are pickled, with the code that a worker cannot import; all workers map one file with the large arrays.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from lib.task import find_task
 
 _LIBRARY = Path(__file__).resolve().parents[2]
 _LARGE = 2**16  # bytes from which an array is mapped and not copied
-_ALIGNMENT = 64  # bytes; where a large array begins in the file
+_ALIGNMENT = 64  # bytes; large arrays begin at multiples of it in the file
 # torch's message for an error of the data set itself, or of the card
 _OF_DATA = re.compile("^Caught .* in (DataLoader worker process|pin memory thread)")
 # bytes; a socket's path has at most 107 on Linux
