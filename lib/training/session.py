@@ -30,11 +30,12 @@ class Session:
     def __init__(self, minutes: float | None, margin_seconds: float, start: float):
         self.deadline = start + 60 * minutes if minutes else float("inf")
         self.margin_seconds = margin_seconds
-        self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
-        self.reserves = dict(
-            _CONSTANT_SECONDS
-        )  # seconds to keep free, from the longest of the last eight
-        self.is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
+        self._last: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
+        # seconds to keep free, from the longest of the last eight
+        self.reserves = dict(_CONSTANT_SECONDS)
+        self.is_signalled = False
+        self._signalled_at = 0.0
+        self._process = os.getpid()
 
     def remaining(self) -> float:
         return self.deadline - clock.now()
@@ -47,21 +48,19 @@ class Session:
         self.record(name, time.perf_counter() - begin)
 
     def record(self, name: str, seconds: float) -> None:
-        """Notes how long something took; a "save" goes on in the background."""
-        self._seconds[name].append(seconds)
-        self.reserves[name] = _FACTOR[name] * max(self._seconds[name]) + _CONSTANT_SECONDS[name]
+        """Takes the seconds of a "step", "evaluate", "save" or "package"; a save ends in the background."""
+        last = self._last[name]
+        last.append(seconds)
+        self.reserves[name] = _FACTOR[name] * max(last) + _CONSTANT_SECONDS[name]
 
     def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
         """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing."""
         if self.is_signalled:
             return "interrupted"
-        needed = (
-            self.margin_seconds
-            + self.reserves["step"]
-            + self.reserves["save"]
-            + self.reserves["package"]
-        )
-        needed += self.reserves["evaluate"] if evaluates_next else 0.0
+        names = ["step", "save", "package"]
+        if evaluates_next:
+            names.append("evaluate")
+        needed = self.margin_seconds + sum(self.reserves[name] for name in names)
         return "deadline" if self.remaining() < needed else None
 
     def stop_alone(self) -> Reason | None:
@@ -87,15 +86,15 @@ class Session:
 
     def catching_signals(self) -> AbstractContextManager[None]:
         """Stops at the step's end on the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
-        # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
-        return handling_signals(
-            self._on_signal, lambda: self.is_signalled and ranks.under_torchrun()
-        )
+        return handling_signals(self._on_signal, self._comes_again)
+
+    def _comes_again(self) -> bool:
+        """Returns whether torchrun may send this rank its signal again, which would end the packaging."""
+        return self.is_signalled and ranks.under_torchrun()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if (
-            os.getpid() != self._process
-        ):  # a forked loader process: Ctrl-C in a terminal reaches all of them
+        # Ctrl-C in a terminal reaches forked loader processes too
+        if os.getpid() != self._process:
             if number == signal.SIGTERM:
                 os._exit(128 + number)
             return
