@@ -26,6 +26,8 @@ FLOORS = (
     ("planner",),
     ("dependencies", "outputs"),
     ("run",),
+    ("keep",),
+    ("hf",),
     ("supervised",),
     ("launch",),
     ("command", "doctor", "notebook", "new", "fits", "building"),

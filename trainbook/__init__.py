@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lib.config import option
     from lib.errors import BadInput
     from lib.task.contract import Batch, Task, fingerprint
+    from trainbook.keep import Keep
     from trainbook.supervised.folders import (
         BESIDE_MASKS,
         IN_FOLDERS,
@@ -34,6 +35,7 @@ PUBLIC = {
     "IGNORED": "trainbook.supervised.samples",
     "IN_FOLDERS": "trainbook.supervised.folders",
     "Judged": "trainbook.supervised.scoring",
+    "Keep": "trainbook.keep",
     "Supervised": "trainbook.supervised.task",
     "Task": "lib.task.contract",
     "fingerprint": "lib.task.contract",
@@ -48,7 +50,7 @@ PUBLIC = {
     "split": "trainbook.supervised.samples",
 }
 __all__ = [
-    "BESIDE_MASKS", "HOME", "IGNORED", "IN_FOLDERS", "BadInput", "Batch", "Judged", "Supervised", "Task", "fingerprint",
+    "BESIDE_MASKS", "HOME", "IGNORED", "IN_FOLDERS", "BadInput", "Batch", "Judged", "Keep", "Supervised", "Task", "fingerprint",
     "labelled_pictures", "mask", "option", "padded", "paragraphs", "picture", "pictures_with_masks", "records", "split",
 ]  # fmt: skip
 

@@ -19,7 +19,7 @@ from lib import checkpoint, private
 from lib.config import environment
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.training.session import start_session
+from lib.training.session import Session, start_session
 
 EXIT_DEADLINE = 75  # everything is saved: run the same command again
 _PLAIN = (bool, int, float, str, type(None))
@@ -63,10 +63,7 @@ class Keep:
         self._saved_at = time.monotonic()
         self._thread = ThreadPoolExecutor(1, "keep")
         self._writing: Future[None] | None = None
-        self._session = start_session(session_minutes, margin_seconds)
-        if handed := os.environ.get(environment.DEADLINE):
-            self._session.deadline = min(self._session.deadline, float(handed))
-        self._session.catching_signals().__enter__()
+        self._session = own_session(session_minutes, margin_seconds)
         self._epoch = 0
         self._batch = 0  # batches of this epoch that are done
         self._epoch_begin: dict[str, Any] = {}  # random numbers at the begin of the epoch's batches
@@ -212,6 +209,18 @@ class Keep:
             return _behind(first, batches)
         restore_random(now)
         return batches
+
+
+def own_session(minutes: float, margin_seconds: float) -> Session:
+    """Returns the session of an own loop, which catches signals from now on.
+
+    `trainbook run` hands down an earlier deadline: by it the run is packed too.
+    """
+    session = start_session(minutes, margin_seconds)
+    if handed := os.environ.get(environment.DEADLINE):
+        session.deadline = min(session.deadline, float(handed))
+    session.catching_signals().__enter__()
+    return session
 
 
 def _behind(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

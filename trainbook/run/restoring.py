@@ -169,3 +169,11 @@ def _take_copies(folder: Path, copies: Iterable[Copy], keep: Path, restored: Res
         done.add(copy.entry)
         restored.times[copy.entry] = float(copy.mtime_ns)
         restored.lines.append(f"Restored {copy.entry} from a verified copy.")
+
+
+def newest_whole(folder: Path, pattern: str = "") -> str | None:
+    """Returns the name of the newest whole checkpoint in a folder; None where there is none."""
+    files = groups.listing(folder)
+    whole = _whole_files(folder, files, Index())
+    times = _times(files, whole, Index())
+    return groups.newest_entry(times, times, pattern)
