@@ -50,9 +50,27 @@ PUBLIC = {
     "split": "trainbook.supervised.samples",
 }
 __all__ = [
-    "BESIDE_MASKS", "HOME", "IGNORED", "IN_FOLDERS", "BadInput", "Batch", "Judged", "Keep", "Supervised", "Task", "fingerprint",
-    "labelled_pictures", "mask", "option", "padded", "paragraphs", "picture", "pictures_with_masks", "records", "split",
-]  # fmt: skip
+    "BESIDE_MASKS",
+    "HOME",
+    "IGNORED",
+    "IN_FOLDERS",
+    "BadInput",
+    "Batch",
+    "Judged",
+    "Keep",
+    "Supervised",
+    "Task",
+    "fingerprint",
+    "labelled_pictures",
+    "mask",
+    "option",
+    "padded",
+    "paragraphs",
+    "picture",
+    "pictures_with_masks",
+    "records",
+    "split",
+]
 
 _PACKAGE = Path(__file__).resolve().parent
 HOME = (
