@@ -219,8 +219,10 @@ def _check_letters(sheet: Sheet, rows: Sequence[Line]) -> None:
             inside = cell[1:-1]
             if '""' not in inside or _MARK in inside.replace('""', ""):
                 continue
-            what = f"{sheet.shown}:{row.first}: {printable(cell, most=60)} is quoted as in CSV, and TSV has no quotes"
-            raise BadInput(f"{what}. Name the file .csv, or write the letters alone.")
+            raise BadInput(
+                f"{sheet.shown}:{row.first}: {printable(cell, most=60)} is quoted as in CSV, and TSV has no quotes. "
+                "Name the file .csv, or write the letters alone."
+            )
     if number:
         sheet.report.remarks.append(
             f"{number:,} cells in quotation marks, which are letters in TSV"
@@ -237,8 +239,10 @@ def _check_spaced_marks(sheet: Sheet, rows: Sequence[Line]) -> None:
             line = "".join(sheet.texts[row.first - 1 : row.last])
             if f'"{doubled}"' in line:
                 continue
-            what = f"{sheet.shown}:{row.first}: A quotation mark stands after a space, {printable(cell, most=60)}"
-            raise BadInput(f"{what}. Delete the space, or quote the whole cell.")
+            raise BadInput(
+                f"{sheet.shown}:{row.first}: A quotation mark stands after a space, {printable(cell, most=60)}. "
+                "Delete the space, or quote the whole cell."
+            )
 
 
 def _check_merged(sheet: Sheet, rows: Sequence[Line]) -> None:

@@ -65,8 +65,10 @@ def _quoted(texts: Sequence[str], dialect: Dialect, shown: str) -> Iterator[Line
         except csv.Error as error:
             is_open = "unexpected end" in str(error)
             end = "nothing shuts" if is_open else f"does not end a cell in line {reader.line_num}"
-            what = f"{shown}:{first}: A quotation mark begins a cell here that {end}"
-            raise BadInput(f'{what}. Write "" for a mark inside a quoted cell.') from None
+            raise BadInput(
+                f"{shown}:{first}: A quotation mark begins a cell here that {end}. "
+                'Write "" for a mark inside a quoted cell.'
+            ) from None
         yield Line(cells, first, reader.line_num)
         first = reader.line_num + 1
 

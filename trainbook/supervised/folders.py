@@ -219,8 +219,10 @@ def _check_stems(pairs: Mapping[Path, Path]) -> None:
     for image, mask in pairs.items():
         other = first.setdefault(mask, image)
         if other != image:
-            what = f"{both([other, image])} have one stem, and one mask, {named(mask.name)}"
-            raise BadInput(f"{what}. Remove one, or rename it.")
+            raise BadInput(
+                f"{both([other, image])} have one stem, and one mask, {named(mask.name)}. "
+                "Remove one, or rename it."
+            )
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -239,8 +241,10 @@ def _dealt(
         return split(samples.values())
     if loose:
         inside = train or next(iter(by_part.values()))
-        what = f"{named(inside[0][0])} lies in a folder that is called as a split, and {named(loose[0][0])} in none"
-        raise BadInput(f"{what}. Put all pictures into such folders, or none.")
+        raise BadInput(
+            f"{named(inside[0][0])} lies in a folder that is called as a split, and {named(loose[0][0])} in none. "
+            "Put all pictures into such folders, or none."
+        )
     lacking = [part for part in PARTS[1:] if part not in by_part]
     parts = split(train, **{part: _SHARE if part in lacking else 0.0 for part in PARTS[1:]})
     for part, rows in by_part.items():

@@ -81,9 +81,9 @@ def _values(
             before = text[
                 place : error.pos
             ].rstrip()  # a line that is cut off is wrong where the next one begins
-            where = f"{shown}:{line + before.count(chr(10))}"
             raise BadInput(
-                f"{where}: it is no JSON ({error.msg}). Correct or delete the line."
+                f"{shown}:{line + before.count(chr(10))}: "
+                f"it is no JSON ({error.msg}). Correct or delete the line."
             ) from None
         except (ValueError, RecursionError) as error:
             raise BadInput(
@@ -115,8 +115,10 @@ def _cells(value: Value, names: Sequence[str] | None, width: int, shown: str) ->
         return row
     place = f"{shown}:{value.line}"
     if not isinstance(row, list) or names is None:
-        what = f"{place}: it is {printable(repr(row), most=60)} instead of an object"
-        raise BadInput(f"{what}. Correct or delete the line.")
+        raise BadInput(
+            f"{place}: it is {printable(repr(row), most=60)} instead of an object. "
+            "Correct or delete the line."
+        )
     columns = [*names] or [str(number) for number in range(width)]
     if len(row) != width or len(row) > len(columns):
         raise BadInput(

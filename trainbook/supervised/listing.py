@@ -245,8 +245,10 @@ def _check_unique(
 ) -> None:
     for row, paths in zip(rows, pictures, strict=True):
         if len(paths) > 1:
-            what = f"{named(row[key])} is the name of two pictures, {both(paths)}"
-            raise BadInput(f"{what}. Write their folders in the table, or rename one.")
+            raise BadInput(
+                f"{named(row[key])} is the name of two pictures, {both(paths)}. "
+                "Write their folders in the table, or rename one."
+            )
 
 
 def _covers(listing: Listing, data: Data) -> bool:
@@ -291,9 +293,9 @@ def classes(listing: Listing, data: Data, target: str) -> dict[Path, str]:
                 f"{_line_of(row)}: {named(path.name)} is {label}, and {before} in an earlier row"
             )
     if problems:
-        what = f"{data.shown(listing.path)}: {len(problems):,} rows give no class, or another one than an earlier row"
         raise BadInput(
-            f"{what}. A picture has one class. Correct or delete the rows.\n{first_ten(problems)}"
+            f"{data.shown(listing.path)}: {len(problems):,} rows give no class, or another one than an earlier row. "
+            f"A picture has one class. Correct or delete the rows.\n{first_ten(problems)}"
         )
     _note(listing, data, labels, target)
     return labels

@@ -147,8 +147,10 @@ def _planes(content: bytes, driver: str) -> tuple[np.ndarray, np.ndarray | None]
         opaque = [number for number, kind in kinds.items() if kind == ColorInterp.alpha]
         bands = [number for number in kinds if number not in opaque]
         if len(bands) not in (1, 3):
-            what = f"has {len(bands)} bands, and a picture has one or three"
-            raise Unfit(f"{what}. Save those of red, green and blue, or read it in your own task.")
+            raise Unfit(
+                f"has {len(bands)} bands, and a picture has one or three. "
+                "Save those of red, green and blue, or read it in your own task."
+            )
         planes = np.moveaxis(file.read(bands), 0, 2)
         return planes, file.read(opaque[0]) if opaque else None
 

@@ -82,8 +82,10 @@ def _read(sample: Path) -> Table:
     if not table.rows:
         raise BadInput(f"{what} has no rows. {advice}; a row for each follows.")
     if _INDEX.fullmatch(table.columns[0]):
-        about = f"{what} begins with a column without a name, as of row numbers that pandas wrote"
-        raise BadInput(f"{about}. Delete this column: the first one has the ids.")
+        raise BadInput(
+            f"{what} begins with a column without a name, as of row numbers that pandas wrote. "
+            "Delete this column: the first one has the ids."
+        )
     return table
 
 
@@ -106,8 +108,10 @@ def _filled(task: Any, answers: Mapping[str, Answer], table: Table) -> Cells:
     left = [column for column in table.columns[1:] if column not in cells]
     if left:
         which = ", ".join(left[:_MOST_NAMED]) + (" ..." if left[_MOST_NAMED:] else "")
-        about = f"Left as in the sample, since no answer fills them ({len(left)}): {which}"
-        note(f"{about}. An answer has the columns {', '.join([*answer][:_MOST_NAMED])}.")
+        note(
+            f"Left as in the sample, since no answer fills them ({len(left)}): {which}. "
+            f"An answer has the columns {', '.join([*answer][:_MOST_NAMED])}."
+        )
     return {column: cells[column] for column in table.columns if column in cells}
 
 
@@ -209,8 +213,10 @@ def _of_words(
     """Returns the name of the class, unless the sample has words where classes are numbers."""
     is_known = not values or not {*names}.isdisjoint(values)
     if not is_known and are_numerals:
-        what = f"{column} has words such as {values[0]}, and classes are numbers"
-        note(f"{what}. Name the classes in a setting `classes`.")
+        note(
+            f"{column} has words such as {values[0]}, and classes are numbers. "
+            "Name the classes in a setting `classes`."
+        )
         return {}
     if not is_known:
         note(f"{values[0]}, which {column} has in the sample, is none of the classes.")
@@ -223,8 +229,10 @@ def _of_second(classes: Mapping[str, str], column: str) -> Cells:
         _, name = classes
         note(f"{column} has the probability of {name}.")
         return {column: itemgetter(classes[name])}
-    what = f"{column} has fractions, as probabilities of one class, and does not say of which"
-    note(f"{what}. Rename the column in the sample as that class.")
+    note(
+        f"{column} has fractions, as probabilities of one class, and does not say of which. "
+        "Rename the column in the sample as that class."
+    )
     return {}
 
 

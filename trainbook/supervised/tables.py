@@ -205,8 +205,10 @@ def _make_number(cells: dict[str, Any], name: str, place: str) -> None:
         return
     number = _float(value)
     if not math.isfinite(number):
-        what = f"{place}: {printable(repr(value), most=60)} in the column {printable(name)} is no number"
-        raise BadInput(f"{what}. Write it as 1234.5, leave the row out, or replace it in read().")
+        raise BadInput(
+            f"{place}: {printable(repr(value), most=60)} in the column {printable(name)} is no number. "
+            "Write it as 1234.5, leave the row out, or replace it in read()."
+        )
     cells[name] = number
 
 
@@ -241,8 +243,10 @@ def read_table(
             continue
         if name not in optional:
             names = printable(", ".join(table.report.columns), most=300) or "none"
-            what = f"{shown} has no column {printable(column)}; its columns are {names}"
-            raise BadInput(f"{what}. Name that of the {name} as workload.columns.{name}.")
+            raise BadInput(
+                f"{shown} has no column {printable(column)}; its columns are {names}. "
+                f"Name that of the {name} as workload.columns.{name}."
+            )
         texts[name] = ""
     return pd.DataFrame(texts, index=range(1, len(table.rows) + 1))
 
