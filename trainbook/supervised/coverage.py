@@ -1,4 +1,4 @@
-"""Counts what was read of tables: rows beside lines, columns that nothing used, files that nothing read."""
+"""Reports how tables were read: rows, other lines, unused columns, unread files."""
 
 import contextlib
 from collections import Counter
@@ -13,7 +13,7 @@ from trainbook.supervised.names import part_of
 from trainbook.supervised.notes import note
 
 _MOST_SENTENCES = 5  # on single files; more are summed up
-_MOST_NAMES = 10  # of files
+_MOST_NAMES = 10  # of files in a sentence
 _TABLES = (
     ".csv",
     ".tsv",
@@ -32,12 +32,12 @@ PACKED = (".gz", ".bz2", ".xz", ".zip")
 
 @dataclass
 class Report:
-    """How a file was read: its rows (None: it is no table) and lines (0: not counted), and its columns."""
+    """How a file was read: its rows (None: not a table), lines (0: not counted) and columns."""
 
     path: Path
     rows: int | None = None
     lines: int = 0
-    others: dict[str, int] = field(default_factory=dict)  # lines that are no rows, by what they are
+    others: dict[str, int] = field(default_factory=dict)  # other lines by kind
     remarks: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -48,7 +48,7 @@ class Report:
         text = _number_of(self.rows, "row")
         if self.lines:
             text += f" of {_number_of(self.lines, 'line')}"
-        others = [f"{number:,} {what}" for what, number in self.others.items() if number]
+        others = [f"{number:,} {kind}" for kind, number in self.others.items() if number]
         if others:
             text += f" ({', '.join(others)})"
         return "; ".join([text, *self.remarks])
@@ -60,10 +60,10 @@ class Report:
         return tuple(sorted(name for name in self.used if name not in self.columns))
 
 
-def _number_of(number: int, what: str) -> str:
+def _number_of(number: int, noun: str) -> str:
     if number == 1:
-        return f"{number:,} {what}"
-    return f"{number:,} {what}s"
+        return f"{number:,} {noun}"
+    return f"{number:,} {noun}s"
 
 
 class Reports:
@@ -124,7 +124,7 @@ class Reports:
             yield printable(", ".join(columns), most=300), f"{names[0]}{more}"
 
     def _beside(self) -> Iterator[str]:
-        """Names tables in the folders that were read of which no row was read."""
+        """Yields a sentence on unread tables in the folders that were read."""
         paths = {path for folder in self.folders for path in folder.rglob("*") if is_table(path)}
         names = sorted(map(self.shown, paths - self.by_path.keys()))
         if len(names) > _MOST_NAMES:
@@ -134,7 +134,7 @@ class Reports:
 
 
 def is_table(path: Path) -> bool:
-    """Tells whether a file is called as a table, packed or not, and is not hidden."""
+    """Returns whether a file has the suffix of a table, packed or not, and is not hidden."""
     name = path.name.lower()
     for suffix in PACKED:
         name = name.removesuffix(suffix)
@@ -147,7 +147,7 @@ _reports: ContextVar[Reports | None] = ContextVar("reports", default=None)
 
 @contextlib.contextmanager
 def covering(root: Path | None) -> Iterator[None]:
-    """Notes, when the block ends, what was read of each table in it. Paths count from `root`."""
+    """Notes, when the block ends, how each table was read in it. Paths are relative to `root`."""
     reports = Reports(root)
     token = _reports.set(reports)
     try:
@@ -159,7 +159,7 @@ def covering(root: Path | None) -> Iterator[None]:
 
 
 def add(report: Report) -> None:
-    """Adds how a file was read to the block's reports; notes it at once outside of a block."""
+    """Adds a file's report to the block's; notes it at once outside of a block."""
     reports = _reports.get()
     if reports is None:
         if about := report.about():
@@ -173,35 +173,37 @@ def add(report: Report) -> None:
 
 @contextlib.contextmanager
 def dealing() -> Iterator[None]:
-    """Notes files called as train, validation or test whose rows are read in the block, to be dealt together."""
+    """Notes tables read in the block that are named for splits, since their rows are mixed."""
     reports = _reports.get()
-    before = {*reports.by_path} if reports else set()
-    yield
     if reports is None:
+        yield
         return
+    before = {*reports.by_path}
+    yield
     fresh = [path for path in reports.by_path if path not in before]
     parts = {path: part_of(path.name) for path in fresh}
     if len({*parts.values()} - {""}) > 1:
-        names = printable(", ".join(reports.shown(path) for path in fresh if parts[path]), most=300)
+        shown = ", ".join(reports.shown(path) for path, part in parts.items() if part)
         note(
-            f"The rows of {names} are dealt to the splits together, whatever the files are called."
+            f"The rows of {printable(shown, most=300)} are dealt to the splits together, "
+            "whatever the files are called."
         )
 
 
 def add_folder(folder: Path) -> None:
-    """Lets the block name tables in a folder that nothing reads."""
+    """Adds a folder in which the block names unread tables."""
     if reports := _reports.get():
         reports.folders[folder] = None
 
 
 class MissingColumn(BadInput, KeyError):
-    """A row has no such column; a KeyError too, for code that expects one."""
+    """A missing column in a row; also a KeyError, for code that expects one."""
 
     __str__ = BaseException.__str__
 
 
 class Row(dict[str, Any]):
-    """A row of a table, which remembers the columns that were read. Raises MissingColumn for others."""
+    """A row of a table that records which columns are used. Raises MissingColumn for others."""
 
     __slots__ = ("place", "used")
 
@@ -229,9 +231,9 @@ class Row(dict[str, Any]):
         return super().pop(name, *default)
 
     def whole(self) -> dict[str, Any]:
-        """Returns the row as a plain dict; all columns count as read."""
+        """Returns the row as a plain dict; all columns count as used."""
         self.used.update(super().keys())
-        return {name: dict.__getitem__(self, name) for name in super().keys()}  # noqa: SIM118  # iterating counts as reading
+        return dict(super().items())
 
     copy = whole  # type: ignore[assignment]
 

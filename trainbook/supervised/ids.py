@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Column:
-    """A value for each answer, in the order of the answers, and the file or samples that have it."""
+    """A value for each answer, in their order, and the file or samples that have it."""
 
     name: str
     place: str
@@ -180,7 +180,7 @@ def _forms(keys: Sequence[str], base: Path) -> _Forms:
 
 
 def _places(forms: _Forms, name: str) -> list[int]:
-    """Returns the places of the files that a text names, by the most exact form that any file has."""
+    """Returns the places of the files that a text names, by the most exact form of any."""
     text = normal(name)
     return next((form[text] for form in forms if text in form), [])
 
@@ -189,7 +189,7 @@ def _places(forms: _Forms, name: str) -> list[int]:
 
 
 def _chosen(columns: Sequence[Column], wanted: Wanted, why: str) -> Column | None:
-    """Returns the column that has the ids, or None. Raises BadInput if several columns have them."""
+    """Returns the column of the ids, or None. Raises BadInput for several."""
     if wanted.named:
         return _called(columns, wanted.named, why)
     ids = {*map(normal, wanted.ids)}
@@ -233,7 +233,7 @@ def _names(columns: Sequence[Column]) -> str:
 def _tables(
     source: Path, sample: Path, names: Sequence[str] | None = None
 ) -> tuple[list[Table], str]:
-    """Returns the readable tables among new data without the sample submission, and the first error."""
+    """Returns the readable tables in new data except the sample, and the first error."""
     paths = [source] if source.is_file() else sorted(source.rglob("*"))
     paths = [path for path in paths if coverage.is_table(path) and not path.samefile(sample)]
     readable: list[Table] = []
@@ -279,7 +279,7 @@ def _rows_of_files(forms: _Forms, count: int, cells: Sequence[str]) -> dict[int,
 
 
 def _columns_of_rows(task: Any, count: int, source: Path, sample: Path) -> tuple[list[Column], str]:
-    """Returns the columns of the tables and samples that were predicted; or why they are unknown."""
+    """Returns the columns of predicted tables and samples, or why they are unknown."""
     name = type(task).__name__
     if not hasattr(task, "read_new"):
         return [], f"{name} names no rows."
@@ -330,7 +330,7 @@ def _columns_of_samples(samples: Sequence[Any]) -> list[Column]:
 def _candidates(
     with_head: Sequence[Table], count: int, source: Path, sample: Path
 ) -> Iterator[list[Table]]:
-    """Yields tables with `count` rows: single ones, all of one head together, those without a head."""
+    """Yields tables with `count` rows: single ones, all of one head, headless ones."""
     yield from ([table] for table in with_head if len(table.rows) == count)
     alike = [table for table in with_head if table.columns == with_head[0].columns]
     total = sum(len(table.rows) for table in alike)
@@ -397,7 +397,7 @@ def _mirrored(base: Path, folder: Path, contents: Mapping[Path, bytes]) -> Path:
 
 
 def _is_alike(one: Any, other: Any, roots: tuple[Path, Path]) -> bool:
-    """Returns whether two values of samples are equal, floats nearly; paths are relative to `roots`."""
+    """Returns whether two values are equal, floats nearly; paths are relative to `roots`."""
     numeric = (float, np.ndarray, Tensor)
     if isinstance(one, numeric) and isinstance(other, numeric):
         return _are_near(np.asarray(one), np.asarray(other))
