@@ -43,7 +43,8 @@ def _size(path: Path) -> int:
 
 def _end(path: Path) -> tuple[int, str]:
     size = _size(path)
-    return size, _hash(path, path.stat().st_mtime_ns, max(0, size - _END))
+    begin = max(0, size - _END)
+    return size, _hash(path, path.stat().st_mtime_ns, begin)
 
 
 def _content(path: Path) -> str:
@@ -62,7 +63,7 @@ def _paths(value: Any) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=_MOST_FILES)
 def _hash(path: Path, time: int, begin: int) -> str:
-    """Returns a hash of a file from byte `begin` on; `time`, of its last change, is for the cache."""
+    """Returns a hash of a file from byte `begin` on; the cache needs its `time`."""
     try:
         with path.open("rb") as file:
             file.seek(begin)
@@ -117,14 +118,13 @@ def sentences(samples: Sequence[Sample], root: Path | None) -> Iterator[str]:
     yield from _crossing(repeated, root)
     pairs = [pair for group in repeated if (pair := _contradiction(group, contents))]
     if pairs:
-        examples = [f"{_name(value, root)} ({_short(target)})" for _, value, target in pairs[0]]
-        example = " and ".join(examples)
-        yield f"Inputs with different targets: {len(pairs):,}, such as {example}."
+        one, other = [_with_target(sample, root) for sample in pairs[0]]
+        yield f"Inputs with different targets: {len(pairs):,}, such as {one} and {other}."
 
 
 def _crossing(groups: Sequence[Sequence[Sample]], root: Path | None) -> Iterator[str]:
     """Yields a sentence for each two splits with the same inputs."""
-    crossing: dict[tuple[str, str], list[str]] = defaultdict(list)
+    crossing = defaultdict[tuple[str, str], list[str]](list)
     for first, *others in groups:
         for other in others:
             if other.part != first.part:
@@ -145,8 +145,12 @@ def _contradiction(group: Sequence[Sample], contents: Mapping[Path, str]) -> lis
 
 
 def _equal(first: Sample, other: Sample, root: Path | None) -> str:
-    names = dict.fromkeys([_name(first.value, root), _name(other.value, root)])
-    return " = ".join(names)
+    names = [_name(sample.value, root) for sample in (first, other)]
+    return " = ".join(dict.fromkeys(names))
+
+
+def _with_target(sample: Sample, root: Path | None) -> str:
+    return f"{_name(sample.value, root)} ({_short(sample.target)})"
 
 
 def _name(value: Any, root: Path | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import BadInput, printable
-from trainbook.supervised.names import part_of
+from trainbook.supervised.names import listed, part_of
 from trainbook.supervised.notes import note
 
 _MOST_SENTENCES = 5  # on single files; more are summed up
@@ -48,9 +48,10 @@ class Report:
         text = _number_of(self.rows, "row")
         if self.lines:
             text += f" of {_number_of(self.lines, 'line')}"
-        others = [f"{number:,} {kind}" for kind, number in self.others.items() if number]
+        others = {kind: number for kind, number in self.others.items() if number}
         if others:
-            text += f" ({', '.join(others)})"
+            counts = [f"{number:,} {kind}" for kind, number in others.items()]
+            text += f" ({', '.join(counts)})"
         return "; ".join([text, *self.remarks])
 
     def unused(self) -> tuple[str, ...]:
@@ -121,12 +122,13 @@ class Reports:
                 more = f" and {len(names) - 1:,} files more"
             else:
                 more = ""
-            yield printable(", ".join(columns), most=300), f"{names[0]}{more}"
+            yield listed(columns), f"{names[0]}{more}"
 
     def _beside(self) -> Iterator[str]:
         """Yields a sentence on unread tables in the folders that were read."""
-        paths = {path for folder in self.folders for path in folder.rglob("*") if is_table(path)}
-        names = sorted(map(self.shown, paths - self.by_path.keys()))
+        paths = {path for folder in self.folders for path in folder.rglob("*")}
+        unread = filter(is_table, paths - self.by_path.keys())
+        names = sorted(map(self.shown, unread))
         if len(names) > _MOST_NAMES:
             names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
         if names:
@@ -167,7 +169,8 @@ def add(report: Report) -> None:
         return
     if before := reports.by_path.get(report.path):
         report.used = before.used
-        report.remarks = [*dict.fromkeys([*before.remarks, *report.remarks])]
+        remarks = [*before.remarks, *report.remarks]
+        report.remarks = [*dict.fromkeys(remarks)]
     reports.by_path[report.path] = report
 
 
@@ -183,10 +186,9 @@ def dealing() -> Iterator[None]:
     fresh = [path for path in reports.by_path if path not in before]
     parts = {path: part_of(path.name) for path in fresh}
     if len({*parts.values()} - {""}) > 1:
-        shown = ", ".join(reports.shown(path) for path, part in parts.items() if part)
+        names = listed(reports.shown(path) for path, part in parts.items() if part)
         note(
-            f"The rows of {printable(shown, most=300)} are dealt to the splits together, "
-            "whatever the files are called."
+            f"The rows of {names} are dealt to the splits together, whatever the files are called."
         )
 
 
@@ -213,7 +215,7 @@ class Row(dict[str, Any]):
         self.used = used
 
     def __missing__(self, name: str) -> Any:
-        columns = printable(", ".join(map(str, super().keys())), most=300) or "none"
+        columns = listed(super().keys())
         raise MissingColumn(
             f"{self.place}: There is no column {printable(name)!r}. Its columns are: {columns}."
         )

@@ -10,6 +10,7 @@ from trainbook.supervised import dialects
 from trainbook.supervised.coverage import Report
 from trainbook.supervised.dialects import Dialect, Line
 from trainbook.supervised.files import lines_of
+from trainbook.supervised.names import listed
 
 _MARK = '"'
 _TOTALS = (
@@ -84,7 +85,7 @@ def read(
 
 
 def _sorted(sheet: Sheet, comments: bool) -> tuple[list[Line], list[int], Counter[str]]:
-    """Returns lines with content, the numbers of blank lines, and counts of lines by other kinds."""
+    """Returns lines with content, the numbers of blank lines, and counts of other lines."""
     rows = list[Line]()
     blank = list[int]()
     others = Counter[str]()
@@ -131,7 +132,8 @@ def _below_head(sheet: Sheet, lines: list[Line]) -> tuple[list[str | None], list
     names = [name.strip() for name in head.cells]
     if names != head.cells:
         sheet.report.remarks.append("spaces round names of columns are left out")
-    if _have_one_more(rows, names) and not any(row.cells[-1] for row in rows):
+    lasts = [row.cells[-1] for row in rows]
+    if _have_one_more(rows, names) and not any(lasts):
         sheet.report.remarks.append("rows end with one more separator than the head")
         rows = [row._replace(cells=row.cells[:-1]) for row in rows]
     columns = _named(sheet, names, rows)
@@ -149,10 +151,13 @@ def _have_one_more(rows: Sequence[Line], names: Sequence[str | None]) -> bool:
 
 def _named(sheet: Sheet, names: Sequence[str], rows: Sequence[Line]) -> list[str | None]:
     """Returns the names, None for a column without a name and without content."""
-    columns: list[str | None] = []
+    columns: list[str | None] = [*names]
     for place, name in enumerate(names):
-        is_empty = not name and all(row.cells[place : place + 1] == [""] for row in rows)
-        columns.append(None if is_empty else name)
+        if name:
+            continue
+        cells = [row.cells[place : place + 1] for row in rows]
+        if all(cell == [""] for cell in cells):
+            columns[place] = None
     if number := columns.count(None):
         sheet.report.remarks.append(f"{number} empty columns without a name are left out")
     return columns
@@ -180,8 +185,9 @@ def _check_widths(
     wrong = next((row for row in rows if len(row.cells) != len(columns)), None)
     if wrong is None:
         return
-    cells = "cell" if len(wrong.cells) == 1 else "cells"
-    names = printable(", ".join(name or "without a name" for name in columns), most=200)
+    number = len(wrong.cells)
+    cells = "1 cell" if number == 1 else f"{number} cells"
+    names = [name or "without a name" for name in columns]
     if has_head and (columns[0] or "").startswith("#"):
         advice = "If the first line is a comment, delete it."
     elif has_head and len(rows) > 1 and _have_one_more(rows, columns):
@@ -192,8 +198,8 @@ def _check_widths(
     else:
         advice = "Correct the line."
     raise BadInput(
-        f"{sheet.shown}:{wrong.first}: {len(wrong.cells)} {cells} instead of {len(columns)} "
-        f"({names}). {advice}"
+        f"{sheet.shown}:{wrong.first}: {cells} instead of {len(columns)} "
+        f"({listed(names)}). {advice}"
     )
 
 
@@ -203,18 +209,19 @@ def _note_total(sheet: Sheet, rows: Sequence[Line]) -> None:
         return
     *others, last = rows
     words = [cell for cell in last.cells if cell.strip().casefold().rstrip(":") in _TOTALS]
-    if words and not any(words[0] in row.cells for row in others):
-        word = printable(words[0].strip(), most=60)
-        sheet.report.remarks.append(
-            f"the last row (line {last.first}) has {word!r}: delete it if it sums the others"
-        )
+    if not words or any(words[0] in row.cells for row in others):
+        return
+    word = printable(words[0].strip(), most=60)
+    sheet.report.remarks.append(
+        f"the last row (line {last.first}) has {word!r}: delete it if it sums the others"
+    )
 
 
 # --- quotation marks --------------------------------------------------------------------------------------------------
 
 
 def _check_letters(sheet: Sheet, rows: Sequence[Line]) -> None:
-    """Notes cells in quotation marks, which are letters. Raises BadInput for marks doubled inside."""
+    """Notes quotation marks that are letters. Raises BadInput for doubled ones in a cell."""
     number = 0
     for row in rows:
         for cell in row.cells:
@@ -257,7 +264,8 @@ def _check_merged(sheet: Sheet, rows: Sequence[Line]) -> None:
     as many separators as a row, and a swallowed cell resembles the cells of its column in other
     rows.
     """
-    suspects = [row for row in rows if row.last > row.first and _looks_like_rows(sheet, row)]
+    merged = [row for row in rows if row.last > row.first]
+    suspects = [row for row in merged if _looks_like_rows(sheet, row)]
     cells = [row.cells for row in rows if row.last == row.first]
     if not suspects or not cells:
         return
@@ -280,7 +288,8 @@ def _pieces(sheet: Sheet, row: Line) -> list[list[str]]:
 
 
 def _looks_like_rows(sheet: Sheet, row: Line) -> bool:
-    return {len(pieces) for pieces in _pieces(sheet, row)} == {len(row.cells)}
+    widths = {*map(len, _pieces(sheet, row))}
+    return widths == {len(row.cells)}
 
 
 def _swallowed(sheet: Sheet, row: Line) -> list[tuple[int, str]]:

@@ -19,7 +19,7 @@ csv.field_size_limit(2**31 - 1)
 
 
 class Dialect(NamedTuple):
-    """How cells are separated, whether they may be quoted, and whether a space follows each separator."""
+    """The separator, whether cells may be quoted, whether a space follows each separator."""
 
     separator: str
     is_quoted: bool
@@ -106,7 +106,11 @@ def recognised(texts: Sequence[str], suffix: str, has_head: bool, shown: str) ->
         )
     if fitting:
         return fitting[0]
-    return max(widths, key=lambda dialect: (widths[dialect][:1], dialect.separator == preferred))
+
+    def rank(dialect: Dialect) -> tuple[list[int], bool]:
+        return widths[dialect][:1], dialect.separator == preferred
+
+    return max(widths, key=rank)
 
 
 def _excess(widths: Sequence[int]) -> int | None:
@@ -120,7 +124,7 @@ def _excess(widths: Sequence[int]) -> int | None:
 
 
 def _dialect(separator: str, first: str, suffix: str, has_head: bool) -> Dialect:
-    """Returns the dialect for a separator. With tabs, cells are quoted only if the whole head is."""
+    """Returns the dialect for a separator. Tabs have quoted cells only if the whole head is."""
     names = first.rstrip("\r\n").split(separator)
     is_head_quoted = has_head and all(map(_QUOTED.fullmatch, names))
     is_quoted = separator != TAB or suffix == ".csv" or is_head_quoted

@@ -14,6 +14,7 @@ from typing import IO, Any
 from lib.config.files import check_no_pointer, read_bytes
 from lib.errors import BadInput, printable
 from trainbook.supervised import coverage
+from trainbook.supervised.names import listed
 
 _MOST_BYTES = 2**30  # in a file, also when it is unpacked
 # By the first bytes, not by the name: servers unpack files and keep their names
@@ -55,8 +56,9 @@ def matching(source: Path, pattern: str) -> dict[str, Path]:
     if source.is_file():
         return {source.name: source}
     paths = sorted(source.glob(pattern.lstrip("/") or "*"))
-    files = [path for path in paths if path.is_file() and path.name[0] != "."]
-    return {path.relative_to(source).as_posix(): path for path in files}
+    files = [path for path in paths if path.is_file()]
+    visible = [path for path in files if not path.name.startswith(".")]
+    return {path.relative_to(source).as_posix(): path for path in visible}
 
 
 def find_files(source: Path, pattern: str) -> dict[str, Path]:
@@ -112,7 +114,8 @@ def packed(content: bytes, like: Path) -> bytes:
 
 def other_kind(content: bytes) -> str:
     """Returns the kind of a file that is no table or picture, and the remedy; "" if unknown."""
-    return next((kind for magic, kind in _OTHERS.items() if re.match(magic, content)), "")
+    kinds = [kind for magic, kind in _OTHERS.items() if re.match(magic, content)]
+    return [*kinds, ""][0]
 
 
 def _member(content: bytes, shown: str) -> tuple[str, bytes]:
@@ -124,8 +127,9 @@ def _member(content: bytes, shown: str) -> tuple[str, bytes]:
         if "[Content_Types].xml" in names:
             raise BadInput(f"{shown} is a workbook. Save its sheet as CSV in UTF-8.")
         if len(names) != 1:
-            inside = printable(", ".join(names), most=200) or "none"
-            raise BadInput(f"{shown} holds {len(names)} files ({inside}). Pack one, or unpack it.")
+            raise BadInput(
+                f"{shown} holds {len(names)} files ({listed(names)}). Pack one, or unpack it."
+            )
         with archive.open(names[0]) as file:
             return names[0].lower(), _bounded(file, shown)
 
@@ -143,7 +147,8 @@ def decoded(content: bytes, shown: str) -> tuple[str, str]:
     No encoding is guessed: Windows-1252 decodes almost any bytes, Cyrillic or Polish pages into
     wrong letters.
     """
-    encoding = next((name for mark, name in _MARKS.items() if content.startswith(mark)), _UTF_8)
+    encodings = [name for mark, name in _MARKS.items() if content.startswith(mark)]
+    encoding = [*encodings, _UTF_8][0]
     try:
         text = content.decode(encoding).lstrip("\ufeff")
     except UnicodeDecodeError as error:
@@ -167,7 +172,7 @@ def decoded(content: bytes, shown: str) -> tuple[str, str]:
 
 
 def read_text(path: Path, shown: str) -> str:
-    """Returns the text of a file. Raises BadInput with the line of a wrong byte."""
+    """Returns the text of a file. Raises BadInput with the line."""
     text, encoding = decoded(unpacked(path, shown)[1], shown)
     if encoding != _UTF_8:
         coverage.add(coverage.Report(path, remarks=[encoding]))
@@ -180,5 +185,5 @@ def lines_of(text: str) -> list[str]:
 
 
 def read_lines(path: Path, shown: str) -> list[str]:
-    """Returns the lines of a file without their ends. Raises BadInput with the line of a wrong byte."""
+    """Returns the lines of a file without line ends. Raises BadInput with the line."""
     return [line.rstrip("\r\n") for line in lines_of(read_text(path, shown))]

@@ -52,7 +52,7 @@ BESIDE_MASKS = tuple(
 def labelled_pictures(
     source: Path, classes: Collection[str] = (), table: str = "", target: str = ""
 ) -> dict[str, list[tuple[Path, str]]]:
-    """Returns pictures with their classes by split: from a folder for each class, else from a table.
+    """Returns pictures with their classes by split: by a folder for each class, else a table.
 
     A table lists pictures if a column has their names, with or without suffixes. The class is its
     only other column, or the one called `target`. `table` names the file. Folders or tables called
@@ -133,7 +133,7 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
     """Returns pictures with their masks by split; a mask has the stem of its picture.
 
     A mask is in a folder called masks, labels or the like, or its stem ends in `_mask`. Notes count
-    pictures without a mask and masks without a picture. Raises BadInput for two files with one stem.
+    pictures without a mask and masks without a picture. Raises BadInput for repeated stems.
     """
     paths, others = pictures_and_others(source)
     places = {path: place_of(path.relative_to(source)) for path in paths}
@@ -148,8 +148,8 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
         number = len(paths) - len(images)
         raise BadInput(
             f"{named(source)} has {len(images):,} pictures and {number:,} masks "
-            f"({counted(paths, source)}), and none belong together. Give each picture a mask of the "
-            "same name, in the folders images and masks. Write masks that stand in a table, such "
+            f"({counted(paths, source)}), and none belong together. Give each picture a mask of "
+            "the same name, in the folders images and masks. Write masks that stand in a table, such "
             "as run lengths, to PNG files first."
         )
     note_others(others)

@@ -20,6 +20,7 @@ from lib.config.files import absolute
 from lib.errors import BadInput, printable
 from lib.task.contract import canonical
 from trainbook.supervised import coverage, tables
+from trainbook.supervised.names import listed
 from trainbook.supervised.notes import collecting
 from trainbook.supervised.prediction import base_of, new_samples
 from trainbook.supervised.tables import Table
@@ -118,11 +119,13 @@ def _by_column(column: Column, keys: Sequence[str], wanted: Wanted) -> Join:
     check_once(column.values, f"T{where[1:]}")
     values = [*map(normal, column.values)]
     ids = [*map(normal, wanted.ids)]
-    if {*values}.isdisjoint(ids) and all(map(_NUMBER.fullmatch, [*values, *ids])):
+    are_numbers = all(map(_NUMBER.fullmatch, [*values, *ids]))
+    if are_numbers and {*values}.isdisjoint(ids):
         key_of_number = dict(zip(map(Decimal, values), keys, strict=True))
         numbers = [*map(Decimal, ids)]
-        are_unique = len(key_of_number) == len(keys) and len({*numbers}) == len(ids)
-        if are_unique and key_of_number.keys() >= {*numbers}:
+        are_answers_unique = len(key_of_number) == len(keys)
+        are_ids_unique = len({*numbers}) == len(ids)
+        if are_answers_unique and are_ids_unique and key_of_number.keys() >= {*numbers}:
             return Join(
                 [key_of_number[number] for number in numbers], f"by {where}, compared as numbers"
             )
@@ -226,8 +229,7 @@ def _has_once(column: Column, ids: set[str]) -> bool:
 
 
 def _names(columns: Sequence[Column]) -> str:
-    names = dict.fromkeys(column.name for column in columns)
-    return printable(", ".join(names), most=300) or "none"
+    return listed(dict.fromkeys(column.name for column in columns))
 
 
 def _tables(
@@ -235,7 +237,8 @@ def _tables(
 ) -> tuple[list[Table], str]:
     """Returns the readable tables in new data except the sample, and the first error."""
     paths = [source] if source.is_file() else sorted(source.rglob("*"))
-    paths = [path for path in paths if coverage.is_table(path) and not path.samefile(sample)]
+    paths = [path for path in paths if coverage.is_table(path)]
+    paths = [path for path in paths if not path.samefile(sample)]
     readable: list[Table] = []
     error = ""
     for path in paths[:_MOST_TABLES]:
@@ -258,7 +261,7 @@ def _columns_of_files(forms: _Forms, count: int, source: Path, sample: Path) -> 
         for name in table.columns:
             cells = table.column(name)
             values = [cells[rows[file]] for file in range(count)]
-            columns.append(Column(name, printable(table.path.name), values))
+            columns.append(Column(name, table.shown, values))
     return columns
 
 
@@ -290,15 +293,15 @@ def _columns_of_rows(task: Any, count: int, source: Path, sample: Path) -> tuple
     with_head, error = _tables(source, sample)
     why = error or "No table was found in the new data."
     if with_head:
-        sizes = [f"{printable(table.path.name)} {len(table.rows):,}" for table in with_head[:3]]
+        sizes = ", ".join(f"{table.shown} {len(table.rows):,}" for table in with_head[:3])
         why = (
             f"{name} reads {count:,} samples, and tables have other numbers of rows "
-            f"({', '.join(sizes)}). {error}".strip()
+            f"({sizes}). {error}".strip()
         )
     for group in _candidates(with_head, count, source, sample):
         if _is_in_order(task, samples, source, group):
             return [*_columns_of_tables(group), *columns], ""
-        names = ", ".join(printable(table.path.name) for table in group[:3])
+        names = ", ".join(table.shown for table in group[:3])
         why = f"The samples that {name} reads are not the rows of {names}, in their order."
     return columns, why
 
@@ -342,7 +345,7 @@ def _candidates(
 
 def _columns_of_tables(group: Sequence[Table]) -> list[Column]:
     if len(group) == 1:
-        place = printable(group[0].path.name)
+        place = group[0].shown
     else:
         place = f"{len(group)} tables"
     columns = []

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from lib.errors import BadInput, printable
 from trainbook.supervised.coverage import Report
 from trainbook.supervised.files import lines_of
+from trainbook.supervised.names import listed
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SPACE_OR_COMMA = re.compile(r"[ \t\r\n,]*")
@@ -39,7 +40,7 @@ def read(
 def _rows(text: str, shown: str, suffix: str, report: Report) -> list[Value]:
     values = [*_values(text, shown)]
     whole = values[0].content if len(values) == 1 else None
-    if isinstance(whole, list) and all(isinstance(row, list | dict) for row in whole):
+    if isinstance(whole, list) and {*map(type, whole)} <= {list, dict}:
         begin = text.index("[") + 1
         return [*_values(text[: text.rindex("]")], shown, begin, _SPACE_OR_COMMA)]
     if isinstance(whole, dict) and suffix == ".json" and (rows := of_columns(whole, shown)):
@@ -128,11 +129,10 @@ def of_columns(columns: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     """Returns the rows of an object of lists, or of objects with a key for each row; else []."""
     cells = [*columns.values()]
     if all(isinstance(column, list) for column in cells):
-        sizes = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
+        sizes = [f"{name} {len(column)}" for name, column in columns.items()]
         if len({*map(len, cells)}) > 1:
             raise BadInput(
-                f"{shown}: The columns have different lengths: {printable(sizes, most=200)}. "
-                "Correct them."
+                f"{shown}: The columns have different lengths: {listed(sizes)}. Correct them."
             )
         return [dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)]
     if not all(isinstance(column, dict) for column in cells):

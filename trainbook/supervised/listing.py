@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from lib.errors import BadInput, first_ten, printable
-from trainbook.supervised.names import PARTS, folded, part_of
+from trainbook.supervised.names import PARTS, folded, listed, part_of
 from trainbook.supervised.notes import note
 from trainbook.supervised.pictures import SUFFIXES
 from trainbook.supervised.places import Place, both, counted, named
@@ -53,7 +53,7 @@ class Listing(NamedTuple):
 
 
 def find(data: Data, table: str, target: str) -> Listing | None:
-    """Returns the table that lists the pictures; None without one, or if it agrees with the folders.
+    """Returns the table that lists the pictures; None if it is missing or agrees with folders.
 
     Raises BadInput for several tables, if folders contradict it, or if the named one lists nothing.
     """
@@ -82,7 +82,7 @@ def find(data: Data, table: str, target: str) -> Listing | None:
 
 
 def _without_tests(listings: Sequence[Listing], data: Data) -> list[Listing]:
-    """Returns tables without test tables, unless another table has the columns of the test table."""
+    """Returns tables without test tables, unless these have the columns of another table."""
     known = [listing for listing in listings if part_of(listing.path.stem) != "test"]
     columns = [{*listing.others} for listing in known]
     usable = [listing for listing in listings if {*listing.others} in columns]
@@ -117,7 +117,7 @@ def _joined(listings: Sequence[Listing], data: Data) -> Listing:
 def _by_column(listing: Listing) -> Listing:
     """Returns a table with splits, if a column has only train, validation and test in it."""
     for name in listing.others:
-        cells = [str(row.get(name) or "").strip().casefold() for row in listing.rows]
+        cells = [_text(row, name).casefold() for row in listing.rows]
         words = {*cells}
         if not words <= PARTS.keys() or len(words) < 2 or words.isdisjoint(("train", "training")):
             continue
@@ -126,6 +126,10 @@ def _by_column(listing: Listing) -> Listing:
         others = [other for other in listing.others if other != name]
         return listing._replace(others=others, parts=parts, split=f"the column {named(name)}")
     return listing
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    return str(row.get(name) or "").strip()
 
 
 def _by_name(data: Data, name: str) -> Path:
@@ -145,11 +149,10 @@ def _no_table(data: Data, paths: Sequence[Path], table: str, target: str) -> Bad
 
 
 def _contradiction(listing: Listing, data: Data) -> BadInput:
-    classes = named(", ".join(sorted({*data.classes.values()})))
-    columns = named(", ".join(listing.others))
+    classes = listed(sorted({*data.classes.values()}))
     return BadInput(
         f"The pictures lie in folders that may be classes ({classes}), and "
-        f"{data.shown(listing.path)} lists them with the columns {columns}. "
+        f"{data.shown(listing.path)} lists them with the columns {listed(listing.others)}. "
         "List the folders in workload.classes, or name the class's column in workload.target."
     )
 
@@ -182,7 +185,8 @@ def _read(
     if is_named:
         is_listing = number > 0
     else:
-        is_listing = number >= max(1, min(len(rows), len(data.usable)) / 2)
+        least = min(len(rows), len(data.usable)) / 2
+        is_listing = number >= max(1, least)
         is_listing &= part == "test" or not _is_of_test(pictures[key], data)
     if not is_listing:
         return None
@@ -254,15 +258,15 @@ def _check_unique(
 
 def _covers(listing: Listing, data: Data) -> bool:
     """Returns whether a table lists at least half of the pictures with a class by folders."""
-    listed = {*listing.pictures}
-    number = sum(path in listed for path in data.classes)
+    number = len(data.classes.keys() & {*listing.pictures})
     return 2 * number >= len(data.classes)
 
 
 def _agrees(listing: Listing, data: Data) -> bool:
     """Returns whether a column of a table has the classes of the folders."""
-    pairs = [(row, data.classes[path]) for row, path in listing.pairs() if path in data.classes]
-    return any(all(row.get(name) == label for row, label in pairs) for name in listing.others)
+    pairs = [(row, path) for row, path in listing.pairs() if path in data.classes]
+    labels = [data.classes[path] for _, path in pairs]
+    return any([row.get(name) for row, _ in pairs] == labels for name in listing.others)
 
 
 # --- the classes in it ------------------------------------------------------------------------------------------------
@@ -272,17 +276,16 @@ def classes(listing: Listing, data: Data, target: str) -> dict[Path, str]:
     """Returns the class of each listed picture. Raises BadInput for missing or different ones."""
     target = target or _only_other(listing, data)
     if target not in listing.rows[0]:
-        columns = named(", ".join(listing.others))
         raise BadInput(
             f"{data.shown(listing.path)} has no column {named(target)}. Its columns beside "
-            f"{named(listing.key)}: {columns}. Correct workload.target."
+            f"{named(listing.key)}: {listed(listing.others)}. Correct workload.target."
         )
     labels: dict[Path, str] = {}
     problems = []
     for row, path in listing.pairs():
         if path is None:
             continue
-        label = str(row.get(target) or "").strip()
+        label = _text(row, target)
         before = labels.setdefault(path, label)
         start = f"{_line_of(row)}: {named(path.name)}"
         if not label:
@@ -306,10 +309,10 @@ def _line_of(row: Mapping[str, Any]) -> str:
 def _only_other(listing: Listing, data: Data) -> str:
     if len(listing.others) == 1:
         return listing.others[0]
-    columns = named(", ".join(listing.others)) or "none"
     raise BadInput(
         f"{data.shown(listing.path)} lists the pictures by its column {named(listing.key)}, and "
-        f"its other columns are: {columns}. Name the one of the class in workload.target."
+        f"its other columns are: {listed(listing.others)}. "
+        "Name the one of the class in workload.target."
     )
 
 
@@ -322,10 +325,9 @@ def _note(listing: Listing, data: Data, labels: Mapping[Path, str], target: str)
     unused = [name for name in listing.others if name != target]
     tables = ", ".join(map(data.shown, listing.tables))
     verb = "list" if len(listing.tables) > 1 else "lists"
-    sentences = [
-        f"{tables} {verb} the samples: {len(labels):,} pictures in {rows:,} rows, "
-        f"by the column {named(listing.key)}; {named(target)} is the class."
-    ]
+    number = f"{len(labels):,} pictures in {rows:,} rows"
+    by = f"by the column {named(listing.key)}; {named(target)} is the class."
+    sentences = [f"{tables} {verb} the samples: {number}, {by}"]
     if lacking:
         example = printable(lacking[0], most=60)
         sentences.append(f"Rows without a picture: {len(lacking):,}, such as {example}.")
@@ -335,5 +337,5 @@ def _note(listing: Listing, data: Data, labels: Mapping[Path, str], target: str)
         where = counted(bare, data.source)
         sentences.append(f"Pictures without a row, which are not used: {len(bare):,} ({where}).")
     if unused:
-        sentences.append(f"Columns that are not used: {named(', '.join(unused))}.")
+        sentences.append(f"Columns that are not used: {listed(unused)}.")
     note(" ".join(sentences))

@@ -17,6 +17,7 @@ from lib.config.files import absolute, read_bytes
 from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.machine import disk, platform
 from lib.report.progress import counted
+from trainbook.supervised.names import listed
 from trainbook.supervised.notes import note
 from trainbook.supervised.pictures import (
     MOST_BYTES,
@@ -34,7 +35,7 @@ from trainbook.supervised.pictures import (
     unused_bands,
 )
 
-# The formats that are checked if a task reads files by itself: it may read others that Pillow cannot
+# Checked if a task reads files by itself: it may read formats that Pillow cannot
 _COMMON = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif")
 _SMALL = 32  # pixels a side at which a picture is decoded for the check
 _VALUES = 300  # cached for each mask
@@ -80,8 +81,9 @@ def check(paths: Iterable[str | Path]) -> dict[str | Path, Look]:
         looks |= zip(rest, fresh, strict=True)
     whole = [path for path in rest if not looks[path].wrong]
     if whole:
-        records = {places[path]: (stamps[path], looks[path]) for path in whole}
-        _remember(file, earlier | records)
+        for path in whole:
+            earlier[places[path]] = (stamps[path], looks[path])
+        _remember(file, earlier)
     return {path: looks[path] for path in places}
 
 
@@ -246,8 +248,8 @@ def _wrong(path: Path, first: Path, looks: Mapping[Any, Look], coding: Coding) -
 
 def _are_alike(one: Look, other: Look) -> bool:
     """Returns whether two images have the same ratio of sides, to a pixel."""
-    difference = abs(one.width * other.height - one.height * other.width)
-    return difference <= max(one.width, one.height, other.width, other.height)
+    difference = one.width * other.height - one.height * other.width
+    return abs(difference) <= max(one.width, one.height, other.width, other.height)
 
 
 def _leave_out(settings: Any, parts: Sequence[Any], problems: Mapping[int, str]) -> None:
@@ -273,7 +275,7 @@ def _note_missing(looks: Iterable[Look], coding: Coding) -> None:
     pairs = zip(coding.names, coding.codes, strict=False)
     missing = [name for name, code in pairs if code not in shown]
     if missing:
-        note(f"No mask shows the class {printable(', '.join(missing), most=300)}.")
+        note(f"No mask shows the class {listed(missing)}.")
 
 
 def note_remarks(looks: Collection[Look]) -> None:

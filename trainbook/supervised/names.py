@@ -1,8 +1,10 @@
-"""Compares names of files and folders, and tells the splits that they name."""
+"""Compares and lists names of files, folders and columns, and tells the splits that they name."""
 
 import re
 import unicodedata
 from collections.abc import Iterable
+
+from lib.errors import printable
 
 _TRAIN = ("train", "training")
 _TEST = ("test", "testing", "holdout")
@@ -35,6 +37,11 @@ def part_of(name: str) -> str:
 def spaced(name: str) -> str:
     """Returns the words of a name: trainImages and train_images are `train images`."""
     return _BETWEEN_WORDS.sub(" ", name).casefold()
+
+
+def listed(names: Iterable[object]) -> str:
+    """Returns names for a message, joined by commas and cut to 300 letters; "none" without any."""
+    return printable(", ".join(map(str, names)), most=300) or "none"
 
 
 def folded(name: str) -> str:

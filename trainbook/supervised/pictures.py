@@ -22,8 +22,8 @@ from trainbook.supervised.samples import IGNORED
 
 # Formats that Pillow tells by content. EPS and WMF are left out: they run programs or fetch files
 _FORMATS = (
-    "JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "ICNS", "PCX", "SGI", "SUN",
-    "DDS", "PSD", "QOI", "FITS", "MSP", "XBM", "XPM",
+    "JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO",
+    "ICNS", "PCX", "SGI", "SUN", "DDS", "PSD", "QOI", "FITS", "MSP", "XBM", "XPM",
 )  # fmt: skip
 # Formats without a signature, told by their suffix
 _UNSIGNED = {"TGA": (".tga", ".icb", ".vda", ".vst")}
@@ -34,8 +34,8 @@ _MOST_PIXELS = 2**26  # in a file
 _ORIENTATION = 0x0112  # the number of that tag in EXIF
 _BANDS = 277  # the number of the tag in TIFF
 _TURNS = {
-    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
-    8: "ROTATE_90",
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
+    6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90",
 }  # fmt: skip
 COLOUR = np.array((65536, 256, 1))  # times red, green and blue is the code of a colour
 _FEW = 5  # values of a mask in a sentence
@@ -134,7 +134,7 @@ def _is_deep(image: Image.Image) -> bool:
 
 
 def _planes(content: bytes, driver: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns (height, width, 1 or 3) bands of a TIFF or PNG, and its (height, width) alpha, if any."""
+    """Returns (height, width, 1 or 3) bands of a TIFF or PNG, and (height, width) alpha or None."""
     import rasterio
     from rasterio.enums import ColorInterp
 
@@ -269,7 +269,7 @@ def mask(
 
 
 def numbers_of(source: Any) -> tuple[np.ndarray, str]:
-    """Returns (height, width) values of a mask, and their kind: numbers, greys (3 bands), colours."""
+    """Returns (height, width) values of a mask, and their kind: numbers, greys or colours."""
     if isinstance(source, Image.Image):
         return _of_image(source)
     content = read_bytes(Path(source), MOST_BYTES)
@@ -314,7 +314,8 @@ def _without_alpha(planes: np.ndarray) -> np.ndarray:
     alpha = planes[..., -1]
     if np.ptp(alpha) and not np.ptp(colours, (0, 1)).any():
         raise Unfit(
-            "has pixels that differ in their transparency alone. Save the numbers of classes as greys."
+            "has pixels that differ in their transparency alone. "
+            "Save the numbers of classes as greys."
         )
     return colours
 

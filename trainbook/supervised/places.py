@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from lib.errors import printable
-from trainbook.supervised.names import PARTS, any_of, part_of, spaced
+from trainbook.supervised.names import PARTS, any_of, listed, part_of, spaced
 from trainbook.supervised.notes import note
 from trainbook.supervised.pictures import SUFFIXES
 
@@ -92,10 +92,10 @@ def _walked(source: Path) -> Iterator[Path]:
             yield from (Path(parent, name) for name in names)
         folders += sorted(links)
     if repeated:
-        shown = ", ".join(str(path.relative_to(source)) for path in repeated[:_MOST_SHOWN])
+        shown = listed(path.relative_to(source) for path in repeated[:_MOST_SHOWN])
         note(
             "Links to folders that are read already, which are left out: "
-            f"{len(repeated):,}, such as {named(shown)}."
+            f"{len(repeated):,}, such as {shown}."
         )
 
 
@@ -133,7 +133,6 @@ def note_others(paths: Iterable[Path]) -> None:
 def note_unused(what: str, paths: Sequence[Path], source: Path) -> None:
     """Notes how many files are not used, with their folders and the name of the first."""
     if paths:
-        note(
-            f"{what}, which are not used: {len(paths):,} ({counted(paths, source)}), "
-            f"such as {named(paths[0].name)}."
-        )
+        where = counted(paths, source)
+        example = named(paths[0].name)
+        note(f"{what}, which are not used: {len(paths):,} ({where}), such as {example}.")

@@ -10,6 +10,7 @@ from typing import Any
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from trainbook.supervised import ids, prediction, tables
+from trainbook.supervised.names import listed
 from trainbook.supervised.notes import collecting, note
 from trainbook.supervised.tables import Table
 
@@ -58,9 +59,8 @@ def write(
     with disk.whole(out) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=table.separator, lineterminator="\n")
         writer.writerows([table.columns, *rows])
-    filled = printable(", ".join(cells), most=300)
     about = f"The submission: {printable(out)}, {len(rows):,} rows joined {join.way}."
-    lines = [f"{about} Filled: {filled}."]
+    lines = [f"{about} Filled: {listed(cells)}."]
     taken = {*join.keys}
     unused = [key for key in answers if key not in taken]
     if unused:
@@ -81,8 +81,7 @@ def _read(sample: Path) -> Table:
     table = tables.read(sample, what)
     advice = "Its first line names the columns, the first of which has the ids"
     if len(table.columns) < 2 or not table.separator:
-        names = printable(", ".join(table.columns), most=200)
-        raise BadInput(f"{what} has no column to fill: {names}. {advice}.")
+        raise BadInput(f"{what} has no column to fill: {listed(table.columns)}. {advice}.")
     if not table.rows:
         raise BadInput(f"{what} has no rows. {advice}; a row for each follows.")
     if _INDEX.fullmatch(table.columns[0]):
@@ -113,11 +112,11 @@ def _filled(task: Any, answers: Mapping[str, Answer], table: Table) -> Cells:
             cells |= _predicted(task, answer, classes, column, table.column(column))
     left = [column for column in columns if column not in cells]
     if left:
-        more = " ..." if left[_MOST_NAMED:] else ""
+        shown = ", ".join(left[:_MOST_NAMED]) + (" ..." if left[_MOST_NAMED:] else "")
+        names = ", ".join([*answer][:_MOST_NAMED])
         note(
             f"Left as in the sample, since no answer fills them ({len(left)}): "
-            f"{', '.join(left[:_MOST_NAMED])}{more}. "
-            f"An answer has the columns {', '.join([*answer][:_MOST_NAMED])}."
+            f"{shown}. An answer has the columns {names}."
         )
     return {column: cells[column] for column in columns if column in cells}
 
@@ -129,17 +128,20 @@ def _classes(task: Any, answer: Answer) -> dict[str, str]:
     count = len(task.known_names()) or len(answer)
     names = [task.named(number) for number in range(count)]
     columns = prediction.class_columns(task, count)
-    return {name: column for name, column in zip(names, columns, strict=True) if column in answer}
+    pairs = zip(names, columns, strict=True)
+    return {name: column for name, column in pairs if column in answer}
 
 
 def _keys(task: Any, answer: Answer, classes: Mapping[str, str]) -> dict[str, str]:
     """Returns the columns of an answer by the names that a sample may have for them."""
-    keys = {name.casefold(): name for name in answer} | {name: name for name in answer}
+    keys = {name.casefold(): name for name in answer}
+    keys |= {name: name for name in answer}
     if getattr(task, "kind", "") not in _OF_CLASSES:
         return keys
     # In a sample these may be the class's number, and the probability of another class
-    keys = {name: key for name, key in keys.items() if key not in ("prediction", "probability")}
-    return {**keys, **classes}
+    doubtful = ("prediction", "probability")
+    sure = {name: key for name, key in keys.items() if key not in doubtful}
+    return {**sure, **classes}
 
 
 def _is_cell(value: Any) -> bool:
@@ -157,7 +159,7 @@ def _prefixed(classes: Mapping[str, str], columns: Sequence[str]) -> Cells:
 
 
 def _ends(classes: Mapping[str, str], columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns prefixes and suffixes of the names of classes, ending in a sign, the longest first."""
+    """Returns prefixes and suffixes of the names of classes, longest first, with a sign."""
     ends = set()
     for column in columns:
         for name in classes:
@@ -262,11 +264,13 @@ def _of_labels(classes: Mapping[str, str], column: str, values: Sequence[str]) -
     note(f"{column} has classes joined by {joint!r}.")
 
     def likely(answer: Answer) -> str:
-        return joint.join(name for name, key in classes.items() if answer[key] > 0.5)
+        names = [name for name, key in classes.items() if answer[key] > 0.5]
+        return joint.join(names)
 
     return {column: likely}
 
 
 def _joins(joint: str, classes: Mapping[str, str], values: Sequence[str]) -> bool:
-    parts = {part for value in values for part in value.split(joint)}
-    return any(joint in value for value in values) and parts <= classes.keys()
+    cells = [value.split(joint) for value in values]
+    names = {name for cell in cells for name in cell}
+    return any(len(cell) > 1 for cell in cells) and names <= classes.keys()

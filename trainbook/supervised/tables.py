@@ -1,4 +1,4 @@
-"""Reads users' tables: CSV, TSV, JSON, JSON lines and Parquet, packed or not. Refuses ambiguous ones.
+"""Reads users' tables: CSV, TSV, JSON, JSON lines and Parquet, packed or not. Refuses ambiguity.
 
 A row has as many cells as the head, a quotation mark is shut, a number is a number: anything else
 raises BadInput with file and line. Notes name separators, encodings, spaces and omissions.
@@ -32,6 +32,7 @@ from trainbook.supervised.files import (
     read_text,
     unpacked,
 )
+from trainbook.supervised.names import listed
 
 __all__ = [
     "find_files",
@@ -61,6 +62,10 @@ class Table(NamedTuple):
     @property
     def path(self) -> Path:
         return self.report.path
+
+    @property
+    def shown(self) -> str:
+        return printable(self.path.name)
 
     def column(self, name: str) -> list[str]:
         """Returns the cells of a column as text, "" for none."""
@@ -126,7 +131,8 @@ def _of_parquet(content: bytes, shown: str, report: Report) -> Table:
     frame.columns = [str(column) for column in frame.columns]
     report.columns = [*frame.columns]
     frame = frame.astype(object).where(frame.notna(), None)
-    return Table(report, frame.to_dict("records"), [*range(1, len(frame) + 1)], [])
+    numbers = [*range(1, len(frame) + 1)]
+    return Table(report, frame.to_dict("records"), numbers, [])
 
 
 def reordered(table: Table, order: Sequence[int]) -> bytes:
@@ -146,7 +152,8 @@ def reordered(table: Table, order: Sequence[int]) -> bytes:
     if table.separator:
         text = _reordered(text, table.lines, order)
     else:
-        text = json_rows.written([table.rows[place] for place in order], text, suffix)
+        rows = [table.rows[place] for place in order]
+        text = json_rows.written(rows, text, suffix)
     return packed(text.encode(encoding), table.path)
 
 
@@ -154,9 +161,9 @@ def _reordered(text: str, firsts: Sequence[int], order: Sequence[int]) -> str:
     """Returns a text with its rows, which begin in the lines `firsts`, in another order."""
     lines = lines_of(text.rstrip("\r\n") + "\n")
     bounds = [*(first - 1 for first in firsts), len(lines)]
-    rows = ["".join(lines[begin:end]) for begin, end in itertools.pairwise(bounds)]
-    head = "".join(lines[: bounds[0]])
-    return head + "".join(rows[place] for place in order)
+    blocks = [lines[begin:end] for begin, end in itertools.pairwise(bounds)]
+    ordered = [lines[: bounds[0]], *(blocks[place] for place in order)]
+    return "".join(itertools.chain(*ordered))
 
 
 def records(
@@ -202,7 +209,7 @@ def _rows(table: Table, shown: str, numbers: Sequence[str] = ()) -> Iterator[Row
 
 
 def _make_number(cells: dict[str, Any], name: str, place: str) -> None:
-    """Converts a cell to float; removes null, JSON's and Parquet's missing value. Raises BadInput."""
+    """Converts a cell to float; removes null, a missing value. Raises BadInput."""
     value = cells.get(name)
     if value is None:
         cells.pop(name, None)
@@ -233,20 +240,21 @@ def _float(value: Any) -> float:
 def read_table(
     path: Path, shown: str, columns: Mapping[str, str], optional: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Returns cells as text under our names for `columns` (numbers, without a head), or BadInput."""
+    """Returns cells as text under our names for `columns` (numbers: no head). Raises BadInput."""
     needed = [column for name, column in columns.items() if name not in optional]
     is_headless = all(map(str.isdecimal, needed))
     table = read(path, shown, () if is_headless else None)
     texts: dict[str, Any] = {}
     for name, column in columns.items():
-        if column in table.report.columns:
+        if column in table.columns:
             table.report.used.add(column)
-            texts[name] = [_text(row.get(column), column, shown) for row in table.rows]
+            cells = [row.get(column) for row in table.rows]
+            texts[name] = [_text(cell, column, shown) for cell in cells]
             continue
         if name not in optional:
-            names = printable(", ".join(table.report.columns), most=300) or "none"
             raise BadInput(
-                f"{shown} has no column {printable(column)}; its columns are {names}. "
+                f"{shown} has no column {printable(column)}; "
+                f"its columns are {listed(table.columns)}. "
                 f"Name the column of the {name} as workload.columns.{name}."
             )
         texts[name] = ""
