@@ -65,15 +65,15 @@ def predict(path, own=OWN):
     ensemble.load(path, own)
 
 
-WRONG_MEMBERS = {
-    "a name above": (member("../planted.txt", size=1), b"x"),
-    "a link away": (member("toy/best", tarfile.SYMTYPE, "/etc"), None),
-    "a Python file": (member("toy/evil.py", size=1), b"x"),
-    "a deep name": (member("a/" * 2000 + "config.yaml", size=1), b"x"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_MEMBERS.values(), ids=WRONG_MEMBERS)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param((member("../planted.txt", size=1), b"x"), id="a name above"),
+        pytest.param((member("toy/best", tarfile.SYMTYPE, "/etc"), None), id="a link away"),
+        pytest.param((member("toy/evil.py", size=1), b"x"), id="a Python file"),
+        pytest.param((member("a/" * 2000 + "config.yaml", size=1), b"x"), id="a deep name"),
+    ],
+)
 def test_a_member_that_no_prediction_needs_stays_packed(nothing_outside, mine, wrong):
     path = archive_of(mine, wrong)
     into = nothing_outside.root / "temporary" / "unpacked"
@@ -109,15 +109,21 @@ def test_of_code_only_plain_python_files_below_its_folder_are_unpacked_and_only_
     }
 
 
-BOMBS = {
-    "4 GB of zeros": lambda: gzip.compress(member("toy/x", size=4 * 10**9).tobuf() + bytes(2**20)),
-    "a wrong checksum": lambda: (
-        gzip.compress(member("toy/x", size=5).tobuf()[:-1] + bytes(9000))[:-8] + bytes(8)
-    ),
-}
-
-
-@pytest.mark.parametrize("make", BOMBS.values(), ids=BOMBS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            lambda: gzip.compress(member("toy/x", size=4 * 10**9).tobuf() + bytes(2**20)),
+            id="4 GB of zeros",
+        ),
+        pytest.param(
+            lambda: (
+                gzip.compress(member("toy/x", size=5).tobuf()[:-1] + bytes(9000))[:-8] + bytes(8)
+            ),
+            id="a wrong checksum",
+        ),
+    ],
+)
 def test_a_bomb_or_no_archive_is_refused(nothing_outside, make):
     path = nothing_outside.folder / "outputs.tar.gz"
     path.write_bytes(make())
@@ -159,15 +165,15 @@ def weights_named(name):
     return tamper
 
 
-RUNS = {
-    "a task elsewhere": config("task: {evil}:Evil\n"),
-    "a base elsewhere": config("base: {secret}\n"),
-    "a run's name": renamed,
-    "weights above": weights_named("../model.safetensors"),
-}
-
-
-@pytest.mark.parametrize("tamper", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        pytest.param(config("task: {evil}:Evil\n"), id="a task elsewhere"),
+        pytest.param(config("base: {secret}\n"), id="a base elsewhere"),
+        pytest.param(renamed, id="a run's name"),
+        pytest.param(weights_named("../model.safetensors"), id="weights above"),
+    ],
+)
 def test_a_hostile_run_in_an_archive_or_folder_runs_and_reads_nothing(
     nothing_outside, mine, monkeypatch, tamper
 ):

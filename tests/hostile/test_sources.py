@@ -68,18 +68,23 @@ def sparse(path, outside):
     os.truncate(path, 2**40)
 
 
-FILES = {
-    "a TiB": (sparse, "bytes, and at most"),
-    "a pipe": (lambda path, outside: os.mkfifo(path), "it is a pipe, not a regular file"),
-    "a link out": (
-        lambda path, outside: path.symlink_to(outside.secret),
-        "it is a link out of the tree",
-    ),
-    "a link to itself": (lambda path, outside: path.symlink_to(path), "cannot be read"),
-}
-
-
-@pytest.mark.parametrize(("make", "reason"), FILES.values(), ids=FILES)
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        pytest.param(sparse, "bytes, and at most", id="a TiB"),
+        pytest.param(
+            lambda path, outside: os.mkfifo(path), "it is a pipe, not a regular file", id="a pipe"
+        ),
+        pytest.param(
+            lambda path, outside: path.symlink_to(outside.secret),
+            "it is a link out of the tree",
+            id="a link out",
+        ),
+        pytest.param(
+            lambda path, outside: path.symlink_to(path), "cannot be read", id="a link to itself"
+        ),
+    ],
+)
 def test_what_is_no_source_is_left_out_by_name_with_the_reason(nothing_outside, tree, make, reason):
     make(tree / "a.py", nothing_outside)
     told, made = built(nothing_outside, weighed=True)

@@ -262,23 +262,39 @@ def test_an_id_of_the_training_that_a_test_picture_has_too_is_that_of_the_traini
 
 # --- masks ------------------------------------------------------------------------------------------------------------
 
-PAIRED = {
-    "VOC": (["images/a.jpg", "masks/a.png"], ("images/a.jpg", "a.png")),
-    "capitals": (["Images/a.JPG", "Masks/A.png"], ("Images/a.JPG", "A.png")),
-    "published VOC": (
-        ["VOC/JPEGImages/a.jpg", "VOC/SegmentationClass/a.png"],
-        ("VOC/JPEGImages/a.jpg", "a.png"),
-    ),
-    "another name": (["cells/a.png", "annotations/a.png"], ("cells/a.png", "a.png")),
-    "beside": (["all/a.jpg", "all/a_mask.png"], ("all/a.jpg", "a_mask.png")),
-    "behind": (["images/a.png", "masks/a_mask.gif"], ("images/a.png", "a_mask.gif")),
-    "DeepGlobe": (["train/a_sat.jpg", "train/a_mask.png"], ("train/a_sat.jpg", "a_mask.png")),
-    "labels": (["img/a.png", "labels/a_label.png"], ("img/a.png", "a_label.png")),
-    "by part": (["train_images/a.png", "train_masks/a.png"], ("train_images/a.png", "a.png")),
-}
 
-
-@pytest.mark.parametrize(("names", "pair"), PAIRED.values(), ids=PAIRED)
+@pytest.mark.parametrize(
+    ("names", "pair"),
+    [
+        pytest.param(["images/a.jpg", "masks/a.png"], ("images/a.jpg", "a.png"), id="VOC"),
+        pytest.param(["Images/a.JPG", "Masks/A.png"], ("Images/a.JPG", "A.png"), id="capitals"),
+        pytest.param(
+            ["VOC/JPEGImages/a.jpg", "VOC/SegmentationClass/a.png"],
+            ("VOC/JPEGImages/a.jpg", "a.png"),
+            id="published VOC",
+        ),
+        pytest.param(
+            ["cells/a.png", "annotations/a.png"], ("cells/a.png", "a.png"), id="another name"
+        ),
+        pytest.param(["all/a.jpg", "all/a_mask.png"], ("all/a.jpg", "a_mask.png"), id="beside"),
+        pytest.param(
+            ["images/a.png", "masks/a_mask.gif"], ("images/a.png", "a_mask.gif"), id="behind"
+        ),
+        pytest.param(
+            ["train/a_sat.jpg", "train/a_mask.png"],
+            ("train/a_sat.jpg", "a_mask.png"),
+            id="DeepGlobe",
+        ),
+        pytest.param(
+            ["img/a.png", "labels/a_label.png"], ("img/a.png", "a_label.png"), id="labels"
+        ),
+        pytest.param(
+            ["train_images/a.png", "train_masks/a.png"],
+            ("train_images/a.png", "a.png"),
+            id="by part",
+        ),
+    ],
+)
 def test_pictures_and_masks_are_paired_by_their_stems(put, names, pair):
     assert together(read(put(*names), pictures_with_masks)[0]) == [pair]
 

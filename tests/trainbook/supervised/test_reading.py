@@ -145,32 +145,100 @@ def test_a_table_that_lost_or_gained_a_mark_gives_no_other_rows_in_silence(
         list(records(folder / "a.csv"))
 
 
-CUTS = {  # what people bring, and what it must say
-    "an unquoted comma in a number": ("a,b\n1,2\n3,113,933\n", r"a.csv:3: 3 cells instead of 2 \(a, b\)"),
-    "a cell too few": ("a,b\n1,2\n3\n", "a.csv:3: 1 cell instead of 2"),
-    "a cell more in all rows": ("a,b\n1,2,x\n3,4,y\n", "a.csv:2: .*All rows have one cell more than the head"),
-    "row names of R": ("a,b\n1,x,2\n2,y,3\n", "All rows have one cell more than the head"),
-    "a mark that nothing shuts": ('a,b\nx,1\n"y,2\nz,3\n', "a.csv:3: A quotation mark begins a cell here that nothing"),
-    "text behind a mark": ('a,b\n"y" z,2\n', "a.csv:2: A quotation mark .* does not end a cell in line 2"),
-    "marks of a backslash": ('a,b\n"y \\" z",2\n', "a.csv:2: A quotation mark"),
-    "two stray marks": ('a,b\nx,F\n"so,F\nq,R\nit",R\n', "a.csv:3: .* ends in line 5, and the lines between look like"),
-    "two stray marks at the end": ('n,a\n7,x\n5,"So it\n6,and so"\n', "a.csv:3: .* ends in line 4, and the lines"),
-    "a mark behind a space": ('a,b\nx,1\ny, "2"\n', "a.csv:3: A quotation mark stands after a space"),
-    "two columns of one name": ("a,b,a\n1,2,3\n", r"a.csv:1: 2 columns are called 'a' \(1, 3\)"),
-    "two columns without a name": ("a,,\n1,2,3\n", r"a.csv:1: 2 columns are without a name \(2, 3\)"),
-    "the head again": ("a,b\n1,2\na,b\n3,4\n", "a.csv:3: The head stands here again"),
-    "the head of another file": ("\ufeffa,b\n1,2\n\ufeffa,b\n3,4\n", "a.csv:3: The head stands here again"),
-    "two separators": ("a,b;c\n1,2;3\n", "a.csv: The rows can be separated by comma and by semicolon"),
-    "Windows-1252": (b"a,b\nZ\xfcrich,1\n", "a.csv:2: Byte 0xfc is not UTF-8. In Windows-1252 .*Zürich"),
-    "half a letter of UTF-16": ("a,b\n1,2\n".encode("utf-16")[:-1], "a.csv:2: Byte .* is not UTF-16"),
-    "UTF-16 without a mark": ("a,b\n1,2\n".encode("utf-16-le"), "a.csv:1: There is a NUL byte"),
-    "a NUL byte": ("a,b\n1,2\n3,\0\n", "a.csv:3: There is a NUL byte"),
-    "half of a packed file": (gzip.compress(b"a,b\n1,2\n" * 99)[:-9], "a.csv cannot be unpacked"),
-    "a title above the head": ("Prices of 2024\na,b\n1,2\n", "a.csv:2: 2 cells instead of 1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("content", "sentence"), CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        pytest.param(
+            "a,b\n1,2\n3,113,933\n",
+            r"a.csv:3: 3 cells instead of 2 \(a, b\)",
+            id="an unquoted comma in a number",
+        ),
+        pytest.param("a,b\n1,2\n3\n", "a.csv:3: 1 cell instead of 2", id="a cell too few"),
+        pytest.param(
+            "a,b\n1,2,x\n3,4,y\n",
+            "a.csv:2: .*All rows have one cell more than the head",
+            id="a cell more in all rows",
+        ),
+        pytest.param(
+            "a,b\n1,x,2\n2,y,3\n", "All rows have one cell more than the head", id="row names of R"
+        ),
+        pytest.param(
+            'a,b\nx,1\n"y,2\nz,3\n',
+            "a.csv:3: A quotation mark begins a cell here that nothing",
+            id="a mark that nothing shuts",
+        ),
+        pytest.param(
+            'a,b\n"y" z,2\n',
+            "a.csv:2: A quotation mark .* does not end a cell in line 2",
+            id="text behind a mark",
+        ),
+        pytest.param('a,b\n"y \\" z",2\n', "a.csv:2: A quotation mark", id="marks of a backslash"),
+        pytest.param(
+            'a,b\nx,F\n"so,F\nq,R\nit",R\n',
+            "a.csv:3: .* ends in line 5, and the lines between look like",
+            id="two stray marks",
+        ),
+        pytest.param(
+            'n,a\n7,x\n5,"So it\n6,and so"\n',
+            "a.csv:3: .* ends in line 4, and the lines",
+            id="two stray marks at the end",
+        ),
+        pytest.param(
+            'a,b\nx,1\ny, "2"\n',
+            "a.csv:3: A quotation mark stands after a space",
+            id="a mark behind a space",
+        ),
+        pytest.param(
+            "a,b,a\n1,2,3\n",
+            r"a.csv:1: 2 columns are called 'a' \(1, 3\)",
+            id="two columns of one name",
+        ),
+        pytest.param(
+            "a,,\n1,2,3\n",
+            r"a.csv:1: 2 columns are without a name \(2, 3\)",
+            id="two columns without a name",
+        ),
+        pytest.param(
+            "a,b\n1,2\na,b\n3,4\n", "a.csv:3: The head stands here again", id="the head again"
+        ),
+        pytest.param(
+            "\ufeffa,b\n1,2\n\ufeffa,b\n3,4\n",
+            "a.csv:3: The head stands here again",
+            id="the head of another file",
+        ),
+        pytest.param(
+            "a,b;c\n1,2;3\n",
+            "a.csv: The rows can be separated by comma and by semicolon",
+            id="two separators",
+        ),
+        pytest.param(
+            b"a,b\nZ\xfcrich,1\n",
+            "a.csv:2: Byte 0xfc is not UTF-8. In Windows-1252 .*Zürich",
+            id="Windows-1252",
+        ),
+        pytest.param(
+            "a,b\n1,2\n".encode("utf-16")[:-1],
+            "a.csv:2: Byte .* is not UTF-16",
+            id="half a letter of UTF-16",
+        ),
+        pytest.param(
+            "a,b\n1,2\n".encode("utf-16-le"),
+            "a.csv:1: There is a NUL byte",
+            id="UTF-16 without a mark",
+        ),
+        pytest.param("a,b\n1,2\n3,\0\n", "a.csv:3: There is a NUL byte", id="a NUL byte"),
+        pytest.param(
+            gzip.compress(b"a,b\n1,2\n" * 99)[:-9],
+            "a.csv cannot be unpacked",
+            id="half of a packed file",
+        ),
+        pytest.param(
+            "Prices of 2024\na,b\n1,2\n",
+            "a.csv:2: 2 cells instead of 1",
+            id="a title above the head",
+        ),
+    ],
+)
 def test_what_may_be_read_wrongly_is_refused_by_file_and_line(tmp_path, content, sentence):
     path = tmp_path / "a.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -306,18 +374,18 @@ def test_json_that_is_no_table_is_refused_by_its_line(tmp_path, content, sentenc
         list(records(tmp_path, "*.json"))
 
 
-USES = {
-    "by name": (lambda row: (row["a"], row.get("c")), "b"),
-    "whole": (lambda row: row.items(), ""),
-    "as keywords": (lambda row: dict(**row), ""),
-    "in a dict": (lambda row: {**row}, ""),
-    "merged": (lambda row: {} | row, ""),
-    "changed": (lambda row: row | {"c": 1}, ""),
-    "asked for": (lambda row: ("a" in row, len(row)), "a, b, c"),
-}
-
-
-@pytest.mark.parametrize(("use", "unused"), USES.values(), ids=USES)
+@pytest.mark.parametrize(
+    ("use", "unused"),
+    [
+        pytest.param(lambda row: (row["a"], row.get("c")), "b", id="by name"),
+        pytest.param(lambda row: row.items(), "", id="whole"),
+        pytest.param(lambda row: dict(**row), "", id="as keywords"),
+        pytest.param(lambda row: {**row}, "", id="in a dict"),
+        pytest.param(lambda row: {} | row, "", id="merged"),
+        pytest.param(lambda row: row | {"c": 1}, "", id="changed"),
+        pytest.param(lambda row: ("a" in row, len(row)), "a, b, c", id="asked for"),
+    ],
+)
 def test_columns_that_nothing_used_are_named(tmp_path, use, unused):
     (tmp_path / "a.csv").write_text("a,b,c\n1,2,3\n")
     with collecting() as notes, covering(tmp_path):

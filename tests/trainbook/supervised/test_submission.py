@@ -147,17 +147,21 @@ def test_shuffled_rows_come_out_under_their_ids_whatever_reads_them(made, kind, 
     assert "Filled: price." in text
 
 
-NAMED = {
-    "another name": TEST.replace("Id", "number"),
-    "other letters": TEST.replace("Id", "ID"),
-    "several": TEST.replace("Id", "a,Id").replace("\n", "\n9,").removesuffix("9,"),
-    "semicolons": TEST,
-    "quotes": "Id,x\n" + "".join(f'"{number}","{number}.5"\n' for number in IDS),
-    "a blank line": TEST.replace("5,5.5\n", "5,5.5\n\n"),
-}
-
-
-@pytest.mark.parametrize("test", NAMED.values(), ids=NAMED)
+@pytest.mark.parametrize(
+    "test",
+    [
+        pytest.param(TEST.replace("Id", "number"), id="another name"),
+        pytest.param(TEST.replace("Id", "ID"), id="other letters"),
+        pytest.param(
+            TEST.replace("Id", "a,Id").replace("\n", "\n9,").removesuffix("9,"), id="several"
+        ),
+        pytest.param(TEST, id="semicolons"),
+        pytest.param(
+            "Id,x\n" + "".join(f'"{number}","{number}.5"\n' for number in IDS), id="quotes"
+        ),
+        pytest.param(TEST.replace("5,5.5\n", "5,5.5\n\n"), id="a blank line"),
+    ],
+)
 def test_the_column_of_ids_is_found_by_its_name_or_by_its_values(made, test):
     assert made(Prices, test, SAMPLE)[1][1:] == RIGHT
 
@@ -170,25 +174,34 @@ def test_a_table_in_lines_of_json_has_its_ids_too(made):
 
 
 PAIRS = [{"Id": number, "x": number + 0.5} for number in IDS]
-LAYOUTS = {
-    "UTF-16": ("test.csv", TEST.encode("utf-16")),
-    "a mark": ("test.csv", TEST.encode("utf-8-sig")),
-    "two line ends, no last one": ("test.csv", TEST.replace("\n", "\r\n").rstrip()),
-    "a line with the separator": ("test.csv", "sep=;\n" + TEST.replace(",", ";")),
-    "gzip under another name": ("test.csv", gzip.compress(TEST.encode())),
-    "bz2": ("test.csv.bz2", bz2.compress(TEST.encode())),
-    "xz": ("test.tsv.xz", lzma.compress(TEST.replace(",", "\t").encode())),
-    "a list of JSON": ("test.json", json.dumps(PAIRS, indent=1)),
-    "half a letter": (
-        "test.jsonl",
-        "".join(json.dumps({**row, "note": "\ud83d"}) + "\n" for row in PAIRS),
-    ),
-    "columns of JSON": ("test.json", pd.DataFrame(PAIRS).to_json()),
-    "lists of JSON": ("test.json", json.dumps(pd.DataFrame(PAIRS).to_dict("list"))),
-}
 
 
-@pytest.mark.parametrize(("name", "content"), LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        pytest.param("test.csv", TEST.encode("utf-16"), id="UTF-16"),
+        pytest.param("test.csv", TEST.encode("utf-8-sig"), id="a mark"),
+        pytest.param(
+            "test.csv", TEST.replace("\n", "\r\n").rstrip(), id="two line ends, no last one"
+        ),
+        pytest.param(
+            "test.csv", "sep=;\n" + TEST.replace(",", ";"), id="a line with the separator"
+        ),
+        pytest.param("test.csv", gzip.compress(TEST.encode()), id="gzip under another name"),
+        pytest.param("test.csv.bz2", bz2.compress(TEST.encode()), id="bz2"),
+        pytest.param("test.tsv.xz", lzma.compress(TEST.replace(",", "\t").encode()), id="xz"),
+        pytest.param("test.json", json.dumps(PAIRS, indent=1), id="a list of JSON"),
+        pytest.param(
+            "test.jsonl",
+            "".join(json.dumps({**row, "note": "\ud83d"}) + "\n" for row in PAIRS),
+            id="half a letter",
+        ),
+        pytest.param("test.json", pd.DataFrame(PAIRS).to_json(), id="columns of JSON"),
+        pytest.param(
+            "test.json", json.dumps(pd.DataFrame(PAIRS).to_dict("list")), id="lists of JSON"
+        ),
+    ],
+)
 def test_ids_are_found_in_every_layout_that_is_read(made, name, content):
     text, rows = made(Numbers, content, SAMPLE, name=name)
     assert rows[1:] == RIGHT
@@ -235,19 +248,67 @@ def test_tables_alike_of_which_one_has_no_row_are_read_together(made, tmp_path):
     assert made(Numbers, TEST, sample, folder=True)[1][1:] == [*RIGHT, ["8", "9.5"]]
 
 
-REFUSED = {
-    "no column": (Prices, TEST.replace("Id,", "x1,").replace("3,", "7,"), SAMPLE, "is called Id and has them"),
-    "no ids at all": (Prices, "x\n" + "".join(f"{n}.5\n" for n in IDS), SAMPLE, "have no names.*ids such as 0"),
-    "two columns": (Prices, "a,b,x\n0,2,1\n1,0,3\n2,1,1\n", SAMPLE[: SAMPLE.index("3,")], "columns of .*: a, b"),
-    "an id twice in the data": (Prices, TEST.replace("5,5.5", "3,5.5"), SAMPLE, "more than once, such as '3'"),
-    "an id twice in the sample": (Prices, TEST, SAMPLE + "3,1\n", r"Id of .*sample.csv has 1 ids more than once"),
-    "ids of other data": (Prices, TEST, SAMPLE.replace("5,", "77,"), "1 of 6 ids .* 77, are no value of the column"),
-    "rows left out": (Dropping, TEST, SAMPLE, r"reads 5 samples, and tables have other numbers of rows \(test.csv 6\)"),
-    "rows in another order": (Sorted, TEST, SAMPLE, "are not the rows of test.csv, in their order"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "test", "sample", "sentence"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(
+    ("kind", "test", "sample", "sentence"),
+    [
+        pytest.param(
+            Prices,
+            TEST.replace("Id,", "x1,").replace("3,", "7,"),
+            SAMPLE,
+            "is called Id and has them",
+            id="no column",
+        ),
+        pytest.param(
+            Prices,
+            "x\n" + "".join(f"{n}.5\n" for n in IDS),
+            SAMPLE,
+            "have no names.*ids such as 0",
+            id="no ids at all",
+        ),
+        pytest.param(
+            Prices,
+            "a,b,x\n0,2,1\n1,0,3\n2,1,1\n",
+            SAMPLE[: SAMPLE.index("3,")],
+            "columns of .*: a, b",
+            id="two columns",
+        ),
+        pytest.param(
+            Prices,
+            TEST.replace("5,5.5", "3,5.5"),
+            SAMPLE,
+            "more than once, such as '3'",
+            id="an id twice in the data",
+        ),
+        pytest.param(
+            Prices,
+            TEST,
+            SAMPLE + "3,1\n",
+            r"Id of .*sample.csv has 1 ids more than once",
+            id="an id twice in the sample",
+        ),
+        pytest.param(
+            Prices,
+            TEST,
+            SAMPLE.replace("5,", "77,"),
+            "1 of 6 ids .* 77, are no value of the column",
+            id="ids of other data",
+        ),
+        pytest.param(
+            Dropping,
+            TEST,
+            SAMPLE,
+            r"reads 5 samples, and tables have other numbers of rows \(test.csv 6\)",
+            id="rows left out",
+        ),
+        pytest.param(
+            Sorted,
+            TEST,
+            SAMPLE,
+            "are not the rows of test.csv, in their order",
+            id="rows in another order",
+        ),
+    ],
+)
 def test_rows_that_cannot_be_told_are_refused_by_what_is_missing(
     made, tmp_path, kind, test, sample, sentence
 ):
@@ -339,16 +400,32 @@ def test_the_score_is_that_of_the_same_answers_joined_by_pandas(made, tmp_path):
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 THREE = "id,x\na,2\nb,0\nc,1\n"
-COLUMNS = {
-    "names": ("id,kind\na,cat\nc,dog\n", [["a", "eel"], ["c", "dog"]], "Filled: kind."),
-    "a word of no class": ("id,kind\na,?\n", [["a", "eel"]], r"\?, which kind has in the sample"),
-    "numbers": ("id,kind\na,0\nb,0\n", [["a", "2"], ["b", "0"]], "kind has numbers of classes: 0 cat, 1 dog, 2 eel"),
-    "numbers as floats": ("id,kind\na,0.0\n", [["a", "2.0"]], "numbers of classes"),
-    "text": ('id,kind\na,"=1+1"\n', [["a", "eel"]], "Filled"),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize(("sample", "rows", "sentence"), COLUMNS.values(), ids=COLUMNS)
+@pytest.mark.parametrize(
+    ("sample", "rows", "sentence"),
+    [
+        pytest.param(
+            "id,kind\na,cat\nc,dog\n", [["a", "eel"], ["c", "dog"]], "Filled: kind.", id="names"
+        ),
+        pytest.param(
+            "id,kind\na,?\n",
+            [["a", "eel"]],
+            r"\?, which kind has in the sample",
+            id="a word of no class",
+        ),
+        pytest.param(
+            "id,kind\na,0\nb,0\n",
+            [["a", "2"], ["b", "0"]],
+            "kind has numbers of classes: 0 cat, 1 dog, 2 eel",
+            id="numbers",
+        ),
+        pytest.param(
+            "id,kind\na,0.0\n", [["a", "2.0"]], "numbers of classes", id="numbers as floats"
+        ),
+        pytest.param('id,kind\na,"=1+1"\n', [["a", "eel"]], "Filled", id="text"),
+    ],
+)
 def test_one_column_has_the_class_as_the_sample_has_it(made, sample, rows, sentence):
     text, written = made(Kinds, THREE, sample)
     assert written[1:] == rows, text
@@ -356,15 +433,17 @@ def test_one_column_has_the_class_as_the_sample_has_it(made, sample, rows, sente
 
 
 SHARES = {"a": [0.0, 0.0003, 0.9997], "b": [0.9997, 0.0003, 0.0], "c": [0.0003, 0.9993, 0.0003]}
-HEADS = {
-    "names in another order": ("eel,cat,dog", (2, 0, 1)),
-    "a prefix": ("prob_cat,prob_eel,prob_dog", (0, 2, 1)),
-    "an ending": ("cat_p,dog_p,eel_p", (0, 1, 2)),
-    "some of the classes": ("dog", (1,)),
-}
 
 
-@pytest.mark.parametrize(("head", "order"), HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize(
+    ("head", "order"),
+    [
+        pytest.param("eel,cat,dog", (2, 0, 1), id="names in another order"),
+        pytest.param("prob_cat,prob_eel,prob_dog", (0, 2, 1), id="a prefix"),
+        pytest.param("cat_p,dog_p,eel_p", (0, 1, 2), id="an ending"),
+        pytest.param("dog", (1,), id="some of the classes"),
+    ],
+)
 @pytest.mark.parametrize("kind", [Kinds, Marks])
 def test_each_class_has_its_probability_in_the_column_of_its_name(made, kind, head, order):
     cells = ",".join("0.5" for _ in order)
@@ -379,45 +458,53 @@ def test_each_class_has_its_probability_in_the_column_of_its_name(made, kind, he
     assert "Left" not in text
 
 
-LEFT = {
-    "another column": (
-        "id,cat,Usage\na,0.5,Public\n",
-        "Left as in the sample, .*: Usage. An answer has the columns",
-    ),
-    "too many of a prefix": (
-        "id,cat,p_cat,p_dog,p_eel,p_fox\na,0,0,0,0,0\n",
-        "p_cat, p_dog, p_eel, p_fox",
-    ),
-}
-
-
-@pytest.mark.parametrize(("sample", "sentence"), LEFT.values(), ids=LEFT)
+@pytest.mark.parametrize(
+    ("sample", "sentence"),
+    [
+        pytest.param(
+            "id,cat,Usage\na,0.5,Public\n",
+            "Left as in the sample, .*: Usage. An answer has the columns",
+            id="another column",
+        ),
+        pytest.param(
+            "id,cat,p_cat,p_dog,p_eel,p_fox\na,0,0,0,0,0\n",
+            "p_cat, p_dog, p_eel, p_fox",
+            id="too many of a prefix",
+        ),
+    ],
+)
 def test_a_column_that_no_answer_fills_is_named_and_left(made, sample, sentence):
     text, rows = made(Kinds, THREE, sample)
     assert rows[1][2:] == sample.split("\n")[1].split(",")[2:], text
     assert re.search(sentence, text), text
 
 
-UNFILLED = {
-    "no column of an answer": ("id,p,q\na,0,0\n", "No column of .*sample.csv can be filled.*p, q"),
-    "a share of nobody": (
-        "id,target\na,0.5\n",
-        "target has fractions, as probabilities of one class",
-    ),
-    "one column": ("id\na\n", "has no column to fill: id"),
-    "nothing": ("", "has no column to fill"),
-    "a head alone": ("id,kind\n", "has no rows"),
-    "a column twice": ("id,kind,kind\na,0,0\n", "2 columns are called .kind."),
-    "a short row": ("id,kind\na\n", ":2: 1 cell instead of 2"),
-    "an open quotation": (
-        'id,kind\n"a,0\n',
-        ":2: A quotation mark begins a cell here that nothing shuts",
-    ),
-    "an id with a NUL": ("id,kind\na\0,0\n", ":2: There is a NUL byte"),
-}
-
-
-@pytest.mark.parametrize(("sample", "sentence"), UNFILLED.values(), ids=UNFILLED)
+@pytest.mark.parametrize(
+    ("sample", "sentence"),
+    [
+        pytest.param(
+            "id,p,q\na,0,0\n",
+            "No column of .*sample.csv can be filled.*p, q",
+            id="no column of an answer",
+        ),
+        pytest.param(
+            "id,target\na,0.5\n",
+            "target has fractions, as probabilities of one class",
+            id="a share of nobody",
+        ),
+        pytest.param("id\na\n", "has no column to fill: id", id="one column"),
+        pytest.param("", "has no column to fill", id="nothing"),
+        pytest.param("id,kind\n", "has no rows", id="a head alone"),
+        pytest.param("id,kind,kind\na,0,0\n", "2 columns are called .kind.", id="a column twice"),
+        pytest.param("id,kind\na\n", ":2: 1 cell instead of 2", id="a short row"),
+        pytest.param(
+            'id,kind\n"a,0\n',
+            ":2: A quotation mark begins a cell here that nothing shuts",
+            id="an open quotation",
+        ),
+        pytest.param("id,kind\na\0,0\n", ":2: There is a NUL byte", id="an id with a NUL"),
+    ],
+)
 def test_a_sample_of_which_nothing_can_be_filled_is_refused(made, sample, sentence):
     with pytest.raises(BadInput, match=sentence):
         made(Kinds, THREE, sample)
@@ -474,20 +561,6 @@ class Answers:
     kind = "text"
 
 
-FILES = {
-    "stem and name": (["a.png", "sub/b.png"], ["a", "b.png", "sub/b"], [0, 1, 1]),
-    "commas and quotes": (['a,"1".png'], ['a,"1"'], [0]),
-    "a formula": (["=cmd|'x'!A0.png"], ["=cmd|'x'!A0"], [0]),
-    "exact names first": (["1.png", "x/1.png"], ["1.png", "x/1.png"], [0, 1]),
-    "two endings": (["a.png", "a.jpg"], ["a.jpg", "a.png"], [1, 0]),
-    "a dot in the stem": (["a.b.png", "a.png"], ["a", "a.b"], [1, 0]),
-    "packed": (["a.nii.gz", "b.nii.gz"], ["b", "a"], [1, 0]),
-    "letters in two parts": (["e\u0301.png"], ["\u00e9"], [0]),
-    "a file called 0": (["0", "1"], ["1", "0"], [1, 0]),
-    "outside of the folder": (["1", "b.png"], ["b"], [1]),
-}
-
-
 def written(tmp_path, names, ids, encode=lambda text: text.encode(), sample="s.csv", values=None):
     new = tmp_path / "new"
     for name in names:
@@ -503,7 +576,23 @@ def written(tmp_path, names, ids, encode=lambda text: text.encode(), sample="s.c
         return text, [*csv.reader(file)]
 
 
-@pytest.mark.parametrize(("names", "ids", "places"), FILES.values(), ids=FILES)
+@pytest.mark.parametrize(
+    ("names", "ids", "places"),
+    [
+        pytest.param(
+            ["a.png", "sub/b.png"], ["a", "b.png", "sub/b"], [0, 1, 1], id="stem and name"
+        ),
+        pytest.param(['a,"1".png'], ['a,"1"'], [0], id="commas and quotes"),
+        pytest.param(["=cmd|'x'!A0.png"], ["=cmd|'x'!A0"], [0], id="a formula"),
+        pytest.param(["1.png", "x/1.png"], ["1.png", "x/1.png"], [0, 1], id="exact names first"),
+        pytest.param(["a.png", "a.jpg"], ["a.jpg", "a.png"], [1, 0], id="two endings"),
+        pytest.param(["a.b.png", "a.png"], ["a", "a.b"], [1, 0], id="a dot in the stem"),
+        pytest.param(["a.nii.gz", "b.nii.gz"], ["b", "a"], [1, 0], id="packed"),
+        pytest.param(["e\u0301.png"], ["\u00e9"], [0], id="letters in two parts"),
+        pytest.param(["0", "1"], ["1", "0"], [1, 0], id="a file called 0"),
+        pytest.param(["1", "b.png"], ["b"], [1], id="outside of the folder"),
+    ],
+)
 def test_an_id_is_an_exact_name_of_a_file_or_else_its_stem(tmp_path, names, ids, places):
     _, rows = written(tmp_path, names, ids)
     assert rows[1:] == [[each, f"answer {place}"] for each, place in zip(ids, places, strict=True)]
