@@ -25,17 +25,18 @@ class Houses(Tabular):
 
     def read(self, source):
         columns = (*NUMBERS, *WORDS, DATE)
-        rows = records(source)
-        return split((*(row[name] for name in columns), row.get(TARGET)) for row in rows)
+        rows = [([row[name] for name in columns], row.get(TARGET)) for row in records(source)]
+        return split((*cells, price) for cells, price in rows)
 
     def prepared(self, sample):
         *cells, price = sample
         return (*cells, float(price))
 
     def learn(self, samples):
-        columns = [[float(row[n]) for row in samples if row[n]] for n in range(len(NUMBERS))]
-        columns.append([torch.tensor(float(price)).log1p().item() for *_, price in samples])
+        cells = [*zip(*samples, strict=True)]
+        columns = [[*map(float, filter(None, column))] for column in cells[: len(NUMBERS)]]
         columns = [torch.tensor(column or [0.0]) for column in columns]
+        columns.append(torch.tensor([*map(float, cells[-1])]).log1p())
         deviations = [column.std(correction=0).clamp(min=1e-6).item() for column in columns]
         return {"mean": [column.mean().item() for column in columns], "deviation": deviations}
 

@@ -29,7 +29,8 @@ class Salt(Segmentation):
 
     def read(self, source):
         rows = records(source / "train.csv")
-        return split((source / "train" / f"{row['id']}.png", row["rle_mask"]) for row in rows)
+        pictures = source / "train"
+        return split((pictures / f"{row['id']}.png", row["rle_mask"]) for row in rows)
 
     def read_new(self, source):
         return [(path, "") for path in sorted(source.glob("*.png"))]
