@@ -48,7 +48,8 @@ def _ground(
     """Returns a noisy picture, what draws on it, and a colour that differs from its own."""
     base = generator.integers(40, 180, 3)
     noise = generator.normal(0, 12, (SIDE, SIDE, 3))
-    picture = Image.fromarray((base + noise).clip(0, 255).astype(np.uint8))
+    pixels = (base + noise).clip(0, 255)
+    picture = Image.fromarray(pixels.astype(np.uint8))
     return picture, ImageDraw.Draw(picture), tuple(map(int, base + 70))
 
 
@@ -64,7 +65,8 @@ def leaves(folder: Path, train: int, new: int) -> pd.DataFrame:
         shapes = generator.choice(SHAPES, len(numbers), p=(0.4, 0.3, 0.2, 0.1))
         names = [f"{number:05}" for number in numbers]
         for name, shape in zip(names, shapes, strict=True):
-            _leaf(str(shape), generator).save(folder / part / f"{name}.png")
+            picture = _leaf(str(shape), generator)
+            picture.save(folder / part / f"{name}.png")
         trees = [f"tree_{tree}" for tree in generator.integers(0, 20, len(numbers))]
         tables[part] = pd.DataFrame({"id": names, "label": shapes, "tree": trees})
     tables["train_images"].to_csv(folder / "train.csv", index=False)
@@ -72,9 +74,8 @@ def leaves(folder: Path, train: int, new: int) -> pd.DataFrame:
     shuffled = truth[["id"]].sample(frac=1, random_state=1)
     truth[["id"]].assign(label="box").to_csv(folder / "sample_submission.csv", index=False)
     shuffled.assign(label="box").to_csv(folder / "shuffled.csv", index=False)
-    truth[["id"]].assign(**dict.fromkeys(SHAPES, 0.25)).to_csv(
-        folder / "probabilities.csv", index=False
-    )
+    shares = truth[["id"]].assign(**dict.fromkeys(SHAPES, 0.25))
+    shares.to_csv(folder / "probabilities.csv", index=False)
     return truth
 
 
@@ -147,8 +148,10 @@ def _houses(rows: int, generator: np.random.Generator) -> pd.DataFrame:
 
 
 def rmsle(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
-    difference = np.log1p(truth["SalePrice"]) - np.log1p(guess["SalePrice"].astype(float))
-    return float(np.sqrt((difference**2).mean()))
+    right = np.log1p(truth["SalePrice"])
+    guessed = np.log1p(guess["SalePrice"].astype(float))
+    squares = (right - guessed) ** 2
+    return float(np.sqrt(squares.mean()))
 
 
 # --- 3: texts with six labels -----------------------------------------------------------------------------------------
@@ -162,9 +165,8 @@ def comments(folder: Path, train: int, new: int) -> pd.DataFrame:
     table[:train].to_csv(folder / "train.csv", index=False)
     test = table[train:].reset_index(drop=True)
     test[["id", "comment_text"]].to_csv(folder / "test.csv", index=False)
-    test[["id"]].assign(**dict.fromkeys(TAGS, 0.5)).to_csv(
-        folder / "sample_submission.csv", index=False
-    )
+    sample = test[["id"]].assign(**dict.fromkeys(TAGS, 0.5))
+    sample.to_csv(folder / "sample_submission.csv", index=False)
     return test[["id", *TAGS]]
 
 
@@ -234,8 +236,8 @@ def _pixels(runs: object) -> set[int]:
 
 def mean_iou(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
     """Returns the mean over pictures; 1 for two empty masks."""
-    pairs = zip(truth["rle_mask"], guess["rle_mask"], strict=True)
-    return float(np.mean([_iou(_pixels(true), _pixels(guessed)) for true, guessed in pairs]))
+    pairs = zip(truth["rle_mask"].map(_pixels), guess["rle_mask"].map(_pixels), strict=True)
+    return float(np.mean([_iou(*pair) for pair in pairs]))
 
 
 def _iou(true: set[int], guessed: set[int]) -> float:
@@ -261,9 +263,8 @@ def birds(folder: Path, train: int, new: int) -> pd.DataFrame:
         tables[part] = pd.DataFrame({"filename": names, "label": calls, "site": sites})
     tables["train_audio"].to_csv(folder / "train.csv", index=False)
     truth = tables["test_audio"][["filename", "label"]]
-    truth[["filename"]].assign(**dict.fromkeys(CALLS, 0.25)).to_csv(
-        folder / "sample_submission.csv", index=False
-    )
+    sample = truth[["filename"]].assign(**dict.fromkeys(CALLS, 0.25))
+    sample.to_csv(folder / "sample_submission.csv", index=False)
     return truth
 
 
@@ -304,7 +305,7 @@ def wheat(folder: Path, train: int, new: int) -> pd.DataFrame:
             name = f"{part}{number}"
             picture, boxes = _wheat(generator)
             picture.save(folder / part / f"{name}.png")
-            rows += [{"image_id": name, "bbox": f"[{', '.join(map(str, box))}]"} for box in boxes]
+            rows += [{"image_id": name, "bbox": str([*box])} for box in boxes]
             if part == "test":
                 words = [" ".join(map(str, box)) for box in boxes]
                 truth.append({"image_id": name, "PredictionString": "; ".join(words)})
@@ -325,8 +326,9 @@ def _wheat(generator: np.random.Generator) -> tuple[Image.Image, list[tuple[int,
     for corner in ((0, 0), (half, 0), (0, half), (half, half)):
         if generator.random() < 0.5:
             width, height = map(int, generator.integers(8, 12, 2))
-            x, y = (start + int(generator.integers(0, half - 12)) for start in corner)
-            draw.ellipse((x, y, x + width, y + height), fill=colour)
+            x, y = (int(start + generator.integers(0, half - 12)) for start in corner)
+            around = (x, y, x + width, y + height)
+            draw.ellipse(around, fill=colour)
             boxes.append((x, y, width, height))
     return picture, boxes
 
@@ -360,7 +362,8 @@ def _overlap(box: list[float], other: list[float]) -> float:
 
 
 def _shared(start: float, length: float, other: float, other_length: float) -> float:
-    return max(0.0, min(start + length, other + other_length) - max(start, other))
+    end = min(start + length, other + other_length)
+    return max(0.0, end - max(start, other))
 
 
 def _with_labels(score: Score) -> Score:

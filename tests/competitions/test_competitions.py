@@ -20,9 +20,11 @@ def test_a_perfect_submission_has_the_best_score(tmp_path):
     truth = layouts.wheat(tmp_path / "wheat", 2, 6)
     guess = truth.assign(PredictionString=[_answer(text) for text in truth["PredictionString"]])
     assert layouts.f1_of_boxes(truth, guess) == 1
-    assert layouts.mean_iou(*[layouts.salt(tmp_path / "salt", 2, 6)] * 2) == 1
+    salt = layouts.salt(tmp_path / "salt", 2, 6)
+    assert layouts.mean_iou(salt, salt) == 1
     masks = pd.DataFrame({"rle_mask": ["1 4", ""]})
-    assert layouts.mean_iou(masks, masks.assign(rle_mask=["3 4", "1 1"])) == pytest.approx(1 / 6)
+    guess = pd.DataFrame({"rle_mask": ["3 4", "1 1"]})
+    assert layouts.mean_iou(masks, guess) == pytest.approx(1 / 6)
 
 
 def _answer(boxes: str) -> str:

@@ -9,20 +9,20 @@ from tests.hostile.conftest import FORGED
 from workloads.codegraph import records
 from workloads.codegraph.records import _MOST_BYTES
 
-GOOD = {
-    "head": "a", "relation": "calls", "tail": "b",
-    "qualifiers": {"language": "python", "file": "a.py", "module": "a", "line": 1},
-}  # fmt: skip
+PLACE = {"language": "python", "file": "a.py", "module": "a", "line": 1}
+GOOD = {"head": "a", "relation": "calls", "tail": "b", "qualifiers": PLACE}
 
 
 def line(**values):
     return json.dumps({**GOOD, **values}).encode()
 
 
-def write(
-    folder, *lines, entities=b'{"id": "a", "type": "Function"}\n{"id": "b", "type": "Function"}\n'
-):
-    (folder / "triples.jsonl").write_bytes(b"\n".join([line(), *lines, line(tail="c")]) + b"\n")
+ENTITIES = b'{"id": "a", "type": "Function"}\n{"id": "b", "type": "Function"}\n'
+
+
+def write(folder, *lines, entities=ENTITIES):
+    content = b"\n".join([line(), *lines, line(tail="c"), b""])
+    (folder / "triples.jsonl").write_bytes(content)
     (folder / "entities.jsonl").write_bytes(entities)
 
 
@@ -50,10 +50,8 @@ def test_a_hostile_line_is_named_and_can_be_left_out(nothing_outside, bad):
 
 
 def test_a_hostile_entity_is_named(nothing_outside):
-    write(
-        nothing_outside.folder,
-        entities=b'{"id": "a", "type": "Function"}\n{"id": "a\\nb", "type": "F"}\n',
-    )
+    bad = b'{"id": "a", "type": "Function"}\n{"id": "a\\nb", "type": "F"}\n'
+    write(nothing_outside.folder, entities=bad)
     assert "entities.jsonl:2: " in nothing_outside.attempt(records.read, [nothing_outside.folder])
 
 

@@ -1,5 +1,6 @@
 """Configuration files and overrides of a command line."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -18,6 +19,18 @@ def fewer_values(monkeypatch):
     monkeypatch.setattr(reader, "_MOST_VALUES", 2_000)
 
 
+def billion_laughs():
+    """Returns lists of ten references, each to the list before."""
+    lines = ["a: &a [x,x,x,x,x,x,x,x,x,x]"]
+    for former, name in itertools.pairwise("abcdefghij"):
+        references = ",".join([f"*{former}"] * 10)
+        lines.append(f"{name}: &{name} [{references}]")
+    return "\n".join([*lines, ""])
+
+
+GRID = ", ".join(f"k{number}: [1,2,3,4,5,6,7,8]" for number in range(20))
+
+
 def read(path, overrides=None):
     prepared = read_config(path, overrides)
     platform.output_dir(prepared.output_dir)
@@ -31,25 +44,12 @@ def read(path, overrides=None):
         ),
         pytest.param("task: !include {secret}\n", id="a tag that reads"),
         pytest.param("base: {secret}\n", id="a base elsewhere"),
-        pytest.param(
-            "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
-            + "".join(
-                f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(f'*{chr(97 + n)}' for _ in range(10))}]\n"
-                for n in range(9)
-            ),
-            id="a billion laughs",
-        ),
+        pytest.param(billion_laughs(), id="a billion laughs"),
         pytest.param("a: " + "[" * 200_000, id="200,000 brackets"),
         pytest.param("".join(f"key{n}: 1\n" for n in range(100_000)), id="100,000 keys"),
         pytest.param(f'"a\\n{FORGED} at step 9": 1\n' + HEAD, id="a key of a newline"),
         pytest.param(HEAD + "run: {name: ../../outside/target/x}\n", id="a name with slashes"),
-        pytest.param(
-            HEAD
-            + "queue: {grid: {"
-            + ", ".join(f"k{n}: [1,2,3,4,5,6,7,8]" for n in range(20))
-            + "}}\n",
-            id="a giant grid",
-        ),
+        pytest.param(f"{HEAD}queue: {{grid: {{{GRID}}}}}\n", id="a giant grid"),
     ],
 )
 def test_a_hostile_configuration_is_refused_in_a_sentence(nothing_outside, text):

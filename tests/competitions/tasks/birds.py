@@ -22,7 +22,8 @@ class Birds(Images):
 
     def read(self, source):
         rows = records(source / "train.csv")
-        return split((source / "train_audio" / row["filename"], row["label"]) for row in rows)
+        sounds = source / "train_audio"
+        return split((sounds / row["filename"], row["label"]) for row in rows)
 
     def read_new(self, source):
         return [(path, None) for path in sorted(source.glob("*.wav"))]

@@ -25,8 +25,11 @@ class Houses(Tabular):
 
     def read(self, source):
         columns = (*NUMBERS, *WORDS, DATE)
-        rows = [([row[name] for name in columns], row.get(TARGET)) for row in records(source)]
-        return split((*cells, price) for cells, price in rows)
+        rows = []
+        for row in records(source):
+            cells = [row[name] for name in columns]
+            rows.append((*cells, row.get(TARGET)))
+        return split(rows)
 
     def prepared(self, sample):
         *cells, price = sample
@@ -36,7 +39,8 @@ class Houses(Tabular):
         cells = [*zip(*samples, strict=True)]
         columns = [[*map(float, filter(None, column))] for column in cells[: len(NUMBERS)]]
         columns = [torch.tensor(column or [0.0]) for column in columns]
-        columns.append(torch.tensor([*map(float, cells[-1])]).log1p())
+        prices = torch.tensor([*map(float, cells[-1])])
+        columns.append(prices.log1p())
         deviations = [column.std(correction=0).clamp(min=1e-6).item() for column in columns]
         return {"mean": [column.mean().item() for column in columns], "deviation": deviations}
 
@@ -48,7 +52,10 @@ class Houses(Tabular):
         vector = [years]
         for n, cell in enumerate(row[: len(NUMBERS)]):
             mean, deviation = (self.learned()[key][n] for key in ("mean", "deviation"))
-            vector += [(float(cell) - mean) / deviation, 0.0] if cell else [0.0, 1.0]
+            if cell:
+                vector += [(float(cell) - mean) / deviation, 0.0]
+            else:
+                vector += [0.0, 1.0]
         for word in row[len(NUMBERS) : -2]:
             slots = [0.0] * SLOTS
             slots[zlib.crc32(word.encode()) % SLOTS] = 1.0

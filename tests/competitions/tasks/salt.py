@@ -44,7 +44,6 @@ class Salt(Segmentation):
         return mask_of(value).astype(np.int64)
 
     def answers(self, models, samples):
-        return [
-            {"rle_mask": runs_of(np.asarray(row["prediction"]))}
-            for row in super().answers(models, samples)
-        ]
+        rows = super().answers(models, samples)
+        masks = [np.asarray(row["prediction"]) for row in rows]
+        return [{"rle_mask": runs_of(mask)} for mask in masks]

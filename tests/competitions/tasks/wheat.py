@@ -36,14 +36,15 @@ class Wheat(Segmentation):
         return Image.new("RGB", (SIDE, SIDE)), []
 
     def batch(self, samples, training):
-        images = torch.from_numpy(np.stack([picture(image, SIDE) for image, _ in samples]))
+        images = np.stack([picture(image, SIDE) for image, _ in samples])
         labels = torch.zeros(len(samples), SIDE // CELL, SIDE // CELL, dtype=torch.long)
         for cells, (_, boxes) in zip(labels, samples, strict=True):
             for x, y, width, height in boxes:
                 row = int(y + height / 2) // CELL
                 column = int(x + width / 2) // CELL
                 cells[row, column] = 1
-        return {"x": images.permute(0, 3, 1, 2) / 255, "labels": labels}
+        x = torch.from_numpy(images).permute(0, 3, 1, 2)
+        return {"x": x / 255, "labels": labels}
 
     def outputs(self, model, batch):
         return torch.nn.functional.max_pool2d(model(batch["x"]), CELL)

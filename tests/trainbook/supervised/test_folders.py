@@ -269,7 +269,7 @@ def test_several_tables_and_two_pictures_of_one_name_are_refused(put, table):
         read(source, table="b.csv")
 
 
-def test_an_id_of_the_training_that_a_test_picture_has_too_is_that_of_the_training(put, table):
+def test_an_id_that_a_test_picture_has_too_is_that_of_the_training(put, table):
     put(*many("train/{}.png"), *many("test/{}.png"))
     parts, _ = read(table("train.csv", ["id", "label"], *rows_of(range(20), "{}")))
     assert len(together(parts)) == 20
