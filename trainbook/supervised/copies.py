@@ -154,7 +154,7 @@ def _with_target(sample: Sample, root: Path | None) -> str:
 
 
 def _name(value: Any, root: Path | None) -> str:
-    """Returns the file of an input, else its beginning."""
+    """Returns the file of an input, or its beginning."""
     path = next(_paths(value), None)
     if path:
         return printable(canonical(path, root), most=100)

@@ -55,7 +55,7 @@ def read(
     out lines that begin with # and have one cell.
     """
     texts = lines_of(text)
-    if texts and _EXCEL.fullmatch(texts[0].strip()):  # which the rows say, too
+    if texts and _EXCEL.fullmatch(texts[0].strip()):  # the rows show it, too
         report.remarks.append("the first line names the separator")
         texts[0] = "\n"
     dialect = dialects.recognised(texts, suffix, names is None, shown)
@@ -181,7 +181,7 @@ def _check_names(sheet: Sheet, columns: Sequence[str | None], line: int) -> None
 def _check_widths(
     sheet: Sheet, columns: Sequence[str | None], rows: Sequence[Line], has_head: bool
 ) -> None:
-    """Raises BadInput for a row with more or fewer cells than there are columns."""
+    """Raises BadInput for a row with more or fewer cells than columns."""
     wrong = next((row for row in rows if len(row.cells) != len(columns)), None)
     if wrong is None:
         return
@@ -293,7 +293,7 @@ def _looks_like_rows(sheet: Sheet, row: Line) -> bool:
 
 
 def _swallowed(sheet: Sheet, row: Line) -> list[tuple[int, str]]:
-    """Returns the pieces inside the quoted cell with their columns, except its own column."""
+    """Returns the pieces inside the quoted cell with their columns, without the cell's column."""
     first, *middle, last = _pieces(sheet, row)
     is_broken = ["\n" in cell or "\r" in cell for cell in row.cells]
     own = is_broken.index(True)

@@ -62,7 +62,7 @@ def matching(source: Path, pattern: str) -> dict[str, Path]:
 
 
 def find_files(source: Path, pattern: str) -> dict[str, Path]:
-    """Returns the matching files. Raises BadInput if none matches."""
+    """Returns the matching files. Raises BadInput without any."""
     files = matching(source, pattern)
     if not files:
         raise BadInput(
@@ -113,7 +113,7 @@ def packed(content: bytes, like: Path) -> bytes:
 
 
 def other_kind(content: bytes) -> str:
-    """Returns the kind of a file that is no table or picture, and the remedy; "" if unknown."""
+    """Returns the kind of a file (not a table or picture) with its remedy; "" if unknown."""
     kinds = [kind for magic, kind in _OTHERS.items() if re.match(magic, content)]
     return [*kinds, ""][0]
 

@@ -1,7 +1,7 @@
 """Finds the pictures of a folder, each with its class (by folder or table) or its mask.
 
-Folders called train, test, valid, images, masks and the like are never classes. Notes count the
-files that are no samples.
+Folders called train, test, valid, images, masks and the like are never classes. Notes count all
+other files.
 """
 
 import re
@@ -52,12 +52,12 @@ BESIDE_MASKS = tuple(
 def labelled_pictures(
     source: Path, classes: Collection[str] = (), table: str = "", target: str = ""
 ) -> dict[str, list[tuple[Path, str]]]:
-    """Returns pictures with their classes by split: by a folder for each class, else a table.
+    """Returns pictures with their classes by split: by a folder for each class, or a table.
 
     A table lists pictures if a column has their names, with or without suffixes. The class is its
     only other column, or the one called `target`. `table` names the file. Folders or tables called
     train, validation and test, or a column of these words, are the splits; missing ones are dealt.
-    Notes name what was used and left out. Raises BadInput without folders of classes or a table.
+    Notes list used and unused files. Raises BadInput without folders of classes or a table.
     """
     pictures, others = pictures_and_others(source)
     places = {path: place_of(path.relative_to(source), classes) for path in pictures}
@@ -231,7 +231,7 @@ def _check_stems(pairs: Mapping[Path, Path]) -> None:
 def _dealt(
     samples: Mapping[Path, Any], part_of: Mapping[Path, str], teller: str
 ) -> dict[str, list[Any]]:
-    """Returns samples by split, as given, else as `split` deals them. Raises BadInput."""
+    """Returns samples by their splits, or as `split` deals them. Raises BadInput."""
     by_part = defaultdict[str, list[Any]](list)
     for path, sample in samples.items():
         by_part[part_of[path]].append(sample)

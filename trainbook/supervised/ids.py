@@ -73,7 +73,7 @@ def normal(cell: object) -> str:
 def joined(task: Any, answers: Mapping[str, Any], source: Path, wanted: Wanted) -> Join:
     """Returns the key of the answer for each id. Raises BadInput.
 
-    An id is the exact path or name of a file, else its stem; or a value of a column of the new
+    An id is the exact path or name of a file, or its stem; or a value of a column of the new
     data. A row number is never an id.
     """
     check_once(wanted.ids, f"The column {printable(wanted.column)} of {wanted.about}")
@@ -168,7 +168,7 @@ def _first(values: Sequence[str]) -> str:
 def _forms(keys: Sequence[str], base: Path) -> _Forms:
     """Returns the places of files by path, name, path without suffix and stem, in this order.
 
-    A sample that is no file has its number as its key, and is left out.
+    Samples without a file have a number as their key, and are left out.
     """
     forms: _Forms = [{}, {}, {}, {}]
     for place, key in enumerate(keys):

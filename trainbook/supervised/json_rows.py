@@ -126,7 +126,7 @@ def _cells(value: Value, names: Sequence[str] | None, width: int, shown: str) ->
 
 
 def of_columns(columns: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
-    """Returns the rows of an object of lists, or of objects with a key for each row; else []."""
+    """Returns the rows of an object of lists, or of objects with a key for each row; or []."""
     cells = [*columns.values()]
     if all(isinstance(column, list) for column in cells):
         sizes = [f"{name} {len(column)}" for name, column in columns.items()]

@@ -18,7 +18,7 @@ _MOST_BYTES = 2**28  # in a table that is not named in the settings
 
 
 class Data(NamedTuple):
-    """The files of a folder: pictures, pictures that are no masks, their places, other files."""
+    """The files of a folder: pictures, the usable ones (not masks), their places, other files."""
 
     source: Path
     pictures: list[Path]
@@ -143,7 +143,7 @@ def _by_name(data: Data, name: str) -> Path:
 
 def _no_table(data: Data, paths: Sequence[Path], table: str, target: str) -> BadInput:
     key = f"workload.table is {named(table)}" if table else f"workload.target is {named(target)}"
-    names = ", ".join(data.shown(path) for path in paths[:5]) or "a table, of which there is none,"
+    names = ", ".join(data.shown(path) for path in paths[:5]) or "a table (the folder has none)"
     where = counted(data.pictures, data.source)
     return BadInput(f"{key}, and no column of {names} has the names of the pictures ({where}).")
 

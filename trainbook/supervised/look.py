@@ -217,7 +217,7 @@ def paths_in(sample: Any) -> list[Path]:
 
 
 def _coding(task: Any, paths: Iterable[Any]) -> Coding:
-    # As given: what is learned from data is not known yet
+    # As in the settings: names from the data are not known yet
     if any(isinstance(path, Mask) for path in paths):
         names = task._given_names()
     else:

@@ -27,7 +27,7 @@ _PART = re.compile(f"(?<![a-z]){any_of(PARTS)}")
 
 
 def part_of(name: str) -> str:
-    """Returns the split that a word of a name means, "train", "validation" or "test", else ""."""
+    """Returns the split that a word of a name means, "train", "validation" or "test", or ""."""
     word = _PART.search(spaced(name))
     if not word:
         return ""
@@ -40,7 +40,7 @@ def spaced(name: str) -> str:
 
 
 def listed(names: Iterable[object]) -> str:
-    """Returns names for a message, joined by commas and cut to 300 letters; "none" without any."""
+    """Returns names for a message, joined by commas and cut to 300 letters, or "none"."""
     return printable(", ".join(map(str, names)), most=300) or "none"
 
 

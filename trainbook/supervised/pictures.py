@@ -372,7 +372,7 @@ def classes_of(values: np.ndarray, codes: Sequence[int], ignored: Sequence[int])
 
 
 def _not_known(values: Sequence[float], codes: Sequence[int]) -> str:
-    """Returns the message for values of a mask that are no class."""
+    """Returns the message for values of a mask without a class."""
     shown = [f"{value:g}" for value in values[:_FEW]]
     blurred = ""
     if len(values) > _FEW:

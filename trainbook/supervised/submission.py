@@ -149,7 +149,7 @@ def _is_cell(value: Any) -> bool:
 
 
 def _prefixed(classes: Mapping[str, str], columns: Sequence[str]) -> Cells:
-    """Returns cells of columns such as prob_cat or cat_p, if there is just one for each class."""
+    """Returns cells of columns such as prob_cat or cat_p, if each class has just one."""
     for before, after in _ends(classes, columns):
         alike = [name for name in columns if name.startswith(before) and name.endswith(after)]
         named = {name.removeprefix(before).removesuffix(after): name for name in alike}
@@ -235,7 +235,7 @@ def _of_words(
 
 
 def _of_second(classes: Mapping[str, str], column: str) -> Cells:
-    """Returns the probability of yes, for classes called no and yes or the like; else notes it."""
+    """Returns the probability of yes, for classes called no and yes or the like, or notes it."""
     if [*classes] in _NO_AND_YES:
         _, name = classes
         note(f"{column} has the probability of {name}.")

@@ -53,7 +53,7 @@ class Table(NamedTuple):
     rows: list[dict[str, Any]]
     lines: list[int]
     blank: list[int]
-    separator: str = ""  # of cells; none in JSON and Parquet
+    separator: str = ""  # of cells; "" for JSON and Parquet
 
     @property
     def columns(self) -> list[str]:
@@ -68,7 +68,7 @@ class Table(NamedTuple):
         return printable(self.path.name)
 
     def column(self, name: str) -> list[str]:
-        """Returns the cells of a column as text, "" for none."""
+        """Returns the cells of a column as text, missing ones as ""."""
         cells = [row.get(name) for row in self.rows]
         return ["" if cell is None else str(cell) for cell in cells]
 
@@ -227,7 +227,7 @@ def _make_number(cells: dict[str, Any], name: str, place: str) -> None:
 
 
 def _float(value: Any) -> float:
-    """Returns a float or a text as a number, else NaN."""
+    """Returns a float or a text as a number, or NaN."""
     if type(value) is float:
         return value
     if not isinstance(value, str) or "_" in value:  # only Python reads 1_000
