@@ -172,9 +172,9 @@ def _check_names(sheet: Sheet, columns: Sequence[str | None], line: int) -> None
         if len(numbers) < 2:
             continue
         what = f"called {printable(name)!r}" if name else "without a name"
+        shown = ", ".join(numbers)
         raise BadInput(
-            f"{sheet.shown}:{line}: {len(numbers)} columns are {what} ({', '.join(numbers)}). "
-            "Rename them."
+            f"{sheet.shown}:{line}: {len(numbers)} columns are {what} ({shown}). Rename them."
         )
 
 
@@ -197,10 +197,8 @@ def _check_widths(
         advice = f"Quote a cell that holds a {separator}, or correct the line."
     else:
         advice = "Correct the line."
-    raise BadInput(
-        f"{sheet.shown}:{wrong.first}: {cells} instead of {len(columns)} "
-        f"({listed(names)}). {advice}"
-    )
+    where = f"{sheet.shown}:{wrong.first}"
+    raise BadInput(f"{where}: {cells} instead of {len(columns)} ({listed(names)}). {advice}")
 
 
 def _note_total(sheet: Sheet, rows: Sequence[Line]) -> None:

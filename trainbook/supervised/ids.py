@@ -154,8 +154,8 @@ def check_once(values: Sequence[str], where: str) -> None:
 
 def _share(missing: Sequence[str], wanted: Wanted) -> str:
     """Returns how many ids of the sample are missing, with the first one."""
-    example = _first(missing)
-    return f"{len(missing):,} of {len(wanted.ids):,} ids in {wanted.about}, such as {example}"
+    share = f"{len(missing):,} of {len(wanted.ids):,}"
+    return f"{share} ids in {wanted.about}, such as {_first(missing)}"
 
 
 def _first(values: Sequence[str]) -> str:
@@ -293,10 +293,10 @@ def _columns_of_rows(task: Any, count: int, source: Path, sample: Path) -> tuple
     with_head, error = _tables(source, sample)
     why = error or "No table was found in the new data."
     if with_head:
-        sizes = ", ".join(f"{table.shown} {len(table.rows):,}" for table in with_head[:3])
+        sizes = [f"{table.shown} {len(table.rows):,}" for table in with_head[:3]]
         why = (
             f"{name} reads {count:,} samples, and tables have other numbers of rows "
-            f"({sizes}). {error}".strip()
+            f"({', '.join(sizes)}). {error}".strip()
         )
     for group in _candidates(with_head, count, source, sample):
         if _is_in_order(task, samples, source, group):

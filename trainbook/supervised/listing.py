@@ -119,7 +119,8 @@ def _by_column(listing: Listing) -> Listing:
     for name in listing.others:
         cells = [_text(row, name).casefold() for row in listing.rows]
         words = {*cells}
-        if not words <= PARTS.keys() or len(words) < 2 or words.isdisjoint(("train", "training")):
+        are_splits = words <= PARTS.keys() and len(words) > 1
+        if not are_splits or words.isdisjoint(("train", "training")):
             continue
         pairs = zip(listing.pictures, cells, strict=True)
         parts = {path: PARTS[cell] for path, cell in pairs if path}

@@ -240,9 +240,10 @@ def _wrong(path: Path, first: Path, looks: Mapping[Any, Look], coding: Coding) -
         return str(error)
     if whole.wrong or _are_alike(whole, look):
         return ""
+    shown = printable(path, most=200)
     return (
-        f"The mask {printable(path, most=200)} has {look.width} x {look.height} pixels, and its "
-        f"picture {whole.width} x {whole.height}. Export both in one shape, or turn one of them."
+        f"The mask {shown} has {look.width} x {look.height} pixels, and its picture "
+        f"{whole.width} x {whole.height}. Export both in one shape, or turn one of them."
     )
 
 

@@ -199,8 +199,8 @@ def is_transparent(image: Image.Image) -> bool:
     """Returns whether white shows through an image."""
     if "transparency" not in image.info and image.mode not in _ALPHA:
         return False
-    least, _ = image.convert("RGBA").getchannel("A").getextrema()
-    return least < 255
+    extrema: Any = image.convert("RGBA").getchannel("A").getextrema()  # of one band: two numbers
+    return bool(extrema[0] < 255)
 
 
 def unused_bands(image: Image.Image) -> int:

@@ -252,9 +252,9 @@ def read_table(
             texts[name] = [_text(cell, column, shown) for cell in cells]
             continue
         if name not in optional:
+            names = listed(table.columns)
             raise BadInput(
-                f"{shown} has no column {printable(column)}; "
-                f"its columns are {listed(table.columns)}. "
+                f"{shown} has no column {printable(column)}; its columns are {names}. "
                 f"Name the column of the {name} as workload.columns.{name}."
             )
         texts[name] = ""
