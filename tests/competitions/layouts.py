@@ -1,4 +1,4 @@
-"""Writes six small competitions as they are mounted, with the truth aside, and scores a submission to each."""
+"""Writes six small competitions with their truth apart, and scores submissions to each."""
 
 import wave
 from collections.abc import Callable
@@ -171,7 +171,7 @@ def comments(folder: Path, train: int, new: int) -> pd.DataFrame:
 
 
 def _comment(number: int, generator: np.random.Generator) -> list[object]:
-    """Returns a row: an id of digits and letters, a text, and six marks; some texts have quotes and lines."""
+    """Returns an id of digits and letters, a text, sometimes with quotes and lines, and six marks."""
     marks = (generator.random(len(TAGS)) < 0.25).astype(int)
     words = [*generator.choice(PLAIN, generator.integers(5, 15))]
     words += [f"{tag}word" for tag, mark in zip(TAGS, marks, strict=True) if mark]
@@ -319,7 +319,7 @@ def wheat(folder: Path, train: int, new: int) -> pd.DataFrame:
 
 
 def _wheat(generator: np.random.Generator) -> tuple[Image.Image, list[tuple[int, ...]]]:
-    """Returns a picture with heads in some of its quarters, and a box (x, y, width, height) for each."""
+    """Returns a picture with heads in some quarters, and their boxes (x, y, width, height)."""
     picture, draw, colour = _ground(generator)
     boxes = []
     half = SIDE // 2

@@ -1,7 +1,7 @@
-"""Watches what a hostile input makes the program do: code that runs, files that are read or written outside, a hang.
+"""Watches the program with hostile inputs: code that runs, files read or written outside, hangs.
 
-A test lays its inputs into `nothing_outside.folder`, hands them to the program by `attempt`, and judges the text that
-comes back. The rest is checked when the test ends.
+A test writes its inputs to `nothing_outside.folder`, passes them to the program by `attempt`, and
+checks the text that it returns.
 """
 
 import contextlib
@@ -44,10 +44,10 @@ sys.addaudithook(_hear)  # for the life of the process; it does nothing between 
 
 
 class Outside:
-    """The folder of a test's inputs, and beside it what no input may reach.
+    """The folder of a test's inputs, and files beside it that no input may reach.
 
-    `secret` is a file that nothing may read, `evil` a Python file that nothing may run, `target` a folder that nothing
-    may write to. `may_write` are folders in which new files are right.
+    Nothing may read the file `secret`, run the Python file `evil`, or write to the folder `target`.
+    `may_write` are folders for new files.
     """
 
     def __init__(self, root: Path):
@@ -73,10 +73,11 @@ class Outside:
         return f"open({str(self.ran)!r}, 'w').close()\nclass Evil:\n    pass\n"
 
     def attempt(self, call: Callable[..., Any], *arguments: Any, weighed: bool = False) -> str:
-        """Calls the program with a hostile input; returns what it printed and the sentence of its refusal, if any.
+        """Calls the program with a hostile input; returns its output and the message of a refusal.
 
-        Any exception but BadInput and TrainingFailed is the test's failure, and so is a hang, a read or a write
-        outside, and a text that no terminal should get. `weighed`, which doubles the time, also limits memory.
+        The test fails for exceptions other than BadInput and TrainingFailed, for a hang, a read or
+        write outside, and for text that is unsafe for a terminal. `weighed` also limits memory, and
+        doubles the time.
         """
         before = self._tree()
         printed = io.StringIO()
@@ -141,7 +142,7 @@ class Outside:
 
 
 def check_text(text: str) -> None:
-    """Asserts that a text for the terminal has no control or direction characters, and no forged line."""
+    """Asserts that a text has no control or direction characters, and no forged line."""
     kinds = {letter: unicodedata.category(letter) for letter in text.replace("\n", "")}
     bad = [letter for letter, kind in kinds.items() if kind in ("Cc", "Cf", "Cs", "Zl", "Zp")]
     assert not bad, f"{bad} in {text[:500]!r}"

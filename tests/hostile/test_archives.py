@@ -47,7 +47,7 @@ def member(name, kind=tarfile.REGTYPE, link="", size=0):
 
 
 def archive_of(folder, *members):
-    """Packs a run as `predict` expects it, with further members in front: (info, content) or raw bytes."""
+    """Packs a run for `predict`, after further members (info, content)."""
     path = folder.parent / "outputs.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         for info, content in members:

@@ -1,4 +1,4 @@
-"""Checkpoints of a mounted earlier session. Their seal is made anew, as anybody can: it does not say who wrote."""
+"""Hostile checkpoints of a mounted session, with a valid seal, since anyone can compute one."""
 
 import dataclasses
 import hashlib
@@ -25,7 +25,7 @@ from trainbook.launch.run import run_folders
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with the run toy, stopped behind checkpoints of steps 3 and 6, and the run that would resume it."""
+    """A folder with the run toy and its checkpoints of steps 3 and 6, and a run to resume it."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "toy.yaml").write_text(TOY)
     changes = {"output_dir": str(folder / "runs"), "training.ema_decay": 0.5}
@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def resumed(trained, nothing_outside):
-    """resumed() -> what is printed when the run resumes from the mounted copy, and the step that it resumes from."""
+    """resumed() -> the output of a run that resumes from the mounted copy, and the steps resumed."""
     origin, run = trained
     shutil.copytree(origin, nothing_outside.folder / "toy")
     runs = nothing_outside.root / "runs"
@@ -62,13 +62,13 @@ def resumed(trained, nothing_outside):
 
 
 def entry(path):
-    """What a manifest has of a file."""
+    """Returns the entry of a file in a manifest."""
     content = path.read_bytes()
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def seal(folder, change=lambda manifest: None):
-    """Writes the manifest of what lies in a checkpoint's folder, with a change."""
+    """Writes the manifest of a checkpoint's folder, with a change."""
     files = {path.name: entry(path) for path in sorted(folder.iterdir())}
     files.pop("manifest.json", None)
     manifest = {"format": 1, "step": int(folder.name[5:]), "files": files}
@@ -77,7 +77,7 @@ def seal(folder, change=lambda manifest: None):
 
 
 def above(folder, outside):
-    """The manifest gives the model a name outside of its folder, and a file lies there."""
+    """Gives the model a name outside of its folder, with a file there."""
     new = "../planted.safetensors"
     real = "model.safetensors"
     seal(folder, lambda manifest: manifest["files"].update({new: manifest["files"].pop(real)}))
@@ -89,7 +89,7 @@ def manifest_is(content):
 
 
 def instead_of(name, make):
-    """Puts something else where a file was, and keeps the manifest."""
+    """Replaces a file, and keeps the manifest."""
 
     def tamper(folder, outside):
         (folder / name).unlink()
@@ -127,7 +127,7 @@ def a_link(path, outside):
 
 
 def tensors_are(name, content):
-    """Replaces a file of tensors by bytes or by what `content` makes of the saved ones, and seals the folder again."""
+    """Replaces a file of tensors by bytes or by `content(saved)`, and seals the folder again."""
 
     def tamper(folder, outside):
         path = folder / f"{name}.safetensors"

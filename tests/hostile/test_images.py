@@ -1,4 +1,4 @@
-"""Scenes that somebody else made: TIFF, VRT and NumPy files that lie about what they are or how large."""
+"""Hostile scenes: TIFF, VRT and NumPy files with a false kind or size."""
 
 import os
 import pickle
@@ -26,7 +26,7 @@ FORMATS = {SHORT: "H", LONG: "I"}
 
 @pytest.fixture
 def read_all(nothing_outside):
-    """read_all(source) -> what the program says when it cuts the hostile folder and reads its first tile."""
+    """read_all(source) -> the output of cutting the hostile folder and reading its first tile."""
 
     def cut_all(source):
         scenes = layout.find(nothing_outside.folder, source)
@@ -47,7 +47,7 @@ def read_all(nothing_outside):
 
 
 def tiff(tags=None, data=b""):
-    """Returns a TIFF with 64 x 64 bytes in one strip, changed by `tags`: {number: (type, value)}."""
+    """Returns a TIFF of 64 x 64 bytes in one strip, with `tags`: {number: (type, value)}."""
     content = data or bytes(64 * 64)
     every = {256: (LONG, 64), 257: (LONG, 64), 258: (SHORT, 8), 259: (SHORT, 1), 262: (SHORT, 1)}
     every |= {273: (LONG, 0), 277: (SHORT, 1), 278: (LONG, 64), 279: (LONG, len(content))}
@@ -81,7 +81,7 @@ PYTHON = (
 
 
 def bomb(size=500 * 2**20):
-    """Zeros as zlib packs them: one packed block many times over, so that making them takes neither time nor room."""
+    """Returns compressed zeros: one block many times, which takes little time and memory."""
     packer = zlib.compressobj()
     piece = bytes(2**20)
     first, block = (packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH) for _ in "ab")
@@ -181,7 +181,7 @@ def test_a_name_that_gdal_would_take_for_an_address_is_no_file(nothing_outside):
 
 
 class Runs:
-    """What a pickle would run."""
+    """An object whose pickle opens a file for writing."""
 
     def __init__(self, path):
         self.path = path
@@ -191,7 +191,7 @@ class Runs:
 
 
 def npy(header, data=b"", version=(1, 0), stated=None):
-    """A .npy of any header; `stated` is the length of it that the file states."""
+    """Returns a .npy with any header, whose length the file states as `stated`."""
     head = header if isinstance(header, bytes) else header.encode("latin1")
     length_type = "<H" if version == (1, 0) else "<I"
     length = struct.pack(length_type, stated or len(head))

@@ -15,7 +15,7 @@ HEAD = "task: toy\ntraining: {max_steps: 4, effective_batch: 8}\n"
 
 @pytest.fixture(autouse=True)
 def fewer_values(monkeypatch):
-    """A tenth of the values that a file may have, so that too many are read in a tenth of the time."""
+    """Allows a tenth of the values in a file, so that tests need a tenth of the time."""
     monkeypatch.setattr(reader, "_MOST_VALUES", 2_000)
 
 

@@ -114,7 +114,7 @@ def recognised(texts: Sequence[str], suffix: str, has_head: bool, shown: str) ->
 
 
 def _excess(widths: Sequence[int]) -> int | None:
-    """Returns the cells that all rows have beyond the head, 0 or 1; None otherwise, as for one cell."""
+    """Returns how many cells all rows have beyond the head, 0 or 1; None otherwise."""
     if not widths or widths[0] < 2:
         return None
     excess = {width - widths[0] for width in widths[1:]} or {0}

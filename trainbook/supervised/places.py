@@ -26,8 +26,10 @@ _STRONG = any_of((*PARTS, *MASKS, *_IMAGES))
 _RESERVED = re.compile(f"(?:{_WEAK})*{_STRONG}(?:{_STRONG}|{_WEAK})*")
 _MASK = re.compile(f"(?<![a-z]){any_of(MASKS)}")
 _NO_LETTER = re.compile(r"[\W\d_]+")
-_OTHER_SYSTEMS = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "thumbs.db", "ehthumbs.db",
-                  "desktop.ini"}  # fmt: skip
+_OTHER_SYSTEMS = {
+    "__macosx", "@eadir", "$recycle.bin", "system volume information",
+    "thumbs.db", "ehthumbs.db", "desktop.ini",
+}  # fmt: skip
 _MOST_SHOWN = 5
 
 

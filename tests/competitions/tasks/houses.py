@@ -1,4 +1,4 @@
-"""The price of a house: the rows of `my_task.py` with words, dates and empty cells, learned as a logarithm."""
+"""Prices of houses: `my_task.py` with words, dates and empty cells, learned as logarithms."""
 
 import datetime
 import zlib

@@ -1,4 +1,4 @@
-"""Boxes around heads of wheat: `my_task.py` finds the cells of a grid with a centre; each box has the mean size."""
+"""Boxes around heads of wheat: `my_task.py` finds cells with a centre; boxes have the mean size."""
 
 import json
 from collections import defaultdict

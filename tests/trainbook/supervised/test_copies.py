@@ -1,4 +1,4 @@
-"""Copies: one input stays in one split, or is counted; contradictions, absent classes and spellings are named."""
+"""Copies stay in one split, or are counted; notes name contradictions and absent classes."""
 
 import os
 from pathlib import Path

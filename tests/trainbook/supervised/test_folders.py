@@ -1,4 +1,4 @@
-"""What a folder of pictures means: folders or a table of classes, masks of the same stems; the rest is counted."""
+"""Folders of pictures: classes by folder or table, masks by stem; notes count the rest."""
 
 import csv
 import hashlib

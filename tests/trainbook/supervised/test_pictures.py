@@ -1,4 +1,4 @@
-"""Pictures are read by what they mean, and masks by their numbers; each is right, or refused by its name."""
+"""Pictures are decoded as colours, masks as numbers of classes; others are refused by name."""
 
 import contextlib
 

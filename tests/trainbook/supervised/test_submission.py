@@ -1,4 +1,4 @@
-"""A submission in the form of a sample: rows by their ids, whatever the order; columns by their names."""
+"""Submissions: rows by ids in any order, columns by names."""
 
 import bz2
 import csv
