@@ -1,4 +1,4 @@
-"""Writes six small competitions as they are mounted, with the truth aside, and scores a submission to each."""
+"""Writes six small competitions with their truth apart, and scores submissions to each."""
 
 import wave
 from collections.abc import Callable
@@ -10,23 +10,14 @@ import pandas as pd
 from PIL import Image, ImageDraw
 from sklearn.metrics import roc_auc_score
 
-Score = Callable[
-    [pd.DataFrame, pd.DataFrame], float
-]  # of truth and submission with the same ids in the same order
+# The truth and a submission have the same ids in the same order
+Score = Callable[[pd.DataFrame, pd.DataFrame], float]
 SHAPES = ("box", "disc", "ring", "star")
 TAGS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate")
 PLAIN = (
-    "article",
-    "edited",
-    "user",
-    "history",
-    "music",
-    "cities",
-    "rivers",
-    "sources",
-    "page",
-    "thanks",
-)
+    "article", "edited", "user", "history", "music",
+    "cities", "rivers", "sources", "page", "thanks",
+)  # fmt: skip
 CALLS = ("down", "flat", "trill", "up")
 RATE = 8000  # values of a sound each second
 SIDE = 48  # pixels of a picture
@@ -35,14 +26,13 @@ GREY = "L"
 
 @dataclass(frozen=True)
 class Layout:
-    """A competition: its data, the example that its task starts from, and how a submission is scored.
+    """A competition: its data, the example that its task starts from, and its scores.
 
-    `task` is a file under tasks, empty where the example is used as it is. `samples` has a score by sample.
+    `write(folder, train, new)` writes the data with numbers of rows, and returns the truth. `task`
+    is a file under tasks, empty if the example is used unchanged. `samples` has a score by sample.
     """
 
-    write: Callable[
-        [Path, int, int], pd.DataFrame
-    ]  # into a folder, rows of training and of the test; the truth
+    write: Callable[[Path, int, int], pd.DataFrame]
     like: str
     task: str
     train: str  # data.dir, in the folder of the competition
@@ -58,7 +48,8 @@ def _ground(
     """Returns a noisy picture, what draws on it, and a colour that differs from its own."""
     base = generator.integers(40, 180, 3)
     noise = generator.normal(0, 12, (SIDE, SIDE, 3))
-    picture = Image.fromarray((base + noise).clip(0, 255).astype(np.uint8))
+    pixels = (base + noise).clip(0, 255)
+    picture = Image.fromarray(pixels.astype(np.uint8))
     return picture, ImageDraw.Draw(picture), tuple(map(int, base + 70))
 
 
@@ -74,19 +65,17 @@ def leaves(folder: Path, train: int, new: int) -> pd.DataFrame:
         shapes = generator.choice(SHAPES, len(numbers), p=(0.4, 0.3, 0.2, 0.1))
         names = [f"{number:05}" for number in numbers]
         for name, shape in zip(names, shapes, strict=True):
-            _leaf(str(shape), generator).save(folder / part / f"{name}.png")
-        trees = generator.integers(0, 20, len(numbers))
-        tables[part] = pd.DataFrame(
-            {"id": names, "label": shapes, "tree": [f"tree_{tree}" for tree in trees]}
-        )
+            picture = _leaf(str(shape), generator)
+            picture.save(folder / part / f"{name}.png")
+        trees = [f"tree_{tree}" for tree in generator.integers(0, 20, len(numbers))]
+        tables[part] = pd.DataFrame({"id": names, "label": shapes, "tree": trees})
     tables["train_images"].to_csv(folder / "train.csv", index=False)
     truth = tables["test_images"][["id", "label"]]
     shuffled = truth[["id"]].sample(frac=1, random_state=1)
     truth[["id"]].assign(label="box").to_csv(folder / "sample_submission.csv", index=False)
     shuffled.assign(label="box").to_csv(folder / "shuffled.csv", index=False)
-    truth[["id"]].assign(**dict.fromkeys(SHAPES, 0.25)).to_csv(
-        folder / "probabilities.csv", index=False
-    )
+    shares = truth[["id"]].assign(**dict.fromkeys(SHAPES, 0.25))
+    shares.to_csv(folder / "probabilities.csv", index=False)
     return truth
 
 
@@ -115,7 +104,8 @@ def log_loss(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
     names = [*guess.columns[1:]]
     shares = guess[names].to_numpy(float)
     places = [names.index(label) for label in truth["label"]]
-    return float(-np.log(shares[np.arange(len(places)), places].clip(1e-15)).mean())
+    likelihoods = shares[np.arange(len(places)), places]
+    return float(-np.log(likelihoods.clip(1e-15)).mean())
 
 
 # --- 2: a table with categories, empty cells and dates ----------------------------------------------------------------
@@ -144,26 +134,24 @@ def _houses(rows: int, generator: np.random.Generator) -> pd.DataFrame:
     area = generator.gamma(6, 15, rows).round(1)
     noise = np.exp(generator.normal(0, 0.1, rows))
     growth = 1 + 0.06 * (sold.year.to_numpy() - 2019)
-    price = 1500 * area * pd.Series(districts).map(worth).to_numpy() * growth * noise
-    table = pd.DataFrame(
-        {
-            "Id": generator.permutation(rows) + 1,  # row numbers of other rows
-            "district": districts,
-            "sold": sold.strftime("%Y-%m-%d"),
-            "area": area,
-            "built": generator.integers(1900, 2020, rows).astype(float),
-            "garage": generator.choice(["yes", "no"], rows),
-            "SalePrice": price.round(),
-        }
-    )
+    factors = pd.Series(districts).map(worth).to_numpy()
+    price = 1500 * area * factors * growth * noise
+    ids = generator.permutation(rows) + 1  # row numbers of other rows
+    table = pd.DataFrame({"Id": ids, "district": districts, "sold": sold.strftime("%Y-%m-%d")})
+    table["area"] = area
+    table["built"] = generator.integers(1900, 2020, rows).astype(float)
+    table["garage"] = generator.choice(["yes", "no"], rows)
+    table["SalePrice"] = price.round()
     for column, share in (("built", 0.12), ("garage", 0.2), ("area", 0.05)):
         table.loc[generator.random(rows) < share, column] = None
     return table
 
 
 def rmsle(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
-    difference = np.log1p(truth["SalePrice"]) - np.log1p(guess["SalePrice"].astype(float))
-    return float(np.sqrt((difference**2).mean()))
+    right = np.log1p(truth["SalePrice"])
+    guessed = np.log1p(guess["SalePrice"].astype(float))
+    squares = (right - guessed) ** 2
+    return float(np.sqrt(squares.mean()))
 
 
 # --- 3: texts with six labels -----------------------------------------------------------------------------------------
@@ -177,14 +165,13 @@ def comments(folder: Path, train: int, new: int) -> pd.DataFrame:
     table[:train].to_csv(folder / "train.csv", index=False)
     test = table[train:].reset_index(drop=True)
     test[["id", "comment_text"]].to_csv(folder / "test.csv", index=False)
-    test[["id"]].assign(**dict.fromkeys(TAGS, 0.5)).to_csv(
-        folder / "sample_submission.csv", index=False
-    )
+    sample = test[["id"]].assign(**dict.fromkeys(TAGS, 0.5))
+    sample.to_csv(folder / "sample_submission.csv", index=False)
     return test[["id", *TAGS]]
 
 
 def _comment(number: int, generator: np.random.Generator) -> list[object]:
-    """Returns a row: an id of digits and letters, a text, and six marks; some texts have quotes and lines."""
+    """Returns an id of digits and letters, a text, sometimes with quotes and lines, and six marks."""
     marks = (generator.random(len(TAGS)) < 0.25).astype(int)
     words = [*generator.choice(PLAIN, generator.integers(5, 15))]
     words += [f"{tag}word" for tag, mark in zip(TAGS, marks, strict=True) if mark]
@@ -248,10 +235,16 @@ def _pixels(runs: object) -> set[int]:
 
 
 def mean_iou(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
-    """Returns the mean over pictures; 1 where both masks are empty."""
-    pairs = zip(truth["rle_mask"], guess["rle_mask"], strict=True)
-    masks = [(_pixels(true), _pixels(guessed)) for true, guessed in pairs]
-    return float(np.mean([len(a & b) / len(a | b) if a | b else 1.0 for a, b in masks]))
+    """Returns the mean over pictures; 1 for two empty masks."""
+    pairs = zip(truth["rle_mask"].map(_pixels), guess["rle_mask"].map(_pixels), strict=True)
+    return float(np.mean([_iou(*pair) for pair in pairs]))
+
+
+def _iou(true: set[int], guessed: set[int]) -> float:
+    union = true | guessed
+    if not union:
+        return 1.0
+    return len(true & guessed) / len(union)
 
 
 # --- 5: sounds --------------------------------------------------------------------------------------------------------
@@ -266,15 +259,12 @@ def birds(folder: Path, train: int, new: int) -> pd.DataFrame:
         calls = [str(call) for call in generator.choice(CALLS, count)]
         for name, call in zip(names, calls, strict=True):
             _write_sound(folder / part / name, _call(call, generator))
-        sites = generator.integers(0, 8, count)
-        tables[part] = pd.DataFrame(
-            {"filename": names, "label": calls, "site": [f"site{site}" for site in sites]}
-        )
+        sites = [f"site{site}" for site in generator.integers(0, 8, count)]
+        tables[part] = pd.DataFrame({"filename": names, "label": calls, "site": sites})
     tables["train_audio"].to_csv(folder / "train.csv", index=False)
     truth = tables["test_audio"][["filename", "label"]]
-    truth[["filename"]].assign(**dict.fromkeys(CALLS, 0.25)).to_csv(
-        folder / "sample_submission.csv", index=False
-    )
+    sample = truth[["filename"]].assign(**dict.fromkeys(CALLS, 0.25))
+    sample.to_csv(folder / "sample_submission.csv", index=False)
     return truth
 
 
@@ -282,14 +272,18 @@ def _call(name: str, generator: np.random.Generator) -> np.ndarray:
     """Returns a second of a call, (RATE,) from -1 to 1."""
     t = np.arange(RATE) / RATE
     pitch = generator.uniform(500, 1200)
-    phase = {
-        "up": pitch * (t + t * t / 2),
-        "down": pitch * (2 * t - t * t / 2),
-        "trill": pitch * t + 1.3 * np.sin(2 * np.pi * 12 * t),
-        "flat": 1.4 * pitch * t,
-    }[name]
-    sound = 0.6 * np.sin(2 * np.pi * phase) + generator.normal(0, 0.1, RATE)
-    return sound.clip(-1, 1)
+    match name:
+        case "up":
+            phase = pitch * (t + t * t / 2)
+        case "down":
+            phase = pitch * (2 * t - t * t / 2)
+        case "trill":
+            phase = pitch * t + 1.3 * np.sin(2 * np.pi * 12 * t)
+        case _:
+            phase = 1.4 * pitch * t
+    tone = np.sin(2 * np.pi * phase)
+    noise = generator.normal(0, 0.1, RATE)
+    return (0.6 * tone + noise).clip(-1, 1)
 
 
 def _write_sound(path: Path, sound: np.ndarray) -> None:
@@ -311,7 +305,7 @@ def wheat(folder: Path, train: int, new: int) -> pd.DataFrame:
             name = f"{part}{number}"
             picture, boxes = _wheat(generator)
             picture.save(folder / part / f"{name}.png")
-            rows += [{"image_id": name, "bbox": f"[{', '.join(map(str, box))}]"} for box in boxes]
+            rows += [{"image_id": name, "bbox": str([*box])} for box in boxes]
             if part == "test":
                 words = [" ".join(map(str, box)) for box in boxes]
                 truth.append({"image_id": name, "PredictionString": "; ".join(words)})
@@ -325,7 +319,7 @@ def wheat(folder: Path, train: int, new: int) -> pd.DataFrame:
 
 
 def _wheat(generator: np.random.Generator) -> tuple[Image.Image, list[tuple[int, ...]]]:
-    """Returns a picture with heads in some of its quarters, and a box (x, y, width, height) for each."""
+    """Returns a picture with heads in some quarters, and their boxes (x, y, width, height)."""
     picture, draw, colour = _ground(generator)
     boxes = []
     half = SIDE // 2
@@ -333,7 +327,8 @@ def _wheat(generator: np.random.Generator) -> tuple[Image.Image, list[tuple[int,
         if generator.random() < 0.5:
             width, height = map(int, generator.integers(8, 12, 2))
             x, y = (int(start + generator.integers(0, half - 12)) for start in corner)
-            draw.ellipse((x, y, x + width, y + height), fill=colour)
+            around = (x, y, x + width, y + height)
+            draw.ellipse(around, fill=colour)
             boxes.append((x, y, width, height))
     return picture, boxes
 
@@ -347,46 +342,101 @@ def f1_of_boxes(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
             numbers = [*map(float, answer.split())]
         else:
             numbers = []
-        answers = [
-            numbers[start + 1 : start + 5] for start in range(0, len(numbers), 5)
-        ]  # behind a confidence
+        confidences = range(0, len(numbers), 5)
+        answers = [numbers[place + 1 : place + 5] for place in confidences]
         wanted = wanted + len(boxes)
         given = given + len(answers)
-        hits += sum(any(_overlap(box, other) > 0.25 for other in answers) for box in boxes)
+        best = [max((_overlap(box, other) for other in answers), default=0) for box in boxes]
+        hits += sum(overlap > 0.25 for overlap in best)
     return 2 * hits / max(1, wanted + given)
 
 
 def _overlap(box: list[float], other: list[float]) -> float:
-    sides = [_shared(box[axis], box[axis + 2], other[axis], other[axis + 2]) for axis in (0, 1)]
-    both = sides[0] * sides[1]
-    return both / (box[2] * box[3] + other[2] * other[3] - both)
+    x, y, width, height = box
+    other_x, other_y, other_width, other_height = other
+    shared_width = _shared(x, width, other_x, other_width)
+    shared_height = _shared(y, height, other_y, other_height)
+    both = shared_width * shared_height
+    areas = width * height + other_width * other_height
+    return both / (areas - both)
 
 
 def _shared(start: float, length: float, other: float, other_length: float) -> float:
-    return max(0.0, min(start + length, other + other_length) - max(start, other))
+    end = min(start + length, other + other_length)
+    return max(0.0, end - max(start, other))
 
 
 def _with_labels(score: Score) -> Score:
     """Returns a score for a sample with a column for each class."""
-    return lambda truth, guess: score(
-        truth, guess.assign(label=guess[[*guess.columns[1:]]].idxmax(axis=1))
-    )
+
+    def scored(truth: pd.DataFrame, guess: pd.DataFrame) -> float:
+        shares = guess[[*guess.columns[1:]]]
+        return score(truth, guess.assign(label=shares.idxmax(axis=1)))
+
+    return scored
 
 
 SAMPLE = "sample_submission.csv"
+LEAVES = Layout(
+    leaves,
+    "images",
+    task="",
+    train="",
+    new="test_images",
+    samples={SAMPLE: accuracy, "shuffled.csv": accuracy, "probabilities.csv": log_loss},
+    options={"workload.classes": "[]", "workload.target": "label", "workload.size": "32"},
+)
+HOUSES = Layout(
+    houses,
+    "tabular",
+    task="houses:Houses",
+    train="train.csv",
+    new="test.csv",
+    samples={SAMPLE: rmsle, "shuffled.csv": rmsle},
+    rows=(600, 60),
+)
+COMMENTS = Layout(
+    comments,
+    "text",
+    task="comments:Comments",
+    train="train.csv",
+    new="test.csv",
+    samples={SAMPLE: mean_auc},
+    rows=(400, 200),
+    options={"workload.classes": f"[{', '.join(TAGS)}]"},
+)
+SALT = Layout(
+    salt,
+    "segmentation",
+    task="salt:Salt",
+    train="",
+    new="test",
+    samples={SAMPLE: mean_iou},
+    options={"workload.size": "48"},
+)
+BIRDS = Layout(
+    birds,
+    "images",
+    task="birds:Birds",
+    train="",
+    new="test_audio",
+    samples={SAMPLE: _with_labels(accuracy)},
+    options={"workload.classes": f"[{', '.join(CALLS)}]"},
+)
+WHEAT = Layout(
+    wheat,
+    "segmentation",
+    task="wheat:Wheat",
+    train="",
+    new="test",
+    samples={SAMPLE: f1_of_boxes},
+    options={"workload.size": "48"},
+)
 LAYOUTS = {
-    "leaves": Layout(
-        leaves, "images", "", "", "test_images",
-        {SAMPLE: accuracy, "shuffled.csv": accuracy, "probabilities.csv": log_loss},
-        options={"workload.classes": "[]", "workload.target": "label", "workload.size": "32"},
-    ),
-    "houses": Layout(houses, "tabular", "houses:Houses", "train.csv", "test.csv",
-                     {SAMPLE: rmsle, "shuffled.csv": rmsle}, rows=(600, 60)),
-    "comments": Layout(comments, "text", "comments:Comments", "train.csv", "test.csv", {SAMPLE: mean_auc},
-                       rows=(400, 200), options={"workload.classes": f"[{', '.join(TAGS)}]"}),
-    "salt": Layout(salt, "segmentation", "salt:Salt", "", "test", {SAMPLE: mean_iou}, options={"workload.size": "48"}),
-    "birds": Layout(birds, "images", "birds:Birds", "", "test_audio", {SAMPLE: _with_labels(accuracy)},
-                    options={"workload.classes": f"[{', '.join(CALLS)}]"}),
-    "wheat": Layout(wheat, "segmentation", "wheat:Wheat", "", "test", {SAMPLE: f1_of_boxes},
-                    options={"workload.size": "48"}),
-}  # fmt: skip
+    "leaves": LEAVES,
+    "houses": HOUSES,
+    "comments": COMMENTS,
+    "salt": SALT,
+    "birds": BIRDS,
+    "wheat": WHEAT,
+}

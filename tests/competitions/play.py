@@ -24,37 +24,40 @@ def scores(layout: Layout, folder: Path, steps: int) -> dict[str, float]:
 
 def _train(layout: Layout, folder: Path, data: Path, steps: int) -> None:
     call(folder, "new", "my", "--like", layout.like)
-    options = {
-        "data.dir": data / layout.train, "data.num_workers": 0, "training.epochs": 0, "training.max_steps": steps,
-        "training.evaluate_every_epochs": 0, "training.evaluate_every_steps": max(1, steps // 3),
-        "scheduler.warmup_epochs": 0, **layout.options,
-    }  # fmt: skip
+    options = {"data.dir": data / layout.train, "data.num_workers": 0}
+    options |= {"training.epochs": 0, "training.max_steps": steps}
+    options |= {"training.evaluate_every_epochs": 0, "scheduler.warmup_epochs": 0}
+    options["training.evaluate_every_steps"] = max(1, steps // 3)
+    options |= layout.options
     if layout.task:
         name, _, task = layout.task.partition(":")
         shutil.copy(TASKS / f"{name}.py", folder)
         options["task"] = f"{name}.py:{task}"
-    call(folder, "train", "my.yaml", *(f"--set={key}={value}" for key, value in options.items()))
+    changes = [f"--set={key}={value}" for key, value in options.items()]
+    call(folder, "train", "my.yaml", *changes)
 
 
 def _score(layout: Layout, folder: Path, sample: Path, truth: pd.DataFrame) -> float:
-    """Returns the score of a submission. Raises AssertionError where it is not the one that was asked for."""
+    """Returns the score of a submission. Raises AssertionError if it differs from the sample."""
     out = folder / f"answers-{sample.stem}"
-    call(folder, "predict", "runs/outputs.tar.gz", str(sample.parent / layout.new), out.name, "--trust",
-         "--sample", str(sample))  # fmt: skip
+    new = sample.parent / layout.new
+    options = ("--trust", "--sample", str(sample))
+    call(folder, "predict", "runs/outputs.tar.gz", str(new), out.name, *options)
     wanted = read(sample)
     submission = read(out / "submission.csv")
     assert [*submission.columns] == [*wanted.columns]
     key = wanted.columns[0]
     assert [*submission[key]] == [*wanted[key]]
     for column in wanted.columns[1:]:
-        numbers = pd.to_numeric(wanted[column], errors="coerce")
-        assert numbers.isna().all() or pd.to_numeric(submission[column]).notna().all(), column
-    assert not submission[wanted.columns[1:]].equals(wanted[wanted.columns[1:]])
-    by_hand = joined(read(out / "predictions.csv"), sample.parent / layout.new, wanted)
+        has_numbers = pd.to_numeric(wanted[column], errors="coerce").notna().any()
+        if has_numbers:
+            assert pd.to_numeric(submission[column]).notna().all(), column
+    assert not submission.equals(wanted)
+    by_hand = joined(read(out / "predictions.csv"), new, wanted)
     truth = truth.astype({key: str})
-    score, score_by_hand = (
-        layout.samples[sample.name](*aligned(truth, table)) for table in (submission, by_hand)
-    )
+    score_of = layout.samples[sample.name]
+    score = score_of(*aligned(truth, submission))
+    score_by_hand = score_of(*aligned(truth, by_hand))
     assert score == score_by_hand, f"{score} and {score_by_hand} by hand"
     return score
 
@@ -66,17 +69,13 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def joined(predictions: pd.DataFrame, new: Path, sample: pd.DataFrame) -> pd.DataFrame:
-    """Returns answers in the columns of a sample, as a user writes it: ids are stems or names of files, else rows."""
+    """Returns answers in the columns of a sample, as a user joins them: by file names or rows."""
     key, *columns = sample.columns
     if new.is_dir():
-        has_suffixes = sample[key].str.contains(".", regex=False).all()
-        ids = [
-            Path(name).name if has_suffixes else Path(name).stem for name in predictions["sample"]
-        ]
-    else:
-        ids = pd.read_csv(new, dtype={key: str})[
-            key
-        ].to_list()  # a line for each answer, in their order
+        part = "name" if sample[key].str.contains(".", regex=False).all() else "stem"
+        ids = [getattr(Path(name), part) for name in predictions["sample"]]
+    else:  # a line for each answer, in their order
+        ids = pd.read_csv(new, dtype={key: str})[key].to_list()
     if columns[0] in predictions:
         renamed = predictions
     else:
@@ -100,15 +99,10 @@ def lines_of(layout: Layout) -> int:
 
 
 def call(folder: Path, *arguments: str) -> None:
-    """Runs a command of Trainbook. Raises AssertionError where it fails."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    """Runs a command of Trainbook. Raises AssertionError if it fails."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "trainbook", *arguments]
     process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, (
-        f"{' '.join(arguments)}:\n{process.stdout[-3000:]}{process.stderr[-3000:]}"
-    )
+    output = process.stdout[-3000:] + process.stderr[-3000:]
+    assert process.returncode == 0, f"{' '.join(arguments)}:\n{output}"

@@ -1,7 +1,7 @@
-"""Watches what a hostile input makes the program do: code that runs, files that are read or written outside, a hang.
+"""Watches the program with hostile inputs: code that runs, files read or written outside, hangs.
 
-A test lays its inputs into `nothing_outside.folder`, hands them to the program by `attempt`, and judges the text that
-comes back. The rest is checked when the test ends.
+A test writes its inputs to `nothing_outside.folder`, passes them to the program by `attempt`, and
+checks the text that it returns.
 """
 
 import contextlib
@@ -23,26 +23,14 @@ from lib.errors import BadInput, TrainingFailed
 SECRET = "PRIVATE-PRIVATE-PRIVATE"  # the content of every file outside
 FORGED = "Training completed"  # what a hostile name would like to have on a line of its own
 _HANG_SECONDS = 60  # far above what a case takes on a busy machine
-_MOST_BYTES = (
-    128 * 2**20
-)  # that Python and NumPy may hold at once; a case that needs more has read a bomb
+_MOST_BYTES = 128 * 2**20  # held at once by Python and NumPy; a case that needs more read a bomb
 _RUNS_CODE = {
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "subprocess.Popen",
-    "socket.connect",
-}
-_UNPICKLES = {"pickle.find_class"}
+    "os.system", "os.exec", "os.posix_spawn", "os.fork",
+    "subprocess.Popen", "socket.connect", "pickle.find_class",
+}  # fmt: skip
 _NEVER_READ = (
-    "/etc/passwd",
-    "/etc/shadow",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-)
+    "/etc/passwd", "/etc/shadow", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
+)  # fmt: skip
 
 _watchers: list["Outside"] = []
 
@@ -56,10 +44,10 @@ sys.addaudithook(_hear)  # for the life of the process; it does nothing between 
 
 
 class Outside:
-    """The folder of a test's inputs, and beside it what no input may reach.
+    """The folder of a test's inputs, and files beside it that no input may reach.
 
-    `secret` is a file that nothing may read, `evil` a Python file that nothing may run, `target` a folder that nothing
-    may write to. `may_write` are folders in which new files are right.
+    Nothing may read the file `secret`, run the Python file `evil`, or write to the folder `target`.
+    `may_write` are folders for new files.
     """
 
     def __init__(self, root: Path):
@@ -77,19 +65,19 @@ class Outside:
         self.secret.write_text(SECRET * 10)
         self.evil.write_text(self.code())
         for path in (self.secret, self.evil):
-            os.utime(
-                path, (0, path.stat().st_mtime)
-            )  # a read by a library in C or Rust then changes the first
+            written = path.stat().st_mtime
+            os.utime(path, (0, written))  # a read by a library in C or Rust then changes the first
 
     def code(self) -> str:
         """Returns Python that leaves a file when it runs, and defines a class Evil."""
         return f"open({str(self.ran)!r}, 'w').close()\nclass Evil:\n    pass\n"
 
     def attempt(self, call: Callable[..., Any], *arguments: Any, weighed: bool = False) -> str:
-        """Calls the program with a hostile input; returns what it printed and the sentence of its refusal, if any.
+        """Calls the program with a hostile input; returns its output and the message of a refusal.
 
-        Any exception but BadInput and TrainingFailed is the test's failure, and so is a hang, a read or a write
-        outside, and a text that no terminal should get. `weighed`, which doubles the time, also limits memory.
+        The test fails for exceptions other than BadInput and TrainingFailed, for a hang, a read or
+        write outside, and for text that is unsafe for a terminal. `weighed` also limits memory, and
+        doubles the time.
         """
         before = self._tree()
         printed = io.StringIO()
@@ -118,12 +106,13 @@ class Outside:
         """Asserts that nothing was run, read or written outside."""
         assert not self.ran.exists(), "a file of the input was run"
         assert not self._seen, self._seen
-        changed = sorted(map(str, set(before.items()) ^ set(self._tree().items())))
+        after = self._tree()
+        changed = sorted(map(str, before.items() ^ after.items()))
         assert not changed, f"changed outside: {changed}"
 
     def heard(self, event: str, arguments: tuple) -> None:
         """Notes what an audit event says of code that runs and of files that are opened."""
-        if event in _RUNS_CODE or event in _UNPICKLES:
+        if event in _RUNS_CODE:
             self._seen.append(f"{event} {arguments!r:.200}")
         elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
             name = os.path.realpath(os.fsdecode(arguments[0]))
@@ -134,46 +123,32 @@ class Outside:
                 self._seen.append(f"{name} was opened for writing")
 
     def _may_be_written(self, name: str) -> bool:
-        places = [*map(str, self.may_write), "/dev/null"]
-        return (
-            any(name == place or name.startswith(place + os.sep) for place in places)
-            or "__pycache__" in name
-        )
+        places = [*self.may_write, Path("/dev/null")]
+        return "__pycache__" in name or any(map(Path(name).is_relative_to, places))
 
     def _tree(self) -> dict[Path, tuple]:
         """Returns size and times of everything below the test's folder that no input may change."""
         facts = {}
         for parent, folders, names in os.walk(self.root):
             here = Path(parent)
-            folders[:] = [
-                name
-                for name in folders
-                if here / name not in self.may_write and name != "__pycache__"
-            ]
-            for name in (*folders, *names):
-                found = os.lstat(here / name)
-                if here == self.outside and name in (self.secret.name, self.evil.name):
-                    read = found.st_atime
-                else:
-                    read = 0
-                facts[here / name] = (
-                    found.st_mode,
-                    0 if name in folders else found.st_size,
-                    found.st_mtime,
-                    read,
-                )
+            kept = [name for name in folders if here / name not in self.may_write]
+            folders[:] = [name for name in kept if name != "__pycache__"]
+            for path in [here / name for name in (*folders, *names)]:
+                status = os.lstat(path)
+                read = status.st_atime if path in (self.secret, self.evil) else 0
+                size = 0 if path.name in folders else status.st_size
+                facts[path] = (status.st_mode, size, status.st_mtime, read)
         return facts
 
 
 def check_text(text: str) -> None:
-    """Asserts that a text for the terminal has no control or direction characters, and no forged line."""
-    bad = sorted(
-        {c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
-    )
+    """Asserts that a text has no control or direction characters, and no forged line."""
+    kinds = {letter: unicodedata.category(letter) for letter in text.replace("\n", "")}
+    bad = [letter for letter, kind in kinds.items() if kind in ("Cc", "Cf", "Cs", "Zl", "Zp")]
     assert not bad, f"{bad} in {text[:500]!r}"
-    assert not any(line.strip().startswith(FORGED) for line in text.splitlines()), (
-        f"a forged line in {text[:500]!r}"
-    )
+    lines = [line.strip() for line in text.splitlines()]
+    forged = [line for line in lines if line.startswith(FORGED)]
+    assert not forged, f"a forged line in {text[:500]!r}"
     assert SECRET not in text, text[:500]
     assert "Traceback (most recent" not in text, text[:500]
     assert len(text) < 20_000, f"{len(text):,} characters are printed"

@@ -1,4 +1,4 @@
-"""Checkpoints of a mounted earlier session. Their seal is made anew, as anybody can: it does not say who wrote."""
+"""Hostile checkpoints of a mounted session, with a valid seal, since anyone can compute one."""
 
 import dataclasses
 import hashlib
@@ -25,14 +25,11 @@ from trainbook.launch.run import run_folders
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with the run toy, stopped behind checkpoints of steps 3 and 6, and the run that would resume it."""
+    """A folder with the run toy and its checkpoints of steps 3 and 6, and a run to resume it."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "toy.yaml").write_text(TOY)
-    changes = {
-        "output_dir": str(folder / "runs"),
-        "training.max_steps": 6,
-        "training.ema_decay": 0.5,
-    }
+    changes = {"output_dir": str(folder / "runs"), "training.ema_decay": 0.5}
+    changes["training.max_steps"] = 6
     with mock.patch.object(launch, "plot"):
         launch.train(load_config(folder / "toy.yaml", changes))
     config = load_config(folder / "toy.yaml", {**changes, "training.max_steps": 9})
@@ -41,7 +38,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def resumed(trained, nothing_outside):
-    """resumed() -> what is printed when the run resumes from the mounted copy, and the step that it resumes from."""
+    """resumed() -> the output of a run that resumes from the mounted copy, and the steps resumed."""
     origin, run = trained
     shutil.copytree(origin, nothing_outside.folder / "toy")
     runs = nothing_outside.root / "runs"
@@ -65,23 +62,22 @@ def resumed(trained, nothing_outside):
 
 
 def entry(path):
-    """What a manifest has of a file."""
+    """Returns the entry of a file in a manifest."""
     content = path.read_bytes()
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def seal(folder, change=lambda manifest: None):
-    """Writes the manifest of what lies in a checkpoint's folder, with a change."""
-    files = {
-        path.name: entry(path) for path in sorted(folder.iterdir()) if path.name != "manifest.json"
-    }
+    """Writes the manifest of a checkpoint's folder, with a change."""
+    files = {path.name: entry(path) for path in sorted(folder.iterdir())}
+    files.pop("manifest.json", None)
     manifest = {"format": 1, "step": int(folder.name[5:]), "files": files}
     change(manifest)
     (folder / "manifest.json").write_bytes(checkpoint._sealed(manifest))
 
 
 def above(folder, outside):
-    """The manifest gives the model a name outside of its folder, and a file lies there."""
+    """Gives the model a name outside of its folder, with a file there."""
     new = "../planted.safetensors"
     real = "model.safetensors"
     seal(folder, lambda manifest: manifest["files"].update({new: manifest["files"].pop(real)}))
@@ -93,7 +89,7 @@ def manifest_is(content):
 
 
 def instead_of(name, make):
-    """Puts something else where a file was, and keeps the manifest."""
+    """Replaces a file, and keeps the manifest."""
 
     def tamper(folder, outside):
         (folder / name).unlink()
@@ -102,11 +98,16 @@ def instead_of(name, make):
     return tamper
 
 
-MANIFESTS = {
-    "a name above": above,
-    "2 MB": manifest_is(b" " * 2_000_000),
-    "a manifest that is a pipe": instead_of("manifest.json", lambda path, o: os.mkfifo(path)),
-}
+def a_pipe(path, outside):
+    os.mkfifo(path)
+
+
+LARGE = manifest_is(b" " * 2_000_000)
+MANIFESTS = [
+    pytest.param(above, id="a name above"),
+    pytest.param(LARGE, id="2 MB"),
+    pytest.param(instead_of("manifest.json", a_pipe), id="a pipe"),
+]
 
 
 def with_state(**values):
@@ -114,28 +115,26 @@ def with_state(**values):
 
     def tamper(folder, outside):
         path = folder / "state.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+        state = json.loads(path.read_text())
+        path.write_text(json.dumps(state | values))
         seal(folder)
 
     return tamper
 
 
-STATES = {
-    "a state that is a link": instead_of("state.json", lambda path, o: path.symlink_to(o.secret)),
-    "not a number": with_state(pending={"squared": float("nan")}),
-    "another step": with_state(step=3),
-    "what was learned as text": with_state(learned=f"\n{FORGED}"),
-}
+def a_link(path, outside):
+    path.symlink_to(outside.secret)
 
 
 def tensors_are(name, content):
-    """Replaces a file of tensors by bytes or by what `content` makes of the saved ones, and seals the folder again."""
+    """Replaces a file of tensors by bytes or by `content(saved)`, and seals the folder again."""
 
     def tamper(folder, outside):
         path = folder / f"{name}.safetensors"
         if callable(content):
             saved = checkpoint.load(folder).tensors[name]
-            save_file({key: value.clone() for key, value in content(saved).items()}, path)
+            tensors = {key: value.clone() for key, value in content(saved).items()}
+            save_file(tensors, path)
         else:
             path.write_bytes(content)
         seal(folder)
@@ -153,50 +152,57 @@ class Evil:
         return os.system, ("true",)
 
 
-TENSORS = {
-    "no model": lambda f, o: ((f / "model.safetensors").unlink(), seal(f)),
-    "a pickle": tensors_are("model", pickle.dumps(Evil())),
-    "a header of 2**63 bytes": tensors_are("model", struct.pack("<Q", 2**63)),
-    "a giant shape": tensors_are(
-        "model", header({"w": {"dtype": "U8", "shape": [2**62, 4], "data_offsets": [0, 1]}}, b"0")
-    ),
-    "moments of another shape": tensors_are(
-        "optimizer", lambda t: {name: torch.zeros(7, 7) for name in t}
-    ),
-    "no average": tensors_are("ema", lambda t: {}),
-}
-CASES = {**{f"manifest: {k}": v for k, v in MANIFESTS.items()}, **{f"state: {k}": v for k, v in STATES.items()},
-         **{f"tensors: {k}": v for k, v in TENSORS.items()}}  # fmt: skip
+def without_model(folder, outside):
+    (folder / "model.safetensors").unlink()
+    seal(folder)
 
 
-@pytest.mark.parametrize("tamper", CASES.values(), ids=CASES)
+def of_another_shape(tensors):
+    return dict.fromkeys(tensors, torch.zeros(7, 7))
+
+
+GIANT = {"w": {"dtype": "U8", "shape": [2**62, 4], "data_offsets": [0, 1]}}
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        *MANIFESTS,
+        pytest.param(instead_of("state.json", a_link), id="a state that is a link"),
+        pytest.param(with_state(pending={"squared": float("nan")}), id="not a number"),
+        pytest.param(with_state(step=3), id="another step"),
+        pytest.param(with_state(learned=f"\n{FORGED}"), id="what was learned as text"),
+        pytest.param(without_model, id="no model"),
+        pytest.param(tensors_are("model", pickle.dumps(Evil())), id="a pickle"),
+        pytest.param(tensors_are("model", struct.pack("<Q", 2**63)), id="a header of 2**63 bytes"),
+        pytest.param(tensors_are("model", header(GIANT, b"0")), id="a giant shape"),
+        pytest.param(tensors_are("optimizer", of_another_shape), id="moments of another shape"),
+        pytest.param(tensors_are("ema", lambda tensors: {}), id="no average"),
+    ],
+)
 def test_a_hostile_checkpoint_is_passed_over_and_the_one_before_is_used(
     nothing_outside, resumed, tamper
 ):
     tamper(nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", nothing_outside)
-    told, steps = resumed(weighed=tamper is MANIFESTS["2 MB"])
+    told, steps = resumed(weighed=tamper is LARGE)
     assert steps == [3]
     assert "step-00000006 is damaged (" in told
 
 
-@pytest.mark.parametrize("tamper", MANIFESTS.values(), ids=MANIFESTS)
+@pytest.mark.parametrize("tamper", MANIFESTS)
 def test_hostile_best_weights_are_brought_nowhere(nothing_outside, resumed, tamper):
-    for best in (nothing_outside.folder / "toy" / "best").iterdir():
+    run = nothing_outside.folder / "toy"
+    for best in (run / "best").iterdir():
         if best.name != "step-00000006":
             shutil.rmtree(best)
-    best = nothing_outside.folder / "toy" / "best" / "step-00000006"
-    shutil.copytree(
-        nothing_outside.folder / "toy" / "checkpoints" / "step-00000006", best, dirs_exist_ok=True
-    )
+    best = run / "best" / "step-00000006"
+    shutil.copytree(run / "checkpoints" / "step-00000006", best, dirs_exist_ok=True)
     tamper(best, nothing_outside)
     assert resumed()[1] == [6]
     runs = nothing_outside.root / "runs"
-    written = {str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file()}
-    assert not {
-        name
-        for name in written
-        if "best" in name or SECRET in (runs / name).read_text(errors="replace")
-    }
+    files = [path for path in runs.rglob("*") if path.is_file()]
+    assert not [path for path in files if "best" in path.relative_to(runs).as_posix()]
+    assert not [path for path in files if SECRET in path.read_text(errors="replace")]
 
 
 def test_a_checkpoint_that_nobody_touched_is_resumed(nothing_outside, resumed):

@@ -1,4 +1,4 @@
-"""Scenes that somebody else made: TIFF, VRT and NumPy files that lie about what they are or how large."""
+"""Hostile scenes: TIFF, VRT and NumPy files with a false kind or size."""
 
 import os
 import pickle
@@ -21,17 +21,16 @@ PATCHES = Source(bands=("a", "b"), classes=("background", "glacier", "debris"), 
 _MOST_KIB = 400 * 1024  # that the process may grow by, GDAL's memory included
 SHORT = 3
 LONG = 4  # types of a TIFF's tags
+FORMATS = {SHORT: "H", LONG: "I"}
 
 
 @pytest.fixture
 def read_all(nothing_outside):
-    """read_all(source) -> what the program says when it cuts the hostile folder and reads its first tile."""
+    """read_all(source) -> the output of cutting the hostile folder and reading its first tile."""
 
     def cut_all(source):
-        outside = nothing_outside
-        store = cut(
-            layout.find(outside.folder, source), outside.root / "cache", source, Cut(size=32)
-        )
+        scenes = layout.find(nothing_outside.folder, source)
+        store = cut(scenes, nothing_outside.root / "cache", source, Cut(size=32))
         store.read(0)
 
     def attempt(source):
@@ -48,33 +47,19 @@ def read_all(nothing_outside):
 
 
 def tiff(tags=None, data=b""):
-    """A TIFF of one directory, 64 x 64 bytes in one strip unless `tags` say otherwise: {number: (type, values)}."""
+    """Returns a TIFF of 64 x 64 bytes in one strip, with `tags`: {number: (type, value)}."""
     content = data or bytes(64 * 64)
-    every = {
-        256: (LONG, [64]), 257: (LONG, [64]), 258: (SHORT, [8]), 259: (SHORT, [1]), 262: (SHORT, [1]),
-        273: (LONG, [None]), 277: (SHORT, [1]), 278: (LONG, [64]), 279: (LONG, [len(content)]), **(tags or {}),
-    }  # fmt: skip
-    every = {number: every[number] for number in sorted(every) if every[number]}
-    formats = {SHORT: "H", LONG: "I"}
-    end = 8 + 2 + 12 * len(every) + 4
-    packed = {}
-    for number, (kind, values) in every.items():
-        raw = b"".join(struct.pack(f"<{formats[kind]}", v or 0) for v in values)
-        packed[number] = (kind, len(values), raw)
-    start = end + sum(len(raw) for _, _, raw in packed.values() if len(raw) > 4)
+    every = {256: (LONG, 64), 257: (LONG, 64), 258: (SHORT, 8), 259: (SHORT, 1), 262: (SHORT, 1)}
+    every |= {273: (LONG, 0), 277: (SHORT, 1), 278: (LONG, 64), 279: (LONG, len(content))}
+    every |= tags or {}
+    start = 8 + 2 + 12 * len(every) + 4
+    every[273] = (LONG, every[273][1] or start)
     entries = b""
-    more = b""
-    for number, (kind, count, raw) in packed.items():
-        if kind == LONG and every[number][1] == [None]:
-            raw = struct.pack("<I", start)
-        if len(raw) <= 4:
-            place = raw.ljust(4, b"\0")
-        else:
-            place = struct.pack("<I", end + len(more))
-        more += raw if len(raw) > 4 else b""
-        entries += struct.pack("<HHI", number, kind, count) + place
+    for number, (kind, value) in sorted(every.items()):
+        raw = struct.pack(f"<{FORMATS[kind]}", value)
+        entries += struct.pack("<HHI", number, kind, 1) + raw.ljust(4, b"\0")
     first = struct.pack("<2sHIH", b"II", 42, 8, len(every))
-    return first + entries + bytes(4) + more + content
+    return first + entries + bytes(4) + content
 
 
 def vrt(band, attributes=""):
@@ -85,8 +70,7 @@ def vrt(band, attributes=""):
 
 
 def vrt_of(name):
-    return lambda o: vrt(f'<SimpleSource><SourceFilename relativeToVRT="0">{name.format(o=o)}</SourceFilename>'
-                         "</SimpleSource>")  # fmt: skip
+    return f'<SimpleSource><SourceFilename relativeToVRT="0">{name}</SourceFilename></SimpleSource>'
 
 
 RAW = "<SourceFilename relativeToVRT='0'>{}</SourceFilename><PixelOffset>1</PixelOffset><LineOffset>8</LineOffset>"
@@ -97,50 +81,66 @@ PYTHON = (
 
 
 def bomb(size=500 * 2**20):
-    """Zeros as zlib packs them: one packed block many times over, so that making them takes neither time nor room."""
+    """Returns compressed zeros: one block many times, which takes little time and memory."""
     packer = zlib.compressobj()
     piece = bytes(2**20)
     first, block = (packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH) for _ in "ab")
     return first + block * (size // len(piece) - 1) + packer.flush()
 
 
-PACKED = zlib.compress(bytes(4096))
-IMAGES = {  # text or bytes of Band2/img001.tif, of what lies in the watched folder
-    "a VRT of a raw file": lambda o: vrt(RAW.format(o.secret), 'subClass="VRTRawRasterBand"'),
-    "a VRT of another file": vrt_of("{o.secret}"),
-    "a VRT that runs Python": lambda o: vrt(PYTHON.format(o.code()), 'subClass="VRTDerivedRasterBand"'),
-    "a strip beyond the end": lambda o: tiff({273: (LONG, [2**32 - 9])}),
-    "a block of 16 GB": lambda o: tiff({256: (LONG, [40_000]), 257: (LONG, [40_000]), 278: (LONG, [40_000]),
-                                        258: (SHORT, [64]), 339: (SHORT, [3]), 259: (SHORT, [8])}, PACKED),
-    "a strip that unpacks to more": lambda o: tiff({259: (SHORT, [8])}, bomb()),
-}  # fmt: skip
-HARMLESS = {
-    "a strip that unpacks to more"
-}  # read or not by the reader of TIFF; its sentence may be about another file
+def vrt_of_a_raw_file(outside):
+    return vrt(RAW.format(outside.secret), 'subClass="VRTRawRasterBand"').encode()
 
 
-@pytest.mark.parametrize("name", IMAGES)
-def test_a_hostile_tiff_is_refused_by_its_name(nothing_outside, read_all, name):
+def vrt_of_another_file(outside):
+    return vrt(vrt_of(outside.secret)).encode()
+
+
+def vrt_that_runs_python(outside):
+    return vrt(PYTHON.format(outside.code()), 'subClass="VRTDerivedRasterBand"').encode()
+
+
+def strip_beyond_the_end(outside):
+    return tiff({273: (LONG, 2**32 - 9)})
+
+
+def block_of_16_gb(outside):
+    tags = {256: (LONG, 40_000), 257: (LONG, 40_000), 278: (LONG, 40_000)}
+    tags |= {258: (SHORT, 64), 339: (SHORT, 3), 259: (SHORT, 8)}
+    return tiff(tags, zlib.compress(bytes(4096)))
+
+
+def strip_that_unpacks_to_more(outside):
+    return tiff({259: (SHORT, 8)}, bomb())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        vrt_of_a_raw_file,
+        vrt_of_another_file,
+        vrt_that_runs_python,
+        strip_beyond_the_end,
+        block_of_16_gb,
+        strip_that_unpacks_to_more,
+    ],
+)
+def test_a_hostile_tiff_is_refused_by_its_name(nothing_outside, read_all, make):
     image, classes = scene()
     write_bands(nothing_outside.folder, "img001", image, classes, crs=None)
-    content = IMAGES[name](nothing_outside)
     path = nothing_outside.folder / "Band2" / "img001.tif"
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    path.write_bytes(make(nothing_outside))
     text = read_all(TWO)
-    assert "img001.tif" in text or name in HARMLESS, text
+    # The last one is read or not by the reader of TIFF; its sentence may be about another file
+    assert "img001.tif" in text or make is strip_that_unpacks_to_more, text
 
 
 def test_a_file_of_no_bytes_and_many_pixels_is_refused_by_its_size(nothing_outside, read_all):
     kind = {"driver": "GTiff", "count": 1, "dtype": "uint8", "SPARSE_OK": "TRUE"}
     for folder in ("Band1", "Band2", "label"):
-        (nothing_outside.folder / folder).mkdir()
-        rasterio.open(
-            nothing_outside.folder / folder / "img001.tif",
-            "w",
-            height=200_000,
-            width=200_000,
-            **kind,
-        ).close()
+        path = nothing_outside.folder / folder / "img001.tif"
+        path.parent.mkdir()
+        rasterio.open(path, "w", height=200_000, width=200_000, **kind).close()
     assert "img001.tif states 200,000 x 200,000 pixels" in read_all(TWO)
 
 
@@ -160,15 +160,17 @@ def test_a_file_beside_an_image_changes_nothing(nothing_outside, read_all):
     image, classes = scene()
     write_bands(nothing_outside.folder, "img001", image, classes)
     beside = nothing_outside.folder / "Band2" / "img001.tif.ovr"
-    beside.write_text(vrt_of("{o.secret}")(nothing_outside))
+    beside.write_bytes(vrt_of_another_file(nothing_outside))
     assert "4 tiles" in read_all(TWO)
-    with readers.opened(layout.find(nothing_outside.folder, TWO)[0][0], TWO) as opened:
+    scenes = layout.find(nothing_outside.folder, TWO)[0]
+    with readers.opened(scenes[0], TWO) as opened:
         assert np.array_equal(opened.bands((0, 0, 64, 64)), image)
 
 
 def test_a_name_that_gdal_would_take_for_an_address_is_no_file(nothing_outside):
     def read(name):
-        with readers.opened(Scene("x", "x", (nothing_outside.folder.joinpath(name),), None), TWO):
+        path = nothing_outside.folder.joinpath(name)
+        with readers.opened(Scene("x", "x", (path,), None), TWO):
             pass
 
     for name in ("/vsicurl/http://127.0.0.1:9/x.tif", "/vsistdin/x.tif", "GTIFF_DIR:1:x.tif"):
@@ -179,7 +181,7 @@ def test_a_name_that_gdal_would_take_for_an_address_is_no_file(nothing_outside):
 
 
 class Runs:
-    """What a pickle would run."""
+    """An object whose pickle opens a file for writing."""
 
     def __init__(self, path):
         self.path = path
@@ -189,25 +191,31 @@ class Runs:
 
 
 def npy(header, data=b"", version=(1, 0), stated=None):
-    """A .npy of any header; `stated` is the length of it that the file states."""
+    """Returns a .npy with any header, whose length the file states as `stated`."""
     head = header if isinstance(header, bytes) else header.encode("latin1")
-    length = struct.pack(
-        "<H" if version == (1, 0) else "<I", len(head) if stated is None else stated
-    )
+    length_type = "<H" if version == (1, 0) else "<I"
+    length = struct.pack(length_type, stated or len(head))
     return b"\x93NUMPY" + bytes(version) + length + head + data
 
 
 GIANT = "{'descr': '<f4', 'fortran_order': False, 'shape': (40_000, 40_000, 2), }\n"
-ARRAYS = {  # bytes of slice_0_img_000.npy
-    "a pickle": lambda o: pickle.dumps(Runs(o.ran)),
-    "a header of 4 GB": lambda o: npy(b"{", version=(2, 0), stated=2**32 - 1),
-    "a header that runs": lambda o: npy(f"{{'descr': open({str(o.ran)!r}, 'w'), 'shape': (1,)}}\n"),
-    "a shape beyond the file": lambda o: npy(GIANT, bytes(8192)),
-}
+RUNNING = "{{'descr': open({!r}, 'w'), 'shape': (1,)}}\n"
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_a_hostile_patch_is_refused_by_its_name(nothing_outside, read_all, name):
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda outside: pickle.dumps(Runs(outside.ran)), id="a pickle"),
+        pytest.param(
+            lambda outside: npy(b"{", version=(2, 0), stated=2**32 - 1), id="a header of 4 GB"
+        ),
+        pytest.param(
+            lambda outside: npy(RUNNING.format(str(outside.ran))), id="a header that runs"
+        ),
+        pytest.param(lambda outside: npy(GIANT, bytes(8192)), id="a shape beyond the file"),
+    ],
+)
+def test_a_hostile_patch_is_refused_by_its_name(nothing_outside, read_all, make):
     write_patches(nothing_outside.folder, sources=1, patches=1, bands=2)
-    (nothing_outside.folder / "slice_0_img_000.npy").write_bytes(ARRAYS[name](nothing_outside))
+    (nothing_outside.folder / "slice_0_img_000.npy").write_bytes(make(nothing_outside))
     assert "slice_0_img_000.npy" in read_all(PATCHES)

@@ -9,31 +9,34 @@ from tests.hostile.conftest import FORGED
 from workloads.codegraph import records
 from workloads.codegraph.records import _MOST_BYTES
 
-GOOD = {
-    "head": "a", "relation": "calls", "tail": "b",
-    "qualifiers": {"language": "python", "file": "a.py", "module": "a", "line": 1},
-}  # fmt: skip
+PLACE = {"language": "python", "file": "a.py", "module": "a", "line": 1}
+GOOD = {"head": "a", "relation": "calls", "tail": "b", "qualifiers": PLACE}
 
 
 def line(**values):
     return json.dumps({**GOOD, **values}).encode()
 
 
-LINES = {
-    "half an object": b'{"head": "a"', "200,000 brackets": b"[" * 200_000, "no UTF-8": b'{"head": "\xff"}',
-    "a newline in a name": line(head=f"a\n{FORGED}"), "no qualifiers": line(qualifiers=None),
-    "2 MB": b'{"head": "' + b"a" * (2 * _MOST_BYTES) + b'"}',
-}  # fmt: skip
+ENTITIES = b'{"id": "a", "type": "Function"}\n{"id": "b", "type": "Function"}\n'
 
 
-def write(
-    folder, *lines, entities=b'{"id": "a", "type": "Function"}\n{"id": "b", "type": "Function"}\n'
-):
-    (folder / "triples.jsonl").write_bytes(b"\n".join([line(), *lines, line(tail="c")]) + b"\n")
+def write(folder, *lines, entities=ENTITIES):
+    content = b"\n".join([line(), *lines, line(tail="c"), b""])
+    (folder / "triples.jsonl").write_bytes(content)
     (folder / "entities.jsonl").write_bytes(entities)
 
 
-@pytest.mark.parametrize("bad", LINES.values(), ids=LINES)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(b'{"head": "a"', id="half an object"),
+        pytest.param(b"[" * 200_000, id="200,000 brackets"),
+        pytest.param(b'{"head": "\xff"}', id="no UTF-8"),
+        pytest.param(line(head=f"a\n{FORGED}"), id="a newline in a name"),
+        pytest.param(line(qualifiers=None), id="no qualifiers"),
+        pytest.param(b'{"head": "' + b"a" * (2 * _MOST_BYTES) + b'"}', id="2 MB"),
+    ],
+)
 def test_a_hostile_line_is_named_and_can_be_left_out(nothing_outside, bad):
     write(nothing_outside.folder, bad)
     told = nothing_outside.attempt(records.read, [nothing_outside.folder])
@@ -47,10 +50,8 @@ def test_a_hostile_line_is_named_and_can_be_left_out(nothing_outside, bad):
 
 
 def test_a_hostile_entity_is_named(nothing_outside):
-    write(
-        nothing_outside.folder,
-        entities=b'{"id": "a", "type": "Function"}\n{"id": "a\\nb", "type": "F"}\n',
-    )
+    bad = b'{"id": "a", "type": "Function"}\n{"id": "a\\nb", "type": "F"}\n'
+    write(nothing_outside.folder, entities=bad)
     assert "entities.jsonl:2: " in nothing_outside.attempt(records.read, [nothing_outside.folder])
 
 

@@ -13,14 +13,15 @@ from lib import untrusted
 from lib.errors import BadInput
 from lib.untrusted import Natural
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: (
-        st.lists(inner)
-        | st.dictionaries(st.text() | st.sampled_from(["word", "number", "inner"]), inner)
-    ),
-    max_leaves=20,
-)
+KEYS = st.text() | st.sampled_from(["word", "number", "inner"])
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+
+
+def containers(inner):
+    return st.lists(inner) | st.dictionaries(KEYS, inner)
+
+
+JSON = st.recursive(VALUES, containers, max_leaves=20)
 
 
 @dataclass
@@ -40,10 +41,9 @@ class Outer:
     anything: Any = None
 
 
-WHOLE = {
-    "word": "x", "number": 2, "inner": [{"step": 1, "best": None}, {"step": 0, "best": -1.5}], "by_name": {"k": -3},
-    "kind": "b", "flag": True, "anything": [1],
-}  # fmt: skip
+INNER = [{"step": 1, "best": None}, {"step": 0, "best": -1.5}]
+WHOLE = {"word": "x", "number": 2, "inner": INNER, "by_name": {"k": -3}}
+WHOLE |= {"kind": "b", "flag": True, "anything": [1]}
 
 
 def test_an_object_of_the_right_types_becomes_a_dataclass():
@@ -53,13 +53,22 @@ def test_an_object_of_the_right_types_becomes_a_dataclass():
     assert untrusted.parse({"word": "", "number": 0}, Outer) == Outer("", 0)
 
 
-WRONG = [
-    {"word": 1}, {"number": True}, {"number": float("nan")}, {"number": 10**300}, {"inner": {}}, {"inner": [1]},
-    {"inner": [{"step": -1, "best": 1}]}, {"by_name": {"k": 1.0}}, {"kind": "c"}, {"flag": 1},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"word": 1},
+        {"number": True},
+        {"number": float("nan")},
+        {"number": 10**300},
+        {"inner": {}},
+        {"inner": [1]},
+        {"inner": [{"step": -1, "best": 1}]},
+        {"by_name": {"k": 1.0}},
+        {"kind": "c"},
+        {"flag": 1},
+    ],
+    ids=str,
+)
 def test_a_value_of_another_type_is_named_by_its_key(wrong):
     with pytest.raises(BadInput, match="word|number|inner|step|best|by_name|kind|flag"):
         untrusted.parse({**WHOLE, **wrong}, Outer)
@@ -88,13 +97,14 @@ def test_an_unsafe_name_of_a_file_is_told_from_a_safe_one(text):
     assert untrusted.is_name("model-1.safetensors")
 
 
-NO_FILES = {
-    "a pipe": os.mkfifo, "a device": lambda path: path.symlink_to("/dev/zero"),
-    "10 bytes": lambda path: path.write_bytes(b"0123456789"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(os.mkfifo, id="a pipe"),
+        pytest.param(lambda path: path.symlink_to("/dev/zero"), id="a device"),
+        pytest.param(lambda path: path.write_bytes(b"0123456789"), id="10 bytes"),
+    ],
+)
 def test_only_a_regular_file_within_the_limit_is_read(nothing_outside, make):
     path = nothing_outside.folder / "x"
     make(path)

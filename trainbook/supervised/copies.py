@@ -1,4 +1,4 @@
-"""Finds samples that have the same input: the same bytes under two names, or the same row twice."""
+"""Finds samples with the same input: equal bytes under two names, or the same row twice."""
 
 import functools
 import hashlib
@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 from lib.errors import BadInput, printable
 from lib.task.contract import canonical
 
-_END = (
-    2**12
-)  # bytes at the end of a file, which differ unless all of it is the same, in most formats
-_MOST_FILES = 2**17  # of which the hashes are remembered
+_END = 2**12  # bytes at the end of a file: in most formats they differ if any byte differs
+_MOST_FILES = 2**17  # whose hashes are cached
 _SCALARS = {str, bytes, bool, int, float, complex, type(None)}
 
 
 def same_files(values: Iterable[Any]) -> dict[Path, str]:
-    """Returns a hash of the content of each file among the values that has a copy. Most files are not read."""
+    """Returns a hash of each file's content, for files with a copy. Most files are not read."""
     paths = {path for value in values for path in _paths(value)}
     for key in (_size, _end, _content):  # the cheapest first: few files are left for the next one
         paths = _with_twins(paths, key)
@@ -26,15 +24,17 @@ def same_files(values: Iterable[Any]) -> dict[Path, str]:
 
 
 def _with_twins(paths: Iterable[Path], key: Callable[[Path], Hashable]) -> set[Path]:
-    """Returns the paths that share a key, if it is none of nothing, with another one."""
+    """Returns the paths that share a key with another one, without empty and missing files."""
     groups: dict[Hashable, list[Path]] = defaultdict(list)
     for path in paths:
         groups[key(path)].append(path)
-    return {path for value, group in groups.items() if value and len(group) > 1 for path in group}
+    groups.pop(0, None)
+    twins = [group for group in groups.values() if len(group) > 1]
+    return {path for group in twins for path in group}
 
 
 def _size(path: Path) -> int:
-    """Returns the bytes of a file; 0 where there is none, which a reader names when it opens it."""
+    """Returns the size of a file in bytes; 0 for a missing one, which its reader will name."""
     try:
         return path.stat().st_size
     except OSError:
@@ -43,7 +43,8 @@ def _size(path: Path) -> int:
 
 def _end(path: Path) -> tuple[int, str]:
     size = _size(path)
-    return size, _hash(path, path.stat().st_mtime_ns, max(0, size - _END))
+    begin = max(0, size - _END)
+    return size, _hash(path, path.stat().st_mtime_ns, begin)
 
 
 def _content(path: Path) -> str:
@@ -62,7 +63,7 @@ def _paths(value: Any) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=_MOST_FILES)
 def _hash(path: Path, time: int, begin: int) -> str:
-    """Returns a hash of a file from a byte on; `time` is when it was changed."""
+    """Returns a hash of a file from byte `begin` on; the cache needs its `time`."""
     try:
         with path.open("rb") as file:
             file.seek(begin)
@@ -72,7 +73,10 @@ def _hash(path: Path, time: int, begin: int) -> str:
 
 
 def key_of(value: Any, contents: Mapping[Path, str]) -> Hashable:
-    """Returns what equal values share: of a file with a copy its content. Raises BadInput for values without text."""
+    """Returns a key that equal values share; copies of a file share their content.
+
+    Raises BadInput for values without a canonical text.
+    """
     if isinstance(value, Path):
         return contents.get(value, value)
     if type(value) in _SCALARS:
@@ -96,7 +100,7 @@ class Sample(NamedTuple):
 
 
 def sentences(samples: Sequence[Sample], root: Path | None) -> Iterator[str]:
-    """Yields what is to be known of copies: of all, of those in two splits, of those with two targets."""
+    """Yields sentences on copies: on all, on copies across splits, on copies with other targets."""
     contents = same_files(samples)
     groups: dict[Hashable, list[Sample]] = defaultdict(list)
     try:
@@ -107,35 +111,33 @@ def sentences(samples: Sequence[Sample], root: Path | None) -> Iterator[str]:
     repeated = [group for group in groups.values() if len(group) > 1]
     if not repeated:
         return
-    number = sum(map(len, repeated)) - len(repeated)
+    share = f"{len(samples) - len(groups):,} of {len(samples):,}"
     first, second = repeated[0][:2]
     example = _equal(first, second, root)
-    yield f"Samples with the input of an earlier one: {number:,} of {len(samples):,}, such as {example}."
+    yield f"Samples with the input of an earlier one: {share}, such as {example}."
     yield from _crossing(repeated, root)
     pairs = [pair for group in repeated if (pair := _contradiction(group, contents))]
     if pairs:
-        example = " and ".join(
-            f"{_name(one.value, root)} ({_short(one.target)})" for one in pairs[0]
-        )
-        yield f"Inputs with different targets: {len(pairs):,}, such as {example}."
+        one, other = [_with_target(sample, root) for sample in pairs[0]]
+        yield f"Inputs with different targets: {len(pairs):,}, such as {one} and {other}."
 
 
 def _crossing(groups: Sequence[Sequence[Sample]], root: Path | None) -> Iterator[str]:
     """Yields a sentence for each two splits with the same inputs."""
-    crossing: dict[tuple[str, str], list[str]] = defaultdict(list)
+    crossing = defaultdict[tuple[str, str], list[str]](list)
     for first, *others in groups:
         for other in others:
             if other.part != first.part:
                 crossing[other.part, first.part].append(_equal(first, other, root))
     for (part, earlier), examples in crossing.items():
-        text = (
-            f"Samples of {part} that are in {earlier} too: {len(examples):,}, such as {examples[0]}"
+        yield (
+            f"Samples of {part} that are in {earlier} too: {len(examples):,}, such as "
+            f"{examples[0]}. Their scores say nothing about new data."
         )
-        yield f"{text}. Their scores say nothing about new data."
 
 
 def _contradiction(group: Sequence[Sample], contents: Mapping[Path, str]) -> list[Sample]:
-    """Returns two samples of a group with different targets, if there are any."""
+    """Returns two samples of a group with different targets, or []."""
     first, *others = group
     target = key_of(first.target, contents)
     different = (other for other in others if key_of(other.target, contents) != target)
@@ -143,12 +145,16 @@ def _contradiction(group: Sequence[Sample], contents: Mapping[Path, str]) -> lis
 
 
 def _equal(first: Sample, other: Sample, root: Path | None) -> str:
-    names = dict.fromkeys([_name(first.value, root), _name(other.value, root)])
-    return " = ".join(names)
+    names = [_name(sample.value, root) for sample in (first, other)]
+    return " = ".join(dict.fromkeys(names))
+
+
+def _with_target(sample: Sample, root: Path | None) -> str:
+    return f"{_name(sample.value, root)} ({_short(sample.target)})"
 
 
 def _name(value: Any, root: Path | None) -> str:
-    """Returns the file of an input, else what it begins with."""
+    """Returns the file of an input, or its beginning."""
     path = next(_paths(value), None)
     if path:
         return printable(canonical(path, root), most=100)

@@ -1,4 +1,4 @@
-"""Counts what was read of tables: rows beside lines, columns that nothing used, files that nothing read."""
+"""Reports how tables were read: rows, other lines, unused columns, unread files."""
 
 import contextlib
 from collections import Counter
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from lib.errors import BadInput, printable
-from trainbook.supervised.names import part_of
+from trainbook.supervised.names import listed, part_of
 from trainbook.supervised.notes import note
 
 _MOST_SENTENCES = 5  # on single files; more are summed up
-_MOST_NAMES = 10  # of files
+_MOST_NAMES = 10  # of files in a sentence
 _TABLES = (
     ".csv",
     ".tsv",
@@ -32,12 +32,12 @@ PACKED = (".gz", ".bz2", ".xz", ".zip")
 
 @dataclass
 class Report:
-    """How a file was read: its rows (None: it is no table) and lines (0: not counted), and its columns."""
+    """How a file was read: its rows (None: not a table), lines (0: not counted) and columns."""
 
     path: Path
     rows: int | None = None
     lines: int = 0
-    others: dict[str, int] = field(default_factory=dict)  # lines that are no rows, by what they are
+    others: dict[str, int] = field(default_factory=dict)  # other lines by kind
     remarks: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -48,9 +48,10 @@ class Report:
         text = _number_of(self.rows, "row")
         if self.lines:
             text += f" of {_number_of(self.lines, 'line')}"
-        others = [f"{number:,} {what}" for what, number in self.others.items() if number]
+        others = {kind: number for kind, number in self.others.items() if number}
         if others:
-            text += f" ({', '.join(others)})"
+            counts = [f"{number:,} {kind}" for kind, number in others.items()]
+            text += f" ({', '.join(counts)})"
         return "; ".join([text, *self.remarks])
 
     def unused(self) -> tuple[str, ...]:
@@ -60,10 +61,10 @@ class Report:
         return tuple(sorted(name for name in self.used if name not in self.columns))
 
 
-def _number_of(number: int, what: str) -> str:
+def _number_of(number: int, noun: str) -> str:
     if number == 1:
-        return f"{number:,} {what}"
-    return f"{number:,} {what}s"
+        return f"{number:,} {noun}"
+    return f"{number:,} {noun}s"
 
 
 class Reports:
@@ -121,12 +122,13 @@ class Reports:
                 more = f" and {len(names) - 1:,} files more"
             else:
                 more = ""
-            yield printable(", ".join(columns), most=300), f"{names[0]}{more}"
+            yield listed(columns), f"{names[0]}{more}"
 
     def _beside(self) -> Iterator[str]:
-        """Names tables in the folders that were read of which no row was read."""
-        paths = {path for folder in self.folders for path in folder.rglob("*") if is_table(path)}
-        names = sorted(map(self.shown, paths - self.by_path.keys()))
+        """Yields a sentence on unread tables in the folders that were read."""
+        paths = {path for folder in self.folders for path in folder.rglob("*")}
+        unread = filter(is_table, paths - self.by_path.keys())
+        names = sorted(map(self.shown, unread))
         if len(names) > _MOST_NAMES:
             names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
         if names:
@@ -134,7 +136,7 @@ class Reports:
 
 
 def is_table(path: Path) -> bool:
-    """Tells whether a file is called as a table, packed or not, and is not hidden."""
+    """Returns whether a file has the suffix of a table, packed or not, and is not hidden."""
     name = path.name.lower()
     for suffix in PACKED:
         name = name.removesuffix(suffix)
@@ -147,7 +149,7 @@ _reports: ContextVar[Reports | None] = ContextVar("reports", default=None)
 
 @contextlib.contextmanager
 def covering(root: Path | None) -> Iterator[None]:
-    """Notes, when the block ends, what was read of each table in it. Paths count from `root`."""
+    """Notes, when the block ends, how each table was read in it. Paths are relative to `root`."""
     reports = Reports(root)
     token = _reports.set(reports)
     try:
@@ -159,7 +161,7 @@ def covering(root: Path | None) -> Iterator[None]:
 
 
 def add(report: Report) -> None:
-    """Adds how a file was read to the block's reports; notes it at once outside of a block."""
+    """Adds a file's report to the block's; notes it at once outside of a block."""
     reports = _reports.get()
     if reports is None:
         if about := report.about():
@@ -167,41 +169,43 @@ def add(report: Report) -> None:
         return
     if before := reports.by_path.get(report.path):
         report.used = before.used
-        report.remarks = [*dict.fromkeys([*before.remarks, *report.remarks])]
+        remarks = [*before.remarks, *report.remarks]
+        report.remarks = [*dict.fromkeys(remarks)]
     reports.by_path[report.path] = report
 
 
 @contextlib.contextmanager
 def dealing() -> Iterator[None]:
-    """Notes files called as train, validation or test whose rows are read in the block, to be dealt together."""
+    """Notes tables read in the block that are named for splits, since their rows are mixed."""
     reports = _reports.get()
-    before = {*reports.by_path} if reports else set()
-    yield
     if reports is None:
+        yield
         return
+    before = {*reports.by_path}
+    yield
     fresh = [path for path in reports.by_path if path not in before]
     parts = {path: part_of(path.name) for path in fresh}
     if len({*parts.values()} - {""}) > 1:
-        names = printable(", ".join(reports.shown(path) for path in fresh if parts[path]), most=300)
+        names = listed(reports.shown(path) for path, part in parts.items() if part)
         note(
             f"The rows of {names} are dealt to the splits together, whatever the files are called."
         )
 
 
 def add_folder(folder: Path) -> None:
-    """Lets the block name tables in a folder that nothing reads."""
+    """Adds a folder in which the block names unread tables."""
     if reports := _reports.get():
         reports.folders[folder] = None
 
 
 class MissingColumn(BadInput, KeyError):
-    """A row has no such column; a KeyError too, for code that expects one."""
+    """A missing column in a row; also a KeyError, for code that expects one."""
 
     __str__ = BaseException.__str__
 
 
 class Row(dict[str, Any]):
-    """A row of a table, which remembers the columns that were read. Raises MissingColumn for others."""
+    """A row of a table that records which columns are used. Raises MissingColumn for others."""
 
     __slots__ = ("place", "used")
 
@@ -211,7 +215,7 @@ class Row(dict[str, Any]):
         self.used = used
 
     def __missing__(self, name: str) -> Any:
-        columns = printable(", ".join(map(str, super().keys())), most=300) or "none"
+        columns = listed(super().keys())
         raise MissingColumn(
             f"{self.place}: There is no column {printable(name)!r}. Its columns are: {columns}."
         )
@@ -229,9 +233,9 @@ class Row(dict[str, Any]):
         return super().pop(name, *default)
 
     def whole(self) -> dict[str, Any]:
-        """Returns the row as a plain dict; all columns count as read."""
+        """Returns the row as a plain dict; all columns count as used."""
         self.used.update(super().keys())
-        return {name: dict.__getitem__(self, name) for name in super().keys()}  # noqa: SIM118  # iterating counts as reading
+        return dict(super().items())
 
     copy = whole  # type: ignore[assignment]
 

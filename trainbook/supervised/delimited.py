@@ -1,8 +1,8 @@
-"""Reads rows of separated cells below a head, or without one. Raises BadInput where a row may be meant otherwise."""
+"""Reads rows of separated cells, with or without a head. Raises BadInput for ambiguous rows."""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lib.errors import BadInput, printable
@@ -10,6 +10,7 @@ from trainbook.supervised import dialects
 from trainbook.supervised.coverage import Report
 from trainbook.supervised.dialects import Dialect, Line
 from trainbook.supervised.files import lines_of
+from trainbook.supervised.names import listed
 
 _MARK = '"'
 _TOTALS = (
@@ -28,7 +29,7 @@ _EXCEL = re.compile("sep=.")
 
 
 class Sheet(NamedTuple):
-    """A text on its way to a table: its lines, how they are cut, its name in sentences, and what was seen of it."""
+    """A text being read as a table: its lines, dialect, name in messages, and report."""
 
     texts: list[str]
     dialect: Dialect
@@ -37,7 +38,7 @@ class Sheet(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The names of columns (None: an empty one without a name), the rows, the numbers of blank lines, the separator."""
+    """Names of columns (None: empty and unnamed), rows, numbers of blank lines, separator."""
 
     names: list[str | None]
     lines: list[Line]
@@ -48,13 +49,13 @@ class Rows(NamedTuple):
 def read(
     text: str, shown: str, suffix: str, names: Sequence[str] | None, comments: bool, report: Report
 ) -> Rows:
-    """Returns the rows of a text, all of as many cells as there are columns. Raises BadInput.
+    """Returns the rows of a text, with a cell for each column. Raises BadInput.
 
-    `names`: those of the columns (), numbers from 0; None, those of the first line. With `comments`, lines that begin
-    with # and have one cell are left out.
+    `names` are the columns: (): numbers from 0; None: the first line has them. `comments` leaves
+    out lines that begin with # and have one cell.
     """
     texts = lines_of(text)
-    if texts and _EXCEL.fullmatch(texts[0].strip()):  # which the rows say, too
+    if texts and _EXCEL.fullmatch(texts[0].strip()):  # the rows show it, too
         report.remarks.append("the first line names the separator")
         texts[0] = "\n"
     dialect = dialects.recognised(texts, suffix, names is None, shown)
@@ -64,9 +65,10 @@ def read(
         report.remarks.append("spaces after separators are left out")
     sheet = Sheet(texts, dialect, shown, report)
     lines, blank, others = _sorted(sheet, comments)
-    columns, rows = (
-        _below_head(sheet, lines) if names is None else _without_head(sheet, lines, names)
-    )
+    if names is None:
+        columns, rows = _below_head(sheet, lines)
+    else:
+        columns, rows = _without_head(sheet, lines, names)
     others["head"] = len(lines) - len(rows)
     others["inside quoted cells"] = sum(row.last - row.first for row in rows)
     _check_widths(sheet, columns, rows, names is None)
@@ -83,10 +85,10 @@ def read(
 
 
 def _sorted(sheet: Sheet, comments: bool) -> tuple[list[Line], list[int], Counter[str]]:
-    """Returns lines with content, the numbers of those without, and how many there are of each other kind."""
+    """Returns lines with content, the numbers of blank lines, and counts of other lines."""
     rows = list[Line]()
     blank = list[int]()
-    others: Counter[str] = Counter()
+    others = Counter[str]()
     for line in dialects.lines(sheet.texts, sheet.dialect, sheet.shown):
         is_single = len(line.cells) < 2
         first = line.cells[0] if line.cells else ""
@@ -109,7 +111,7 @@ def _sorted(sheet: Sheet, comments: bool) -> tuple[list[Line], list[int], Counte
 def _without_head(
     sheet: Sheet, lines: list[Line], names: Sequence[str]
 ) -> tuple[list[str | None], list[Line]]:
-    """Returns the given names, as many as the first row has cells, or numbers."""
+    """Returns the given names, or numbers, for the cells of the first row."""
     if not lines:
         return [*names], lines
     width = len(lines[0].cells)
@@ -130,16 +132,16 @@ def _below_head(sheet: Sheet, lines: list[Line]) -> tuple[list[str | None], list
     names = [name.strip() for name in head.cells]
     if names != head.cells:
         sheet.report.remarks.append("spaces round names of columns are left out")
-    if _have_one_more(rows, names) and not any(row.cells[-1] for row in rows):
+    lasts = [row.cells[-1] for row in rows]
+    if _have_one_more(rows, names) and not any(lasts):
         sheet.report.remarks.append("rows end with one more separator than the head")
         rows = [row._replace(cells=row.cells[:-1]) for row in rows]
     columns = _named(sheet, names, rows)
     _check_names(sheet, columns, head.first)
     for row in rows:
         if [cell.strip("\ufeff ") for cell in row.cells] == names:
-            raise BadInput(
-                f"{sheet.shown}:{row.first}: The head stands here again. Delete the line."
-            )
+            where = f"{sheet.shown}:{row.first}"
+            raise BadInput(f"{where}: The head stands here again. Delete the line.")
     return columns, rows
 
 
@@ -148,68 +150,76 @@ def _have_one_more(rows: Sequence[Line], names: Sequence[str | None]) -> bool:
 
 
 def _named(sheet: Sheet, names: Sequence[str], rows: Sequence[Line]) -> list[str | None]:
-    """Returns the names, None for a column without a name and without a cell."""
+    """Returns the names, None for a column without a name and without content."""
     columns: list[str | None] = [*names]
     for place, name in enumerate(names):
-        if name or any(row.cells[place : place + 1] != [""] for row in rows):
+        if name:
             continue
-        columns[place] = None
+        cells = [row.cells[place : place + 1] for row in rows]
+        if all(cell == [""] for cell in cells):
+            columns[place] = None
     if number := columns.count(None):
         sheet.report.remarks.append(f"{number} empty columns without a name are left out")
     return columns
 
 
 def _check_names(sheet: Sheet, columns: Sequence[str | None], line: int) -> None:
-    counts = Counter(name for name in columns if name is not None)
-    for name, number in counts.items():
-        if number < 2:
+    places: dict[str, list[str]] = {}
+    for place, name in enumerate(columns, 1):
+        if name is not None:
+            places.setdefault(name, []).append(str(place))
+    for name, numbers in places.items():
+        if len(numbers) < 2:
             continue
-        places = ", ".join(str(place) for place, other in enumerate(columns, 1) if other == name)
         what = f"called {printable(name)!r}" if name else "without a name"
+        shown = ", ".join(numbers)
         raise BadInput(
-            f"{sheet.shown}:{line}: {number} columns are {what} ({places}). Rename them."
+            f"{sheet.shown}:{line}: {len(numbers)} columns are {what} ({shown}). Rename them."
         )
 
 
 def _check_widths(
     sheet: Sheet, columns: Sequence[str | None], rows: Sequence[Line], has_head: bool
 ) -> None:
-    """Raises BadInput for a row with more or fewer cells than there are columns."""
+    """Raises BadInput for a row with more or fewer cells than columns."""
     wrong = next((row for row in rows if len(row.cells) != len(columns)), None)
     if wrong is None:
         return
-    names = ", ".join(name or "without a name" for name in columns)
-    if len(wrong.cells) == 1:
-        cells = "1 cell"
-    else:
-        cells = f"{len(wrong.cells)} cells"
-    what = f"{sheet.shown}:{wrong.first}: {cells} instead of {len(columns)} ({printable(names, most=200)})"
+    number = len(wrong.cells)
+    cells = "1 cell" if number == 1 else f"{number} cells"
+    names = [name or "without a name" for name in columns]
     if has_head and (columns[0] or "").startswith("#"):
-        raise BadInput(f"{what}. If the first line is a comment, delete it.")
-    if has_head and len(rows) > 1 and _have_one_more(rows, columns):
-        raise BadInput(f"{what}. All rows have one cell more than the head: name that column.")
-    if sheet.dialect.is_quoted:
+        advice = "If the first line is a comment, delete it."
+    elif has_head and len(rows) > 1 and _have_one_more(rows, columns):
+        advice = "All rows have one cell more than the head: name that column."
+    elif sheet.dialect.is_quoted:
         separator = dialects.NAMES[sheet.dialect.separator]
-        raise BadInput(f"{what}. Quote a cell that holds a {separator}, or correct the line.")
-    raise BadInput(f"{what}. Correct the line.")
+        advice = f"Quote a cell that holds a {separator}, or correct the line."
+    else:
+        advice = "Correct the line."
+    where = f"{sheet.shown}:{wrong.first}"
+    raise BadInput(f"{where}: {cells} instead of {len(columns)} ({listed(names)}). {advice}")
 
 
 def _note_total(sheet: Sheet, rows: Sequence[Line]) -> None:
     """Notes a last row with a word such as Total in a cell, which no other row has."""
-    *others, last = rows or [Line([], 0, 0)]
+    if len(rows) < 2:
+        return
+    *others, last = rows
     words = [cell for cell in last.cells if cell.strip().casefold().rstrip(":") in _TOTALS]
-    if others and words and not any(words[0] in row.cells for row in others):
-        word = printable(words[0].strip(), most=60)
-        sheet.report.remarks.append(
-            f"the last row (line {last.first}) has {word!r}: delete it if it sums the others"
-        )
+    if not words or any(words[0] in row.cells for row in others):
+        return
+    word = printable(words[0].strip(), most=60)
+    sheet.report.remarks.append(
+        f"the last row (line {last.first}) has {word!r}: delete it if it sums the others"
+    )
 
 
 # --- quotation marks --------------------------------------------------------------------------------------------------
 
 
 def _check_letters(sheet: Sheet, rows: Sequence[Line]) -> None:
-    """Notes cells in quotation marks, which are letters. Raises BadInput for doubled marks inside, as CSV has them."""
+    """Notes quotation marks that are letters. Raises BadInput for doubled ones in a cell."""
     number = 0
     for row in rows:
         for cell in row.cells:
@@ -217,10 +227,12 @@ def _check_letters(sheet: Sheet, rows: Sequence[Line]) -> None:
                 continue
             number += 1
             inside = cell[1:-1]
-            if '""' not in inside or _MARK in inside.replace('""', ""):
-                continue
-            what = f"{sheet.shown}:{row.first}: {printable(cell, most=60)} is quoted as in CSV, and TSV has no quotes"
-            raise BadInput(f"{what}. Name the file .csv, or write the letters alone.")
+            if '""' in inside and _MARK not in inside.replace('""', ""):
+                text = printable(cell, most=60)
+                raise BadInput(
+                    f"{sheet.shown}:{row.first}: {text} is quoted as in CSV, and TSV has no "
+                    "quotes. Name the file .csv, or write the letters alone."
+                )
     if number:
         sheet.report.remarks.append(
             f"{number:,} cells in quotation marks, which are letters in TSV"
@@ -228,36 +240,43 @@ def _check_letters(sheet: Sheet, rows: Sequence[Line]) -> None:
 
 
 def _check_spaced_marks(sheet: Sheet, rows: Sequence[Line]) -> None:
-    """Raises BadInput for a space before a quotation mark: it makes a letter of the mark."""
+    """Raises BadInput for a space before a quotation mark, which makes the mark a letter."""
     for row in rows:
         for cell in row.cells:
             if not cell.startswith(" ") or not cell.lstrip(" ").startswith(_MARK):
                 continue
             doubled = cell.replace(_MARK, '""')
             line = "".join(sheet.texts[row.first - 1 : row.last])
-            if f'"{doubled}"' in line:
-                continue
-            what = f"{sheet.shown}:{row.first}: A quotation mark stands after a space, {printable(cell, most=60)}"
-            raise BadInput(f"{what}. Delete the space, or quote the whole cell.")
+            if f'"{doubled}"' not in line:
+                text = printable(cell, most=60)
+                raise BadInput(
+                    f"{sheet.shown}:{row.first}: A quotation mark stands after a space, {text}. "
+                    "Delete the space, or quote the whole cell."
+                )
 
 
 def _check_merged(sheet: Sheet, rows: Sequence[Line]) -> None:
-    """Raises BadInput for a quoted cell over several lines of which each looks like a row.
+    """Raises BadInput for a quoted cell over several lines that all look like rows.
 
-    A stray mark at the beginning of a cell swallows rows until another one. Then every line has as many separators as a
-    row, and one of the swallowed cells is what other rows have in its column.
+    A stray mark at the beginning of a cell swallows rows until the next mark. Then every line has
+    as many separators as a row, and a swallowed cell resembles the cells of its column in other
+    rows.
     """
-    suspects = [row for row in rows if row.last > row.first and _looks_like_rows(sheet, row)]
-    if not suspects:
-        return
+    merged = [row for row in rows if row.last > row.first]
+    suspects = [row for row in merged if _looks_like_rows(sheet, row)]
     cells = [row.cells for row in rows if row.last == row.first]
-    fits = [_fits(column) for column in zip(*cells, strict=True)]
+    if not suspects or not cells:
+        return
+    columns = [{*column} - {""} for column in zip(*cells, strict=True)]
+    are_numbers = [bool(column) and all(map(_is_number, column)) for column in columns]
     for row in suspects:
-        if not fits or not any(fits[column](piece) for column, piece in _swallowed(sheet, row)):
-            continue
-        what = f"{sheet.shown}:{row.first}: A quotation mark begins a cell that ends in line {row.last}"
-        advice = 'Delete the mark, or write the cell in one line; write "" for a mark inside a quoted cell.'
-        raise BadInput(f"{what}, and the lines between look like rows. {advice}")
+        for place, piece in _swallowed(sheet, row):
+            if piece in columns[place] or (are_numbers[place] and _is_number(piece)):
+                raise BadInput(
+                    f"{sheet.shown}:{row.first}: A quotation mark begins a cell that ends in line "
+                    f"{row.last}, and the lines between look like rows. Delete the mark, or write "
+                    'the cell in one line; write "" for a mark inside a quoted cell.'
+                )
 
 
 def _pieces(sheet: Sheet, row: Line) -> list[list[str]]:
@@ -267,25 +286,20 @@ def _pieces(sheet: Sheet, row: Line) -> list[list[str]]:
 
 
 def _looks_like_rows(sheet: Sheet, row: Line) -> bool:
-    return {len(pieces) for pieces in _pieces(sheet, row)} == {len(row.cells)}
+    widths = {*map(len, _pieces(sheet, row))}
+    return widths == {len(row.cells)}
 
 
 def _swallowed(sheet: Sheet, row: Line) -> list[tuple[int, str]]:
-    """Returns the pieces inside the quoted cell with the columns that they would be in, but its own column."""
+    """Returns the pieces inside the quoted cell with their columns, without the cell's column."""
     first, *middle, last = _pieces(sheet, row)
-    own = next(place for place, cell in enumerate(row.cells) if "\n" in cell or "\r" in cell)
+    is_broken = ["\n" in cell or "\r" in cell for cell in row.cells]
+    own = is_broken.index(True)
     pieces = [*enumerate(first)][own + 1 :]
     for line in middle:
         pieces += enumerate(line)
     pieces += [*enumerate(last)][:own]
     return [(column, piece) for column, piece in pieces if column != own]
-
-
-def _fits(column: Iterable[str]) -> Callable[[str], bool]:
-    """Returns whether a text is what a column has: one of its cells, or a number where all are."""
-    cells = {cell for cell in column if cell}
-    are_numbers = bool(cells) and all(map(_is_number, cells))
-    return lambda text: text in cells or (are_numbers and _is_number(text))
 
 
 def _is_number(text: str) -> bool:

@@ -1,8 +1,9 @@
-"""Cuts lines into cells, strictly, and recognises what separates them."""
+"""Splits lines into cells, strictly, and recognises their separator."""
 
 import contextlib
 import csv
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,13 +13,13 @@ NAMES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "|"}
 TAB = "\t"
 _TABBED = (".tsv", ".tab", ".txt")
 _TRIED = 100  # rows from which the separator is recognised
-_MARK = '"'
-# By default 131,072 letters of a cell. It is a limit of the whole process
+_QUOTED = re.compile('".*"', re.DOTALL)
+# The default is 131,072 letters a cell. It is a limit of the whole process
 csv.field_size_limit(2**31 - 1)
 
 
 class Dialect(NamedTuple):
-    """How cells are separated, whether they may be quoted, and whether a space follows each separator."""
+    """The separator, whether cells may be quoted, whether a space follows each separator."""
 
     separator: str
     is_quoted: bool
@@ -38,7 +39,7 @@ def usual(suffix: str) -> str:
 
 
 def lines(texts: Sequence[str], dialect: Dialect, shown: str) -> Iterator[Line]:
-    """Yields the cells of each row. Raises BadInput for a quotation mark that does not enclose a cell."""
+    """Yields the cells of each row. Raises BadInput for a quotation mark inside a cell."""
     if dialect.is_quoted:
         return _quoted(texts, dialect, shown)
     return _unquoted(texts, dialect)
@@ -63,10 +64,14 @@ def _quoted(texts: Sequence[str], dialect: Dialect, shown: str) -> Iterator[Line
         except StopIteration:
             return
         except csv.Error as error:
-            is_open = "unexpected end" in str(error)
-            end = "nothing shuts" if is_open else f"does not end a cell in line {reader.line_num}"
-            what = f"{shown}:{first}: A quotation mark begins a cell here that {end}"
-            raise BadInput(f'{what}. Write "" for a mark inside a quoted cell.') from None
+            if "unexpected end" in str(error):
+                end = "nothing shuts"
+            else:
+                end = f"does not end a cell in line {reader.line_num}"
+            raise BadInput(
+                f"{shown}:{first}: A quotation mark begins a cell here that {end}. "
+                'Write "" for a mark inside a quoted cell.'
+            ) from None
         yield Line(cells, first, reader.line_num)
         first = reader.line_num + 1
 
@@ -74,33 +79,42 @@ def _quoted(texts: Sequence[str], dialect: Dialect, shown: str) -> Iterator[Line
 def recognised(texts: Sequence[str], suffix: str, has_head: bool, shown: str) -> Dialect:
     """Returns the dialect in which the first rows have as many cells as the head.
 
-    A head with one cell less than all rows is the second choice, the widest head the last: its wrong line is then
-    named. Raises BadInput where two dialects fit alike.
+    The second choice is a head with one cell less than all rows, the last the widest head, so that
+    its wrong line is named. Raises BadInput if two dialects fit alike.
     """
     first = next((text for text in texts if text.strip()), "")
     preferred = usual(suffix)
-    marks = (
-        NAMES if has_head or preferred == "," else (TAB,)
-    )  # a line of one cell may be a text with commas
-    dialects = [_dialect(mark, first, suffix, has_head) for mark in marks]
-    widths = {dialect: _widths(texts, dialect, shown) for dialect in dialects}
-    fitting = [dialect for dialect in dialects if _excess(widths[dialect]) == 0]
-    fitting = fitting or [dialect for dialect in dialects if _excess(widths[dialect]) == 1]
+    if has_head or preferred == ",":
+        separators = [*NAMES]
+    else:
+        separators = [TAB]  # a line of one cell may be a text with commas
+    widths = {}
+    for separator in separators:
+        dialect = _dialect(separator, first, suffix, has_head)
+        widths[dialect] = _widths(texts, dialect, shown)
+    excess = {dialect: _excess(numbers) for dialect, numbers in widths.items()}
+    fitting = [dialect for dialect in widths if excess[dialect] == 0]
+    fitting = fitting or [dialect for dialect in widths if excess[dialect] == 1]
     if preferred == TAB:
         tabs = [dialect for dialect in fitting if dialect.separator == TAB]
         fitting = tabs or fitting
     if len(fitting) > 1:
         names = " and by ".join(NAMES[dialect.separator] for dialect in fitting)
         raise BadInput(
-            f"{shown}: The rows can be separated by {names}. Quote the cells, or write a .tsv with tabs."
+            f"{shown}: The rows can be separated by {names}. "
+            "Quote the cells, or write a .tsv with tabs."
         )
     if fitting:
         return fitting[0]
-    return max(dialects, key=lambda dialect: (widths[dialect][:1], dialect.separator == preferred))
+
+    def rank(dialect: Dialect) -> tuple[list[int], bool]:
+        return widths[dialect][:1], dialect.separator == preferred
+
+    return max(widths, key=rank)
 
 
 def _excess(widths: Sequence[int]) -> int | None:
-    """Returns how many cells more all rows have than the head: 0 or 1; None if neither or if there is one cell."""
+    """Returns how many cells all rows have beyond the head, 0 or 1; None otherwise."""
     if not widths or widths[0] < 2:
         return None
     excess = {width - widths[0] for width in widths[1:]} or {0}
@@ -110,17 +124,17 @@ def _excess(widths: Sequence[int]) -> int | None:
 
 
 def _dialect(separator: str, first: str, suffix: str, has_head: bool) -> Dialect:
-    """Returns the dialect for a separator. Between tabs nothing is quoted, unless all names in the head are."""
+    """Returns the dialect for a separator. Tabs have quoted cells only if the whole head is."""
     names = first.rstrip("\r\n").split(separator)
-    is_marked = all(len(name) > 1 and name[0] == name[-1] == _MARK for name in names)
-    is_quoted = separator != TAB or suffix == ".csv" or (is_marked and has_head)
+    is_head_quoted = has_head and all(map(_QUOTED.fullmatch, names))
+    is_quoted = separator != TAB or suffix == ".csv" or is_head_quoted
     number = first.count(separator)
     is_spaced = has_head and number > 0 and first.count(f"{separator} ") == number
     return Dialect(separator, is_quoted, is_spaced)
 
 
 def _widths(texts: Sequence[str], dialect: Dialect, shown: str) -> list[int]:
-    """Returns the numbers of cells of the first rows, up to a wrong quotation mark."""
+    """Returns how many cells the first rows have, up to a wrong quotation mark."""
     widths = list[int]()
     with contextlib.suppress(BadInput):
         for line in itertools.islice(lines(texts, dialect, shown), _TRIED):

@@ -1,6 +1,7 @@
-"""Finds the pictures of a folder with what belongs to each: a class by its folder or by a table, or a mask.
+"""Finds the pictures of a folder, each with its class (by folder or table) or its mask.
 
-Folders called train, test, valid, images, masks and the like are never classes. What is no sample is counted in notes.
+Folders called train, test, valid, images, masks and the like are never classes. Notes count all
+other files.
 """
 
 import re
@@ -28,16 +29,16 @@ from trainbook.supervised.places import (
 )
 from trainbook.supervised.samples import PARTS, split
 
-_AFFIX = re.compile(
-    f"^{any_of(MASKS)}[ _.-]+|[ _.-]+{any_of(MASKS)}(?:[ _.-]?[0-9]+)?$", re.IGNORECASE
-)  # a_mask_1
-_OF_IMAGE = re.compile(
-    r"[ _.-]+(?:image|img|sat|rgb)$", re.IGNORECASE
-)  # a_sat is the picture of a_mask
-_SHARE = 0.15  # of the training, where no folder is called validation or test
-# By which a mounted input is recognised
-_USUAL = ("[pP][nN][gG]", "[jJ][pP][gG]", "[jJ][pP][eE][gG]", "[wW][eE][bB][pP]", "[bB][mM][pP]", "[gG][iI][fF]",
-          "[tT][iI][fF]", "[tT][iI][fF][fF]")  # fmt: skip
+_MASK_WORD = any_of(MASKS)
+# a_mask_1 is a mask of a, and a_sat the picture of a_mask
+_AFFIX = re.compile(rf"(?i)^{_MASK_WORD}[ _.-]+|[ _.-]+{_MASK_WORD}(?:[ _.-]?[0-9]+)?$")
+_OF_IMAGE = re.compile(r"(?i)[ _.-]+(?:image|img|sat|rgb)$")
+_SHARE = 0.15  # of the training, without a folder called validation or test
+# Patterns by which a mounted input is recognised
+_USUAL = (
+    "[pP][nN][gG]", "[jJ][pP][gG]", "[jJ][pP][eE][gG]", "[wW][eE][bB][pP]",
+    "[bB][mM][pP]", "[gG][iI][fF]", "[tT][iI][fF]", "[tT][iI][fF][fF]",
+)  # fmt: skip
 _ABOVE_CLASSES = ("*/*", "[tT]rain/*/*", "[tT]raining/*/*")
 IN_FOLDERS = tuple(f"{above}.{suffix}" for above in _ABOVE_CLASSES for suffix in _USUAL)
 BESIDE_MASKS = tuple(
@@ -51,12 +52,12 @@ BESIDE_MASKS = tuple(
 def labelled_pictures(
     source: Path, classes: Collection[str] = (), table: str = "", target: str = ""
 ) -> dict[str, list[tuple[Path, str]]]:
-    """Returns pictures with their classes, in parts: of a folder for each class, else of a table that lists them.
+    """Returns pictures with their classes by split: by a folder for each class, or a table.
 
-    A table lists pictures where a column has their names, with or without suffixes. Its one other column is the class,
-    or the one called `target`. `table` names the file. Folders called train, validation and test are the split, and so
-    are tables called so, and a column of these words; what lacks of it is dealt. Notes say what was taken and what was
-    left out. Raises BadInput where neither is there.
+    A table lists pictures if a column has their names, with or without suffixes. The class is its
+    only other column, or the one called `target`. `table` names the file. Folders or tables called
+    train, validation and test, or a column of these words, are the splits; missing ones are dealt.
+    Notes list used and unused files. Raises BadInput without folders of classes or a table.
     """
     pictures, others = pictures_and_others(source)
     places = {path: place_of(path.relative_to(source), classes) for path in pictures}
@@ -64,44 +65,44 @@ def labelled_pictures(
     by_folder, nested = _classes_of_folders(usable, places, classes)
     data = Data(source, pictures, usable, places, by_folder, others)
     rows = None
-    if table or target or not {*classes} & {*by_folder.values()}:
+    if table or target or {*classes}.isdisjoint(by_folder.values()):
         rows = listing.find(data, table, target)
     note_others(path for path in others if not rows or path not in rows.tables)
+    parts = {path: place.part for path, place in places.items()}
     if rows:
         labels = listing.classes(rows, data, target)
-        places = {
-            path: place._replace(part=rows.parts.get(path, place.part))
-            for path, place in places.items()
-        }
+        parts |= rows.parts
     elif nested:
         raise BadInput(nested)
     else:
         labels = by_folder
         _check_folders(data, classes)
     samples = {path: (Picture(path), label) for path, label in labels.items()}
-    return _dealt(samples, places, rows.split if rows else "the folders")
+    return _dealt(samples, parts, rows.split if rows else "the folders")
 
 
 def _classes_of_folders(
     paths: Sequence[Path], places: Mapping[Path, Place], classes: Collection[str]
 ) -> tuple[dict[Path, str], str]:
-    """Returns the class of each picture that lies in the folder of one, and a sentence where two folders may be it."""
+    """Returns the class of each picture by its folders, and a message if it may be several."""
     folders = {path: places[path].folders for path in paths if places[path].folders}
     around = _folders_around([*folders.values()])
     labels = {}
     nested = ""
     for path, names in folders.items():
-        names = names[around:]
-        known = [name for name in names if name in classes] or names
+        inner = names[around:]
+        known = [name for name in inner if name in classes] or inner
         labels[path] = known[-1]
         if len(known) > 1 and not nested:
-            nested = f"{named(path)} lies in the folders {named(' and '.join(known))}: which is its class? Put the "
-            nested += "folders of classes side by side, or list them in workload.classes."
+            nested = (
+                f"{named(path)} lies in the folders {named(' and '.join(known))}: which is its "
+                "class? Put the folders of classes side by side, or list them in workload.classes."
+            )
     return labels, nested
 
 
 def _folders_around(folders: Sequence[tuple[str, ...]]) -> int:
-    """Returns how many folders lie around all others, one in another."""
+    """Returns how many nested folders contain all others."""
     deepest = min(map(len, folders), default=0) - 1
     for level in range(deepest):
         if len({names[level] for names in folders}) > 1:
@@ -110,16 +111,16 @@ def _folders_around(folders: Sequence[tuple[str, ...]]) -> int:
 
 
 def _check_folders(data: Data, classes: Collection[str]) -> None:
-    """Raises BadInput where folders tell no classes apart; notes the pictures that lie in no folder of a class."""
+    """Raises BadInput if folders give fewer than two classes; notes pictures without a class."""
     number = len({*data.classes.values()})
     least = 1 if classes else 2
     if data.pictures and number < least:
-        what = "only one folder that may be a class" if number else "no folder of a class"
-        there = counted(data.pictures, data.source)
+        lack = "only one folder that may be a class" if number else "no folder of a class"
         raise BadInput(
-            f"{named(data.source)} has pictures ({there}), but {what}, and no table that lists them by name. "
-            "Folders called train, test, images and the like are no classes. Give a folder for each class, or a "
-            "table with a column of the files' names (workload.table) and one of their classes (workload.target)."
+            f"{named(data.source)} has pictures ({counted(data.pictures, data.source)}), but "
+            f"{lack}, and no table that lists them by name. Folders called train, test, images and "
+            "the like are no classes. Give a folder for each class, or a table with a column of "
+            "the files' names (workload.table) and one of their classes (workload.target)."
         )
     rest = [path for path in data.pictures if path not in data.classes]
     note_unused("Pictures in no folder of a class", rest, data.source)
@@ -129,10 +130,10 @@ def _check_folders(data: Data, classes: Collection[str]) -> None:
 
 
 def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
-    """Returns pictures with their masks, in parts: those of one stem, whatever the suffixes.
+    """Returns pictures with their masks by split; a mask has the stem of its picture.
 
-    A mask lies in a folder called masks, labels or the like, or is called as its picture with `_mask` behind. Notes
-    count pictures without a mask and masks without a picture. Raises BadInput for two files of one stem.
+    A mask is in a folder called masks, labels or the like, or its stem ends in `_mask`. Notes count
+    pictures without a mask and masks without a picture. Raises BadInput for repeated stems.
     """
     paths, others = pictures_and_others(source)
     places = {path: place_of(path.relative_to(source)) for path in paths}
@@ -144,10 +145,13 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
             pairs[image] = mask
     _check_stems(pairs)
     if not pairs:
-        there = f"{len(images):,} pictures and {len(paths) - len(images):,} masks ({counted(paths, source)})"
-        how = "Give each picture a mask of the same name, in the folders images and masks"
-        how += ". Write masks that stand in a table, such as run lengths, to PNG files first."
-        raise BadInput(f"{named(source)} has {there}, and none belong together. {how}")
+        number = len(paths) - len(images)
+        raise BadInput(
+            f"{named(source)} has {len(images):,} pictures and {number:,} masks "
+            f"({counted(paths, source)}), and none belong together. Give each picture a mask of "
+            "the same name, in the folders images and masks. Write masks that stand in a table, such "
+            "as run lengths, to PNG files first."
+        )
     note_others(others)
     used = {*pairs.values()}
     bare = [image for image in images if image not in pairs]
@@ -155,7 +159,8 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
     note_unused("Pictures without a mask", bare, source)
     note_unused("Masks without a picture", single, source)
     samples = {image: (Picture(image), Mask(mask)) for image, mask in pairs.items()}
-    return _dealt(samples, places, "the folders")
+    parts = {image: places[image].part for image in pairs}
+    return _dealt(samples, parts, "the folders")
 
 
 def _images_and_masks(
@@ -178,24 +183,19 @@ def _images_and_masks(
 
 
 def _stems(image: Path) -> list[str]:
-    """Returns the names that a picture's mask may have, in small letters."""
+    """Returns the casefolded stems that a picture's mask may have."""
     stem = folded(image.stem)
-    bare = _OF_IMAGE.sub("", stem)
-    if bare == stem:
-        return [stem]
-    return [stem, bare]
+    return [*dict.fromkeys((stem, _OF_IMAGE.sub("", stem)))]
 
 
 def _mask_of(
     image: Path, masks: Mapping[str, list[Path]], places: Mapping[Path, Place]
 ) -> Path | None:
-    """Returns the mask of a picture: of its stem, and of no other part or folder. Raises BadInput for two."""
+    """Returns the mask with a picture's stem, split and folder, if any. Raises BadInput for two."""
     place = places[image]
-    several: list[Path] = []
-    for stem in _stems(image):
-        several = several or masks.get(stem, [])
-    exact = [path for path in several if _are_same(places[path], place)]
-    near = [path for path in several if _may_be_same(places[path], place)]
+    candidates = next((masks[stem] for stem in _stems(image) if stem in masks), [])
+    exact = [path for path in candidates if _are_same(places[path], place)]
+    near = [path for path in candidates if _may_be_same(places[path], place)]
     fitting = exact or near
     if len(fitting) > 1:
         raise BadInput(f"{named(image)} has two masks, {both(fitting)}. Remove one, or rename it.")
@@ -207,44 +207,47 @@ def _are_same(one: Place, other: Place) -> bool:
 
 
 def _may_be_same(one: Place, other: Place) -> bool:
-    """Returns whether two places contradict each other in no part and no folder."""
+    """Returns whether splits and folders are equal or missing in one of two places."""
     is_same_part = one.part == other.part or not one.part or not other.part
     is_same_folder = one.folders == other.folders or not one.folders or not other.folders
     return is_same_part and is_same_folder
 
 
 def _check_stems(pairs: Mapping[Path, Path]) -> None:
-    """Raises BadInput where two pictures share a mask."""
+    """Raises BadInput if two pictures share a mask."""
     first: dict[Path, Path] = {}
     for image, mask in pairs.items():
         other = first.setdefault(mask, image)
         if other != image:
-            what = f"{both([other, image])} have one stem, and one mask, {named(mask.name)}"
-            raise BadInput(f"{what}. Remove one, or rename it.")
+            raise BadInput(
+                f"{both([other, image])} have one stem, and one mask, {named(mask.name)}. "
+                "Remove one, or rename it."
+            )
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
 def _dealt(
-    samples: Mapping[Path, Any], places: Mapping[Path, Place], teller: str
+    samples: Mapping[Path, Any], part_of: Mapping[Path, str], teller: str
 ) -> dict[str, list[Any]]:
-    """Returns samples in the parts of their places, else as `split` deals them. Raises BadInput."""
+    """Returns samples by their splits, or as `split` deals them. Raises BadInput."""
     by_part = defaultdict[str, list[Any]](list)
     for path, sample in samples.items():
-        by_part[places[path].part].append(sample)
+        by_part[part_of[path]].append(sample)
     train = by_part.pop("train", [])
     loose = by_part.pop("", [])
     if not by_part or not (train or loose):
         return split(samples.values())
     if loose:
         inside = train or next(iter(by_part.values()))
-        what = f"{named(inside[0][0])} lies in a folder that is called as a split, and {named(loose[0][0])} in none"
-        raise BadInput(f"{what}. Put all pictures into such folders, or none.")
+        raise BadInput(
+            f"{named(inside[0][0])} lies in a folder that is called as a split, and "
+            f"{named(loose[0][0])} in none. Put all pictures into such folders, or none."
+        )
     lacking = [part for part in PARTS[1:] if part not in by_part]
-    parts = split(train, **{part: _SHARE if part in lacking else 0.0 for part in PARTS[1:]})
-    for part, rows in by_part.items():
-        parts[part] = rows
+    shares = dict.fromkeys(PARTS[1:], 0.0) | dict.fromkeys(lacking, _SHARE)
+    parts = {**split(train, **shares), **by_part}
     dealt = f"; {lacking[0]} is dealt from the training" if lacking else ""
     note(f"The split is that of {teller}{dealt}.")
     return parts

@@ -1,4 +1,4 @@
-"""Reads rows of JSON: a list of them, an object of columns, or rows after each other, a line each or not."""
+"""Reads rows of JSON: a list, an object of columns, or values after each other (JSON lines)."""
 
 import json
 import re
@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from lib.errors import BadInput, printable
 from trainbook.supervised.coverage import Report
 from trainbook.supervised.files import lines_of
+from trainbook.supervised.names import listed
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SPACE_OR_COMMA = re.compile(r"[ \t\r\n,]*")
 
 
 class Value(NamedTuple):
-    """A value of JSON, and the line in which it begins."""
+    """A value of JSON, and its first line."""
 
     line: int
     content: Any
@@ -24,23 +25,22 @@ class Value(NamedTuple):
 def read(
     text: str, shown: str, suffix: str, names: Sequence[str] | None, report: Report
 ) -> tuple[list[int], list[dict[str, Any]]]:
-    """Returns the line and the cells by column of each row. Raises BadInput with the line.
+    """Returns the lines and the rows (cells by column). Raises BadInput with the line.
 
     Without a head (`names` is not None) rows may be lists, whose columns are `names`, or numbers.
     """
     values = _rows(text, shown, suffix, report)
+    width = 0
     if values and isinstance(values[0].content, list):
         width = len(values[0].content)
-    else:
-        width = 0
-    cells = [_cells(value, names, width, shown) for value in values]
-    return [value.line for value in values], cells
+    lines = [value.line for value in values]
+    return lines, [_cells(value, names, width, shown) for value in values]
 
 
 def _rows(text: str, shown: str, suffix: str, report: Report) -> list[Value]:
     values = [*_values(text, shown)]
     whole = values[0].content if len(values) == 1 else None
-    if isinstance(whole, list) and all(isinstance(row, list | dict) for row in whole):
+    if isinstance(whole, list) and {*map(type, whole)} <= {list, dict}:
         begin = text.index("[") + 1
         return [*_values(text[: text.rindex("]")], shown, begin, _SPACE_OR_COMMA)]
     if isinstance(whole, dict) and suffix == ".json" and (rows := of_columns(whole, shown)):
@@ -53,7 +53,7 @@ def _rows(text: str, shown: str, suffix: str, report: Report) -> list[Value]:
 
 
 def written(rows: Sequence[Mapping[str, Any]], text: str, suffix: str) -> str:
-    """Returns rows as JSON in the form of a text: a list, an object of columns as lists, or lines."""
+    """Returns rows as JSON in the form of a text: a list, an object of columns, or lines."""
     lines = [json.dumps(row) for row in rows]
     if text.lstrip().startswith("["):
         return f"[{','.join(lines)}]"
@@ -67,7 +67,7 @@ def written(rows: Sequence[Mapping[str, Any]], text: str, suffix: str) -> str:
 def _values(
     text: str, shown: str, begin: int = 0, gap: re.Pattern[str] = _SPACE
 ) -> Iterator[Value]:
-    """Yields the values that stand in a text from `begin` on."""
+    """Yields the values in a text from `begin` on."""
     decoder = json.JSONDecoder(object_pairs_hook=object_of)
     line = 1
     counted = 0
@@ -78,12 +78,10 @@ def _values(
         try:
             content, place = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
-            before = text[
-                place : error.pos
-            ].rstrip()  # a line that is cut off is wrong where the next one begins
-            where = f"{shown}:{line + before.count(chr(10))}"
+            before = text[place : error.pos].rstrip()  # the next line shows that a line was cut off
+            line += before.count("\n")
             raise BadInput(
-                f"{where}: it is no JSON ({error.msg}). Correct or delete the line."
+                f"{shown}:{line}: it is no JSON ({error.msg}). Correct or delete the line."
             ) from None
         except (ValueError, RecursionError) as error:
             raise BadInput(
@@ -99,7 +97,7 @@ def _end(pattern: re.Pattern[str], text: str, begin: int) -> int:
 
 
 def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object of JSON, a hook of `json`. Raises ValueError for a key that comes twice."""
+    """Returns an object of JSON, a hook of `json`. Raises ValueError for a repeated key."""
     values = dict(pairs)
     if len(values) < len(pairs):
         counts = Counter(name for name, _ in pairs)
@@ -115,9 +113,11 @@ def _cells(value: Value, names: Sequence[str] | None, width: int, shown: str) ->
         return row
     place = f"{shown}:{value.line}"
     if not isinstance(row, list) or names is None:
-        what = f"{place}: it is {printable(repr(row), most=60)} instead of an object"
-        raise BadInput(f"{what}. Correct or delete the line.")
-    columns = [*names] or [str(number) for number in range(width)]
+        value_shown = printable(repr(row), most=60)
+        raise BadInput(
+            f"{place}: it is {value_shown} instead of an object. Correct or delete the line."
+        )
+    columns = [*names] or [*map(str, range(width))]
     if len(row) != width or len(row) > len(columns):
         raise BadInput(
             f"{place}: {len(row)} cells instead of {len(columns)}. Correct or delete the line."
@@ -126,20 +126,19 @@ def _cells(value: Value, names: Sequence[str] | None, width: int, shown: str) ->
 
 
 def of_columns(columns: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
-    """Returns the rows of an object of lists, or of objects with one key a row; none where it is a row itself."""
-    if all(isinstance(column, list) for column in columns.values()):
-        lengths = {name: len(column) for name, column in columns.items()}
-        if len({*lengths.values()}) > 1:
-            sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
+    """Returns the rows of an object of lists, or of objects with a key for each row; or []."""
+    cells = [*columns.values()]
+    if all(isinstance(column, list) for column in cells):
+        sizes = [f"{name} {len(column)}" for name, column in columns.items()]
+        if len({*map(len, cells)}) > 1:
             raise BadInput(
-                f"{shown}: The columns have different lengths: {printable(sizes, most=200)}. Correct them."
+                f"{shown}: The columns have different lengths: {listed(sizes)}. Correct them."
             )
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if not all(isinstance(column, dict) for column in columns.values()):
+        return [dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True)]
+    if not all(isinstance(column, dict) for column in cells):
         return []
-    keys = dict.fromkeys(
-        key for column in columns.values() for key in column
-    )  # as pandas writes by default
-    return [
-        {name: column[key] for name, column in columns.items() if key in column} for key in keys
-    ]
+    rows: dict[str, dict[str, Any]] = {}
+    for name, column in columns.items():
+        for key, cell in column.items():  # as pandas writes by default
+            rows.setdefault(key, {})[name] = cell
+    return [*rows.values()]

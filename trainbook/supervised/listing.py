@@ -1,4 +1,4 @@
-"""Finds the table that lists pictures: a column of it has the names of the files."""
+"""Finds the table that lists pictures: one of its columns has the names of the files."""
 
 import csv
 from collections import defaultdict
@@ -7,24 +7,24 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from lib.errors import BadInput, first_ten, printable
-from trainbook.supervised.names import PARTS, folded, part_of
+from trainbook.supervised.names import PARTS, folded, listed, part_of
 from trainbook.supervised.notes import note
 from trainbook.supervised.pictures import SUFFIXES
 from trainbook.supervised.places import Place, both, counted, named
 from trainbook.supervised.tables import records
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
-_MOST_BYTES = 2**28  # of a table that nobody named
+_MOST_BYTES = 2**28  # in a table that is not named in the settings
 
 
 class Data(NamedTuple):
-    """The files of a folder: pictures, those of them that are no masks, what folders say of them, and other files."""
+    """The files of a folder: pictures, the usable ones (not masks), their places, other files."""
 
     source: Path
     pictures: list[Path]
     usable: list[Path]
     places: dict[Path, Place]
-    classes: dict[Path, str]  # by the folders of pictures that lie in one which may be a class
+    classes: dict[Path, str]  # by folders that may be classes
     others: list[Path]
 
     def shown(self, path: Path) -> str:
@@ -33,25 +33,29 @@ class Data(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A table that lists pictures: its rows, the column of the names, and the picture of each row, if any."""
+    """A table that lists pictures: its rows, its column of names, and the picture of each row."""
 
     tables: list[Path]
     rows: list[Mapping[str, Any]]
     key: str
     pictures: list[Path | None]
-    others: list[str]  # columns beside the names
-    parts: dict[Path, str]  # of pictures, where tables or a column tell them
-    split: str = "the folders"  # or what tells the parts
+    others: list[str]  # the other columns
+    parts: dict[Path, str]  # splits of pictures, by tables or a column
+    split: str = "the folders"  # or the tables or column that give the splits
 
     @property
     def path(self) -> Path:
         return self.tables[0]
 
+    def pairs(self) -> list[tuple[Mapping[str, Any], Path | None]]:
+        """Returns the rows with their pictures."""
+        return [*zip(self.rows, self.pictures, strict=True)]
+
 
 def find(data: Data, table: str, target: str) -> Listing | None:
-    """Returns the table that lists the pictures; None where there is none, or it says what the folders say.
+    """Returns the table that lists the pictures; None if it is missing or agrees with folders.
 
-    Raises BadInput where there are several, where folders say something else, and where the one named lists nothing.
+    Raises BadInput for several tables, if folders contradict it, or if the named one lists nothing.
     """
     if table:
         paths = [_by_name(data, table)]
@@ -78,30 +82,28 @@ def find(data: Data, table: str, target: str) -> Listing | None:
 
 
 def _without_tests(listings: Sequence[Listing], data: Data) -> list[Listing]:
-    """Returns tables without those called as a test, unless their columns are those of one that is not."""
+    """Returns tables without test tables, unless these have the columns of another table."""
     known = [listing for listing in listings if part_of(listing.path.stem) != "test"]
     columns = [{*listing.others} for listing in known]
-    usable = []
+    usable = [listing for listing in listings if {*listing.others} in columns]
     for listing in listings:
-        if listing in known or {*listing.others} in columns:
-            usable.append(listing)
-        else:
+        if listing not in usable:
             note(f"{data.shown(listing.path)} is not used: it is called as a table of a test.")
     return usable
 
 
 def _joined(listings: Sequence[Listing], data: Data) -> Listing:
-    """Returns tables called train, validation and test as one, with the part of each picture. Raises BadInput."""
+    """Returns tables called train, validation and test as one, with splits. Raises BadInput."""
     names = ", ".join(data.shown(listing.path) for listing in listings)
-    called = [part_of(listing.path.stem) for listing in listings]
+    called = {part_of(listing.path.stem): listing for listing in listings}
     forms = {(listing.key, *sorted(listing.others)) for listing in listings}
-    if "" in called or len({*called}) < len(called) or len(forms) > 1:
+    if "" in called or len(called) < len(listings) or len(forms) > 1:
         raise BadInput(
             f"{len(listings)} tables list the pictures: {names}. Name one in workload.table."
         )
     parts: dict[Path, str] = {}
-    for listing, part in zip(listings, called, strict=True):
-        for path in {*listing.pictures} - {None}:
+    for part, listing in called.items():
+        for path in filter(None, {*listing.pictures}):
             if path in parts:
                 raise BadInput(f"{named(path.name)} stands in two of {names}. Delete it from one.")
             parts[path] = part
@@ -113,20 +115,22 @@ def _joined(listings: Sequence[Listing], data: Data) -> Listing:
 
 
 def _by_column(listing: Listing) -> Listing:
-    """Returns a table with the parts in a column whose cells are train, validation and test, if it has one."""
+    """Returns a table with splits, if a column has only train, validation and test in it."""
     for name in listing.others:
-        cells = [str(row.get(name) or "").strip().casefold() for row in listing.rows]
-        if (
-            not {"train", "training"} & {*cells}
-            or not {*cells} <= PARTS.keys()
-            or len({*cells}) < 2
-        ):
+        cells = [_text(row, name).casefold() for row in listing.rows]
+        words = {*cells}
+        are_splits = words <= PARTS.keys() and len(words) > 1
+        if not are_splits or words.isdisjoint(("train", "training")):
             continue
         pairs = zip(listing.pictures, cells, strict=True)
         parts = {path: PARTS[cell] for path, cell in pairs if path}
         others = [other for other in listing.others if other != name]
         return listing._replace(others=others, parts=parts, split=f"the column {named(name)}")
     return listing
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    return str(row.get(name) or "").strip()
 
 
 def _by_name(data: Data, name: str) -> Path:
@@ -140,23 +144,22 @@ def _by_name(data: Data, name: str) -> Path:
 
 def _no_table(data: Data, paths: Sequence[Path], table: str, target: str) -> BadInput:
     key = f"workload.table is {named(table)}" if table else f"workload.target is {named(target)}"
-    names = ", ".join(data.shown(path) for path in paths[:5]) or "a table, of which there is none,"
+    names = ", ".join(data.shown(path) for path in paths[:5]) or "a table (the folder has none)"
     where = counted(data.pictures, data.source)
     return BadInput(f"{key}, and no column of {names} has the names of the pictures ({where}).")
 
 
 def _contradiction(listing: Listing, data: Data) -> BadInput:
-    classes = named(", ".join(sorted({*data.classes.values()})))
-    columns = named(", ".join(listing.others))
-    what = f"The pictures lie in folders that may be classes ({classes})"
-    what += f", and {data.shown(listing.path)} lists them with the columns {columns}"
+    classes = listed(sorted({*data.classes.values()}))
     return BadInput(
-        f"{what}. List the folders in workload.classes, or name the class's column in workload.target."
+        f"The pictures lie in folders that may be classes ({classes}), and "
+        f"{data.shown(listing.path)} lists them with the columns {listed(listing.others)}. "
+        "List the folders in workload.classes, or name the class's column in workload.target."
     )
 
 
 def _index(data: Data) -> dict[str, list[Path]]:
-    """Returns pictures by path, path without suffix, name and stem, in small letters."""
+    """Returns pictures by path, path without suffix, name and stem, all casefolded."""
     index = defaultdict[str, list[Path]](list)
     for path in data.usable:
         inner = PurePosixPath(path.relative_to(data.source).as_posix())
@@ -169,28 +172,29 @@ def _index(data: Data) -> dict[str, list[Path]]:
 def _read(
     path: Path, data: Data, index: Mapping[str, list[Path]], is_named: bool
 ) -> Listing | None:
-    """Returns a table as a listing by the column that names most pictures; None where it names too few, or a test."""
+    """Returns a table by its column that names most pictures; None for too few, or for a test."""
     rows = _rows(path, data, is_named)
-    if not rows:
+    if not rows or not rows[0]:
         return None
-    columns = [name for name in rows[0] if name is not None]
     part = part_of(path.stem)
     pictures = {}
-    for name in columns:
-        pictures[name] = [_named_by(row.get(name), index, data.places, part) for row in rows]
-    key = max(columns, key=lambda name: _distinct(pictures[name]))
+    for name in rows[0]:
+        cells = [row.get(name) for row in rows]
+        pictures[name] = [_named_by(cell, index, data.places, part) for cell in cells]
+    key = max(pictures, key=lambda name: _distinct(pictures[name]))
     number = _distinct(pictures[key])
     if is_named:
-        least = 1
+        is_listing = number > 0
     else:
-        least = max(1, min(len(rows), len(data.usable)) / 2)
-    if number < least or (not is_named and part != "test" and _is_of_test(pictures[key], data)):
+        least = min(len(rows), len(data.usable)) / 2
+        is_listing = number >= max(1, least)
+        is_listing &= part == "test" or not _is_of_test(pictures[key], data)
+    if not is_listing:
         return None
     _check_unique(rows, key, pictures[key])
     single = [paths[0] if paths else None for paths in pictures[key]]
-    others = [
-        name for name in columns if pictures[name] != pictures[key]
-    ]  # not a name beside its stem
+    # Left out are copies of the names, such as names without suffixes
+    others = [name for name in pictures if pictures[name] != pictures[key]]
     return Listing([path], rows, key, single, others, {})
 
 
@@ -202,7 +206,8 @@ def _rows(path: Path, data: Data, is_named: bool) -> list[Mapping[str, Any]]:
         return []
     if path.stat().st_size > _MOST_BYTES:
         note(
-            f"{data.shown(path)} is not looked at for names of pictures: it is large. workload.table names it."
+            f"{data.shown(path)} is not looked at for names of pictures: it is large. "
+            "workload.table names it."
         )
         return []
     try:
@@ -215,7 +220,7 @@ def _rows(path: Path, data: Data, is_named: bool) -> list[Mapping[str, Any]]:
 def _named_by(
     cell: Any, index: Mapping[str, list[Path]], places: Mapping[Path, Place], part: str
 ) -> list[Path]:
-    """Returns the pictures that a cell names, of several those of the table's part, else those outside of a test."""
+    """Returns the pictures that a cell names, preferring the table's split, then all but tests."""
     name = str(cell or "").strip().replace("\\", "/").removeprefix("./")
     inner = PurePosixPath(folded(name))
     keys = [str(inner), inner.name]
@@ -243,57 +248,56 @@ def _is_of_test(pictures: Sequence[Sequence[Path]], data: Data) -> bool:
 def _check_unique(
     rows: Sequence[Mapping[str, Any]], key: str, pictures: Sequence[Sequence[Path]]
 ) -> None:
+    """Raises BadInput if a row names several pictures."""
     for row, paths in zip(rows, pictures, strict=True):
         if len(paths) > 1:
-            what = f"{named(row[key])} is the name of two pictures, {both(paths)}"
-            raise BadInput(f"{what}. Write their folders in the table, or rename one.")
+            raise BadInput(
+                f"{named(row[key])} is the name of two pictures, {both(paths)}. "
+                "Write their folders in the table, or rename one."
+            )
 
 
 def _covers(listing: Listing, data: Data) -> bool:
-    """Returns whether a table lists at least half of the pictures in folders that may be classes."""
-    listed = {*listing.pictures}
-    number = sum(path in listed for path in data.classes)
+    """Returns whether a table lists at least half of the pictures with a class by folders."""
+    number = len(data.classes.keys() & {*listing.pictures})
     return 2 * number >= len(data.classes)
 
 
 def _agrees(listing: Listing, data: Data) -> bool:
-    """Returns whether a column of a table says what the folders say."""
-    for name in listing.others:
-        pairs = zip(listing.rows, listing.pictures, strict=True)
-        if all(row.get(name) == data.classes[path] for row, path in pairs if path in data.classes):
-            return True
-    return False
+    """Returns whether a column of a table has the classes of the folders."""
+    pairs = [(row, path) for row, path in listing.pairs() if path in data.classes]
+    labels = [data.classes[path] for _, path in pairs]
+    return any([row.get(name) for row, _ in pairs] == labels for name in listing.others)
 
 
 # --- the classes in it ------------------------------------------------------------------------------------------------
 
 
 def classes(listing: Listing, data: Data, target: str) -> dict[Path, str]:
-    """Returns the class of each picture that a row names. Raises BadInput for rows without one, or with another."""
+    """Returns the class of each listed picture. Raises BadInput for missing or different ones."""
     target = target or _only_other(listing, data)
     if target not in listing.rows[0]:
-        what = f"{data.shown(listing.path)} has no column {named(target)}"
-        columns = named(", ".join(listing.others))
         raise BadInput(
-            f"{what}. Its columns beside {named(listing.key)}: {columns}. Correct workload.target."
+            f"{data.shown(listing.path)} has no column {named(target)}. Its columns beside "
+            f"{named(listing.key)}: {listed(listing.others)}. Correct workload.target."
         )
     labels: dict[Path, str] = {}
     problems = []
-    for row, path in zip(listing.rows, listing.pictures, strict=True):
+    for row, path in listing.pairs():
         if path is None:
             continue
-        label = str(row.get(target) or "").strip()
+        label = _text(row, target)
         before = labels.setdefault(path, label)
+        start = f"{_line_of(row)}: {named(path.name)}"
         if not label:
-            problems.append(f"{_line_of(row)}: {named(path.name)} has no {named(target)}")
+            problems.append(f"{start} has no {named(target)}")
         elif label != before:
-            problems.append(
-                f"{_line_of(row)}: {named(path.name)} is {label}, and {before} in an earlier row"
-            )
+            problems.append(f"{start} is {label}, and {before} in an earlier row")
     if problems:
-        what = f"{data.shown(listing.path)}: {len(problems):,} rows give no class, or another one than an earlier row"
         raise BadInput(
-            f"{what}. A picture has one class. Correct or delete the rows.\n{first_ten(problems)}"
+            f"{data.shown(listing.path)}: {len(problems):,} rows give no class, or another one "
+            "than an earlier row. A picture has one class. Correct or delete the rows.\n"
+            f"{first_ten(problems)}"
         )
     _note(listing, data, labels, target)
     return labels
@@ -306,36 +310,33 @@ def _line_of(row: Mapping[str, Any]) -> str:
 def _only_other(listing: Listing, data: Data) -> str:
     if len(listing.others) == 1:
         return listing.others[0]
-    what = f"{data.shown(listing.path)} lists the pictures by its column {named(listing.key)}"
-    columns = named(", ".join(listing.others)) or "none"
     raise BadInput(
-        f"{what}, and its other columns are: {columns}. Name the one of the class in workload.target."
+        f"{data.shown(listing.path)} lists the pictures by its column {named(listing.key)}, and "
+        f"its other columns are: {listed(listing.others)}. "
+        "Name the one of the class in workload.target."
     )
 
 
 def _note(listing: Listing, data: Data, labels: Mapping[Path, str], target: str) -> None:
-    """Notes which rows and pictures belong together, and counts those that do not."""
+    """Notes how many rows and pictures belong together, and how many do not."""
     rows = len(listing.rows)
-    lacking = [
-        row[listing.key]
-        for row, path in zip(listing.rows, listing.pictures, strict=True)
-        if path is None
-    ]
+    lacking = [row[listing.key] for row, path in listing.pairs() if path is None]
     bare = [path for path in data.pictures if path not in labels]
     repeats = rows - len(lacking) - len(labels)
     unused = [name for name in listing.others if name != target]
     tables = ", ".join(map(data.shown, listing.tables))
     verb = "list" if len(listing.tables) > 1 else "lists"
-    text = f"{tables} {verb} the samples: {len(labels):,} pictures in {rows:,} rows"
-    text += f", by the column {named(listing.key)}; {named(target)} is the class."
+    number = f"{len(labels):,} pictures in {rows:,} rows"
+    by = f"by the column {named(listing.key)}; {named(target)} is the class."
+    sentences = [f"{tables} {verb} the samples: {number}, {by}"]
     if lacking:
-        text += (
-            f" Rows without a picture: {len(lacking):,}, such as {printable(lacking[0], most=60)}."
-        )
+        example = printable(lacking[0], most=60)
+        sentences.append(f"Rows without a picture: {len(lacking):,}, such as {example}.")
     if repeats:
-        text += f" Rows that repeat another: {repeats:,}."
+        sentences.append(f"Rows that repeat another: {repeats:,}.")
     if bare:
-        text += f" Pictures without a row, which are not used: {len(bare):,} ({counted(bare, data.source)})."
+        where = counted(bare, data.source)
+        sentences.append(f"Pictures without a row, which are not used: {len(bare):,} ({where}).")
     if unused:
-        text += f" Columns that are not used: {named(', '.join(unused))}."
-    note(text)
+        sentences.append(f"Columns that are not used: {listed(unused)}.")
+    note(" ".join(sentences))

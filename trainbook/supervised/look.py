@@ -1,4 +1,4 @@
-"""Looks at every picture once before training, and remembers what it saw until the file changes."""
+"""Checks every picture once before training, and caches the result until the file changes."""
 
 import hashlib
 import json
@@ -17,6 +17,7 @@ from lib.config.files import absolute, read_bytes
 from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.machine import disk, platform
 from lib.report.progress import counted
+from trainbook.supervised.names import listed
 from trainbook.supervised.notes import note
 from trainbook.supervised.pictures import (
     MOST_BYTES,
@@ -34,11 +35,11 @@ from trainbook.supervised.pictures import (
     unused_bands,
 )
 
-# Of files that a class reads by itself these alone are looked at: of the others it may read what Pillow does not
+# Checked if a task reads files by itself: it may read formats that Pillow cannot
 _COMMON = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif")
-_SMALL = 32  # pixels on a side, to which a picture is decoded that is only looked at
-_VALUES = 300  # of a mask that are remembered
-_VERSION = 2  # of what is remembered
+_SMALL = 32  # pixels a side at which a picture is decoded for the check
+_VALUES = 300  # cached for each mask
+_VERSION = 2  # of the cache
 _REMARKS = {
     "exif": "EXIF that cannot be read, and are taken as they lie",
     "alpha": "transparent pixels, and are laid on white",
@@ -49,21 +50,21 @@ _REMARKS = {
 
 
 class Look(NamedTuple):
-    """What was seen of a file: `wrong` says why it cannot be used."""
+    """The result of checking a file: `wrong` is why it cannot be used."""
 
-    digest: str = ""  # of its bytes
+    digest: str = ""
     wrong: str = ""
     width: int = 0
     height: int = 0
     remarks: tuple[str, ...] = ()
-    kind: str = ""  # of a mask: numbers, greys or colours
-    values: tuple[int, ...] = ()  # of a mask, the first _VALUES
+    kind: str = ""  # for a mask: numbers, greys or colours
+    values: tuple[int, ...] = ()  # for a mask: the first _VALUES
 
 
 def check(paths: Iterable[str | Path]) -> dict[str | Path, Look]:
-    """Decodes files once and returns what was seen of each; those of `Mask` as masks, others as pictures.
+    """Decodes files, `Mask` paths as masks and others as pictures, and returns the results.
 
-    A machine keeps what it saw in its cache, by path, size and time, and does not look again.
+    The machine's cache keeps the results by path, size and time.
     """
     places = {path: str(absolute(Path(path))) for path in dict.fromkeys(paths)}
     stamps = {path: _stamp(path) for path in places}
@@ -80,17 +81,23 @@ def check(paths: Iterable[str | Path]) -> dict[str | Path, Look]:
         looks |= zip(rest, fresh, strict=True)
     whole = [path for path in rest if not looks[path].wrong]
     if whole:
-        _remember(file, earlier | {places[path]: (stamps[path], looks[path]) for path in whole})
+        for path in whole:
+            earlier[places[path]] = (stamps[path], looks[path])
+        _remember(file, earlier)
     return {path: looks[path] for path in places}
 
 
 def _look(path: str | Path) -> Look:
-    is_mask = isinstance(path, Mask)
+    if isinstance(path, Mask):
+        kind = "mask"
+        decode = _of_mask
+    else:
+        kind = "picture"
+        decode = _of_picture
     try:
-        with naming_file(path, "mask" if is_mask else "picture"):
+        with naming_file(path, kind):
             digest = hashlib.sha256(read_bytes(Path(path), MOST_BYTES)).hexdigest()
-            look = _of_mask(path) if is_mask else _of_picture(path)
-            return look._replace(digest=digest[:20])
+            return decode(path)._replace(digest=digest[:20])
     except BadInput as error:
         return Look(wrong=str(error))
 
@@ -128,7 +135,7 @@ def _of_mask(path: str | Path) -> Look:
 
 
 def _stamp(path: str | Path) -> list[int]:
-    """Returns size, time and kind of a file; nothing where there is none."""
+    """Returns the size, time and kind of a file; [] if it is missing."""
     with suppress(OSError):
         status = Path(path).stat()
         return [status.st_size, status.st_mtime_ns, int(isinstance(path, Mask))]
@@ -145,18 +152,17 @@ def _cache_file(places: Collection[str]) -> Path:
 
 def _remembered(file: Path) -> dict[str, tuple[list[int], Look]]:
     records = {}
-    with suppress(OSError, ValueError, TypeError):  # none yet, or a damaged one
-        for path, (stamp, values) in json.loads(file.read_bytes()).items():
-            look = Look(*values)
-            records[path] = (
-                stamp,
-                look._replace(remarks=tuple(look.remarks), values=tuple(look.values)),
-            )
+    with suppress(OSError, ValueError, TypeError):  # missing or damaged
+        for path, (stamp, fields) in json.loads(file.read_bytes()).items():
+            look = Look(*fields)
+            remarks = tuple(look.remarks)
+            values = tuple(look.values)
+            records[path] = (stamp, look._replace(remarks=remarks, values=values))
     return records
 
 
 def _remember(file: Path, records: Mapping[str, tuple[list[int], Look]]) -> None:
-    with suppress(OSError):  # a cache: without room the next run looks again
+    with suppress(OSError):  # a cache: without room the next run checks again
         file.parent.mkdir(parents=True, exist_ok=True)
         with disk.whole(file, cache=True) as aside:
             aside.write_text(json.dumps(records), "utf-8")
@@ -166,7 +172,7 @@ def _remember(file: Path, records: Mapping[str, tuple[list[int], Look]]) -> None
 
 
 class Coding(NamedTuple):
-    """Which values of a mask are classes, by the settings of a task."""
+    """The values of classes in masks, by the settings of a task."""
 
     names: Sequence[str]
     codes: Sequence[int]
@@ -174,9 +180,9 @@ class Coding(NamedTuple):
 
 
 def check_samples(task: Any, parts: Mapping[str, Any]) -> None:
-    """Looks at every picture of the samples of some parts; leaves samples out whose pictures cannot be used.
+    """Checks every picture of the samples in some parts; leaves out samples with unusable ones.
 
-    As many are left out as the setting `bad_input_limit` allows; more raise BadInput, with the first ten by name.
+    Raises BadInput for more than the setting `bad_input_limit` allows, with the first ten by name.
     """
     listed = [part for part in parts.values() if isinstance(part.samples, list | tuple)]
     paths = {}
@@ -211,7 +217,7 @@ def paths_in(sample: Any) -> list[Path]:
 
 
 def _coding(task: Any, paths: Iterable[Any]) -> Coding:
-    # As given: what is learned from data is not known yet
+    # As in the settings: names from the data are not known yet
     if any(isinstance(path, Mask) for path in paths):
         names = task._given_names()
     else:
@@ -221,7 +227,7 @@ def _coding(task: Any, paths: Iterable[Any]) -> Coding:
 
 
 def _wrong(path: Path, first: Path, looks: Mapping[Any, Look], coding: Coding) -> str:
-    """Returns why a picture or a mask of a sample, whose input comes first, cannot be used, else ""."""
+    """Returns why a picture or mask of a sample cannot be used, or ""; `first` is the input."""
     look = looks[path]
     whole = looks[first]
     if look.wrong or not isinstance(path, Mask):
@@ -234,21 +240,24 @@ def _wrong(path: Path, first: Path, looks: Mapping[Any, Look], coding: Coding) -
         return str(error)
     if whole.wrong or _are_alike(whole, look):
         return ""
-    sizes = f"{look.width} x {look.height} pixels, and its picture {whole.width} x {whole.height}"
-    return f"The mask {printable(path, most=200)} has {sizes}. Export both in one shape, or turn one of them."
+    shown = printable(path, most=200)
+    return (
+        f"The mask {shown} has {look.width} x {look.height} pixels, and its picture "
+        f"{whole.width} x {whole.height}. Export both in one shape, or turn one of them."
+    )
 
 
 def _are_alike(one: Look, other: Look) -> bool:
-    """Returns whether two images have one shape, to a pixel, perhaps in two sizes."""
-    difference = abs(one.width * other.height - one.height * other.width)
-    return difference <= max(one.width, one.height, other.width, other.height)
+    """Returns whether two images have the same ratio of sides, to a pixel."""
+    difference = one.width * other.height - one.height * other.width
+    return abs(difference) <= max(one.width, one.height, other.width, other.height)
 
 
 def _leave_out(settings: Any, parts: Sequence[Any], problems: Mapping[int, str]) -> None:
-    what = "Samples whose pictures cannot be used"
-    lines = [*problems.values()]
     if not problems:
         return
+    what = "Samples whose pictures cannot be used"
+    lines = [*problems.values()]
     if not hasattr(settings, "bad_input_limit"):
         raise BadInput(f"{what}: {len(lines):,}. Correct or remove them.\n{first_ten(lines)}")
     check_limit(what, lines, settings.bad_input_limit)
@@ -261,18 +270,17 @@ def _note_missing(looks: Iterable[Look], coding: Coding) -> None:
     """Notes classes that no mask shows."""
     shown: set[int] = set()
     for look in looks:
-        with suppress(Unfit):  # one that is left out
+        with suppress(Unfit):  # its sample is left out
             values = coded(np.array(look.values), look.kind, coding.codes)
             shown.update(values.tolist())
-    missing = [
-        name for name, code in zip(coding.names, coding.codes, strict=False) if code not in shown
-    ]
+    pairs = zip(coding.names, coding.codes, strict=False)
+    missing = [name for name, code in pairs if code not in shown]
     if missing:
-        note(f"No mask shows the class {printable(', '.join(missing), most=300)}.")
+        note(f"No mask shows the class {listed(missing)}.")
 
 
 def note_remarks(looks: Collection[Look]) -> None:
-    """Notes how many pictures are read in another way than as they lie."""
+    """Notes how many pictures are changed when they are read, by reason."""
     counts = Counter(remark for look in looks for remark in look.remarks)
     for remark, number in counts.items():
         note(f"{number:,} of {len(looks):,} pictures have {_REMARKS[remark]}.")

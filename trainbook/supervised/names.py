@@ -1,8 +1,10 @@
-"""Compares names of files and folders, and reads which stand for a part of the data."""
+"""Compares and lists names of files, folders and columns, and tells the splits that they name."""
 
 import re
 import unicodedata
 from collections.abc import Iterable
+
+from lib.errors import printable
 
 _TRAIN = ("train", "training")
 _TEST = ("test", "testing", "holdout")
@@ -16,7 +18,7 @@ _BETWEEN_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+")
 
 
 def any_of(words: Iterable[str]) -> str:
-    """Returns a pattern of words, each perhaps in the plural, the longest first."""
+    """Returns a pattern of words, singular or plural, the longest first."""
     longest = sorted(words, key=len, reverse=True)
     return f"(?:{'|'.join(longest)})s?"
 
@@ -25,7 +27,7 @@ _PART = re.compile(f"(?<![a-z]){any_of(PARTS)}")
 
 
 def part_of(name: str) -> str:
-    """Returns train, validation or test if a word of a name stands for it, else ""."""
+    """Returns the split that a word of a name means, "train", "validation" or "test", or ""."""
     word = _PART.search(spaced(name))
     if not word:
         return ""
@@ -37,6 +39,11 @@ def spaced(name: str) -> str:
     return _BETWEEN_WORDS.sub(" ", name).casefold()
 
 
+def listed(names: Iterable[object]) -> str:
+    """Returns names for a message, joined by commas and cut to 300 letters, or "none"."""
+    return printable(", ".join(map(str, names)), most=300) or "none"
+
+
 def folded(name: str) -> str:
-    """Returns a name as it is compared: in small letters, with each accent in its letter, which macOS parts."""
+    """Returns a name in its form for comparison: casefolded, in NFC (macOS decomposes names)."""
     return unicodedata.normalize("NFC", name).casefold()

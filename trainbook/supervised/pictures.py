@@ -1,8 +1,9 @@
-"""Pictures and masks as arrays, decoded within limits and by what their values mean.
+"""Decodes pictures and masks as arrays, within limits of size.
 
-In a picture values are colours: grey of more than 8 bits is scaled, EXIF turns it, white lies behind what is
-transparent, and of an animation the first frame counts. In a mask values are numbers of classes: the index of a
-palette, a grey, or red * 65536 + green * 256 + blue. Neither is changed by a colour.
+In a picture values are colours: grey of more than 8 bits is scaled, EXIF turns the picture,
+transparent pixels are laid on white, and an animation gives its first frame. In a mask values are
+numbers of classes: the index of a palette, a grey, or red * 65536 + green * 256 + blue. No colour
+changes them.
 """
 
 import io
@@ -19,27 +20,22 @@ from lib.errors import BadInput, printable
 from trainbook.supervised.files import other_kind
 from trainbook.supervised.samples import IGNORED
 
-# What Pillow opens here by the content of a file: none that runs a program or fetches another file, as EPS and WMF do
+# Formats that Pillow tells by content. EPS and WMF are left out: they run programs or fetch files
 _FORMATS = (
-    "JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "ICNS", "PCX", "SGI", "SUN",
-    "DDS", "PSD", "QOI", "FITS", "MSP", "XBM", "XPM",
+    "JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO",
+    "ICNS", "PCX", "SGI", "SUN", "DDS", "PSD", "QOI", "FITS", "MSP", "XBM", "XPM",
 )  # fmt: skip
-_UNSIGNED = {
-    "TGA": (".tga", ".icb", ".vda", ".vst")
-}  # formats that no first bytes tell: by their suffix alone
-_LOSSY = (
-    "JPEG",
-    "MPO",
-    "JPEG2000",
-    "AVIF",
-)  # which blur the numbers of a mask; so does WebP, unless it is lossless
+# Formats without a signature, told by their suffix
+_UNSIGNED = {"TGA": (".tga", ".icb", ".vda", ".vst")}
+# These blur the numbers of a mask; so does WebP, unless it is lossless
+_LOSSY = ("JPEG", "MPO", "JPEG2000", "AVIF")
 MOST_BYTES = 2**28
-_MOST_PIXELS = 2**26  # of a file
+_MOST_PIXELS = 2**26  # in a file
 _ORIENTATION = 0x0112  # the number of that tag in EXIF
 _BANDS = 277  # the number of the tag in TIFF
 _TURNS = {
-    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
-    8: "ROTATE_90",
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
+    6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90",
 }  # fmt: skip
 COLOUR = np.array((65536, 256, 1))  # times red, green and blue is the code of a colour
 _FEW = 5  # values of a mask in a sentence
@@ -57,7 +53,7 @@ SUFFIXES = {suffix for suffix, name in Image.registered_extensions().items() if 
 
 
 class Unfit(Exception):
-    """What a file holds cannot be used: the text goes on after its name."""
+    """The content of a file cannot be used. The message continues after the file's name."""
 
 
 class Picture(PosixPath):
@@ -72,9 +68,9 @@ class Mask(Picture):
 
 
 def picture(source: Any, size: int = 0) -> np.ndarray:
-    """Returns (height, width, 3) uint8 of red, green, blue: of a file, or of an image of Pillow.
+    """Returns (height, width, 3) uint8 of red, green, blue from a file or an image of Pillow.
 
-    With `size` it is scaled to a square of that many pixels, whatever its shape. Raises BadInput.
+    `size` scales it to a square with that many pixels a side. Raises BadInput.
     """
     with naming_file(source):
         image = as_rgb(opened(source), size)
@@ -84,7 +80,7 @@ def picture(source: Any, size: int = 0) -> np.ndarray:
 
 
 def opened(source: Any) -> Image.Image:
-    """Returns an image whose pixels are not decoded yet; of 16 bits a colour one of 8, scaled."""
+    """Returns an image, its pixels not decoded yet; 16 bits a colour are scaled to 8."""
     if isinstance(source, Image.Image):
         return source
     content = read_bytes(Path(source), MOST_BYTES)
@@ -99,7 +95,7 @@ def opened(source: Any) -> Image.Image:
 
 
 def _identified(content: bytes, path: Path) -> Image.Image | None:
-    """Returns an image of one of the formats; None for a TIFF whose numbers Pillow does not read."""
+    """Returns an image, or None for a TIFF with a number type that Pillow cannot read."""
     suffix = path.suffix.lower()
     unsigned = [name for name, suffixes in _UNSIGNED.items() if suffix in suffixes]
     try:
@@ -117,12 +113,14 @@ def _identified(content: bytes, path: Path) -> Image.Image | None:
 
 def _check_size(width: int, height: int) -> None:
     if width * height > _MOST_PIXELS:
-        size = f"{width:,} x {height:,} pixels, and {_MOST_PIXELS:,} are the most"
-        raise Unfit(f"has {size}. Scale it down, or cut it to tiles.")
+        raise Unfit(
+            f"has {width:,} x {height:,} pixels, and {_MOST_PIXELS:,} are the most. "
+            "Scale it down, or cut it to tiles."
+        )
 
 
 def _raw_mode(image: Image.Image) -> str:
-    """Returns how the file has its pixels, such as RGB;16B, before they are decoded."""
+    """Returns the layout of the pixels in the file, such as RGB;16B."""
     tiles = getattr(image, "tile", None)
     if tiles:
         return str(tiles[0][3])
@@ -130,13 +128,13 @@ def _raw_mode(image: Image.Image) -> str:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """Returns whether colours have 16 bits, of which Pillow would take the upper 8: all black where 12 are used."""
+    """Returns whether colours have 16 bits. Pillow takes the upper 8: black if only 12 are used."""
     is_colour = image.mode[0] not in "IF"
     return is_colour and ";16" in _raw_mode(image) and image.format in _DRIVERS
 
 
 def _planes(content: bytes, driver: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns (height, width, 1 or 3) of a TIFF or PNG in memory, and (height, width) how opaque it is, if it says."""
+    """Returns (height, width, 1 or 3) bands of a TIFF or PNG, and (height, width) alpha or None."""
     import rasterio
     from rasterio.enums import ColorInterp
 
@@ -147,8 +145,10 @@ def _planes(content: bytes, driver: str) -> tuple[np.ndarray, np.ndarray | None]
         opaque = [number for number, kind in kinds.items() if kind == ColorInterp.alpha]
         bands = [number for number in kinds if number not in opaque]
         if len(bands) not in (1, 3):
-            what = f"has {len(bands)} bands, and a picture has one or three"
-            raise Unfit(f"{what}. Save those of red, green and blue, or read it in your own task.")
+            raise Unfit(
+                f"has {len(bands)} bands, and a picture has one or three. "
+                "Save those of red, green and blue, or read it in your own task."
+            )
         planes = np.moveaxis(file.read(bands), 0, 2)
         return planes, file.read(opaque[0]) if opaque else None
 
@@ -167,14 +167,14 @@ def _of_planes(planes: np.ndarray, opaque: np.ndarray | None) -> Image.Image:
 
 
 def _in_8_bits(values: np.ndarray) -> np.ndarray:
-    """Returns uint8 from the least to the greatest value: of 12 bits in 16 a sixteenth of the range would be used."""
+    """Returns uint8, scaled from the least to the greatest value: 12 bits in 16 would be dark."""
     values = np.asarray(values, np.float32)
     finite = values[np.isfinite(values)]
     if not finite.size:
         raise Unfit("has no pixel with a number. Export it again, or remove it.")
     least = finite.min()
     most = finite.max()
-    if not least < most:  # one value: where it lies in 8, 12 or 16 bits
+    if not least < most:  # one value: relative to 8, 12 or 16 bits
         least = 0.0
         most = next((size for size in _RANGES if most <= size), max(most, 1.0))
     scaled = (values - least) * (255 / (most - least))
@@ -183,11 +183,9 @@ def _in_8_bits(values: np.ndarray) -> np.ndarray:
 
 
 def as_rgb(image: Image.Image, side: int) -> Image.Image:
-    """Returns an image in RGB, of at least `side` pixels where the file has as many."""
+    """Returns an image in RGB, with at least `side` pixels a side if the file has as many."""
     if side:
-        image.draft(
-            "RGB", (side, side)
-        )  # a JPEG is decoded at an eighth of its size where that is enough
+        image.draft("RGB", (side, side))  # a JPEG is decoded at an eighth of its size, if enough
     image = _turned(image, orientation_of(image))
     if image.mode[0] in "IF":
         image = Image.fromarray(_in_8_bits(np.asarray(image)))
@@ -201,18 +199,18 @@ def is_transparent(image: Image.Image) -> bool:
     """Returns whether white shows through an image."""
     if "transparency" not in image.info and image.mode not in _ALPHA:
         return False
-    least, _ = image.convert("RGBA").getchannel("A").getextrema()
-    return least < 255
+    extrema: Any = image.convert("RGBA").getchannel("A").getextrema()  # of one band: two numbers
+    return bool(extrema[0] < 255)
 
 
 def unused_bands(image: Image.Image) -> int:
-    """Returns how many bands a TIFF has beside those that Pillow reads."""
+    """Returns how many bands of a TIFF Pillow does not read."""
     tags = getattr(image, "tag_v2", {})
     return max(0, tags.get(_BANDS, 1) - len(image.getbands()))
 
 
 def orientation_of(image: Image.Image) -> int | None:
-    """Returns how EXIF turns an image, 1: not at all; None where it has EXIF of which nothing can be read."""
+    """Returns the orientation in EXIF, 1: upright; None if EXIF cannot be read."""
     try:
         tags = image.getexif()
         if image.info.get("exif") and not len(tags):
@@ -231,7 +229,7 @@ def _turned(image: Image.Image, orientation: int | None) -> Image.Image:
 
 @contextmanager
 def naming_file(source: Any, what: str = "picture") -> Iterator[None]:
-    """Raises BadInput, which names the file, for what Pillow, NumPy and GDAL raise."""
+    """Turns errors of Pillow, NumPy and GDAL into BadInput that names the file."""
     shown = printable(source, most=200)
     try:
         yield
@@ -256,9 +254,9 @@ def mask(
 ) -> np.ndarray:
     """Returns (height, width) int64 numbers of classes, with IGNORED for values in `ignored`.
 
-    `codes` are the values of the classes in their order, by default 0, 1 and so on; a colour's code is
-    red * 65536 + green * 256 + blue. With `size` the mask is scaled to a square by its nearest pixels. Raises BadInput
-    for a value that is neither, and for what a lossy format has blurred.
+    `codes` are the values of the classes in their order, by default 0, 1 and so on; a colour's code
+    is red * 65536 + green * 256 + blue. `size` scales the mask to a square by its nearest pixels.
+    Raises BadInput for other values, and for lossy formats.
     """
     with naming_file(source, "mask"):
         numbers, kind = numbers_of(source)
@@ -271,7 +269,7 @@ def mask(
 
 
 def numbers_of(source: Any) -> tuple[np.ndarray, str]:
-    """Returns (height, width) values of a mask, and whether they are numbers, greys of three bands or colours."""
+    """Returns (height, width) values of a mask, and their kind: numbers, greys or colours."""
     if isinstance(source, Image.Image):
         return _of_image(source)
     content = read_bytes(Path(source), MOST_BYTES)
@@ -283,8 +281,10 @@ def numbers_of(source: Any) -> tuple[np.ndarray, str]:
     _check_size(image.width, image.height)
     is_lossy_webp = image.format == "WEBP" and b"VP8L" not in content[:64]
     if image.format in _LOSSY or is_lossy_webp:
-        how = "Save the masks as PNG from where they were drawn."
-        raise Unfit(f"is a {image.format}, which blurs the numbers of classes. {how}")
+        raise Unfit(
+            f"is a {image.format}, which blurs the numbers of classes. "
+            "Save the masks as PNG from where they were drawn."
+        )
     return _of_image(image)
 
 
@@ -309,22 +309,23 @@ def _of_image(image: Image.Image) -> tuple[np.ndarray, str]:
 
 
 def _without_alpha(planes: np.ndarray) -> np.ndarray:
-    """Returns the bands before the last. Raises Unfit where pixels differ in that alone."""
+    """Returns the bands before alpha. Raises Unfit if pixels differ only in alpha."""
     colours = planes[..., :-1]
     alpha = planes[..., -1]
     if np.ptp(alpha) and not np.ptp(colours, (0, 1)).any():
         raise Unfit(
-            "has pixels that differ in their transparency alone. Save the numbers of classes as greys."
+            "has pixels that differ in their transparency alone. "
+            "Save the numbers of classes as greys."
         )
     return colours
 
 
 def _of_bands(planes: np.ndarray) -> tuple[np.ndarray, str]:
-    """Returns (height, width) values of (height, width, 1, 3 or 4 with an unused one)."""
+    """Returns (height, width) values from (height, width, 1, 3 or 4), the fourth unused."""
     planes = planes[..., :3]
     first = planes[..., 0]
     if planes.shape[2] == 1:
-        return first * 1, "numbers"  # of bits, too
+        return first * 1, "numbers"  # bits become numbers
     if (planes == first[..., None]).all():
         return first, "greys"
     if planes.dtype != np.uint8:
@@ -335,21 +336,23 @@ def _of_bands(planes: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def coded(numbers: np.ndarray, kind: str, codes: Sequence[int]) -> np.ndarray:
-    """Returns the values in which `codes` are: colours if one of them is above 255. Raises Unfit for other colours."""
+    """Returns values comparable to `codes`, colours if a code exceeds 255. Raises Unfit."""
     has_colours = max(codes, default=0) > 255
     if kind == "greys" and has_colours:
         return numbers.astype(np.int64) * _GREY
     if kind == "colours" and not has_colours:
         code = int(numbers[numbers % _GREY != 0].flat[0])
         red, rest = divmod(code, 65536)
-        what = f"has colours, such as {(red, *divmod(rest, 256))}"
-        how = "Save the numbers of classes, or give red * 65536 + green * 256 + blue of each class in workload.codes"
-        raise Unfit(f"{what}. {how} (here {code}).")
+        colour = (red, *divmod(rest, 256))
+        raise Unfit(
+            f"has colours, such as {colour}. Save the numbers of classes, or give "
+            f"red * 65536 + green * 256 + blue of each class in workload.codes (here {code})."
+        )
     return numbers
 
 
 def classes_of(values: np.ndarray, codes: Sequence[int], ignored: Sequence[int]) -> np.ndarray:
-    """Returns the class of each value. Raises Unfit for a value that is none."""
+    """Returns the class of each value. Raises Unfit for unknown values."""
     is_ignored = ~np.isfinite(values)
     is_ignored |= np.isin(values, np.asarray(ignored, np.int64))
     classes = np.full(values.shape, IGNORED, np.int64)
@@ -369,17 +372,18 @@ def classes_of(values: np.ndarray, codes: Sequence[int], ignored: Sequence[int])
 
 
 def _not_known(values: Sequence[float], codes: Sequence[int]) -> str:
+    """Returns the message for values of a mask without a class."""
     shown = [f"{value:g}" for value in values[:_FEW]]
-    if len(values) > _FEW:
-        shown.append(f"{len(values) - _FEW} more")
     blurred = ""
     if len(values) > _FEW:
+        shown.append(f"{len(values) - _FEW} more")
         blurred = " Many values come of a mask that was scaled smoothly, or was a JPEG before."
-    known = (
-        f"the classes have {', '.join(map(str, codes))}"
-        if codes
-        else "classes are numbered 0, 1 and so on"
-    )
-    how = f"If that is no class, set workload.ignored_codes: [{shown[0]}]; else list the values in workload.codes"
+    if codes:
+        known = f"the classes have {', '.join(map(str, codes))}"
+    else:
+        known = "classes are numbered 0, 1 and so on"
     word = "values" if len(values) > 1 else "value"
-    return f"holds the {word} {', '.join(shown)}, and {known}. {how}.{blurred}"
+    return (
+        f"holds the {word} {', '.join(shown)}, and {known}. If that is no class, set "
+        f"workload.ignored_codes: [{shown[0]}]; else list the values in workload.codes.{blurred}"
+    )

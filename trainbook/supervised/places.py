@@ -1,4 +1,4 @@
-"""Reads the names of folders: which are called as a part of the data, which hold masks, and which may be classes."""
+"""Reads the names of folders: splits, folders of masks, and possible classes."""
 
 import os
 import re
@@ -8,42 +8,33 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from lib.errors import printable
-from trainbook.supervised.names import PARTS, any_of, part_of, spaced
+from trainbook.supervised.names import PARTS, any_of, listed, part_of, spaced
 from trainbook.supervised.notes import note
 from trainbook.supervised.pictures import SUFFIXES
 
-MASKS = ("mask", "label", "annotation", "annot", "groundtruth", "gt", "segmentation", "segmentationclass",
-         "segmentationobject", "seg")  # fmt: skip
+MASKS = (
+    "mask", "label", "annotation", "annot", "groundtruth", "gt",
+    "segmentation", "segmentationclass", "segmentationobject", "seg",
+)  # fmt: skip
 _IMAGES = ("image", "img", "picture", "photos", "jpeg", "jpg", "png")
 _HELPERS = (
-    "data",
-    "dataset",
-    "set",
-    "fold",
-    "stage",
-    "part",
-    "split",
-    "batch",
-    "all",
-    "new",
-    "raw",
-    "folder",
-    "file",
-)
-
-
+    "data", "dataset", "set", "fold", "stage", "part", "split", "batch",
+    "all", "new", "raw", "folder", "file",
+)  # fmt: skip
 _WEAK = any_of(_HELPERS)
 _STRONG = any_of((*PARTS, *MASKS, *_IMAGES))
 _RESERVED = re.compile(f"(?:{_WEAK})*{_STRONG}(?:{_STRONG}|{_WEAK})*")
 _MASK = re.compile(f"(?<![a-z]){any_of(MASKS)}")
 _NO_LETTER = re.compile(r"[\W\d_]+")
-_OTHER_SYSTEMS = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "thumbs.db", "ehthumbs.db",
-                  "desktop.ini"}  # fmt: skip
+_OTHER_SYSTEMS = {
+    "__macosx", "@eadir", "$recycle.bin", "system volume information",
+    "thumbs.db", "ehthumbs.db", "desktop.ini",
+}  # fmt: skip
 _MOST_SHOWN = 5
 
 
 class Place(NamedTuple):
-    """What the folders above a file say: its part, whether it is a mask, and names that may be a class."""
+    """Facts by the folders above a file: its split, whether it is a mask, possible classes."""
 
     part: str
     is_mask: bool
@@ -65,31 +56,28 @@ def place_of(path: PurePath, classes: Collection[str] = ()) -> Place:
 
 
 def is_reserved(name: str) -> bool:
-    """Returns whether a folder is called train, images, masks or the like: 2017, _ and capitals do not matter."""
+    """Returns whether a folder is called train, images, masks or the like, as train2017 is."""
     letters = _NO_LETTER.sub("", name.casefold())
     return bool(_RESERVED.fullmatch(letters))
 
 
 def is_of_another_system(path: PurePath) -> bool:
-    """Returns whether a file, by its path below the data, is one that macOS, Windows or a NAS leaves in folders."""
+    """Returns whether a relative path is hidden, or left by macOS, Windows or a NAS."""
     names = [name.casefold() for name in path.parts]
     return any(name.startswith(".") or name in _OTHER_SYSTEMS for name in names)
 
 
 def pictures_and_others(source: Path) -> tuple[list[Path], list[Path]]:
-    """Returns the pictures in a folder and below it, and the other files, without those of other systems."""
-    pictures: list[Path] = []
-    others: list[Path] = []
-    for path in sorted(_walked(source)):
-        if is_of_another_system(path.relative_to(source)):
-            continue
-        files = pictures if path.suffix.lower() in SUFFIXES else others
-        files.append(path)
+    """Returns the pictures in a folder and below it, and the other files."""
+    walked = sorted(_walked(source))
+    paths = [path for path in walked if not is_of_another_system(path.relative_to(source))]
+    pictures = [path for path in paths if path.suffix.lower() in SUFFIXES]
+    others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
     return pictures, others
 
 
 def _walked(source: Path) -> Iterator[Path]:
-    """Yields files below a folder, each real folder once: links to folders come last. Notes those left out."""
+    """Yields files below a folder, each real folder once, links last. Notes repeated links."""
     seen: set[str] = set()
     repeated: list[Path] = []
     folders = [source]
@@ -101,13 +89,15 @@ def _walked(source: Path) -> Iterator[Path]:
         links: list[Path] = []
         for parent, inner, names in os.walk(folder):
             seen.add(os.path.realpath(parent))
-            links += [path for name in inner if (path := Path(parent, name)).is_symlink()]
+            inside = [Path(parent, name) for name in inner]
+            links += [path for path in inside if path.is_symlink()]
             yield from (Path(parent, name) for name in names)
         folders += sorted(links)
     if repeated:
-        shown = named(", ".join(str(path.relative_to(source)) for path in repeated[:_MOST_SHOWN]))
+        shown = listed(path.relative_to(source) for path in repeated[:_MOST_SHOWN])
         note(
-            f"Links to folders that are read already, which are left out: {len(repeated):,}, such as {shown}."
+            "Links to folders that are read already, which are left out: "
+            f"{len(repeated):,}, such as {shown}."
         )
 
 
@@ -120,7 +110,7 @@ def both(paths: Sequence[object]) -> str:
 
 
 def counted(paths: Iterable[Path], source: Path) -> str:
-    """Returns how many of some files lie in each folder: `test_images: 300`."""
+    """Returns how many files are in each folder: `test_images: 300`."""
     counts = Counter(path.parent.relative_to(source).as_posix() for path in paths)
     shown = []
     for name, number in counts.most_common(_MOST_SHOWN):
@@ -132,11 +122,10 @@ def counted(paths: Iterable[Path], source: Path) -> str:
 
 
 def note_others(paths: Iterable[Path]) -> None:
-    """Notes how many files of each suffix are no pictures."""
+    """Notes how many files are not pictures, by suffix."""
     counts = Counter(path.suffix.lower() or "without a suffix" for path in paths)
-    shown = []
-    for suffix, number in counts.most_common(_MOST_SHOWN):
-        shown.append(f"{number:,} {named(suffix)}")
+    most = counts.most_common(_MOST_SHOWN)
+    shown = [f"{number:,} {named(suffix)}" for suffix, number in most]
     if len(counts) > _MOST_SHOWN:
         shown.append(f"and {len(counts) - _MOST_SHOWN:,} kinds more")
     if shown:
@@ -144,9 +133,8 @@ def note_others(paths: Iterable[Path]) -> None:
 
 
 def note_unused(what: str, paths: Sequence[Path], source: Path) -> None:
-    """Notes how many files are not used, with their folders and one of their names."""
+    """Notes how many files are not used, with their folders and the name of the first."""
     if paths:
         where = counted(paths, source)
-        note(
-            f"{what}, which are not used: {len(paths):,} ({where}), such as {named(paths[0].name)}."
-        )
+        example = named(paths[0].name)
+        note(f"{what}, which are not used: {len(paths):,} ({where}), such as {example}.")

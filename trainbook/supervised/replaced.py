@@ -1,4 +1,4 @@
-"""Tells samples from the bytes of their files, so that a run resumes where files alone were replaced."""
+"""Hashes samples apart from the bytes of their files, so that a run survives replaced files."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from trainbook.supervised.samples import input_of
 
 
 def hashes(parts: Mapping[str, Any], digests: Mapping[Path, Mapping[Path, str]]) -> dict[str, Any]:
-    """Returns hashes by which a run recognises data of which files alone were replaced.
+    """Returns hashes by which a run recognises data with replaced files.
 
-    `digests` are of the files of each source. "rest" is a hash of all samples with their targets and parts, and of the
-    files that no sample is; "files" a sketch of those that samples are without their targets. {} where samples are read
-    lazily or have no text, and where no sample is a file.
+    `digests` are the digests of files by source. "rest" is a hash of all samples with their targets
+    and splits, and of files that are not inputs; "files" is a sketch of the inputs. Returns {} if
+    samples are read lazily or have no canonical text, or if no input is a file.
     """
     if not all(isinstance(part.samples, list | tuple) for part in parts.values()):
         return {}

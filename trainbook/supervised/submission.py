@@ -10,6 +10,7 @@ from typing import Any
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from trainbook.supervised import ids, prediction, tables
+from trainbook.supervised.names import listed
 from trainbook.supervised.notes import collecting, note
 from trainbook.supervised.tables import Table
 
@@ -18,6 +19,7 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d*)")
 _NUMBER = re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?")
 _INDEX = re.compile(r"(Unnamed: \d+)?")
 _SIGN = re.compile(r"\W|_")  # between a prefix and the name of a class
+_OF_CLASSES = ("classes", "labels")  # kinds whose answers have a column for each class
 _JOINTS = (" ", ",", ";", "|", ", ", "; ")  # between classes of a sample in one cell
 _NO_AND_YES = (["0", "1"], ["False", "True"], ["false", "true"], ["no", "yes"])
 _MOST_NAMED = 20  # columns or classes in a sentence
@@ -33,102 +35,113 @@ def write(
     out: Path,
     id_column: str = "",
 ) -> str:
-    """Writes the answers to the new data in `source` in the form of a sample; returns what was done, in lines.
+    """Writes the answers to the new data in `source` in the form of a sample; returns a report.
 
-    Rows, columns and their order are the sample's. What no answer fills stays as in the sample, and is named. Raises
-    BadInput where an id has no answer, and where nothing is filled.
+    Rows, columns and their order are the sample's. A column that no answer fills stays as in the
+    sample, and is named. Raises BadInput if an id has no answer, or if nothing is filled.
     """
     if not answers or not all(isinstance(row, Mapping) for row in answers.values()):
         raise BadInput(
-            f"{type(task).__name__} does not answer in a row a sample, so no submission can be made of it."
+            f"{type(task).__name__} does not answer in a row a sample, "
+            "so no submission can be made of it."
         )
     with collecting() as about_sample:
         table = _read(sample)
     with collecting() as notes:
-        wanted = ids.Wanted(sample, table.columns[0], table.column(table.columns[0]), id_column)
+        first = table.columns[0]
+        wanted = ids.Wanted(sample, first, table.column(first), id_column)
         join = ids.joined(task, answers, source, wanted)
         cells = _filled(task, answers, table)
     if not cells:
         raise BadInput(f"No column of {printable(sample)} can be filled: {' '.join(notes)}")
-    rows = [_row(row, cells, answers[key]) for row, key in zip(table.rows, join.keys, strict=True)]
+    pairs = zip(table.rows, join.keys, strict=True)
+    rows = [_row(row, cells, answers[key]) for row, key in pairs]
     with disk.whole(out) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=table.separator, lineterminator="\n")
         writer.writerows([table.columns, *rows])
-    about = f"The submission: {printable(out)}, {len(rows):,} rows joined {join.way}"
-    lines = [f"{about}. Filled: {printable(', '.join(cells), most=300)}."]
+    about = f"The submission: {printable(out)}, {len(rows):,} rows joined {join.way}."
+    lines = [f"{about} Filled: {listed(cells)}."]
     taken = {*join.keys}
     unused = [key for key in answers if key not in taken]
     if unused:
-        lines.append(
-            f"{len(unused):,} of {len(answers):,} answers have no id in the sample, such as {unused[0]}."
-        )
+        share = f"{len(unused):,} of {len(answers):,}"
+        lines.append(f"{share} answers have no id in the sample, such as {unused[0]}.")
     return "\n".join(map(printable, [*lines, *notes, *about_sample]))
 
 
 def _row(row: Mapping[str, str], cells: Cells, answer: Answer) -> list[Any]:
     """Returns a row of the sample with the columns of `cells` filled."""
-    return [cells[name](answer) if name in cells else cell for name, cell in row.items()]
+    filled = {name: fill(answer) for name, fill in cells.items()}
+    return [*{**row, **filled}.values()]
 
 
 def _read(sample: Path) -> Table:
-    """Reads a sample submission. Raises BadInput for one without ids or without a column to fill."""
+    """Reads a sample submission. Raises BadInput if it has no ids or no column to fill."""
     what = f"The sample submission {printable(sample)}"
     table = tables.read(sample, what)
     advice = "Its first line names the columns, the first of which has the ids"
     if len(table.columns) < 2 or not table.separator:
-        raise BadInput(
-            f"{what} has no column to fill: {printable(', '.join(table.columns), most=200)}. {advice}."
-        )
+        raise BadInput(f"{what} has no column to fill: {listed(table.columns)}. {advice}.")
     if not table.rows:
         raise BadInput(f"{what} has no rows. {advice}; a row for each follows.")
     if _INDEX.fullmatch(table.columns[0]):
-        about = f"{what} begins with a column without a name, as of row numbers that pandas wrote"
-        raise BadInput(f"{about}. Delete this column: the first one has the ids.")
+        raise BadInput(
+            f"{what} begins with a column without a name, as of row numbers that pandas wrote. "
+            "Delete this column: the first one has the ids."
+        )
     return table
 
 
 def _filled(task: Any, answers: Mapping[str, Answer], table: Table) -> Cells:
-    """Returns how each column of a sample is filled; notes those that are not."""
+    """Returns how each column of a sample is filled; notes the columns that are not."""
     answer = next(iter(answers.values()))
     classes = _classes(task, answer)
     keys = _keys(task, answer, classes)
+    columns = table.columns[1:]
     cells: Cells = {}
-    for column in table.columns[1:]:
+    for column in columns:
         name = column.strip()
         key = keys.get(name) or keys.get(name.casefold())
         if key and _is_cell(answer[key]):
             cells[column] = itemgetter(key)
-    cells |= _prefixed(classes, [column for column in table.columns[1:] if column not in cells])
+    cells |= _prefixed(classes, [column for column in columns if column not in cells])
     target = getattr(getattr(task, "settings", None), "target", "")
-    for column in [column for column in table.columns[1:] if column not in cells]:
-        if len(table.columns) == 2 or column in (target, "prediction"):
+    for column in columns:
+        is_target = len(columns) == 1 or column in (target, "prediction")
+        if is_target and column not in cells:
             cells |= _predicted(task, answer, classes, column, table.column(column))
-    left = [column for column in table.columns[1:] if column not in cells]
+    left = [column for column in columns if column not in cells]
     if left:
-        which = ", ".join(left[:_MOST_NAMED]) + (" ..." if left[_MOST_NAMED:] else "")
-        about = f"Left as in the sample, since no answer fills them ({len(left)}): {which}"
-        note(f"{about}. An answer has the columns {', '.join([*answer][:_MOST_NAMED])}.")
-    return {column: cells[column] for column in table.columns if column in cells}
+        shown = ", ".join(left[:_MOST_NAMED]) + (" ..." if left[_MOST_NAMED:] else "")
+        names = ", ".join([*answer][:_MOST_NAMED])
+        note(
+            f"Left as in the sample, since no answer fills them ({len(left)}): "
+            f"{shown}. An answer has the columns {names}."
+        )
+    return {column: cells[column] for column in columns if column in cells}
 
 
 def _classes(task: Any, answer: Answer) -> dict[str, str]:
-    """Returns the column in an answer of each class by its name, in the order of the classes."""
-    if getattr(task, "kind", "") not in ("classes", "labels"):
+    """Returns the answer's column of each class by its name, in the order of the classes."""
+    if getattr(task, "kind", "") not in _OF_CLASSES:
         return {}
     count = len(task.known_names()) or len(answer)
     names = [task.named(number) for number in range(count)]
     columns = prediction.class_columns(task, count)
-    return {name: column for name, column in zip(names, columns, strict=True) if column in answer}
+    pairs = zip(names, columns, strict=True)
+    return {name: column for name, column in pairs if column in answer}
 
 
 def _keys(task: Any, answer: Answer, classes: Mapping[str, str]) -> dict[str, str]:
     """Returns the columns of an answer by the names that a sample may have for them."""
-    keys = {name.casefold(): name for name in answer} | {name: name for name in answer}
-    if getattr(task, "kind", "") not in ("classes", "labels"):
+    keys = {name.casefold(): name for name in answer}
+    keys |= {name: name for name in answer}
+    if getattr(task, "kind", "") not in _OF_CLASSES:
         return keys
     # In a sample these may be the class's number, and the probability of another class
-    keys = {name: key for name, key in keys.items() if key not in ("prediction", "probability")}
-    return {**keys, **classes}
+    doubtful = ("prediction", "probability")
+    sure = {name: key for name, key in keys.items() if key not in doubtful}
+    return {**sure, **classes}
 
 
 def _is_cell(value: Any) -> bool:
@@ -136,17 +149,17 @@ def _is_cell(value: Any) -> bool:
 
 
 def _prefixed(classes: Mapping[str, str], columns: Sequence[str]) -> Cells:
-    """Returns cells of columns such as prob_cat or cat_p, if these name each class, and no other column is alike."""
+    """Returns cells of columns such as prob_cat or cat_p, if each class has just one."""
     for before, after in _ends(classes, columns):
         alike = [name for name in columns if name.startswith(before) and name.endswith(after)]
-        named = {name: name[len(before) : len(name) - len(after)] for name in alike}
-        if sorted(named.values()) == sorted(classes):
-            return {column: itemgetter(classes[name]) for column, name in named.items()}
+        named = {name.removeprefix(before).removesuffix(after): name for name in alike}
+        if len(named) == len(alike) and named.keys() == classes.keys():
+            return {column: itemgetter(classes[name]) for name, column in named.items()}
     return {}
 
 
 def _ends(classes: Mapping[str, str], columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns what stands before or behind the names of classes, with a sign between."""
+    """Returns prefixes and suffixes of the names of classes, longest first, with a sign."""
     ends = set()
     for column in columns:
         for name in classes:
@@ -156,7 +169,7 @@ def _ends(classes: Mapping[str, str], columns: Sequence[str]) -> list[tuple[str,
                 ends.add((before, ""))
             if after != column and _SIGN.fullmatch(after[:1]):
                 ends.add(("", after))
-    return sorted(ends, key=lambda pair: (-len(pair[0]) - len(pair[1]), pair))
+    return sorted(sorted(ends), key=lambda pair: len("".join(pair)), reverse=True)
 
 
 # --- one column of answers --------------------------------------------------------------------------------------------
@@ -165,7 +178,7 @@ def _ends(classes: Mapping[str, str], columns: Sequence[str]) -> list[tuple[str,
 def _predicted(
     task: Any, answer: Answer, classes: Mapping[str, str], column: str, values: Sequence[str]
 ) -> Cells:
-    """Returns how the column of a sample with one answer is filled, as far as that is sure; notes what is not."""
+    """Returns how the column of a sample with one answer is filled; notes a doubtful one."""
     kind = getattr(task, "kind", "")
     key = "prediction"
     values = [value.strip() for value in values if value.strip()]
@@ -179,15 +192,17 @@ def _predicted(
         return {}
     if _is_cell(answer[key]):
         return {column: itemgetter(key)}
-    advice = f"Let {type(task).__name__}.answers return text, such as run lengths."
-    note(f"The answer for {column} is an image, which no cell can hold. {advice}")
+    note(
+        f"The answer for {column} is an image, which no cell can hold. "
+        f"Let {type(task).__name__}.answers return text, such as run lengths."
+    )
     return {}
 
 
 def _of_class(
     names: Sequence[str], classes: Mapping[str, str], column: str, values: Sequence[str]
 ) -> Cells:
-    """Returns the likeliest class: its name, or its number or probability where the sample has such numbers."""
+    """Returns the likeliest class as the sample writes it: its name, number or probability."""
     has_numbers = bool(values) and all(map(_NUMBER.fullmatch, values))
     are_numerals = bool(names) and all(map(_NUMBER.fullmatch, names))
     if not has_numbers:
@@ -198,19 +213,21 @@ def _of_class(
         written = {name: _like(name, values) for name in names}
         return {column: lambda answer: written.get(answer["prediction"], answer["prediction"])}
     numbers = {name: _like(str(number), values) for number, name in enumerate(names)}
-    meaning = ", ".join(f"{number} {name}" for name, number in [*numbers.items()][:_MOST_NAMED])
-    note(f"{column} has numbers of classes: {meaning}.")
+    meanings = [f"{number} {name}" for name, number in numbers.items()]
+    note(f"{column} has numbers of classes: {', '.join(meanings[:_MOST_NAMED])}.")
     return {column: lambda answer: numbers[answer["prediction"]]}
 
 
 def _of_words(
     names: Sequence[str], are_numerals: bool, column: str, values: Sequence[str]
 ) -> Cells:
-    """Returns the name of the class, unless the sample has words where classes are numbers."""
+    """Returns the name of the class, unless the sample has words and classes are numbers."""
     is_known = not values or not {*names}.isdisjoint(values)
     if not is_known and are_numerals:
-        what = f"{column} has words such as {values[0]}, and classes are numbers"
-        note(f"{what}. Name the classes in a setting `classes`.")
+        note(
+            f"{column} has words such as {values[0]}, and classes are numbers. "
+            "Name the classes in a setting `classes`."
+        )
         return {}
     if not is_known:
         note(f"{values[0]}, which {column} has in the sample, is none of the classes.")
@@ -218,18 +235,20 @@ def _of_words(
 
 
 def _of_second(classes: Mapping[str, str], column: str) -> Cells:
-    """Returns the probability of the second of two classes whose names say which it is; notes it otherwise."""
+    """Returns the probability of yes, for classes called no and yes or the like, or notes it."""
     if [*classes] in _NO_AND_YES:
         _, name = classes
         note(f"{column} has the probability of {name}.")
         return {column: itemgetter(classes[name])}
-    what = f"{column} has fractions, as probabilities of one class, and does not say of which"
-    note(f"{what}. Rename the column in the sample as that class.")
+    note(
+        f"{column} has fractions, as probabilities of one class, and does not say of which. "
+        "Rename the column in the sample as that class."
+    )
     return {}
 
 
 def _like(numeral: str, values: Sequence[str]) -> str:
-    """Writes a number of a class as the sample has its own, 3 or 3.0."""
+    """Writes the number of a class in the form of the sample's numbers, 3 or 3.0."""
     if numeral in values or not float(numeral).is_integer():
         return numeral
     if all(map(_WHOLE.fullmatch, values)):
@@ -238,18 +257,20 @@ def _like(numeral: str, values: Sequence[str]) -> str:
 
 
 def _of_labels(classes: Mapping[str, str], column: str, values: Sequence[str]) -> Cells:
-    """Returns the classes above one half, joined as in the sample; of a single class its probability for numbers."""
+    """Returns the classes above one half, joined as in the sample; or one class's probability."""
     if len(classes) == 1 and values and all(map(_NUMBER.fullmatch, values)):
         return {column: itemgetter(*classes.values())}
     joint = next((joint for joint in _JOINTS if _joins(joint, classes, values)), "; ")
     note(f"{column} has classes joined by {joint!r}.")
-    return {
-        column: lambda answer: joint.join(
-            name for name, key in classes.items() if answer[key] > 0.5
-        )
-    }
+
+    def likely(answer: Answer) -> str:
+        names = [name for name, key in classes.items() if answer[key] > 0.5]
+        return joint.join(names)
+
+    return {column: likely}
 
 
 def _joins(joint: str, classes: Mapping[str, str], values: Sequence[str]) -> bool:
-    parts = {part for value in values for part in value.split(joint)}
-    return any(joint in value for value in values) and parts <= classes.keys()
+    cells = [value.split(joint) for value in values]
+    names = {name for cell in cells for name in cell}
+    return any(len(cell) > 1 for cell in cells) and names <= classes.keys()

@@ -1,7 +1,7 @@
-"""Reads users' tables: CSV, TSV, JSON, JSON lines and Parquet, packed or not. What is not certain is refused.
+"""Reads users' tables: CSV, TSV, JSON, JSON lines and Parquet, packed or not. Refuses ambiguity.
 
-A row has as many cells as the head, a quotation mark is shut, a number is a number: anything else raises BadInput with
-file and line. Separators, encodings and spaces are recognised and noted, and so is what was left out.
+A row has as many cells as the head, a quotation mark is shut, a number is a number: anything else
+raises BadInput with file and line. Notes name separators, encodings, spaces and omissions.
 """
 
 import codecs
@@ -12,6 +12,7 @@ import math
 import unicodedata
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +32,12 @@ from trainbook.supervised.files import (
     read_text,
     unpacked,
 )
+from trainbook.supervised.names import listed
 
 __all__ = [
     "find_files",
     "paragraphs",
     "read_lines",
-    "read_objects",
     "read_table",
     "read_text",
     "records",
@@ -46,13 +47,13 @@ _LOST = "\ufffd"  # in the place of a letter that an earlier reader could not de
 
 
 class Table(NamedTuple):
-    """How a file was read, its rows as cells by column, the line of each, the lines that are blank, the separator."""
+    """A file's report, rows (cells by column) with their lines, blank lines and separator."""
 
     report: Report
     rows: list[dict[str, Any]]
     lines: list[int]
     blank: list[int]
-    separator: str = ""  # of cells; none in JSON and Parquet
+    separator: str = ""  # of cells; "" for JSON and Parquet
 
     @property
     def columns(self) -> list[str]:
@@ -62,8 +63,12 @@ class Table(NamedTuple):
     def path(self) -> Path:
         return self.report.path
 
+    @property
+    def shown(self) -> str:
+        return printable(self.path.name)
+
     def column(self, name: str) -> list[str]:
-        """Returns the cells of a column as text, "" for none."""
+        """Returns the cells of a column as text, missing ones as ""."""
         cells = [row.get(name) for row in self.rows]
         return ["" if cell is None else str(cell) for cell in cells]
 
@@ -73,8 +78,8 @@ def read(
 ) -> Table:
     """Returns the rows of a file. Raises BadInput.
 
-    `names` are those of the columns of a file without a head, (): numbers from 0; None: the file has a head. With
-    `comments`, lines that begin with # and have no separator are left out.
+    `names` are the columns of a file without a head, (): numbers from 0; None: the file has a head.
+    `comments` leaves out lines that begin with # and have no separator.
     """
     suffix, content = unpacked(path, shown)
     report = Report(path)
@@ -98,10 +103,13 @@ def _of_cells(
     text: str, shown: str, suffix: str, names: Sequence[str] | None, comments: bool, report: Report
 ) -> Table:
     rows = delimited.read(text, shown, suffix, names, comments, report)
-    columns = [(place, name) for place, name in enumerate(rows.names) if name is not None]
-    report.columns = [name for _, name in columns]
-    cells = [{name: line.cells[place] for place, name in columns} for line in rows.lines]
-    return Table(report, cells, [line.first for line in rows.lines], rows.blank, rows.separator)
+    report.columns = [name for name in rows.names if name is not None]
+    cells: list[dict[Any, str]]
+    cells = [dict(zip(rows.names, line.cells, strict=True)) for line in rows.lines]
+    for row in cells:
+        row.pop(None, None)  # an empty column without a name
+    firsts = [line.first for line in rows.lines]
+    return Table(report, cells, firsts, rows.blank, rows.separator)
 
 
 def _of_json(
@@ -123,13 +131,15 @@ def _of_parquet(content: bytes, shown: str, report: Report) -> Table:
     frame.columns = [str(column) for column in frame.columns]
     report.columns = [*frame.columns]
     frame = frame.astype(object).where(frame.notna(), None)
-    return Table(report, frame.to_dict("records"), [*range(1, len(frame) + 1)], [])
+    numbers = [*range(1, len(frame) + 1)]
+    return Table(report, frame.to_dict("records"), numbers, [])
 
 
 def reordered(table: Table, order: Sequence[int]) -> bytes:
-    """Returns the bytes of a table's file with these of its rows, in this order. Raises BadInput.
+    """Returns the bytes of a table's file with some of its rows, in another order. Raises BadInput.
 
-    The lines above the first row stay there, and blank lines behind their row. Encoding and packing are the file's.
+    The lines above the first row stay, and blank lines stay behind their row; so do encoding and
+    packing.
     """
     shown = printable(table.path)
     suffix, content = unpacked(table.path, shown)
@@ -142,25 +152,28 @@ def reordered(table: Table, order: Sequence[int]) -> bytes:
     if table.separator:
         text = _reordered(text, table.lines, order)
     else:
-        text = json_rows.written([table.rows[place] for place in order], text, suffix)
+        rows = [table.rows[place] for place in order]
+        text = json_rows.written(rows, text, suffix)
     return packed(text.encode(encoding), table.path)
 
 
 def _reordered(text: str, firsts: Sequence[int], order: Sequence[int]) -> str:
-    """Returns a text whose rows, which begin in the lines `firsts`, have another order."""
+    """Returns a text with its rows, which begin in the lines `firsts`, in another order."""
     lines = lines_of(text.rstrip("\r\n") + "\n")
-    bounds = [*firsts, len(lines) + 1]
-    rows = ["".join(lines[first - 1 : end - 1]) for first, end in itertools.pairwise(bounds)]
-    return "".join([*lines[: bounds[0] - 1], *(rows[place] for place in order)])
+    bounds = [*(first - 1 for first in firsts), len(lines)]
+    blocks = [lines[begin:end] for begin, end in itertools.pairwise(bounds)]
+    ordered = [lines[: bounds[0]], *(blocks[place] for place in order)]
+    return "".join(itertools.chain(*ordered))
 
 
 def records(
     source: Path, pattern: str = "*.csv", numbers: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a table as dicts; of a folder those of all files that match, by name.
+    """Yields the rows of a table as dicts; for a folder, the rows of all matching files, by name.
 
-    A column that a file lacks is not in its rows. Columns in `numbers` become floats. `columns` names those of files
-    without a head; the last ones may be missing. Raises BadInput with file and line.
+    Rows lack the columns that their file lacks. Columns in `numbers` become floats. `columns` are
+    the names for files without a head; the last ones may be missing. Raises BadInput with file
+    and line.
     """
     for table, shown in _tables(source, pattern, columns):
         yield from _rows(table, shown, numbers)
@@ -169,11 +182,11 @@ def records(
 def paragraphs(
     source: Path, pattern: str = "*.tsv", columns: Sequence[str] = ("word", "tag")
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields lists of rows between blank lines, of files without a head. Lines of # without a tab are comments."""
+    """Yields lists of rows between blank lines, from files without a head. `# ...` is a comment."""
     for table, shown in _tables(source, pattern, columns, comments=True):
-        number_of = [bisect(table.blank, line) for line in table.lines]
-        rows = zip(number_of, _rows(table, shown), strict=True)
-        for _, group in itertools.groupby(rows, key=lambda pair: pair[0]):
+        numbers = [bisect(table.blank, line) for line in table.lines]
+        pairs = zip(numbers, _rows(table, shown), strict=True)
+        for _, group in itertools.groupby(pairs, key=itemgetter(0)):
             yield [row for _, row in group]
 
 
@@ -196,53 +209,54 @@ def _rows(table: Table, shown: str, numbers: Sequence[str] = ()) -> Iterator[Row
 
 
 def _make_number(cells: dict[str, Any], name: str, place: str) -> None:
-    """Makes a float of a cell; leaves out null, which JSON and Parquet have for no value. Raises BadInput."""
+    """Converts a cell to float; removes null, a missing value. Raises BadInput."""
     value = cells.get(name)
     if value is None:
         cells.pop(name, None)
         return
-    if type(value) is int or (type(value) is float and math.isfinite(value)):
+    if type(value) is int:
         return
     number = _float(value)
     if not math.isfinite(number):
-        what = f"{place}: {printable(repr(value), most=60)} in the column {printable(name)} is no number"
-        raise BadInput(f"{what}. Write it as 1234.5, leave the row out, or replace it in read().")
+        cell = printable(repr(value), most=60)
+        raise BadInput(
+            f"{place}: {cell} in the column {printable(name)} is no number. "
+            "Write it as 1234.5, leave the row out, or replace it in read()."
+        )
     cells[name] = number
 
 
 def _float(value: Any) -> float:
-    """Returns the number that a text is, else NaN."""
-    if not isinstance(value, str) or "_" in value:  # 1_000 is a number in Python alone
+    """Returns a float or a text as a number, or NaN."""
+    if type(value) is float:
+        return value
+    if not isinstance(value, str) or "_" in value:  # only Python reads 1_000
         return math.nan
     with contextlib.suppress(ValueError):
         return float(value)
     return math.nan
 
 
-def read_objects(path: Path, shown: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the line and the object of each row of JSON, a list of them or lines. Raises BadInput with the line."""
-    table = read(path, shown)
-    yield from zip(table.lines, table.rows, strict=True)
-
-
 def read_table(
     path: Path, shown: str, columns: Mapping[str, str], optional: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Returns cells as text under our names for `columns` (or numbers, without a head). Raises BadInput."""
-    is_headless = all(
-        column.isdecimal() for name, column in columns.items() if name not in optional
-    )
+    """Returns cells as text under our names for `columns` (numbers: no head). Raises BadInput."""
+    needed = [column for name, column in columns.items() if name not in optional]
+    is_headless = all(map(str.isdecimal, needed))
     table = read(path, shown, () if is_headless else None)
     texts: dict[str, Any] = {}
     for name, column in columns.items():
-        if column in table.report.columns:
+        if column in table.columns:
             table.report.used.add(column)
-            texts[name] = [_text(row.get(column), column, shown) for row in table.rows]
+            cells = [row.get(column) for row in table.rows]
+            texts[name] = [_text(cell, column, shown) for cell in cells]
             continue
         if name not in optional:
-            names = printable(", ".join(table.report.columns), most=300) or "none"
-            what = f"{shown} has no column {printable(column)}; its columns are {names}"
-            raise BadInput(f"{what}. Name that of the {name} as workload.columns.{name}.")
+            names = listed(table.columns)
+            raise BadInput(
+                f"{shown} has no column {printable(column)}; its columns are {names}. "
+                f"Name the column of the {name} as workload.columns.{name}."
+            )
         texts[name] = ""
     return pd.DataFrame(texts, index=range(1, len(table.rows) + 1))
 
@@ -254,7 +268,6 @@ def _text(value: Any, column: str, shown: str) -> str:
         return ""
     if isinstance(value, float) and value.is_integer():  # 3 in a column with gaps
         value = int(value)
-    text = (
-        str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    )  # half a letter, out of JSON
+    # JSON may escape half a letter, which cannot be written
+    text = str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return " ".join(unicodedata.normalize("NFC", text).split())

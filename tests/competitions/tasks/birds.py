@@ -10,6 +10,8 @@ from trainbook import records, split
 
 
 def sound(path):
+    if isinstance(path, torch.Tensor):  # of the example
+        return path
     with wave.open(str(path)) as file:
         values = np.frombuffer(file.readframes(file.getnframes()), "<i2")
     return torch.tensor(values / 32768, dtype=torch.float)
@@ -20,7 +22,8 @@ class Birds(Images):
 
     def read(self, source):
         rows = records(source / "train.csv")
-        return split((source / "train_audio" / row["filename"], row["label"]) for row in rows)
+        sounds = source / "train_audio"
+        return split((sounds / row["filename"], row["label"]) for row in rows)
 
     def read_new(self, source):
         return [(path, None) for path in sorted(source.glob("*.wav"))]
@@ -29,14 +32,9 @@ class Birds(Images):
         return torch.zeros(8000), self.settings.classes[0]
 
     def batch(self, samples, training):
-        sounds = torch.stack(
-            [value if isinstance(value, torch.Tensor) else sound(value) for value, _ in samples]
-        )
-        spectra = torch.stft(
-            sounds, 256, 128, window=torch.hann_window(256), return_complex=True
-        ).abs()
+        sounds = torch.stack([sound(value) for value, _ in samples])
+        window = torch.hann_window(256)
+        spectra = torch.stft(sounds, 256, 128, window=window, return_complex=True).abs()
         labels = torch.tensor([label for _, label in samples])
-        return {
-            "pixel_values": spectra.log1p().unsqueeze(1).expand(-1, 3, -1, -1),
-            "labels": labels,
-        }
+        pictures = spectra.log1p().unsqueeze(1)
+        return {"pixel_values": pictures.expand(-1, 3, -1, -1), "labels": labels}

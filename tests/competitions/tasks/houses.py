@@ -1,4 +1,4 @@
-"""The price of a house: the rows of `my_task.py` with words, dates and empty cells, learned as a logarithm."""
+"""Prices of houses: `my_task.py` with words, dates and empty cells, learned as logarithms."""
 
 import datetime
 import zlib
@@ -25,17 +25,22 @@ class Houses(Tabular):
 
     def read(self, source):
         columns = (*NUMBERS, *WORDS, DATE)
-        rows = records(source)
-        return split((*(row[name] for name in columns), row.get(TARGET)) for row in rows)
+        rows = []
+        for row in records(source):
+            cells = [row[name] for name in columns]
+            rows.append((*cells, row.get(TARGET)))
+        return split(rows)
 
     def prepared(self, sample):
         *cells, price = sample
         return (*cells, float(price))
 
     def learn(self, samples):
-        columns = [[float(row[n]) for row in samples if row[n]] for n in range(len(NUMBERS))]
-        columns.append([torch.tensor(float(price)).log1p().item() for *_, price in samples])
+        cells = [*zip(*samples, strict=True)]
+        columns = [[*map(float, filter(None, column))] for column in cells[: len(NUMBERS)]]
         columns = [torch.tensor(column or [0.0]) for column in columns]
+        prices = torch.tensor([*map(float, cells[-1])])
+        columns.append(prices.log1p())
         deviations = [column.std(correction=0).clamp(min=1e-6).item() for column in columns]
         return {"mean": [column.mean().item() for column in columns], "deviation": deviations}
 
@@ -47,7 +52,10 @@ class Houses(Tabular):
         vector = [years]
         for n, cell in enumerate(row[: len(NUMBERS)]):
             mean, deviation = (self.learned()[key][n] for key in ("mean", "deviation"))
-            vector += [(float(cell) - mean) / deviation, 0.0] if cell else [0.0, 1.0]
+            if cell:
+                vector += [(float(cell) - mean) / deviation, 0.0]
+            else:
+                vector += [0.0, 1.0]
         for word in row[len(NUMBERS) : -2]:
             slots = [0.0] * SLOTS
             slots[zlib.crc32(word.encode()) % SLOTS] = 1.0

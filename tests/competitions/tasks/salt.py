@@ -29,7 +29,8 @@ class Salt(Segmentation):
 
     def read(self, source):
         rows = records(source / "train.csv")
-        return split((source / "train" / f"{row['id']}.png", row["rle_mask"]) for row in rows)
+        pictures = source / "train"
+        return split((pictures / f"{row['id']}.png", row["rle_mask"]) for row in rows)
 
     def read_new(self, source):
         return [(path, "") for path in sorted(source.glob("*.png"))]
@@ -43,7 +44,6 @@ class Salt(Segmentation):
         return mask_of(value).astype(np.int64)
 
     def answers(self, models, samples):
-        return [
-            {"rle_mask": runs_of(np.asarray(row["prediction"]))}
-            for row in super().answers(models, samples)
-        ]
+        rows = super().answers(models, samples)
+        masks = [np.asarray(row["prediction"]) for row in rows]
+        return [{"rle_mask": runs_of(mask)} for mask in masks]

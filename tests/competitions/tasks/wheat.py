@@ -1,4 +1,4 @@
-"""Boxes around heads of wheat: `my_task.py` finds the cells of a grid with a centre; each box has the mean size."""
+"""Boxes around heads of wheat: `my_task.py` finds cells with a centre; boxes have the mean size."""
 
 import json
 from collections import defaultdict
@@ -22,28 +22,29 @@ class Wheat(Segmentation):
         boxes = defaultdict(list)
         for row in records(source / "train.csv"):
             boxes[row["image_id"]].append(json.loads(row["bbox"]))
-        return split((path, boxes[path.stem]) for path in sorted((source / "train").glob("*.png")))
+        paths = sorted((source / "train").glob("*.png"))
+        return split((path, boxes[path.stem]) for path in paths)
 
     def read_new(self, source):
         return [(path, []) for path in sorted(source.glob("*.png"))]
 
     def learn(self, samples):
-        return {
-            "size": np.mean(
-                [box[2:] for _, boxes in samples for box in boxes] or [[1, 1]], 0
-            ).tolist()
-        }
+        sizes = [box[2:] for _, boxes in samples for box in boxes]
+        return {"size": np.mean(sizes or [[1, 1]], 0).tolist()}
 
     def example(self):
         return Image.new("RGB", (SIDE, SIDE)), []
 
     def batch(self, samples, training):
-        images = torch.from_numpy(np.stack([picture(image, SIDE) for image, _ in samples]))
+        images = np.stack([picture(image, SIDE) for image, _ in samples])
         labels = torch.zeros(len(samples), SIDE // CELL, SIDE // CELL, dtype=torch.long)
         for cells, (_, boxes) in zip(labels, samples, strict=True):
             for x, y, width, height in boxes:
-                cells[int(y + height / 2) // CELL, int(x + width / 2) // CELL] = 1
-        return {"x": images.permute(0, 3, 1, 2) / 255, "labels": labels}
+                row = int(y + height / 2) // CELL
+                column = int(x + width / 2) // CELL
+                cells[row, column] = 1
+        x = torch.from_numpy(images).permute(0, 3, 1, 2)
+        return {"x": x / 255, "labels": labels}
 
     def outputs(self, model, batch):
         return torch.nn.functional.max_pool2d(model(batch["x"]), CELL)
@@ -52,12 +53,11 @@ class Wheat(Segmentation):
         width, height = self.learned()["size"]
         answers = []
         for row in super().answers(models, samples):
-            centres = [
-                (x * CELL + CELL / 2, y * CELL + CELL / 2)
-                for y, x in np.argwhere(row["prediction"])
-            ]
-            boxes = (
-                f"1.0 {x - width / 2:g} {y - height / 2:g} {width:g} {height:g}" for x, y in centres
-            )
+            boxes = []
+            for centre in np.argwhere(row["prediction"]):
+                y, x = centre * CELL + CELL / 2
+                left = x - width / 2
+                top = y - height / 2
+                boxes.append(f"1.0 {left:g} {top:g} {width:g} {height:g}")
             answers.append({"PredictionString": " ".join(boxes)})
         return answers

@@ -1,4 +1,4 @@
-"""Copies: one input stays in one split, or is counted; contradictions, absent classes and spellings are named."""
+"""Copies stay in one split, or are counted; notes name contradictions and absent classes."""
 
 import os
 from pathlib import Path
@@ -33,6 +33,10 @@ def folder(root, **files):
     return root
 
 
+def parts_by_path(parts):
+    return {path: part for part, rows in parts.items() for path, _ in rows}
+
+
 def labelled(source):
     return [(path, path.parent.name) for path in source.glob("*/*")]
 
@@ -58,29 +62,21 @@ def test_split_puts_copies_into_one_part_whatever_their_order_and_moves_no_other
     with reading(tmp_path):
         parts = split(rows)
         backwards = split(rows[::-1])
-    part_of = {
-        path.relative_to(tmp_path).as_posix(): part
-        for part, rows in parts.items()
-        for path, _ in rows
-    }
-    assert all(part_of[f"b/{number}.png"] == part_of[f"a/{number}.png"] for number in range(60))
-    assert {(path, part) for part, rows in before.items() for path, _ in rows} <= {
-        (tmp_path / name, part) for name, part in part_of.items()
-    }
-    assert {name: {*map(str, rows)} for name, rows in backwards.items()} == {
-        name: {*map(str, rows)} for name, rows in parts.items()
-    }
+    part_of = parts_by_path(parts)
+    for number in range(60):
+        name = f"{number}.png"
+        assert part_of[tmp_path / "b" / name] == part_of[tmp_path / "a" / name]
+    assert parts_by_path(before).items() <= part_of.items()
+    assert parts_by_path(backwards) == part_of
 
 
 def test_copies_in_given_parts_and_contradictions_are_counted_and_named(tmp_path):
     folder(tmp_path, train__a="1", train__b="2", train__d="4", test__c="1", test__e="5")
 
     def read(source):
-        parts = {
-            part: [(path, "cat") for path in sorted(source.glob(f"{part}/*"))]
-            for part in ("train", "test")
-        }
-        return {**parts, "validation": [(source / "train" / "b", "dog")]}
+        train = [(path, "cat") for path in sorted(source.glob("train/*"))]
+        test = [(path, "cat") for path in sorted(source.glob("test/*"))]
+        return {"train": train, "test": test, "validation": [(source / "train" / "b", "dog")]}
 
     _, notes = read_parts(Task(tmp_path, read))
     assert notes == [
@@ -93,7 +89,10 @@ def test_copies_in_given_parts_and_contradictions_are_counted_and_named(tmp_path
 
 def test_rows_of_a_table_are_compared_without_their_target(tmp_path):
     (tmp_path / "a.csv").write_text("x,y,price\n1,2,3\n4,5,6\n1,2,7\n1,2,3\n")
-    read = lambda source: split([row["x"], row["y"], row["price"]] for row in records(source))  # noqa: E731
+
+    def read(source):
+        return split([row["x"], row["y"], row["price"]] for row in records(source))
+
     _, notes = read_parts(Task(tmp_path, read, kind="numbers"))
     assert notes == [
         "a.csv: 4 rows of 5 lines (1 head).",
@@ -104,69 +103,76 @@ def test_rows_of_a_table_are_compared_without_their_target(tmp_path):
 
 def test_copies_with_masks_of_the_same_content_do_not_contradict_each_other(tmp_path):
     folder(tmp_path, a="1", b="1", a_mask="m", b_mask="m")
-    read = lambda source: [(source / name, source / f"{name}_mask") for name in "ab"]  # noqa: E731
+
+    def read(source):
+        return [(source / name, source / f"{name}_mask") for name in "ab"]
+
     _, notes = read_parts(Task(tmp_path, read, kind="tokens"))
     assert notes == ["Samples with the input of an earlier one: 1 of 2, such as a = b."]
 
 
 def test_new_data_and_groups_are_left_where_they_are(tmp_path):
-    folder(tmp_path, **{f"{name}__{number}": "same" for name in "ab" for number in range(20)})
+    for number in range(20):
+        folder(tmp_path, **{f"a__{number}": "same", f"b__{number}": "same"})
     rows = labelled(tmp_path)
     with reading(tmp_path, is_new=True):
         assert len(split(rows)["test"]) == 40
     with reading(tmp_path, group=lambda sample: sample[0].parent.name):
         parts = split(rows)
-    assert all(len({path.parent for path, _ in part}) * 20 == len(part) for part in parts.values())
+    for part in parts.values():
+        folders = {path.parent for path, _ in part}
+        assert len(part) == 20 * len(folders)
 
 
-def test_a_class_without_a_sample_and_spellings_are_named_before_training(tmp_path):
-    rows = [("x", "cat"), ("y", "Cat "), ("z", "dog")]
-    _, notes = read_parts(
-        Task(tmp_path, lambda source: {"train": rows}, classes=("cat", "Cat ", "dog", "horse"))
-    )
-    assert notes == [
-        "Classes without a training sample: horse. Is a folder or a label spelled otherwise?",
-        "Classes that differ in spelling alone: 'cat', 'Cat '.",
-    ]
-    _, notes = read_parts(
-        Task(tmp_path, lambda source: {"train": [("x", 0), ("y", 2)]}, classes=("a", "b", "c"))
-    )
-    assert notes == [
-        "Classes without a training sample: b. Is a folder or a label spelled otherwise?"
-    ]
-    labels = {"train": [("x", ["a", "c"]), ("y", [])]}
-    _, notes = read_parts(
-        Task(tmp_path, lambda source: labels, kind="labels", classes=("a", "b", "c"))
-    )
-    assert notes == [
-        "Classes without a training sample: b. Is a folder or a label spelled otherwise?"
-    ]
-    tags = {"train": [(["x", "y"], ["O", "B-LOC"]), (["z"], [""])]}
-    _, notes = read_parts(Task(tmp_path, lambda source: tags, kind="tokens", classes=("O", "LOC")))
-    assert notes == [
-        "Classes without a training sample: LOC. Is a folder or a label spelled otherwise?",
-        "Tags in no setting `classes`: 'B-LOC' (1).",
-    ]
+ABSENT = "Classes without a training sample: {}. Is a folder or a label spelled otherwise?"
+
+
+def notes_on(source, rows, kind="classes", classes=()):
+    """Returns the notes on rows for training."""
+    return read_parts(Task(source, lambda _: {"train": rows}, kind, classes))[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "classes", "notes"),
+    [
+        pytest.param(
+            "classes",
+            [("x", "cat"), ("y", "Cat "), ("z", "dog")],
+            ("cat", "Cat ", "dog", "horse"),
+            [ABSENT.format("horse"), "Classes that differ in spelling alone: 'cat', 'Cat '."],
+            id="names",
+        ),
+        pytest.param("classes", [("x", 0), ("y", 2)], [*"abc"], [ABSENT.format("b")], id="numbers"),
+        pytest.param(
+            "labels", [("x", ["a", "c"]), ("y", [])], [*"abc"], [ABSENT.format("b")], id="labels"
+        ),
+        pytest.param(
+            "tokens",
+            [(["x", "y"], ["O", "B-LOC"]), (["z"], [""])],
+            ("O", "LOC"),
+            [ABSENT.format("LOC"), "Tags in no setting `classes`: 'B-LOC' (1)."],
+            id="tags",
+        ),
+    ],
+)
+def test_a_class_without_a_sample_is_named_before_training(tmp_path, kind, rows, classes, notes):
+    assert notes_on(tmp_path, rows, kind, classes) == notes
 
 
 def test_texts_without_any_tag_are_refused_before_training(tmp_path):
     rows = [(["Rome O"], [""]), (["x"], [-100])]
-    with pytest.raises(
-        BadInput, match=r"No training sample has a tag, such as \(\['Rome O'\], \[''\]\)"
-    ):
-        read_parts(Task(tmp_path, lambda source: {"train": rows}, kind="tokens"))
-    known = [*rows, (["y"], ["O"])]
-    assert read_parts(Task(tmp_path, lambda source: {"train": known}, kind="tokens"))[1] == []
-    pixels = [("image", [[0, 1], [1, 0]])]
-    assert read_parts(Task(tmp_path, lambda source: {"train": pixels}, kind="tokens"))[1] == []
+    sentence = r"No training sample has a tag, such as \(\['Rome O'\], \[''\]\)"
+    with pytest.raises(BadInput, match=sentence):
+        notes_on(tmp_path, rows, "tokens")
+    assert notes_on(tmp_path, [*rows, (["y"], ["O"])], "tokens") == []
+    assert notes_on(tmp_path, [("image", [[0, 1], [1, 0]])], "tokens") == []
 
 
 def test_a_sample_without_a_target_is_shown(tmp_path):
     rows = [(Path(tmp_path / "a.tsv"), "text", None)]
-    with pytest.raises(
-        BadInput, match=r"1 samples whose target is None or empty, such as .*a.tsv.*, 'text', None"
-    ):
-        read_parts(Task(tmp_path, lambda source: {"train": rows}))
+    sentence = r"1 samples whose target is None or empty, such as .*a.tsv.*, 'text', None"
+    with pytest.raises(BadInput, match=sentence):
+        notes_on(tmp_path, rows)
 
 
 @pytest.mark.parametrize("empty", ["", "  "])
@@ -176,17 +182,14 @@ def test_an_empty_class_is_refused_with_what_the_reader_noted(tmp_path, empty):
     def read(source):
         return [(row["x"], row["y"]) for row in records(source)]
 
-    with pytest.raises(
-        BadInput,
-        match=r"1 samples whose target is None or empty, such as (?s:.*)a.csv: 2 rows of 3",
-    ):
+    sentence = r"1 samples whose target is None or empty, such as (?s:.*)a.csv: 2 rows of 3"
+    with pytest.raises(BadInput, match=sentence):
         read_parts(Task(tmp_path, read))
 
 
 def test_classes_that_are_one_number_or_called_as_a_missing_value_are_named(tmp_path):
     rows = [("x", "1"), ("y", "1.0"), ("z", "NA")]
-    _, notes = read_parts(Task(tmp_path, lambda source: {"train": rows}))
-    assert notes == [
+    assert notes_on(tmp_path, rows) == [
         "Classes that differ in spelling alone: '1', '1.0'.",
         "Classes that are called as a missing value: 'NA'. Leave their samples out, if they have no class.",
     ]

@@ -1,4 +1,4 @@
-"""What a folder of pictures means: folders or a table of classes, masks of the same stems; the rest is counted."""
+"""Folders of pictures: classes by folder or table, masks by stem; notes count the rest."""
 
 import csv
 import hashlib
@@ -24,9 +24,8 @@ def put(tmp_path):
             path = tmp_path / "data" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".gif", ".bmp"):
-                Image.new("RGB", (8, 8), tuple(hashlib.sha256(name.encode()).digest()[:3])).save(
-                    path
-                )  # no copies
+                colour = hashlib.sha256(name.encode()).digest()[:3]  # another one in each file
+                Image.new("RGB", (8, 8), tuple(colour)).save(path)
             else:
                 path.write_text("x")
         return tmp_path / "data"
@@ -47,16 +46,28 @@ def table(tmp_path):
 
 
 def read(source, reader=labelled_pictures, **options):
-    """Returns the pictures' names with what belongs to them, by part, and the notes."""
+    """Returns the pictures' names with their classes or masks, by split, and the notes."""
     with reading(source), collecting() as notes:
         parts = reader(source, **options)
-    named = {part: sorted((path.relative_to(source).as_posix(), getattr(target, "name", target))
-                          for path, target in samples) for part, samples in parts.items()}  # fmt: skip
+    named = {}
+    for part, samples in parts.items():
+        names = [path.relative_to(source).as_posix() for path, _ in samples]
+        targets = [getattr(target, "name", target) for _, target in samples]
+        named[part] = sorted(zip(names, targets, strict=True))
     return named, " ".join(notes)
 
 
 def together(parts):
     return sorted(row for rows in parts.values() for row in rows)
+
+
+def labels_of(parts):
+    return {label for _, label in together(parts)}
+
+
+def rows_of(numbers, key="{:03}"):
+    """Returns rows of a picture's name and its class, a or b."""
+    return [[key.format(number), "ab"[number % 2]] for number in numbers]
 
 
 def many(pattern, number=20):
@@ -72,7 +83,7 @@ CLASSES = [(f"train_images/{k:03}.png", "ab"[k % 2]) for k in range(20)]
 )
 def test_a_table_with_the_names_of_the_files_is_the_list_of_samples(put, table, key):
     put(*FLAT, "sample_submission.csv")
-    source = table("train.csv", ["id", "label"], *([key.format(k), "ab"[k % 2]] for k in range(20)))
+    source = table("train.csv", ["id", "label"], *rows_of(range(20), key))
     parts, notes = read(source)
     assert together(parts) == CLASSES
     assert parts["validation"] != parts["train"]
@@ -86,8 +97,8 @@ def test_a_table_with_the_names_of_the_files_is_the_list_of_samples(put, table, 
 
 def test_the_column_of_the_class_is_named_where_there_are_several(put, table):
     put(*FLAT)
-    source = table("train.csv", ["id", "file", "label", "tree"],
-                   *([f"{k:03}", f"{k:03}.png", "ab"[k % 2], f"tree_{k % 3}"] for k in range(20)))  # fmt: skip
+    rows = [[key, f"{key}.png", label, f"tree_{label}"] for key, label in rows_of(range(20))]
+    source = table("train.csv", ["id", "file", "label", "tree"], *rows)
     with pytest.raises(
         BadInput,
         match="train.csv lists the pictures by its column id, .* label, tree. .*workload.target",
@@ -110,12 +121,7 @@ def test_rows_and_pictures_without_each_other_are_counted(put, table):
         "__MACOSX/x.png",
         "Thumbs.db",
     )
-    source = table(
-        "train.csv",
-        ["id", "label"],
-        *([f"{k:03}", "ab"[k % 2]] for k in range(2, 24)),
-        ["002", "a"],
-    )
+    source = table("train.csv", ["id", "label"], *rows_of(range(2, 24)), ["002", "a"])
     parts, notes = read(source)
     assert together(parts) == CLASSES[2:]
     assert "Rows without a picture: 4, such as 020." in notes
@@ -142,29 +148,34 @@ def test_a_row_without_a_class_or_with_another_one_is_named(put, table, rows, se
 
 def test_a_class_s_number_is_not_taken_for_a_picture_s_name(put, table):
     put(*many("train/{}.png"))
-    parts, _ = read(table("train.csv", ["label", "id"], *([k % 4, k] for k in range(20))))
-    assert together(parts) == sorted((f"train/{k}.png", str(k % 4)) for k in range(20))
+    rows = [[number % 4, number] for number in range(20)]
+    parts, _ = read(table("train.csv", ["label", "id"], *rows))
+    assert together(parts) == sorted((f"train/{number}.png", str(label)) for label, number in rows)
 
 
-def test_folders_without_a_class_and_no_table_are_refused_with_what_was_seen(put, table):
+@pytest.mark.parametrize("classes", [(), ("a", "b")])
+def test_folders_without_a_class_and_no_table_are_refused_with_their_pictures(put, table, classes):
     put(*FLAT)
-    for classes in ((), ("a", "b")):
-        with pytest.raises(
-            BadInput, match=r"train_images: 20, test_images: 5.*no folder of a class, and no table"
-        ):
-            read(table("other.csv", ["x"], [1]), classes=classes)
+    sentence = r"train_images: 20, test_images: 5.*no folder of a class, and no table"
+    with pytest.raises(BadInput, match=sentence):
+        read(table("other.csv", ["x"], [1]), classes=classes)
+
+
+def test_a_table_that_is_missing_is_named(put):
     with pytest.raises(BadInput, match="workload.table is gone.csv|no table gone.csv"):
-        read(put(), table="gone.csv")
+        read(put(*FLAT), table="gone.csv")
 
 
-RESERVED = ["train", "Test", "VALID", "val", "validation", "images", "train_images", "TestImages", "masks", "labels",
-            "train2017", "images_001", "stage1_train", "JPEGImages"]  # fmt: skip
+RESERVED = (
+    "train Test VALID val validation images train_images TestImages masks labels train2017 "
+    "images_001 stage1_train JPEGImages"
+)
 
 
-@pytest.mark.parametrize("name", RESERVED)
+@pytest.mark.parametrize("name", RESERVED.split())
 def test_folders_that_are_called_so_are_no_classes(put, name):
     parts, notes = read(put(*many("cat/{}.png"), *many("dog/{}.png"), f"{name}/x.png"))
-    assert {label for _, label in together(parts)} == {"cat", "dog"}
+    assert labels_of(parts) == {"cat", "dog"}
     assert f"Pictures in no folder of a class, which are not used: 1 ({name}: 1)" in notes
 
 
@@ -173,7 +184,7 @@ def test_folders_that_are_called_so_are_no_classes(put, name):
 )
 def test_other_folders_are_classes(put, name):
     parts, _ = read(put(*many("cat/{}.png"), *many(f"{name}/{{}}.jpg")))
-    assert {label for _, label in together(parts)} == {"cat", name}
+    assert labels_of(parts) == {"cat", name}
 
 
 def test_a_folder_of_that_name_is_a_class_where_the_settings_list_it(put):
@@ -181,7 +192,7 @@ def test_a_folder_of_that_name_is_a_class_where_the_settings_list_it(put):
     with pytest.raises(BadInput, match="only one folder that may be a class"):
         read(source)
     parts, _ = read(source, classes=("valid", "invalid"))
-    assert {label for _, label in together(parts)} == {"valid", "invalid"}
+    assert labels_of(parts) == {"valid", "invalid"}
 
 
 def test_split_folders_above_the_classes_are_the_split(put):
@@ -191,7 +202,8 @@ def test_split_folders_above_the_classes_are_the_split(put):
     parts, notes = read(source)
     assert [name for name, _ in parts["validation"]] == held
     assert parts["test"]
-    assert {name.split("/")[0] for name, _ in parts["train"] + parts["test"]} == {"train"}
+    names = [name for name, _ in parts["train"] + parts["test"]]
+    assert all(name.startswith("train/") for name in names)
     assert "The split is that of the folders; test is dealt from the training." in notes
     put("test/dog/1.png")
     assert read(source)[0]["test"] == [("test/dog/1.png", "dog")]
@@ -203,46 +215,50 @@ def test_split_folders_above_the_classes_are_the_split(put):
 
 
 def test_a_test_without_classes_is_no_part_of_the_split(put):
-    parts, notes = read(
-        put(*many("train/cat/{}.png"), *many("train/dog/{}.png"), *many("test/{}.png"))
-    )
+    source = put(*many("train/cat/{}.png"), *many("train/dog/{}.png"), *many("test/{}.png"))
+    parts, notes = read(source)
     assert len(together(parts)) == 40
     assert "not used: 20 (test: 20)" in notes
 
 
 def test_one_folder_around_all_and_folders_through_links_are_found(put, tmp_path):
     source = put(*many("data v2/images/cat/{}.png"), *many("data v2/images/dog/{}.png"))
-    (source / "data v2" / "images" / "bird").symlink_to(source / "data v2" / "images" / "dog")
-    assert {label for _, label in together(read(source)[0])} >= {"cat"}
+    images = source / "data v2" / "images"
+    (images / "bird").symlink_to(images / "dog")
+    assert "cat" in labels_of(read(source)[0])
     put("data v2/images/cat/small/1.png")
     with pytest.raises(BadInput, match="lies in the folders cat and small: which is its class"):
         read(source)
-    assert ("data v2/images/cat/small/1.png", "cat") in together(
-        read(source, classes=("cat", "dog"))[0]
-    )
+    parts, _ = read(source, classes=("cat", "dog"))
+    assert ("data v2/images/cat/small/1.png", "cat") in together(parts)
+
+
+IN_PARTS = [*many("part_1/{:03}.png"), *many("part_2/1{:02}.png")]
+NUMBERS = [*range(20), *range(100, 120)]
 
 
 def test_folders_and_a_table_that_contradict_each_other_are_refused(put, table):
-    put(*many("part_1/{:03}.png"), *many("part_2/1{:02}.png"))
-    rows = [[f"{k:03}", "ab"[k % 2], "xy"[k % 2]] for k in (*range(20), *range(100, 120))]
+    put(*IN_PARTS)
+    rows = [[*row, "x"] for row in rows_of(NUMBERS)]
     source = table("metadata.csv", ["image", "dx", "sex"], *rows)
-    with pytest.raises(
-        BadInput, match=r"\(part_1, part_2\), and metadata.csv lists them with the columns dx, sex"
-    ):
+    sentence = r"\(part_1, part_2\), and metadata.csv lists them with the columns dx, sex"
+    with pytest.raises(BadInput, match=sentence):
         read(source)
-    assert {label for _, label in together(read(source, target="dx")[0])} == {"a", "b"}
-    assert {label for _, label in together(read(source, classes=("part_1", "part_2"))[0])} == {
-        "part_1",
-        "part_2",
-    }
-    table("metadata.csv", ["image", "folder", "width"],
-          *([f"{k:03}", f"part_{1 + k // 100}", 8] for k in (*range(20), *range(100, 120))))  # fmt: skip
-    assert {label for _, label in together(read(source)[0])} == {"part_1", "part_2"}
+    assert labels_of(read(source, target="dx")[0]) == {"a", "b"}
+    parts, _ = read(source, classes=("part_1", "part_2"))
+    assert labels_of(parts) == {"part_1", "part_2"}
+
+
+def test_folders_that_a_column_of_a_table_repeats_are_the_classes(put, table):
+    put(*IN_PARTS)
+    rows = [[f"{number:03}", f"part_{1 + number // 100}", 8] for number in NUMBERS]
+    source = table("metadata.csv", ["image", "folder", "width"], *rows)
+    assert labels_of(read(source)[0]) == {"part_1", "part_2"}
 
 
 def test_several_tables_and_two_pictures_of_one_name_are_refused(put, table):
     put(*many("images/{}.png"))
-    rows = [["id", "label"], *([k, "ab"[k % 2]] for k in range(20))]
+    rows = [["id", "label"], *rows_of(range(20), "{}")]
     table("a.csv", *rows)
     source = table("b.csv", *rows)
     with pytest.raises(BadInput, match="2 tables list the pictures: a.csv, b.csv.*workload.table"):
@@ -253,48 +269,56 @@ def test_several_tables_and_two_pictures_of_one_name_are_refused(put, table):
         read(source, table="b.csv")
 
 
-def test_an_id_of_the_training_that_a_test_picture_has_too_is_that_of_the_training(put, table):
+def test_an_id_that_a_test_picture_has_too_is_that_of_the_training(put, table):
     put(*many("train/{}.png"), *many("test/{}.png"))
-    parts, _ = read(table("train.csv", ["id", "label"], *([k, "ab"[k % 2]] for k in range(20))))
+    parts, _ = read(table("train.csv", ["id", "label"], *rows_of(range(20), "{}")))
     assert len(together(parts)) == 20
     assert all(name.startswith("train/") for name, _ in together(parts))
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
 
-PAIRED = {
-    "VOC": (["images/a.jpg", "masks/a.png"], ("images/a.jpg", "a.png")),
-    "capitals": (["Images/a.JPG", "Masks/A.png"], ("Images/a.JPG", "A.png")),
-    "published VOC": (
-        ["VOC/JPEGImages/a.jpg", "VOC/SegmentationClass/a.png"],
-        ("VOC/JPEGImages/a.jpg", "a.png"),
-    ),
-    "another name": (["cells/a.png", "annotations/a.png"], ("cells/a.png", "a.png")),
-    "beside": (["all/a.jpg", "all/a_mask.png"], ("all/a.jpg", "a_mask.png")),
-    "behind": (["images/a.png", "masks/a_mask.gif"], ("images/a.png", "a_mask.gif")),
-    "DeepGlobe": (["train/a_sat.jpg", "train/a_mask.png"], ("train/a_sat.jpg", "a_mask.png")),
-    "labels": (["img/a.png", "labels/a_label.png"], ("img/a.png", "a_label.png")),
-    "by part": (["train_images/a.png", "train_masks/a.png"], ("train_images/a.png", "a.png")),
-}
 
-
-@pytest.mark.parametrize(("names", "pair"), PAIRED.values(), ids=PAIRED)
+@pytest.mark.parametrize(
+    ("names", "pair"),
+    [
+        pytest.param(["images/a.jpg", "masks/a.png"], ("images/a.jpg", "a.png"), id="VOC"),
+        pytest.param(["Images/a.JPG", "Masks/A.png"], ("Images/a.JPG", "A.png"), id="capitals"),
+        pytest.param(
+            ["VOC/JPEGImages/a.jpg", "VOC/SegmentationClass/a.png"],
+            ("VOC/JPEGImages/a.jpg", "a.png"),
+            id="published VOC",
+        ),
+        pytest.param(
+            ["cells/a.png", "annotations/a.png"], ("cells/a.png", "a.png"), id="another name"
+        ),
+        pytest.param(["all/a.jpg", "all/a_mask.png"], ("all/a.jpg", "a_mask.png"), id="beside"),
+        pytest.param(
+            ["images/a.png", "masks/a_mask.gif"], ("images/a.png", "a_mask.gif"), id="behind"
+        ),
+        pytest.param(
+            ["train/a_sat.jpg", "train/a_mask.png"],
+            ("train/a_sat.jpg", "a_mask.png"),
+            id="DeepGlobe",
+        ),
+        pytest.param(
+            ["img/a.png", "labels/a_label.png"], ("img/a.png", "a_label.png"), id="labels"
+        ),
+        pytest.param(
+            ["train_images/a.png", "train_masks/a.png"],
+            ("train_images/a.png", "a.png"),
+            id="by part",
+        ),
+    ],
+)
 def test_pictures_and_masks_are_paired_by_their_stems(put, names, pair):
     assert together(read(put(*names), pictures_with_masks)[0]) == [pair]
 
 
 def test_pictures_and_masks_that_stand_alone_are_counted(put):
-    parts, notes = read(
-        put(
-            "images/a.jpg",
-            "masks/a.png",
-            "images/b.jpg",
-            "masks/c.png",
-            "images/x.txt",
-            "masks/._a.png",
-        ),
-        pictures_with_masks,
-    )
+    pictures = put("images/a.jpg", "images/b.jpg", "images/x.txt")
+    put("masks/a.png", "masks/c.png", "masks/._a.png")
+    parts, notes = read(pictures, pictures_with_masks)
     assert together(parts) == [("images/a.jpg", "a.png")]
     assert "Pictures without a mask, which are not used: 1 (images: 1), such as b.jpg." in notes
     assert "Masks without a picture, which are not used: 1 (masks: 1), such as c.png." in notes
@@ -323,14 +347,10 @@ def test_a_mask_of_another_patient_is_no_mask_of_this_one(put):
 
 
 def test_parts_of_pictures_with_masks_are_those_of_their_folders(put):
-    names = [
-        f"{part}/{kind}/{k}.png"
-        for part in ("train", "test")
-        for kind in ("images", "masks")
-        for k in range(20)
-    ]
-    parts, _ = read(put(*names), pictures_with_masks)
-    assert [len(parts[part]) > 0 for part in ("train", "validation", "test")] == [True] * 3
+    for part in ("train", "test"):
+        source = put(*many(part + "/images/{}.png"), *many(part + "/masks/{}.png"))
+    parts, _ = read(source, pictures_with_masks)
+    assert all(parts[part] for part in ("train", "validation", "test"))
     assert all(name.startswith("test/") for name, _ in parts["test"])
     assert len(parts["test"]) == 20
 
@@ -353,50 +373,47 @@ def test_hidden_files_of_other_systems_are_told_from_data(tmp_path):
 
 def test_tables_called_as_parts_are_the_split(put, table):
     put(*many("images/{:03}.png", 12))
-    labels = [[f"{k:03}", "ab"[k % 2]] for k in range(12)]
-    for name, rows in {"train": labels[:6], "val": labels[6:9], "test": labels[9:]}.items():
-        source = table(f"{name}.csv", ["id", "label"], *rows)
-    parts, notes = read(source)
-    assert {part: [label for _, label in rows] for part, rows in parts.items()} == {
-        "train": [*"ababab"], "validation": [*"aba"], "test": [*"bab"]
-    }  # fmt: skip
+    rows = rows_of(range(12))
+    table("train.csv", ["id", "label"], *rows[:6])
+    table("val.csv", ["id", "label"], *rows[6:9])
+    parts, notes = read(table("test.csv", ["id", "label"], *rows[9:]))
+    labels = {part: "".join(label for _, label in rows) for part, rows in parts.items()}
+    assert labels == {"train": "ababab", "validation": "aba", "test": "bab"}
     assert "test.csv, train.csv, val.csv list the samples: 12 pictures in 12 rows" in notes
     assert "The split is that of test.csv, train.csv, val.csv." in notes
 
 
 def test_a_test_table_without_classes_is_no_part(put, table):
     put(*many("images/{:03}.png", 12))
-    table("train.csv", ["id", "label"], *([f"{k:03}", "ab"[k % 2]] for k in range(8)))
-    parts, notes = read(table("test.csv", ["id"], *([f"{k:03}"] for k in range(8, 12))))
+    rows = rows_of(range(12))
+    table("train.csv", ["id", "label"], *rows[:8])
+    parts, notes = read(table("test.csv", ["id"], *(row[:1] for row in rows[8:])))
     assert len(together(parts)) == 8
     assert "test.csv is not used: it is called as a table of a test." in notes
 
 
 def test_a_picture_in_two_tables_is_refused(put, table):
     put(*many("images/{:03}.png", 8))
-    table("train.csv", ["id", "label"], *([f"{k:03}", "a"] for k in range(6)))
+    table("train.csv", ["id", "label"], *rows_of(range(6)))
+    source = table("val.csv", ["id", "label"], *rows_of(range(5, 8)))
     with pytest.raises(BadInput, match=r"005.png stands in two of train.csv, val.csv. Delete"):
-        read(table("val.csv", ["id", "label"], *([f"{k:03}", "b"] for k in range(5, 8))))
+        read(source)
 
 
 def test_a_column_of_parts_is_the_split(put, table):
     put(*many("images/{:03}.png", 12))
-    rows = [[f"{k:03}", "ab"[k % 2], ("train", "Train", "val", "test")[k % 4]] for k in range(12)]
+    words = ["train", "Train", "val", "test"] * 3
+    rows = [[*row, word] for row, word in zip(rows_of(range(12)), words, strict=True)]
     parts, notes = read(table("labels.csv", ["id", "label", "subset"], *rows))
-    assert {part: len(samples) for part, samples in parts.items()} == {
-        "train": 6,
-        "validation": 3,
-        "test": 3,
-    }
+    numbers = {part: len(samples) for part, samples in parts.items()}
+    assert numbers == {"train": 6, "validation": 3, "test": 3}
     assert parts["test"][0] == ("images/003.png", "b")
     assert "The split is that of the column subset." in notes
 
 
 def test_accents_are_compared_as_macos_writes_them(put, table):
     put(*many(unicodedata.normalize("NFD", "images/ü{}.png"), 4))
-    parts, _ = read(
-        table("train.csv", ["id", "label"], *([f"ü{k}", "ab"[k % 2]] for k in range(4)))
-    )
+    parts, _ = read(table("train.csv", ["id", "label"], *rows_of(range(4), "ü{}")))
     assert len(together(parts)) == 4
 
 
@@ -404,5 +421,5 @@ def test_a_link_to_a_folder_that_is_read_already_is_named(put):
     source = put(*many("cat/{}.png", 3), *many("dog/{}.png", 3))
     (source / "bird").symlink_to(source / "cat")
     parts, notes = read(source)
-    assert {label for _, label in together(parts)} == {"cat", "dog"}
+    assert labels_of(parts) == {"cat", "dog"}
     assert "Links to folders that are read already, which are left out: 1, such as bird." in notes

@@ -1,9 +1,10 @@
-"""Tables by an independent writer: read back as they were written, or refused with file and line; never a third."""
+"""Tables of an independent writer are read back unchanged, or refused with file and line."""
 
 import bz2
 import gzip
 import io
 import lzma
+import re
 import zipfile
 
 import pandas as pd
@@ -21,12 +22,8 @@ from trainbook.supervised.tables import read_table
 MARKS = ',;|\t"\r\n'
 LETTERS = some.text(some.sampled_from(f"{MARKS} ab1é😀'\u2028\x85\ufeff.-"), max_size=6)
 PLAIN = some.text(some.sampled_from("ab1é .-'"), max_size=6)
-NAMES = some.lists(
-    LETTERS.map(lambda name: name.replace("\ufeff", "").strip()).filter(bool),
-    min_size=1,
-    max_size=4,
-    unique=True,
-)
+NAME = LETTERS.map(lambda name: name.replace("\ufeff", "").strip()).filter(bool)
+NAMES = some.lists(NAME, min_size=1, max_size=4, unique=True)
 ENCODINGS = some.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252", "iso8859-2"])
 ENDS = some.sampled_from(["\n", "\r\n", "\r"])
 SEPARATORS = some.sampled_from([",", ";", "|", "\t"])
@@ -34,8 +31,9 @@ SEPARATORS = some.sampled_from([",", ";", "|", "\t"])
 
 def written(path, names, rows, separator, end, encoding, quote):
     lines = [separator.join(map(quote, row)) for row in [names, *rows]]
+    text = end.join([*lines, ""])
     try:
-        path.write_bytes(end.join([*lines, ""]).encode(encoding))
+        path.write_bytes(text.encode(encoding))
     except UnicodeEncodeError:
         assume(False)
     return path
@@ -58,7 +56,8 @@ def never(cell):
 @some.composite
 def tables(draw, cells=LETTERS, names=NAMES):
     columns = draw(names)
-    return columns, draw(some.lists(some.tuples(*[cells] * len(columns)), max_size=5))
+    row = some.tuples(*[cells] * len(columns))
+    return columns, draw(some.lists(row, max_size=5))
 
 
 def cells_of(path):
@@ -67,8 +66,9 @@ def cells_of(path):
 
 
 def said(rows):
-    """Returns the rows of which something is left: those of empty cells are counted."""
-    return [list(row) for row in rows if any(row) and not (len(row) == 1 and not row[0].strip())]
+    """Returns the rows that are not blank: blank ones are counted."""
+    filled = [list(row) for row in rows if any(row)]
+    return [row for row in filled if len(row) > 1 or row[0].strip()]
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -91,7 +91,8 @@ def test_a_quoted_table_is_read_back_or_refused(
     by_name = {f"c{number}": name for number, name in enumerate(names)}
     if not all(name.isdecimal() for name in names):
         texts = read_table(path, "a.csv", by_name).to_dict("list")
-        assert [len(texts[name]) for name in by_name] == [len(cells)] * len(names)
+        assert texts.keys() == by_name.keys()
+        assert {len(column) for column in texts.values()} == {len(cells)}
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -103,7 +104,7 @@ def test_a_quoted_table_is_read_back_or_refused(
 )
 def test_a_table_of_tabs_has_no_quotes(tmp_path_factory, table, end, encoding, name):
     names, rows = table
-    rows = [[cell.translate(dict.fromkeys(map(ord, "\t\r\n"))) for cell in row] for row in rows]
+    rows = [[re.sub(r"[\t\r\n]", "", cell) for cell in row] for row in rows]
     path = written(tmp_path_factory.mktemp("any") / name, names, rows, "\t", end, encoding, never)
     try:
         cells = cells_of(path)
@@ -130,12 +131,10 @@ def test_ordinary_tables_are_read(tmp_path_factory, table, separator, end, quote
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(tables(), SEPARATORS, some.data())
-def test_a_table_that_lost_or_gained_a_mark_gives_no_other_rows_in_silence(
-    tmp_path_factory, table, separator, data
-):
-    """A cell more or less in a row is refused; so is a quotation mark too much, or its rows are counted."""
+def test_a_row_with_one_cell_more_is_refused(tmp_path_factory, table, separator, data):
     names, rows = table
-    assume(len(names) > 1 and len(rows) > 1 and all(any(row) for row in rows))
+    assume(len(names) > 1 and len(rows) > 1)
+    assume(all(map(any, rows)))
     folder = tmp_path_factory.mktemp("any")
     lines = [separator.join(map(where_needed, row)) for row in [names, *rows]]
     place = data.draw(some.integers(1, len(rows)))
@@ -145,32 +144,100 @@ def test_a_table_that_lost_or_gained_a_mark_gives_no_other_rows_in_silence(
         list(records(folder / "a.csv"))
 
 
-CUTS = {  # what people bring, and what it must say
-    "an unquoted comma in a number": ("a,b\n1,2\n3,113,933\n", r"a.csv:3: 3 cells instead of 2 \(a, b\)"),
-    "a cell too few": ("a,b\n1,2\n3\n", "a.csv:3: 1 cell instead of 2"),
-    "a cell more in all rows": ("a,b\n1,2,x\n3,4,y\n", "a.csv:2: .*All rows have one cell more than the head"),
-    "row names of R": ("a,b\n1,x,2\n2,y,3\n", "All rows have one cell more than the head"),
-    "a mark that nothing shuts": ('a,b\nx,1\n"y,2\nz,3\n', "a.csv:3: A quotation mark begins a cell here that nothing"),
-    "text behind a mark": ('a,b\n"y" z,2\n', "a.csv:2: A quotation mark .* does not end a cell in line 2"),
-    "marks of a backslash": ('a,b\n"y \\" z",2\n', "a.csv:2: A quotation mark"),
-    "two stray marks": ('a,b\nx,F\n"so,F\nq,R\nit",R\n', "a.csv:3: .* ends in line 5, and the lines between look like"),
-    "two stray marks at the end": ('n,a\n7,x\n5,"So it\n6,and so"\n', "a.csv:3: .* ends in line 4, and the lines"),
-    "a mark behind a space": ('a,b\nx,1\ny, "2"\n', "a.csv:3: A quotation mark stands after a space"),
-    "two columns of one name": ("a,b,a\n1,2,3\n", r"a.csv:1: 2 columns are called 'a' \(1, 3\)"),
-    "two columns without a name": ("a,,\n1,2,3\n", r"a.csv:1: 2 columns are without a name \(2, 3\)"),
-    "the head again": ("a,b\n1,2\na,b\n3,4\n", "a.csv:3: The head stands here again"),
-    "the head of another file": ("\ufeffa,b\n1,2\n\ufeffa,b\n3,4\n", "a.csv:3: The head stands here again"),
-    "two separators": ("a,b;c\n1,2;3\n", "a.csv: The rows can be separated by comma and by semicolon"),
-    "Windows-1252": (b"a,b\nZ\xfcrich,1\n", "a.csv:2: Byte 0xfc is not UTF-8. In Windows-1252 .*Zürich"),
-    "half a letter of UTF-16": ("a,b\n1,2\n".encode("utf-16")[:-1], "a.csv:2: Byte .* is not UTF-16"),
-    "UTF-16 without a mark": ("a,b\n1,2\n".encode("utf-16-le"), "a.csv:1: There is a NUL byte"),
-    "a NUL byte": ("a,b\n1,2\n3,\0\n", "a.csv:3: There is a NUL byte"),
-    "half of a packed file": (gzip.compress(b"a,b\n1,2\n" * 99)[:-9], "a.csv cannot be unpacked"),
-    "a title above the head": ("Prices of 2024\na,b\n1,2\n", "a.csv:2: 2 cells instead of 1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("content", "sentence"), CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        pytest.param(
+            "a,b\n1,2\n3,113,933\n",
+            r"a.csv:3: 3 cells instead of 2 \(a, b\)",
+            id="an unquoted comma in a number",
+        ),
+        pytest.param("a,b\n1,2\n3\n", "a.csv:3: 1 cell instead of 2", id="a cell too few"),
+        pytest.param(
+            "a,b\n1,2,x\n3,4,y\n",
+            "a.csv:2: .*All rows have one cell more than the head",
+            id="a cell more in all rows",
+        ),
+        pytest.param(
+            "a,b\n1,x,2\n2,y,3\n", "All rows have one cell more than the head", id="row names of R"
+        ),
+        pytest.param(
+            'a,b\nx,1\n"y,2\nz,3\n',
+            "a.csv:3: A quotation mark begins a cell here that nothing",
+            id="a mark that nothing shuts",
+        ),
+        pytest.param(
+            'a,b\n"y" z,2\n',
+            "a.csv:2: A quotation mark .* does not end a cell in line 2",
+            id="text behind a mark",
+        ),
+        pytest.param('a,b\n"y \\" z",2\n', "a.csv:2: A quotation mark", id="marks of a backslash"),
+        pytest.param(
+            'a,b\nx,F\n"so,F\nq,R\nit",R\n',
+            "a.csv:3: .* ends in line 5, and the lines between look like",
+            id="two stray marks",
+        ),
+        pytest.param(
+            'n,a\n7,x\n5,"So it\n6,and so"\n',
+            "a.csv:3: .* ends in line 4, and the lines",
+            id="two stray marks at the end",
+        ),
+        pytest.param(
+            'a,b\nx,1\ny, "2"\n',
+            "a.csv:3: A quotation mark stands after a space",
+            id="a mark behind a space",
+        ),
+        pytest.param(
+            "a,b,a\n1,2,3\n",
+            r"a.csv:1: 2 columns are called 'a' \(1, 3\)",
+            id="two columns of one name",
+        ),
+        pytest.param(
+            "a,,\n1,2,3\n",
+            r"a.csv:1: 2 columns are without a name \(2, 3\)",
+            id="two columns without a name",
+        ),
+        pytest.param(
+            "a,b\n1,2\na,b\n3,4\n", "a.csv:3: The head stands here again", id="the head again"
+        ),
+        pytest.param(
+            "\ufeffa,b\n1,2\n\ufeffa,b\n3,4\n",
+            "a.csv:3: The head stands here again",
+            id="the head of another file",
+        ),
+        pytest.param(
+            "a,b;c\n1,2;3\n",
+            "a.csv: The rows can be separated by comma and by semicolon",
+            id="two separators",
+        ),
+        pytest.param(
+            b"a,b\nZ\xfcrich,1\n",
+            "a.csv:2: Byte 0xfc is not UTF-8. In Windows-1252 .*Zürich",
+            id="Windows-1252",
+        ),
+        pytest.param(
+            "a,b\n1,2\n".encode("utf-16")[:-1],
+            "a.csv:2: Byte .* is not UTF-16",
+            id="half a letter of UTF-16",
+        ),
+        pytest.param(
+            "a,b\n1,2\n".encode("utf-16-le"),
+            "a.csv:1: There is a NUL byte",
+            id="UTF-16 without a mark",
+        ),
+        pytest.param("a,b\n1,2\n3,\0\n", "a.csv:3: There is a NUL byte", id="a NUL byte"),
+        pytest.param(
+            gzip.compress(b"a,b\n1,2\n" * 99)[:-9],
+            "a.csv cannot be unpacked",
+            id="half of a packed file",
+        ),
+        pytest.param(
+            "Prices of 2024\na,b\n1,2\n",
+            "a.csv:2: 2 cells instead of 1",
+            id="a title above the head",
+        ),
+    ],
+)
 def test_what_may_be_read_wrongly_is_refused_by_file_and_line(tmp_path, content, sentence):
     path = tmp_path / "a.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -190,7 +257,8 @@ def test_a_number_that_is_none_is_refused_and_never_shrunk(tmp_path, cell):
 
 def test_plain_numbers_are_floats_and_those_of_json_stay_as_they_are(tmp_path):
     (tmp_path / "a.csv").write_text("a\n 61\n1e3\n-.5\n+2\n")
-    assert [row["a"] for row in records(tmp_path, numbers=("a",))] == [61, 1000, -0.5, 2]
+    values = [row["a"] for row in records(tmp_path, numbers=("a",))]
+    assert values == [61, 1000, -0.5, 2]
     (tmp_path / "a.jsonl").write_text('{"a": 61}\n{"a": "1.5"}\n{"a": null}\n')
     rows = [*records(tmp_path, "*.jsonl", numbers=("a",))]
     assert [row.get("a") for row in rows] == [61, 1.5, None]
@@ -201,42 +269,141 @@ def test_plain_numbers_are_floats_and_those_of_json_stay_as_they_are(tmp_path):
         list(records(tmp_path, "*.jsonl", numbers=("a",)))
 
 
-READ = {  # content, the rows, and what is noted beside their number
-    "a.csv": ("a,b\n1,x\n\n2,y\n", "2 rows of 4 lines (1 head, 1 blank)"),
-    "crlf.csv": ("a,b\r\n1,x\r\n2,y\r\n", "2 rows of 3 lines (1 head)"),
-    "cr.csv": ("a,b\r1,x\r2,y\r", "2 rows of 3 lines (1 head)"),
-    "utf16.csv": ("a,b\n1,x\n2,y\n".encode("utf-16"), "2 rows of 3 lines (1 head); UTF-16"),
-    "semicolon.csv": ("a;b\n1;x\n2;y\n", "2 rows of 3 lines (1 head); separated by semicolon"),
-    "excel.csv": (
-        "sep=;\r\na;b\r\n1;x\r\n2;y\r\n",
-        "2 rows of 4 lines (1 head, 1 blank); the first line names the separator; separated by semicolon",
-    ),
-    "tab.csv": ("a\tb\n1\tx\n2\ty\n", "2 rows of 3 lines (1 head); separated by tab"),
-    "names.csv": (" a ,b\n1,x\n2,y\n", "2 rows of 3 lines (1 head); spaces round names of columns are left out"),
-    "spaces.csv": ('a, b\n1, "x"\n2, y\n', "2 rows of 3 lines (1 head); spaces after separators are left out"),
-    "cell.csv": ("a,b\n1,x,\n2,y,\n", "2 rows of 3 lines (1 head); rows end with one more separator than the head"),
-    "column.csv": ("a,b,\n1,x,\n2,y,\n", "2 rows of 3 lines (1 head); 1 empty columns without a name are left out"),
-    "empty.csv": ("a,b\n1,x\n,\n2,y\n,\n", "2 rows of 5 lines (1 head, 2 of empty cells)"),
-    "tabs.tsv": ("a\tb\n1\tx\n2\ty\n", "2 rows of 3 lines (1 head)"),
-    "r.tsv": ('"a"\t"b"\n"1"\t"x"\n"2"\t"y"\n', "2 rows of 3 lines (1 head)"),
-    "tabs.txt": ("a\tb\n1\tx\n2\ty\n", "2 rows of 3 lines (1 head)"),
-    "commas.txt": ("a,b\n1,x\n2,y\n", "2 rows of 3 lines (1 head); separated by comma"),
-    "lines.jsonl": ('{"a": "1", "b": "x"}\n\n{"a": "2", "b": "y"}\n', "2 rows of 3 lines (1 blank)"),
-    "lines.ndjson": ('{"a": "1", "b": "x"}\r\n{"a": "2", "b": "y"}', "2 rows of 2 lines"),
-    "lines.json": ('{"a": "1", "b": "x"}\n{"a": "2", "b": "y"}\n', "2 rows of 2 lines"),
-    "list.json": ('[{"a": "1", "b": "x"},\n {"a": "2", "b": "y"}]\n', "2 rows"),
-    "columns.json": ('{"a": ["1", "2"], "b": ["x", "y"]}', "2 rows; an object of columns"),
-    "pandas.json": ('{"a": {"0": "1", "1": "2"}, "b": {"0": "x", "1": "y"}}', "2 rows; an object of columns"),
-    "packed.csv.gz": (gzip.compress(b"a,b\n1,x\n2,y\n"), "2 rows of 3 lines (1 head)"),
-    "packed.csv.bz2": (bz2.compress(b"a,b\n1,x\n2,y\n"), "2 rows of 3 lines (1 head)"),
-    "packed.jsonl.xz": (lzma.compress(b'{"a": "1", "b": "x"}\n{"a": "2", "b": "y"}'), "2 rows of 2 lines"),
-    "unpacked.csv.gz": ("a,b\n1,x\n2,y\n", "2 rows of 3 lines (1 head)"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", READ)
-def test_a_table_is_read_whole_and_what_was_recognised_is_noted(tmp_path, name):
-    content, about = READ[name]
+@pytest.mark.parametrize(
+    ("name", "content", "about"),
+    [
+        pytest.param(
+            "a.csv", "a,b\n1,x\n\n2,y\n", "2 rows of 4 lines (1 head, 1 blank)", id="a.csv"
+        ),
+        pytest.param(
+            "crlf.csv", "a,b\r\n1,x\r\n2,y\r\n", "2 rows of 3 lines (1 head)", id="crlf.csv"
+        ),
+        pytest.param("cr.csv", "a,b\r1,x\r2,y\r", "2 rows of 3 lines (1 head)", id="cr.csv"),
+        pytest.param(
+            "utf16.csv",
+            "a,b\n1,x\n2,y\n".encode("utf-16"),
+            "2 rows of 3 lines (1 head); UTF-16",
+            id="utf16.csv",
+        ),
+        pytest.param(
+            "semicolon.csv",
+            "a;b\n1;x\n2;y\n",
+            "2 rows of 3 lines (1 head); separated by semicolon",
+            id="semicolon.csv",
+        ),
+        pytest.param(
+            "excel.csv",
+            "sep=;\r\na;b\r\n1;x\r\n2;y\r\n",
+            "2 rows of 4 lines (1 head, 1 blank); the first line names the separator; separated by semicolon",
+            id="excel.csv",
+        ),
+        pytest.param(
+            "tab.csv",
+            "a\tb\n1\tx\n2\ty\n",
+            "2 rows of 3 lines (1 head); separated by tab",
+            id="tab.csv",
+        ),
+        pytest.param(
+            "names.csv",
+            " a ,b\n1,x\n2,y\n",
+            "2 rows of 3 lines (1 head); spaces round names of columns are left out",
+            id="names.csv",
+        ),
+        pytest.param(
+            "spaces.csv",
+            'a, b\n1, "x"\n2, y\n',
+            "2 rows of 3 lines (1 head); spaces after separators are left out",
+            id="spaces.csv",
+        ),
+        pytest.param(
+            "cell.csv",
+            "a,b\n1,x,\n2,y,\n",
+            "2 rows of 3 lines (1 head); rows end with one more separator than the head",
+            id="cell.csv",
+        ),
+        pytest.param(
+            "column.csv",
+            "a,b,\n1,x,\n2,y,\n",
+            "2 rows of 3 lines (1 head); 1 empty columns without a name are left out",
+            id="column.csv",
+        ),
+        pytest.param(
+            "empty.csv",
+            "a,b\n1,x\n,\n2,y\n,\n",
+            "2 rows of 5 lines (1 head, 2 of empty cells)",
+            id="empty.csv",
+        ),
+        pytest.param("tabs.tsv", "a\tb\n1\tx\n2\ty\n", "2 rows of 3 lines (1 head)", id="tabs.tsv"),
+        pytest.param(
+            "r.tsv", '"a"\t"b"\n"1"\t"x"\n"2"\t"y"\n', "2 rows of 3 lines (1 head)", id="r.tsv"
+        ),
+        pytest.param("tabs.txt", "a\tb\n1\tx\n2\ty\n", "2 rows of 3 lines (1 head)", id="tabs.txt"),
+        pytest.param(
+            "commas.txt",
+            "a,b\n1,x\n2,y\n",
+            "2 rows of 3 lines (1 head); separated by comma",
+            id="commas.txt",
+        ),
+        pytest.param(
+            "lines.jsonl",
+            '{"a": "1", "b": "x"}\n\n{"a": "2", "b": "y"}\n',
+            "2 rows of 3 lines (1 blank)",
+            id="lines.jsonl",
+        ),
+        pytest.param(
+            "lines.ndjson",
+            '{"a": "1", "b": "x"}\r\n{"a": "2", "b": "y"}',
+            "2 rows of 2 lines",
+            id="lines.ndjson",
+        ),
+        pytest.param(
+            "lines.json",
+            '{"a": "1", "b": "x"}\n{"a": "2", "b": "y"}\n',
+            "2 rows of 2 lines",
+            id="lines.json",
+        ),
+        pytest.param(
+            "list.json",
+            '[{"a": "1", "b": "x"},\n {"a": "2", "b": "y"}]\n',
+            "2 rows",
+            id="list.json",
+        ),
+        pytest.param(
+            "columns.json",
+            '{"a": ["1", "2"], "b": ["x", "y"]}',
+            "2 rows; an object of columns",
+            id="columns.json",
+        ),
+        pytest.param(
+            "pandas.json",
+            '{"a": {"0": "1", "1": "2"}, "b": {"0": "x", "1": "y"}}',
+            "2 rows; an object of columns",
+            id="pandas.json",
+        ),
+        pytest.param(
+            "packed.csv.gz",
+            gzip.compress(b"a,b\n1,x\n2,y\n"),
+            "2 rows of 3 lines (1 head)",
+            id="packed.csv.gz",
+        ),
+        pytest.param(
+            "packed.csv.bz2",
+            bz2.compress(b"a,b\n1,x\n2,y\n"),
+            "2 rows of 3 lines (1 head)",
+            id="packed.csv.bz2",
+        ),
+        pytest.param(
+            "packed.jsonl.xz",
+            lzma.compress(b'{"a": "1", "b": "x"}\n{"a": "2", "b": "y"}'),
+            "2 rows of 2 lines",
+            id="packed.jsonl.xz",
+        ),
+        pytest.param(
+            "unpacked.csv.gz", "a,b\n1,x\n2,y\n", "2 rows of 3 lines (1 head)", id="unpacked.csv.gz"
+        ),
+    ],
+)
+def test_a_table_is_read_whole_and_what_was_recognised_is_noted(tmp_path, name, content, about):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with collecting() as notes, covering(tmp_path):
         rows = [(row["a"], row["b"]) for row in records(tmp_path / name)]
@@ -277,16 +444,12 @@ def test_long_cells_and_cells_of_lines_are_whole_and_counted(tmp_path):
 def test_quotes_between_tabs_are_letters_and_those_of_a_spreadsheet_are_refused(tmp_path):
     (tmp_path / "a.tsv").write_text('a\tb\n"The plaintiff\tF\n"Yes."\tR\n"and\tF\n')
     with collecting() as notes, covering(tmp_path):
-        assert [row["a"] for row in records(tmp_path, "*.tsv")] == [
-            '"The plaintiff',
-            '"Yes."',
-            '"and',
-        ]
+        cells = [row["a"] for row in records(tmp_path, "*.tsv")]
+    assert cells == ['"The plaintiff', '"Yes."', '"and']
     assert "1 cells in quotation marks, which are letters in TSV" in notes[0]
     (tmp_path / "a.tsv").write_text('a\tb\n"He said ""no"""\tF\n')
-    with pytest.raises(
-        BadInput, match="a.tsv:2: .* is quoted as in CSV, and TSV has no quotes. Name the file .csv"
-    ):
+    sentence = "a.tsv:2: .* is quoted as in CSV, and TSV has no quotes. Name the file .csv"
+    with pytest.raises(BadInput, match=sentence):
         list(records(tmp_path, "*.tsv"))
 
 
@@ -306,18 +469,18 @@ def test_json_that_is_no_table_is_refused_by_its_line(tmp_path, content, sentenc
         list(records(tmp_path, "*.json"))
 
 
-USES = {
-    "by name": (lambda row: (row["a"], row.get("c")), "b"),
-    "whole": (lambda row: row.items(), ""),
-    "as keywords": (lambda row: dict(**row), ""),
-    "in a dict": (lambda row: {**row}, ""),
-    "merged": (lambda row: {} | row, ""),
-    "changed": (lambda row: row | {"c": 1}, ""),
-    "asked for": (lambda row: ("a" in row, len(row)), "a, b, c"),
-}
-
-
-@pytest.mark.parametrize(("use", "unused"), USES.values(), ids=USES)
+@pytest.mark.parametrize(
+    ("use", "unused"),
+    [
+        pytest.param(lambda row: (row["a"], row.get("c")), "b", id="by name"),
+        pytest.param(lambda row: row.items(), "", id="whole"),
+        pytest.param(lambda row: dict(**row), "", id="as keywords"),
+        pytest.param(lambda row: {**row}, "", id="in a dict"),
+        pytest.param(lambda row: {} | row, "", id="merged"),
+        pytest.param(lambda row: row | {"c": 1}, "", id="changed"),
+        pytest.param(lambda row: ("a" in row, len(row)), "a, b, c", id="asked for"),
+    ],
+)
 def test_columns_that_nothing_used_are_named(tmp_path, use, unused):
     (tmp_path / "a.csv").write_text("a,b,c\n1,2,3\n")
     with collecting() as notes, covering(tmp_path):
@@ -345,9 +508,8 @@ def test_many_files_are_summed_up_and_tables_that_nothing_read_are_named(tmp_pat
 def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
     (tmp_path / "a.csv").write_text("rooms;area\n1;2\n")
     row = next(records(tmp_path))
-    with pytest.raises(
-        BadInput, match="a.csv:2: There is no column 'price'. Its columns are: rooms, area."
-    ):
+    sentence = "a.csv:2: There is no column 'price'. Its columns are: rooms, area."
+    with pytest.raises(BadInput, match=sentence):
         row["price"]
     with pytest.raises(KeyError):
         row["price"]
@@ -360,23 +522,29 @@ def test_files_without_a_head_have_the_columns_that_are_given(tmp_path):
     rows = [dict(row) for row in records(tmp_path, "*.tsv", columns=("text", "label"))]
     assert rows == [{"text": "one\u2028two, three", "label": "F"}, {"text": "four", "label": "R"}]
     (tmp_path / "a.tsv").write_text("one, two\nthree, four\n")  # without labels: no comma separates
-    assert dict(next(records(tmp_path, "*.tsv", columns=("text", "label")))) == {"text": "one, two"}
-    for text, sentence in (
+    row = next(records(tmp_path, "*.tsv", columns=("text", "label")))
+    assert dict(row) == {"text": "one, two"}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
         ("one\tF\ntwo\n", "a.tsv:2: 1 cell instead of 2"),
         ("a\tb\tc\n", "a.tsv:1: 3 cells instead of 2"),
-    ):
-        (tmp_path / "a.tsv").write_text(text)
-        with pytest.raises(BadInput, match=sentence):
-            list(records(tmp_path, "*.tsv", columns=("text", "label")))
+    ],
+)
+def test_files_without_a_head_have_rows_of_one_width(tmp_path, text, sentence):
+    (tmp_path / "a.tsv").write_text(text)
+    with pytest.raises(BadInput, match=sentence):
+        list(records(tmp_path, "*.tsv", columns=("text", "label")))
 
 
 def test_paragraphs_are_the_rows_between_blank_lines(tmp_path):
-    (tmp_path / "a.tsv").write_bytes(
-        "\ufeff# sent_id = 1\r\nA\tD\r\n#\tX\r\n\r\n \r\n# 2\r\nb\tN\r\n".encode()
-    )
+    content = "\ufeff# sent_id = 1\r\nA\tD\r\n#\tX\r\n\r\n \r\n# 2\r\nb\tN\r\n"
+    (tmp_path / "a.tsv").write_bytes(content.encode())
     with collecting() as notes, covering(tmp_path):
-        texts = [[(row["word"], row["tag"]) for row in rows] for rows in paragraphs(tmp_path)]
-    assert texts == [[("A", "D"), ("#", "X")], [("b", "N")]]
+        texts = [[[*row.values()] for row in rows] for rows in paragraphs(tmp_path)]
+    assert texts == [[["A", "D"], ["#", "X"]], [["b", "N"]]]
     assert notes == ["a.tsv: 3 rows of 7 lines (2 blank, 2 comments)."]
 
 
@@ -432,10 +600,9 @@ def test_files_called_as_parts_that_are_dealt_together_are_named(tmp_path):
     assert "dealt" not in " ".join(notes)
 
 
-def test_rows_of_parquet_have_no_value_where_a_cell_is_missing_and_a_named_index_is_a_column(
-    tmp_path, monkeypatch
-):
-    frame = pd.DataFrame({"a": [1.5, None], "b": ["x", None]}, index=pd.Index([7, 8], name="id"))
+def test_rows_of_parquet_lack_missing_cells_and_have_a_named_index(tmp_path, monkeypatch):
+    index = pd.Index([7, 8], name="id")
+    frame = pd.DataFrame({"a": [1.5, None], "b": ["x", None]}, index=index)
     monkeypatch.setattr(pd, "read_parquet", lambda file: frame)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     rows = [dict(row) for row in records(tmp_path, "*.parquet", numbers=("a",))]
