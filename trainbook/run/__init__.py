@@ -190,9 +190,15 @@ class _Session:
 
     def _stop_at(self) -> float:
         """Returns the time at which the command is asked to end: it must save, and the run be packed."""
-        packing_seconds = PACKING_SECONDS + INTERRUPT_SECONDS
-        margin = self.chosen.session.margin_seconds
-        return self.deadline - margin - packing_seconds - self._saving_seconds()
+        longest_copy = self.store.longest_copy if self.store else 0.0
+        reserves = [
+            self.chosen.session.margin_seconds,
+            self._saving_seconds(),
+            INTERRUPT_SECONDS,
+            SAVING_FACTOR * longest_copy,
+            PACKING_SECONDS,
+        ]
+        return self.deadline - sum(reserves)
 
     def _watch(self, child: Child, figures: Figures) -> tuple[Reason | None, int]:
         """Waits for the end; returns why it was asked to end (None: it ended by itself) and its exit code."""

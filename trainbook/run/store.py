@@ -94,6 +94,7 @@ class Store:
         self.newest = newest
         self.also = also  # a glob of entries that are copied besides the newest
         self.longest_save = 0.0  # seconds from the first to the last change of a checkpoint
+        self.longest_copy = 0.0  # seconds
         self.saves = 0
         self._last: Files = {}
         self._changed: dict[str, float] = {}  # when a change of a file was noticed
@@ -122,6 +123,7 @@ class Store:
                 lines += [line] if line else []
             end = time.monotonic()
             self._next_copy = end + PAUSE_FACTOR * (end - begin)
+            self.longest_copy = max(self.longest_copy, end - begin)
         if lines or settled != self.index.files:
             self.index.files = settled
             self.index.write(self.folder)

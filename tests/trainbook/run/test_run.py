@@ -2,19 +2,22 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from lib.errors import BadInput
+from lib.machine import clock
 from tests.conftest import ROOT
 from trainbook.outputs.summary import Summary
-from trainbook.run import settings
+from trainbook.run import INTERRUPT_SECONDS, POLL_SECONDS, _Session, settings
 
 COUNT = """
 import argparse, os, pickle, time
@@ -273,6 +276,24 @@ def test_what_cannot_work_is_a_sentence_before_anything_starts(place, arguments,
     assert words in output
     assert "started" not in output
     assert "Traceback" not in output
+
+
+def test_none_of_10_000_simulated_sessions_is_late(monkeypatch, tmp_path):
+    """A command saves within the time that its saves took so far; copies and the archive follow."""
+    draw = random.Random(0)
+    monkeypatch.setattr(clock, "session_start", lambda minutes: 0.0)
+    chosen = settings.read("", {"name": "x", "output_dir": str(tmp_path)}, ["true"])
+    for _ in range(10_000):
+        one = _Session(chosen, None, tmp_path, 1)
+        one.deadline = 12 * 3600.0
+        longest_save = draw.lognormvariate(2, 1.5)
+        longest_copy = draw.lognormvariate(1, 1.5)
+        one.store = SimpleNamespace(longest_save=longest_save, longest_copy=longest_copy)
+        last_save = longest_save * draw.uniform(0.5, 1.5)
+        asked_at = one._stop_at() + POLL_SECONDS
+        ended_at = asked_at + min(last_save, one._saving_seconds() + INTERRUPT_SECONDS)
+        packed_at = ended_at + longest_copy * draw.uniform(0.5, 2) + draw.uniform(0, 60)
+        assert packed_at < one.deadline
 
 
 def test_without_a_command_the_form_is_shown():
