@@ -244,7 +244,8 @@ def _half_cross_entropy(
     **__: Any,
 ) -> Tensor:
     log_probabilities = _half_softmax("log_softmax", x, 1)
-    return private.nll_loss(log_probabilities, target, weight, reduction, ignore_index)
+    nll_loss: Any = private.nll_loss  # whose stub wants a word as reduction
+    return nll_loss(log_probabilities, target, weight, reduction, ignore_index)
 
 
 def _for_cuda(function: Callable) -> Callable:
@@ -318,7 +319,7 @@ def _clear_caches() -> None:
         "is_flash_attn_2_available",
         "is_flash_attn_3_available",
     ):
-        function = getattr(module, name, None)
+        function: Any = getattr(module, name, None)
         if hasattr(function, "cache_clear"):
             function.cache_clear()
 
@@ -382,7 +383,7 @@ def attention_kernel(
     """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E)."""
     cuda = torch.backends.cuda
     for number in private.attention_order():
-        kernel = _ATTENTION_KERNELS.get(int(number))
+        kernel = _ATTENTION_KERNELS.get(int(number), "")
         if kernel == "math" and cuda.math_sdp_enabled():
             return kernel
         is_flash = kernel == "flash" and cuda.flash_sdp_enabled()

@@ -273,8 +273,8 @@ def _watched(
                         terms.append(weighted / counts[term] / samples)
                 (scale * torch.stack(terms).sum()).backward()
     task.step = 0
-    for key, value in watched.gradients.items():
-        watched.gradients[key] = value / scale
+    for key, gradient in watched.gradients.items():
+        watched.gradients[key] = gradient / scale
     return watched
 
 

@@ -193,6 +193,7 @@ def _trainers_steps(
     moments: Any = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
     watched: Any = types.SimpleNamespace(count=task.count, term_weights=task.term_weights)
     watched.loss = tracker.users_code()(task.loss)
+    order: Any = None  # a single process reads no data
     tracker.at("after load")
     begins = sorted({0, *(group.from_step for group in state.groups)})
     # All groups from the first step on: the most that is ever trained together
@@ -200,7 +201,7 @@ def _trainers_steps(
     for step in [*begins, begins[-1] + 1]:  # the first of each stage, and the last of these twice
         tracker.at("start")
         task.step = step
-        optimizer_step(state, watched, config, slots, step, None, moments)
+        optimizer_step(state, watched, config, slots, step, order, moments)
         tracker.adopt_state(state.optimizer.state)
         tracker.at("after optimizer step")
 

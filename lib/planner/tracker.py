@@ -322,7 +322,8 @@ class Tracker(private.TorchDispatchMode):
         if kwargs.get("device") is not None:
             on_cpu = {**kwargs, "device": torch.device("cpu")}
         with contextlib.suppress(RuntimeError, NotImplementedError):  # else they stay unknown
-            out._known_values = func(*private.tree_map_only(Tensor, _known, args), **on_cpu)
+            values = func(*private.tree_map_only(Tensor, _known, args), **on_cpu)
+            out._known_values = values  # type: ignore[attr-defined]
 
 
 def _known(tensor: Tensor) -> Tensor | None:

@@ -193,7 +193,8 @@ class Tied(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embed, self.head = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
+        self.embed = nn.Embedding(1000, 64)
+        self.head = nn.Linear(64, 1000, bias=False)
         if torch.empty(0).device.type != "meta":
             self.tie_weights()
 

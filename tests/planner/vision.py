@@ -16,12 +16,12 @@ class Bottleneck(nn.Module):
     def __init__(self, inside: int, width: int, stride: int):
         super().__init__()
         out = 4 * width
-        self.conv1, self.bn1 = nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = (
-            nn.Conv2d(width, width, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(width),
-        )
-        self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv1 = nn.Conv2d(inside, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, out, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = (
             conv(inside, out, 1, stride, act=None) if stride > 1 or inside != out else None
@@ -73,8 +73,10 @@ class Squeeze(nn.Module):
     def __init__(self, width: int, inner: int, gate: type[nn.Module]):
         super().__init__()
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc1, self.fc2 = nn.Conv2d(width, inner, 1), nn.Conv2d(inner, width, 1)
-        self.act, self.gate = nn.ReLU(), gate()
+        self.fc1 = nn.Conv2d(width, inner, 1)
+        self.fc2 = nn.Conv2d(inner, width, 1)
+        self.act = nn.ReLU()
+        self.gate = gate()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.gate(self.fc2(self.act(self.fc1(self.pool(x))))) * x
@@ -209,8 +211,10 @@ class WideBlock(nn.Module):
 
     def __init__(self, inside: int, out: int, stride: int):
         super().__init__()
-        self.bn1, self.conv1 = nn.BatchNorm2d(inside), nn.Conv2d(inside, out, 3, padding=1)
-        self.bn2, self.conv2 = nn.BatchNorm2d(out), nn.Conv2d(out, out, 3, stride, 1)
+        self.bn1 = nn.BatchNorm2d(inside)
+        self.conv1 = nn.Conv2d(inside, out, 3, padding=1)
+        self.bn2 = nn.BatchNorm2d(out)
+        self.conv2 = nn.Conv2d(out, out, 3, stride, 1)
         self.short = (
             nn.Conv2d(inside, out, 1, stride) if stride != 1 or inside != out else nn.Identity()
         )
@@ -240,12 +244,11 @@ class PatchEncoder(nn.Module):
     def __init__(self, layers: int = 24, d: int = 1024, heads: int = 16, classes: int = 10):
         super().__init__()
         self.patch = nn.Conv2d(3, d, 16, 16)
-        self.token, self.position = (
-            nn.Parameter(torch.zeros(1, 1, d)),
-            nn.Parameter(torch.zeros(1, 197, d)),
-        )
+        self.token = nn.Parameter(torch.zeros(1, 1, d))
+        self.position = nn.Parameter(torch.zeros(1, 197, d))
         self.blocks = nn.Sequential(*(PatchLayer(d, heads) for _ in range(layers)))
-        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, classes)
+        self.norm = nn.LayerNorm(d)
+        self.head = nn.Linear(d, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patch(x).flatten(2).transpose(1, 2)
@@ -256,7 +259,8 @@ class PatchEncoder(nn.Module):
 class PatchLayer(nn.Module):
     def __init__(self, d: int, heads: int):
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.norm1 = nn.LayerNorm(d)
+        self.norm2 = nn.LayerNorm(d)
         self.attention = nn.MultiheadAttention(d, heads, batch_first=True)
         self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
 

@@ -77,7 +77,8 @@ def step(batch: int, length: int, words: int):
 class HandNorm(nn.Module):
     def __init__(self, d: int):
         super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.ones(d)), nn.Parameter(torch.zeros(d))
+        self.scale = nn.Parameter(torch.ones(d))
+        self.shift = nn.Parameter(torch.zeros(d))
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.mean(-1, keepdim=True)
@@ -119,7 +120,9 @@ class HandAttention(nn.Module):
 class FusedAttention(nn.Module):
     def __init__(self, d: int, heads: int):
         super().__init__()
-        self.heads, self.qkv, self.out = heads, nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d)
+        self.heads = heads
+        self.qkv = nn.Linear(d, 3 * d, bias=False)
+        self.out = nn.Linear(d, d)
 
     def forward(self, x: Tensor) -> Tensor:
         B, L, d = x.shape
@@ -133,12 +136,10 @@ class FusedAttention(nn.Module):
 class GptLayer(nn.Module):
     def __init__(self, d: int, attention, norm, gelu):
         super().__init__()
-        self.attention, self.norm1, self.norm2, self.drop = (
-            attention(),
-            norm(d),
-            norm(d),
-            nn.Dropout(0.1),
-        )
+        self.attention = attention()
+        self.norm1 = norm(d)
+        self.norm2 = norm(d)
+        self.drop = nn.Dropout(0.1)
         self.mlp = nn.Sequential(nn.Linear(d, 4 * d), gelu(), nn.Linear(4 * d, d))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -149,13 +150,12 @@ class GptLayer(nn.Module):
 class Gpt(nn.Module):
     def __init__(self, attention, norm, gelu, words: int = 50257, d: int = 768, length: int = 1024):
         super().__init__()
-        self.token, self.position, self.drop = (
-            nn.Embedding(words, d),
-            nn.Embedding(length, d),
-            nn.Dropout(0.1),
-        )
+        self.token = nn.Embedding(words, d)
+        self.position = nn.Embedding(length, d)
+        self.drop = nn.Dropout(0.1)
         self.blocks = nn.Sequential(*(GptLayer(d, attention, norm, gelu) for _ in range(12)))
-        self.norm, self.head = norm(d), nn.Linear(d, words, bias=False)
+        self.norm = norm(d)
+        self.head = nn.Linear(d, words, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
         positions = self.position(torch.arange(ids.shape[1], device=ids.device))
@@ -231,11 +231,10 @@ class RmsNorm(nn.Module):
 class AdaptedQkv(nn.Module):
     def __init__(self, d: int, rank: int = 8):
         super().__init__()
-        self.d, self.weight = d, nn.Linear(d, 3 * d, bias=False)
-        self.lora_a, self.lora_b = (
-            nn.Parameter(torch.empty(2 * rank, d)),
-            nn.Parameter(torch.empty(2 * d, rank)),
-        )
+        self.d = d
+        self.weight = nn.Linear(d, 3 * d, bias=False)
+        self.lora_a = nn.Parameter(torch.empty(2 * rank, d))
+        self.lora_b = nn.Parameter(torch.empty(2 * d, rank))
         places = torch.cat((torch.arange(d), torch.arange(2 * d, 3 * d)))
         self.register_buffer("places", places, persistent=False)
 
@@ -249,8 +248,11 @@ class AdaptedQkv(nn.Module):
 class LlamaLayer(nn.Module):
     def __init__(self, d: int, heads: int, wide: int):
         super().__init__()
-        self.heads, self.norm1, self.norm2 = heads, RmsNorm(d), RmsNorm(d)
-        self.qkv, self.out = AdaptedQkv(d), nn.Linear(d, d, bias=False)
+        self.heads = heads
+        self.norm1 = RmsNorm(d)
+        self.norm2 = RmsNorm(d)
+        self.qkv = AdaptedQkv(d)
+        self.out = nn.Linear(d, d, bias=False)
         self.gate, self.up, self.down = (
             nn.Linear(*s, bias=False) for s in ((d, wide), (d, wide), (wide, d))
         )
@@ -279,7 +281,8 @@ class Llama(nn.Module):
         self.token = nn.Embedding(32000, d)
         self.width = d // heads
         self.layers = nn.ModuleList(LlamaLayer(d, heads, wide) for _ in range(layers))
-        self.norm, self.head = RmsNorm(d), nn.Linear(d, 32000, bias=False)
+        self.norm = RmsNorm(d)
+        self.head = nn.Linear(d, 32000, bias=False)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_("lora_" in name)
 
