@@ -1,8 +1,9 @@
-"""Simulates PyTorch's CUDA caching allocator: what a sequence of tensors reserves, and whether a card can hold it.
+"""Simulates PyTorch's CUDA caching allocator, to tell whether a card can hold a sequence of tensors.
 
-Sizes and rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings, for one stream: requests are
-rounded to 512 bytes; up to 1 MiB they share segments of 2 MiB, below 10 MiB segments of 20 MiB, and larger ones get a
-segment rounded to 2 MiB; a free block is taken by best fit, split, and merged with its neighbours when it is freed.
+Sizes and rules are from c10/cuda/CUDACachingAllocator.cpp with its default settings, for one stream:
+requests are rounded to 512 bytes; up to 1 MiB they share segments of 2 MiB, below 10 MiB segments of
+20 MiB, and larger ones get a segment rounded to 2 MiB; a free block is taken by best fit, split, and
+merged with its neighbours when it is freed.
 """
 
 import bisect

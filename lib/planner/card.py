@@ -22,7 +22,7 @@ _FP32_SHARE = (0.6, 1.0)
 _TENSOR_SHARE = (0.31, 0.7)
 _COPIED = 0.6
 _SAME_GIB = 1.5  # what drivers and versions of a card differ by; the RTX 3080 is sold with 10 and with 12 GB
-FITS = 0.92  # of what the card has after the context: the rest is for what no trace can see
+FITS = 0.92  # share of the memory after the context; the rest is for allocations that no trace sees
 
 Arithmetic = Literal["fp32", "tf32", "fp16", "bf16"]
 

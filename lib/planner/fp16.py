@@ -28,7 +28,7 @@ from lib.training.order import DROPOUT, Order, mix, put_back, seed_all
 from lib.training.precision import LARGEST_FP16, BeyondFp16, Precision, autocast, keep_in_fp32
 from lib.training.state import State, new_state
 
-_SCALES = (65_536.0, 4_096.0, 64.0)  # the first is where torch's GradScaler begins
+_SCALES = (65_536.0, 4_096.0, 64.0)  # torch's GradScaler begins with the first
 _SIZE = 2
 _BATCHES = 2
 _MOST_MODULES = 16  # at most so many are computed in fp32

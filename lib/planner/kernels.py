@@ -17,8 +17,8 @@ from lib import private
 from lib.planner.allocator import round_up
 from lib.planner.card import Arithmetic, Target
 
-# What one operator takes of the CPU thread that calls it; where the GPU is faster, it waits. A step with AdamW of an
-# encoder of width 16 took 17 to 23 microseconds an operator on a Xeon of 2.8 GHz (torch 2.13, 2026-11); handing a
+# Time of the calling CPU thread for one operator; a faster GPU waits. A step with AdamW of an encoder of
+# width 16 took 17 to 23 microseconds an operator on a Xeon of 2.8 GHz (torch 2.13, 2026-11); handing a
 # kernel to CUDA adds some 5.
 LAUNCH_SECONDS = (1.5e-5, 3.4e-5)
 # Shares of the card's memory bandwidth; streaming kernels reach the upper end

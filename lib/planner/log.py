@@ -61,7 +61,7 @@ class Prediction:
     unseen: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     trained: int = 0  # parameters
-    # The same where cuDNN sets aside all that it may for convolutions; 0 without any
+    # The same if cuDNN takes all possible workspaces of convolutions; 0 without any
     most_peak_bytes: int = 0
     most_reserved_bytes: int = 0
 

@@ -66,9 +66,9 @@ class Plan:
     layers: int
     options: tuple[Option, ...]
     chosen: Option
-    epochs: float = 0.0  # the length, where `max_steps` is 0
+    epochs: float = 0.0  # the length if `max_steps` is 0
     share: float = 1.0  # of the training samples that an epoch has
-    changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
+    changed: tuple[str, ...] = ()  # lines on the changes of the memory profile
     host: tuple[int, int] = (0, 0)  # of `host_memory`
 
     @property
@@ -166,7 +166,7 @@ def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
 
 
 def _dealt(config: Config, target: Target, count: int) -> tuple[Config, Target, int]:
-    """Deals the slots to `count` cards (0: those of a session); at most one card for each slot."""
+    """Deals the slots to `count` cards (0: as many as a session has), at most one for each slot."""
     in_session = 1
     if target.card.name == CARDS["t4"].name:
         in_session = int(FACTS["kaggle_gpus"].value)

@@ -55,7 +55,7 @@ def test_free_neighbours_are_merged():
     assert allocator.reserved == 20 * MIB
 
 
-def test_the_cache_is_emptied_before_memory_runs_out_and_what_does_not_fit_is_granted():
+def test_the_cache_is_emptied_before_memory_runs_out_and_overflow_is_granted():
     allocator = Allocator(capacity=100 * MIB)
     allocator.release(allocator.allocate(60 * MIB))
     allocator.allocate(80 * MIB)

@@ -30,7 +30,7 @@ def form(value):
         (ATEN.native_layer_norm.default, (on_meta(2, 3), [3], on_meta(3), None, 1e-5)),
     ],
 )
-def test_a_result_that_is_remembered_has_shape_strides_and_type_of_one_that_is_computed(func, args):
+def test_a_remembered_result_has_shape_strides_and_type_of_a_computed_one(func, args):
     results = Results()
     computed = results.of(func, args, {})
     remembered = results.of(func, args, {})

@@ -167,7 +167,7 @@ def test_an_operator_without_shapes_is_named_with_its_line():
 
 
 @pytest.mark.parametrize(("clock", "operators"), [("monotonic", 15_401), ("thread_time", 401)])
-def test_a_loop_that_waits_for_a_value_is_refused_with_its_line_after_forty_seconds(
+def test_an_endless_loop_is_refused_with_its_line_after_forty_seconds(
     clock, operators, monkeypatch
 ):
     """Each look at the clock is a tenth of a second later; wall time counts with many operators."""

@@ -72,8 +72,10 @@ def _does_fit(length: int, peaks: Mapping[int, float], limit: int) -> bool | Non
     if smaller and larger and _line(smaller[-1], larger[0], peaks, length) <= limit:
         return True
     for pair in (smaller[-2:], larger[:2]):
-        is_line = len(pair) == 2 and all(math.isfinite(peaks[other]) for other in pair)
-        if is_line and _line(*pair, peaks, length) > limit:
+        if len(pair) < 2 or not all(math.isfinite(peaks[other]) for other in pair):
+            continue
+        first, second = pair
+        if _line(first, second, peaks, length) > limit:
             return False
     return None
 
@@ -92,10 +94,10 @@ def _next(unknown: Sequence[int], peaks: Mapping[int, float], limit: int, weight
         if min(peaks) < unknown[0] and unknown[-1] < max(peaks):
             return unknown[len(unknown) // 2]
         return unknown[-1]
-    most = _FAR * max(peaks)
+    traced = max(peaks)
     peaks = {0: weights, **peaks}
-    fitting = [length for length in unknown if _line(*peaks, peaks, length) <= limit]
-    fitting = [length for length in fitting if length <= most]
+    near = [length for length in unknown if length <= _FAR * traced]
+    fitting = [length for length in near if _line(0, traced, peaks, length) <= limit]
     if fitting:
         return fitting[-1]
     return unknown[0]

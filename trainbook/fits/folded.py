@@ -66,7 +66,7 @@ class Folded:
         self.question = question
         self.settings = language.settings_of(question.model)
         with torch.device("meta"):
-            whole = tied(language.untrained(self.settings))
+            whole: Any = tied(language.untrained(self.settings))
         self.parameters = sum(parameter.numel() for parameter in whole.parameters())
         self.lists = _by_layer(whole.config)
         count = whole.config.num_hidden_layers
@@ -159,7 +159,11 @@ def _continued(traces: Traces) -> Prediction:
     def each(values: Callable[[Followed], Mapping[str, int]]) -> dict[str, int]:
         totals = {}
         for name in values(base):
-            totals[name] = round(total(lambda p, name=name: values(p).get(name, 0)))
+
+            def value(trace: Followed, name: str = name) -> int:
+                return values(trace).get(name, 0)
+
+            totals[name] = round(total(value))
         return totals
 
     def at(stretch: Stretch) -> dict[str, int]:
