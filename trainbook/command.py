@@ -1,6 +1,6 @@
-"""How a command ends, and the command `train`, which ranks and notebooks start as `python -m trainbook.command`.
+"""Ends commands with their exit codes, and has `train`: `python -m trainbook.command` in ranks and notebooks.
 
-What imports torch, which takes seconds, is imported by the functions that need it.
+Modules that import torch, which takes seconds, are imported by the functions that need them.
 """
 
 import argparse
@@ -63,9 +63,12 @@ def exit_code(run: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in disk.TROUBLES:
             raise  # a mistake in a task is best explained by its own traceback
-        where = f" at {error.filename}" if error.filename else ""
-        advice = "Free some space on it, or repair it, and run again."
-        print(f"The disk refused{where}: {error.strerror}. {advice}", file=sys.stderr)
+        path = f" at {error.filename}" if error.filename else ""
+        print(
+            f"The disk refused{path}: {error.strerror}. Free some space on it, or repair it, and run"
+            " again.",
+            file=sys.stderr,
+        )
         return 1
 
 
@@ -96,12 +99,11 @@ def train(options: argparse.Namespace) -> int:
     summary = launch.train(run)
     if not is_rank:
         archive = run.output_dir / packing.ARCHIVE
+        results = f"{run.folder}"
         if archive.is_file():
-            where = f"{run.folder} and {archive}"
-        else:
-            where = f"{run.folder}"
+            results = f"{run.folder} and {archive}"
         lacking = f", without its {', '.join(summary.missing)}" if summary.missing else ""
-        print(f"{summary.reason} at step {summary.step:,}{lacking}: see {where}")
+        print(f"{summary.reason} at step {summary.step:,}{lacking}: see {results}")
     ranks.end()
     if ranks.under_torchrun():
         return 0
@@ -109,7 +111,7 @@ def train(options: argparse.Namespace) -> int:
 
 
 def train_queue(options: argparse.Namespace) -> int:
-    """Trains all runs of a configuration's queue. Raises BadInput where torchrun has started this process."""
+    """Trains all runs of a configuration's queue. Raises BadInput under torchrun."""
     from lib import ranks
     from trainbook.launch import queue
 
@@ -126,7 +128,7 @@ def train_queue(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Runs `python -m trainbook.command train CONFIG`; a person types `trainbook train CONFIG`."""
+    """Runs `python -m trainbook.command train CONFIG`; users type `trainbook train CONFIG`."""
     parser = argparse.ArgumentParser(prog="python -m trainbook.command")
     add_train(parser.add_subparsers(required=True, metavar="command"))
     options = parser.parse_args()

@@ -1,4 +1,7 @@
-"""The command line `trainbook`, with its options in options.yaml. What imports torch is imported where it is needed."""
+"""The command line `trainbook`, with its options in options.yaml.
+
+Modules that import torch are imported by the functions that need them.
+"""
 
 import argparse
 import contextlib
@@ -41,21 +44,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"Trainbook {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
     command.add_train(commands)
-    kaggle = commands.add_parser(
-        "kaggle", help="data sets, notebooks and chains of sessions on Kaggle"
-    )
+    about_kaggle = "data sets, notebooks and chains of sessions on Kaggle"
+    kaggle = commands.add_parser("kaggle", help=about_kaggle)
     below = kaggle.add_subparsers(required=True, metavar="command")
-    runs: dict[str, Any] = {
-        "new": new.run, "plan": _plan, "doctor": _doctor, "precision": _precision, "card": _card, "queue": _queue,
-        "run": _run, "predict": _predict, "fits": _fits, **kaggle_commands.RUNS,
-    }  # fmt: skip
-    for name, options in yaml.safe_load(
-        Path(__file__).with_name("options.yaml").read_text("utf-8")
-    ).items():
-        inner = (below if " " in name else commands).add_parser(
-            name.split()[-1], help=options.pop("about")
-        )
-        inner.set_defaults(run=runs[name])
+    text = Path(__file__).with_name("options.yaml").read_text("utf-8")
+    for name, options in yaml.safe_load(text).items():
+        level = below if " " in name else commands
+        inner = level.add_parser(name.split()[-1], help=options.pop("about"))
+        inner.set_defaults(run=_RUNS[name])
         for option, form in options.items():
             if form:
                 inner.add_argument(option, **_keywords(option, form))
@@ -63,17 +59,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _keywords(option: str, form: str | dict[str, Any]) -> dict[str, Any]:
-    """Returns the keywords of `add_argument` for an option as options.yaml has it."""
+    """Returns the keywords of `add_argument` for an option of options.yaml."""
     keywords: dict[str, Any] = {"help": form} if isinstance(form, str) else dict(form)
-    for kind, action in (("flag", "store_true"), ("either", argparse.BooleanOptionalAction)):
-        if kind in keywords:
-            keywords |= {"action": action, "help": keywords.pop(kind)}
+    if "flag" in keywords:
+        keywords |= {"action": "store_true", "help": keywords.pop("flag")}
+    if "either" in keywords:
+        keywords |= {"action": argparse.BooleanOptionalAction, "help": keywords.pop("either")}
     if "list" in keywords:
         keywords |= {"action": "append", "default": [], "metavar": keywords.pop("list")}
     if "type" in keywords:
         keywords["type"] = {"int": int, "float": float}[keywords["type"]]
-    has_default = keywords.keys() & {"action", "default", "required"} or not option.startswith("--")
-    return keywords if has_default else {"default": "", **keywords}
+    has_default = keywords.keys() & {"action", "default", "required"}
+    if option.startswith("--") and not has_default:
+        keywords["default"] = ""
+    return keywords
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -81,12 +80,10 @@ def _doctor(options: argparse.Namespace) -> int:
     from trainbook import doctor
     from trainbook.doctor import rehearsal
 
-    with contextlib.redirect_stdout(
-        sys.stderr
-    ):  # what data says while it is read must not get into the JSON
-        config = (
-            load_config(options.config, split_overrides(options.set)) if options.config else None
-        )
+    config = None
+    with contextlib.redirect_stdout(sys.stderr):  # messages about data must not get into the JSON
+        if options.config:
+            config = load_config(options.config, split_overrides(options.set))
         sections = doctor.examine(config)
         if config:
             sections["Run"] = rehearsal.check_run(config)
@@ -110,24 +107,20 @@ def _card(options: argparse.Namespace) -> int:
 
 
 def compared(card: "Card") -> str:
-    """Returns a table of what a run on a GPU measured beside its plan, which is 0 where there was none."""
+    """Returns a table of a GPU run's measurements beside its plan (0: no plan)."""
     from lib.machine.memory import GIB
 
     plan = card.predicted
     versions = ", ".join(f"{name} {version}" for name, version in card.versions.items())
-    rows = [
-        ["", "measured", "planned"],
-        ["peak, GiB", f"{card.peak_bytes / GIB:.2f}", f"{plan.peak_bytes / GIB:.2f}"],
-        [
-            "seconds a step",
-            f"{card.step_seconds:.3g}",
-            " to ".join(f"{seconds:.3g}" for seconds in plan.step_seconds),
-        ],
-        ["micro-batch", str(card.micro_batch), str(plan.micro_batch)],
-        ["loss scale", f"{card.loss_scale:,.0f}", ""],
-        ["skipped steps", f"{card.skipped_steps:,} of {card.steps:,}", ""],
-    ]
-    head = f"{card.run}: {card.precision} on {card.world_size} x {card.gpu}, driver {card.driver}, {versions}"
+    gpus = f"{card.world_size} x {card.gpu}"
+    head = f"{card.run}: {card.precision} on {gpus}, driver {card.driver}, {versions}"
+    planned_seconds = " to ".join(f"{seconds:.3g}" for seconds in plan.step_seconds)
+    rows = [["", "measured", "planned"]]
+    rows.append(["peak, GiB", f"{card.peak_bytes / GIB:.2f}", f"{plan.peak_bytes / GIB:.2f}"])
+    rows.append(["seconds a step", f"{card.step_seconds:.3g}", planned_seconds])
+    rows.append(["micro-batch", str(card.micro_batch), str(plan.micro_batch)])
+    rows.append(["loss scale", f"{card.loss_scale:,.0f}", ""])
+    rows.append(["skipped steps", f"{card.skipped_steps:,} of {card.steps:,}", ""])
     return f"{printable(head)}\n{aligned(rows)}"
 
 
@@ -137,19 +130,19 @@ def _plan(options: argparse.Namespace) -> int:
 
     configs = [load_config(path, split_overrides(options.set)) for path in options.configs]
     cards = [planner.find_card(gpu) for gpu in options.gpu or ["t4"]]
-    plans = [
-        planner.make(config, card, options.gpus, options.samples)
-        for config in configs
-        for card in cards
-    ]
+    plans = []
+    for config in configs:
+        plans += [planner.make(config, card, options.gpus, options.samples) for card in cards]
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))
     else:
         print("\n\n\n".join(planner.of_plan(plan) for plan in plans))
         if len(plans) > 1:
             print("\n\n" + planner.of_plans(plans))
-        for plan in plans if options.layers else []:
-            print(f"\n\n{plan.run} on {plan.card}:\n{planner.of_layers(plan.chosen.prediction)}")
+        if options.layers:
+            for plan in plans:
+                layers = planner.of_layers(plan.chosen.prediction)
+                print(f"\n\n{plan.run} on {plan.card}:\n{layers}")
     if options.page:
         from lib.planner import html
 
@@ -159,25 +152,26 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _fits(options: argparse.Namespace) -> int:
-    from lib.planner import find_card, of_layers
+    from lib.planner import Prediction, find_card, of_layers
     from trainbook.fits import answers, language
     from trainbook.fits.folded import Folded
 
     names = ("model", "method", "batch", "length", "quantised", "precision", "rank", "optimizer")
-    question = language.Question(
-        card=options.gpu, **{name: getattr(options, name) for name in names}
-    )
+    values = {name: getattr(options, name) for name in names}
+    question = language.Question(card=options.gpu, **values)
     language.check(question)
     language.settings_of(question.model)
     find_card(question.card)
-    depth = (
-        "the whole of it, for its layers: minutes"
-        if options.layers
-        else "a few of its layers: seconds"
-    )
+    depth = "a few of its layers: seconds"
+    if options.layers:
+        depth = "the whole of it, for its layers: minutes"
     print(f"Tracing {options.model}, {depth}.", flush=True)
     folded = Folded(question)
-    prediction = language.fits(question) if options.layers else folded.at(question.length)
+    prediction: Prediction
+    if options.layers:
+        prediction = language.fits(question)
+    else:
+        prediction = folded.at(question.length)
     for part in answers.answer(question, folded, prediction, options.tokens):
         print(part, flush=True)
     if options.layers:
@@ -204,21 +198,26 @@ def _queue(options: argparse.Namespace) -> int:
 def _predict(options: argparse.Namespace) -> int:
     from trainbook.launch import ensemble
 
-    keywords: dict[str, Any] = {
-        "own_task": options.task,
-        "trusted": options.trust,
-        "name": options.name,
-    }
-    archive = Path(options.archive)
-    data = Path(options.data)
-    out = Path(options.out)
-    keywords |= {
-        "sample": Path(options.sample) if options.sample else None,
-        "id_column": options.id_column,
-    }
     if options.id_column and not options.sample:
         raise BadInput(
             "--id names the column of ids for a submission. Give its sample by --sample FILE too."
         )
-    print(ensemble.run(archive, data, out, changes=split_overrides(options.set), **keywords))
+    table = ensemble.run(
+        Path(options.archive),
+        Path(options.data),
+        Path(options.out),
+        changes=split_overrides(options.set),
+        own_task=options.task,
+        trusted=options.trust,
+        name=options.name,
+        sample=Path(options.sample) if options.sample else None,
+        id_column=options.id_column,
+    )
+    print(table)
     return 0
+
+
+_RUNS: dict[str, Any] = {
+    "new": new.run, "plan": _plan, "doctor": _doctor, "precision": _precision, "card": _card,
+    "queue": _queue, "run": _run, "predict": _predict, "fits": _fits, **kaggle_commands.RUNS,
+}  # fmt: skip

@@ -13,7 +13,7 @@ PACKAGES = {
     "psutil": "psutil", "cloudpickle": "cloudpickle", "matplotlib": "matplotlib", "ipywidgets": "ipywidgets",
     "jinja2": "Jinja2",
 }  # fmt: skip
-# What people's own tasks import under another name than pip's. "": bound to the build of torch, and never installed.
+# Imports of users' tasks with another name than pip's. "": bound to the build of torch, never installed.
 PROJECTS = {
     "torchvision": "", "torchaudio": "", "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image",
     "sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "IPython": "ipython", "bs4": "beautifulsoup4",
@@ -32,17 +32,17 @@ OLDEST = {
 
 
 def project_of(name: str) -> str:
-    """Returns what pip calls the package of an import; "" for one that is never installed."""
+    """Returns pip's name of an import's package; "" if it is never installed."""
     return PACKAGES.get(name, PROJECTS.get(name, name))
 
 
 def with_own(names: Iterable[str]) -> dict[str, str]:
-    """Returns lib's packages and those of these imports, with what pip calls each."""
-    return {**{name: project_of(name) for name in names}, **PACKAGES}
+    """Returns the packages of lib and of these imports, with pip's names."""
+    return {name: project_of(name) for name in names} | PACKAGES
 
 
 def how_to_get(error: ModuleNotFoundError) -> str:
-    """Returns what to do where this Python lacks a package of the library; raises the error again for any other."""
+    """Returns how to install a missing package of the library; raises the error again for any other."""
     name = (error.name or "").partition(".")[0]
     if name not in PACKAGES:
         raise error
@@ -53,7 +53,7 @@ def how_to_get(error: ModuleNotFoundError) -> str:
 
 
 def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
-    """Installs what is missing; returns one line on what is there. Raises BadInput for what cannot be installed."""
+    """Installs missing packages; returns one line about all. Raises BadInput if that fails."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if bound := [name for name in missing if not packages[name]]:
         raise BadInput(
@@ -63,25 +63,15 @@ def ensure(packages: Mapping[str, str] = PACKAGES) -> str:
     if missing:
         projects = [packages[name] for name in missing]
         print(f"Installing {', '.join(projects)} ...", flush=True)
-        # Without internet the answer comes after seconds, not after pip's five retries.
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--retries",
-            "1",
-            "--timeout",
-            "5",
-            *projects,
-        ]
+        # Without internet it fails after seconds, not after pip's five retries.
+        options = ["--quiet", "--retries", "1", "--timeout", "5"]
+        command = [sys.executable, "-m", "pip", "install", *options, *projects]
         if subprocess.run(command, check=False).returncode:
             raise BadInput(
                 f"Missing packages that could not be installed: {', '.join(projects)}. Switch the internet on (Kaggle: "
                 "Settings > Internet), or add a data set with their wheels and pip install them from there."
             )
         importlib.invalidate_caches()
-    return f"{len(packages)} packages are there" + (
-        f"; installed now: {', '.join(missing)}." if missing else "."
-    )
+    if missing:
+        return f"{len(packages)} packages are there; installed now: {', '.join(missing)}."
+    return f"{len(packages)} packages are there."

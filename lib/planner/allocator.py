@@ -1,8 +1,9 @@
-"""Simulates PyTorch's CUDA caching allocator: what a sequence of tensors reserves, and whether a card can hold it.
+"""Simulates PyTorch's CUDA caching allocator, to tell whether a card can hold a sequence of tensors.
 
-Sizes and rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings, for one stream: requests are
-rounded to 512 bytes; up to 1 MiB they share segments of 2 MiB, below 10 MiB segments of 20 MiB, and larger ones get a
-segment rounded to 2 MiB; a free block is taken by best fit, split, and merged with its neighbours when it is freed.
+Sizes and rules are from c10/cuda/CUDACachingAllocator.cpp with its default settings, for one stream:
+requests are rounded to 512 bytes; up to 1 MiB they share segments of 2 MiB, below 10 MiB segments of
+20 MiB, and larger ones get a segment rounded to 2 MiB; a free block is taken by best fit, split, and
+merged with its neighbours when it is freed.
 """
 
 import bisect
@@ -26,6 +27,9 @@ class Block:
     free: bool = True
 
 
+_Pool = list[tuple[int, int, Block]]  # free blocks, sorted by size and address
+
+
 @dataclass
 class Allocator:
     """The allocator of one card. `capacity`: bytes that may be reserved (None: no limit). All counters are bytes.
@@ -35,18 +39,16 @@ class Allocator:
     """
 
     capacity: int | None = None
-    allocated: int = 0  # the blocks that tensors stand in; torch.cuda.memory_allocated
-    reserved: int = 0  # the segments that these were cut from; torch.cuda.memory_reserved
+    allocated: int = 0  # blocks in use; torch.cuda.memory_allocated
+    reserved: int = 0  # their segments; torch.cuda.memory_reserved
     peak_allocated: int = 0
     peak_reserved: int = 0
     overflowed: bool = False
     _next_address: int = 0
-    _pools: dict[bool, list[tuple[int, int, Block]]] = field(
-        default_factory=lambda: {True: [], False: []}
-    )
+    _pools: dict[bool, _Pool] = field(default_factory=lambda: {True: [], False: []})
 
     def allocate(self, size: int) -> Block | None:
-        """Takes a block for `size` bytes; None for an empty tensor, which takes no memory."""
+        """Takes a block for `size` bytes; returns None for an empty tensor."""
         if size == 0:
             return None
         size = round_up(size, ROUNDING)
@@ -89,7 +91,7 @@ class Allocator:
         self._put(block)
 
     def empty_cache(self) -> None:
-        """Returns segments that are one free block to the driver."""
+        """Returns segments without a used block to the driver."""
         for pool in self._pools.values():
             for size, _, block in list(pool):
                 if not (block.before or block.after):
@@ -100,11 +102,10 @@ class Allocator:
         small = size <= _SMALL
         if small:
             segment = 2 * MIB
+        elif size < _MEDIUM:
+            segment = 20 * MIB
         else:
-            if size < _MEDIUM:
-                segment = 20 * MIB
-            else:
-                segment = round_up(size, 2 * MIB)
+            segment = round_up(size, 2 * MIB)
         if self.capacity is not None and self.reserved + segment > self.capacity:
             self.empty_cache()
             self.overflowed |= self.reserved + segment > self.capacity

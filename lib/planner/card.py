@@ -22,7 +22,7 @@ _FP32_SHARE = (0.6, 1.0)
 _TENSOR_SHARE = (0.31, 0.7)
 _COPIED = 0.6
 _SAME_GIB = 1.5  # what drivers and versions of a card differ by; the RTX 3080 is sold with 10 and with 12 GB
-FITS = 0.92  # of what the card has after the context: the rest is for what no trace can see
+FITS = 0.92  # share of the memory after the context; the rest is for allocations that no trace sees
 
 Arithmetic = Literal["fp32", "tf32", "fp16", "bf16"]
 
@@ -52,19 +52,18 @@ class Target:
         return 2 * 4096 * 1024 + 8 * 16 * 1024
 
     def flops(self, precision: Arithmetic) -> float:
-        """Returns the peak FLOP/s of matrix products. Formats without units run as fp32; TF32 has half of bf16."""
+        """Returns the peak FLOP/s of matrix products. Formats without units run as fp32."""
         card = self.card
-        tf32 = card.bf16_tflops / 2 if card.bf16_tflops else None
-        rates = {
-            "fp16": card.fp16_tflops,
-            "bf16": card.bf16_tflops,
-            "tf32": tf32,
-            "fp32": card.fp32_tflops,
-        }
+        bf16 = card.bf16_tflops or 0.0
+        tf32 = bf16 / 2
+        rates = {"fp16": card.fp16_tflops, "bf16": bf16, "tf32": tf32, "fp32": card.fp32_tflops}
         return 1e12 * (rates[precision] or card.fp32_tflops)
 
     def sustained_share(self, precision: Arithmetic, copied: bool) -> tuple[float, float]:
-        """Returns the least and the largest share of the peak that training should reach; `copied` as of kernels.py."""
+        """Returns the smallest and largest share of the peak that training should reach.
+
+        `copied`: the kernel copies its inputs to channels last first.
+        """
         least, most = _FP32_SHARE if precision == "fp32" else _TENSOR_SHARE
         if precision == "fp16" and self.card.fp16_sustained_tflops:
             most = self.card.fp16_sustained_tflops / self.card.fp16_tflops
@@ -74,84 +73,83 @@ class Target:
 
 
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
-# What a description of one's own card may have, each once, between commas.
+# Parts of the description of a user's card, each at most once, between commas.
 _PARTS = {
     "memory": rf"{_NUMBER}\s*GiB", "capability": r"capability\s*(\d+)\.(\d+)", "bandwidth": rf"{_NUMBER}\s*GB/s",
     "half": rf"{_NUMBER}\s*TFLOP/s", "single": rf"{_NUMBER}\s*TFLOP/s\s*fp32",
 }  # fmt: skip
+_RATES = ("half", "single", "bandwidth")
 _ALIASES = {"a100": "a100-40", "v100": "v100-16"}
 OWN_FORM = '"24 GiB, capability 8.6, 71 TFLOP/s, 936 GB/s"'
 
 
 def find_card(name: str) -> Target:
-    """Returns the card called `name` ("t4", "a100-40", ...), or the user's own by its figures.
+    """Returns the card called `name` ("t4", "a100-40", ...), or a card described by its figures.
 
-    "NN GiB, capability X.Y, NN TFLOP/s, NN GB/s": memory, capability and the rates that are known, of fp16, or
-    "NN TFLOP/s fp32". The nearest known card fills the gaps, and `assumed` says so. Raises BadInput.
+    "NN GiB, capability X.Y, NN TFLOP/s, NN GB/s": memory, capability and known rates, of fp16, or
+    "NN TFLOP/s fp32". The nearest known card fills the gaps, and `assumed` names it. Raises BadInput.
     """
     key = re.sub(r"\s+", "", name.lower())
     if card := CARDS.get(_ALIASES.get(key, key)):
         return Target(card)
-    parts = [(key, match) for part in name.split(",") for key, form in _PARTS.items()
-             if (match := re.fullmatch(form, part.strip(), re.IGNORECASE))]  # fmt: skip
-    by_key = dict(parts)
-    rates = {
-        key: float(match[1])
-        for key, match in by_key.items()
-        if key in ("half", "single", "bandwidth")
-    }
-    is_whole = (
-        len(parts) == len(by_key) == name.count(",") + 1
-        and {"memory", "capability"} <= by_key.keys()
-    )
+    pieces = [piece.strip() for piece in name.split(",")]
+    parts: dict[str, re.Match[str]] = {}
+    for piece in pieces:
+        for key, form in _PARTS.items():
+            if match := re.fullmatch(form, piece, re.IGNORECASE):
+                parts[key] = match
+    rates = {key: float(parts[key][1]) for key in _RATES if key in parts}
+    is_whole = len(parts) == len(pieces) and {"memory", "capability"} <= parts.keys()
     if not is_whole or 0 in rates.values():
-        what = f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory and"
         raise BadInput(
-            f'{what} capability, for example "8 GiB, capability 8.6", and rates that you know: {OWN_FORM}.'
+            f"There is no card {name!r}. Known cards: {', '.join(CARDS)}. Write your own as its memory"
+            f' and capability, for example "8 GiB, capability 8.6", and rates that you know: {OWN_FORM}.'
         )
-    major, minor = map(int, by_key["capability"].groups())
-    return _like_nearest(name.strip(), float(by_key["memory"][1]), (major, minor), rates)
+    major, minor = map(int, parts["capability"].groups())
+    return _like_nearest(name.strip(), float(parts["memory"][1]), (major, minor), rates)
 
 
 def _like_nearest(
     name: str, memory_gib: float, level: tuple[int, int], rates: Mapping[str, float]
 ) -> Target:
-    """Returns a card with the `rates` of the nearest known one of its generation, or of an older one, in its gaps."""
-    older = [card for card in CARDS.values() if card.capability <= level] or list(CARDS.values())
+    """Returns a card with `rates`; the nearest known card, no newer than it, has the missing ones."""
     place = (*level, memory_gib)
-    like = min(
-        older,
-        key=lambda c: [
-            abs(a - b) for a, b in zip((*c.capability, c.memory_gib), place, strict=True)
-        ],
-    )
-    half, single, bandwidth = (rates.get(key) for key in ("half", "single", "bandwidth"))
+
+    def distance(card: Card) -> list[float]:
+        figures = (*card.capability, card.memory_gib)
+        return [abs(a - b) for a, b in zip(figures, place, strict=True)]
+
+    known = list(CARDS.values())
+    older = [card for card in known if card.capability <= level]
+    like = min(older or known, key=distance)
+    half, single, bandwidth = map(rates.get, _RATES)
     like_half = like.bf16_tflops or like.fp16_tflops
-    figures: dict[str, float | None] = {"bandwidth_gb_s": bandwidth or like.bandwidth_gb_s}
-    if faster := half / like_half if half else single / like.fp32_tflops if single else None:
-        figures["fp16_tflops"] = figures["bf16_tflops"] = half or faster * like_half
-        figures |= {
-            "fp32_tflops": single or faster * like.fp32_tflops,
-            "fp16_sustained_tflops": None,
-        }
+    faster = None
+    if half:
+        faster = half / like_half
+    elif single:
+        faster = single / like.fp32_tflops
+    figures: dict[str, Any] = {"bandwidth_gb_s": bandwidth or like.bandwidth_gb_s}
+    if faster:
+        figures["fp16_tflops"] = half or faster * like_half
+        figures["bf16_tflops"] = figures["fp16_tflops"]
+        figures["fp32_tflops"] = single or faster * like.fp32_tflops
+        figures["fp16_sustained_tflops"] = None
     if level < (8, 0):
         figures["bf16_tflops"] = None
-    card: Any = replace(
-        like,
-        name=name,
-        capability=level,
-        memory_gib=memory_gib,
-        source="given",
-        device="",
-        **figures,
-    )  # type: ignore[arg-type]
-    is_given = half and single and bandwidth
-    assumed = f"how fast {name} is: missing rates were taken from {like.name}. Give its own, as in {OWN_FORM}."
-    return Target(card, assumed=() if is_given else (assumed,))
+    figures |= {"name": name, "capability": level, "memory_gib": memory_gib}
+    card = replace(like, source="given", device="", **figures)
+    if half and single and bandwidth:
+        return Target(card)
+    assumed = (
+        f"how fast {name} is: missing rates were taken from {like.name}."
+        f" Give its own, as in {OWN_FORM}."
+    )
+    return Target(card, assumed=(assumed,))
 
 
 def card_of_gpu(index: int) -> Target:
-    """Returns GPU `index` of this machine: its memory and capability, with the rates of its or the nearest card."""
+    """Returns GPU `index` of this machine, with the rates of its card or the nearest."""
     properties = torch.cuda.get_device_properties(index)
     memory_gib = properties.total_memory / GIB
     name = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", properties.name)

@@ -1,6 +1,6 @@
 """Gives `meta` tensors the behaviour of a CUDA device; the model's code runs unchanged and may say "cuda".
 
-What a script asks of torch.cuda is answered as on the card; a second card is refused.
+Functions of torch.cuda return what they return on the card; a second card is refused.
 """
 
 import contextlib
@@ -31,29 +31,25 @@ from lib.planner.tracker import users_line
 from lib.training.precision import is_beyond_fp16
 
 _LISTS = yaml.safe_load(Path(__file__).with_name("autocast.yaml").read_text("utf-8"))
-TO_HALF, TO_FP32, RESULT_FP32, TO_WIDEST = (
-    frozenset(_LISTS[name].split()) for name in ("to_half", "to_fp32", "result_fp32", "to_widest")
-)
+TO_HALF = frozenset(_LISTS["to_half"].split())
+TO_FP32 = frozenset(_LISTS["to_fp32"].split())
+RESULT_FP32 = frozenset(_LISTS["result_fp32"].split())
+TO_WIDEST = frozenset(_LISTS["to_widest"].split())
 HALF = (torch.float16, torch.bfloat16)
-_NUMBERS = {
-    0: "math",
-    1: "flash",
-    2: "efficient",
-}  # torch.nn.attention.SDPBackend; cuDNN's comes last by default
-_PYTHON_LAYERS = frozenset(
-    ["torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"]
-)
+# By their numbers in torch.nn.attention.SDPBackend; cuDNN's comes last by default
+_ATTENTION_KERNELS = {0: "math", 1: "flash", 2: "efficient"}
+_PYTHON_LAYERS = {"torch.nn.functional", "torch.functional", "torch._tensor", "torch.autograd"}
 
 
 class InnerCalls(TorchFunctionMode):
-    """A mode that sees what Python layers of torch call inside: which kernels run depends on that."""
+    """A mode that sees the calls inside torch's Python layers, which decide the kernels."""
 
     def __init__(self) -> None:
         super().__init__()
         self._running: list[Callable] = []
 
     def inside(self, func: Callable, args: tuple, kwargs: dict) -> Any:
-        """Runs a Python layer; one that is called by a helper of its own, which looks for overrides, as it is."""
+        """Runs a Python layer under this mode, but one that is running already without it."""
         if func in self._running:
             return func(*args, **kwargs)
         self._running.append(func)
@@ -78,9 +74,8 @@ class CudaSemantics(InnerCalls):
         self.target = target
         self.attention: Counter[str] = Counter()
         self.recurrent = self.compiled = 0
-        self._half_weights: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # autocast's cache, which ends with the region
+        # Autocast's cache by id, emptied when its region ends: the weight and its copy
+        self._half_weights: dict[int, tuple[Tensor, Tensor]] = {}
         self._was_autocast = False
 
     def __torch_function__(
@@ -92,16 +87,14 @@ class CudaSemantics(InnerCalls):
             return self._attention(*args, **kwargs)
         if is_python_layer(func):
             return self.inside(func, args, kwargs)
-        if name == "dropout" and _drops(*args, **kwargs):
-            return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[
-                0
-            ]  # fused: a mask of bytes
+        if name == "dropout" and _drops(*args, **kwargs):  # fused: a mask of bytes
+            return torch.native_dropout(args[0], _argument(args, kwargs, 1, "p"), True)[0]
         half = self._autocast()
         if name in kernels.RECURRENT and args[0].is_meta:
             self.recurrent += 1
-            return kernels.run_recurrent(
-                args if half is None else self._cast_all(args, {}, half)[0]
-            )
+            if half is not None:
+                args, _ = self._cast_all(args, {}, half)
+            return kernels.run_recurrent(args)
         if half is None:
             return func(*args, **kwargs)
         return self._autocast_call(func, name, args, kwargs, half)
@@ -115,16 +108,13 @@ class CudaSemantics(InnerCalls):
 
     def _cast(self, value: Tensor, to: torch.dtype) -> Tensor:
         """Casts as `cached_cast` does: a weight that is cast down is kept until the autocast region ends."""
-        if (
-            not value.is_floating_point()
-            or value.dtype in (to, torch.float64)
-            or value.device.type == "cpu"
-        ):
+        if not value.is_floating_point() or value.dtype in (to, torch.float64):
             return value
-        is_weight = (
-            value.is_leaf and value.requires_grad and value.dtype is torch.float32 and to in HALF
-        )
-        if not (is_weight and torch.is_autocast_cache_enabled()):
+        if value.device.type == "cpu":
+            return value
+        is_weight = value.is_leaf and value.requires_grad and value.dtype is torch.float32
+        is_cached = is_weight and to in HALF and torch.is_autocast_cache_enabled()
+        if not is_cached:
             return value.to(to)
         if id(value) not in self._half_weights:
             self._half_weights[id(value)] = (value, value.to(to))
@@ -139,15 +129,12 @@ class CudaSemantics(InnerCalls):
         leaves = private.tree_leaves((args, kwargs))
         is_half = getattr(args[0] if args else None, "dtype", None) in HALF
         has_dtype = any(isinstance(value, torch.dtype) for value in leaves)
-        smoothing = _argument(args, kwargs, 5, "label_smoothing")  # of cross_entropy_loss
+        smoothing = _argument(args, kwargs, 5, "label_smoothing")
+        is_cross_entropy = is_half and name == "cross_entropy_loss"
         floats = {t.dtype for t in leaves if isinstance(t, Tensor) and t.is_floating_point()}
         if name in TO_HALF:
             args, kwargs = self._cast_all(args, kwargs, half)
-        elif (
-            name == "cross_entropy_loss"
-            and is_half
-            and not (args[1].is_floating_point() or smoothing)
-        ):
+        elif is_cross_entropy and not (args[1].is_floating_point() or smoothing):
             return _half_cross_entropy(*args, **kwargs)
         elif name in TO_FP32:
             args, kwargs = self._cast_all(args, kwargs, torch.float32)
@@ -161,16 +148,16 @@ class CudaSemantics(InnerCalls):
 
     def _attention(
         self,
-        query,
-        key,
-        value,
-        attn_mask=None,
-        dropout_p=0.0,
-        is_causal=False,
-        scale=None,
-        enable_gqa=False,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
     ) -> Tensor:
-        """Attends by the kernel that the card would choose. query (B, H, L, E), key and value (B, H, S, E)."""
+        """Attends by the card's kernel. query (B, H, L, E), key and value (B, H, S, E)."""
         half = self._autocast()
         if half is not None:
             query, key, value = (self._cast(t, half) for t in (query, key, value))
@@ -185,31 +172,34 @@ class CudaSemantics(InnerCalls):
 
 
 def _on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Replaces every CUDA device in a call by `meta`; a device itself (`torch.device("cuda")`) keeps its name."""
+    """Replaces CUDA devices in a call by `meta`; `torch.device("cuda")` itself keeps its name."""
     if func is torch.device:
         return args, kwargs
-    if getattr(func, "__name__", "") == "cuda":
+    name = getattr(func, "__name__", "")
+    if name == "cuda":
         return (args[0], "meta"), {}
-    if type(kwargs.get("device")) is int:  # torch's word for a card
-        kwargs["device"] = f"cuda:{kwargs['device']}"
-    if getattr(func, "__name__", "") == "to" and len(args) > 1 and type(args[1]) is int:
+    device = kwargs.get("device")
+    if type(device) is int:  # the number of a card
+        kwargs["device"] = f"cuda:{device}"
+    if name == "to" and len(args) > 1 and type(args[1]) is int:
         args = (args[0], f"cuda:{args[1]}", *args[2:])
-    return tuple(map(_meta_device, args)), {
-        key: _meta_device(value) for key, value in kwargs.items()
-    }
+    args = tuple(map(_meta_device, args))
+    return args, {key: _meta_device(value) for key, value in kwargs.items()}
 
 
 def _meta_device(value: Any) -> Any:
     """Returns `meta` for a CUDA device. Raises NotTraceable for a second card."""
-    kind, _, index = (
-        str(value).partition(":") if isinstance(value, str | torch.device) else ("", "", "")
-    )
-    if index.isdigit() and kind == "cuda" and int(index):
-        what = f"The traced step uses a second card, {value} ({users_line()}), and a prediction follows one"
-        raise NotTraceable(f'{what}. Write "cuda", or predict the part on each card alone.')
-    if kind == "cuda":
-        return torch.device("meta")
-    return value
+    if not isinstance(value, str | torch.device):
+        return value
+    kind, _, index = str(value).partition(":")
+    if kind != "cuda":
+        return value
+    if index.isdigit() and int(index):
+        raise NotTraceable(
+            f"The traced step uses a second card, {value} ({users_line()}), and a prediction follows"
+            ' one. Write "cuda", or predict the part on each card alone.'
+        )
+    return torch.device("meta")
 
 
 def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
@@ -220,7 +210,7 @@ def _argument(args: tuple, kwargs: dict, position: int, name: str) -> Any:
 
 @functools.cache
 def without_overrides(func: types.FunctionType) -> Callable:
-    """Returns a Python function of torch without the check that would pass it to the mode again: its body runs."""
+    """Returns a Python function of torch without its check for modes, so that its body runs."""
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}
     body = types.FunctionType(
@@ -233,25 +223,33 @@ def without_overrides(func: types.FunctionType) -> Callable:
 def _drops(
     x: Any, p: float = 0.5, training: bool = True, train: bool | None = None, **_: Any
 ) -> bool:
-    return bool(training if train is None else train) and 0 < p < 1 and x.numel() > 0
+    if train is not None:
+        training = train
+    return bool(training) and 0 < p < 1 and x.numel() > 0
 
 
 def _half_softmax(name: str, x: Tensor, dim: int) -> Tensor:
-    """Applies softmax: CUDA converts fp16 inside the kernel, without an fp32 copy of the input; bf16 gets one."""
+    """Applies softmax with an fp32 result. CUDA converts fp16 in the kernel; bf16 gets an fp32 copy."""
     is_fp16 = x.dtype is torch.float16
     return private.softmax_to_half[name](x if is_fp16 else x.float(), dim, is_fp16)
 
 
 def _half_cross_entropy(
-    x: Tensor, target: Tensor, weight=None, reduction=1, ignore_index=-100, *_, **__
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    *_: Any,
+    **__: Any,
 ) -> Tensor:
-    return private.nll_loss(
-        _half_softmax("log_softmax", x, 1), target, weight, reduction, ignore_index
-    )
+    log_probabilities = _half_softmax("log_softmax", x, 1)
+    nll_loss: Any = private.nll_loss  # whose stub wants a word as reduction
+    return nll_loss(log_probabilities, target, weight, reduction, ignore_index)
 
 
 def _for_cuda(function: Callable) -> Callable:
-    """Returns the function with "cuda" where a model calls it with the device of its tensors, which is "meta" here."""
+    """Wraps a function so that the device "meta", which a model's tensors have here, means "cuda"."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -266,20 +264,21 @@ def _for_cuda(function: Callable) -> Callable:
 def _answers(card: Card) -> dict[str, Any]:
     """Returns the functions of torch.cuda as they are on `card`."""
     major, minor = card.capability
-    properties = types.SimpleNamespace(
-        name=card.name, major=major, minor=minor, total_memory=int(card.memory_gib * 2**30)
+    memory = int(card.memory_gib * 2**30)
+    values: dict[str, Any] = {"is_available": True, "device_count": 1, "current_device": 0}
+    values |= {"is_bf16_supported": True, "is_current_stream_capturing": False}
+    values |= dict.fromkeys(("synchronize", "init", "set_device", "empty_cache"))
+    values["get_device_name"] = card.name
+    values["get_device_capability"] = card.capability
+    values["get_device_properties"] = types.SimpleNamespace(
+        name=card.name, major=major, minor=minor, total_memory=memory
     )
-    values = {
-        "is_available": True, "is_bf16_supported": True, "is_current_stream_capturing": False, "device_count": 1,
-        "current_device": 0, "get_device_name": card.name, "get_device_capability": card.capability,
-        "get_device_properties": properties, "synchronize": None, "init": None, "set_device": None, "empty_cache": None,
-    }  # fmt: skip
     return {name: lambda *_, value=value, **__: value for name, value in values.items()}
 
 
 @contextlib.contextmanager
 def simulated_cuda(target: Target) -> Iterator[CudaSemantics]:
-    """Makes a step on `meta` tensors do what it would do on `target`; torch.cuda says that there is this one card."""
+    """Makes a step on `meta` tensors run as on `target`; torch.cuda reports this one card."""
     semantics = CudaSemantics(target)
     optimizers = sys.modules[torch.optim.Optimizer.__module__]
 
@@ -289,38 +288,47 @@ def simulated_cuda(target: Target) -> Iterator[CudaSemantics]:
             return lambda function: function
         return model
 
-    patches: list[tuple[Any, str, Any]] = [
-        *((torch.cuda, name, answer) for name, answer in _answers(target.card).items()),
-        (torch, "compile", compile),
-        (optimizers, "_get_fused_kernels_supported_devices", lambda: ["cuda", "cpu", "meta"]),
-        (torch.autocast, "__init__", _for_cuda(torch.autocast.__init__)),
-        (torch, "is_autocast_enabled", _for_cuda(torch.is_autocast_enabled)),
-        (torch, "get_autocast_dtype", _for_cuda(torch.get_autocast_dtype)),
-        (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
-        (torch.utils.checkpoint, "_infer_device_type", lambda *_: "cuda"),
-    ]
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for patch in patches:
-            stack.enter_context(mock.patch.object(*patch))
+
+        def patch(owner: Any, name: str, value: Any) -> None:
+            stack.enter_context(mock.patch.object(owner, name, value))
+
+        for name, answer in _answers(target.card).items():
+            patch(torch.cuda, name, answer)
+        patch(torch, "compile", compile)
+        devices = ["cuda", "cpu", "meta"]
+        patch(optimizers, "_get_fused_kernels_supported_devices", lambda: devices)
+        patch(torch.autocast, "__init__", _for_cuda(torch.autocast.__init__))
+        patch(torch, "is_autocast_enabled", _for_cuda(torch.is_autocast_enabled))
+        patch(torch, "get_autocast_dtype", _for_cuda(torch.get_autocast_dtype))
+        patch(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+        patch(torch.utils.checkpoint, "_infer_device_type", lambda *_: "cuda")
         try:
             with semantics:
                 yield semantics
-        finally:  # transformers remembers what torch.cuda.is_available was
-            module = sys.modules.get("transformers.utils.import_utils")
-            for name in (
-                "is_torch_cuda_available",
-                "is_flash_attn_2_available",
-                "is_flash_attn_3_available",
-            ):
-                getattr(getattr(module, name, None), "cache_clear", lambda: None)()
+        finally:
+            _clear_caches()
+
+
+def _clear_caches() -> None:
+    """Makes transformers ask again whether there is a card."""
+    module = sys.modules.get("transformers.utils.import_utils")
+    for name in (
+        "is_torch_cuda_available",
+        "is_flash_attn_2_available",
+        "is_flash_attn_3_available",
+    ):
+        function: Any = getattr(module, name, None)
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
 
 
 def attend(
-    kernel,
-    query,
-    key,
-    value,
+    kernel: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     mask: Tensor | None,
     dropout: float,
     causal: bool,
@@ -330,14 +338,13 @@ def attend(
     if kernel == "flash":
         width = query.shape[-1]
         if width % 8:
-            query, key, value = (F.pad(t, (0, -width % 8)) for t in (query, key, value))
-        return private.attend_flash(query, key, value, dropout, causal, False, scale=scale)[0][
-            ..., :width
-        ]
+            padding = (0, -width % 8)
+            query, key, value = (F.pad(t, padding) for t in (query, key, value))
+        out = private.attend_flash(query, key, value, dropout, causal, False, scale=scale)[0]
+        return out[..., :width]
     if kernel == "math" and causal:
-        mask = torch.ones(
-            query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device
-        ).tril_()
+        shape = (query.shape[-2], key.shape[-2])
+        mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril_()
     if mask is not None and mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask, -math.inf)
     if kernel == "math":
@@ -351,8 +358,15 @@ def attend(
     return private.attend_efficient(query, key, value, mask, keeps, dropout, causal, scale=scale)[0]
 
 
-def _plain(query, key, value, bias: Tensor | None, dropout: float, scale: float | None) -> Tensor:
-    """Attends as at::_scaled_dot_product_attention_math does, which keeps the scores (B, H, L, S)."""
+def _plain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    dropout: float,
+    scale: float | None,
+) -> Tensor:
+    """Attends as at::_scaled_dot_product_attention_math, which keeps the scores (B, H, L, S)."""
     root = math.sqrt(scale if scale else query.shape[-1] ** -0.5)
     scores = torch.matmul(query * root, key.transpose(-2, -1) * root)
     if bias is not None:
@@ -368,28 +382,40 @@ def attention_kernel(
 ) -> str:
     """Returns the first kernel that can attend (sdp_utils.cpp). query, value (B, H, L, E)."""
     cuda = torch.backends.cuda
-    order = [_NUMBERS.get(int(n), "") for n in private.attention_order()]
-    flash = cuda.flash_sdp_enabled()
-    efficient = cuda.mem_efficient_sdp_enabled()
-    on = {"math": cuda.math_sdp_enabled(), "flash": flash, "efficient": efficient}
-    enabled = [kernel for kernel in order if on.get(kernel)]
-    width = query.shape[-1]
-    newer = capability >= (8, 0)
+    for number in private.attention_order():
+        kernel = _ATTENTION_KERNELS.get(int(number), "")
+        if kernel == "math" and cuda.math_sdp_enabled():
+            return kernel
+        is_flash = kernel == "flash" and cuda.flash_sdp_enabled()
+        if is_flash and _flash_attends(capability, query, value, mask):
+            return kernel
+        is_efficient = kernel == "efficient" and cuda.mem_efficient_sdp_enabled()
+        if is_efficient and _efficient_attends(capability, query, value):
+            return kernel
+    return "math"
+
+
+def _flash_attends(
+    capability: tuple[int, int], query: Tensor, value: Tensor, mask: Tensor | None
+) -> bool:
+    if capability < (8, 0) or query.dtype not in HALF:
+        return False
+    if query.dim() != 4 or mask is not None:
+        return False
+    return query.shape[-1] == value.shape[-1] <= 256
+
+
+def _efficient_attends(capability: tuple[int, int], query: Tensor, value: Tensor) -> bool:
+    if capability < (5, 0) or query.dim() != 4:
+        return False
+    if query.dtype is torch.bfloat16 and capability < (8, 0):
+        return False
     aligned = 16 // query.element_size()
-    has_half = query.dtype in HALF and newer and query.dim() == 4 and value.shape[-1] == width
-    can = {
-        "math": True,
-        "flash": has_half and mask is None and width <= 256,
-        "efficient": (
-            query.dim() == 4 and capability >= (5, 0) and (newer or query.dtype is not torch.bfloat16)
-            and width % aligned == value.shape[-1] % aligned == 0
-        ),
-    }  # fmt: skip
-    return next((kernel for kernel in enabled if can[kernel]), "math")
+    return query.shape[-1] % aligned == value.shape[-1] % aligned == 0
 
 
 class Fp16OnCpu(InnerCalls):
-    """Inside `torch.autocast("cpu")`, as CUDA's: products take and give fp16, but add up in fp32."""
+    """Makes `torch.autocast("cpu")` behave as CUDA's: fp16 products that add up in fp32."""
 
     def __torch_function__(
         self, func: Any, types_: Any, args: tuple = (), kwargs: dict | None = None
@@ -404,38 +430,40 @@ class Fp16OnCpu(InnerCalls):
             return self._call(func, name, args, kwargs)
 
     def _call(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        leaves = [
-            leaf
-            for leaf in private.tree_leaves((args, kwargs))
-            if isinstance(leaf, Tensor | torch.dtype)
-        ]
-        halves = [
-            leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.dtype is torch.float16
-        ]
-        has_dtype = any(isinstance(leaf, torch.dtype) for leaf in leaves)
         if name in TO_HALF or name == "scaled_dot_product_attention":
-            rounded = private.tree_map_only(
-                Tensor, lambda t: t.half().float() if t.is_floating_point() else t, (args, kwargs)
-            )
-            return _cast(func(*rounded[0], **rounded[1]), torch.float32, torch.float16)
-        wide = name in TO_FP32 or (
-            name in (*RESULT_FP32, *private.softmax_to_half) and not has_dtype
-        )
-        if halves and (
-            wide
-            or (name in TO_WIDEST and len({t.dtype for t in leaves if isinstance(t, Tensor)}) > 1)
-        ):
+            args, kwargs = private.tree_map_only(Tensor, _rounded_to_fp16, (args, kwargs))
+            return _cast(func(*args, **kwargs), torch.float32, torch.float16)
+        leaves = private.tree_leaves((args, kwargs))
+        dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, Tensor)}
+        has_half = torch.float16 in dtypes
+        has_dtype = any(isinstance(leaf, torch.dtype) for leaf in leaves)
+        in_fp32 = name in TO_FP32
+        if name in RESULT_FP32 or name in private.softmax_to_half:
+            in_fp32 |= not has_dtype
+        if name in TO_WIDEST:
+            in_fp32 |= len(dtypes) > 1
+        if has_half and in_fp32:
             args, kwargs = _cast((args, kwargs), torch.float16, torch.float32)
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
-            if not halves or "Half" not in str(error) or is_beyond_fp16(error):
+            if not has_half or "Half" not in str(error) or is_beyond_fp16(error):
                 raise
-        args, kwargs = _cast(
-            (args, kwargs), torch.float16, torch.float32
-        )  # a kernel that a CPU lacks
+        # a kernel that a CPU lacks
+        args, kwargs = _cast((args, kwargs), torch.float16, torch.float32)
         return _cast(func(*args, **kwargs), torch.float32, torch.float16)
 
 
+def _rounded_to_fp16(tensor: Tensor) -> Tensor:
+    if tensor.is_floating_point():
+        return tensor.half().float()
+    return tensor
+
+
 def _cast(values: Any, before: torch.dtype, after: torch.dtype) -> Any:
-    return private.tree_map_only(Tensor, lambda t: t.to(after) if t.dtype is before else t, values)
+    def cast(tensor: Tensor) -> Tensor:
+        if tensor.dtype is before:
+            return tensor.to(after)
+        return tensor
+
+    return private.tree_map_only(Tensor, cast, values)

@@ -1,7 +1,11 @@
-"""A plan as a page: a bar against the card, figures, options. Elements carry their styles, which exports keep."""
+"""Draws a plan as a page: a bar against the card, figures, options.
+
+Elements carry their styles, so that exports keep them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
@@ -14,21 +18,24 @@ from lib.planner.table import describe, layer_rows
 from lib.text import table
 
 # Okabe and Ito's palette, which any kind of colour vision distinguishes, with a text that is readable on it.
-_COLOURS = dict(
-    zip(CATEGORIES, ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#F0E442", "#CC79A7"), strict=True)
-)
+_PALETTE = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#F0E442", "#CC79A7")
+_COLOURS = dict(zip(CATEGORIES, _PALETTE, strict=True))
 _ENVIRONMENT = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
 _ENVIRONMENT.filters["gib"] = lambda size: f"{size / GIB:.2f}"
 _ENVIRONMENT.globals |= {"fits": f"{FITS:.0%}", "warning": "#D55E00", "table": table}
-_PAGE = _ENVIRONMENT.from_string(Path(__file__).with_name("page.html").read_text("utf-8")).module
-framed, refusal, computing = (getattr(_PAGE, name) for name in ("framed", "refusal", "computing"))
+_TEMPLATE = Path(__file__).with_name("page.html").read_text("utf-8")
+_PAGE: Any = _ENVIRONMENT.from_string(_TEMPLATE).module
+framed = _PAGE.framed
+refusal = _PAGE.refusal
+computing = _PAGE.computing
 
 
 def of_plan(plan: Plan) -> str:
     sheet = describe(plan)
     prediction = plan.chosen.prediction
     pieces = [("CUDA and libraries", plan.set_aside_bytes, "#999999")]
-    pieces += [(name, size, _COLOURS[name]) for name, size in prediction.by_category.items()]
+    for name, size in prediction.by_category.items():
+        pieces.append((name, size, _COLOURS[name]))
     layers = layer_rows(prediction) if prediction.layers else None
     return framed(_PAGE.page(plan, sheet, pieces, layers))
 

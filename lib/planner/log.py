@@ -1,11 +1,11 @@
-"""The log of a traced step, and the prediction that follows from it: the peak, who has it, and its time."""
+"""Logs a traced step, and holds the prediction made of it: the peak by category and layer, and times."""
 
+import itertools
 import re
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
-from itertools import groupby
 from typing import Any
 
 from lib.machine.memory import GIB
@@ -14,15 +14,16 @@ from lib.planner.card import CONTEXT_BYTES, FITS
 
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "temporaries", "workspace")
 OUTSIDE = "(outside of layers)"
+Sizes = dict[str, int]  # bytes by category
 
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """One allocation: bytes, category and module that made it; category and module may become known later."""
+    """One allocation: bytes, category and module; category and module may become known later."""
 
     size: int
     category: str
-    module: str  # its whole dotted name; empty outside of all
+    module: str  # its whole dotted name; empty outside of all modules
     block: Block | None
     alive: weakref.ref | None = None
 
@@ -60,7 +61,7 @@ class Prediction:
     unseen: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     trained: int = 0  # parameters
-    # The same where cuDNN sets aside all that it may for convolutions; 0 without any
+    # The same if cuDNN takes all possible workspaces of convolutions; 0 without any
     most_peak_bytes: int = 0
     most_reserved_bytes: int = 0
 
@@ -70,38 +71,36 @@ class Prediction:
 
     @property
     def driver_bytes(self) -> tuple[int, int]:
-        """What nvidia-smi shows of the process, allocator and CUDA context: least, and with all workspaces."""
-        return self.reserved_bytes + CONTEXT_BYTES, max(
-            self.reserved_bytes, self.most_reserved_bytes
-        ) + CONTEXT_BYTES
+        """Bytes that nvidia-smi shows, allocator and CUDA context: least, and with all workspaces."""
+        most = max(self.reserved_bytes, self.most_reserved_bytes)
+        return self.reserved_bytes + CONTEXT_BYTES, most + CONTEXT_BYTES
 
     def of_driver(self) -> str:
-        """Returns what nvidia-smi will show, as an interval where cuDNN may set workspaces aside."""
+        """Returns the GiB that nvidia-smi will show; an interval if cuDNN may set workspaces aside."""
         least, most = (f"{size / GIB:.2f}" for size in self.driver_bytes)
-        interval = (
-            f"{least} to {most} GiB, by the workspaces that cuDNN sets aside for convolutions"
-        )
         if most == least:
             return f"{least} GiB"
-        return interval
+        return f"{least} to {most} GiB, by the workspaces that cuDNN sets aside for convolutions"
 
     def __str__(self) -> str:
         verdict = "fits" if self.fits else "does not fit"
-        return "\n".join([
-            *(f"{name:>12}: {size / GIB:6.2f} GiB" for name, size in self.by_category.items()),
-            f"{'peak':>12}: {self.peak_bytes / GIB:6.2f} GiB allocated, {self.reserved_bytes / GIB:.2f} GiB reserved",
-            f"{'card':>12}: {self.card}, {self.usable_bytes / GIB:.2f} GiB after the context: {verdict} "
-            f"({self.share:.0%}, at most {FITS:.0%})",
-            f"{'nvidia-smi':>12}: {self.of_driver()}",
-            *(f"Not seen: {sentence}" for sentence in self.unseen),
-        ])  # fmt: skip
+        allocated = f"{self.peak_bytes / GIB:6.2f} GiB allocated"
+        reserved = f"{self.reserved_bytes / GIB:.2f} GiB reserved"
+        usable = f"{self.usable_bytes / GIB:.2f} GiB after the context"
+        share = f"{self.share:.0%}, at most {FITS:.0%}"
+        lines = [f"{name:>12}: {size / GIB:6.2f} GiB" for name, size in self.by_category.items()]
+        lines.append(f"{'peak':>12}: {allocated}, {reserved}")
+        lines.append(f"{'card':>12}: {self.card}, {usable}: {verdict} ({share})")
+        lines.append(f"{'nvidia-smi':>12}: {self.of_driver()}")
+        lines += [f"Not seen: {sentence}" for sentence in self.unseen]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class Followed(Prediction):
-    """A prediction of a user's own step with what it follows from: `Log.stretches`, and what `kernels.bounds` takes."""
+    """A prediction of a user's step with its sources: `Log.stretches`, and costs for `kernels.bounds`."""
 
-    stretches: Mapping[tuple[str, int], Mapping[str, int]] = field(default_factory=dict)
+    stretches: Mapping[tuple[str, int], Sizes] = field(default_factory=dict)
     pass_cost: tuple[float, ...] = ()
     rest_cost: tuple[float, ...] = ()
 
@@ -111,10 +110,8 @@ class Log:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []
-        self.marks: dict[
-            str, int
-        ] = {}  # the last moment of each name in a step, and how many events were before it
-        self.peak = 0  # how many events were before the highest moment
+        self.marks: dict[str, int] = {}  # the last moment of each name, as a number of events
+        self.peak = 0  # the highest moment, as a number of events
 
     def with_workspaces(self, capacity: int | None) -> Allocator | None:
         """Replays the events with every workspace taken; returns None if there is none."""
@@ -122,35 +119,40 @@ class Log:
             return None
         allocator = Allocator(capacity)
         blocks: dict[Storage, Block | None] = {}
-        for action, what in self.events:
+        for action, subject in self.events:
             if action == "alloc":
-                blocks[what] = allocator.allocate(what.size)
+                blocks[subject] = allocator.allocate(subject.size)
+            elif action == "free":
+                allocator.release(blocks.pop(subject))
             else:
-                allocator.release(
-                    blocks.pop(what) if action == "free" else allocator.allocate(what)
-                )
+                allocator.release(allocator.allocate(subject))
         return allocator
 
     def alive(self, end: int) -> list[Storage]:
-        """Returns the storages that are alive after the first `end` events, in the order of their allocation."""
-        events = self.events[:end]
-        freed = {what for action, what in events if action == "free"}
-        return [what for action, what in events if action == "alloc" and what not in freed]
+        """Returns the storages alive after the first `end` events, in the order of allocation."""
+        storages: dict[Storage, None] = {}
+        for action, subject in self.events[:end]:
+            if action == "alloc":
+                storages[subject] = None
+            elif action == "free":
+                del storages[subject]
+        return list(storages)
 
-    def at_peak(self) -> dict[str, int]:
+    def at_peak(self) -> Sizes:
         sizes: Counter[str] = Counter()
         for storage in self.alive(self.peak):
             sizes[storage.category] += storage.size
         return {name: sizes[name] for name in CATEGORIES if sizes[name]}
 
-    def stretches(self) -> dict[tuple[str, int], dict[str, int]]:
+    def stretches(self) -> dict[tuple[str, int], Sizes]:
         """Returns the bytes by category at the highest moment of each stretch of the last step.
 
-        A stretch is what happens after a mark while one layer runs, by that layer's number, -1 before any runs.
+        A stretch is the time after a mark while one layer runs: (mark, number of the layer, -1 before any).
         """
         moments = {number: name for name, number in self.marks.items()}
         sizes: Counter[str] = Counter()
-        highest: dict[tuple[str, int], tuple[int, dict[str, int]]] = {}
+        totals: Counter[tuple[str, int]] = Counter()
+        highest: dict[tuple[str, int], Sizes] = {}
         total = 0
         moment = ""
         layer = -1
@@ -164,28 +166,30 @@ class Log:
             if action == "free" or number < self.marks.get("start", 0):
                 continue
             layer = _number(storage.module, layer)
-            if total > highest.get((moment, layer), (0, {}))[0]:
-                highest[moment, layer] = total, dict(sizes)
-        return {stretch: by_category for stretch, (_, by_category) in highest.items()}
+            if total > totals[moment, layer]:
+                totals[moment, layer] = total
+                highest[moment, layer] = dict(sizes)
+        return highest
 
     def layers(self) -> tuple[Layer, ...]:
         marks = self.marks
         end = len(self.events)
-        columns = {
-            "weights": _by_layer(self.alive(marks.get("after load", end)), "weights"),
-            "gradients": _by_layer(self.alive(marks.get("after backward", 0)), "gradients"),
-            "optimizer": _by_layer(self.alive(end), "optimizer"),
-            "activations": _by_layer(self.alive(marks.get("after forward", 0)), "activations"),
-            "at_peak": _by_layer(self.alive(self.peak)),
+        moments = {
+            "weights": marks.get("after load", end),
+            "gradients": marks.get("after backward", 0),
+            "optimizer": end,
+            "activations": marks.get("after forward", 0),
         }
-        names = dict.fromkeys(
-            name for column in columns.values() for name in column if name != OUTSIDE
-        )
-        rows = (
-            Layer(n, **{column: sizes[n] for column, sizes in columns.items()})
-            for n in [*names, OUTSIDE]
-        )
-        return tuple(row for row in rows if any(columns[column][row.name] for column in columns))
+        columns = {name: _by_layer(self.alive(at), name) for name, at in moments.items()}
+        columns["at_peak"] = _by_layer(self.alive(self.peak))
+        names = dict.fromkeys(itertools.chain(*columns.values()))
+        names.pop(OUTSIDE, None)
+        layers = []
+        for name in [*names, OUTSIDE]:
+            held = {column: sizes[name] for column, sizes in columns.items()}
+            if any(held.values()):
+                layers.append(Layer(name, **held))
+        return tuple(layers)
 
 
 def _number(module: str, default: int) -> int:
@@ -193,7 +197,10 @@ def _number(module: str, default: int) -> int:
 
 
 def _by_layer(storages: Iterable[Storage], category: str = "") -> Counter[str]:
-    """Sums bytes by layer: the name of a module up to its first number, else its first two parts."""
+    """Sums bytes by layer.
+
+    A layer's name is that of its modules up to the first number, else their first two parts.
+    """
     sizes: Counter[str] = Counter()
     for storage in storages:
         if category in ("", storage.category):
@@ -204,13 +211,15 @@ def _by_layer(storages: Iterable[Storage], category: str = "") -> Counter[str]:
 
 
 def folded(layers: Iterable[Layer]) -> Iterator[tuple[str, Layer]]:
-    """Yields names and sums of layers that follow one another and have one name but for its number, equally heavy."""
-    for _, run in groupby(
-        layers, key=lambda layer: (re.sub(r"\d+$", "", layer.name), layer.weights, layer.optimizer)
-    ):
-        (first, *sizes), *rest = [astuple(layer) for layer in run]
-        if rest:
-            name = f"{first} ... {rest[-1][0]} ({1 + len(rest)})"
-        else:
-            name = first
-        yield name, Layer(name, *map(sum, zip(sizes, *(more[1:] for more in rest), strict=True)))
+    """Yields names and sums of consecutive, equally large layers whose names differ by number."""
+
+    def kind(layer: Layer) -> tuple[str, int, int]:
+        return re.sub(r"\d+$", "", layer.name), layer.weights, layer.optimizer
+
+    for _, group in itertools.groupby(layers, key=kind):
+        alike = list(group)
+        name = alike[0].name
+        if len(alike) > 1:
+            name = f"{name} ... {alike[-1].name} ({len(alike)})"
+        columns = zip(*(astuple(layer)[1:] for layer in alike), strict=True)
+        yield name, Layer(name, *map(sum, columns))

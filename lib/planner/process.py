@@ -1,4 +1,4 @@
-"""Plans a run: without a GPU in this process, else in a child, which sees no GPU and whose end frees its memory."""
+"""Plans a run in this process if it has no GPU, else in a child that sees none."""
 
 import dataclasses
 import os
@@ -35,34 +35,43 @@ def plan(
     Raises as `make`; TrainingFailed, with the line, if the task's own code fails; Cancelled once `cancelled` is set.
     """
     target = find_card(card) if isinstance(card, str) else card
-    config, changed = profiles.apply(
-        config, has_gpu=True
-    )  # a child does not know what was given as override
-    if (
-        cancelled is None and not torch.cuda.is_available()
-    ):  # all is imported: 2 seconds where a child takes 12
+    # A child does not know which values were overrides
+    config, changed = profiles.apply(config, has_gpu=True)
+    # All is imported here: 2 seconds, and 12 in a child
+    if cancelled is None and not torch.cuda.is_available():
         return dataclasses.replace(_made(config, target, count), changed=tuple(changed))
     with tempfile.TemporaryDirectory() as folder:
-        path, request, answer = (
-            Path(folder, name) for name in (f"{config.run.name}.yaml", "request", "answer")
-        )
+        path = Path(folder, f"{config.run.name}.yaml")
+        request = Path(folder, "request")
+        answer = Path(folder, "answer")
         path.write_text(to_yaml(config), "utf-8")
         request.write_bytes(pickle.dumps((str(path), target, count)))
-        # -P, and the working folder at the end: a folder lib of one's own in it must not be taken for this one
-        root = str(Path(lib.__file__).resolve().parent.parent)
-        folders = [root, *filter(None, [os.environ.get("PYTHONPATH")]), str(Path.cwd())]
+        # -P, and the working folder last: a user's folder lib in it must not be imported instead
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "lib.planner", str(request), str(answer)],
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(folders)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
+            env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+            errors="replace",
         )  # fmt: skip
         error = _wait(child, cancelled)
         if child.returncode == 0:
             return dataclasses.replace(pickle.loads(answer.read_bytes()), changed=tuple(changed))
     if kind := {2: BadInput, 3: NotTraceable}.get(child.returncode):
         raise kind(error)
-    why = f"its process ended with exit code {child.returncode} and left no error"
-    raise TrainingFailed(error or f"Planning {config.run.name} failed: {why}.")
+    if not error:
+        error = (
+            f"Planning {config.run.name} failed: its process ended with exit code"
+            f" {child.returncode} and left no error."
+        )
+    raise TrainingFailed(error)
+
+
+def _environment() -> dict[str, str]:
+    """Returns the environment of a child: no GPU, and this library first on its path."""
+    root = str(Path(lib.__file__).resolve().parent.parent)
+    folders = [root, os.environ.get("PYTHONPATH", ""), str(Path.cwd())]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    return environment
 
 
 def _made(config: Config, target: Target, count: int) -> Plan:
@@ -71,15 +80,17 @@ def _made(config: Config, target: Target, count: int) -> Plan:
     except BadInput:
         raise
     except Exception as error:
-        what = f"Planning {config.run.name} failed"
+        run = config.run.name
         if not place_of(error):
-            raise TrainingFailed(f"{what}: {type(error).__name__}: {error}") from error
+            raise TrainingFailed(
+                f"Planning {run} failed: {type(error).__name__}: {error}"
+            ) from error
         why = explained("The step that is planned", error)
-        raise TrainingFailed(f"{what} in the task's own code:\n{why}") from error
+        raise TrainingFailed(f"Planning {run} failed in the task's own code:\n{why}") from error
 
 
 def _wait(child: subprocess.Popen, cancelled: threading.Event | None) -> str:
-    """Waits for a child and returns what it says of its failure; ends it where it is cancelled, or this is left."""
+    """Waits for a child and returns its error output; kills it when cancelled or interrupted."""
     with child:
         try:
             while True:
@@ -94,7 +105,7 @@ def _wait(child: subprocess.Popen, cancelled: threading.Event | None) -> str:
 
 
 def write_plan(request: str, answer: str) -> int:
-    """Writes the plan and returns 0; prints a sentence and returns 1 for a task that fails, 2 or 3 for a refusal."""
+    """Writes the plan and returns 0; prints the error and returns 1 (task failed), 2 or 3 (refused)."""
     path, target, count = pickle.loads(Path(request).read_bytes())
     try:
         plan = _made(load_config(path), target, count)

@@ -1,5 +1,10 @@
-"""Remembers the results of operators by the shapes that they got: layers repeat, and a shape on `meta` takes 1 ms."""
+"""Caches the results of operators by the shapes of their arguments.
 
+Layers repeat, and computing a shape on `meta` takes 1 ms.
+"""
+
+from collections.abc import Iterable
+from types import NoneType
 from typing import Any
 
 import torch
@@ -9,17 +14,8 @@ from lib import private
 from lib.planner.kernels import tensors_of
 
 _PLAIN = (Tensor, nn.Parameter)
-_VALUES = (
-    int,
-    float,
-    bool,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
+_PYTHON = (int, float, str, NoneType)
+_VALUES = (*_PYTHON, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class _Unknown(Exception):
@@ -27,7 +23,7 @@ class _Unknown(Exception):
 
 
 class Results:
-    """Runs operators on `meta`; one that makes new tensors runs once for each kind of arguments."""
+    """Runs operators on `meta`; those that return new tensors run once for each kind of arguments."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Any] = {}
@@ -44,28 +40,28 @@ class Results:
         except _Unknown:
             return func(*args, **kwargs)
         if known := self._made.get(key):
-            if known[0]:
-                return known[0](_new(each) for each in known[1])
-            return _new(known[1])
+            kind, forms = known
+            if kind:
+                return kind(map(_new, forms))
+            return _new(forms)
         out = func(*args, **kwargs)
-        if not known and _is_new(out, args):
+        if _is_new(out, args):
             if isinstance(out, tuple | list):
-                forms = [_form(each) for each in out]
+                self._made[key] = (type(out), [_form(each) for each in out])
             else:
-                forms = _form(out)
-            self._made[key] = (type(out) if isinstance(out, tuple | list) else None, forms)
+                self._made[key] = (None, _form(out))
         return out
 
 
 def _makes_new_tensors(func: Any) -> bool:
-    """Returns whether the results of an operator are new tensors by its schema."""
+    """Tells by its schema whether an operator returns new tensors alone."""
     schema = private.schema(func)
     aliases = [value.alias_info for value in (*schema.arguments, *schema.returns)]
     return not schema.is_mutable and all(alias is None for alias in aliases)
 
 
 def _key(value: Any) -> Any:
-    """Returns what the results' shapes follow from. Raises _Unknown."""
+    """Returns the values that decide the shapes of results. Raises _Unknown."""
     if type(value) in _PLAIN:
         return value.shape, value.stride(), value.dtype, value.device.type
     if isinstance(value, tuple | list):
@@ -76,16 +72,17 @@ def _key(value: Any) -> Any:
 
 
 def _is_new(out: Any, args: tuple) -> bool:
-    """Returns whether results are plain tensors on `meta` with storages of their own."""
+    """Tells whether results are plain tensors on `meta`, each with its own storage."""
     results = out if isinstance(out, tuple | list) else [out]
-    if not all(
-        type(each) is Tensor and each.is_meta and not each.storage_offset() for each in results
-    ):
-        return False
-    storages = {private.address(each.untyped_storage()) for each in (*results, *tensors_of(args))}
-    return len(storages) >= len(results) + len(
-        {private.address(each.untyped_storage()) for each in tensors_of(args)}
-    )
+    for each in results:
+        if type(each) is not Tensor or not each.is_meta or each.storage_offset():
+            return False
+    made = _storages(results)
+    return len(made) == len(results) and not made & _storages(tensors_of(args))
+
+
+def _storages(tensors: Iterable[Tensor]) -> set[int]:
+    return {private.address(tensor.untyped_storage()) for tensor in tensors}
 
 
 def _form(value: Tensor) -> tuple[Any, ...]:

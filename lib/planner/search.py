@@ -26,7 +26,7 @@ from lib.training.state import saved_bytes
 
 # Gigabytes a second between two cards: the best that NCCL gets without NVLink, and one PCIe 3.0 board; an assumption.
 _LINK_GB_S = (11.0, 5.0)
-_MUCH_FASTER = 0.9  # of the time: what makes more recomputation worth it
+_MUCH_FASTER = 0.9  # share of the step's time from which more recomputation is worth it
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Plan:
     layers: int
     options: tuple[Option, ...]
     chosen: Option
-    epochs: float = 0.0  # the length, where `max_steps` is 0
+    epochs: float = 0.0  # the length if `max_steps` is 0
     share: float = 1.0  # of the training samples that an epoch has
-    changed: tuple[str, ...] = ()  # what the memory profile changed, for printing
+    changed: tuple[str, ...] = ()  # lines on the changes of the memory profile
     host: tuple[int, int] = (0, 0)  # of `host_memory`
 
     @property
@@ -76,10 +76,10 @@ class Plan:
         return _overrides(self.chosen.micro_batch, self.chosen.recomputed)
 
     def option_of(self, micro_batch: int, recomputed: int) -> Option | None:
-        return next(
-            (o for o in self.options if (o.micro_batch, o.recomputed) == (micro_batch, recomputed)),
-            None,
-        )
+        for option in self.options:
+            if (option.micro_batch, option.recomputed) == (micro_batch, recomputed):
+                return option
+        return None
 
     def seconds(self, steps: int, option: Option | None = None) -> float:
         return steps * (option or self.chosen).expected_seconds
@@ -88,7 +88,7 @@ class Plan:
         return math.ceil(self.epochs * round(samples * self.share) / self.effective_batch)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all of it for a program; layers of the chosen option alone."""
+        """Returns the plan as JSON values, with layers of the chosen option only."""
         values = dataclasses.asdict(self)
         for option in values["options"]:
             del option["prediction"]["layers"]
@@ -96,10 +96,10 @@ class Plan:
 
 
 def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Plan:
-    """Plans a run for `count` cards of a kind (0: as many as a session has of it), reading no data.
+    """Plans a run for `count` cards of a kind (0: as many as a session has), reading no data.
 
-    A memory profile is applied first; `samples` turns a length in epochs into steps. Raises BadInput if not even one
-    sample fits, or the cards do not divide the slots.
+    A memory profile is applied first; `samples` turns a length in epochs into steps. Raises BadInput
+    if not even one sample fits, or the cards do not divide the slots.
     """
     config, changed = _configured(config, samples)
     search = _Search(*_dealt(config, target, count))
@@ -108,38 +108,45 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     options = list(search.options())
     fitting = [option for option in options if option.fits]
     if not fitting:
-        raise BadInput(
-            _nothing_fits(search, min(options, key=lambda option: option.prediction.peak_bytes))
-        )
-    by_layers = {
-        o.recomputed: o for o in sorted(fitting, key=lambda o: o.micro_batch)
-    }  # the largest of each
-    chosen, *others = (by_layers[layers] for layers in sorted(by_layers))
-    for option in (
-        others
-    ):  # more layers only where they allow a micro-batch so much larger that a step is faster
-        if option.expected_seconds < _MUCH_FASTER * chosen.expected_seconds:
-            chosen = option
-    shown = {(o.recomputed, -o.micro_batch): o for o in options}
+        raise BadInput(_nothing_fits(search, options))
+    chosen = _best(fitting)
+    shown = {(option.recomputed, -option.micro_batch): option for option in options}
+    training = config.training
     return Plan(
-        config.run.name, target.card.name, search.count, target.set_aside, target.usable_bytes, target.limit_bytes,
-        config.training.effective_batch, config.training.micro_batch_slots, config.training.max_steps, search.precision,
-        chosen.prediction.parameters, search.layers, tuple(shown[key] for key in sorted(shown)), chosen,
-        epochs=config.training.epochs, share=config.data.subset_ratio,
-        changed=tuple(changed), host=host_memory(search.task, config, search.count),
+        run=config.run.name, card=target.card.name, cards=search.count,
+        set_aside_bytes=target.set_aside, usable_bytes=target.usable_bytes,
+        limit_bytes=target.limit_bytes, effective_batch=training.effective_batch,
+        slots=training.micro_batch_slots, max_steps=training.max_steps,
+        precision=search.precision, parameters=chosen.prediction.parameters, layers=search.layers,
+        options=tuple(shown[key] for key in sorted(shown)), chosen=chosen,
+        epochs=training.epochs, share=config.data.subset_ratio, changed=tuple(changed),
+        host=host_memory(search.task, config, search.count),
     )  # fmt: skip
 
 
+def _best(fitting: list[Option]) -> Option:
+    """Returns the largest micro-batch with the fewest recomputed layers.
+
+    More layers are recomputed only if the larger micro-batch makes a step much faster.
+    """
+    fitting = sorted(fitting, key=lambda option: option.micro_batch)
+    largest = {option.recomputed: option for option in fitting}
+    best, *others = (largest[recomputed] for recomputed in sorted(largest))
+    for option in others:
+        if option.expected_seconds < _MUCH_FASTER * best.expected_seconds:
+            best = option
+    return best
+
+
 def host_memory(task: Task, config: Config, cards: int) -> tuple[int, int]:
-    """Returns bytes in the machine's own memory: the copy that checkpoints are written from, and batches that wait."""
+    """Returns bytes of the machine's own memory: the copy for checkpoints, and waiting batches."""
     held = max(1, config.data.num_workers * config.data.prefetch_factor)  # slots of each card
     with seeded():
         batch = task.example_batch(config.training.slot, torch.device("cpu"))
         whole, model = saved_bytes(task, config)
+    copied = 0
     if config.checkpoint.keep_last:
         copied = whole + model * bool(config.checkpoint.keep_best)
-    else:
-        copied = 0
     return copied, cards * held * sum(value.nbytes for value in batch.values())
 
 
@@ -150,7 +157,7 @@ def as_configured(config: Config, target: Target, count: int = 1) -> Option:
 
 
 def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
-    """Returns the configuration as its profile and the number of samples make it, and a line for each change."""
+    """Applies profile and number of samples; returns the configuration and a line for each change."""
     config, changed = profiles.apply(config, has_gpu=True)
     if samples:
         config, lengths = resolve_lengths(config, round(samples * config.data.subset_ratio))
@@ -159,24 +166,21 @@ def _configured(config: Config, samples: int) -> tuple[Config, list[str]]:
 
 
 def _dealt(config: Config, target: Target, count: int) -> tuple[Config, Target, int]:
-    """Deals the slots to `count` cards, or both of a Kaggle session's T4s; never more than there are slots."""
+    """Deals the slots to `count` cards (0: as many as a session has), at most one for each slot."""
+    in_session = 1
     if target.card.name == CARDS["t4"].name:
         in_session = int(FACTS["kaggle_gpus"].value)
-    else:
-        in_session = 1
     config = with_slots(config, count or in_session)
     slots = config.training.micro_batch_slots
     if count < 0 or (count and slots % count):
-        what = f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes whole slots"
         raise BadInput(
-            f"{what}: give a multiple of the cards, or 0 cards for as many as a session has."
+            f"{count} cards were chosen, and training.micro_batch_slots is {slots}. Each card takes"
+            " whole slots: give a multiple of the cards, or 0 cards for as many as a session has."
         )
     count = count or math.gcd(slots, in_session)
-    return (
-        config,
-        dataclasses.replace(target, set_aside=target.set_aside + NCCL_BYTES * (count > 1)),
-        count,
-    )
+    if count > 1:
+        target = dataclasses.replace(target, set_aside=target.set_aside + NCCL_BYTES)
+    return config, target, count
 
 
 class _Search:
@@ -191,10 +195,8 @@ class _Search:
         self.slots_each = config.training.micro_batch_slots // count
         model = model_on_meta(task)
         blocks = recomputable(model, checked_blocks(task, model))
-        self.layers, self.least = (
-            len(blocks),
-            recomputed_layers(config.training.gradient_checkpointing, blocks),
-        )
+        self.layers = len(blocks)
+        self.least = recomputed_layers(config.training.gradient_checkpointing, blocks)
         self.precision = precision_on_card(
             config.training.precision, target.card.capability, target.card.name
         )
@@ -202,16 +204,20 @@ class _Search:
         self._traced: dict[tuple[int, int], Prediction] = {}
 
     def options(self) -> Iterator[Option]:
-        """Yields the configured option, then the largest micro-batch as recomputed layers increase, until all fits."""
+        """Yields the configured option, then the largest micro-batch at more and more recomputed layers.
+
+        Ends when the whole slot fits.
+        """
         training = self.config.training
         least = self.least
         if training.micro_batch:
             yield self.option(training.largest_micro_batch, least)
-        for recomputed in [least, *(n for n in (-(-self.layers // 2), self.layers) if n > least)]:
+        more = (-(-self.layers // 2), self.layers)
+        for recomputed in [least, *(count for count in more if count > least)]:
             try:
                 option = self.option(self._largest(recomputed), recomputed)
             except NotRecomputable:
-                if recomputed == least:  # which the configuration asks for
+                if recomputed == least:  # the configured number
                     raise
                 return
             yield option
@@ -235,7 +241,7 @@ class _Search:
 
     @cached_property
     def _sizes(self) -> list[int]:
-        """Micro-batches, without those that leave one sample alone if a batch norm of the model refuses it."""
+        """Micro-batches that a model's batch norms accept: some refuse a last one of one sample."""
         sizes = even_sizes(self.slot)
         if not self._has_norms:
             return sizes
@@ -260,13 +266,11 @@ class _Search:
     def option(self, micro_batch: int, recomputed: int) -> Option:
         prediction = self.predict(micro_batch, recomputed)
         passes = self._passes(micro_batch)
-        # a ring all-reduce of fp32 gradients, of which each card sends and receives 2 (n - 1) / n
-        reduced = (
-            4 * prediction.trained * 2 * (self.count - 1) / self.count / np.array(_LINK_GB_S) / 1e9
-        )
-        low, high = (
-            passes * np.array(prediction.pass_seconds) + prediction.rest_seconds + reduced
-        ).tolist()
+        # a ring all-reduce of fp32 gradients: each card sends and receives 2 (n - 1) / n of them
+        sent = 4 * prediction.trained * 2 * (self.count - 1) / self.count
+        reduced = sent / np.array(_LINK_GB_S) / 1e9
+        in_passes = passes * np.array(prediction.pass_seconds)
+        low, high = (in_passes + prediction.rest_seconds + reduced).tolist()
         return Option(micro_batch, passes, recomputed, prediction, (low, high))
 
 
@@ -278,11 +282,18 @@ def even_sizes(slot: int) -> list[int]:
     return sorted({-(-slot // passes) for passes in range(1, slot + 1)})
 
 
-def _nothing_fits(search: _Search, least: Option) -> str:
+def _nothing_fits(search: _Search, options: list[Option]) -> str:
+    least = min(options, key=lambda option: option.prediction.peak_bytes)
     needed = least.prediction.peak_bytes
+    card = search.target.card.name
+    limit = search.target.limit_bytes
     larger = [name for name, card in CARDS.items() if Target(card).limit_bytes >= needed]
-    where = f"It would fit on {', '.join(larger)}." if larger else "No card in the table holds it."
-    what = f"No micro-batch of {search.config.run.name} fits on {search.target.card.name}: with {least.recomputed} of"
-    takes = f"{search.layers} layers recomputed, {least.micro_batch} sample(s) at once still take {needed / GIB:.2f} of"
-    limit = f"the {search.target.limit_bytes / GIB:.2f} GiB that a plan may use"
-    return f"{what} {takes} {limit}. {where} Or make the model or its input smaller (workload.*)."
+    advice = "No card in the table holds it."
+    if larger:
+        advice = f"It would fit on {', '.join(larger)}."
+    return (
+        f"No micro-batch of {search.config.run.name} fits on {card}: with {least.recomputed} of"
+        f" {search.layers} layers recomputed, {least.micro_batch} sample(s) at once still take"
+        f" {needed / GIB:.2f} of the {limit / GIB:.2f} GiB that a plan may use. {advice} Or make the"
+        " model or its input smaller (workload.*)."
+    )

@@ -6,7 +6,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,10 +28,8 @@ from lib.training.precision import Precision, autocast, precision_on_card
 from lib.training.state import State, new_state
 from lib.training.step import optimizer_step
 
-STEPS = (
-    2  # the optimizer makes its state at the end of the first, so the second is the one that lasts
-)
-PASSES = 2  # gradients are there from the second micro-batch of a step on
+STEPS = 2  # the optimizer makes its state in the first; all later ones are like the second
+PASSES = 2  # the second micro-batch of a step, and all later ones, find gradients
 META = torch.device("meta")
 
 
@@ -40,12 +38,14 @@ def predict(
     optimizer: Callable[[list[nn.Parameter]], Any] | None = None, accumulation: int = 1, clip_norm: float = 1.0,
     keeps_outputs: bool = False, zeroes_after_forward: bool = False, has_state: bool = False,
 ) -> Followed:  # fmt: skip
-    """Predicts the peak of training any model: `model` makes it, `step` makes a batch on "cuda" and returns the loss.
+    """Predicts the peak of training any model.
 
-    `keeps_outputs`: the loop holds what a step returned until the next is computed, as one without `del` does.
-    `zeroes_after_forward`: it calls zero_grad between forward and backward pass, as Lightning does.
-    `has_state`: the optimizer begins with its state, so that one step is traced instead of two. Raises BadInput;
-    NotTraceable for what depends on values, and for a second card; what `step` raises.
+    `model` makes it; `step` makes a batch on "cuda" and returns the loss.
+    `keeps_outputs`: the loop holds a step's result until the next, as one without `del` does.
+    `zeroes_after_forward`: the loop calls zero_grad between forward and backward, as Lightning does.
+    `has_state`: the optimizer begins with its state, so that one step is traced instead of two.
+    Raises BadInput; NotTraceable for shapes that depend on values, and for a second card; errors of
+    `step`.
     """
     target = find_card(card)
     passes = min(accumulation, PASSES)
@@ -74,9 +74,8 @@ def predict(
                     if not keeps_outputs:
                         del result
                 if clip_norm:
-                    nn.utils.clip_grad_norm_(
-                        [p for p in net.parameters() if p.requires_grad], clip_norm
-                    )
+                    trained = [p for p in net.parameters() if p.requires_grad]
+                    nn.utils.clip_grad_norm_(trained, clip_norm)
                 made.step()
                 tracker.adopt_state(made.state)
                 tracker.at("after optimizer step")
@@ -90,7 +89,7 @@ def predict_inference(
     *,
     precision: str = "fp32",
 ) -> Followed:
-    """Predicts the peak of passes without gradients: what `step` returns, as caches of keys, is held to its end."""
+    """Predicts the peak of a pass without gradients; the result of `step` is held to its end."""
     target = find_card(card)
     computed_in = checked(target, precision)
     with _users_model(model, target) as (net, tracker, semantics):
@@ -105,13 +104,12 @@ def predict_inference(
 
 
 def checked(target: Target, precision: str) -> Precision:
-    """Returns the precision on this card. Raises BadInput for a name that is none."""
-    if precision not in ("fp32", "fp16", "bf16", "auto"):
-        raise BadInput(f"There is no precision {precision!r}. Write fp32, fp16, bf16 or auto.")
-    is_auto = precision == "auto"
-    if is_auto:
+    """Returns the precision on this card. Raises BadInput for an unknown name."""
+    if precision == "auto":
         return precision_on_card("auto", target.card.capability, target.card.name)
-    return precision  # type: ignore
+    if precision in ("fp32", "fp16", "bf16"):
+        return cast(Precision, precision)
+    raise BadInput(f"There is no precision {precision!r}. Write fp32, fp16, bf16 or auto.")
 
 
 def _loss_of(result: Any) -> Tensor:
@@ -121,13 +119,11 @@ def _loss_of(result: Any) -> Tensor:
         loss = getattr(result, "loss", result)
     if isinstance(loss, tuple | list) and loss:
         loss = loss[0]
-    else:
-        loss = loss
     if isinstance(loss, Tensor):
         return loss
-    what = f"The step returned {type(result).__name__}, in which there is no loss. Let it return one number"
     raise BadInput(
-        f'{what}, a tuple that begins with it, or something with a "loss", as models of transformers do.'
+        f"The step returned {type(result).__name__}, in which there is no loss. Let it return one"
+        ' number, a tuple that begins with it, or something with a "loss", as models of transformers do.'
     )
 
 
@@ -135,35 +131,33 @@ def _loss_of(result: Any) -> Tensor:
 def _users_model(
     model: Callable[[], nn.Module], target: Target
 ) -> Iterator[tuple[nn.Module, Tracker, CudaSemantics]]:
-    """Yields a model on the simulated card, seeded: what its steps draw is the same every time."""
+    """Yields a model on the simulated card, seeded so that its steps draw the same numbers."""
     tracker = Tracker(target, target.usable_bytes)
     with _traceable(), seeded(), simulated_cuda(target) as semantics:
         try:
             with META:
-                net = model().to(
-                    META
-                )  # legacy constructors (torch.FloatTensor) know no default device
+                # legacy constructors (torch.FloatTensor) know no default device
+                net = model().to(META)
         except (NotImplementedError, RuntimeError) as error:
             if "meta" not in str(error).lower():
                 raise
             net = model().to(META)  # whose constructor computes with values
-        semantics.compiled += sum(
-            hasattr(module, "_orig_mod") for module in _as_loaded(net).modules()
-        )
+        for module in _as_loaded(net).modules():
+            semantics.compiled += hasattr(module, "_orig_mod")
         yield net, tracker, semantics
 
 
 def predict_task(
     task: Task, config: Config, target: Target, micro_batch: int, passes: int, count: int
 ) -> Prediction:
-    """Predicts the trainer's own step: `passes` micro-batches on each of `count` cards. Reads no data."""
+    """Predicts the trainer's step: `passes` micro-batches on each of `count` cards. Reads no data."""
     traced = min(passes, PASSES)
     tracker = Tracker(target, target.usable_bytes)
     precision = precision_on_card(
         config.training.precision, target.card.capability, target.card.name
     )
-    on_meta = copy.copy(task)
-    on_meta.model = lambda: _as_loaded(task.model())  # type: ignore[method-assign]
+    on_meta: Any = copy.copy(task)
+    on_meta.model = lambda: _as_loaded(task.model())
     with seeded():
         batch = task.example_batch(micro_batch, torch.device("cpu"))
     # what `precision.allow_tf32` sets on such a card; times depend on it
@@ -192,35 +186,35 @@ def _trainers_steps(
 ) -> None:
     def at(moment: str) -> None:
         tracker.at(moment)
-        if (
-            moment == "after backward" and count > 1
-        ):  # one process, so no rank asks for the piece that is sent
-            tracker.drop(tracker.take(min(BUCKET_BYTES, 4 * tracker.trained), "temporaries"))
+        if moment == "after backward" and count > 1:  # the bucket that is sent to other ranks
+            size = min(BUCKET_BYTES, 4 * tracker.trained)
+            tracker.drop(tracker.take(size, "temporaries"))
 
-    moments = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
-    loss = tracker.users_code()(task.loss)
-    watched = types.SimpleNamespace(count=task.count, term_weights=task.term_weights, loss=loss)
+    moments: Any = types.SimpleNamespace(allocated_at=at, log=lambda figures: None)
+    watched: Any = types.SimpleNamespace(count=task.count, term_weights=task.term_weights)
+    watched.loss = tracker.users_code()(task.loss)
+    order: Any = None  # a single process reads no data
     tracker.at("after load")
     begins = sorted({0, *(group.from_step for group in state.groups)})
-    state.groups = [
-        replace(group, from_step=0, until_step=None) for group in state.groups
-    ]  # most is trained then
-    for step in [
-        *begins,
-        begins[-1] + 1,
-    ]:  # the first of each stage, and the last of these once more
+    # All groups from the first step on: the most that is ever trained together
+    state.groups = [replace(group, from_step=0, until_step=None) for group in state.groups]
+    for step in [*begins, begins[-1] + 1]:  # the first of each stage, and the last of these twice
         tracker.at("start")
         task.step = step
-        optimizer_step(state, watched, config, slots, step, None, moments)
+        optimizer_step(state, watched, config, slots, step, order, moments)
         tracker.adopt_state(state.optimizer.state)
         tracker.at("after optimizer step")
 
 
 def _as_loaded(model: nn.Module) -> nn.Module:
-    """Ties a model, and gives it the layers that loading makes nf4 or int8 (`loaded_as`)."""
-    return replaced(
-        tied(model), lambda _, x: Quantised(x, *x.loaded_as) if hasattr(x, "loaded_as") else None
-    )
+    """Ties a model, and replaces layers that are loaded as nf4 or int8 (`loaded_as`)."""
+
+    def quantised(_: str, layer: Any) -> nn.Module | None:
+        if hasattr(layer, "loaded_as"):
+            return Quantised(layer, *layer.loaded_as)
+        return None
+
+    return replaced(tied(model), quantised)
 
 
 def tied(model: nn.Module) -> nn.Module:
@@ -232,15 +226,16 @@ def tied(model: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Seeds what an example batch may draw from: its values decide shapes, and a plan is the same every time."""
+    """Seeds the generators of an example batch: its values may decide shapes."""
     with put_back():
         seed_all(0, torch.device("cpu"))
         yield
 
 
 def _make_state(optimizer: Any) -> None:
-    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-        parameter.grad = torch.empty_like(parameter)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.empty_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -260,21 +255,25 @@ def _traceable() -> Iterator[None]:
     except NotImplementedError as error:
         if "meta" not in str(error).lower() and "Sparse" not in str(error):
             raise
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
-        if frames:
-            line = f" ({frames[-1].filename}, line {frames[-1].lineno})"
-        else:
-            line = ""
-        what = f"The step uses an operator whose shape cannot be traced without values{line}"
-        advice = "Remove it from the predicted step, or replace it by one with a fixed shape."
-        raise NotTraceable(f"{what}: {str(error).splitlines()[0]} {advice}") from error
+        line = ""
+        for frame in traceback.extract_tb(error.__traceback__):  # the innermost of the user's
+            if is_users(frame.filename):
+                line = f" ({frame.filename}, line {frame.lineno})"
+        raise NotTraceable(
+            f"The step uses an operator whose shape cannot be traced without values{line}:"
+            f" {str(error).splitlines()[0]} Remove it from the predicted step, or replace it by one"
+            " with a fixed shape."
+        ) from error
 
 
 def _followed(tracker: Tracker, semantics: CudaSemantics, passes: int) -> Followed:
     one_pass, rest = _costs(tracker, passes)
-    costs = {"pass_cost": tuple(one_pass.tolist()), "rest_cost": tuple(rest.tolist())}
+    prediction = _result(tracker, semantics, passes)
     return Followed(
-        **vars(_result(tracker, semantics, passes)), stretches=tracker.log.stretches(), **costs
+        **vars(prediction),
+        stretches=tracker.log.stretches(),
+        pass_cost=tuple(one_pass.tolist()),
+        rest_cost=tuple(rest.tolist()),
     )
 
 
@@ -282,28 +281,50 @@ def _costs(tracker: Tracker, passes: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the costs of forward and backward of one micro-batch, and of clipping and the optimizer."""
     costs = {name: cost for name, (_, cost) in tracker.moments.items()}
     after_passes = costs.get("after backward", costs["after forward"])
-    return (after_passes - costs["start"]) / passes, costs.get(
-        "after optimizer step", after_passes
-    ) - after_passes
+    after_step = costs.get("after optimizer step", after_passes)
+    return (after_passes - costs["start"]) / passes, after_step - after_passes
 
 
 def _result(
     tracker: Tracker, semantics: CudaSemantics, passes: int, libraries: Sequence[str] = ()
 ) -> Prediction:
-    one_pass, others = _costs(tracker, passes)
+    one_pass, rest = _costs(tracker, passes)
     target = tracker.target
-    peak = tracker.allocator.peak_allocated
-    reserved = tracker.allocator.peak_reserved
-    most = tracker.log.with_workspaces(target.usable_bytes)
-    rest = "depends on values, so its upper bound was taken"
-    unseen = [
-        f"the shape of {name} {rest} ({times} times)."
-        for name, times in sorted(tracker.bounded.items())
-    ]
-    unseen += [
-        f"a value read into Python ({line}) was taken as {taken} ({times} times): another may need more memory."
-        for (line, taken), times in tracker.taken.most_common(5)
-    ]
+    allocator = tracker.allocator
+    peak = allocator.peak_allocated
+    moments = {name: size for name, (size, _) in tracker.moments.items()}
+    moments.pop("start", None)
+    result = Prediction(
+        card=target.card.name, usable_bytes=target.usable_bytes, limit_bytes=target.limit_bytes,
+        peak_bytes=peak, reserved_bytes=allocator.peak_reserved,
+        fits=not allocator.overflowed and peak <= target.limit_bytes,
+        by_category=tracker.log.at_peak(), moments=moments, parameters=tracker.parameters,
+        pass_seconds=kernels.bounds(one_pass), rest_seconds=kernels.bounds(rest),
+        pass_kernels=round(one_pass[2] / kernels.LAUNCH_SECONDS[0]),
+        pass_flops=float(one_pass[4]), attention=dict(semantics.attention),
+        unseen=(*_unseen(tracker, semantics), *libraries, *target.assumed),
+        layers=tracker.log.layers(), trained=tracker.trained,
+    )  # fmt: skip
+    with_workspaces = tracker.log.with_workspaces(target.usable_bytes)
+    if with_workspaces is None:
+        return result
+    most_peak = max(peak, with_workspaces.peak_allocated)
+    most_reserved = max(result.reserved_bytes, with_workspaces.peak_reserved)
+    return replace(result, most_peak_bytes=most_peak, most_reserved_bytes=most_reserved)
+
+
+def _unseen(tracker: Tracker, semantics: CudaSemantics) -> list[str]:
+    """Returns a sentence for each part of the memory or time that no trace can see."""
+    unseen = []
+    for name, times in sorted(tracker.bounded.items()):
+        unseen.append(
+            f"the shape of {name} depends on values, so its upper bound was taken ({times} times)."
+        )
+    for (line, taken), times in tracker.taken.most_common(5):
+        unseen.append(
+            f"a value read into Python ({line}) was taken as {taken} ({times} times): another may"
+            " need more memory."
+        )
     if semantics.compiled:
         unseen.append("what torch.compile saves or adds: the step was traced without it.")
     if semantics.recurrent:
@@ -313,17 +334,4 @@ def _result(
     unseen.append(
         f"the CUDA context and kernels that load later: {CONTEXT_BYTES // MIB} MiB are set aside for them."
     )
-    return Prediction(
-        card=target.card.name, usable_bytes=target.usable_bytes, limit_bytes=target.limit_bytes,
-        peak_bytes=peak, reserved_bytes=reserved,
-        fits=not tracker.allocator.overflowed and peak <= target.limit_bytes,
-        by_category=tracker.log.at_peak(), layers=tracker.log.layers(),
-        moments={name: size for name, (size, _) in tracker.moments.items() if name != "start"},
-        parameters=tracker.parameters, trained=tracker.trained,
-        pass_seconds=kernels.bounds(one_pass),
-        rest_seconds=kernels.bounds(others),
-        pass_kernels=round(one_pass[2] / kernels.LAUNCH_SECONDS[0]), pass_flops=float(one_pass[4]),
-        attention=dict(semantics.attention), unseen=(*unseen, *libraries, *target.assumed),
-        most_peak_bytes=max(peak, most.peak_allocated) if most else 0,
-        most_reserved_bytes=max(reserved, most.peak_reserved) if most else 0,
-    )  # fmt: skip
+    return unseen

@@ -1,4 +1,4 @@
-"""Follows every tensor of a step into a simulated allocator, with workspaces and temporaries that a GPU adds."""
+"""Follows every tensor of a step into a simulated allocator, with a GPU's workspaces and temporaries."""
 
 import contextlib
 import functools
@@ -23,8 +23,9 @@ from lib.planner.kernels import tensors_of
 from lib.planner.log import Log, Storage
 from lib.planner.results import Results
 
-# Of a forward pass, a backward pass, or the optimizer. A pass of Qwen2.5-7B runs 4,500 operators in 4 to 10 s; a pass
-# that waits for a core is refused by the clock on the wall only after more operators than any model runs.
+# Limits of a forward pass, a backward pass, or the optimizer. A pass of Qwen2.5-7B runs 4,500 operators
+# in 4 to 10 s. A pass that waits for a core is refused by wall time only after more operators than any
+# model runs.
 LIMIT_SECONDS = 40.0
 MANY_OPERATORS = 15_000
 _TORCH = str(Path(torch.__file__).parent)
@@ -34,7 +35,7 @@ KNOWN_LIMIT = 2**22  # elements of an integer tensor whose values are followed
 
 
 def users_line() -> str:
-    """Returns the innermost line on the stack that is neither torch's nor the planner's: "FILE, line N"."""
+    """Returns the innermost line of the stack outside torch and the planner: "FILE, line N"."""
     frame: Any = sys._getframe(1)
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
@@ -49,10 +50,11 @@ def is_users(file: str) -> bool:
 
 
 class Tracker(private.TorchDispatchMode):
-    """Follows the storages on `device`, and counts peak, categories, modules and time; `log` has all of it.
+    """Follows the storages on `device`; logs allocations with category and module, and counts time.
 
-    Integer tensors of the batch keep their values (up to 4 M elements): a loss picks as many masked positions as the
-    batch has. Shapes that depend on unknown values are bounded from above (`bounded` counts such operators).
+    Integer tensors of the batch keep their values (up to 4 M elements): a loss picks as many masked
+    positions as the batch has. Shapes that depend on unknown values are bounded from above (`bounded`
+    counts such operators).
     """
 
     def __init__(self, target: Target, capacity: int | None = None, device: str = "meta"):
@@ -62,7 +64,7 @@ class Tracker(private.TorchDispatchMode):
         self.log = Log()
         self.allocator = Allocator(capacity)
         self.bounded: Counter[str] = Counter()
-        self.taken: Counter[tuple[str, str]] = Counter()  # unknown values: (line, what was taken)
+        self.taken: Counter[tuple[str, str]] = Counter()  # unknown values: (line, assumed value)
         self._operators = 0  # since the last moment
         self._begin = time.monotonic(), time.thread_time()
         self.in_users_code = False  # whether the model or its loss is running
@@ -74,9 +76,7 @@ class Tracker(private.TorchDispatchMode):
         self._peak = -1
         self._modules: list[str] = []
         self._parameters: dict[int, str] = {}  # modules, by id
-        self._origins: dict[
-            int, str
-        ] = {}  # modules of forward operators, by their places in the graph
+        self._origins: dict[int, str] = {}  # modules of forward operators, by number of the node
         self._handles: set[bool] = set()
 
     def adopt(self, model: nn.Module) -> None:
@@ -85,31 +85,49 @@ class Tracker(private.TorchDispatchMode):
             module = path.rpartition(".")[0] or path
             self._follow(tensor, "weights", module)
             if isinstance(tensor, nn.Parameter):
-                self._parameters[id(tensor)] = module
-                self.parameters += tensor.numel() * (
-                    2 if tensor.dtype is torch.uint8 else 1
-                )  # nf4: two in a byte
-                if tensor.requires_grad:
-                    self.trained += tensor.numel()
-                    mark = functools.partial(self._mark, category="gradients", module=module)
-                    tensor.register_post_accumulate_grad_hook(lambda p, mark=mark: mark(p.grad))
+                self._adopt_parameter(tensor, module)
         for path, child in model.named_modules():
             if path:
-                child.register_forward_pre_hook(lambda *_, path=path: self._modules.append(path))
-                child.register_forward_hook(
-                    lambda *_: self._modules.pop() and None, always_call=True
-                )
+                self._follow_calls(child, path)
+
+    def _adopt_parameter(self, parameter: nn.Parameter, module: str) -> None:
+        self._parameters[id(parameter)] = module
+        self.parameters += parameter.numel()
+        if parameter.dtype is torch.uint8:  # nf4: two in a byte
+            self.parameters += parameter.numel()
+        if not parameter.requires_grad:
+            return
+        self.trained += parameter.numel()
+
+        def mark(trained: Tensor) -> None:
+            if trained.grad is not None:
+                self._mark(trained.grad, "gradients", module)
+
+        parameter.register_post_accumulate_grad_hook(mark)
+
+    def _follow_calls(self, module: nn.Module, path: str) -> None:
+        """Keeps the paths of running modules in `_modules`."""
+
+        def begin(*_: Any) -> None:
+            self._modules.append(path)
+
+        def end(*_: Any) -> None:
+            self._modules.pop()
+
+        module.register_forward_pre_hook(begin)
+        module.register_forward_hook(end, always_call=True)
 
     def adopt_state(self, states: Mapping[Any, Any]) -> None:
-        """Labels what an optimizer keeps for each parameter."""
+        """Labels an optimizer's state with the modules of its parameters."""
         for parameter, state in states.items():
             module = self._parameters.get(id(parameter), "")
-            for tensor in tensors_of(state.values() if isinstance(state, Mapping) else [state]):
+            values = state.values() if isinstance(state, Mapping) else [state]
+            for tensor in tensors_of(values):
                 self._follow(tensor, "optimizer", module)
                 self._mark(tensor, "optimizer", module)
 
     def at(self, moment: str) -> None:
-        """Records the bytes allocated now under the name of this moment; a later one of the name replaces it."""
+        """Records the bytes allocated now under the name of this moment, instead of an earlier one."""
         self.moments[moment] = (self.allocator.allocated, self.cost.copy())
         self.log.marks[moment] = len(self.log.events)
         self._operators = 0
@@ -129,7 +147,8 @@ class Tracker(private.TorchDispatchMode):
         entry = Storage(block.size if block else 0, category, module, block)
         self.log.events.append(("alloc", entry))
         if self.allocator.allocated > self._peak:
-            self._peak, self.log.peak = self.allocator.allocated, len(self.log.events)
+            self._peak = self.allocator.allocated
+            self.log.peak = len(self.log.events)
         return entry
 
     def drop(self, entry: Storage) -> None:
@@ -153,9 +172,8 @@ class Tracker(private.TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        with (
-            private.without_overrides()
-        ):  # shapes on `meta` are computed by Python functions of torch, ten a call
+        # Shapes on `meta` are computed by Python functions of torch, ten a call
+        with private.without_overrides():
             return self._dispatch(func, args, kwargs or {})
 
     def _dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -175,15 +193,13 @@ class Tracker(private.TorchDispatchMode):
             self.cost += kernels.cost(func, args, kwargs, None, self.target)
             return None  # an optimizer in one kernel, without temporaries
         module = self._origin()
-        temporaries = [
-            self.take(size, "workspace", module) for size in self._workspaces(name, args)
-        ]
+        sizes = self._workspaces(name, args)
+        temporaries = [self.take(size, "workspace", module) for size in sizes]
         out = self._results.of(func, args, kwargs)
         self.cost += kernels.cost(func, args, kwargs, out, self.target)
         is_image = on_meta and name == "convolution" and args[0].dim() == 4
-        if is_image and torch.channels_last in map(
-            private.memory_format, args[:2]
-        ):  # as cuDNN's, unknown to `meta`
+        if is_image and torch.channels_last in map(private.memory_format, args[:2]):
+            # as cuDNN's, unknown to `meta`
             out = out.contiguous(memory_format=torch.channels_last)
         self._note_values(func, name, tensors, args, kwargs, out)
         self._follow_results(out, module)
@@ -194,25 +210,26 @@ class Tracker(private.TorchDispatchMode):
         return out
 
     def _check_time(self) -> None:
-        """Raises NotTraceable, with the line, for a stretch of the step that seems to have no end."""
+        """Raises NotTraceable, with the line, for a pass that seems to have no end."""
         self._operators += 1
         wall, cpu = self._begin
         is_late = self._operators > MANY_OPERATORS and time.monotonic() - wall > LIMIT_SECONDS
         if not is_late and time.thread_time() - cpu <= LIMIT_SECONDS:
             return
-        what = f"The traced step took {LIMIT_SECONDS:g} s for {self._operators:,} operators and goes on"
-        why = "A prediction takes each value as False or 1, so a loop that waits for one has no end"
-        advice = "give it a fixed number of turns in the step that is predicted"
-        raise NotTraceable(f"{what} ({users_line()}). {why}: {advice}.")
+        raise NotTraceable(
+            f"The traced step took {LIMIT_SECONDS:g} s for {self._operators:,} operators and goes on"
+            f" ({users_line()}). A prediction takes each value as False or 1, so a loop that waits for"
+            " one has no end: give it a fixed number of turns in the step that is predicted."
+        )
 
     def _follow_results(self, out: Any, module: str) -> None:
-        """Follows results: those of forward and recomputation are activations; the others are marked afterwards."""
+        """Follows results, as activations in forward and recomputation; others are marked later."""
         category = "activations" if torch.is_grad_enabled() else "temporaries"
         for tensor in tensors_of((out,)):
             self._follow(tensor, category, module)
 
     def _origin(self) -> str:
-        """Returns the module that an operator runs for: in backward, that of the forward operator."""
+        """Returns the module of an operator; in backward, the module of the forward operator."""
         in_backward = private.backward_pass() != -1
         forward = torch.is_grad_enabled()
         if in_backward and not forward:
@@ -220,16 +237,18 @@ class Tracker(private.TorchDispatchMode):
             if node is not None:
                 return self._origins.get(private.number_of(node)(), "")
             return ""
-        module = self._modules[-1] if self._modules else "(recomputed)" if in_backward else ""
+        module = "(recomputed)" if in_backward else ""
+        if self._modules:
+            module = self._modules[-1]
         if forward:  # the node of this operator is the newest
             self._origins.setdefault(private.newest_node() - 1, module)
         return module
 
     def _workspaces(self, name: str, args: tuple) -> list[int]:
-        """Returns the bytes that the operator's kernels take beside their results; a cuBLAS handle keeps its own."""
-        if not (
-            args and isinstance(args[0], Tensor) and args[0].device.type == self.device == "meta"
-        ):
+        """Returns the bytes of the kernels' temporaries; takes a cuBLAS handle's own, which it keeps."""
+        if not args or not isinstance(args[0], Tensor):
+            return []
+        if self.device != "meta" or not args[0].is_meta:
             return []
         if name in ("mm", "addmm", "bmm", "baddbmm"):
             in_backward = private.backward_pass() != -1  # that thread has a handle of its own
@@ -240,26 +259,23 @@ class Tracker(private.TorchDispatchMode):
         return kernels.temporaries(name, args, self.target)
 
     def _value(self, tensor: Tensor) -> Any:
-        """Returns what `.item()` gives, if unknown False or 1: models ask whether masks matter and inputs are wrong."""
+        """Returns `.item()`, False or 1 if unknown: models ask for masks that matter and wrong inputs."""
         if (values := _known(tensor)) is not None:
             return values.item()
-        taken = (
-            False if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
-        )
+        taken: float = 1
+        if tensor.dtype is torch.bool:
+            taken = False
+        elif tensor.dtype.is_floating_point:
+            taken = 1.0
         if self.in_users_code:
             self.taken[users_line(), str(taken)] += 1
         return taken
 
     def _bounded(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Runs an operator whose shape depends on values: with known ones, else with everything selected."""
+        """Runs an operator whose shape depends on values; if unknown, with everything selected."""
         if all(_known(leaf) is not None for leaf in tensors_of(args)):
             true = func(*private.tree_map_only(Tensor, _known, args), **kwargs)
-            out = private.tree_map_only(Tensor, lambda t: torch.empty_like(t, device="meta"), true)
-            for tensor, value in zip(
-                private.tree_leaves(out), private.tree_leaves(true), strict=True
-            ):
-                if isinstance(tensor, Tensor):
-                    tensor._known_values = value
+            out = private.tree_map_only(Tensor, _with_values, true)
         elif name == "masked_select":
             out = torch.empty(self._selected(args[1]), dtype=args[0].dtype, device="meta")
         else:
@@ -281,9 +297,7 @@ class Tracker(private.TorchDispatchMode):
             if index is None or index.dtype not in (torch.bool, torch.uint8):
                 plain.append(index)
                 continue
-            positions = torch.empty(
-                index.dim(), self._selected(index), dtype=torch.long, device="meta"
-            )
+            positions = _indices(index.dim(), self._selected(index))
             self._follow_results(positions, self._origin())
             columns = positions.unbind()
             if (values := _known(index)) is not None:
@@ -295,28 +309,34 @@ class Tracker(private.TorchDispatchMode):
     def _note_values(
         self, func: Any, name: str, tensors: list[Tensor], args: tuple, kwargs: dict, out: Any
     ) -> None:
-        """Computes the values of `out` where they follow from known ones and are few enough."""
-        small = isinstance(out, Tensor) and out.device.type == "meta" and out.numel() <= KNOWN_LIMIT
-        if not small or out.dtype.is_floating_point or out.dtype.is_complex:
+        """Computes the values of `out` if its inputs are known and it is small."""
+        if not isinstance(out, Tensor) or not out.is_meta or out.numel() > KNOWN_LIMIT:
             return
-        if any(_known(tensor) is None for tensor in tensors) or (
-            not tensors and name not in _FACTORIES
-        ):
+        if out.dtype.is_floating_point or out.dtype.is_complex:
             return
+        if not tensors and name not in _FACTORIES:
+            return
+        if any(_known(tensor) is None for tensor in tensors):
+            return
+        on_cpu = kwargs
         if kwargs.get("device") is not None:
             on_cpu = {**kwargs, "device": torch.device("cpu")}
-        else:
-            on_cpu = kwargs
-        with contextlib.suppress(
-            RuntimeError, NotImplementedError
-        ):  # then the values are simply not known
-            out._known_values = func(*private.tree_map_only(Tensor, _known, args), **on_cpu)
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # else they stay unknown
+            values = func(*private.tree_map_only(Tensor, _known, args), **on_cpu)
+            out._known_values = values  # type: ignore[attr-defined]
 
 
 def _known(tensor: Tensor) -> Tensor | None:
     if tensor.device.type == "cpu":
         return tensor
     return getattr(tensor, "_known_values", None)
+
+
+def _with_values(values: Tensor) -> Tensor:
+    """Returns a tensor on `meta` whose values are known."""
+    tensor = torch.empty_like(values, device="meta")
+    tensor._known_values = values  # type: ignore[attr-defined]
+    return tensor
 
 
 _FACTORIES = {"arange", "zeros", "ones", "full", "scalar_tensor", "randint", "randperm"}
@@ -326,16 +346,21 @@ def _indices(*shape: int) -> Tensor:
     return torch.empty(*shape, dtype=torch.long, device="meta")
 
 
+def _all_nonzero(tensor: Tensor) -> Tensor:
+    return _indices(tensor.numel(), tensor.dim())
+
+
+def _all_unique(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns values, inverse indices and counts."""
+    size = tensor.numel()
+    values = torch.empty(size, dtype=tensor.dtype, device="meta")
+    return values, _indices(size), _indices(size)
+
+
 # Operators whose result's shape depends on values, with the largest result that they can have.
 _DEPENDING: dict[str, Callable[[Tensor], Any]] = {
-    "nonzero": lambda t: _indices(t.numel(), t.dim()),
+    "nonzero": _all_nonzero,
     "masked_select": lambda t: t,  # see Tracker._bounded
-    **dict.fromkeys(
-        ("_unique2", "unique_consecutive"),
-        lambda t: (
-            torch.empty(t.numel(), dtype=t.dtype, device="meta"),
-            _indices(t.numel()),
-            _indices(t.numel()),
-        ),
-    ),
+    "_unique2": _all_unique,
+    "unique_consecutive": _all_unique,
 }

@@ -1,7 +1,8 @@
-"""Models that predictions are checked on: an encoder whose memory can be worked out by hand, and two of torchvision's.
+"""Models of the planner's tests: an encoder whose memory can be counted by hand, and two of torchvision's.
 
-ConvNeXt-T and MnasNet stand here because torchvision has no build for CPUs where these tests run; they follow the
-papers' tables (arXiv 2201.03545, figure 4 and section 2; arXiv 1807.11626, figure 7).
+ConvNeXt-T and MnasNet are written here because torchvision has no build for CPUs where these tests
+run; they follow the papers' tables (arXiv 2201.03545, figure 4 and section 2; arXiv 1807.11626,
+figure 7).
 """
 
 import functools
@@ -18,9 +19,12 @@ class Layer(nn.Module):
         super().__init__()
         self.heads = heads
         self.dropout = dropout
-        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.fc1, self.fc2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+        self.norm1 = nn.LayerNorm(d)
+        self.norm2 = nn.LayerNorm(d)
+        self.qkv = nn.Linear(d, 3 * d)
+        self.out = nn.Linear(d, d)
+        self.fc1 = nn.Linear(d, 4 * d)
+        self.fc2 = nn.Linear(4 * d, d)
 
     def forward(self, x: Tensor) -> Tensor:
         B, L, d = x.shape
@@ -53,9 +57,9 @@ class ConvNextBlock(nn.Module):
     def __init__(self, d: int, drop: float):
         super().__init__()
         self.mix = nn.Conv2d(d, d, 7, padding=3, groups=d)
-        self.mlp = nn.Sequential(
-            nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d)
-        )
+        up = nn.Linear(d, 4 * d)
+        down = nn.Linear(4 * d, d)
+        self.mlp = nn.Sequential(nn.LayerNorm(d), up, nn.GELU(), down)
         self.scale = nn.Parameter(torch.full((d, 1, 1), 1e-6))
         self.drop = drop
 
@@ -69,32 +73,31 @@ class ConvNextBlock(nn.Module):
 
 def convnext(widths, depths, most: float) -> nn.Sequential:
     """`most`: the stochastic depth of the last block."""
-    layers: list[nn.Module] = [nn.Conv2d(3, widths[0], 4, 4), ChannelNorm(widths[0])]
+    layers: list[nn.Module] = []
+    inside = 0
     drops = iter(torch.linspace(0, most, sum(depths), device="cpu").tolist())
-    for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
-        if stage:
-            layers += [ChannelNorm(widths[stage - 1]), nn.Conv2d(widths[stage - 1], width, 2, 2)]
+    for width, depth in zip(widths, depths, strict=True):
+        if inside:
+            layers += [ChannelNorm(inside), nn.Conv2d(inside, width, 2, 2)]
+        else:
+            layers += [nn.Conv2d(3, width, 4, 4), ChannelNorm(width)]
         layers += [ConvNextBlock(width, next(drops)) for _ in range(depth)]
-    head = [
-        nn.AdaptiveAvgPool2d(1),
-        ChannelNorm(widths[-1]),
-        nn.Flatten(),
-        nn.Linear(widths[-1], 1000),
-    ]
-    return nn.Sequential(*layers, *head)
+        inside = width
+    pooled = [nn.AdaptiveAvgPool2d(1), ChannelNorm(inside), nn.Flatten()]
+    return nn.Sequential(*layers, *pooled, nn.Linear(inside, 1000))
 
 
-ConvNextTiny = functools.partial(
-    convnext, (96, 192, 384, 768), (3, 3, 9, 3), 0.1
-)  # 28.6 M parameters
+# 28.6 M parameters
+ConvNextTiny = functools.partial(convnext, (96, 192, 384, 768), (3, 3, 9, 3), 0.1)
 
 
 def conv(inside: int, out: int, kernel=1, stride=1, groups=1, act=nn.ReLU) -> nn.Sequential:
-    layers = [
-        nn.Conv2d(inside, out, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(out),
-    ]
-    return nn.Sequential(*layers, *([act(inplace=True)] if act else []))
+    padding = kernel // 2
+    layers = [nn.Conv2d(inside, out, kernel, stride, padding, groups=groups, bias=False)]
+    layers.append(nn.BatchNorm2d(out))
+    if act:
+        layers.append(act(inplace=True))
+    return nn.Sequential(*layers)
 
 
 class Inverted(nn.Module):

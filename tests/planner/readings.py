@@ -1,14 +1,15 @@
-"""Published readings of real cards, of which none was used to settle a rule of the planner: what to hold it against.
+"""Published readings of real cards; none of them was used to choose a rule of the planner.
 
     python -m tests.bench.bench_readings     predicts all of them, a few minutes; figures go to records/readings.json
 
-Models are written from the published descriptions. `kind` is what was read: the driver's peak (NVML, here the simulated
-reserved bytes and `more`), torch.cuda.max_memory_reserved, or max_memory_allocated.
+Models are written from the published descriptions. `kind` is the value that was read: the driver's
+peak (NVML, here the simulated reserved bytes and `more`), torch.cuda.max_memory_reserved, or
+max_memory_allocated.
 """
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ from tests.trainbook.fits import language
 
 MIB = 2**20
 GIB = 2**30
-# What the driver gave the process beside the allocator's segments in xMem's readings: context and loaded kernels.
+# Memory outside the allocator in xMem's readings: the context and loaded kernels
 CONTEXT = 200 * MIB
+Made = tuple[Callable[[], Any], Callable[[Any], Any]]  # model, step
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,9 @@ class Reading:
     kind: str
     card: str
     source: str
-    made: Callable[[], tuple[Callable[[], Any], Callable[[Any], Any]]]  # -> (model, step)
+    made: Callable[[], Made]
     options: dict[str, Any] = field(default_factory=dict)
-    more: int = 0  # bytes that were read beside what a prediction counts
+    more: int = 0  # bytes of the reading that a prediction does not count
     ran_out: bool = False
     rival: int = 0  # the estimate of the best published method
     benchmark: bool = False  # cuDNN tried all algorithms
@@ -46,14 +48,16 @@ class Reading:
             return predict(model, step, self.card, **self.options)
 
     def most(self, result: Prediction) -> int:
-        """The upper end of what is predicted; 0 where no convolution may take a workspace."""
-        upper = result.most_peak_bytes if self.kind == "allocated" else result.most_reserved_bytes
+        """Returns the upper end of the prediction; 0 if no convolution may take a workspace."""
+        upper = result.most_reserved_bytes
+        if self.kind == "allocated":
+            upper = result.most_peak_bytes
         return upper and self.more + upper
 
     def predicted(self, result: Prediction) -> int:
-        return self.more + (
-            result.peak_bytes if self.kind == "allocated" else result.reserved_bytes
-        )
+        if self.kind == "allocated":
+            return self.more + result.peak_bytes
+        return self.more + result.reserved_bytes
 
 
 # --- xMem -------------------------------------------------------------------------------------------------------------
@@ -107,7 +111,8 @@ def image_step(
         if channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         logits = net(x)
-        return F.cross_entropy(logits, torch.randint(0, classes, (batch,), device="cuda")), logits
+        labels = torch.randint(0, classes, (batch,), device="cuda")
+        return F.cross_entropy(logits, labels), logits
 
     return step
 
@@ -126,32 +131,39 @@ def _optimizer(name: str):
 
 
 def xmem() -> list[Reading]:
-    """Their loop keeps `outputs` until the next step has computed its own; 86 x 86 pixels, or 128 tokens."""
-    return [
-        Reading(
-            f"{name} {optimizer} batch {batch}, RTX {card}", size, "nvml", _CARDS[card], XMEM,
-            functools.partial(_xmem_model, name, batch),
-            {"optimizer": _optimizer(optimizer), "clip_norm": 0, "keeps_outputs": True}, CONTEXT, bool(ran_out), rival,
-        )
-        for name, optimizer, batch, card, size, ran_out, rival in _XMEM
-    ]  # fmt: skip
+    """Their loop keeps `outputs` until the next step's; 86 x 86 pixels, or 128 tokens."""
+    rows = []
+    for name, optimizer, batch, card, size, ran_out, rival in _XMEM:
+        made = functools.partial(_xmem_model, name, batch)
+        options = {"optimizer": _optimizer(optimizer), "clip_norm": 0, "keeps_outputs": True}
+        title = f"{name} {optimizer} batch {batch}, RTX {card}"
+        reading = Reading(title, size, "nvml", _CARDS[card], XMEM, made, options, more=CONTEXT)
+        rows.append(replace(reading, ran_out=bool(ran_out), rival=rival))
+    return rows
 
 
-# The rule for workspaces of convolutions was chosen among nine, and no constant of it was fitted. The first five
-# readings decided; it is held against the others, which had been seen by then.
-WORKSPACES = (
-    (
-        "vgg19 Adam batch 339, RTX 3060", "mobilenet_v2 AdamW batch 251, RTX 3060", "resnet101 SGD batch 351, RTX 3060",
-        "U-Net S5-D16 fp32, 4 x 64 x 64", "U-Net S5-D16 fp32, 4 x 256 x 256",
-    ),
-    (
-        "resnet152 Adam batch 326, RTX 3060", "vgg16 AdamW batch 560, RTX 3060", "mnasnet1_0 SGD batch 323, RTX 3060",
-        "mobilenet_v2 Adagrad batch 477, RTX 4060", "mobilenet_v3_small AdamW batch 638, RTX 3060",
-        "mobilenet_v3_large SGD batch 603, RTX 3060", "regnet_x_400mf Adam batch 382, RTX 3060",
-        "regnet_y_400mf Adam batch 410, RTX 3060", "convnext_base Adam batch 209, RTX 4060",
-        "convnext_tiny AdamW batch 261, RTX 4060", "U-Net S5-D16 fp32, 4 x 128 x 128",
-    ),
-)  # fmt: skip
+# The rule for workspaces of convolutions was chosen among nine by these readings, and no constant of it was fitted.
+WORKSPACES_CHOSEN = (
+    "vgg19 Adam batch 339, RTX 3060",
+    "mobilenet_v2 AdamW batch 251, RTX 3060",
+    "resnet101 SGD batch 351, RTX 3060",
+    "U-Net S5-D16 fp32, 4 x 64 x 64",
+    "U-Net S5-D16 fp32, 4 x 256 x 256",
+)
+# Readings that the rule is compared with; they had been seen when it was chosen.
+WORKSPACES_COMPARED = (
+    "resnet152 Adam batch 326, RTX 3060",
+    "vgg16 AdamW batch 560, RTX 3060",
+    "mnasnet1_0 SGD batch 323, RTX 3060",
+    "mobilenet_v2 Adagrad batch 477, RTX 4060",
+    "mobilenet_v3_small AdamW batch 638, RTX 3060",
+    "mobilenet_v3_large SGD batch 603, RTX 3060",
+    "regnet_x_400mf Adam batch 382, RTX 3060",
+    "regnet_y_400mf Adam batch 410, RTX 3060",
+    "convnext_base Adam batch 209, RTX 4060",
+    "convnext_tiny AdamW batch 261, RTX 4060",
+    "U-Net S5-D16 fp32, 4 x 128 x 128",
+)
 
 # --- other sources ----------------------------------------------------------------------------------------------------
 
@@ -164,66 +176,89 @@ _UNET = "mmsegmentation, unet_s5-d16: four V100, DDP, cudnn.benchmark, max_memor
 _LLAMA = "Lightning-AI/lit-gpt, resource tables: A100, LoRA of rank 8, bf16, max_memory_allocated"
 
 
+# name, GiB, arguments of `language.gpt`, batch
+_GPT_ROWS = (
+    ("fp32, batch 8", 26.2617, ("stored",), 8),
+    ("fp32, batch 8, mask made anew", 26.2422, ("anew",), 8),
+    ("bf16 weights, batch 8", 13.7871, ("anew", False, True), 8),
+    ("bf16 weights, batch 8, fused norm and GELU", 11.5645, ("anew", True, True), 8),
+    ("bf16 weights, batch 8, fused attention", 5.9004, ("fused", True, True), 8),
+    ("bf16 weights, batch 32, compiled", 22.5078, ("fused", True, True, 50304), 32),
+)
+
+
+def gpt_made(kind: tuple, batch: int) -> Made:
+    return functools.partial(language.gpt, *kind), language.gpt_step(batch, *kind[3:])
+
+
 def _gpt() -> list[Reading]:
-    rows = (
-        ("fp32, batch 8", 26.2617, ("stored",), 8),
-        ("fp32, batch 8, mask made anew", 26.2422, ("anew",), 8),
-        ("bf16 weights, batch 8", 13.7871, ("anew", False, True), 8),
-        ("bf16 weights, batch 8, fused norm and GELU", 11.5645, ("anew", True, True), 8),
-        ("bf16 weights, batch 8, fused attention", 5.9004, ("fused", True, True), 8),
-        ("bf16 weights, batch 32, compiled", 22.5078, ("fused", True, True, 50304), 32),
-    )
-    return [
-        Reading(
-            f"GPT-124M {name}", int(gib * GIB), "reserved", A100, _GPT,
-            lambda kind=kind, batch=batch: (
-                functools.partial(language.gpt, *kind), language.gpt_step(batch, *kind[3:] or (50257,)),
-            ),
-            {"clip_norm": 0, "keeps_outputs": True},
-        )
-        for name, gib, kind, batch in rows
-    ]  # fmt: skip
+    rows = []
+    options = {"clip_norm": 0, "keeps_outputs": True}
+    for name, gib, kind, batch in _GPT_ROWS:
+        size = int(gib * GIB)
+        made = functools.partial(gpt_made, kind, batch)
+        rows.append(Reading(f"GPT-124M {name}", size, "reserved", A100, _GPT, made, options))
+    return rows
+
+
+# name, GB, batch, passes, bf16 weights, precision
+_VIT_ROWS = (
+    ("fp32, batch 64", 26.79, 64, 1, False, "fp32"),
+    ("fp16 autocast, batch 64", 18.21, 64, 1, False, "fp16"),
+    ("bf16 weights, batch 64", 13.82, 64, 1, True, "fp32"),
+    ("bf16 weights, batch 16", 5.69, 16, 1, True, "fp32"),
+    ("bf16 weights, batch 4 x 4", 3.91, 4, 4, True, "fp32"),
+)
+
+
+def vit_made(batch: int, is_half: bool) -> Made:
+    dtype = torch.bfloat16 if is_half else torch.float32
+
+    def model():
+        return vision.PatchEncoder().to(dtype)
+
+    return model, image_step(batch, 224, 10, dtype)
 
 
 def _vit() -> list[Reading]:
     """Its loop drops the gradients after the forward pass."""
-    half = {"dtype": torch.bfloat16}
-    rows = (
-        ("fp32, batch 64", 26.79, 64, 1, {}, {}),
-        ("fp16 autocast, batch 64", 18.21, 64, 1, {}, {"precision": "fp16"}),
-        ("bf16 weights, batch 64", 13.82, 64, 1, half, {}),
-        ("bf16 weights, batch 16", 5.69, 16, 1, half, {}),
-        ("bf16 weights, batch 4 x 4", 3.91, 4, 4, half, {}),
-    )
-    return [
-        Reading(
-            f"ViT-L/16 {name}", int(gb * 1e9), "reserved", A100, _VIT,
-            lambda batch=batch, kind=kind: (
-                lambda: vision.PatchEncoder().to(kind.get("dtype", torch.float32)), image_step(batch, 224, 10, **kind)
-            ),
-            {"clip_norm": 0, "keeps_outputs": True, "zeroes_after_forward": True, "optimizer": torch.optim.Adam,
-             "accumulation": times, **more},
-        )
-        for name, gb, batch, times, kind, more in rows
-    ]  # fmt: skip
+    loop = {"clip_norm": 0, "keeps_outputs": True, "zeroes_after_forward": True}
+    rows = []
+    for name, gb, batch, passes, is_half, precision in _VIT_ROWS:
+        size = int(gb * 1e9)
+        made = functools.partial(vit_made, batch, is_half)
+        options = {"optimizer": torch.optim.Adam, "accumulation": passes, "precision": precision}
+        rows.append(Reading(f"ViT-L/16 {name}", size, "reserved", A100, _VIT, made, loop | options))
+    return rows
+
+
+# name, MiB, batch, passes, recomputed, precision
+_BERT_ROWS = (
+    ("fp32, batch 4", 14949, 4, 1, False, "fp32"),
+    ("fp32, batch 1 x 4", 8681, 1, 4, False, "fp32"),
+    ("fp32, batch 1 x 4, recomputed", 6775, 1, 4, True, "fp32"),
+    ("fp16, batch 4", 13939, 4, 1, False, "fp16"),
+    ("fp16, batch 1 x 4, recomputed", 7275, 1, 4, True, "fp16"),
+)
+
+
+def _bert_made(batch: int, recomputed: bool) -> Made:
+    return functools.partial(language.bert_large, recomputed), language.bert_step(batch)
 
 
 def _bert() -> list[Reading]:
-    rows = (
-        ("fp32, batch 4", 14949, 4, 1, False, "fp32"), ("fp32, batch 1 x 4", 8681, 1, 4, False, "fp32"),
-        ("fp32, batch 1 x 4, recomputed", 6775, 1, 4, True, "fp32"), ("fp16, batch 4", 13939, 4, 1, False, "fp16"),
-        ("fp16, batch 1 x 4, recomputed", 7275, 1, 4, True, "fp16"),
-    )  # fmt: skip
-    return [
-        Reading(
-            f"bert-large {name}", mib * MIB, "nvml", V100, _BERT,
-            lambda batch=batch, recomputed=recomputed: (
-                functools.partial(language.bert_large, recomputed), language.bert_step(batch)
-            ),
-            {"optimizer": language.OldAdamW, "accumulation": times, "precision": precision}, 1343 * MIB,
-        )
-        for name, mib, batch, times, recomputed, precision in rows
-    ]  # fmt: skip
+    rows = []
+    for name, mib, batch, passes, recomputed, precision in _BERT_ROWS:
+        made = functools.partial(_bert_made, batch, recomputed)
+        options = {"accumulation": passes, "precision": precision}
+        options["optimizer"] = language.OldAdamW
+        reading = Reading(f"bert-large {name}", mib * MIB, "nvml", V100, _BERT, made, options)
+        rows.append(replace(reading, more=1343 * MIB))
+    return rows
+
+
+def _unet_made(size: int) -> Made:
+    return vision.UNet, vision.unet_step(4, size)
 
 
 def _unet() -> list[Reading]:
@@ -232,25 +267,28 @@ def _unet() -> list[Reading]:
     def sgd(parameters):
         return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, foreach=False)
 
-    return [
-        Reading(
-            f"U-Net S5-D16 fp32, 4 x {size} x {size}", int(gb * GIB), "allocated", V100, _UNET,
-            lambda size=size: (vision.UNet, vision.unet_step(4, size)), {"optimizer": sgd, "clip_norm": 0}, buckets,
-            benchmark=True,
-        )
-        for size, gb in ((64, 0.680), (128, 0.968), (256, 2.525))
-    ]  # fmt: skip
+    options = {"optimizer": sgd, "clip_norm": 0}
+    rows = []
+    for size, gib in ((64, 0.680), (128, 0.968), (256, 2.525)):
+        name = f"U-Net S5-D16 fp32, 4 x {size} x {size}"
+        made = functools.partial(_unet_made, size)
+        reading = Reading(name, int(gib * GIB), "allocated", V100, _UNET, made, options)
+        rows.append(replace(reading, more=buckets, benchmark=True))
+    return rows
+
+
+def _llama_made(size: str, batch: int) -> Made:
+    return functools.partial(language.llama, size), language.llama_step(batch)
 
 
 def _llama() -> list[Reading]:
-    return [
-        Reading(
-            f"Llama-2 {size} LoRA bf16, batch {batch}, 1304 tokens", int(gb * 1e9), "allocated", A100, _LLAMA,
-            lambda size=size, batch=batch: (functools.partial(language.llama, size), language.llama_step(batch)),
-            {"optimizer": language.trained_only, "clip_norm": 0},
-        )
-        for size, batch, gb in (("7B", 2, 29.07), ("13B", 1, 38.12))
-    ]  # fmt: skip
+    options = {"optimizer": language.trained_only, "clip_norm": 0}
+    rows = []
+    for size, batch, gb in (("7B", 2, 29.07), ("13B", 1, 38.12)):
+        name = f"Llama-2 {size} LoRA bf16, batch {batch}, 1304 tokens"
+        made = functools.partial(_llama_made, size, batch)
+        rows.append(Reading(name, int(gb * 1e9), "allocated", A100, _LLAMA, made, options))
+    return rows
 
 
 def others() -> list[Reading]:
@@ -296,7 +334,7 @@ _AS_PEFT = {"trainer": True, "targets": ("q_proj", "k_proj", "v_proj", "o_proj")
 
 @dataclass(frozen=True)
 class Asked(Reading):
-    """A reading of adapters: the question that `trainbook.fits.language` answers, and the reserved bytes where read."""
+    """A reading of adapters: a question to `trainbook.fits.language`, and the reserved bytes if read."""
 
     question: Any = None
     reserved: int = 0
@@ -308,28 +346,43 @@ class Asked(Reading):
 
 
 def adapters() -> list[Asked]:
-    """Their own loops over models in bf16, without autocast, for the RTX 4080; a trainer's on the A100."""
+    return [*_can(), *_fms()]
+
+
+def _can() -> list[Asked]:
+    """Own loops over models in bf16, without autocast."""
     from trainbook.fits.language import Question
 
     rows = []
     for model, method, batch, length, recomputed, paged, gib, reserved in _CAN_ROWS:
-        rank, optimizer = (16, "paged_adamw_8bit") if paged else (8, "adamw")
-        kind = {"quantised": "nf4-dq" if method == "qlora" else ""}
-        asked = Question(
-            model, method, RTX_4080, batch, length, rank=rank, recomputed=recomputed, optimizer=optimizer,
-            autocast=False, **_AS_PEFT, **kind,
-        )  # fmt: skip
-        kept = "" if recomputed else ", nothing recomputed"
-        rows.append(Asked(
-            f"{model} {method}, {batch} x {length}, rank {rank}{kept}", int(gib * GIB), "allocated", RTX_4080, _CAN,
-            lambda: None, question=asked, reserved=int(reserved * GIB),
-        ))  # fmt: skip
+        options = {"rank": 8, "optimizer": "adamw", "recomputed": recomputed, "autocast": False}
+        if paged:
+            options |= {"rank": 16, "optimizer": "paged_adamw_8bit"}
+        if method == "qlora":
+            options["quantised"] = "nf4-dq"
+        question = Question(model, method, RTX_4080, batch, length, **_AS_PEFT, **options)
+        name = f"{model} {method}, {batch} x {length}, rank {question.rank}"
+        if not recomputed:
+            name += ", nothing recomputed"
+        row = Asked(name, int(gib * GIB), "allocated", RTX_4080, _CAN, _not_made, question=question)
+        rows.append(replace(row, reserved=int(reserved * GIB)))
+    return rows
+
+
+def _fms() -> list[Asked]:
+    """A trainer's loop."""
+    from trainbook.fits.language import Question
+
+    rows = []
+    card = "a100-80"
     for method, batch, kind, gib in _FMS_ROWS:
-        asked = Question(
-            "Mistral-7B", method, "a100-80", batch, 4096, **{**_AS_PEFT, "quantised": kind}
-        )
+        question = Question("Mistral-7B", method, card, batch, 4096, quantised=kind, **_AS_PEFT)
         name = f"Mistral-7B {method}, {batch} x 4096"
         rows.append(
-            Asked(name, int(gib * GIB), "allocated", "a100-80", _FMS, lambda: None, question=asked)
+            Asked(name, int(gib * GIB), "allocated", card, _FMS, _not_made, question=question)
         )
     return rows
+
+
+def _not_made() -> Made:
+    raise NotImplementedError("`trainbook.fits.language` makes the model of a question")

@@ -1,4 +1,4 @@
-"""Shapes that are remembered are those that are computed."""
+"""Remembered shapes are equal to computed ones."""
 
 import pytest
 import torch
@@ -30,13 +30,16 @@ def form(value):
         (ATEN.native_layer_norm.default, (on_meta(2, 3), [3], on_meta(3), None, 1e-5)),
     ],
 )
-def test_a_result_that_is_remembered_has_shape_strides_and_type_of_one_that_is_computed(func, args):
+def test_a_remembered_result_has_shape_strides_and_type_of_a_computed_one(func, args):
     results = Results()
-    computed, remembered = (results.of(func, args, {}) for _ in range(2))
+    computed = results.of(func, args, {})
+    remembered = results.of(func, args, {})
     assert len(results._made) == 1
     assert type(computed) is type(remembered)
-    both = (out if isinstance(out, tuple) else (out,) for out in (computed, remembered))
-    for one, other in zip(*both, strict=True):
+    if not isinstance(computed, tuple):
+        computed = (computed,)
+        remembered = (remembered,)
+    for one, other in zip(computed, remembered, strict=True):
         assert form(one) == form(other)
         assert one is not other
 
@@ -44,7 +47,8 @@ def test_a_result_that_is_remembered_has_shape_strides_and_type_of_one_that_is_c
 def test_arguments_that_decide_the_result_are_told_apart():
     results = Results()
     x = on_meta(3, dtype=torch.int64)
-    dtypes = [results.of(ATEN.mul.Tensor, (x, factor), {}).dtype for factor in (2, 2.0, True)]
+    products = [results.of(ATEN.mul.Tensor, (x, factor), {}) for factor in (2, 2.0, True)]
+    dtypes = [product.dtype for product in products]
     assert dtypes == [torch.int64, torch.float32, torch.int64]
     assert len(results._made) == 3
 
@@ -62,9 +66,8 @@ def test_views_changes_in_place_and_results_that_are_an_argument_are_not_remembe
     for _ in range(2):
         out = results.of(func, args, {})
         first = out[0] if isinstance(out, tuple) else out
-        assert (
-            first.untyped_storage()._cdata == args[0].untyped_storage()._cdata or not results._made
-        )
+        is_argument = first.untyped_storage()._cdata == args[0].untyped_storage()._cdata
+        assert is_argument or not results._made
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

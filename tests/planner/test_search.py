@@ -1,4 +1,4 @@
-"""The plan: what it chooses, what it says, how it is made in a child process and worked into a run."""
+"""The plan: its choice, its texts, its child process, and its use in a run."""
 
 import dataclasses
 import json
@@ -119,81 +119,90 @@ def test_the_micro_batch_is_the_largest_even_one_that_fits(tall):
     config = tall({"training.effective_batch": 8})
     plain = next(option for option in made(config, card).options if option.recomputed == 0)
     fitting = [m for m in range(1, 9) if peak(config, card, m, 0).fits]
-    assert plain.micro_batch == max({*fitting} & {*search.even_sizes(8)}) == 4 < max(fitting)
+    assert plain.micro_batch == 4 < max(fitting)
+    assert plain.micro_batch == max({*fitting} & {*search.even_sizes(8)})
     assert plain.passes == -(-8 // max(fitting))  # no other size would save a pass
 
 
 def test_recomputation_is_a_last_resort(tall):
-    """Where nothing fits without it, the fewest layers that make room are taken."""
+    """If nothing fits without it, the fewest layers that make room are recomputed."""
     config = tall({"training.effective_batch": 1}, "Long")
-    between = (
-        sum(peak(config, "t4", 1, layers).peak_bytes for layers in (0, 2)) / 2 / 0.92
-        + CONTEXT_BYTES
-    )
+    peaks = [peak(config, "t4", 1, layers).peak_bytes for layers in (0, 2)]
+    between = sum(peaks) / 2 / 0.92 + CONTEXT_BYTES
     plan = made(config, f"{between / 2**30:.4f} GiB, capability 7.5")
     assert plan.chosen.recomputed > 0
     assert plan.chosen.fits
 
 
-def test_the_whole_slot_is_taken_if_it_fits_and_times_follow_from_the_bounds(tall):
+def test_the_whole_slot_is_taken_if_it_fits(tall):
     plan = made(tall({"training.micro_batch": 5}), "t4")
     assert plan.overrides == {"training.micro_batch": 16, "training.gradient_checkpointing": 0}
     assert plan.chosen.passes == 1
     assert plan.option_of(5, 0).passes == 4
     assert len(plan.options) == 2
+
+
+def test_times_follow_from_the_bounds(tall):
+    plan = made(tall(), "t4")
     fast, slow = plan.chosen.step_seconds
-    flops = (
-        3 * 2 * 16 * 1024 * (2 * 256 * 2048) * 2 - 2 * 16 * 1024 * 256 * 2048
-    )  # the first input has no gradient
+    product = 2 * 16 * 1024 * 256 * 2048
+    flops = 3 * 4 * product - product  # the first input has no gradient
     assert flops / 8.1e12 <= fast < plan.chosen.expected_seconds < slow  # the T4's fp32 peak
     assert plan.chosen.prediction.pass_flops == pytest.approx(flops, rel=0.01)
     assert plan.seconds(1000) == 1000 * plan.chosen.expected_seconds
-    epochs = made(tall({"training.epochs": 3}), "t4", 0, 5000)
-    assert epochs.max_steps == 938  # 3 * 5000 / 16
 
 
-def test_slots_are_dealt_to_the_cards_and_what_libraries_take_is_set_aside(tall):
+def test_a_number_of_samples_turns_epochs_into_steps(tall):
+    plan = made(tall({"training.epochs": 3}), "t4", 0, 5000)
+    assert plan.max_steps == 938  # 3 * 5000 / 16
+
+
+def test_slots_are_dealt_to_the_cards_and_memory_of_libraries_is_set_aside(tall):
     config = tall({"training.micro_batch_slots": 2})
-    one, two = (made(config, "t4", n) for n in (1, 2))
+    one = made(config, "t4", 1)
+    two = made(config, "t4", 2)
     assert one.chosen.passes == 2
     assert two.chosen.passes == 1
     assert one.usable_bytes - two.usable_bytes == 200 * MIB
     assert made(config, "t4").cards == 2
     assert made(config, "l4").cards == 1  # a Kaggle session has two T4s
-    config = tall({"training.micro_batch_slots": 0})  # each card has one
-    plans = made(config, "t4"), made(config, "l4"), made(config, "l4", 4)
-    assert [(plan.cards, plan.slots) for plan in plans] == [(2, 2), (1, 1), (4, 4)]
+
+
+@pytest.mark.parametrize("card, count, cards", [("t4", 0, 2), ("l4", 0, 1), ("l4", 4, 4)])
+def test_zero_slots_are_one_for_each_card(tall, card, count, cards):
+    plan = made(tall({"training.micro_batch_slots": 0}), card, count)
+    assert plan.cards == plan.slots == cards
 
 
 def test_a_memory_profile_is_planned_as_it_is_trained(tall):
     profiled = tall({"memory.profile": "ultra_low", "training.effective_batch": 8})
-    config = dataclasses.replace(
-        profiled, overridden=frozenset({"memory.profile"})
-    )  # 8 as if the file gave it
+    # 8 as if the file gave it
+    config = dataclasses.replace(profiled, overridden=frozenset({"memory.profile"}))
     plan = make(config, find_card("t4"))
     assert plan.effective_batch == 16
     assert plan.option_of(4, 0)
-    assert (
-        "memory.profile ultra_low: training.effective_batch 8 -> 16" in of_plan(plan).splitlines()
-    )
+    change = "memory.profile ultra_low: training.effective_batch 8 -> 16"
+    assert change in of_plan(plan).splitlines()
 
 
-def test_a_plan_draws_nothing_from_the_generators_of_training_and_has_the_stage_that_takes_most_memory(
-    tall,
-):
+def test_a_plan_draws_nothing_from_the_generators_of_training(tall):
     first = made(tall(kind="Drawn"), "t4")
     torch.rand(1), random.random(), np.random.rand()
     state = random.getstate()
     assert made(tall(kind="Drawn"), "t4") == first
     assert random.getstate() == state
-    first, second = (
-        made(tall(kind=kind), "0.5 GiB, capability 7.5").chosen for kind in ("Tall", "Later")
-    )
-    assert first.micro_batch == second.micro_batch
-    assert second.prediction.peak_bytes == pytest.approx(first.prediction.peak_bytes, rel=0.02)
 
 
-def test_the_trainers_own_step_is_what_is_traced(toy):
+def test_a_plan_is_that_of_the_stage_with_the_highest_peak(tall):
+    card = "0.5 GiB, capability 7.5"
+    tall_plan = made(tall(), card)
+    later_plan = made(tall(kind="Later"), card)
+    assert tall_plan.chosen.micro_batch == later_plan.chosen.micro_batch
+    peak_bytes = tall_plan.chosen.prediction.peak_bytes
+    assert later_plan.chosen.prediction.peak_bytes == pytest.approx(peak_bytes, rel=0.02)
+
+
+def test_the_trainers_own_step_is_traced(toy):
     config = toy({"training.ema_decay": 0.9})
     plan = made(config, "t4")
     model = Toy(config).model()
@@ -201,28 +210,34 @@ def test_the_trainers_own_step_is_what_is_traced(toy):
     assert plan.chosen.prediction.parameters == sum(p.numel() for p in model.parameters())
 
 
-def test_what_cannot_be_planned_is_refused_in_a_sentence(tall):
-    for overrides, card, count, sentence in (
+NOTHING_FITS = r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,"
+
+
+@pytest.mark.parametrize(
+    "overrides, card, count, sentence",
+    [
         ({}, "t4", -2, "-2 cards were chosen"),
         ({}, "t4", 3, "3 cards were chosen, and training.micro_batch_slots is 1"),
-        (
-            {},
-            "0.22 GiB, capability 7.5",
-            0,
-            r"No micro-batch of tall fits .*1 sample.s. at once .*It would fit on t4,",
-        ),
+        ({}, "0.22 GiB, capability 7.5", 0, NOTHING_FITS),
         ({"training.precision": "bf16"}, "t4", 0, "bf16, which T4 lacks"),
-    ):
-        with pytest.raises(BadInput, match=sentence):
-            made(tall(overrides), card, count)
+    ],
+)
+def test_an_impossible_plan_is_refused_in_a_sentence(tall, overrides, card, count, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        made(tall(overrides), card, count)
 
 
 # --- in words, as a page, in a file -----------------------------------------------------------------------------------
 
 
-def test_the_command_prints_tables_layers_and_json_and_writes_a_page(tall, capsys, tmp_path):
+@pytest.fixture
+def path(tall, tmp_path):
+    """The file of the configuration of `tall`."""
     tall()
-    path = str(tmp_path / "tall.yaml")
+    return str(tmp_path / "tall.yaml")
+
+
+def test_the_command_prints_tables_and_layers_and_writes_a_page(path, capsys, tmp_path):
     page = tmp_path / "plan.html"
     cards = ["--gpu", "t4", "--gpu", "6 GiB, capability 7.5"]
     assert commands.main(["plan", path, *cards, "--layers", "--page", str(page)]) == 0
@@ -231,9 +246,16 @@ def test_the_command_prints_tables_layers_and_json_and_writes_a_page(tall, capsy
     assert printed.out.count("2.1 M parameters") == 2
     assert "Where it goes" in page.read_text()
     assert not unbalanced(page.read_text().partition("utf-8>")[2])
+
+
+def test_the_command_prints_a_plan_as_json(path, capsys):
     assert commands.main(["plan", path, "--json"]) == 0
     (only,) = json.loads(capsys.readouterr().out)
-    assert only["overrides"]["training.micro_batch"] == only["chosen"]["micro_batch"] == 16
+    assert only["chosen"]["micro_batch"] == 16
+    assert only["overrides"]["training.micro_batch"] == 16
+
+
+def test_the_command_refuses_an_unknown_card(path, capsys):
     assert commands.main(["plan", path, "--gpu", "t5"]) == 2
     assert "Known cards" in capsys.readouterr().err
 
@@ -250,60 +272,82 @@ def test_a_written_plan_is_found_for_its_configuration_alone(toy, tmp_path, caps
         assert "plan-toy.json is ignored: " in capsys.readouterr().out
 
 
-def test_host_memory_is_the_savers_copy_and_the_batches_that_workers_prepare_for_each_card(
-    toy, quick, monkeypatch
-):
+def test_host_memory_is_the_savers_copy(toy, quick, monkeypatch):
     savers = []
     prepare = Saver.prepare
-    monkeypatch.setattr(
-        Saver, "prepare", lambda self, *args: (prepare(self, *args), savers.append(self))[0]
-    )
+
+    def noted(self, *args):
+        savers.append(self)
+        return prepare(self, *args)
+
+    monkeypatch.setattr(Saver, "prepare", noted)
     config = toy({"training.ema_decay": 0.9, "training.max_steps": 2})
     copied, _ = host_memory(load_task(config), config, 1)
     launch.train(config)
     assert copied == sum(buffer.nbytes for buffer in savers[-1]._buffers.values())
-    config = toy(
-        {"data.num_workers": 2, "data.prefetch_factor": 3, "training.micro_batch_slots": 2}
-    )
-    batch = sum(
-        value.nbytes for value in load_task(config).example_batch(4, torch.device("cpu")).values()
-    )
-    assert host_memory(load_task(config), config, 2)[1] == 2 * 2 * 3 * batch
+
+
+def test_host_memory_has_the_batches_that_workers_prepare_for_each_card(toy):
+    workers = {"data.num_workers": 2, "data.prefetch_factor": 3}
+    config = toy({"training.micro_batch_slots": 2, **workers})
+    task = load_task(config)
+    batch = task.example_batch(4, torch.device("cpu"))
+    size = sum(value.nbytes for value in batch.values())
+    assert host_memory(task, config, 2)[1] == 2 * 2 * 3 * size
 
 
 # --- in a child process -----------------------------------------------------------------------------------------------
 
 
-def test_the_exit_code_of_the_child_says_whether_there_is_a_plan(
-    tall, tmp_path, capsys, monkeypatch
-):
-    request = tmp_path / "request"
+@pytest.fixture
+def request_of(path, tmp_path):
+    """request_of(count) -> the file that asks a child for a plan on so many cards."""
+
+    def write(count):
+        request = tmp_path / "request"
+        request.write_bytes(pickle.dumps((path, find_card("t4"), count)))
+        return str(request)
+
+    return write
+
+
+def test_a_child_writes_its_plan(request_of, tmp_path, capsys):
     answer = tmp_path / "answer"
-    popen = subprocess.Popen
-    for kind, count, code, sentence, raised in (
+    assert process.write_plan(request_of(1), str(answer)) == 0
+    assert answer.exists()
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "kind, count, code, sentence, raised",
+    [
         ("Broken", 1, 1, r"this loss is broken \(tall.py:\d+: raise ", TrainingFailed),
-        ("Tall", 3, 2, "3 cards", BadInput), ("Untraceable", 1, 3, "cannot be traced", NotTraceable),
-        ("Tall", 1, 0, "^$", None),
-    ):  # fmt: skip
-        config = tall(kind=kind)
-        request.write_bytes(pickle.dumps((str(tmp_path / "tall.yaml"), find_card("t4"), count)))
-        assert process.write_plan(str(request), str(answer)) == code
-        message = capsys.readouterr().err
-        assert answer.exists() == (code == 0)
-        assert re.search(sentence, message)
-        assert "Traceback" not in message
-        child = [
-            sys.executable,
-            "-c",
-            f"import sys; print({message!r}, file=sys.stderr); sys.exit({code})",
-        ]
-        monkeypatch.setattr(
-            process.subprocess, "Popen", lambda _, child=child, **options: popen(child, **options)
-        )
-        if raised:
-            with pytest.raises(raised, match=sentence) as error:
-                process.plan(config, "t4", count, threading.Event())
-            assert error.type is raised
+        ("Tall", 3, 2, "3 cards", BadInput),
+        ("Untraceable", 1, 3, "cannot be traced", NotTraceable),
+    ],
+)
+def test_a_child_without_a_plan_ends_with_a_code_and_a_sentence(
+    tall, request_of, tmp_path, capsys, monkeypatch, kind, count, code, sentence, raised
+):
+    request = request_of(count)
+    config = tall(kind=kind)
+    answer = tmp_path / "answer"
+    assert process.write_plan(request, str(answer)) == code
+    assert not answer.exists()
+    message = capsys.readouterr().err
+    assert re.search(sentence, message)
+    assert "Traceback" not in message
+
+    popen = subprocess.Popen
+    script = f"import sys; print({message!r}, file=sys.stderr); sys.exit({code})"
+
+    def child(_, **options):
+        return popen([sys.executable, "-c", script], **options)
+
+    monkeypatch.setattr(process.subprocess, "Popen", child)
+    with pytest.raises(raised, match=sentence) as error:
+        process.plan(config, "t4", count, threading.Event())
+    assert error.type is raised
 
 
 def test_a_plan_that_is_cancelled_or_interrupted_ends_its_process(toy, monkeypatch):
@@ -311,7 +355,7 @@ def test_a_plan_that_is_cancelled_or_interrupted_ends_its_process(toy, monkeypat
     looks = []
 
     class Endless(subprocess.Popen):
-        """The child that planning starts would run for minutes."""
+        """A child that would run for minutes."""
 
         def __init__(self, command, **options):
             super().__init__([sys.executable, "-c", "import time; time.sleep(600)"], **options)
@@ -340,32 +384,32 @@ def test_a_plan_that_is_cancelled_or_interrupted_ends_its_process(toy, monkeypat
 
 @pytest.fixture
 def small_card(monkeypatch):
-    """This machine seems to have a GPU of half a GiB."""
+    """Gives this machine a GPU of half a GiB, and plans in this process."""
+    card = find_card("0.5 GiB, capability 7.5")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(
-        torch.cuda, "is_current_stream_capturing", lambda: False
-    )  # a build with CUDA asks its driver
-    monkeypatch.setattr(
-        "lib.planner.card.card_of_gpu", lambda index: find_card("0.5 GiB, capability 7.5")
-    )
+    # a build with CUDA asks its driver
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr("lib.planner.card.card_of_gpu", lambda index: card)
+    monkeypatch.setattr("lib.planner.process.plan", make)
 
 
-def test_a_micro_batch_of_zero_becomes_the_planned_one_if_there_is_a_gpu_and_a_step_that_can_be_traced(
-    tall, request
-):
+def test_a_run_without_a_gpu_is_not_planned(tall):
     assert apply_plan(tall(), 1) == (tall(), None, [])
-    request.getfixturevalue("small_card")
-    request.getfixturevalue("monkeypatch").setattr(
-        "lib.planner.process.plan", make
-    )  # in this process
+
+
+@pytest.mark.usefixtures("small_card")
+def test_a_run_is_not_planned_if_its_step_cannot_be_traced(tall):
     config, plan, (line,) = apply_plan(tall(kind="Untraceable"), 1)
     assert plan is None
     assert config.training.micro_batch == 0
     assert "cannot be traced" in line
     assert "Nothing is planned" in line
+
+
+@pytest.mark.usefixtures("small_card")
+def test_a_micro_batch_of_zero_becomes_the_planned_one(tall):
     config, plan, lines = apply_plan(tall(), 1)
-    assert config.training.micro_batch == plan.chosen.micro_batch < 16
-    assert lines[0].startswith(
-        f"Planned: training.micro_batch = {plan.chosen.micro_batch} (predicted peak 0."
-    )
+    planned = plan.chosen.micro_batch
+    assert config.training.micro_batch == planned < 16
+    assert lines[0].startswith(f"Planned: training.micro_batch = {planned} (predicted peak 0.")

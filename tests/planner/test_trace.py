@@ -1,5 +1,6 @@
-"""Predictions against hand formulas, PyTorch's profiler, and what a CUDA run is known to do; and bad input."""
+"""Predictions against hand formulas, PyTorch's profiler and the behaviour of CUDA; and bad input."""
 
+import functools
 import re
 import sys
 import types
@@ -33,12 +34,10 @@ def predicted(layers, recomputed=0, **more):
         recompute(encoder, recomputed)
         return encoder
 
-    return predict(
-        net,
-        lambda net: net(torch.randn(BATCH, LENGTH, D, device="cuda")).square().mean(),
-        "t4",
-        **more,
-    )
+    def step(net):
+        return net(torch.randn(BATCH, LENGTH, D, device="cuda")).square().mean()
+
+    return predict(net, step, "t4", **more)
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +45,13 @@ def traced():
     return predicted(3)
 
 
-def test_under_autocast_a_layer_keeps_what_can_be_counted_by_hand():
-    """Bytes a token and channel: what enters a product is half as wide as in fp32; norms and sums stay fp32."""
-    two, four = (predicted(layers, precision="fp16").moments["after forward"] for layers in (2, 4))
-    cast = 2 * 12 * D * D  # autocast's copies of the weights
-    measured = (four - two) / 2 - 12 * PER_LAYER - cast  # gradients are gone when a step begins
-    assert measured / (TOKENS * D) == pytest.approx(38, rel=0.015)
+def test_under_autocast_a_layer_keeps_the_activations_counted_by_hand():
+    """Inputs of products are half as wide as in fp32; norms and sums stay fp32."""
+    two = predicted(2, precision="fp16").moments["after forward"]
+    four = predicted(4, precision="fp16").moments["after forward"]
+    copies = 2 * 12 * D * D  # autocast's, of the weights
+    activations = (four - two) / 2 - 12 * PER_LAYER - copies  # a step begins without gradients
+    assert activations / (TOKENS * D) == pytest.approx(38, rel=0.015)
 
 
 def wide():
@@ -62,99 +62,119 @@ def loss(net):
     return net(torch.randn(2, WIDE, device="cuda")).square().mean()
 
 
-def test_the_optimizers_plateau_is_20_bytes_a_parameter_and_16_in_one_kernel():
-    """Weights, gradients, two moments, and the temporary of foreach AdamW, which the fused kernel lacks: 4 each."""
-    for fused, each in ((None, 20.2), (True, 16)):
-        result = predict(
-            lambda: nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))),
-            lambda net: net(torch.randn(1, 2048, device="cuda")).sum(),
-            optimizer=lambda parameters, fused=fused: torch.optim.AdamW(parameters, fused=fused),
-        )
-        held = result.peak_bytes - result.by_category["workspace"]
-        assert held / result.parameters == pytest.approx(each, rel=0.015)
+@pytest.mark.parametrize("fused, each", [(None, 20.2), (True, 16)])
+def test_the_optimizers_plateau_is_20_bytes_a_parameter_and_16_in_one_kernel(fused, each):
+    """Weights, gradients, two moments and the temporary of foreach AdamW take 4 each."""
+
+    def model():
+        return nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8)))
+
+    def step(net):
+        return net(torch.randn(1, 2048, device="cuda")).sum()
+
+    adam = functools.partial(torch.optim.AdamW, fused=fused)
+    result = predict(model, step, optimizer=adam)
+    held = result.peak_bytes - result.by_category["workspace"]
+    assert held / result.parameters == pytest.approx(each, rel=0.015)
 
 
 def test_recomputation_keeps_one_layers_activations(traced):
     saved = predicted(3, "all")
     rest = traced.by_category["weights"] + traced.by_category["optimizer"]
-    assert saved.by_category["activations"] < 1.2 * (3 * 4 * TOKENS * D + 66 * TOKENS * D)
+    inputs_and_a_layer = 3 * 4 * TOKENS * D + 66 * TOKENS * D
+    assert saved.by_category["activations"] < 1.2 * inputs_and_a_layer
     assert saved.peak_bytes - rest < 0.5 * (traced.peak_bytes - rest)
     assert saved.pass_flops == pytest.approx(traced.pass_flops * 4 / 3, rel=0.02)
     rows = {row.name: row for row in saved.layers}
-    assert rows["blocks.0"].activations < 10 * TOKENS * D, (
-        "its input alone waits for the backward pass"
-    )
-    assert rows["blocks.2"].at_peak > 50 * TOKENS * D, "and is computed again there"
+    assert rows["blocks.0"].activations < 10 * TOKENS * D, "only its input waits for backward"
+    assert rows["blocks.2"].at_peak > 50 * TOKENS * D, "it is computed again there"
 
 
 # --- the loop that people write ---------------------------------------------------------------------------------------
 
 
-def test_options_of_the_loop_take_and_free_what_they_should():
-    """The loss in what a step returns, and gradients accumulated or dropped later."""
+@pytest.mark.parametrize(
+    "result_of",
+    [
+        lambda value: (value, "more"),
+        lambda value: {"loss": value},
+        lambda value: types.SimpleNamespace(loss=value),
+    ],
+)
+def test_a_step_may_return_more_than_the_loss(result_of):
+    assert predict(wide, lambda net: result_of(loss(net))) == predict(wide, loss)
+
+
+@pytest.mark.parametrize("options", [{"accumulation": 2}, {"zeroes_after_forward": True}])
+def test_gradients_are_held_through_forward_if_the_loop_drops_them_later(options):
     plain = predict(wide, loss)
-    for returned in (
-        lambda value: (value, "more"), lambda value: {"loss": value}, lambda value: types.SimpleNamespace(loss=value),
-    ):  # fmt: skip
-        assert predict(wide, lambda net, returned=returned: returned(loss(net))) == plain
-    for more in ({"accumulation": 2}, {"zeroes_after_forward": True}):
-        held = predict(wide, loss, **more).moments["after forward"] - plain.moments["after forward"]
-        assert held == pytest.approx(4 * plain.parameters, rel=0.02), more
+    held = predict(wide, loss, **options).moments["after forward"]
+    gradients = held - plain.moments["after forward"]
+    assert gradients == pytest.approx(4 * plain.parameters, rel=0.02)
 
 
 def test_values_of_the_batch_decide_how_many_positions_a_loss_picks():
     chosen = torch.zeros(64, 128, dtype=torch.bool)
     chosen[:, :13] = True
 
-    def step(mask):
-        return lambda net: net(torch.randn(64, 128, 256, device="cuda")[mask()]).square().sum()
+    def step_with(mask):
+        def step(net):
+            return net(torch.randn(64, 128, 256, device="cuda")[mask()]).square().sum()
 
-    fixed = predict(lambda: nn.Linear(256, 4000), step(lambda: chosen.to("cuda")))
-    unknown = predict(
-        lambda: nn.Linear(256, 4000), step(lambda: torch.rand(64, 128, device="cuda") < 0.1)
-    )
+        return step
+
+    def model():
+        return nn.Linear(256, 4000)
+
+    def drawn():
+        return torch.rand(64, 128, device="cuda") < 0.1
+
+    fixed = predict(model, step_with(lambda: chosen.to("cuda")))
+    unknown = predict(model, step_with(drawn))
     assert fixed.peak_bytes < 0.3 * unknown.peak_bytes
     assert not any("upper bound" in sentence for sentence in fixed.unseen)
     assert any("a mask as index (all 8,192 elements)" in sentence for sentence in unknown.unseen)
 
 
-def test_what_a_step_raises_comes_out_and_an_operator_without_shapes_is_named_with_its_line():
-    before = torch.cuda.is_bf16_supported, torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="must have same reduction dim"):
-        predict(
-            lambda: nn.Linear(4, 4),
-            lambda net: net(torch.randn(4, 5, device="cuda")).sum(),
-            precision="fp16",
-        )
-    assert torch.cuda.is_bf16_supported is before[0]
-    assert not torch.is_autocast_enabled("cuda")
-    assert torch.ones(1).device.type == "cpu"
-    assert torch.equal(torch.get_rng_state(), before[1])
+def small():
+    return nn.Linear(4, 4)
+
+
+def test_an_error_of_a_step_is_raised_and_torch_is_as_before():
+    function = torch.cuda.is_bf16_supported
+    state = torch.get_rng_state()
 
     def step(net):
-        values = torch.linalg.lstsq(
-            net(torch.randn(4, 4, device="cuda")), torch.randn(4, 1, device="cuda")
-        )
+        return net(torch.randn(4, 5, device="cuda")).sum()
+
+    with pytest.raises(RuntimeError, match="must have same reduction dim"):
+        predict(small, step, precision="fp16")
+    assert torch.cuda.is_bf16_supported is function
+    assert not torch.is_autocast_enabled("cuda")
+    assert torch.ones(1).device.type == "cpu"
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_operator_without_shapes_is_named_with_its_line():
+    def step(net):
+        y = net(torch.randn(4, 4, device="cuda"))
+        values = torch.linalg.lstsq(y, torch.randn(4, 1, device="cuda"))
         return values.solution.sum()
 
-    with pytest.raises(
-        NotTraceable, match=r"cannot be traced without values \(.*test_trace.py, line \d+\).*lstsq"
-    ):
-        predict(lambda: nn.Linear(4, 4), step)
+    message = r"cannot be traced without values \(.*test_trace.py, line \d+\).*lstsq"
+    with pytest.raises(NotTraceable, match=message):
+        predict(small, step)
 
 
 @pytest.mark.parametrize(("clock", "operators"), [("monotonic", 15_401), ("thread_time", 401)])
-def test_a_loop_that_waits_for_a_value_is_refused_with_its_line_after_forty_seconds(
+def test_an_endless_loop_is_refused_with_its_line_after_forty_seconds(
     clock, operators, monkeypatch
 ):
-    """Each look at the clock is a tenth of a second later; on the wall only many operators are too many."""
+    """Each look at the clock is a tenth of a second later; wall time counts with many operators."""
     looks = iter(range(10**6))
-    stopped = {
-        "monotonic": lambda: 0.0,
-        "thread_time": lambda: 0.0,
-        clock: lambda: next(looks) / 10,
-    }
-    monkeypatch.setattr(tracker, "time", types.SimpleNamespace(**stopped))
+    clocks = types.SimpleNamespace(monotonic=lambda: 0.0, thread_time=lambda: 0.0)
+    setattr(clocks, clock, lambda: next(looks) / 10)
+    monkeypatch.setattr(tracker, "time", clocks)
     lines = []
 
     def waiting(net):
@@ -165,13 +185,13 @@ def test_a_loop_that_waits_for_a_value_is_refused_with_its_line_after_forty_seco
         return error
 
     with pytest.raises(NotTraceable, match="a fixed number of turns") as refusal:
-        predict(lambda: nn.Linear(4, 4), waiting)
+        predict(small, waiting)
     line = rf"line ({lines[0] + 1}|{lines[0] + 2})\)"
     words = rf"took 40 s for {operators:,} operators and goes on \(.*test_trace.py, {line}"
     assert re.search(words, str(refusal.value))
 
 
-def test_the_branch_that_was_followed_is_said_with_its_line():
+def test_the_followed_branch_is_named_with_its_line():
     lines = []
 
     def step(net):
@@ -181,7 +201,7 @@ def test_the_branch_that_was_followed_is_said_with_its_line():
             return (y.repeat(100_000, 1) ** 2).mean()
         return y.mean() * y.max().item()
 
-    text = "\n".join(predict(lambda: nn.Linear(4, 4), step).unseen)
+    text = "\n".join(predict(small, step).unseen)
     for offset, value in ((1, "False"), (3, "1.0")):
         assert f"({__file__}, line {lines[0] + offset}) was taken as {value} (2 times)" in text
     assert "another may need more memory" in text
@@ -189,11 +209,12 @@ def test_the_branch_that_was_followed_is_said_with_its_line():
 
 
 class Tied(nn.Module):
-    """An embedding that is also the head, tied as transformers 5.0 does it: not below a default device of meta."""
+    """An embedding that is also the head, tied as in transformers 5.0: not on a default device of meta."""
 
     def __init__(self):
         super().__init__()
-        self.embed, self.head = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
+        self.embed = nn.Embedding(1000, 64)
+        self.head = nn.Linear(64, 1000, bias=False)
         if torch.empty(0).device.type != "meta":
             self.tie_weights()
 
@@ -204,45 +225,58 @@ class Tied(nn.Module):
         return self.head(self.embed(ids.long().abs() % 1000)).sum(-1)
 
 
-def test_tied_weights_are_counted_once_and_a_frozen_base_has_neither_gradients_nor_moments(toy):
-    def of_task(make_model, config):
-        task = type("Other", (Toy,), {"model": lambda self: make_model()})(config)
-        return predict_task(task, config, find_card("t4"), 2, 1, 1)
+def prediction_of_task(make_model, config):
+    task = type("Other", (Toy,), {"model": lambda self: make_model()})(config)
+    return predict_task(task, config, find_card("t4"), 2, 1, 1)
 
-    alone = predict(
-        Tied, lambda net: net(torch.randint(1000, (4, 8), device="cuda")).float().mean(), "t4"
-    )
-    assert alone.parameters == of_task(Tied, toy()).parameters == 64_000
 
-    def base():
-        frozen = nn.Linear(1024, 1024).requires_grad_(False)
-        return nn.Sequential(nn.Linear(3, 1024), frozen, nn.Linear(1024, 1))
+def test_tied_weights_are_counted_once(toy):
+    def step(net):
+        return net(torch.randint(1000, (4, 8), device="cuda")).float().mean()
 
-    plain, halves = (
-        of_task(base, toy({"training.frozen_precision": precision})) for precision in ("", "fp16")
-    )
-    frozen = 1024 * 1024
-    trained = 4 * 1024 + 1024 + 1
-    assert plain.parameters == halves.parameters == frozen + 1024 + trained
-    # the fp16 copy that autocast makes of an fp32 base is not needed for one in fp16
-    assert plain.moments["after load"] - halves.moments["after load"] == 2 * frozen
-    assert plain.peak_bytes - halves.peak_bytes == pytest.approx(4 * frozen, rel=0.01)
-    for plan in (plain, halves):
-        assert 8 * trained <= plan.by_category["optimizer"] < 8 * trained + 10_000
-        assert plan.by_category.get("gradients", 0) < 8 * trained + 10_000
+    assert predict(Tied, step, "t4").parameters == 64_000
+    assert prediction_of_task(Tied, toy()).parameters == 64_000
+
+
+FROZEN = 1024 * 1024
+TRAINED = 4 * 1024 + 1024 + 1
+
+
+def frozen_base():
+    frozen = nn.Linear(1024, 1024).requires_grad_(False)
+    return nn.Sequential(nn.Linear(3, 1024), frozen, nn.Linear(1024, 1))
+
+
+@pytest.mark.parametrize("precision", ["", "fp16"])
+def test_a_frozen_base_has_neither_gradients_nor_moments(toy, precision):
+    plan = prediction_of_task(frozen_base, toy({"training.frozen_precision": precision}))
+    assert plan.parameters == FROZEN + 1024 + TRAINED
+    assert 8 * TRAINED <= plan.by_category["optimizer"] < 8 * TRAINED + 10_000
+    assert plan.by_category.get("gradients", 0) < 8 * TRAINED + 10_000
+
+
+def test_a_frozen_base_in_fp16_needs_no_copy_by_autocast(toy):
+    plain = prediction_of_task(frozen_base, toy({"training.frozen_precision": ""}))
+    halves = prediction_of_task(frozen_base, toy({"training.frozen_precision": "fp16"}))
+    assert plain.moments["after load"] - halves.moments["after load"] == 2 * FROZEN
+    assert plain.peak_bytes - halves.peak_bytes == pytest.approx(4 * FROZEN, rel=0.01)
 
 
 # --- layers and the peak ----------------------------------------------------------------------------------------------
 
 
-def test_a_layer_has_what_can_be_counted_by_hand_and_all_sums_are_the_peak(traced):
+def test_a_layer_has_the_bytes_counted_by_hand(traced):
     rows = {row.name: row for row in traced.layers}
     assert list(rows) == ["blocks.0", "blocks.1", "blocks.2", "head", OUTSIDE]
     for name in ("blocks.0", "blocks.1", "blocks.2"):
-        assert rows[name].weights == rows[name].gradients == pytest.approx(4 * PER_LAYER, rel=0.01)
-        assert rows[name].optimizer == pytest.approx(8 * PER_LAYER, rel=0.05)
-        assert rows[name].activations == pytest.approx(66 * TOKENS * D, rel=0.07)
+        layer = rows[name]
+        assert layer.weights == layer.gradients == pytest.approx(4 * PER_LAYER, rel=0.01)
+        assert layer.optimizer == pytest.approx(8 * PER_LAYER, rel=0.05)
+        assert layer.activations == pytest.approx(66 * TOKENS * D, rel=0.07)
     assert rows[OUTSIDE].weights == rows[OUTSIDE].optimizer == 0
+
+
+def test_layers_and_categories_sum_to_the_peak(traced):
     assert sum(row.at_peak for row in traced.layers) == traced.peak_bytes <= traced.reserved_bytes
     assert sum(traced.by_category.values()) == traced.peak_bytes
     assert "200 MiB are set aside" in " ".join(traced.unseen)
@@ -263,11 +297,13 @@ def test_the_tracked_peak_of_a_real_step_is_the_profilers():
             model(torch.arange(4 * 128).view(4, 128)).backward()
             optimizer.step()
 
-    held = peak = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
+    weights = [*model.parameters(), *model.buffers()]
+    held = peak = sum(tensor.nbytes for tensor in weights)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         steps()
     events = profiler.profiler.kineto_results.events()
-    for _, change in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    for _, change in sorted(changes):
         held += change
         peak = max(peak, held)
     model.zero_grad()
@@ -280,7 +316,7 @@ def test_the_tracked_peak_of_a_real_step_is_the_profilers():
 
 
 class Exact:
-    """An allocator that gives each request as many bytes as it asks for, as the CPU's does."""
+    """An allocator without rounding, as the CPU's."""
 
     allocated = peak = reserved = 0
 

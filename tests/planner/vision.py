@@ -1,4 +1,4 @@
-"""Convolution nets of published readings, after torchvision's definitions; see models.py for why they stand here."""
+"""Convolution nets of published readings, after torchvision's definitions (see models.py)."""
 
 import torch
 import torch.nn.functional as F
@@ -16,16 +16,16 @@ class Bottleneck(nn.Module):
     def __init__(self, inside: int, width: int, stride: int):
         super().__init__()
         out = 4 * width
-        self.conv1, self.bn1 = nn.Conv2d(inside, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = (
-            nn.Conv2d(width, width, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(width),
-        )
-        self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
+        self.conv1 = nn.Conv2d(inside, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, out, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = (
-            conv(inside, out, 1, stride, act=None) if stride > 1 or inside != out else None
-        )
+        self.downsample = None
+        if stride > 1 or inside != out:
+            self.downsample = conv(inside, out, 1, stride, act=None)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -39,32 +39,31 @@ def resnet(depths) -> nn.Sequential:
     layers = [conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
     inside = 64
     for stage, depth in enumerate(depths):
+        width = 64 * 2**stage
         for number in range(depth):
-            width = 64 * 2**stage
-            layers.append(Bottleneck(inside, width, 2 if stage and not number else 1))
+            stride = 2 if stage and not number else 1
+            layers.append(Bottleneck(inside, width, stride))
             inside = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 1000))
+    return nn.Sequential(*layers, *pooled_classes(inside))
+
+
+def pooled_classes(width: int) -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 1000)]
 
 
 def vgg(repeats) -> nn.Sequential:
+    widths = (64, 128, 256, 512, 512)
     layers = []
     inside = 3
-    for width, count in zip((64, 128, 256, 512, 512), repeats, strict=True):
+    for width, count in zip(widths, repeats, strict=True):
         for _ in range(count):
             layers += [nn.Conv2d(inside, width, 3, padding=1), nn.ReLU(inplace=True)]
             inside = width
         layers.append(nn.MaxPool2d(2, 2))
-    head = [
-        nn.Linear(512 * 49, 4096),
-        nn.ReLU(True),
-        nn.Dropout(),
-        nn.Linear(4096, 4096),
-        nn.ReLU(True),
-        nn.Dropout(),
-    ]
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), *head, nn.Linear(4096, 1000)
-    )
+    layers += [nn.AdaptiveAvgPool2d(7), nn.Flatten()]
+    layers += [nn.Linear(512 * 49, 4096), nn.ReLU(True), nn.Dropout()]
+    layers += [nn.Linear(4096, 4096), nn.ReLU(True), nn.Dropout()]
+    return nn.Sequential(*layers, nn.Linear(4096, 1000))
 
 
 class Squeeze(nn.Module):
@@ -73,8 +72,10 @@ class Squeeze(nn.Module):
     def __init__(self, width: int, inner: int, gate: type[nn.Module]):
         super().__init__()
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc1, self.fc2 = nn.Conv2d(width, inner, 1), nn.Conv2d(inner, width, 1)
-        self.act, self.gate = nn.ReLU(), gate()
+        self.fc1 = nn.Conv2d(width, inner, 1)
+        self.fc2 = nn.Conv2d(inner, width, 1)
+        self.act = nn.ReLU()
+        self.gate = gate()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.gate(self.fc2(self.act(self.fc1(self.pool(x))))) * x
@@ -112,27 +113,23 @@ def round_by_8(value: float) -> int:
 def mobilenet_v2() -> nn.Sequential:
     layers = [conv(3, 32, 3, 2, act=nn.ReLU6)]
     inside = 32
-    stages = (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    )
-    for expansion, out, count, stride in stages:
+    for expansion, out, count, stride in _V2:
         for number in range(count):
-            layers.append(
-                Mobile(inside, expansion * inside, out, 3, 1 if number else stride, nn.ReLU6)
-            )
+            wide = expansion * inside
+            step = 1 if number else stride
+            layers.append(Mobile(inside, wide, out, 3, step, nn.ReLU6))
             inside = out
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(1280, 1000)]
-    return nn.Sequential(*layers, conv(320, 1280, act=nn.ReLU6), *head)
+    pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2)]
+    return nn.Sequential(*layers, conv(320, 1280, act=nn.ReLU6), *pool, nn.Linear(1280, 1000))
 
 
+# expansion, width, blocks, stride of the first
+_V2 = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+)  # fmt: skip
 RE = nn.ReLU
 HS = nn.Hardswish
+# width, kernel, wide, width after it, squeeze, activation, stride
 _V3 = {
     "small": ((16, 3, 16, 16, True, RE, 2), (16, 3, 72, 24, False, RE, 2), (24, 3, 88, 24, False, RE, 1),
               (24, 5, 96, 40, True, HS, 2), (40, 5, 240, 40, True, HS, 1), (40, 5, 240, 40, True, HS, 1),
@@ -148,31 +145,25 @@ _V3 = {
 
 def mobilenet_v3(size: str, last: int) -> nn.Sequential:
     layers = [conv(3, 16, 3, 2, act=HS)]
-    layers += [
-        Mobile(i, wide, out, k, stride, act, se, True)
-        for i, k, wide, out, se, act, stride in _V3[size]
-    ]
-    out = _V3[size][-1][3]
-    head = [
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(6 * out, last),
-        HS(inplace=True),
-        nn.Dropout(0.2, True),
-    ]
-    return nn.Sequential(*layers, conv(out, 6 * out, act=HS), *head, nn.Linear(last, 1000))
+    out = 16
+    for inside, kernel, wide, out, squeeze, act, stride in _V3[size]:
+        layers.append(Mobile(inside, wide, out, kernel, stride, act, squeeze, third=True))
+    wide = 6 * out
+    layers += [conv(out, wide, act=HS), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    layers += [nn.Linear(wide, last), HS(inplace=True), nn.Dropout(0.2, True)]
+    return nn.Sequential(*layers, nn.Linear(last, 1000))
 
 
 class RegNetBlock(nn.Module):
     def __init__(self, inside: int, out: int, stride: int, group: int, squeeze: bool):
         super().__init__()
-        self.proj = conv(inside, out, 1, stride, act=None) if inside != out or stride != 1 else None
+        self.proj = None
+        if inside != out or stride != 1:
+            self.proj = conv(inside, out, 1, stride, act=None)
+        layers = [conv(inside, out), conv(out, out, 3, stride, out // group)]
         if squeeze:
-            gate = [Squeeze(out, round(0.25 * inside), nn.Sigmoid)]
-        else:
-            gate = []
-        middle = conv(out, out, 3, stride, out // group)
-        self.f = nn.Sequential(conv(inside, out), middle, *gate, conv(out, out, act=None))
+            layers.append(Squeeze(out, round(0.25 * inside), nn.Sigmoid))
+        self.f = nn.Sequential(*layers, conv(out, out, act=None))
         self.activation = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -185,23 +176,39 @@ def regnet(widths, depths, group: int, squeeze: bool) -> nn.Sequential:
     inside = 32
     for width, depth in zip(widths, depths, strict=True):
         for number in range(depth):
-            layers.append(RegNetBlock(inside, width, 1 if number else 2, group, squeeze))
+            stride = 1 if number else 2
+            layers.append(RegNetBlock(inside, width, stride, group, squeeze))
             inside = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 1000))
+    return nn.Sequential(*layers, *pooled_classes(inside))
+
+
+_RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
+_VGGS = {"vgg16": (2, 2, 3, 3, 3), "vgg19": (2, 2, 4, 4, 4)}
 
 
 def make(name: str) -> nn.Module:
-    makers = {
-        "resnet50": lambda: resnet((3, 4, 6, 3)), "resnet101": lambda: resnet((3, 4, 23, 3)),
-        "resnet152": lambda: resnet((3, 8, 36, 3)), "vgg16": lambda: vgg((2, 2, 3, 3, 3)),
-        "vgg19": lambda: vgg((2, 2, 4, 4, 4)), "mobilenet_v2": mobilenet_v2,
-        "mobilenet_v3_small": lambda: mobilenet_v3("small", 1024),
-        "mobilenet_v3_large": lambda: mobilenet_v3("large", 1280),
-        "regnet_x_400mf": lambda: regnet((32, 64, 160, 400), (1, 2, 7, 12), 16, False),
-        "regnet_y_400mf": lambda: regnet((48, 104, 208, 440), (1, 3, 6, 6), 8, True), "convnext_tiny": ConvNextTiny,
-        "convnext_base": lambda: convnext((128, 256, 512, 1024), (3, 3, 27, 3), 0.5), "mnasnet1_0": MnasNet,
-    }  # fmt: skip
-    return makers[name]()
+    if name in _RESNETS:
+        return resnet(_RESNETS[name])
+    if name in _VGGS:
+        return vgg(_VGGS[name])
+    match name:
+        case "mobilenet_v2":
+            return mobilenet_v2()
+        case "mobilenet_v3_small":
+            return mobilenet_v3("small", 1024)
+        case "mobilenet_v3_large":
+            return mobilenet_v3("large", 1280)
+        case "regnet_x_400mf":
+            return regnet((32, 64, 160, 400), (1, 2, 7, 12), 16, squeeze=False)
+        case "regnet_y_400mf":
+            return regnet((48, 104, 208, 440), (1, 3, 6, 6), 8, squeeze=True)
+        case "convnext_tiny":
+            return ConvNextTiny()
+        case "convnext_base":
+            return convnext((128, 256, 512, 1024), (3, 3, 27, 3), 0.5)
+        case "mnasnet1_0":
+            return MnasNet()
+    raise KeyError(name)
 
 
 class WideBlock(nn.Module):
@@ -209,11 +216,13 @@ class WideBlock(nn.Module):
 
     def __init__(self, inside: int, out: int, stride: int):
         super().__init__()
-        self.bn1, self.conv1 = nn.BatchNorm2d(inside), nn.Conv2d(inside, out, 3, padding=1)
-        self.bn2, self.conv2 = nn.BatchNorm2d(out), nn.Conv2d(out, out, 3, stride, 1)
-        self.short = (
-            nn.Conv2d(inside, out, 1, stride) if stride != 1 or inside != out else nn.Identity()
-        )
+        self.bn1 = nn.BatchNorm2d(inside)
+        self.conv1 = nn.Conv2d(inside, out, 3, padding=1)
+        self.bn2 = nn.BatchNorm2d(out)
+        self.conv2 = nn.Conv2d(out, out, 3, stride, 1)
+        self.short = nn.Identity()
+        if stride != 1 or inside != out:
+            self.short = nn.Conv2d(inside, out, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.dropout(self.conv1(F.relu(self.bn1(x))), 0.3, self.training)
@@ -225,13 +234,12 @@ class WideBlock(nn.Module):
 def wide_resnet() -> nn.Sequential:
     layers = [nn.Conv2d(3, 16, 3, padding=1)]
     inside = 16
-    for out, stride in zip((160, 320, 640), (1, 2, 2), strict=True):
+    for out, stride in ((160, 1), (320, 2), (640, 2)):
         for number in range(4):
             layers.append(WideBlock(inside, out, 1 if number else stride))
             inside = out
-    return nn.Sequential(
-        *layers, nn.BatchNorm2d(640), nn.ReLU(), nn.AvgPool2d(8), nn.Flatten(), nn.Linear(640, 10)
-    )
+    layers += [nn.BatchNorm2d(640), nn.ReLU(), nn.AvgPool2d(8), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(640, 10))
 
 
 class PatchEncoder(nn.Module):
@@ -240,12 +248,11 @@ class PatchEncoder(nn.Module):
     def __init__(self, layers: int = 24, d: int = 1024, heads: int = 16, classes: int = 10):
         super().__init__()
         self.patch = nn.Conv2d(3, d, 16, 16)
-        self.token, self.position = (
-            nn.Parameter(torch.zeros(1, 1, d)),
-            nn.Parameter(torch.zeros(1, 197, d)),
-        )
+        self.token = nn.Parameter(torch.zeros(1, 1, d))
+        self.position = nn.Parameter(torch.zeros(1, 197, d))
         self.blocks = nn.Sequential(*(PatchLayer(d, heads) for _ in range(layers)))
-        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, classes)
+        self.norm = nn.LayerNorm(d)
+        self.head = nn.Linear(d, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patch(x).flatten(2).transpose(1, 2)
@@ -256,9 +263,12 @@ class PatchEncoder(nn.Module):
 class PatchLayer(nn.Module):
     def __init__(self, d: int, heads: int):
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.norm1 = nn.LayerNorm(d)
+        self.norm2 = nn.LayerNorm(d)
         self.attention = nn.MultiheadAttention(d, heads, batch_first=True)
-        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+        up = nn.Linear(d, 4 * d)
+        down = nn.Linear(4 * d, d)
+        self.mlp = nn.Sequential(up, nn.GELU(), down)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm1(x)
@@ -271,19 +281,22 @@ class UNet(nn.Module):
 
     def __init__(self, classes: int = 2):
         super().__init__()
-        w = [64, 128, 256, 512, 1024]
-        pairs = zip([3, *w], w, strict=False)
-        self.down = nn.ModuleList(
-            nn.Sequential(*([nn.MaxPool2d(2)] if i != 3 else []), conv(i, o, 3), conv(o, o, 3))
-            for i, o in pairs
-        )
+        widths = (64, 128, 256, 512)
+        self.down = nn.ModuleList([self.two(3, 64)])
+        for width in widths:
+            self.down.append(nn.Sequential(nn.MaxPool2d(2), *self.two(width, 2 * width)))
         up = nn.Upsample(scale_factor=2, mode="bilinear")
-        self.up = nn.ModuleList(nn.Sequential(up, conv(2 * o, o)) for o in w[:4])
-        self.join = nn.ModuleList(nn.Sequential(conv(2 * o, o, 3), conv(o, o, 3)) for o in w[:4])
-        self.heads = nn.ModuleList(
-            nn.Sequential(conv(i, 64, 3), nn.Dropout2d(0.1), nn.Conv2d(64, classes, 1))
-            for i in w[:2]
-        )
+        self.up = nn.ModuleList(nn.Sequential(up, conv(2 * w, w)) for w in widths)
+        self.join = nn.ModuleList(self.two(2 * w, w) for w in widths)
+        self.heads = nn.ModuleList(self.head(w, classes) for w in (64, 128))
+
+    @staticmethod
+    def two(inside: int, out: int) -> nn.Sequential:
+        return nn.Sequential(conv(inside, out, 3), conv(out, out, 3))
+
+    @staticmethod
+    def head(width: int, classes: int) -> nn.Sequential:
+        return nn.Sequential(conv(width, 64, 3), nn.Dropout2d(0.1), nn.Conv2d(64, classes, 1))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         skips = []

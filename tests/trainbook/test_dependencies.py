@@ -1,4 +1,4 @@
-"""Packages that are missing are installed or named; torch never is."""
+"""Missing packages are installed or named; torch is never installed."""
 
 import importlib.util
 import subprocess
@@ -14,43 +14,57 @@ from trainbook import dependencies
 
 def missing(monkeypatch, *names):
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        dependencies.importlib.util, "find_spec", lambda n: None if n in names else find(n)
-    )
+
+    def find_spec(name):
+        if name in names:
+            return None
+        return find(name)
+
+    monkeypatch.setattr(dependencies.importlib.util, "find_spec", find_spec)
 
 
-def test_what_is_bound_to_the_build_of_torch_is_never_installed(monkeypatch):
+@pytest.fixture
+def commands(monkeypatch):
+    """Commands of pip, which succeed unless `commands.code` is set."""
+
+    class Commands(list):
+        code = 0
+
+        def run(self, command, check):
+            self.append(command)
+            return SimpleNamespace(returncode=self.code)
+
+    commands = Commands()
+    monkeypatch.setattr(subprocess, "run", commands.run)
+    return commands
+
+
+def test_packages_bound_to_the_build_of_torch_are_never_installed(monkeypatch, commands):
     missing(monkeypatch, "torchvision", "yaml")
-    monkeypatch.setattr(
-        subprocess, "run", lambda *a, **k: pytest.fail("nothing should be installed")
-    )
-    with pytest.raises(
-        BadInput, match="torchvision is missing, and this notebook never installs it"
-    ):
+    sentence = "torchvision is missing, and this notebook never installs it"
+    with pytest.raises(BadInput, match=sentence):
         dependencies.ensure(dependencies.with_own(["torchvision"]))
+    assert not commands
 
 
-@pytest.mark.parametrize("works", [True, False])
-def test_what_is_missing_is_installed_or_named(monkeypatch, works):
+def test_missing_packages_are_installed(monkeypatch, commands):
     missing(monkeypatch, "tokenizers", "yaml")
-    commands = []
-    done = SimpleNamespace(returncode=0 if works else 1)
-    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command) or done)
-    if works:
-        assert "installed now: yaml, tokenizers" in dependencies.ensure()
-    else:
-        with pytest.raises(
-            BadInput, match="could not be installed: PyYAML, tokenizers. Switch the internet on"
-        ):
-            dependencies.ensure()
+    assert "installed now: yaml, tokenizers" in dependencies.ensure()
     assert commands[0][-2:] == ["PyYAML", "tokenizers"]
     assert "torch" not in commands[0]
 
 
+def test_packages_that_cannot_be_installed_are_named(monkeypatch, commands):
+    missing(monkeypatch, "tokenizers", "yaml")
+    commands.code = 1
+    sentence = "could not be installed: PyYAML, tokenizers. Switch the internet on"
+    with pytest.raises(BadInput, match=sentence):
+        dependencies.ensure()
+
+
 def test_the_supported_versions_are_those_of_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {f"{name}>={oldest}" for name, oldest in dependencies.OLDEST.items()} == set(
-        project["dependencies"]
-    )
-    oldest, newest = dependencies.PYTHON
-    assert project["requires-python"] == f">={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
+    packages = {f"{name}>={oldest}" for name, oldest in dependencies.OLDEST.items()}
+    assert packages == set(project["dependencies"])
+    (major, oldest), (_, newest) = dependencies.PYTHON
+    assert project["requires-python"] == f">={major}.{oldest},<{major}.{newest + 1}"

@@ -12,17 +12,22 @@ from lib.text import computed
 from trainbook.fits.folded import Folded, fits, peak_of
 from trainbook.fits.language import Question, settings_of
 
-_LENGTHS = [
-    256 * n for n in range(1, 512) if n % 2 ** max(0, n.bit_length() - 4) == 0
-]  # the next is an eighth longer
 
-_FAR = 8  # times a length: the time of a trace grows with the length, and the second one is traced with more layers
+def _lengths() -> Iterator[int]:
+    """Yields multiples of 256, each an eighth to a quarter longer than the one before."""
+    for number in range(1, 512):
+        if number % 2 ** max(0, number.bit_length() - 4) == 0:
+            yield 256 * number
+
+
+_LENGTHS = list(_lengths())
+_FAR = 8  # times the longest traced length, at most: a trace takes longer with the length
 
 
 def answer(
     question: Question, folded: Folded, prediction: Prediction, tokens: int
 ) -> Iterator[str]:
-    """Yields what to print: memory, what was assumed, the time for `tokens`, the largest length, and remedies."""
+    """Yields lines to print: memory, assumptions, time for `tokens`, largest length, remedies."""
     yield f"{question.model}, {question.method}, {question.batch} x {question.length:,} tokens:\n{prediction}"
     yield question.assumed
     if question.method != "inference":
@@ -30,20 +35,21 @@ def answer(
     if length := _longest(folded, prediction):
         yield f"The largest length that fits: {length:,} tokens, {question.batch} at once."
     if not prediction.fits:
-        yield f"To make it fit: {'; '.join(_remedies(question, prediction, length)) or 'take a smaller model'}."
+        remedies = "; ".join(_remedies(question, prediction, length))
+        yield f"To make it fit: {remedies or 'take a smaller model'}."
 
 
 def longest(question: Question) -> int:
-    """Returns the largest of _LENGTHS, and of the model's own, that fits; 0 for none."""
+    """Returns the largest length that fits, of _LENGTHS and the model's maximum; 0 if none does."""
     folded = Folded(question)
     return _longest(folded, folded.at(question.length))
 
 
 def _longest(folded: Folded, prediction: Prediction) -> int:
-    """Returns the same from the prediction of the question's own length.
+    """Returns the same, given the prediction at the question's length.
 
-    The peak grows with the length ever faster: the line through two lengths lies above it between them and below it
-    beyond them, so most lengths are decided without a trace.
+    The peak is convex in the length: the line through two lengths lies above it between them and
+    below it beyond them, so most lengths are decided without a trace.
     """
     bound = settings_of(folded.question.model).get("max_position_embeddings") or 2**17
     lengths = [*(length for length in _LENGTHS if length < bound), bound]
@@ -65,50 +71,54 @@ def _does_fit(length: int, peaks: Mapping[int, float], limit: int) -> bool | Non
         return False
     if smaller and larger and _line(smaller[-1], larger[0], peaks, length) <= limit:
         return True
-    beside = [pair for pair in (smaller[-2:], larger[:2]) if len(pair) == 2]
-    lines = [
-        _line(*pair, peaks, length)
-        for pair in beside
-        if all(math.isfinite(peaks[other]) for other in pair)
-    ]
-    if any(line > limit for line in lines):
-        return False
+    for pair in (smaller[-2:], larger[:2]):
+        if len(pair) < 2 or not all(math.isfinite(peaks[other]) for other in pair):
+            continue
+        first, second = pair
+        if _line(first, second, peaks, length) > limit:
+            return False
     return None
 
 
 def _line(first: int, second: int, peaks: Mapping[int, float], length: int) -> float:
-    return peaks[first] + (peaks[second] - peaks[first]) * (length - first) / (second - first)
+    rise = peaks[second] - peaks[first]
+    return peaks[first] + rise * (length - first) / (second - first)
 
 
 def _next(unknown: Sequence[int], peaks: Mapping[int, float], limit: int, weights: int) -> int:
-    """Returns the length to trace next: by one peak that above the weights grows in proportion, else by two."""
-    if len(peaks) == 1:
-        most = _FAR * max(peaks)
-        peaks = {0: weights, **peaks}
-        fitting = [
-            length for length in unknown if _line(*peaks, peaks, length) <= limit and length <= most
-        ]
-        if fitting:
-            return fitting[-1]
-        return unknown[0]
-    is_between = min(peaks) < unknown[0] and unknown[-1] < max(peaks)
-    if is_between:
-        return unknown[len(unknown) // 2]
-    return unknown[-1]
+    """Returns the length to trace next.
+
+    After one trace it is the largest that fits if memory beyond the weights is proportional to the length.
+    """
+    if len(peaks) > 1:
+        if min(peaks) < unknown[0] and unknown[-1] < max(peaks):
+            return unknown[len(unknown) // 2]
+        return unknown[-1]
+    traced = max(peaks)
+    peaks = {0: weights, **peaks}
+    near = [length for length in unknown if length <= _FAR * traced]
+    fitting = [length for length in near if _line(0, traced, peaks, length) <= limit]
+    if fitting:
+        return fitting[-1]
+    return unknown[0]
 
 
 def _time(question: Question, prediction: Prediction, tokens: int) -> str:
-    low, high = (
-        tokens / question.batch / question.length / 3600 * each for each in prediction.pass_seconds
-    )
+    passes = tokens / question.batch / question.length
+    low, high = (passes / 3600 * seconds for seconds in prediction.pass_seconds)
     hours = math.sqrt(low * high)
-    takes = f"take {computed(hours)} hours on one {prediction.card}, computed ({computed(low)} to {computed(high)})."
-    share, sessions = quota(hours * 3600 / 2)
-    week = (
-        f"{share} of a week's {QUOTA_HOURS:.0f} hours, in {sessions} session{'s' * (sessions > 1)}"
+    interval = f"{computed(low)} to {computed(high)}"
+    sentence = (
+        f"{tokens:,} tokens, padding among them, take {computed(hours)} hours on one"
+        f" {prediction.card}, computed ({interval})."
     )
-    halves = f" Kaggle's two take half of that: {week}." * (prediction.card == CARDS["t4"].name)
-    return f"{tokens:,} tokens, padding among them, {takes}{halves}"
+    if prediction.card != CARDS["t4"].name:
+        return sentence
+    share, sessions = quota(hours * 3600 / 2)
+    return (
+        f"{sentence} Kaggle's two take half of that: {share} of a week's {QUOTA_HOURS:.0f} hours,"
+        f" in {sessions} session{'s' * (sessions > 1)}."
+    )
 
 
 def _remedies(question: Question, prediction: Prediction, length: int) -> Iterator[str]:
@@ -118,13 +128,11 @@ def _remedies(question: Question, prediction: Prediction, length: int) -> Iterat
         yield f"--batch 1 --length {min(single, question.length)}"
     if question.method in ("lora", "full") and fits(replace(question, method="qlora")).fits:
         yield "--method qlora"
-    if (
-        question.method == "inference"
-        and not question.weights
-        and fits(replace(question, quantised="nf4")).fits
-    ):
+    is_16_bit = question.method == "inference" and not question.weights
+    if is_16_bit and fits(replace(question, quantised="nf4")).fits:
         yield "--quantised nf4"
-    if larger := [
-        name for name, card in CARDS.items() if Target(card).limit_bytes >= prediction.peak_bytes
-    ]:
-        yield f"--gpu {' or '.join(sorted(larger, key=lambda name: CARDS[name].memory_gib)[:3])}"
+    needed = prediction.peak_bytes
+    larger = [name for name, card in CARDS.items() if Target(card).limit_bytes >= needed]
+    if larger:
+        larger.sort(key=lambda name: CARDS[name].memory_gib)
+        yield f"--gpu {' or '.join(larger[:3])}"

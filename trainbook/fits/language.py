@@ -1,4 +1,4 @@
-"""A language model of published sizes as a user would train it, and the memory of its step by a trace."""
+"""Traces the memory of training or running a language model of published sizes."""
 
 import math
 import re
@@ -28,21 +28,30 @@ _MIN_8BIT = 4096
 METHODS = ("inference", "lora", "qlora", "full")
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _MOST_BYTES = 2**20  # of a config.json
-_ROWS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text("utf-8"))
-_COLUMNS = _ROWS.pop("columns")
-KNOWN: dict[str, dict[str, Any]] = {  # the layers of Gemma alternate
-    name: dict(zip(_COLUMNS, row, strict=True))
-    | ({} if row[0].startswith("gemma") else {"sliding_window": None})
-    for name, row in _ROWS.items()
-}
+
+
+def _known() -> dict[str, dict[str, Any]]:
+    """Returns the settings of the models in models.yaml, by name."""
+    rows = yaml.safe_load(Path(__file__).with_name("models.yaml").read_text("utf-8"))
+    columns = rows.pop("columns")
+    models = {}
+    for name, row in rows.items():
+        models[name] = dict(zip(columns, row, strict=True))
+        if not row[0].startswith("gemma"):  # whose layers alternate
+            models[name]["sliding_window"] = None
+    return models
+
+
+KNOWN = _known()
 
 
 @dataclass(frozen=True)
 class Question:
     """A question about a language model; by default about the step of a task here.
 
-    That has a base in 16 bits or nf4, adapters in fp32, and the loss in chunks of positions. A `trainer` is peft's
-    guide: whole logits, and in fp32 what is not packed. `length` is of a sequence, in inference with its answer.
+    Such a step has a base in 16 bits or nf4, adapters in fp32, and the loss in chunks of positions.
+    `trainer`: as in peft's guide, with whole logits, and unpacked weights in fp32. `length`: tokens of
+    a sequence, in inference with its answer.
     """
 
     model: str
@@ -53,33 +62,35 @@ class Question:
     quantised: str = ""
     precision: str = "auto"
     rank: int = 16
-    targets: tuple[
-        str, ...
-    ] = ()  # last names of the layers with adapters; empty: all linear ones but the head
+    # last names of the layers with adapters; empty: all linear ones but the head
+    targets: tuple[str, ...] = ()
     recomputed: bool = True
-    dropout: float = 0.0  # before the adapters; what is dropped is kept for each of them
+    dropout: float = 0.0  # before each adapter, which keeps its dropped input
     optimizer: str = "adamw"
-    autocast: bool = True  # a plain loop over a model in half precision may be without
+    autocast: bool = True  # plain loops over a model in half precision have none
     trainer: bool = False
 
     @property
     def weights(self) -> str:
-        return self.quantised or ("nf4" if self.method == "qlora" else "")
+        if self.method == "qlora" and not self.quantised:
+            return "nf4"
+        return self.quantised
 
     @property
     def assumed(self) -> str:
         if self.method == "inference":
             return f"Assumed: {self.weights or '16-bit'} weights, keys and values of all tokens in 16 bits."
-        where = ", ".join(self.targets) or "all linear layers but the head"
-        adapters = (
-            "" if self.method == "full" else f", adapters of rank {self.rank} in fp32 on {where}"
+        model = "fp32 weights"
+        if self.method != "full":
+            layers = ", ".join(self.targets) or "all linear layers but the head"
+            model = (
+                f"a frozen base in {self.weights or '16 bits'}, adapters of rank {self.rank} in fp32"
+                f" on {layers}"
+            )
+        return (
+            f"Assumed: {model}, {self.optimizer}, all layers recomputed, the loss in chunks of"
+            " positions."
         )
-        base = (
-            "fp32 weights"
-            if self.method == "full"
-            else f"a frozen base in {self.weights or '16 bits'}"
-        )
-        return f"Assumed: {base}{adapters}, {self.optimizer}, all layers recomputed, the loss in chunks of positions."
 
 
 def fits(question: Question) -> Followed:
@@ -90,32 +101,30 @@ def fits(question: Question) -> Followed:
 
 def check(question: Question) -> None:
     """Raises BadInput for a question that has no answer."""
-    choices = {"method": METHODS, "optimizer": tuple(_OPTIMIZERS), "quantised": ("", *KINDS)}
-    for name, allowed in choices.items():
-        if (
-            value := question.weights if name == "quantised" else getattr(question, name)
-        ) not in allowed:
-            raise BadInput(
-                f"There is no {name} {value!r}. Write {', '.join(filter(None, allowed))}."
-            )
-    if wrong := [name for name in ("batch", "length", "rank") if getattr(question, name) < 1]:
-        raise BadInput(
-            f"{wrong[0]} is {getattr(question, wrong[0])!r}. Give a whole number from 1."
-        )
+    for name, value, choices in (
+        ("method", question.method, METHODS),
+        ("optimizer", question.optimizer, tuple(_OPTIMIZERS)),
+        ("quantised", question.weights, KINDS),
+    ):
+        if value not in choices and (value or name != "quantised"):
+            raise BadInput(f"There is no {name} {value!r}. Write {', '.join(choices)}.")
+    for name in ("batch", "length", "rank"):
+        number = getattr(question, name)
+        if number < 1:
+            raise BadInput(f"{name} is {number!r}. Give a whole number from 1.")
     if question.method == "full" and question.weights:
         raise BadInput("Quantised weights cannot be trained: choose qlora, or leave quantised out.")
 
 
 def traced(question: Question, settings: Mapping[str, Any], has_state: bool = False) -> Followed:
-    """Traces two steps of a model with these settings; one where the optimizer begins with its state."""
+    """Traces two steps of a model with these settings; one if the optimizer `has_state`."""
     precision = checked(find_card(question.card), question.precision)
     is_inference = question.method == "inference"
 
     def step(net: Any) -> Any:
-        """Computes a loss, or makes the last token with those before it; a `trainer` holds logits through backward."""
-        ids = torch.randint(
-            0, settings["vocab_size"], (question.batch, question.length), device="cuda"
-        )
+        """Computes a loss, or generates the last token; a `trainer` holds logits through backward."""
+        shape = (question.batch, question.length)
+        ids = torch.randint(0, settings["vocab_size"], shape, device="cuda")
         if question.trainer:
             output = net(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids)
             return output.loss, output.logits
@@ -133,28 +142,37 @@ def traced(question: Question, settings: Mapping[str, Any], has_state: bool = Fa
     model = partial(_model, settings, question, precision)
     if is_inference:
         return predict_inference(model, step, question.card)
-    kind = _OPTIMIZERS[question.optimizer]
-    in_autocast = precision if question.autocast else "fp32"
-    optimizer = lambda parameters: kind([p for p in parameters if p.requires_grad])  # noqa: E731
-    options = {"precision": in_autocast, "optimizer": optimizer, "has_state": has_state}
-    return predict(model, step, question.card, **options)
+
+    def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return _OPTIMIZERS[question.optimizer]([p for p in parameters if p.requires_grad])
+
+    return predict(
+        model,
+        step,
+        question.card,
+        precision=precision if question.autocast else "fp32",
+        optimizer=optimizer,
+        has_state=has_state,
+    )
 
 
 def settings_of(model: str) -> dict[str, Any]:
-    """Returns the settings of a known model, named as here or as OWNER/NAME, or of a folder. Raises BadInput."""
+    """Returns the settings of a known model (NAME or OWNER/NAME), or of a folder. Raises BadInput."""
     path = Path(model)
     by_name = {name.lower(): settings for name, settings in KNOWN.items()}
-    if path.exists():
-        name = model.lower()
-    else:
-        name = model.lower().rpartition("/")[2]
-    of_base = re.sub("-(instruct|it)$", "", name)  # a tuned one has the sizes of its base
-    if of_base in by_name:
-        return dict(by_name[of_base])
+    name = model.lower()
     if not path.exists():
-        what = f"There is no model or folder {printable(repr(model))}. Known models: {', '.join(KNOWN)}"
-        raise BadInput(f"{what}. For another, give the folder with its config.json.")
-    path = path / "config.json" if path.is_dir() else path
+        name = name.rpartition("/")[2]
+    base = re.sub("-(instruct|it)$", "", name)  # a tuned model has the sizes of its base
+    if base in by_name:
+        return dict(by_name[base])
+    if not path.exists():
+        raise BadInput(
+            f"There is no model or folder {printable(repr(model))}. Known models: {', '.join(KNOWN)}."
+            " For another, give the folder with its config.json."
+        )
+    if path.is_dir():
+        path /= "config.json"
     try:
         settings = untrusted.objects(untrusted.read(path, _MOST_BYTES))
     except (OSError, BadInput) as error:
@@ -179,9 +197,8 @@ def untrained(settings: Mapping[str, Any]) -> Any:
         ) from None
     transformers.logging.set_verbosity_error()
     try:
-        config = transformers.AutoConfig.for_model(
-            **{name: v for name, v in settings.items() if name != "auto_map"}
-        )
+        plain = {name: value for name, value in settings.items() if name != "auto_map"}
+        config = transformers.AutoConfig.for_model(**plain)
         return transformers.AutoModelForCausalLM.from_config(config)
     except (ValueError, KeyError, TypeError) as error:
         kind = settings["model_type"]
@@ -192,21 +209,21 @@ def untrained(settings: Mapping[str, Any]) -> Any:
 
 def _model(settings: Mapping[str, Any], question: Question, precision: str) -> Any:
     """Makes the model on `meta`; for training with a frozen base, fp32 adapters and recomputed layers."""
-    base = untrained(settings)
-    model: Any = tied(base.to(torch.float32 if question.method == "full" else _TYPES[precision]))
+    dtype = torch.float32 if question.method == "full" else _TYPES[precision]
+    model: Any = tied(untrained(settings).to(dtype))
     head = model.get_output_embeddings()
     if question.weights:
         quantise(model, question.weights, _TYPES[precision], [head])
     if question.method == "inference":
         return model
     model.config.use_cache = False
-    for parameter in (
-        model.parameters() if question.weights and question.trainer else ()
-    ):  # peft's k-bit guide
-        if parameter.is_floating_point():
-            parameter.data = parameter.data.float()
+    if question.weights and question.trainer:  # peft's guide to training on k bits
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.float()
     if question.method != "full":
-        adapt(model, question.rank, question.targets or linear_names(model, head), question.dropout)
+        targets = question.targets or linear_names(model, head)
+        adapt(model, question.rank, targets, question.dropout)
     if question.recomputed:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if question.method != "full":
@@ -215,29 +232,31 @@ def _model(settings: Mapping[str, Any], question: Question, precision: str) -> A
 
 
 class Adam8bit(torch.optim.Optimizer):
-    """Adam with moments of one byte a value, as bitsandbytes lays them out: their memory, without values."""
+    """Allocates the moments of bitsandbytes' Adam, of one byte a value; computes no values."""
 
     def __init__(self, parameters: Any, **_: Any):
         super().__init__(parameters, {})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for parameter in (
-            p for group in self.param_groups for p in group["params"] if p.grad is not None
-        ):
-            state = self.state[parameter]
-            is_small = parameter.numel() < _MIN_8BIT
-            for moment in () if state else ("state1", "state2"):
-                state[moment] = torch.empty_like(
-                    parameter, dtype=torch.float32 if is_small else torch.uint8
-                )
-                if not is_small:
-                    scales = math.ceil(parameter.numel() / _MOMENTS)
-                    state[f"{moment}_scales"] = parameter.new_empty(scales, dtype=torch.float32)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not self.state[parameter]:
+                    _add_moments(parameter, self.state[parameter])
+
+
+def _add_moments(parameter: Tensor, state: dict[str, Tensor]) -> None:
+    is_small = parameter.numel() < _MIN_8BIT
+    scales = math.ceil(parameter.numel() / _MOMENTS)
+    dtype = torch.float32 if is_small else torch.uint8
+    for moment in ("state1", "state2"):
+        state[moment] = torch.empty_like(parameter, dtype=dtype)
+        if not is_small:
+            state[f"{moment}_scales"] = parameter.new_empty(scales, dtype=torch.float32)
 
 
 class _Paged(torch.optim.SGD):
-    """An optimizer whose state is in pages that the driver moves (paged_adamw_8bit): the card's allocator has none."""
+    """Stands for paged_adamw_8bit: the driver moves its state, so the card's allocator has none."""
 
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -246,7 +265,7 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 class Adapted(nn.Module):
-    """A linear layer with a low-rank addition, as peft computes it: the adapters and what enters them are fp32."""
+    """A linear layer with a low-rank addition, as in peft: adapters and their inputs are fp32."""
 
     def __init__(self, layer: Any, rank: int, dropout: float):
         super().__init__()
@@ -264,33 +283,47 @@ class Adapted(nn.Module):
 def quantise(
     model: nn.Module, kind: str, dtype: torch.dtype, without: Iterable[nn.Module] = ()
 ) -> nn.Module:
+    """Replaces linear layers by quantised ones, but those in `without`."""
     spared = {id(layer) for layer in without}
-    return replaced(
-        model, lambda _, layer: Quantised(layer, kind, dtype) if _is_linear(layer, spared) else None
-    )
+
+    def quantised(_: str, layer: nn.Module) -> nn.Module | None:
+        if _is_linear(layer) and id(layer) not in spared:
+            return Quantised(layer, kind, dtype)
+        return None
+
+    return replaced(model, quantised)
 
 
 def adapt(model: nn.Module, rank: int, targets: Iterable[str], dropout: float = 0.0) -> nn.Module:
-    """Freezes the model and adds adapters of a rank to the layers whose name ends so. Raises BadInput for none."""
+    """Freezes the model and adds adapters of a rank to the layers with these last names.
+
+    Raises BadInput if there is no such layer.
+    """
     names = set(targets)
     linear = linear_names(model)
     model.requires_grad_(False)
     if not names & linear:
-        what = f"No adapter can be put on {', '.join(sorted(names)) or 'nothing'}"
-        raise BadInput(f"{what}. The linear layers are {', '.join(sorted(linear))}.")
-    return replaced(
-        model,
-        lambda name, x: Adapted(x, rank, dropout) if name in names and _is_linear(x) else None,
-    )
+        raise BadInput(
+            f"No adapter can be put on {', '.join(sorted(names)) or 'nothing'}. The linear layers are"
+            f" {', '.join(sorted(linear))}."
+        )
+
+    def adapted(name: str, layer: nn.Module) -> nn.Module | None:
+        if name in names and _is_linear(layer):
+            return Adapted(layer, rank, dropout)
+        return None
+
+    return replaced(model, adapted)
 
 
 def linear_names(model: nn.Module, head: nn.Module | None = None) -> set[str]:
-    return {
-        name.rsplit(".", 1)[-1]
-        for name, layer in model.named_modules()
-        if _is_linear(layer) and layer is not head
-    }
+    """Returns the last names of linear layers, but of the head."""
+    names = set()
+    for name, layer in model.named_modules():
+        if _is_linear(layer) and layer is not head:
+            names.add(name.rsplit(".", 1)[-1])
+    return names
 
 
-def _is_linear(layer: nn.Module, without: Iterable[int] = ()) -> bool:
-    return isinstance(layer, nn.Linear | Quantised) and id(layer) not in without
+def _is_linear(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Linear | Quantised)

@@ -1,4 +1,4 @@
-"""Reads what a built notebook carries: files, parameters, and the configuration that a session of it would read."""
+"""Reads the contents of a built notebook: files, parameters, and the configuration of a session."""
 
 import ast
 import contextlib
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from lib.config import Data
     from trainbook.launch.queue import Entry
 
-_CONFIG = re.compile(
-    r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml"
-)  # no other file, and none outside of it
+# No other file, and none outside of the folder
+_CONFIG = re.compile(r"configs/(\w[\w. -]*/)*\w[\w. -]*\.yaml")
 _KAGGLE = "/kaggle/"  # the folder of files that only a session sees
 
 
@@ -52,24 +51,24 @@ def codes(notebook: Mapping[str, Any]) -> Iterator[str]:
 
 def parameters(notebook: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the defaults of the annotated names in the parameters cell."""
-    nodes = [
-        node
-        for cell in tagged(notebook, "parameters")
-        for node in ast.parse("".join(cell["source"])).body
-    ]
-    given = [node for node in nodes if isinstance(node, ast.AnnAssign) and node.value]
-    return {ast.unparse(node.target): ast.literal_eval(node.value) for node in given}
+    defaults = {}
+    for cell in tagged(notebook, "parameters"):
+        for node in ast.parse("".join(cell["source"])).body:
+            if isinstance(node, ast.AnnAssign) and node.value:
+                defaults[ast.unparse(node.target)] = ast.literal_eval(node.value)
+    return defaults
 
 
 def builder() -> ModuleType | None:
-    sys.path += [] if str(ROOT) in sys.path else [str(ROOT)]
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))
     with contextlib.suppress(ImportError):
         return importlib.import_module("build_notebooks")
     return None
 
 
 def is_stale(path: Path) -> bool | None:
-    """Returns whether a notebook is not what its source, lib and configs give now; None where it has no source here."""
+    """Tells whether a notebook differs from a new build of its source; None if it has no source here."""
     source = ROOT / "notebooks_src" / f"{path.stem}.py"
     module = builder()
     if module is None or not source.is_file():
@@ -79,23 +78,27 @@ def is_stale(path: Path) -> bool | None:
 
 
 def here(data: "Data") -> list[str]:
-    """Returns what of data.dir is on this machine."""
+    """Returns the paths of data.dir that exist on this machine."""
     return [name for name in data.dirs if name != "embedded" and Path(name).expanduser().exists()]
 
 
 def lacking(names: Iterable[str]) -> str:
-    """Returns the imports that Kaggle's image is not known to have."""
+    """Returns the imports that image.yaml does not list."""
     table = yaml.safe_load(Path(__file__).with_name("image.yaml").read_text("utf-8"))
     return ", ".join(sorted({*names} - {*table["has"].split()}))
 
 
 def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
-    """Returns the name in the call of `notebook.configure`, "" for none, and whether it is `configure_queue`."""
-    for node in (node for code in codes(notebook) for node in ast.walk(ast.parse(code))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-            name = getattr(node.args[0], "value", None)
-            if node.func.attr in ("configure", "configure_queue") and isinstance(name, str):
-                return name, node.func.attr == "configure_queue"
+    """Returns the name in the call of `notebook.configure` ("": no call), and whether it is `configure_queue`."""
+    for code in codes(notebook):
+        for node in ast.walk(ast.parse(code)):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            function = node.func.attr
+            if function in ("configure", "configure_queue") and node.args:
+                name = getattr(node.args[0], "value", None)
+                if isinstance(name, str):
+                    return name, function == "configure_queue"
     return "", False
 
 
@@ -107,53 +110,56 @@ def training(
 ) -> "list[Entry] | None":
     """Returns the runs of a session with these values for its parameters. Raises BadInput as the session would.
 
-    Returns None where only a session sees it, on Kaggle or written by a cell tagged `task`. `root` is the folder here
-    with the files of a notebook that was built just now; of any other a task's file is never run here.
+    Returns None if only a session has the configuration, on Kaggle or written by a cell tagged `task`.
+    `root` is the local folder with the files of a notebook that was built just now; task files of any
+    other notebook are never run here.
     """
-    from trainbook.notebook import (
-        KEYS,
-        default_config,
-    )  # not at the top: torch takes seconds to import
+    from trainbook.notebook import KEYS, default_config  # not at the top: torch takes seconds
 
-    (name, is_queue), texts = workload(notebook), carried_files(notebook)
+    name, is_queue = workload(notebook)
+    texts = carried_files(notebook)
     inputs = parameters(notebook) | dict(values)
-    file = str(
-        inputs.get("CONFIG")
-        or default_config(name, has_gpu, f"configs/{name}_small.yaml" in texts)[0]
-    )
+    has_small = f"configs/{name}_small.yaml" in texts
+    file = str(inputs.get("CONFIG") or default_config(name, has_gpu, has_small)[0])
     if not name or file.startswith(_KAGGLE) or tagged(notebook, "task"):
         return None
-    overrides = {key: inputs[parameter] for parameter, key in KEYS.items() if inputs.get(parameter)}
+    overrides = {}
+    for parameter, key in KEYS.items():
+        if inputs.get(parameter):
+            overrides[key] = inputs[parameter]
     overrides |= inputs.get("OVERRIDES") or {}
-    names = [
-        name for name in texts if _CONFIG.fullmatch(name)
-    ]  # another name could lie outside of the folder
-    if tasks := [
-        name
-        for name in texts
-        if root is None and name.startswith("configs/") and name.endswith(".py")
-    ]:
-        what = f"The notebook carries a task of its own ({printable(tasks[0])}), which would run on this machine to be"
+    if root is None:
+        _refuse_tasks(texts)
+    configs = {path: text for path, text in texts.items() if _CONFIG.fullmatch(path)}
+    if file not in configs:
         raise BadInput(
-            f"{what} checked. Give the configuration that it was built from, such as my.yaml."
+            f"The notebook does not carry {file}, but {', '.join(configs) or 'none'}. Correct CONFIG."
         )
-    if file not in names:
-        raise BadInput(
-            f"The notebook does not carry {file}, but {', '.join(names) or 'none'}. Correct CONFIG."
-        )
+    relative = file.removeprefix("configs/")
+    if root is not None:
+        return _entries(root / relative, overrides, name, is_queue, runs_files=True)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = (root or Path(scratch) / "configs").as_posix()
-        for carried in names if root is None else ():
-            place = Path(folder, carried.removeprefix("configs/"))
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(texts[carried], "utf-8")
+        for path, text in configs.items():
+            copy = Path(scratch, path)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(text, "utf-8")
+        folder = Path(scratch, "configs")
         try:
-            path = Path(folder, file.removeprefix("configs/"))
-            return _entries(path, overrides, name, is_queue, root is not None)
-        except BadInput as refusal:  # in the names of the notebook
+            return _entries(folder / relative, overrides, name, is_queue, runs_files=False)
+        except BadInput as refusal:
+            message = str(refusal).replace(f"{folder.as_posix()}/", "configs/")
+            raise BadInput(message) from None
+
+
+def _refuse_tasks(files: Iterable[str]) -> None:
+    """Raises BadInput for a user's task, which a check would run on this machine."""
+    for file in files:
+        if file.startswith("configs/") and file.endswith(".py"):
             raise BadInput(
-                str(refusal).replace(f"{folder}/", "configs/") if root is None else refusal
-            ) from None
+                f"The notebook carries a task of its own ({printable(file)}), which would run on this"
+                " machine to be checked. Give the configuration that it was built from, such as"
+                " my.yaml."
+            )
 
 
 def _entries(
@@ -165,14 +171,13 @@ def _entries(
 
     config = load_config(path, overrides, runs_files)
     if is_queue:
-        nowhere = {
-            "output_dir": str(path.parent / "none")
-        }  # runs that were completed here are not on Kaggle
-        with contextlib.redirect_stdout(
-            io.StringIO()
-        ):  # the session says of its own earlier runs what this prints
-            return queue.entries(path, overrides | nowhere)
+        # Runs that were completed here are not on Kaggle
+        overrides = overrides | {"output_dir": str(path.parent / "none")}
+        with contextlib.redirect_stdout(io.StringIO()):  # messages about earlier runs
+            return queue.entries(path, overrides)
     if has_queue(path, config):
-        what = f"The notebook trains one run, and {path} with the values given asks for a queue of several"
-        raise BadInput(f"{what}. Take queue.* out, or push a notebook that trains a queue.")
+        raise BadInput(
+            f"The notebook trains one run, and {path} with the values given asks for a queue of"
+            " several. Take queue.* out, or push a notebook that trains a queue."
+        )
     return [queue.Entry(config, kind=kind)]

@@ -1,8 +1,9 @@
 """Runs session after session until the training is done: push, wait, read the summaries, push again.
 
-chain.json is written whole before and after each push, so this process may end at any moment and be started again.
-There are never two sessions at once: nothing is pushed while one is active, the client inherits a lock that excludes a
-second chain, and a push without an answer is looked for on Kaggle by its mark.
+chain.json is written whole before and after each push, so this process may end at any moment and be
+started again. There are never two sessions at once: nothing is pushed while one is active, the client
+inherits a lock that excludes a second chain, and a push without an answer is looked for on Kaggle by
+its mark.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from lib import untrusted
 from lib.errors import BadInput
@@ -27,12 +29,10 @@ from trainbook.outputs.summary import Summary
 _STATE = "chain.json"
 # Polls until an end without an active status is believed, a push is given up, or a refusal that is not understood
 _SETTLING_POLLS = 3
-_SETTLING_SECONDS = (
-    120  # after a push, in which Kaggle may deny what it is asked about the notebook
-)
+_SETTLING_SECONDS = 120  # after a push, while Kaggle may deny that there is the notebook
 _MAX_TRIES = 60  # requests without an answer in a row; a poll apart, that is an hour
 _MAX_LOST = 2  # sessions in a row without results; one more would spend quota on the same fault
-_QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to what is left of the quota
+_QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to the remaining quota
 _RETRIED = " (retried)"  # appended to a reason that ends a chain, after --retry
 _FILES = rf"(^|/){re.escape(SUMMARY)}$"
 
@@ -47,7 +47,7 @@ class Session:
     reason: str = ""  # completed, deadline, interrupted, failed, lost, stopped
     first_step: int = 0
     step: int = 0
-    digest: str = ""  # of its summaries: a session with those of an earlier one has written none
+    digest: str = ""  # hash of its summaries; that of an earlier session means no results
     message: str = ""
 
     @property
@@ -96,7 +96,7 @@ class Chain:
 
     @property
     def denied(self) -> int:
-        """How often a question is asked that is denied, as all about a new notebook are for a while."""
+        """How often a denied question is asked: Kaggle denies a new notebook for a while."""
         has_session = any(session.state != "pushing" for session in self.sessions)
         if has_session:
             return max(_SETTLING_POLLS, math.ceil(_SETTLING_SECONDS / self.poll_seconds))
@@ -120,8 +120,9 @@ def run(chain: Chain, fresh: bool = False) -> int:
         if fresh:
             chain.path.unlink(missing_ok=True)
         chain.load()
-        for session in chain.sessions if chain.retry else ():
-            session.reason += _RETRIED * (session.reason in ("lost", "failed", "completed"))
+        if chain.retry:
+            for session in chain.sessions:
+                session.reason += _RETRIED * (session.reason in ("lost", "failed", "completed"))
         while True:
             if not chain.sessions or chain.sessions[-1].state == "ended":
                 if verdict := _verdict(chain):
@@ -142,46 +143,56 @@ def run(chain: Chain, fresh: bool = False) -> int:
 
 
 def _verdict(chain: Chain) -> tuple[int, str] | None:
-    sessions = chain.sessions
-    if sessions:
-        last = sessions[-1]
-        if last.reason == "completed":
-            return (
-                0,
-                f"Completed at step {last.step:,}. The results: trainbook kaggle fetch {chain.kernel}",
-            )
-        if last.reason == "failed":
-            return (
-                1,
-                f"The training failed, and would fail again: {last.message}\nCorrect it, then give --retry.",
-            )
-        if [session.reason for session in sessions[-_MAX_LOST:]] == ["lost"] * _MAX_LOST:
-            what = f"{_MAX_LOST} sessions in a row left no results ({last.message or 'Kaggle says nothing more'})"
-            log = f"See their log: trainbook kaggle status {chain.kernel} --log"
-            return 1, f"{what}. {log}. --retry continues the chain nevertheless."
-        if last.trained and len(sessions) > 1 and last.step <= last.first_step:
-            return (
-                1,
-                f"The last session stayed at step {last.step:,}, too short for a step and a save. See its log.",
-            )
-        if len(sessions) >= chain.max_sessions:
-            return (
-                75,
-                f"{len(sessions)} sessions were run. A larger --max-sessions resumes at step {chain.step:,}.",
-            )
+    """Returns the exit code and a sentence if the chain ends; None if another session is to be run."""
+    if chain.sessions and (verdict := _verdict_of_sessions(chain)):
+        return verdict
     quota = chain.quota()
     least = max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
     if quota is None or quota.remaining >= least:
         return None
-    left = f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the {least:.1f} that a"
-    later = f"New ones come {quota.refreshes or 'every week'}; the same command resumes then."
-    return 75, f"{left} session needs (--min-hours). {later}"
+    return 75, (
+        f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the"
+        f" {least:.1f} that a session needs (--min-hours). New ones come"
+        f" {quota.refreshes or 'every week'}; the same command resumes then."
+    )
+
+
+def _verdict_of_sessions(chain: Chain) -> tuple[int, str] | None:
+    sessions = chain.sessions
+    last = sessions[-1]
+    if last.reason == "completed":
+        results = f"trainbook kaggle fetch {chain.kernel}"
+        return 0, f"Completed at step {last.step:,}. The results: {results}"
+    if last.reason == "failed":
+        return 1, (
+            f"The training failed, and would fail again: {last.message}\n"
+            "Correct it, then give --retry."
+        )
+    reasons = [session.reason for session in sessions[-_MAX_LOST:]]
+    if reasons == ["lost"] * _MAX_LOST:
+        message = last.message or "Kaggle says nothing more"
+        return 1, (
+            f"{_MAX_LOST} sessions in a row left no results ({message}). See their log: trainbook"
+            f" kaggle status {chain.kernel} --log. --retry continues the chain nevertheless."
+        )
+    if last.trained and len(sessions) > 1 and last.step <= last.first_step:
+        return 1, (
+            f"The last session stayed at step {last.step:,}, too short for a step and a save. See its"
+            " log."
+        )
+    if len(sessions) >= chain.max_sessions:
+        return 75, (
+            f"{len(sessions)} sessions were run. A larger --max-sessions resumes at step"
+            f" {chain.step:,}."
+        )
+    return None
 
 
 def _begin(chain: Chain, hold: int, fresh: bool) -> None:
-    """Pushes the next session, cut to what is left of the quota, or takes the active one; chain.json names it first.
+    """Pushes the next session, cut to the remaining quota, or takes the active one.
 
-    The first one continues from what the notebook left when it was pushed before the chain, unless `fresh`.
+    chain.json names it first. The first session resumes from the output of a push before the chain,
+    unless `fresh`.
     """
     quota = chain.quota()
     values = dict(chain.values)
@@ -193,16 +204,16 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
         return chain.save(session)
     if quota:
         left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
-        if left < float(values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value):  # type: ignore[arg-type]
+        minutes: Any = values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value
+        if left < float(minutes):
             values["SESSION_MINUTES"] = round(left, 1)
             print(
                 f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.",
                 flush=True,
             )
-    has_earlier = (
-        not chain.sessions and not fresh and status is not None and status.word == "COMPLETE"
-    )
-    has_output = has_earlier or any(session.trained for session in chain.sessions)
+    has_output = any(session.trained for session in chain.sessions)
+    if not chain.sessions and not fresh and status is not None:
+        has_output = status.word == "COMPLETE"
     wait_for_data(chain.notebook)
     folder, session.mark = prepare(chain.notebook, values, has_output)
     chain.save(session)
@@ -217,19 +228,24 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
         raise
     session.state = "running"
     chain.save()
-    start = f"version {session.version}, from step {session.first_step:,}, {url}"
-    print(f"Session {len(chain.sessions)}: {start}", flush=True)
+    number = len(chain.sessions)
+    start = f"from step {session.first_step:,}"
+    print(f"Session {number}: version {session.version}, {start}, {url}", flush=True)
     return None
 
 
 def _arrived(chain: Chain, session: Session) -> bool:
-    """Returns whether a push without an answer reached Kaggle; removes its session when it has not after some polls."""
+    """Tells whether a push without an answer reached Kaggle; if not, after some polls, removes its session."""
+
+    def is_there() -> bool:
+        if not client.find(chain.kernel):
+            return False
+        return session.mark in client.source(chain.kernel)
+
     for poll in range(_SETTLING_POLLS):
         if poll:
             time.sleep(chain.poll_seconds)
-        if chain.ask(
-            lambda: client.find(chain.kernel) and session.mark in client.source(chain.kernel)
-        ):
+        if chain.ask(is_there):
             session.state = "running"
             chain.save()
             return True
@@ -250,9 +266,8 @@ def _wait(chain: Chain) -> client.Status:
         was_active |= status.active
         if was_active or poll >= _SETTLING_POLLS:
             if status.word != printed:
-                print(
-                    f"{time.strftime('%H:%M')} {chain.kernel} is {status.word.lower()}", flush=True
-                )
+                now = time.strftime("%H:%M")
+                print(f"{now} {chain.kernel} is {status.word.lower()}", flush=True)
             if not status.active:
                 return status
             printed = status.word
@@ -261,28 +276,33 @@ def _wait(chain: Chain) -> client.Status:
 
 def _collect(chain: Chain, session: Session, status: client.Status) -> None:
     """Reads the summaries that a session left."""
-    folder = chain.notebook.folder / "sessions" / f"{chain.sessions.index(session) + 1:02}"
+    number = chain.sessions.index(session) + 1
+    folder = chain.notebook.folder / "sessions" / f"{number:02}"
     files = chain.ask(lambda: client.output(chain.kernel, folder, _FILES))
     runs = {path.parent: summary for path in files if (summary := Summary.read(path.parent))}
-    digest = hashlib.sha256(b"".join((run / SUMMARY).read_bytes() for run in runs)).hexdigest()
-    is_new = digest not in {other.digest for other in chain.sessions}
-    reasons = [summary.reason for summary in runs.values()] if is_new else []
+    summaries = list(runs.values())
+    texts = [(run / SUMMARY).read_bytes() for run in runs]
+    digest = hashlib.sha256(b"".join(texts)).hexdigest()
+    reasons = [summary.reason for summary in summaries]
+    if digest in {other.digest for other in chain.sessions}:  # of an earlier session
+        reasons = []
     session.state = "ended"
     session.message = status.failure
     if "failed" in reasons:
         session.reason = "failed"
-        session.message = next(
-            (summary.error for summary in runs.values() if summary.error), status.failure
-        )
+        errors = [summary.error for summary in summaries if summary.error]
+        session.message = next(iter(errors), status.failure)
     elif status.word == "CANCEL_ACKNOWLEDGED":
         session.reason = "stopped"
     elif status.word != "COMPLETE" or not reasons:
         session.reason = "lost"
     else:
-        session.reason = next(
-            (reason for reason in ("deadline", "interrupted") if reason in reasons), "completed"
-        )
-        session.digest, session.step = digest, sum(summary.step for summary in runs.values())
+        session.reason = "completed"
+        for reason in ("interrupted", "deadline"):
+            if reason in reasons:
+                session.reason = reason
+        session.digest = digest
+        session.step = sum(summary.step for summary in summaries)
     keep_log(folder, chain.kernel)
     chain.save()
 
@@ -290,8 +310,7 @@ def _collect(chain: Chain, session: Session, status: client.Status) -> None:
 def table(chain: Chain) -> str:
     rows = [["session", "version", "steps", "ended"]]
     for number, session in enumerate(chain.sessions, 1):
+        version = str(session.version or "-")
         steps = f"{session.first_step:,} -> {session.step:,}"
-        rows.append(
-            [str(number), str(session.version or "-"), steps, session.reason or session.state]
-        )
+        rows.append([str(number), version, steps, session.reason or session.state])
     return aligned(rows, left=[3])

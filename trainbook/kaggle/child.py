@@ -1,4 +1,4 @@
-"""Runs the `kaggle` client as a child, which cannot see lib, and adds the code of HTTP errors to their text."""
+"""Runs the `kaggle` client as a child without lib, and adds the code of HTTP errors to their text."""
 
 import contextlib
 
@@ -8,9 +8,11 @@ from requests.exceptions import HTTPError
 def _text(error: HTTPError) -> str:
     """Returns the error's text, with `[HTTP 503]` at its end if there was an answer."""
     text = OSError.__str__(error)
-    code = error.response.status_code if error.response is not None else 0
-    if code and code < 400:  # the answer was delivered, and its body is the error
-        with contextlib.suppress(ValueError, AttributeError):  # of a body that is no mapping
+    if error.response is None:
+        return text
+    code = error.response.status_code
+    if code < 400:  # the answer was delivered, and its body is the error
+        with contextlib.suppress(ValueError, AttributeError):  # a body that is no mapping
             code = error.response.json().get("code", code)
     if code:
         return f"{text} [HTTP {code}]"
@@ -18,9 +20,9 @@ def _text(error: HTTPError) -> str:
 
 
 def main() -> None:
-    from kaggle import cli  # which signs in
+    from kaggle import cli  # importing it signs in
 
-    HTTPError.__str__ = _text
+    HTTPError.__str__ = _text  # type: ignore[method-assign, assignment]
     cli.main()
 
 

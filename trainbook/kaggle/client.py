@@ -1,7 +1,8 @@
-"""Runs the real `kaggle` client (version 2.2.4) as a child process, see child.py, and reads what it prints.
+"""Runs the real `kaggle` client (version 2.2.4) as a child process, see child.py, and reads its output.
 
-Importing it signs in, may end the process and keeps the credential in memory: here none ever is. The client exits with
-0 after most refusals, so its words decide about success, not its exit code.
+Importing it signs in, may end the process and keeps the credential in memory, so it is never imported
+here. The client exits with 0 after most refusals, so its words decide about success, not its exit
+code.
 """
 
 import importlib.util
@@ -20,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from lib.errors import BadInput, TrainingFailed
 
-SHORT = 300
-LONG = 6 * 3600  # seconds that a query, and that a transfer of files, may take
+SHORT = 300  # seconds that a query may take
+LONG = 6 * 3600  # seconds that a transfer of files may take
 ACTIVE = ("QUEUED", "RUNNING", "CANCEL_REQUESTED")
 # The client joins a file's name to the folder unchecked: names that lead elsewhere are not requested.
 _SAFE = r"^(?!/)(?!.*(^|/)\.\.(/|$))(?!.*[\\:])"
@@ -34,15 +35,13 @@ READY = 120
 _NETWORK = re.compile(
     r"Max retries|[Cc]onnection|[Tt]imed? ?out|RemoteDisconnected|ProtocolError|Temporary failure"
 )
-_DENIED = (403, 404)  # Kaggle does not distinguish what is another's from what does not exist
+_DENIED = (403, 404)  # Kaggle answers the same for others' and for missing things
 _FINAL = (400, 401, *_DENIED)  # codes whose question has the same answer a minute later
-_SPOILED = ("failed", "deleted", "error")  # states of a data set from which none becomes ready
+_SPOILED = ("failed", "deleted", "error")  # states of a data set that never becomes ready
 _LATER = "Try again later."
 _CORRECT = "Correct what it names."
 _SECRET_NAMES = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|_PAT)$")
-_IN_ADDRESS = re.compile(
-    r"://[^/\s:@]*:([^/\s@]+)@"
-)  # https://user:password@host, of whatever name
+_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")  # https://user:password@host
 _SHORTEST_SECRET = 8  # a shorter value would be found everywhere; no service hands out one
 # Files whose only purpose is to hold a credential
 KEYS = (
@@ -58,7 +57,7 @@ Result = TypeVar("Result")
 
 
 class Refused(BadInput):
-    """Kaggle or its client refused a request; the message holds its words. `code` is that of HTTP, 0 if unknown."""
+    """Kaggle or its client refused a request, with its words. `code`: the HTTP code, 0 if unknown."""
 
     def __init__(self, text: str, code: int = 0):
         super().__init__(text)
@@ -66,7 +65,7 @@ class Refused(BadInput):
 
 
 class NoAnswer(TrainingFailed):
-    """A request whose outcome is not known: network, server or client broke off. On the command line, exit code 1."""
+    """A request with unknown outcome: network, server or client broke off. Exit code 1."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,9 @@ class Status:
         return self.word in ACTIVE
 
     def __str__(self) -> str:
-        return self.word.lower() + (f" ({self.failure})" if self.failure else "")
+        if self.failure:
+            return f"{self.word.lower()} ({self.failure})"
+        return self.word.lower()
 
 
 class Quota(NamedTuple):
@@ -98,69 +99,56 @@ def call(*arguments: str, seconds: float = SHORT, hold: int | None = None) -> st
     if importlib.util.find_spec("kaggle") is None:
         raise BadInput("The `kaggle` client is missing. Install it: pip install kaggle==2.2.4 six")
     try:
-        code, out, error = _execute(arguments, seconds, hold)
+        exit_code, out, error = _execute(arguments, seconds, hold)
     except subprocess.TimeoutExpired:
         raise NoAnswer(
             f"`kaggle {' '.join(arguments)}` gave no answer in {seconds:.0f} s. {_LATER}"
         ) from None
-    if not code:
+    if not exit_code:
         return clean(out)
     text = clean(out + error)
-    lines = [
-        line
-        for line in text.splitlines()
-        if line.strip() and not line.startswith(("Traceback", "  "))
-    ]
+    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(("Traceback", "  "))]
     reason = "\n".join(lines[-6:]).rstrip(". ") or "it printed nothing"
-    advice = _CORRECT
-    code = int((re.findall(r"\[HTTP (\d+)\]", text) or [0])[-1])  # which child.py adds to an error
-    is_unanswered = code == 429 or code >= 500 or (not code and bool(_NETWORK.search(text)))
-    if is_unanswered:
-        advice = _LATER
-    elif code == 401 or "uthenticat" in text:
-        code = 401
-        reason = "it is not signed in"
-        advice = "Run `kaggle auth login` once, or make a token at kaggle.com/settings and follow its text."
-    elif code in _DENIED or "was denied" in text:
-        code = code or 403
-        advice = "Kaggle answers so to wrong names, too: compare owner and slug with the browser's."
-    sentence = f"`kaggle {' '.join(arguments[:2])}` failed: {reason}. {advice}"
-    raise NoAnswer(sentence) if is_unanswered else Refused(sentence, code)
+    failed = f"`kaggle {' '.join(arguments[:2])}` failed"
+    codes = re.findall(r"\[HTTP (\d+)\]", text)  # which child.py adds to an error
+    code = int(codes[-1]) if codes else 0
+    if code == 429 or code >= 500 or (not code and _NETWORK.search(text)):
+        raise NoAnswer(f"{failed}: {reason}. {_LATER}")
+    if code == 401 or "uthenticat" in text:
+        raise Refused(
+            f"{failed}: it is not signed in. Run `kaggle auth login` once, or make a token at"
+            " kaggle.com/settings and follow its text.",
+            401,
+        )
+    if code in _DENIED or "was denied" in text:
+        raise Refused(
+            f"{failed}: {reason}. Kaggle answers so to wrong names, too: compare owner and slug with"
+            " the browser's.",
+            code or 403,
+        )
+    raise Refused(f"{failed}: {reason}. {_CORRECT}", code)
 
 
 def _command(*arguments: str) -> list[str]:
     # -P: a folder called kaggle in the working folder is not the client
-    return [
-        sys.executable,
-        "-P",
-        "-u",
-        str(Path(__file__).with_name("child.py")),
-        "--no-warn",
-        *arguments,
-    ]
+    child = str(Path(__file__).with_name("child.py"))
+    return [sys.executable, "-P", "-u", child, "--no-warn", *arguments]
 
 
 def _pipes() -> dict[str, Any]:
-    """Returns how a child is spoken to: in UTF-8, in which it also writes files, whatever this machine's locale is."""
+    """Returns the options of a child's pipes: UTF-8 in any locale, also for the files that it writes."""
     environment = {**os.environ, "PYTHONUTF8": "1"}
-    return {
-        "stdin": subprocess.DEVNULL,
-        "encoding": "utf-8",
-        "errors": "replace",
-        "env": environment,
-    }
+    encoding = {"encoding": "utf-8", "errors": "replace"}
+    return {"stdin": subprocess.DEVNULL, "env": environment, **encoding}
 
 
 def _execute(arguments: tuple[str, ...], seconds: float, hold: int | None) -> tuple[int, str, str]:
-    handles = () if hold is None else (hold,)
-    done = subprocess.run(
-        _command(*arguments),
-        timeout=seconds,
-        check=False,
-        pass_fds=handles,
-        capture_output=True,
-        **_pipes(),
-    )
+    options = _pipes()
+    if hold is not None:
+        options["pass_fds"] = (hold,)
+    command = _command(*arguments)
+    done = subprocess.run(command, timeout=seconds, check=False, capture_output=True, **options)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -171,10 +159,13 @@ def insist(
     unclear: int = 1,
     denied: int = 1,
 ) -> Result:
-    """Asks `tries` times if there is no answer, and `unclear` times if a refusal may not last; raises the last one.
+    """Asks `tries` times if there is no answer, and `unclear` times if a refusal may not last.
 
-    What is new is denied for a while: that is asked `denied` times.
+    Raises the last refusal. Kaggle denies new things for a while: a denied question is asked `denied`
+    times.
     """
+    if pause is None:
+        pause = PAUSE
     number = 0
     while True:
         number += 1
@@ -186,11 +177,9 @@ def insist(
                 raise
             if number == 1:
                 sentence = str(refusal).removesuffix(_LATER).rstrip()
-                pauses = PAUSE if pause is None else pause
-                print(
-                    f"{sentence} Asking again every {pauses:g} s, at most {most} times.", flush=True
-                )
-            time.sleep(PAUSE if pause is None else pause)
+                retries = f"every {pause:g} s, at most {most} times"
+                print(f"{sentence} Asking again {retries}.", flush=True)
+            time.sleep(pause)
 
 
 def _most(refusal: BadInput | TrainingFailed, tries: int, unclear: int, denied: int) -> int:
@@ -214,19 +203,17 @@ def username() -> str:
 
 def push(folder: Path, hold: int | None = None) -> tuple[int, str]:
     text = call("kernels", "push", "-p", str(folder), hold=hold)
-    # The client prints "successfully pushed" also where the server dropped data that it does not know.
+    # The client prints "successfully pushed" also if the server dropped unknown data.
     if left_out := re.search(r"not valid (\w+ sources).*?: (\[.*\])", text):
-        what = f"Kaggle pushed the notebook without some of its {left_out[1]}: {left_out[2]}"
         raise Refused(
-            f"{what}. A session may be running: stop it in the browser, correct the names, push again."
+            f"Kaggle pushed the notebook without some of its {left_out[1]}: {left_out[2]}. A session"
+            " may be running: stop it in the browser, correct the names, push again."
         )
-    match = re.search(
-        r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)", text
-    )
+    pushed = r"Kernel version (\d+) successfully pushed\.\s+Please check progress at (\S+)"
+    match = re.search(pushed, text)
     if not match:
-        raise Refused(
-            f"Kaggle refused the notebook: {' '.join(text.split()).rstrip('. ')}. {_CORRECT}"
-        )
+        reason = " ".join(text.split()).rstrip(". ")
+        raise Refused(f"Kaggle refused the notebook: {reason}. {_CORRECT}")
     return int(match[1]), match[2]
 
 
@@ -242,7 +229,7 @@ def status(kernel: str) -> Status:
 
 
 def unless_denied(question: Callable[[], Result]) -> Result | None:
-    """Returns an answer; None if Kaggle denies access, as it does to what does not exist. Raises Refused."""
+    """Returns an answer; None if Kaggle denies access, also to missing things. Raises Refused."""
     try:
         return question()
     except Refused as refusal:
@@ -252,7 +239,7 @@ def unless_denied(question: Callable[[], Result]) -> Result | None:
 
 
 def find(kernel: str, was_pushed: bool = False) -> Status | None:
-    """Returns the status of a notebook, None for none; one that was pushed from here may be denied for a while."""
+    """Returns a notebook's status, None if there is none; Kaggle may deny a pushed one for a while."""
     denied = SETTLING if was_pushed else 1
     return unless_denied(lambda: insist(lambda: status(kernel), tries=1, denied=denied))
 
@@ -260,9 +247,8 @@ def find(kernel: str, was_pushed: bool = False) -> Status | None:
 def source(kernel: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         call("kernels", "pull", kernel, "-p", folder)
-        return "".join(
-            path.read_text("utf-8") for path in sorted(Path(folder).iterdir()) if path.is_file()
-        )
+        files = [path for path in sorted(Path(folder).iterdir()) if path.is_file()]
+        return "".join(path.read_text("utf-8") for path in files)
 
 
 def output(kernel: str, folder: Path, pattern: str) -> list[Path]:
@@ -277,17 +263,20 @@ def log(kernel: str) -> str:
 
 
 def readable(log: str) -> str:
-    """Returns Kaggle's log, a JSON list that may be unfinished, as text without credentials; other text stays."""
+    """Returns Kaggle's log, a JSON list that may be unfinished, as text without credentials.
+
+    Other text is returned as it is.
+    """
     decoder = json.JSONDecoder()
-    said = ""
+    lines = ""
     position = 0
     while (position := log.find("{", position)) >= 0:
         try:
             event, position = decoder.raw_decode(log, position)
-            said += str(event.get("data", ""))
+            lines += str(event.get("data", ""))
         except ValueError:
             position += 1
-    return clean(said or log)
+    return clean(lines or log)
 
 
 def follow(kernel: str) -> None:
@@ -305,9 +294,9 @@ def wait(kernel: str, words: Sequence[str]) -> Status:
 
 
 def wait_until_ready(dataset: str) -> None:
-    """Waits until a data set of one's own can be attached: a push before that starts a session without it.
+    """Waits until a user's data set can be attached: a push before that starts a session without it.
 
-    Raises BadInput for one that Kaggle does not have or cannot read, NoAnswer for one that takes too long.
+    Raises BadInput if Kaggle does not have or cannot read it, NoAnswer if it takes too long.
     """
     word = insist(lambda: _word_of(dataset), denied=SETTLING)
     if word not in _SPOILED and word != "ready":
@@ -339,11 +328,11 @@ def _word_of(dataset: str) -> str:
 
 
 def quota() -> Quota | None:
-    rows = re.findall(
-        r"^GPU,([\d.]+)h,([\d.]+)h,([\d.]+)h,(\S*)$", call("quota", "--csv"), re.MULTILINE
-    )
-    if rows:
-        return Quota(*map(float, rows[0][:3]), rows[0][3])
+    form = r"^GPU,([\d.]+)h,([\d.]+)h,([\d.]+)h,(\S*)$"
+    match = re.search(form, call("quota", "--csv"), re.MULTILINE)
+    if match:
+        used, remaining, total = map(float, match.groups()[:3])
+        return Quota(used, remaining, total, match[4])
     return None
 
 
@@ -351,30 +340,28 @@ def upload(folder: Path, dataset: str) -> str:
     is_there = insist(lambda: unless_denied(lambda: call("datasets", "status", dataset)))
     command = ("version", "-m", "A new version") if is_there else ("create",)
     # Without --dir-mode the client leaves folders out and prints nothing about it.
-    text = call(
-        "datasets", *command, "-p", str(folder), "--dir-mode", "zip", "--keep-tabular", seconds=LONG
-    )
+    options = ("-p", str(folder), "--dir-mode", "zip", "--keep-tabular")
+    text = call("datasets", *command, *options, seconds=LONG)
     if failed := re.findall(r"^Upload unsuccessful: (.*)$", text, re.MULTILINE):
-        what = (
-            f"The upload of {', '.join(failed)} failed, and Kaggle may have the data set without it"
+        raise Refused(
+            f"The upload of {', '.join(failed)} failed, and Kaggle may have the data set without it."
+            " Run the command again: it makes a new version with all files."
         )
-        raise Refused(f"{what}. Run the command again: it makes a new version with all files.")
     match = re.search(r"Please check progress at (\S+)", text)
     if not match:
         raise Refused(f"Kaggle refused the data set: {text.strip().rstrip('. ')}. {_CORRECT}")
     return match[1]
 
 
-# --- credentials: what the client prints is cleaned, and what is uploaded is searched --------------------------------
+# --- credentials: output of the client is cleaned, and uploads are searched -------------------------------------------
 
 
 def secrets(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Returns the credentials of environment variables: by their names, and in addresses; longest first."""
     hidden = {value for name, value in environment.items() if _SECRET_NAMES.search(name.upper())}
     hidden |= {match[1] for value in environment.values() if (match := _IN_ADDRESS.search(value))}
-    return sorted(
-        (secret for secret in hidden if len(secret) >= _SHORTEST_SECRET), key=len, reverse=True
-    )
+    long = [secret for secret in hidden if len(secret) >= _SHORTEST_SECRET]
+    return sorted(long, key=len, reverse=True)
 
 
 def clean(text: str) -> str:
@@ -384,7 +371,7 @@ def clean(text: str) -> str:
 
 
 def refuse(where: object, content: bytes | mmap.mmap) -> None:
-    """Raises BadInput where the content holds the value of a credential of the environment."""
+    """Raises BadInput if the content holds the value of a credential of the environment."""
     if any(content.find(value.encode()) >= 0 for value in secrets()):
         raise BadInput(
             f"{where} contains the value of a credential of your environment. Remove it; nothing was sent."
@@ -392,7 +379,7 @@ def refuse(where: object, content: bytes | mmap.mmap) -> None:
 
 
 def refuse_in_files(paths: Iterable[Path]) -> None:
-    """Raises BadInput for the first file that holds such a value, or whose purpose is to hold one."""
+    """Raises BadInput for the first file that holds such a value, or is made for credentials."""
     for path in paths:
         if path.name in KEYS:
             raise BadInput(

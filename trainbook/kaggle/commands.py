@@ -26,7 +26,7 @@ def _owner(options: argparse.Namespace) -> str:
 
 
 def _build(config: Path, out: Path) -> Path:
-    """Writes a configuration's notebook, and prints what it carries; returns the folder of its files."""
+    """Writes a configuration's notebook, and prints its contents; returns the folder of its files."""
     from trainbook.building import own  # not at the top: torch takes seconds to import
 
     if out.suffix != ".ipynb":
@@ -37,20 +37,20 @@ def _build(config: Path, out: Path) -> Path:
     disk.make_folders(out.parent)
     disk.write_text(out, text)
     size = f"{len(text.encode()) / 1000:,.0f} KB"
-    print(
-        f"Built {out} ({size}) from {config}. It carries lib and {', '.join(source.files)}.",
-        *source.notes,
-        sep="\n",
-    )
+    files = ", ".join(source.files)
+    print(f"Built {out} ({size}) from {config}. It carries lib and {files}.")
+    for note in source.notes:
+        print(note)
     if lacking:
         print(
-            f"Kaggle's image is not known to have {lacking}: the notebook asks for internet to install it there."
+            f"Kaggle's image is not known to have {lacking}: the notebook asks for internet to"
+            " install it there."
         )
     return source.root
 
 
 def _path(name: str, slug: str = "") -> tuple[Path, Path | None]:
-    """Returns the path of a notebook; that of a configuration is built now, and its files' folder is returned too."""
+    """Returns the path of a notebook; builds that of a configuration, and returns its files' folder too."""
     if not name.endswith((".yaml", ".yml")):
         return kernel.find(name), None
     config = Path(name)
@@ -82,24 +82,22 @@ def _dataset(options: argparse.Namespace) -> int:
     else:
         from lib.task import load_config  # not at the top: torch takes seconds to import
 
-        settings = {
-            **split_overrides(options.set),
-            **({"data.dir": options.data} if options.data else {}),
-        }
+        settings = split_overrides(options.set)
+        if options.data:
+            settings = {**settings, "data.dir": options.data}
         contents = dataset.of_data(load_config(options.config, settings), name)
     folder = dataset.pack(*contents, name, options.license)
-    print(
-        "Nothing was uploaded (--dry-run)."
-        if options.dry_run
-        else f"Uploaded: {client.upload(folder, name)}"
-    )
+    if options.dry_run:
+        print("Nothing was uploaded (--dry-run).")
+    else:
+        print(f"Uploaded: {client.upload(folder, name)}")
     print(
         f"In the browser: open the notebook, Add Input > Your Datasets > {name}, then Save Version."
     )
-    parameter = f" --param DATA_DIR={name}" * bool(options.config)
-    print(
-        f"On the command line: trainbook kaggle push {options.config or 'NOTEBOOK'} --dataset {name}{parameter}"
-    )
+    push = f"NOTEBOOK --dataset {name}"
+    if options.config:
+        push = f"{options.config} --dataset {name} --param DATA_DIR={name}"
+    print(f"On the command line: trainbook kaggle push {push}")
     return 0
 
 
@@ -114,16 +112,19 @@ def _push(options: argparse.Namespace) -> int:
     print(f"Nothing was sent (--dry-run). {folder} holds what a push sends:")
     print(f"  {kernel.METADATA}: {(folder / kernel.METADATA).read_text('utf-8').rstrip()}")
     print(
-        f"Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook: {notebook.path.name}"
+        "Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook:"
+        f" {notebook.path.name}"
     )
     return 0
 
 
 def _status(options: argparse.Namespace) -> int:
-    """Prints the status; with --follow returns how the session ended: 0 complete, 130 stopped by hand, else 1."""
+    """Prints the status; with --follow returns 0 for a complete session, 130 if stopped by hand, else 1."""
     name = kernel.kernel_of(options.name, options.owner)
-    was_pushed = (kernel.HOME / name.partition("/")[2] / kernel.PUSHED / kernel.METADATA).is_file()
-    status = client.insist(lambda: client.status(name), denied=client.SETTLING if was_pushed else 1)
+    denied = 1
+    if kernel.was_pushed(name.partition("/")[2]):
+        denied = client.SETTLING
+    status = client.insist(lambda: client.status(name), denied=denied)
     if options.follow and status.active:
         try:
             client.wait(name, ["QUEUED"])
@@ -148,17 +149,15 @@ def _fetch(options: argparse.Namespace) -> int:
         folder = kernel.HOME / name.split("/")[1] / "results"
     summaries = kernel.fetch(name, folder, options.all)
     for run, summary in summaries.items():
+        end = f" at step {summary.step:,}"
         if summary.members:
-            members = f", a vote of {len(summary.members)} runs"
-        else:
-            members = f" at step {summary.step:,}"
-        print(f"{printable(run)}: {summary.reason}{members}")
+            end = f", a vote of {len(summary.members)} runs"
+        print(f"{printable(run)}: {summary.reason}{end}")
         for metric, value in summary.metrics.items():
+            baseline = ""
             if metric in summary.baseline:
-                beside = f", the baseline {summary.baseline[metric]:.4f}"
-            else:
-                beside = ""
-            print(f"  {metric}: {value:.4f}{beside}")
+                baseline = f", the baseline {summary.baseline[metric]:.4f}"
+            print(f"  {metric}: {value:.4f}{baseline}")
     print(f"Everything is in {folder}.")
     if not summaries:
         raise BadInput(
@@ -170,8 +169,9 @@ def _fetch(options: argparse.Namespace) -> int:
 def _chain(options: argparse.Namespace) -> int:
     notebook, values = _checked(options)
     limits = options.max_sessions, options.min_hours, options.poll_seconds
+    sessions = chain.Chain(notebook, values, *limits, options.retry)
     try:
-        return chain.run(chain.Chain(notebook, values, *limits, options.retry), options.fresh)
+        return chain.run(sessions, options.fresh)
     except KeyboardInterrupt:
         print(
             "\nStopped here. A session on Kaggle continues by itself; the same command resumes the chain."
@@ -180,27 +180,22 @@ def _chain(options: argparse.Namespace) -> int:
 
 
 def show(sections: findings.Sections, as_json: bool = False) -> int:
-    """Prints findings, as JSON or as a table; returns 2 where one is bad, else 0: a warning stops no run."""
-    rows = [
-        {"section": title.lower(), **asdict(f)}
-        for title, listed in sections.items()
-        for f in listed
-    ]
+    """Prints findings as JSON or as a table; returns 2 if one is bad, else 0: a warning stops no run."""
+    rows = []
+    for title, listed in sections.items():
+        rows += [{"section": title.lower(), **asdict(finding)} for finding in listed]
     worst = max((row["verdict"] for row in rows), key=("ok", "warning", "bad").index)
-    print(
-        json.dumps({"verdict": worst, "checks": rows}, indent=1)
-        if as_json
-        else findings.table(sections)
-    )
+    if as_json:
+        print(json.dumps({"verdict": worst, "checks": rows}, indent=1))
+    else:
+        print(findings.table(sections))
     return 2 if worst == "bad" else 0
 
 
 def _preflight(options: argparse.Namespace) -> int:
     from trainbook.kaggle import preflight  # not at the top: torch takes seconds to import
 
-    with contextlib.redirect_stdout(
-        sys.stderr
-    ):  # what reading the data prints must not get into the JSON
+    with contextlib.redirect_stdout(sys.stderr):  # messages about data must not get into the JSON
         path, root = _path(options.name)
         settings = split_overrides(options.set)
         sections = preflight.check(path, settings, options.data, root, options.competition)
@@ -211,9 +206,11 @@ def _preflight(options: argparse.Namespace) -> int:
 
 
 def _notebook(options: argparse.Namespace) -> int:
-    _build(Path(options.config), Path(options.out or f"{Path(options.config).stem}.ipynb"))
+    config = Path(options.config)
+    _build(config, Path(options.out or f"{config.stem}.ipynb"))
     print(
-        f"On Kaggle: Create > New Notebook > File > Import Notebook; or trainbook kaggle push {options.config}"
+        "On Kaggle: Create > New Notebook > File > Import Notebook; or trainbook kaggle push"
+        f" {options.config}"
     )
     return 0
 

@@ -30,23 +30,21 @@ def check(name: str) -> None:
 def of_data(config: Config, name: str) -> tuple[Path, list[str], str]:
     source = Path(next(iter(config.data.dirs), "")).expanduser()
     if len(config.data.dirs) != 1 or not source.is_dir():
-        what = ", ".join(config.data.dirs) or "An empty data.dir"
-        raise BadInput(f"{what} is no folder. Give one with --data: each is packed by itself.")
+        folders = ", ".join(config.data.dirs) or "An empty data.dir"
+        raise BadInput(f"{folders} is no folder. Give one with --data: each is packed by itself.")
     from lib.task.files import label
     from trainbook.launch.run import resolved  # not at the top: torch takes seconds to import
 
-    task, _, _ = resolved(config)  # of this folder, whatever a run of this name has kept
-    sizes = ", ".join(f"{len(samples):,} {split}" for split, samples in task.datasets().items())
+    task, _, _ = resolved(config)  # the data of this folder, not of an earlier run
+    splits = task.datasets().items()
+    sizes = ", ".join(f"{len(samples):,} {split}" for split, samples in splits)
     about = f"Data of the workload `{label(config.task)}`, read and validated by it before packing."
-    return (
-        source,
-        [about, task.describe_data().replace(str(source), name), f"Samples: {sizes}."],
-        "data",
-    )
+    described = task.describe_data().replace(str(source), name)
+    return source, [about, described, f"Samples: {sizes}."], "data"
 
 
 def of_run(run: Path) -> tuple[Path, list[str], str]:
-    """Returns the same for the output of a run with its checkpoints, which another session can mount and resume."""
+    """Returns the same for a run's output, which another session can mount and resume."""
     summary = Summary.read(run)
     if summary is None or not (run / "config.yaml").is_file():
         raise BadInput(
@@ -54,28 +52,23 @@ def of_run(run: Path) -> tuple[Path, list[str], str]:
         )
     from lib.task.files import label  # not at the top: torch takes seconds to import
 
-    about = f"The run `{run.name}` of the workload `{label(summary.task)}`: {summary.reason} at step {summary.step:,}."
-    return (
-        run,
-        [about, f"A notebook of it that mounts this data set resumes `{run.name}` from it."],
-        run.name,
-    )
+    end = f"{summary.reason} at step {summary.step:,}"
+    about = f"The run `{run.name}` of the workload `{label(summary.task)}`: {end}."
+    use = f"A notebook of it that mounts this data set resumes `{run.name}` from it."
+    return run, [about, use], run.name
 
 
 def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str) -> Path:
-    paths = {
-        path.relative_to(source).as_posix(): path
-        for path in sorted(source.rglob("*"))
-        if not path.is_dir()
-    }
-    files = {
-        n: p
-        for n, p in paths.items()
-        if p.is_file() and not p.is_symlink() and not _LEFT_OUT.search(n)
-    }
+    found = [path for path in sorted(source.rglob("*")) if not path.is_dir()]
+    paths = {path.relative_to(source).as_posix(): path for path in found}
+    files = {}
+    for member, path in paths.items():
+        if path.is_file() and not path.is_symlink() and not _LEFT_OUT.search(member):
+            files[member] = path
     if not files:
         raise BadInput(f"{source} holds no files that could be packed.")
-    client.refuse_in_files([*(p for p in paths.values() if p.name in client.KEYS), *files.values()])
+    keys = [path for path in found if path.name in client.KEYS]
+    client.refuse_in_files([*keys, *files.values()])
     size = sum(path.stat().st_size for path in files.values())
     if size > (limit := int(FACTS["kaggle_dataset_bytes"].value)):
         raise BadInput(f"The data has {size:,} bytes; Kaggle takes {limit:,} a data set. Split it.")
@@ -89,30 +82,27 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str)
         for member, path in sorted(files.items()):
             packed.write(path, member)
     contents = f"{len(files):,} files, {size:,} bytes unpacked. Licence: {licence}."
-    description = "\n\n".join([f"# {title}", *about, contents]) + "\n"
-    texts = {
+    metadata = {
         "id": name,
         "title": title,
         "subtitle": f"Packed by Trainbook from {slug}",
-        "description": description,
+        "description": "\n\n".join([f"# {title}", *about, contents]) + "\n",
+        "licenses": [{"name": licence}],
     }
-    described = {**texts, "licenses": [{"name": licence}]}
-    (folder / "dataset-metadata.json").write_text(
-        json.dumps(described, indent=1, ensure_ascii=False) + "\n", "utf-8"
-    )
+    text = json.dumps(metadata, indent=1, ensure_ascii=False)
+    (folder / "dataset-metadata.json").write_text(text + "\n", "utf-8")
     # The client resumes a broken upload of the same path, size and time: unchanged files give the same archive.
     newest = max(path.stat().st_mtime for path in files.values())
     os.utime(archive, (newest, newest))
-    print(
-        f"{folder}: {len(files):,} files, {amount(size)}, packed {amount(archive.stat().st_size)}"
-    )
+    packed_size = amount(archive.stat().st_size)
+    print(f"{folder}: {len(files):,} files, {amount(size)}, packed {packed_size}")
     if packed_files := [name for name in sorted(files) if _UNPACKED.search(name.lower())]:
         names = ", ".join(packed_files[:10])
         print(
-            f"Archives in it ({len(packed_files)}): {names}. Kaggle may unpack them: x.csv.gz is x.csv in a session."
+            f"Archives in it ({len(packed_files)}): {names}. Kaggle may unpack them: x.csv.gz is"
+            " x.csv in a session."
         )
     if left_out := sorted(paths.keys() - files.keys()):
-        print(
-            f"Left out ({len(left_out)}: hidden, links, or half written):", ", ".join(left_out[:10])
-        )
+        names = ", ".join(left_out[:10])
+        print(f"Left out ({len(left_out)}: hidden, links, or half written): {names}")
     return folder

@@ -23,12 +23,10 @@ from trainbook.outputs import packing
 from trainbook.outputs.summary import FILE as SUMMARY
 from trainbook.outputs.summary import Summary
 
-HOME = (
-    Path("runs") / "kaggle"
-)  # what belongs to a notebook on Kaggle lies below, in a folder with its slug
+HOME = Path("runs") / "kaggle"  # has a folder for each notebook on Kaggle, named by its slug
 METADATA = "kernel-metadata.json"
-PUSHED = "push"  # below its folder: what was sent last
-_SOURCE = "source.txt"  # there too: the file that it was pushed from
+PUSHED = "push"  # in a notebook's folder: the files of the last push
+_SOURCE = "source.txt"  # there too: the path of the file that was pushed
 _LONGEST_TITLE = 50  # letters: the server answers 500 to a longer one (kaggle-cli#179)
 _RESULTS = rf"(^|/)({re.escape(packing.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
 _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
@@ -56,8 +54,7 @@ class Notebook:
 
     @property
     def was_pushed(self) -> bool:
-        """Whether it was sent from here before, so that Kaggle's denial may only mean that it is new."""
-        return (self.folder / PUSHED / METADATA).is_file()
+        return was_pushed(self.folder.name)
 
     @property
     def uses_gpu(self) -> bool:
@@ -69,8 +66,13 @@ class Notebook:
         return choice
 
 
+def was_pushed(slug: str) -> bool:
+    """Tells whether a notebook was pushed from here before; Kaggle may then deny it only because it is new."""
+    return (HOME / slug / PUSHED / METADATA).is_file()
+
+
 def is_on(notebook: Mapping[str, Any], switch: str) -> bool:
-    """Whether a notebook says for Kaggle that a switch is on."""
+    """Tells whether a switch for Kaggle is on in a notebook's metadata."""
     return bool(notebook["metadata"].get("kaggle", {}).get(switch))
 
 
@@ -87,12 +89,18 @@ def find(name: str) -> Path:
     if name.endswith(".ipynb") and Path(name).is_file():
         return Path(name)
     built = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    matches = [path for path in built if name in (path.stem, re.sub(r"^\d+_", "", path.stem))]
+    matches = [path for path in built if name in (path.stem, _without_number(path.stem))]
     if len(matches) != 1:
         names = ", ".join(path.stem for path in built) or "none"
-        others = "a path that ends in .ipynb, or the configuration of a run, such as my.yaml"
-        raise BadInput(f"There is no notebook {name}. There are: {names}. Or give {others}.")
+        raise BadInput(
+            f"There is no notebook {name}. There are: {names}. Or give a path that ends in .ipynb, or"
+            " the configuration of a run, such as my.yaml."
+        )
     return matches[0]
+
+
+def _without_number(stem: str) -> str:
+    return re.sub(r"^\d+_", "", stem)
 
 
 def slug_of(path: Path) -> str:
@@ -109,14 +117,16 @@ def kernel_of(name: str, owner: str = "") -> str:
 
 
 def check_slug(slug: str) -> None:
-    """Raises BadInput for a slug of which Kaggle refuses the title, or makes another slug."""
+    """Raises BadInput for a slug that Kaggle refuses or changes."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug):
         raise BadInput(
             f"{slug!r} is no slug: words of small letters and digits with single hyphens. Correct --slug."
         )
     if len(slug) > _LONGEST_TITLE:
-        what = f"{slug} has {len(slug)} letters, and Kaggle takes {_LONGEST_TITLE} in the title of a notebook"
-        raise BadInput(f"{what}. Give a shorter name with --slug.")
+        raise BadInput(
+            f"{slug} has {len(slug)} letters, and Kaggle takes {_LONGEST_TITLE} in the title of a"
+            " notebook. Give a shorter name with --slug."
+        )
 
 
 def check_source(slug: str, source: Path) -> None:
@@ -136,42 +146,46 @@ def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, 
     if "OVERRIDES" in values:
         raise BadInput(f"{usage}.")
     overrides = {key: yaml.safe_load(text) for key, text in split_overrides(settings).items()}
-    return {**values, "OVERRIDES": overrides} if overrides else values
+    if overrides:
+        values["OVERRIDES"] = overrides
+    return values
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     """Returns kernel-metadata.json with every key: the client has defaults of its own."""
+    slug = notebook.kernel.partition("/")[2]
+    kernels = list(notebook.kernels)
+    if own_output:
+        kernels.append(notebook.kernel)
     return {
         "id": notebook.kernel,
-        "title": notebook.kernel.partition("/")[2].replace("-", " "),  # Kaggle makes the slug of it
+        "title": slug.replace("-", " "),  # Kaggle makes the slug from it
         "code_file": notebook.path.name, "language": "python", "kernel_type": "notebook",
         "is_private": not notebook.public, "enable_gpu": notebook.uses_gpu, "enable_tpu": False,
         "enable_internet": notebook.switch("isInternetEnabled", notebook.internet),
         "machine_shape": FACTS["kaggle_machine_shape"].value if notebook.uses_gpu else "",
         "docker_image_pinning_type": "latest",  # else a version runs on the image of the notebook's first push
         "dataset_sources": list(notebook.datasets), "model_sources": list(notebook.models),
-        "kernel_sources": [*notebook.kernels, *[notebook.kernel] * own_output],
-        "competition_sources": list(notebook.competitions),
+        "kernel_sources": kernels, "competition_sources": list(notebook.competitions),
     }  # fmt: skip
 
 
 def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
-    """Refuses what a session would refuse. Returns its values; DATA_DIR is by default the one mounted input."""
-    check_slug(notebook.kernel.partition("/")[2])
-    if wrong := [name for name in notebook.competitions if not re.fullmatch(r"[\w-]+", name)]:
-        raise BadInput(
-            f"{wrong[0]!r} is no competition. Give the last part of its address: titanic."
-        )
-    if wrong := [name for name in notebook.datasets if not re.fullmatch(r"[\w-]+/[\w-]+", name)]:
-        raise BadInput(
-            f"{wrong[0]!r} is no data set. Give the last two parts of its address: --dataset OWNER/SLUG."
-        )
+    """Refuses a notebook that its session would refuse.
+
+    Returns the session's values; DATA_DIR is by default the one mounted input.
+    """
+    slug = notebook.kernel.partition("/")[2]
+    check_slug(slug)
+    _check_inputs(notebook)
     if notebook.source:
-        check_source(notebook.kernel.partition("/")[2], notebook.source)
+        check_source(slug, notebook.source)
     source = read_json(notebook.path)
-    if wrong := values.keys() - (known := carried.parameters(source)).keys():
+    known = carried.parameters(source)
+    if unknown := values.keys() - known.keys():
+        names = ", ".join(unknown)
         raise BadInput(
-            f"{notebook.path.name} has no parameter {', '.join(wrong)}. It has: {', '.join(known)}."
+            f"{notebook.path.name} has no parameter {names}. It has: {', '.join(known)}."
         )
     if notebook.root is None:
         check_fresh(notebook.path)
@@ -181,17 +195,34 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
     data = entries[0].config.data
     folders = carried.here(data)
     inputs = [*notebook.datasets, *notebook.competitions]
-    if len(folders) == len(data.dirs) == len(inputs) == 1 and not values.get("DATA_DIR"):
+    is_one = len(folders) == len(data.dirs) == len(inputs) == 1
+    if is_one and not values.get("DATA_DIR"):
         print(
             f"DATA_DIR is {inputs[0]} there, because data.dir is {folders[0]}, which is on this machine."
         )
         return check(notebook, {**values, "DATA_DIR": inputs[0]})
     mounted = [name.rpartition("/")[2] for name in (*inputs, *notebook.kernels)]
     if missing := [folder for folder in folders if Path(folder).name not in mounted]:
-        what = f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have it. Upload it "
-        command = f"(trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG), then give --dataset OWNER/SLUG"
-        raise BadInput(f"{what}{command} --param DATA_DIR=OWNER/SLUG.")
+        raise BadInput(
+            f"data.dir is {', '.join(missing)}, which is on this machine, and a session does not have"
+            f" it. Upload it (trainbook kaggle dataset {notebook.path.stem}.yaml --slug SLUG), then"
+            " give --dataset OWNER/SLUG --param DATA_DIR=OWNER/SLUG."
+        )
     return values
+
+
+def _check_inputs(notebook: Notebook) -> None:
+    for name in notebook.competitions:
+        if not re.fullmatch(r"[\w-]+", name):
+            raise BadInput(
+                f"{name!r} is no competition. Give the last part of its address: titanic."
+            )
+    for name in notebook.datasets:
+        if not re.fullmatch(r"[\w-]+/[\w-]+", name):
+            raise BadInput(
+                f"{name!r} is no data set. Give the last two parts of its address: --dataset"
+                " OWNER/SLUG."
+            )
 
 
 def check_fresh(path: Path) -> None:
@@ -202,8 +233,10 @@ def check_fresh(path: Path) -> None:
 
 
 def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:
-    """Returns the size of a notebook. Raises BadInput for one too large, and for credentials in it or its files."""
-    if (size := len(text.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
+    """Returns a notebook's size. Raises BadInput if it is too large, or holds credentials."""
+    size = len(text.encode())
+    limit = int(FACTS["kaggle_notebook_bytes"].value)
+    if size >= limit:
         raise BadInput(
             f"{path} would have {size:,} bytes; Kaggle has refused {limit:,}. Carry less."
         )
@@ -212,23 +245,18 @@ def check_text(path: Path, text: str, files: Mapping[str, str]) -> int:
 
 
 def prepare(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> tuple[Path, str]:
-    """Writes the folder that is pushed, with a cell of values; returns it and the push's mark. Raises BadInput."""
+    """Writes the folder of a push, with a cell of values; returns it and the push's mark. Raises BadInput."""
     content = read_json(notebook.path)
-    mark = f"# push {uuid.uuid4().hex}"  # by which the version is recognised
-    lines = [
-        "# Values given on the command line.",
-        *(f"{name} = {value!r}" for name, value in values.items()),
-        mark,
-    ]
-    cell: dict[str, Any] = {
-        "cell_type": "code",
-        "execution_count": None,
-        "id": mark[-8:],
-        "outputs": [],
-    }
-    cell |= {"metadata": {"tags": ["injected-parameters"]}, "source": "\n".join(lines)}
-    after = carried.tagged(content, "parameters")
-    content["cells"].insert(content["cells"].index(after[0]) + 1 if after else 0, cell)
+    mark = f"# push {uuid.uuid4().hex}"  # identifies the version
+    assignments = [f"{name} = {value!r}" for name, value in values.items()]
+    lines = ["# Values given on the command line.", *assignments, mark]
+    cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "id": mark[-8:]}
+    cell |= {"outputs": [], "metadata": {"tags": ["injected-parameters"]}}
+    cell["source"] = "\n".join(lines)
+    position = 0
+    if parameters := carried.tagged(content, "parameters"):
+        position = content["cells"].index(parameters[0]) + 1
+    content["cells"].insert(position, cell)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     check_text(notebook.path, text, carried.carried_files(content))
     described = metadata(notebook, own_output)
@@ -257,7 +285,7 @@ def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> 
 
 
 def wait_for_data(notebook: Notebook) -> None:
-    """Waits until the data sets of the notebook's owner can be attached; of others Kaggle need not tell the status."""
+    """Waits until the owner's data sets can be attached; Kaggle may hide the status of others."""
     owner = notebook.kernel.partition("/")[0]
     for dataset in notebook.datasets:
         if dataset.startswith(f"{owner}/"):
@@ -265,7 +293,7 @@ def wait_for_data(notebook: Notebook) -> None:
 
 
 def send(notebook: Notebook, folder: Path, hold: int | None = None) -> tuple[int, str]:
-    """Pushes a prepared folder, and notes what it was made from; returns version and address."""
+    """Pushes a prepared folder, and records its source; returns version and address."""
     if notebook.source:
         disk.write_text(notebook.folder / _SOURCE, f"{notebook.source.resolve()}\n")
     return client.push(folder, hold)
@@ -277,7 +305,8 @@ def fetch(kernel: str, folder: Path, everything: bool = False) -> dict[str, Summ
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as work:
         results = Path(work) / "results"
         archive = results / packing.ARCHIVE
-        client.insist(lambda: client.output(kernel, results, "." if everything else _RESULTS))
+        pattern = "." if everything else _RESULTS
+        client.insist(lambda: client.output(kernel, results, pattern))
         if not archive.is_file() and not everything:  # a session that ended before its packaging
             client.insist(lambda: client.output(kernel, results, _NO_CHECKPOINTS))
         keep_log(results, kernel)
@@ -305,7 +334,7 @@ def unpack(archive: Path, folder: Path) -> None:
         members = packed.getmembers()
         if not all(member.isfile() or member.isdir() for member in members):
             raise BadInput(
-                f"{archive.name} holds links or devices, which no run leaves. It was not unpacked."
+                f"{archive.name} holds links or devices, which no run writes. It was not unpacked."
             )
         packed.extractall(folder, members, filter="data")
 
@@ -315,7 +344,8 @@ def _checked(run: Path) -> Summary:
     from lib import checkpoint  # not at the top: torch takes seconds to import
 
     try:
-        if (summary := Summary.read(run)) is None:
+        summary = Summary.read(run)
+        if summary is None:
             raise BadInput(f"its {SUMMARY} cannot be read")
         for manifest in sorted(run.glob("*/step-*/manifest.json")):
             checkpoint.verify(manifest.parent)

@@ -1,7 +1,8 @@
-"""Checks to pass before a push spends quota; each one that does not pass says what to do."""
+"""Checks a notebook before a push spends quota; each failed check comes with its remedy."""
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,27 +37,26 @@ def check(
     notebook = kernel.read_json(path)
     files = carried.carried_files(notebook)
     name = carried.workload(notebook)[0]
+    title = f"{name}.yaml"
     entries: list[Entry] = []
-    sections = {"Notebook": [_contents(path, files, root is not None), _imports(notebook, files)]}
+    contents = [_contents(path, files, root is not None), _imports(notebook, files)]
+    sections = {"Notebook": contents}
     if name:
-        overrides = {**settings, **({"data.dir": folder} if folder else {})}
-        sections[f"{name}.yaml"], entries = _configuration(
-            notebook, f"{name}.yaml", overrides, root
-        )
+        overrides = dict(settings)
+        if folder:
+            overrides["data.dir"] = folder
+        sections[title], entries = _configuration(notebook, title, overrides, root)
     else:
-        sections["Notebook"].append(
-            Finding("training", "it trains nothing: it needs no data, no GPU and no quota")
-        )
-    if any(remote(entry.config) for entry in entries) and not kernel.is_on(
-        notebook, "isInternetEnabled"
-    ):
+        value = "it trains nothing: it needs no data, no GPU and no quota"
+        contents.append(Finding("training", value))
+    has_internet = kernel.is_on(notebook, "isInternetEnabled")
+    if not has_internet and any(remote(entry.config) for entry in entries):
         value = "data is to be downloaded, and the notebook's internet is off"
-        sections["Notebook"].append(
-            Finding("internet", value, "bad", "Push with --internet, or mount the data.")
-        )
+        advice = "Push with --internet, or mount the data."
+        contents.append(Finding("internet", value, "bad", advice))
     sections["Account"] = _account(bool(name))
     if entries:
-        sections[f"{name}.yaml"] += _runs(entries, folder, competitions)
+        sections[title] += _runs(entries, folder, competitions)
     return sections
 
 
@@ -72,41 +72,36 @@ def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> Finding:
             kernel.check_fresh(path)
     except BadInput as refusal:
         return Finding("contents", str(refusal), "bad", _CORRECT)
-    value = (
-        f"{size:,} bytes with {len(files)} files of lib and configs, and no secret that is set here"
-    )
-    return Finding("contents", value)
+    carries = f"{size:,} bytes with {len(files)} files of lib and configs"
+    return Finding("contents", f"{carries}, and no secret that is set here")
 
 
 def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
-    """Compares the packages that the cells and a user's carried files import with those of Kaggle's image."""
-    modules = {
-        name: text
-        for name, text in files.items()
-        if name.startswith("configs/") and name.endswith(".py")
-    }
-    codes = [*carried.codes(notebook), *modules.values()]
-    names = {
-        each.dotted.split(".")[0] for code in codes for each in imports(code) if each.is_needed
-    }
-    names -= {"lib", "workloads", "trainbook", *sys.stdlib_module_names}
-    names -= {
-        part for name in modules for part in Path(name).with_suffix("").parts
-    }  # beside the task
-    if not (lacking := carried.lacking(names)):
+    """Compares the imports of cells and of a user's carried files with the packages of Kaggle's image."""
+    codes = [*carried.codes(notebook)]
+    local = {"lib", "workloads", "trainbook"}
+    for name, text in files.items():
+        if name.startswith("configs/") and name.endswith(".py"):
+            codes.append(text)
+            local |= {*Path(name).with_suffix("").parts}  # modules beside the task
+    names: set[str] = set()
+    for code in codes:
+        names |= {each.dotted.split(".")[0] for each in imports(code) if each.is_needed}
+    names -= {*local, *sys.stdlib_module_names}
+    lacking = carried.lacking(names)
+    if not lacking:
         return Finding("imports", f"Kaggle's image has all {len(names)} packages that are imported")
     value = f"Kaggle's image is not known to have {lacking}"
     if kernel.is_on(notebook, "isInternetEnabled"):
         return Finding("imports", f"{value}; the notebook's internet is on for them")
-    return Finding(
-        "imports", value, "bad", "Switch the internet on (--internet), or mount their wheels."
-    )
+    advice = "Switch the internet on (--internet), or mount their wheels."
+    return Finding("imports", value, "bad", advice)
 
 
 def _configuration(
     notebook: Mapping[str, Any], title: str, overrides: Mapping[str, object], root: Path | None
 ) -> tuple[list[Finding], list[Entry]]:
-    """Reads the configuration as a session would, and checks the keys on which quota depends; returns the runs."""
+    """Reads the configuration as a session would, and checks the keys that cost quota; returns the runs."""
     try:
         entries = carried.training(notebook, {"OVERRIDES": overrides}, True, root)
     except BadInput as refusal:
@@ -119,62 +114,60 @@ def _configuration(
     config = entries[-1].config
     cards = int(FACTS["kaggle_gpus"].value)
     slots = config.training.micro_batch_slots
-    wasteful = (
-        (not kernel.is_on(notebook, "isGpuEnabled"), "GPU", "the notebook does not ask for a GPU",
-         "Write `gpu: true` into the header of its source."),
-        (slots % cards, "slots", f"{slots} slots cannot be divided among {cards} T4s: one would idle",
-         f"Set training.micro_batch_slots to {cards}, or a multiple of it."),
-        (config.training.precision == "bf16", "precision", "training.precision is bf16, which a T4 only emulates",
-         "Set it to auto (fp16 on a T4)."),
-        (not config.checkpoint.keep_last, "checkpoints",
-         "checkpoint.keep_last is 0: there would be nothing to resume from", "Set it to 1 or more."),
-    )  # fmt: skip
-    problems = [
-        Finding(name, value, "bad", advice) for is_so, name, value, advice in wasteful if is_so
-    ]
-    return [Finding("configuration", f"{title} is valid; runs: {names}"), *problems], entries
+    findings = [Finding("configuration", f"{title} is valid; runs: {names}")]
+    if not kernel.is_on(notebook, "isGpuEnabled"):
+        advice = "Write `gpu: true` into the header of its source."
+        findings.append(Finding("GPU", "the notebook does not ask for a GPU", "bad", advice))
+    if slots % cards:
+        value = f"{slots} slots cannot be divided among {cards} T4s: one would idle"
+        advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
+        findings.append(Finding("slots", value, "bad", advice))
+    if config.training.precision == "bf16":
+        value = "training.precision is bf16, which a T4 only emulates"
+        findings.append(Finding("precision", value, "bad", "Set it to auto (fp16 on a T4)."))
+    if not config.checkpoint.keep_last:
+        value = "checkpoint.keep_last is 0: there would be nothing to resume from"
+        findings.append(Finding("checkpoints", value, "bad", "Set it to 1 or more."))
+    return findings, entries
 
 
 def _runs(entries: Sequence[Entry], folder: str, competitions: Sequence[str]) -> list[Finding]:
-    """Checks the data, and the memory, time and space that all runs take together; those of a kind are alike."""
+    """Checks the data, and memory, time and space of all runs; runs of a kind are alike."""
     findings: list[Finding] = []
     hours = 0.0
     size = 0
     newest = 0
-    for kind in dict.fromkeys(entry.kind for entry in entries):
-        number = sum(entry.kind == kind for entry in entries)
+    counts = Counter(entry.kind for entry in entries)
+    for kind, number in counts.items():
+        entry = next(entry for entry in entries if entry.kind == kind)
         try:
-            entry = next(entry for entry in entries if entry.kind == kind)
             finding, config, task = _data(entry, folder, competitions)
         except BadInput as refusal:
             return [*findings, Finding("data", f"refused: {refusal}", "bad", _CORRECT)]
         print(f"Tracing a step of {kind} for a T4.", flush=True)
         memory, seconds = _memory(config)
         findings += [finding, memory]
-        hours += (
-            number * config.training.max_steps * seconds / 3600
-            if config.training.max_steps
-            else math.nan
-        )
+        steps = config.training.max_steps
+        hours += number * steps * seconds / 3600 if steps else math.nan
         checkpoint, weights = saved_bytes(task, config)
         last = config.checkpoint.keep_last
         best = config.checkpoint.keep_best
-        size += number * (
-            last * checkpoint + 2 * best * weights
-        )  # the archive holds the best weights once more
+        size += number * (last * checkpoint + 2 * best * weights)  # the archive has the best, too
         newest = max(newest, checkpoint + min(1, best) * weights)  # one more while it is written
+    return [*findings, _time(len(entries), hours), _space(size + newest)]
+
+
+def _space(size: int) -> Finding:
     limit = int(FACTS["kaggle_output_bytes"].value)
-    value = f"checkpoints and archive of all runs take at most {amount(size + newest)} of {amount(limit)}"
-    verdict = (
-        ("bad", "Lower checkpoint.keep_last or checkpoint.keep_best.")
-        if size + newest > limit
-        else ()
-    )
-    return [*findings, _time(len(entries), hours), Finding("space", value, *verdict)]
+    value = f"checkpoints and archive of all runs take at most {amount(size)} of {amount(limit)}"
+    if size <= limit:
+        return Finding("space", value)
+    advice = "Lower checkpoint.keep_last or checkpoint.keep_best."
+    return Finding("space", value, "bad", advice)
 
 
 def _data(entry: Entry, folder: str, competitions: Sequence[str]) -> tuple[Finding, Config, Task]:
-    """Returns a finding on the data, which is only read where `folder` names some, configuration and task."""
+    """Returns a finding on the data, which is read if `folder` names it, configuration and task."""
     config, _ = profiles.apply(entry.config, has_gpu=True)
     addresses = remote(config)
     if folder and not addresses and (folder == "embedded" or config.data.dir != "embedded"):
@@ -183,36 +176,36 @@ def _data(entry: Entry, folder: str, competitions: Sequence[str]) -> tuple[Findi
             flush=True,
         )
         task, config, _ = resolved(config)
-        sizes = ", ".join(f"{len(split):,} {name}" for name, split in task.datasets().items())
+        splits = task.datasets().items()
+        sizes = ", ".join(f"{len(samples):,} {name}" for name, samples in splits)
         return Finding("data", f"{entry.kind}: {folder} is valid ({sizes})"), config, task
     in_steps, _ = resolve_lengths(config, config.training.effective_batch)
     task = find_task(config.task)(in_steps)
-    config = config if config.training.epochs else in_steps
+    if not config.training.epochs:
+        config = in_steps
     if addresses:
         value = f"the session downloads it from {', '.join(addresses)}"
         advice = "Download it, and give --data."
     elif competitions:
         value = f"the session mounts {', '.join(competitions)}, which was not read"
-        advice = (
-            "Download its files, and give their folder here with --data to have them validated."
-        )
+        advice = "Download its files, and give their folder here with --data to validate them."
     elif names := carried.here(config.data):
         value = f"data.dir is {', '.join(names)}, which is on this machine and in no session"
         advice = "Upload it (kaggle dataset), and push with --param DATA_DIR=OWNER/SLUG."
     else:
-        value = f"data.dir is {config.data.dir or 'empty, so the embedded data is used'}, which was not read"
+        source = config.data.dir or "empty, so the embedded data is used"
+        value = f"data.dir is {source}, which was not read"
         advice = "Give the folder here with --data to have it validated."
     return Finding("data", f"{entry.kind}: {value}", "warning", advice), config, task
 
 
 def _memory(config: Config) -> tuple[Finding, float]:
-    """Traces a step for a T4; returns the finding, and the expected seconds of a step, NaN where there is no plan."""
+    """Traces a step for a T4; returns the finding, and the expected seconds of a step, NaN without a plan."""
     try:
         plan = planner.plan(config, "t4")
     except BadInput as refusal:
-        return Finding(
-            "memory", f"the step does not fit a T4: {refusal}", "bad", _CORRECT
-        ), math.nan
+        value = f"the step does not fit a T4: {refusal}"
+        return Finding("memory", value, "bad", _CORRECT), math.nan
     except TrainingFailed as failure:
         value = f"a training step fails: {str(failure).splitlines()[-1]}"
         return Finding("memory", value, "bad", "See `trainbook plan` with the same keys."), math.nan
@@ -229,12 +222,10 @@ def _time(number: int, hours: float) -> Finding:
     share, sessions = quota(3600 * hours)
     needs = f"{sessions} session(s), {share} of a week's quota"
     value = f"{number} run(s) take {hours:.1f} h, as the planner expects: {needs}"
-    verdict = (
-        ("warning", "`trainbook kaggle chain` runs one session after another.")
-        if sessions > 1
-        else ()
-    )
-    return Finding("time", value, *verdict)
+    if sessions == 1:
+        return Finding("time", value)
+    advice = "`trainbook kaggle chain` runs one session after another."
+    return Finding("time", value, "warning", advice)
 
 
 def _account(needs_quota: bool) -> list[Finding]:
@@ -242,23 +233,17 @@ def _account(needs_quota: bool) -> list[Finding]:
         name = client.username()
         week = client.insist(client.quota)
     except (BadInput, client.NoAnswer) as refusal:
-        return [
-            Finding(
-                "account", f"not checked: {refusal}", "warning", "The browser needs none of this."
-            )
-        ]
-    left = Finding(
-        "quota",
-        "Kaggle names none",
-        "warning",
-        "GPUs need a verified phone number: kaggle.com/settings.",
-    )
-    if week:
-        wait = f"Wait for {week.refreshes or 'the next week'}."
-        verdict = ("bad", wait) if needs_quota and week.remaining < 1 else ()
-        left = Finding(
-            "quota",
-            f"{week.remaining:.1f} of {week.total:.0f} GPU hours are left this week",
-            *verdict,
-        )
-    return [Finding("account", f"the kaggle client is signed in as {name}"), left]
+        advice = "The browser needs none of this."
+        return [Finding("account", f"not checked: {refusal}", "warning", advice)]
+    account = Finding("account", f"the kaggle client is signed in as {name}")
+    return [account, _quota(week, needs_quota)]
+
+
+def _quota(week: client.Quota | None, is_needed: bool) -> Finding:
+    if week is None:
+        advice = "GPUs need a verified phone number: kaggle.com/settings."
+        return Finding("quota", "Kaggle names none", "warning", advice)
+    value = f"{week.remaining:.1f} of {week.total:.0f} GPU hours are left this week"
+    if is_needed and week.remaining < 1:
+        return Finding("quota", value, "bad", f"Wait for {week.refreshes or 'the next week'}.")
+    return Finding("quota", value)

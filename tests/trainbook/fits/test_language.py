@@ -1,4 +1,4 @@
-"""Questions about language models: a tiny one by hand, the sizes of known ones, and published readings."""
+"""Questions about language models: a tiny one by hand, and the sizes of known ones."""
 
 import json
 import re
@@ -24,9 +24,8 @@ TINY = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": WORDS, "max_position_embeddings": 65536,
     "tie_word_embeddings": False,
 }  # fmt: skip
-CACHE = (
-    2 * LAYERS * 2 * (D // 4) * 2
-)  # bytes of a token: keys and values of two groups of 16 in fp16
+# bytes of a token: keys and values of two groups of 16 in fp16
+CACHE = 2 * LAYERS * 2 * (D // 4) * 2
 
 
 @pytest.fixture
@@ -36,50 +35,40 @@ def tiny(tmp_path):
 
 
 def test_the_cache_of_an_answer_grows_by_the_bytes_of_a_token(tiny):
-    short, long = (
-        fits(tiny(method="inference", length=n)).moments["after forward"] for n in (257, 2305)
-    )
+    short = fits(tiny(method="inference", length=257)).moments["after forward"]
+    long = fits(tiny(method="inference", length=2305)).moments["after forward"]
     assert long - short == pytest.approx(2048 * CACHE, rel=0.05)
 
 
-def test_only_adapters_have_moments_and_the_base_is_packed(tiny):
-    lora, qlora, full = (
-        fits(tiny(method=method, length=64)) for method in ("lora", "qlora", "full")
-    )
-    widths = (
-        2 * D,
-        D + D // 2,
-        D + D // 2,
-        2 * D,
-        D + 128,
-        D + 128,
-        128 + D,
-    )  # q, k, v, o, gate, up, down
-    adapters = LAYERS * 16 * sum(widths)
-    for answer in (lora, qlora):
-        assert answer.by_category["optimizer"] == pytest.approx(
-            8 * adapters, rel=0.05, abs=64 * 512
-        )
-    assert full.by_category["optimizer"] == pytest.approx(
-        8 * full.parameters, rel=0.05, abs=64 * 512
-    )
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_only_adapters_have_moments(tiny, method):
+    q_and_o = 2 * (D + D)
+    k_and_v = 2 * (D + D // 2)
+    gate_up_and_down = 3 * (D + 128)
+    adapters = LAYERS * 16 * (q_and_o + k_and_v + gate_up_and_down)
+    moments = fits(tiny(method=method, length=64)).by_category["optimizer"]
+    assert moments == pytest.approx(8 * adapters, rel=0.05, abs=64 * 512)
 
 
-def test_the_loss_in_chunks_of_positions_is_counted_and_whole_logits_where_a_trainer_has_them(tiny):
-    chunked, whole = (fits(tiny(length=4096, trainer=trainer)) for trainer in (False, True))
+def test_all_parameters_have_moments_in_full_training(tiny):
+    answer = fits(tiny(method="full", length=64))
+    moments = answer.by_category["optimizer"]
+    assert moments == pytest.approx(8 * answer.parameters, rel=0.05, abs=64 * 512)
+
+
+def test_a_loss_in_chunks_of_positions_needs_no_whole_logits(tiny):
+    chunked = fits(tiny(length=4096))
+    whole = fits(tiny(length=4096, trainer=True))
     logits = 4096 * WORDS
     assert whole.peak_bytes - chunked.peak_bytes > 4 * logits > 8 * 256 * WORDS
 
 
-def test_seven_billion_weights_in_nf4_fit_a_t4_at_two_times_2048_tokens_as_the_document_says(
-    tmp_path,
-):
-    """A layer takes as much as the next: two and four of the 28 are traced."""
+def test_qwen_7b_takes_the_memory_that_the_document_says(tmp_path):
+    """All layers take the same: two and four of the 28 are traced."""
 
     def gib(layers):
-        (tmp_path / "config.json").write_text(
-            json.dumps(settings_of("Qwen2.5-7B") | {"num_hidden_layers": layers})
-        )
+        settings = settings_of("Qwen2.5-7B") | {"num_hidden_layers": layers}
+        (tmp_path / "config.json").write_text(json.dumps(settings))
         return fits(Question(str(tmp_path), batch=2, length=2048)).peak_bytes / 2**30
 
     two = gib(2)
@@ -101,7 +90,7 @@ def test_the_largest_length_fits_and_one_that_is_an_eighth_longer_does_not(tiny)
 
 @pytest.fixture
 def deep(tmp_path, monkeypatch):
-    """A model of five layers, of which the kinds may alternate: more than are traced whole."""
+    """A model of five layers, whose kinds may alternate: too many to be traced whole."""
     monkeypatch.setattr(folded, "_FEW", 4)
     alternating = ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"]
     of_gemma = {
@@ -147,23 +136,24 @@ def test_few_layers_are_traced_and_a_length_beyond_two_takes_one_trace(deep, mon
     monkeypatch.setattr(language, "traced", counted)
     model = folded.Folded(deep(length=256))
     exact = [model.at(length).peak_bytes for length in (256, 1024, 2048)]
-    assert traces == [(256, 2), (256, 3), (1024, 2), (1024, 3), (2048, 2), (2048, 3)]
+    of_two_lengths = [(256, 2), (256, 3), (1024, 2), (1024, 3)]
+    assert traces == [*of_two_lengths, (2048, 2), (2048, 3)]
     traces.clear()
     model = folded.Folded(deep(length=256))
-    assert [model.peak_at(length) for length in (256, 1024, 2048)] == pytest.approx(
-        exact, rel=0.002
-    )
-    assert traces == [(256, 2), (256, 3), (1024, 2), (1024, 3), (2048, 2)]
+    peaks = [model.peak_at(length) for length in (256, 1024, 2048)]
+    assert peaks == pytest.approx(exact, rel=0.002)
+    assert traces == [*of_two_lengths, (2048, 2)]
 
 
-def test_a_model_whose_layers_differ_in_more_than_its_settings_say_is_traced_whole(deep):
+def test_a_model_whose_layers_differ_beyond_its_settings_is_traced_whole(deep):
     model = folded.Folded(deep(length=64))
     model.parameters += model.parameters // 10  # as if one of the layers were another
     assert model.at(64).peak_bytes == fits(model.question).peak_bytes
     assert model.is_whole
 
 
-BILLIONS = {  # of parameters, as the models' pages have them
+# billions of parameters, from the models' pages
+BILLIONS = {
     "Llama-2-7B": 6.738, "Llama-2-13B": 13.016, "Llama-3-8B": 8.030, "Llama-3.1-8B": 8.030, "Llama-3.2-1B": 1.236,
     "Llama-3.2-3B": 3.213, "Mistral-7B": 7.242, "Mistral-Nemo-12B": 12.248, "Qwen2.5-0.5B": 0.494,
     "Qwen2.5-1.5B": 1.544, "Qwen2.5-3B": 3.086, "Qwen2.5-7B": 7.616, "Qwen2.5-14B": 14.770, "Qwen3-0.6B": 0.596,
@@ -175,7 +165,7 @@ BILLIONS = {  # of parameters, as the models' pages have them
 }  # fmt: skip
 
 
-def test_a_known_model_has_as_many_parameters_as_its_page_says():
+def test_a_known_model_has_the_parameters_of_its_page():
     counts = {}
     for name in KNOWN:
         with torch.device("meta"):
@@ -190,34 +180,30 @@ def test_a_known_model_has_as_many_parameters_as_its_page_says():
 def test_each_kind_of_model_is_followed_with_few_layers(kind, tmp_path):
     name = next(name for name, settings in KNOWN.items() if settings["model_type"] == kind)
     settings = settings_of(name) | {"num_hidden_layers": 2, "pad_token_id": 0}
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "seen", "text_config": settings})
-    )
+    config = json.dumps({"model_type": "seen", "text_config": settings})
+    (tmp_path / "config.json").write_text(config)
     assert fits(Question(str(tmp_path), length=512)).fits
 
 
-def test_the_command_says_what_it_assumed_how_long_it_takes_what_fits_and_what_to_change(
-    tiny, capsys
-):
-    assert (
-        commands.main(
-            ["fits", tiny().model, "--gpu", "0.23 GiB, capability 7.5", "--length", "8192"]
-        )
-        == 2
-    )
+def test_the_command_prints_assumptions_time_lengths_and_remedies(tiny, capsys):
+    card = "0.23 GiB, capability 7.5"
+    assert commands.main(["fits", tiny().model, "--gpu", card, "--length", "8192"]) == 2
     out = capsys.readouterr().out
     assert out.startswith("Tracing ")
     assert "qlora, 1 x 8,192 tokens" in out
     assert "a frozen base in nf4, adapters of rank 16 in fp32 on all linear" in out
     assert "1,000,000 tokens, padding among them, take" in out
-    length = int(re.search(r"The largest length that fits: ([\d,]+)", out)[1].replace(",", ""))
-    assert f"To make it fit: --length {length}; --gpu " in out
+    length = re.search(r"The largest length that fits: ([\d,]+)", out)[1]
+    assert f"To make it fit: --length {length.replace(',', '')}; --gpu " in out
+
+
+def test_the_command_refuses_an_unknown_model(capsys):
     assert commands.main(["fits", "Llama-9"]) == 2
     assert "There is no model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-7B", "unsloth/qwen2.5-7b-Instruct"])
-def test_a_model_is_known_by_the_name_that_hugging_face_has(name):
+def test_a_model_is_known_by_its_name_on_hugging_face(name):
     assert settings_of(name) == settings_of("Qwen2.5-7B")
 
 

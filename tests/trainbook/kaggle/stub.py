@@ -112,14 +112,10 @@ class Stub:
     def save_kernel(self, body: dict) -> dict:
         if self.refuse_push:
             return {"error": self.refuse_push}
-        unknown = [
-            name
-            for name in body.get("datasetDataSources", [])
-            if name not in self.datasets or self.states
-        ]
-        refused = [
-            name for name in body.get("competitionDataSources", []) if name not in self.competitions
-        ]
+        datasets = body.get("datasetDataSources", [])
+        unknown = [name for name in datasets if name not in self.datasets or self.states]
+        competitions = body.get("competitionDataSources", [])
+        refused = [name for name in competitions if name not in self.competitions]
         self.overlaps += any(session.status in ACTIVE for session in self.sessions)
         session = self._added(body)
         threading.Thread(target=self._run, args=(session,), daemon=True).start()
@@ -193,16 +189,14 @@ class Stub:
         first = int(body.get("pageToken") or 0)
         page = names[first : first + PAGE]
         url = f"http://localhost/files/{session.version}/"
-        text = (
-            "["
-            + "\n,".join(json.dumps(event) for event in session.log)
-            + "]" * (session.status not in ACTIVE)
-        )
-        answer = {
-            "files": [{"fileName": name, "url": url + quote(name)} for name in page],
-            "log": text,
-        }
-        return answer | ({"nextPageToken": str(first + PAGE)} if first + PAGE < len(names) else {})
+        log = "[" + "\n,".join(json.dumps(event) for event in session.log)
+        if session.status not in ACTIVE:
+            log += "]"
+        files = [{"fileName": name, "url": url + quote(name)} for name in page]
+        answer = {"files": files, "log": log}
+        if first + PAGE < len(names):
+            answer["nextPageToken"] = str(first + PAGE)
+        return answer
 
     def get_kernel(self, body: dict) -> dict:
         slug = body["kernelSlug"]
@@ -230,10 +224,8 @@ class Stub:
         """A new data set, or the next version of one, whose `body` holds another."""
         name = f"{body['ownerSlug']}/{body.get('slug') or body.get('datasetSlug')}"
         body = body.get("body", body)
-        files = {
-            self.uploads[f["token"]].name: self.uploads[f["token"]].data
-            for f in body.get("files", [])
-        }
+        uploads = [self.uploads[file["token"]] for file in body.get("files", [])]
+        files = {upload.name: upload.data for upload in uploads}
         self.datasets.setdefault(name, []).append({**body, "contents": files})
         return {"status": "ok", "url": f"https://www.kaggle.com/datasets/{name}", "ref": name}
 
@@ -257,9 +249,8 @@ class Stub:
     def wait_for(self, done: Callable[[], bool], seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not done():
-            assert time.monotonic() < end, (
-                f"not within {seconds} s; calls: {[name for name, _ in self.calls][-8:]}"
-            )
+            last = [name for name, _ in self.calls[-8:]]
+            assert time.monotonic() < end, f"not within {seconds} s; last calls: {last}"
             time.sleep(0.02)
 
 

@@ -69,7 +69,7 @@ def test_a_chain_goes_on_until_the_training_is_completed(stub, tmp_path, capsys)
     assert len(stub.sessions) == 3  # it stays completed
 
 
-def test_a_limit_of_sessions_stops_it_and_a_larger_one_and_a_raised_length_go_on(stub, tmp_path):
+def test_a_limit_of_sessions_stops_it_and_a_larger_limit_resumes(stub, tmp_path):
     stub.runner = trains(40, total=80)
     assert run("--max-sessions", "1") == 75
     assert len(stub.sessions) == 1
@@ -137,9 +137,7 @@ def test_a_session_that_was_stopped_on_kaggle_stops_the_chain(stub):
     assert len(stub.sessions) == 2
 
 
-def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_notes_behind(
-    stub, tmp_path, capsys
-):
+def test_a_refusal_ends_it_and_leaves_no_session_behind(stub, tmp_path, capsys):
     stub.refuse_push = "Maximum batch GPU session count of 2 reached."
     assert run() == 2
     assert "count of 2 reached" in capsys.readouterr().err
@@ -153,9 +151,7 @@ def test_what_is_refused_or_not_understood_ends_it_and_leaves_no_session_and_no_
     assert (tmp_path / NOTES).read_text() == "{", "notes that cannot be read are not thrown away"
 
 
-def test_what_is_denied_right_after_a_push_and_data_that_is_not_ready_do_not_end_it(
-    stub, tmp_path, capsys
-):
+def test_denials_after_a_push_and_unready_data_do_not_end_it(stub, tmp_path, capsys):
     stub.datasets["ada/graphs"], stub.states = [{}], ["BLOBS_RECEIVED"]
     slow = trains(50, until=asked(stub, 4))
 
@@ -192,9 +188,7 @@ def test_a_fresh_chain_begins_without_what_was_trained_before(stub, tmp_path):
     assert "kernelDataSources" not in stub.sessions[1].request
 
 
-def test_neither_answers_about_the_session_before_nor_a_server_that_fails_for_a_while_end_it(
-    stub, tmp_path
-):
+def test_answers_about_the_last_session_and_failing_servers_do_not_end_it(stub, tmp_path):
     slow = trains(50, until=asked(stub, 4))
     stub.nested = True
 
@@ -239,7 +233,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_chain_that_is_killed_resumes_and_a_push_that_outlives_it_is_not_made_twice(
+def test_a_killed_chain_resumes_and_repeats_no_push_that_outlived_it(
     real_client, tmp_path, monkeypatch, moment
 ):
     real_client.runner = trains(50, until=asked(real_client))

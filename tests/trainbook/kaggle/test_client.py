@@ -10,9 +10,7 @@ from trainbook.kaggle import client
 NAME = "ada/trainbook-01-graphmer"
 
 
-def test_the_status_and_the_log_of_a_running_session_are_read_and_followed_until_it_ends(
-    stub, capsys
-):
+def test_status_and_log_of_a_running_session_are_followed_to_its_end(stub, capsys):
     def runner(session):
         session.say("step 1\n")
         session.say('{"a": 1} é\n')
@@ -47,7 +45,7 @@ def test_a_log_is_read_whole_cut_off_or_plain():
     assert client.readable("") == ""
 
 
-def test_as_a_child_the_client_says_its_code_and_what_to_do_without_an_account_and_is_ended_when_it_hangs(
+def test_the_client_as_a_child_gives_its_code_and_advice_and_is_ended_if_it_hangs(
     real_client, monkeypatch, capsys
 ):
     real_client.failures["GetAcceleratorQuotaStatistics"] = [503]
@@ -64,9 +62,7 @@ def test_as_a_child_the_client_says_its_code_and_what_to_do_without_an_account_a
     assert "kaggle auth login" in capsys.readouterr().err
 
 
-def test_a_refusal_that_the_client_calls_a_success_or_a_bare_404_comes_with_what_to_do(
-    stub, capsys
-):
+def test_a_refusal_behind_a_success_or_a_bare_404_comes_with_advice(stub, capsys):
     stub.refuse_push = "Maximum weekly GPU quota of 30.00 hours reached."
     assert main(["kaggle", "push", "graphmer"]) == 2
     assert "GPU quota of 30.00 hours reached. Correct what it names." in capsys.readouterr().err

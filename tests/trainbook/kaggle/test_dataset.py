@@ -61,9 +61,7 @@ def test_archives_in_the_data_are_named_because_kaggle_unpacks_them(stub, graph,
     assert "Archives in it (1): notes.csv.gz. Kaggle may unpack them" in capsys.readouterr().out
 
 
-def test_it_is_created_and_then_versioned_and_a_file_that_is_not_taken_is_an_error(
-    stub, graph, packed, capsys
-):
+def test_it_is_created_then_versioned_and_a_refused_file_is_an_error(stub, graph, packed, capsys):
     assert pack("--license", "CC0-1.0") == 0
     created = stub.datasets["ada/code-graph"][0]
     assert created["licenseName"] == "CC0-1.0"

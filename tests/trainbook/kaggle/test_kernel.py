@@ -26,9 +26,8 @@ def test_a_push_says_everything_carries_the_parameters_and_nothing_else(stub, ca
     request = stub.sessions[0].request
     assert request["machineShape"] == "NvidiaTeslaT4"
     assert request["enableGpu"] is True
-    assert (
-        request["dockerImagePinningType"] == "latest"
-    )  # left out, versions stay on the image of the first push
+    # left out, versions stay on the image of the first push
+    assert request["dockerImagePinningType"] == "latest"
     assert request["enableInternet"] is False
     assert request["isPrivate"] is True  # left out, internet is on
     assert request["datasetDataSources"] == ["ada/code-graphs"]
@@ -36,20 +35,18 @@ def test_a_push_says_everything_carries_the_parameters_and_nothing_else(stub, ca
     assert request["modelDataSources"] == ["google/vit/flax/base-16/1"]
     values = {"MAX_STEPS": 7, "OVERRIDES": {"optimizer.lr": 0.5}, "SMOKE_STEPS": 0}
     assert {name: stub.sessions[0].parameter(name) for name in values} == values
-    pushed, original = map(
-        json.loads, (request["text"], (ROOT / "notebooks" / "01_graphmer.ipynb").read_text("utf-8"))
-    )
+    pushed = json.loads(request["text"])
+    original = json.loads((ROOT / "notebooks" / "01_graphmer.ipynb").read_text("utf-8"))
     (given,) = carried.tagged(pushed, "injected-parameters")
     pushed["cells"].remove(given)
-    sources = [
-        ["".join(cell["source"]) for cell in notebook["cells"]] for notebook in (pushed, original)
-    ]
-    assert sources[0] == sources[1]
+    assert sources_of(pushed) == sources_of(original)
 
 
-def test_nothing_is_pushed_while_a_session_is_active_and_going_on_mounts_its_own_output(
-    stub, capsys
-):
+def sources_of(notebook):
+    return ["".join(cell["source"]) for cell in notebook["cells"]]
+
+
+def test_nothing_is_pushed_during_a_session_and_resuming_mounts_the_own_output(stub, capsys):
     assert main(["kaggle", "push", "graphmer", "--continue"]) == 2
     assert "Leave --continue out of the first push" in capsys.readouterr().err
     pushed = threading.Event()
@@ -64,22 +61,26 @@ def test_nothing_is_pushed_while_a_session_is_active_and_going_on_mounts_its_own
     assert stub.sessions[1].request["kernelDataSources"] == [NAME]
 
 
-REFUSED = [
-    (["--param", "MAX_STEP=7"], "MAX_STEP. It has: CONFIG, DATA_DIR"), (["--param", "MAX_STEPS=many"], "found many"),
-    (["--param", "OVERRIDES=5"], "--set writes OVERRIDES"),
-    (["--param", "CONFIG=configs/nothing.yaml"], "does not carry configs/nothing.yaml, but configs/gra"),
-    (["--set", "training.max_stps=10"], "Did you mean max_steps?"), (["--set", "queue.seeds=[1,2]"], "trains one run"),
-    (["--dataset", "graphs"], "the last two parts of its address"), (["--slug", "abc"], "at least five characters"),
-    (["--param", f"DATA_DIR={KEY}"], "credential of your environment"),
-]  # fmt: skip
-
-
-def test_what_cannot_work_is_refused_before_anything_is_sent(stub, capsys):
-    for given, sentence in REFUSED:
-        assert main(["kaggle", "push", "graphmer", *given]) == 2
-        assert sentence in (error := capsys.readouterr().err)
-        assert KEY not in error
-        assert stub.count("SaveKernel") == 0
+@pytest.mark.parametrize(
+    "option, value, sentence",
+    [
+        ("--param", "MAX_STEP=7", "MAX_STEP. It has: CONFIG, DATA_DIR"),
+        ("--param", "MAX_STEPS=many", "found many"),
+        ("--param", "OVERRIDES=5", "--set writes OVERRIDES"),
+        ("--param", "CONFIG=configs/no.yaml", "does not carry configs/no.yaml, but configs/gra"),
+        ("--set", "training.max_stps=10", "Did you mean max_steps?"),
+        ("--set", "queue.seeds=[1,2]", "trains one run"),
+        ("--dataset", "graphs", "the last two parts of its address"),
+        ("--slug", "abc", "at least five characters"),
+        ("--param", f"DATA_DIR={KEY}", "credential of your environment"),
+    ],
+)
+def test_a_hopeless_push_is_refused_before_anything_is_sent(stub, capsys, option, value, sentence):
+    assert main(["kaggle", "push", "graphmer", option, value]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert KEY not in error
+    assert stub.count("SaveKernel") == 0
 
 
 def test_a_notebook_that_lib_was_edited_after_is_not_pushed(
@@ -139,29 +140,38 @@ def test_a_session_that_left_nothing_is_said(stub, capsys):
     assert "session.log" in error
 
 
-SPOILED = {  # a file -> its new content, whether it is packaged again, and what is said
-    "toy/best/step-00000012/model.safetensors": (
-        lambda data: data[:-1] + b"x",
-        True,
-        "model.safetensors",
-    ),
-    packing.ARCHIVE: (lambda data: data[: len(data) // 2], False, "cannot be unpacked"),
-}
+WEIGHTS = "toy/best/step-00000012/model.safetensors"
 
 
-@pytest.mark.parametrize("file", SPOILED)
-def test_results_that_do_not_fit_together_replace_nothing(stub, tmp_path, capsys, file):
+@pytest.fixture
+def fetched(stub, tmp_path, capsys):
+    """Fetches results into `mine`; a function that refuses the next ones, and checks that `mine` stays."""
     working = stub.ended(leaves_results).working
     assert main(["kaggle", "fetch", "graphmer", "--to", "mine"]) == 0
-    before = sorted(path.relative_to(tmp_path) for path in (tmp_path / "mine").rglob("*"))
-    spoil, is_packaged, sentence = SPOILED[file]
-    (working / file).write_bytes(spoil((working / file).read_bytes()))
-    if is_packaged:
-        packing.package(working)
-    assert main(["kaggle", "fetch", "graphmer", "--to", "mine"]) == 2
-    assert sentence in capsys.readouterr().err
-    assert sorted(path.relative_to(tmp_path) for path in (tmp_path / "mine").rglob("*")) == before
-    assert not list(tmp_path.glob(".fetch-*"))
+    before = sorted((tmp_path / "mine").rglob("*"))
+
+    def refuses(sentence):
+        assert main(["kaggle", "fetch", "graphmer", "--to", "mine"]) == 2
+        assert sentence in capsys.readouterr().err
+        assert sorted((tmp_path / "mine").rglob("*")) == before
+        assert not list(tmp_path.glob(".fetch-*"))
+
+    return working, refuses
+
+
+def test_results_with_damaged_weights_replace_nothing(fetched):
+    working, refuses = fetched
+    data = (working / WEIGHTS).read_bytes()
+    (working / WEIGHTS).write_bytes(data[:-1] + b"x")
+    packing.package(working)
+    refuses("model.safetensors")
+
+
+def test_results_in_a_cut_archive_replace_nothing(fetched):
+    working, refuses = fetched
+    data = (working / packing.ARCHIVE).read_bytes()
+    (working / packing.ARCHIVE).write_bytes(data[: len(data) // 2])
+    refuses("cannot be unpacked")
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,7 @@ def test_a_preflight_traces_its_step_for_a_t4(stub, config, monkeypatch, capsys)
     assert "waves, which is on this machine and in no" in said
 
 
-def test_code_in_somebody_s_notebook_or_that_it_names_here_is_not_run_to_check_it(
-    stub, config, capsys
-):
+def test_a_check_does_not_run_the_code_of_a_foreign_notebook(stub, config, capsys):
     assert main(["notebook", "my.yaml"]) == 0
     notebook = json.loads((config.parent / "my.ipynb").read_text())
     config.with_name("mine.py").write_text("raise SystemExit('it was run')\n")

@@ -71,7 +71,7 @@ def bad(checks):
     return [finding.value for finding in checks if finding.verdict == "bad"]
 
 
-def test_the_notebook_of_this_checkout_is_ready_and_what_is_bad_decides_the_exit_code(
+def test_a_ready_notebook_exits_with_0_and_a_bad_finding_with_1(
     staleness_counts, stub, built, graph, capsys
 ):
     settings = [f"--set={key}={value}" for key, value in KEYS.items()]
@@ -184,9 +184,7 @@ def test_all_runs_of_a_queue_are_counted(stub):
     assert findings["space"].value.startswith("checkpoints and archive of all runs take at most ")
 
 
-def test_what_trains_nothing_needs_no_quota_and_neither_data_nor_a_length_in_epochs_is_made_up(
-    stub, monkeypatch
-):
+def test_a_notebook_without_training_needs_no_quota_and_no_data_is_invented(stub, monkeypatch):
     monkeypatch.setattr(
         "trainbook.launch.run.load_task", lambda config: pytest.fail("data was read")
     )
