@@ -373,10 +373,13 @@ class Chat(Supervised):
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> list[str]:
         stops = self.template.stops
-        inputs = {"input_ids": batch["prompt"], "attention_mask": batch["is_prompt"]}
-        greedy = dict.fromkeys(("temperature", "top_p", "top_k"))
-        ends = {"eos_token_id": stops, "pad_token_id": stops[0]}
-        ids = text.generate(model, 1, self.settings.answer, **inputs, **greedy, **ends)
+        inputs: dict[str, Any] = {
+            "input_ids": batch["prompt"],
+            "attention_mask": batch["is_prompt"],
+        }
+        options: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "top_k"))
+        options |= {"eos_token_id": stops, "pad_token_id": stops[0]}
+        ids = text.generate(model, 1, self.settings.answer, **inputs, **options)
         return [*map(self.template.decode, ids.tolist())]
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
@@ -417,7 +420,7 @@ class Chat(Supervised):
             return {}
         return {"call": share}
 
-    def baselines(self) -> dict[str, np.ndarray]:
+    def baselines(self) -> dict[str, Any]:
         """Returns the answers of the nearest training rows, which need no model."""
         near = self._neighbours()
         answers = [near.replaced(row) for row in self.parts["test"].samples]
@@ -481,9 +484,7 @@ class Chat(Supervised):
             paragraphs.append(aligned(lines, left={0, 1}))
         return "\n\n".join(paragraphs)
 
-    def _about_scores(
-        self, right: Sequence[str], answers: Mapping[str, Sequence[str]]
-    ) -> Iterator[str]:
+    def _about_scores(self, right: Any, answers: Mapping[str, Any]) -> Iterator[str]:
         """Yields how many answers of how many conversations were scored, and by method the share of right calls."""
         yield f"Scored: {_scored(self.parts['test'].samples[: len(right)])}."
         count = sum(map(_has_calls, right))
@@ -502,12 +503,12 @@ class Chat(Supervised):
             )
         model = models[0]
         batch = to_device(self._prompts(samples), next(model.parameters()).device)
-        rows = []
+        rows: list[Mapping[str, Any]] = []
         for answer in text.in_parts(self, model, batch, 1, self.write):
             rows.append({"prediction": str(answer), "stopped": int(stopped("", answer))})
         return rows
 
-    def export(self, model: nn.Module, folder: Path) -> None:
+    def export(self, model: Any, folder: Path) -> None:
         """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""
         has_adapter = hasattr(model, "disable_adapter")
         tokenizer = self.template.tokenizer
@@ -552,7 +553,7 @@ def _scored(samples: Sequence[Row]) -> str:
 # --- merged weights ---------------------------------------------------------------------------------------------------
 
 
-def plain(model: nn.Module) -> Any:
+def plain(model: Any) -> Any:
     """Returns the model of transformers inside of one of peft."""
     if hasattr(model, "get_base_model"):
         return model.get_base_model()

@@ -370,7 +370,9 @@ def _turn(message: Any, key: str, unread: Counter[str]) -> tuple[str, str]:
     calls = _calls(filled, label, source)
     if not source and not calls:
         raise BadInput(f"a turn of the role {role} has no content: its keys are {_names(message)}")
-    values = {"content": "" if label in _CALLING else _content(message.get(source), role)}
+    values: dict[str, Any] = {
+        "content": "" if label in _CALLING else _content(message.get(source), role)
+    }
     if calls:
         values["tool_calls"] = calls
     if calls and role != "assistant":

@@ -157,7 +157,7 @@ def _values(path: Path) -> Values:
     if _suffix(path) in _TABLES:
         return _of_table(path, shown)
     values = _of_json(read_text(path, shown))
-    whole = values[0][1] if len(values) == 1 else None
+    whole: Any = values[0][1] if len(values) == 1 else None
     if _suffix(path) == ".json" and is_record(whole) and is_of_columns(whole):
         return [(1, row) for row in json_rows.of_columns(whole, shown)]
     return values

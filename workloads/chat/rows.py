@@ -31,12 +31,18 @@ class Written(str):
     message: Message
 
 
-class Row(NamedTuple):
-    """A conversation: what stands before the last answer, and that answer."""
-
+class _Exchange(NamedTuple):
     turns: Turns
     answer: str
-    origin = ""  # file and line; no part of a row, as all below: rows are compared, split and hashed without
+
+
+class Row(_Exchange):
+    """A conversation: the turns before the last answer, and that answer.
+
+    Rows are compared, split and hashed without the fields below.
+    """
+
+    origin = ""  # file and line
     conversation = ""  # the question of the whole conversation, of which this is one answer
     number = 0  # of the answer in its conversation
 
@@ -95,7 +101,7 @@ def row_of(turns: Turns) -> Row:
 
 def read_files(source: Path, is_new: bool = False) -> dict[Path, list[Row]]:
     """Returns the rows of a file, or of the files in a folder. New ones need no answers. Raises BadInput."""
-    files = {}
+    files: dict[Path, list[Row]] = {}
     for path, records in read_records(source, is_new).items():
         files[path] = [placed(row_of(turns), origin) for origin, turns in records]
     return files
@@ -108,7 +114,9 @@ def read(source: Path) -> dict[str, list[Row]]:
         part = part_of(Path(path.name)) if source.is_dir() else ""
         parts.setdefault(part, []).extend(map(trimmed, rows))
     _note_trimmed([row for rows in parts.values() for row in rows])
-    held_out = {part: parts[part] for part in ("validation", "test") if part in parts}
+    held_out: dict[str, list[Row]] = {
+        part: parts[part] for part in ("validation", "test") if part in parts
+    }
     shares = {}
     if held_out:
         shares = {part: 0.1 * (part not in held_out) for part in ("validation", "test")}

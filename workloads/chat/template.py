@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lib import untrusted
 from lib.errors import BadInput, printable
@@ -35,8 +35,12 @@ _PROBE = "Zk4 closing 92"  # words that no template has
 _PROBED_TURNS = 12
 _MOST_CACHED = 200_000  # rows
 _NOW = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
-_REWRITTEN_CALL = ("rewritten call", "bad", "have a call that the template begins otherwise")
-_BESIDE_CALLS = (
+_REWRITTEN_CALL: "Wrong" = (
+    "rewritten call",
+    "bad",
+    "have a call that the template begins otherwise",
+)
+_BESIDE_CALLS: "Wrong" = (
     "beside calls",
     "warning",
     "have text beside a call, which the chat template of the base leaves out",
@@ -44,7 +48,9 @@ _BESIDE_CALLS = (
 _NO_CALLS = "have calls: the chat template of the base does not show tool calls"
 _NO_TOOLS = "have tools: the chat template of the base does not show tools"
 
-Wrong = tuple[str, str, str]  # name, verdict and description of what is wrong with rows
+Wrong = tuple[
+    str, Literal["ok", "warning", "bad"], str
+]  # name, verdict and description of what is wrong with rows
 
 
 class Rewritten(Exception):
@@ -258,7 +264,7 @@ class Template:
             )
             notes.append(("rewritten", "warning", description))
         bounds = [0, *itertools.chain.from_iterable(spans), len(text)]
-        ids: list[int] = []
+        ids = []
         trained: list[bool] = []
         for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
             tokens = self.tokens(text[begin:end]) if begin < end else []

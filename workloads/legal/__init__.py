@@ -267,7 +267,7 @@ class Legal(Supervised):
             scores.append(held_out[document.name] if has_scores else self.stack.scores(document))
         return np.concatenate(scores).astype(np.float64)
 
-    def baselines(self) -> dict[str, np.ndarray]:
+    def baselines(self) -> dict[str, Any]:
         parts = [self.stack.parts(document) for document in self.documents["test"]]
         counts = self.counted("test")
         scores = {

@@ -139,7 +139,7 @@ def centred(scores: np.ndarray) -> np.ndarray:
 # --- a conditional random field along a document: roles come in runs, and in an order ---------------------------------
 
 
-def by_steps(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def by_steps(lengths: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Orders sentences step by step, over all documents at once, the longest document first.
 
     Returns (steps) the number of documents that have each step, (sentences) the sentences in this order, and
@@ -191,7 +191,7 @@ def forward_backward(
     return partition, marginal / marginal.sum(1, keepdims=True), expected
 
 
-def chained(chain: Chain, scores: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+def chained(chain: Chain, scores: np.ndarray, lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     """(sentences, classes) -> logarithms of the probability of each role, given the whole document."""
     counts, rows, before = by_steps(lengths)
     emission = _with_one(scores) @ chain[0]
@@ -200,7 +200,7 @@ def chained(chain: Chain, scores: np.ndarray, lengths: Sequence[int]) -> np.ndar
     return np.log(marginals + _LEAST)
 
 
-def chain_of(scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> Chain:
+def chain_of(scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int] | np.ndarray) -> Chain:
     """Fits a chain to (sentences, classes) scores of documents that were not in the fit of these scores."""
     counts, rows, before = by_steps(lengths)
     classes = scores.shape[1]
@@ -392,9 +392,9 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def _mean(name: str, models: Sequence[Linear]) -> dict[str, np.ndarray]:
     """Returns the one model with the mean of all models' scores, rounded to float16."""
-    weights, bias = zip(*models, strict=True)
-    mean_weights = np.mean(weights, 0, dtype=np.float64).astype(np.float16)
-    mean_bias = np.mean(bias, 0, dtype=np.float64).astype(np.float16)
+    weights, bias = map(np.array, zip(*models, strict=True))
+    mean_weights = weights.mean(0, dtype=np.float64).astype(np.float16)
+    mean_bias = bias.mean(0, dtype=np.float64).astype(np.float16)
     return {f"{name} weights": mean_weights, f"{name} bias": mean_bias.astype(np.float32)}
 
 

@@ -362,7 +362,7 @@ def _without_copies(
     documents: Sequence[Document], parts: Mapping[str, Sequence[int]]
 ) -> dict[str, list[int]]:
     """Returns the parts without documents that a later part has, and notes how many these are."""
-    twins = dict(copies_in(documents, dict(reversed(parts.items()))))
+    twins = dict(copies_in(documents, dict(reversed([*parts.items()]))))
     kept: dict[str, list[int]] = {}
     for name, places in parts.items():
         kept[name] = [place for place in places if place not in twins]

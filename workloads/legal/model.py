@@ -43,7 +43,7 @@ class Network(nn.Module):
     weight: Tensor
     power: Tensor
 
-    def __init__(self, encoder: nn.Module, classes: int):
+    def __init__(self, encoder: Any, classes: int):
         super().__init__()
         self.encoder = encoder
         hidden = encoder.config.hidden_size
@@ -111,6 +111,7 @@ def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int)
     """Returns the encoder that was chosen, for inputs of at most `length` tokens. Raises BadInput."""
     from transformers import AutoModel  # takes seconds, and a loader worker does not need it
 
+    encoder: Any
     if chosen["weights"]:
         encoder = task.pretrained(chosen["weights"], AutoModel, **chosen["options"])
         _freeze(encoder, settings)
@@ -147,7 +148,7 @@ def _bert(settings: Encoder, chosen: Mapping[str, Any], length: int) -> Any:
     )
 
 
-def _freeze(encoder: nn.Module, settings: Encoder) -> None:
+def _freeze(encoder: Any, settings: Encoder) -> None:
     """Keeps word vectors, or all that is below the lowest layers that are trained, as published. Raises BadInput."""
     layers = find_blocks(encoder)
     if settings.freeze_layers > len(layers):

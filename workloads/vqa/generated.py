@@ -76,7 +76,7 @@ def _chosen(
         by_kind[question["kind"]].append(question)
     for same in by_kind.values():
         draw.shuffle(same)
-    chosen = []
+    chosen: list[dict[str, str]] = []
     while len(chosen) < count and any(by_kind.values()):
         for kind in order:
             if by_kind[kind]:

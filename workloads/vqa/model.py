@@ -251,7 +251,7 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
 def _colours(folder: Path) -> dict[str, Any]:
     """Returns mean and deviation of the colours that a published encoder takes, by default halves."""
     values = _values(folder / "preprocessor_config.json")
-    colours = {key: values.get(name) for key, name in _COLOURS.items()}
+    colours: dict[str, Any] = {key: values.get(name) for key, name in _COLOURS.items()}
     for channels in colours.values():
         if not untrusted.fits(channels, list[float]) or len(channels) != 3:
             return _HALVES
