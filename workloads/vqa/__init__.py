@@ -142,14 +142,16 @@ def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
     return kept
 
 
-def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
+def likeliest(written: Sequence[Answer] | np.ndarray, weight: float) -> np.ndarray:
     """Returns the best candidate for each question, of the first answers in the order of the beams."""
     best = [max(answer.candidates, key=lambda other: other.score(weight)) for answer in written]
     return np.array(best, object)
 
 
 def chosen_weight(
-    right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]
+    right: Sequence[str] | np.ndarray,
+    written: Sequence[Answer] | np.ndarray,
+    pictures: Sequence[str],
 ) -> float:
     """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
 
@@ -178,7 +180,7 @@ class Vqa(Supervised):
     Settings = Settings
     kind = "text"
     sentinels = ("*.jsonl",)
-    metrics = ("exact", "token_f1", "rouge_l", valid)
+    metrics: ClassVar[Any] = ("exact", "token_f1", "rouge_l", valid)
     unit = "picture"
     constant = "commonest answer"
     # Means the same in every stage, and improves where words alone answer
@@ -393,7 +395,7 @@ class Vqa(Supervised):
     def candidates(self, model: Any, batch: Batch, beams: int) -> list[dict[str, float]]:
         """Returns different answers to each question, with the weighed probabilities of the network and the words."""
         weight = float(model.weight)
-        rows = []
+        rows: list[dict[str, float]] = []
         for answer in self.write(model, batch, beams):
             rows.append({each: math.exp(each.score(weight)) for each in answer.candidates})
         return rows
@@ -418,7 +420,7 @@ class Vqa(Supervised):
     def group(self, sample: Record) -> str:
         return sample.picture
 
-    def baselines(self) -> dict[str, list[str]]:
+    def baselines(self) -> dict[str, Any]:
         """Returns what training records mostly answer to a question's type, and to the question, else to its type."""
         train = self.parts["train"].samples
         test = self.parts["test"].samples

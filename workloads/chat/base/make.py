@@ -30,8 +30,8 @@ _HELD_OUT = (40, 192)  # rows and tokens whose perplexity is measured
 
 def optimizers(model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
     """Returns Muon for the matrices of the layers and AdamW for embeddings and norms."""
-    matrices = []
-    others = []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         is_hidden = parameter.dim() == 2 and "layers" in name
         (matrices if is_hidden else others).append(parameter)
@@ -113,9 +113,9 @@ class Training:
 
 def model_of(words: int, stop: int) -> Any:
     """Returns a Llama of 1.2 M weights for a vocabulary of 1,024."""
-    sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 5}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
-    tokens = {"bos_token_id": None, "eos_token_id": stop, "pad_token_id": 0}
+    sizes: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 5}
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    tokens: dict[str, Any] = {"bos_token_id": None, "eos_token_id": stop, "pad_token_id": 0}
     config = LlamaConfig(
         vocab_size=words,
         max_position_embeddings=1024,
