@@ -43,15 +43,14 @@ _OTHER = 1200  # characters of a piece of other text
 _MOST_OTHER = 24  # pieces whose perplexity is measured
 # Heads that do more than a product: their logits are computed whole
 _OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+_DRAWN = "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _DIFFERENCE = 1e-2
 _SAME = 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
-_IN_FP32 = (
-    4 * 2**30
-)  # bytes of merged weights that are compared in fp32; twice as much must fit the host
-_PIECE = (
-    2 * 2**30
-)  # bytes of a file of merged weights, which stand beside the model while it is written
+# Bytes of merged weights that are compared in fp32; twice as much must fit the host
+_IN_FP32 = 4 * 2**30
+# Bytes of a file of merged weights, which stand beside the model while it is written
+_PIECE = 2 * 2**30
 
 
 def _json(value: str) -> Any:
@@ -71,18 +70,24 @@ def exact(right: str, written: str) -> float:
         return 1.0
     if _has_calls(right):
         return float(calls.are_equal(right, written))
-    return float(_json(right) is not None and calls.are_same(_json(right), _json(written)))
+    value = _json(right)
+    return float(value is not None and calls.are_same(value, _json(written)))
 
 
 def called(right: str, written: str) -> float:
     """Returns whether a text makes the calls of the right one: names and arguments by their values."""
-    return float(
-        _has_calls(right) and calls.are_same_calls(right, written, calls_of(right.message))
-    )
+    wanted = _calls_in(right)
+    return float(bool(wanted) and calls.are_same_calls(right, written, wanted))
+
+
+def _calls_in(answer: str) -> Sequence[Mapping[str, Any]]:
+    if isinstance(answer, Written):
+        return calls_of(answer.message)
+    return ()
 
 
 def _has_calls(answer: str) -> bool:
-    return isinstance(answer, Written) and bool(calls_of(answer.message))
+    return bool(_calls_in(answer))
 
 
 def valid(right: str, written: str) -> float:
@@ -112,53 +117,53 @@ class Chat(Supervised):
     def read(self, source: Path | None = None) -> dict[str, Any]:
         """Returns conversations by split. Raises BadInput where they would not teach what they should."""
         settings = self.settings
-        sizes = settings.generated, settings.validation_rows, settings.test_rows
-        parts = self._taken(
-            rows.read(source) if source else generated.splits(self.config.seed, *sizes)
-        )
-        most = self._kept("positions")  # of a test also those of the answer that is generated
-        limits = {
-            part: min(settings.length, most - settings.answer * (part != "train")) for part in parts
-        }
+        if source:
+            parts = self._taken(rows.read(source))
+        else:
+            sizes = (settings.generated, settings.validation_rows, settings.test_rows)
+            parts = self._taken(generated.splits(self.config.seed, *sizes))
+        positions = self._kept("positions")
+        # A test generates an answer behind its rows
+        tested = min(settings.length, positions - settings.answer)
+        limits = {"validation": tested, "test": tested, "train": min(settings.length, positions)}
         self.findings = checks.examine(parts, self.template, limits, self._kept("words"))
         checks.refuse(self.findings)
-        for part, some in parts.items():
-            parts[part] = [row for row in some if row.answer and self._size(row) <= limits[part]]
-            if len(parts[part]) < 0.5 * len(some):
+        for part, every in parts.items():
+            limit = limits[part]
+            parts[part] = [row for row in every if row.answer and self._size(row) <= limit]
+            if len(parts[part]) < 0.5 * len(every):
                 raise BadInput(
-                    f"Most rows in {part} exceed {limits[part]:,} tokens. {checks.ADVICE['too long']}"
+                    f"Most rows in {part} exceed {limit:,} tokens. {checks.ADVICE['too long']}"
                 )
-        train = [
-            self.template.finished(each)
-            for row in parts["train"]
-            for each in self.template.apart(row)
-        ]
-        if settings.other.replay:
-            other = self._other_text
-            pieces = rows.pieces(
-                other[: len(other) // 2], round(settings.other.replay * len(train)), settings.length
-            )
-            train += [piece for piece in pieces if self._size(piece) <= limits["train"]]
-        held = self._answered(parts["validation"][: settings.validation_rows])
-        test = self._answered(parts["test"][: settings.test_rows])
+        apart = [each for row in parts["train"] for each in self.template.apart(row)]
+        train = [*map(self.template.finished, apart)]
+        train += self._replayed(len(train), limits["train"])
         return {
             "train": rows.Rows(train, [*map(self._size, train)]),
-            "validation": held,
-            "test": test,
+            "validation": self._answered(parts["validation"][: settings.validation_rows]),
+            "test": self._answered(parts["test"][: settings.test_rows]),
         }
+
+    def _replayed(self, count: int, limit: int) -> list[Row]:
+        """Returns pieces of the first half of another text, for `count` rows, of at most `limit` tokens."""
+        replay = self.settings.other.replay
+        if not replay:
+            return []
+        half = self._other_text[: len(self._other_text) // 2]
+        pieces = rows.pieces(half, round(replay * count), self.settings.length)
+        return [piece for piece in pieces if self._size(piece) <= limit]
 
     def _taken(self, parts: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
         """Returns rows without the keys of messages that the template does not read, which are noted."""
         unread = Counter[str]()
-        taken = {
-            part: [self.template.taken(row, unread) for row in some] for part, some in parts.items()
-        }
+        taken = {}
+        for part, every in parts.items():
+            taken[part] = [self.template.taken(row, unread) for row in every]
         if unread:
-            names = ", ".join(
-                f"{printable(name, most=60)} ({count:,} turns)"
-                for name, count in unread.most_common(20)
-            )
-            note(f"Keys of messages that the chat template does not read: {names}.")
+            names = []
+            for name, count in unread.most_common(20):
+                names.append(f"{printable(name, most=60)} ({count:,} turns)")
+            note(f"Keys of messages that the chat template does not read: {', '.join(names)}.")
         return taken
 
     def _answered(self, some: Sequence[Row]) -> list[Row]:
@@ -175,9 +180,10 @@ class Chat(Supervised):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the template, with its encoded rows, which a loader worker makes again."""
-        return {
-            k: v for k, v in super().__getstate__().items() if k not in ("template", "_other_text")
-        }
+        state = super().__getstate__()
+        for name in ("template", "_other_text"):
+            state.pop(name, None)
+        return state
 
     def read_new(self, source: Path) -> list[Row]:
         """Returns conversations to answer: of files, answers aside, or a question a line of a text file."""
@@ -185,49 +191,52 @@ class Chat(Supervised):
             lines = read_text(source, printable(source, most=500)).split("\n")
             return [Row((("user", line.strip()),), "") for line in lines if line.strip()]
         files = rows.read_files(source, is_new=True)
-        samples = self._taken({"new": [row for some in files.values() for row in some]})["new"]
+        new = [row for of_file in files.values() for row in of_file]
+        samples = self._taken({"new": new})["new"]
         for row in samples:
-            if lacking := [*self.template.lacking(row, self.template.render(row.whole))]:
-                name, _, what = lacking[0]
+            for name, _, what in self.template.lacking(row, self.template.render(row.whole)):
                 raise BadInput(f"{row.origin}: Conversations {what}. {checks.ADVICE[name]}")
         return [row._replace(answer="") for row in samples]
 
     def describe_data(self) -> str:
-        """Returns where the rows come from, what was found in them, and ten as the model reads them."""
+        """Describes the source of the rows, the findings in them, and ten rows as the model reads them."""
+        train = self.parts["train"].samples
+        where = _DRAWN
+        if self.source:
+            where = f"Data: {printable(self.source)}."
+        sizes = []
+        for name, part in self.datasets().items():
+            sizes.append(f"{_conversations(part.samples):,} conversations in {name}")
+        lines = [f"{where} {', '.join(sizes)}.", *self._about_calls(), *self.notes]
+        lines.append(self._about_tokens())
+        lines += [f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings]
+        lines.append(f"{_SHOWN} rows, with what is trained marked:")
+        lines += [self.template.shown(row, _STRETCH) for row in train[:_SHOWN]]
+        return "\n".join(lines)
+
+    def _about_tokens(self) -> str:
         train = self.parts["train"].samples
         lengths = sorted(train.lengths)
-        ends = self.template.end
-        trained = sum(map(sum, (self.template.encode(row).trained for row in train)))
-        drawn = "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
-        where = f"Data: {printable(self.source)}." if self.source else drawn
-        counts = {name: _conversations(part.samples) for name, part in self.datasets().items()}
-        sizes = ", ".join(f"{count:,} conversations in {name}" for name, count in counts.items())
-        return "\n".join([
-            f"{where} {sizes}.",
-            *self._about_calls(),
-            *self.notes,
-            f"Tokens of a row: median {lengths[len(lengths) // 2]}, longest {lengths[-1]}. Of all "
-            f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(ends)}.",
-            *(f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings),
-            f"{_SHOWN} rows, with what is trained marked:",
-            *(self.template.shown(row, _STRETCH) for row in train[:_SHOWN]),
-        ])  # fmt: skip
+        median = lengths[len(lengths) // 2]
+        trained = sum(sum(self.template.encode(row).trained) for row in train)
+        return (
+            f"Tokens of a row: median {median}, longest {lengths[-1]}. Of all "
+            f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(self.template.end)}."
+        )
 
     def _about_calls(self) -> Iterator[str]:
         """Yields how many rows have calls and tools, and how many answers are scored where rows have several."""
-        every = {name: part.samples for name, part in self.datasets().items()}
-        some = [row for samples in every.values() for row in samples]
-        if any(row.has_calls or row.has_tools for row in some):
-            with_calls, with_tools = (
-                _conversations([row for row in some if getattr(row, name)])
-                for name in ("has_calls", "has_tools")
-            )
-            yield f"{with_calls:,} conversations have calls, {with_tools:,} have tools."
-        held = {name: samples for name, samples in every.items() if name != "train"}
-        if any(len(samples) > _conversations(samples) for samples in held.values()):
-            yield " ".join(
-                f"{_scored(samples)} are scored in {name}." for name, samples in held.items()
-            )
+        parts = {name: part.samples for name, part in self.datasets().items()}
+        every = [row for samples in parts.values() for row in samples]
+        with_calls = [row for row in every if row.has_calls]
+        with_tools = [row for row in every if row.has_tools]
+        if with_calls or with_tools:
+            count = _conversations(with_calls)
+            yield f"{count:,} conversations have calls, {_conversations(with_tools):,} have tools."
+        del parts["train"]
+        if any(len(samples) > _conversations(samples) for samples in parts.values()):
+            sentences = [f"{_scored(rows)} are scored in {name}." for name, rows in parts.items()]
+            yield " ".join(sentences)
 
     # --- tokenizer and base -------------------------------------------------------------------------------------------
 
@@ -239,30 +248,36 @@ class Chat(Supervised):
         base = self.settings.base
         located = published.located(base) if base else None
         if located is None:
-            advice = "Name in workload.base a folder, a mounted chat model, or one on the hub with the internet on."
-            raise BadInput(f"There is no base {printable(repr(base))}. {advice}")
+            raise BadInput(
+                f"There is no base {printable(repr(base))}. "
+                f"Name in workload.base a folder, a mounted chat model, or one on the hub with the internet on."
+            )
         return located[1]
 
     @cached_property
     def _of_base(self) -> dict[str, Any]:
         """Tokenizer and template, the sizes that rows must fit, of a model that also sees for text, and other text."""
-        path = self._folder / "generation_config.json"
         other = self.settings.other.text
-        stops = []
-        if path.is_file():
-            stops = _facts(path).get("eos_token_id") or []
         facts = _facts(self._folder / "config.json")
-        facts = {"max_position_embeddings": 2**17, **facts, **(facts.get("text_config") or {})}
+        facts |= facts.get("text_config") or {}
         if not isinstance(facts.get("vocab_size"), int):
             raise BadInput(
                 f"{printable(self._folder / 'config.json')} names no vocab_size. Copy the base again."
             )
-        values = {"positions": facts["max_position_embeddings"], "words": facts["vocab_size"]}
+        positions = facts.get("max_position_embeddings", 2**17)
+        values = {"positions": positions, "words": facts["vocab_size"]}
         if other:
             values["other"] = Path(other) if Path(other).is_file() else self._folder / other
-        return values | template.published(
-            self._folder, stops if isinstance(stops, list) else [stops]
-        )
+        return values | template.published(self._folder, self._stops_of_base())
+
+    def _stops_of_base(self) -> list[int]:
+        path = self._folder / "generation_config.json"
+        stops = None
+        if path.is_file():
+            stops = _facts(path).get("eos_token_id")
+        if isinstance(stops, list):
+            return stops
+        return [stops] if stops else []
 
     def _kept(self, name: str) -> Any:
         """Returns what the run began with of its base, else what the base has."""
@@ -281,10 +296,9 @@ class Chat(Supervised):
         """Returns what goes with the weights, so that a run resumes without its base; nothing in a plan."""
         if self._learned is None and not self.is_planned:
             self._learned = dict(self._of_base)
-        if (
-            self._learned and "tokenizer" not in self._learned
-        ):  # the run's is damaged: it may be the base's
-            self._learned = {**self._learned, "tokenizer": self._of_base["tokenizer"]}
+        learned = self._learned or {}
+        if learned and "tokenizer" not in learned:  # the run's is damaged: it may be the base's
+            self._learned = {**learned, "tokenizer": self._of_base["tokenizer"]}
         return self._learned or {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
@@ -301,16 +315,22 @@ class Chat(Supervised):
         dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
         base = self.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
         if missing := getattr(base, "missing_weights", []):
-            what = f"The base {printable(settings.base)} lacks {len(missing):,} weights of its config.json"
             raise BadInput(
-                f"{what}, such as {printable(missing[0])}. They would be random: copy the base again."
+                f"The base {printable(settings.base)} lacks {len(missing):,} weights of its config.json, "
+                f"such as {printable(missing[0])}. They would be random: copy the base again."
             )
         if settings.method == "full":
             return base
-        base = quantise(base, ("lm_head",)) if settings.nf4 else base
+        if settings.nf4:
+            base = quantise(base, ("lm_head",))
         lora = settings.lora
-        sizes = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
-        options = LoraConfig(**sizes, target_modules="all-linear", task_type="CAUSAL_LM")
+        options = LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
         return get_peft_model(base.requires_grad_(False), options)
 
     # --- training -----------------------------------------------------------------------------------------------------
@@ -325,23 +345,18 @@ class Chat(Supervised):
     def batch(self, samples: list[Row], training: bool) -> Batch:
         """Returns tokens padded on the right with the next ones as labels; to be tested prompts padded on the left."""
         encoded = [self.template.encode(row) for row in samples]
-        ids = padded([e.ids[:-1] for e in encoded], 0, sys.maxsize)
-        labels = [
-            [t if x else IGNORED for t, x in zip(e.ids[1:], e.trained[1:], strict=True)]
-            for e in encoded
-        ]
-        batch = {"ids": ids, "labels": padded(labels, IGNORED, sys.maxsize)}
+        ids = padded([row.ids[:-1] for row in encoded], 0, sys.maxsize)
+        labels = padded([row.labels[1:] for row in encoded], IGNORED, sys.maxsize)
+        batch = {"ids": ids, "labels": labels}
         if training:
             return batch
         return {**batch, **self._prompts(samples)}
 
     def _prompts(self, samples: Sequence[Row]) -> Batch:
         prompts = [self.template.prompt(row.turns) for row in samples]
-        prompt = padded([ids[::-1] for ids in prompts], 0, sys.maxsize).flip(1)
-        return {
-            "prompt": prompt,
-            "is_prompt": padded([[1] * len(ids) for ids in prompts], 0, sys.maxsize).flip(1),
-        }
+        prompt = padded([ids[::-1] for ids in prompts], 0, sys.maxsize)
+        is_prompt = padded([[1] * len(ids) for ids in prompts], 0, sys.maxsize)
+        return {"prompt": prompt.flip(1), "is_prompt": is_prompt.flip(1)}
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Returns (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
@@ -358,15 +373,13 @@ class Chat(Supervised):
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> list[str]:
         stops = self.template.stops
-        inputs = {"input_ids": batch["prompt"], "attention_mask": batch["is_prompt"]}
-        greedy = {
-            "temperature": None,
-            "top_p": None,
-            "top_k": None,
-            "eos_token_id": stops,
-            "pad_token_id": stops[0],
+        inputs: dict[str, Any] = {
+            "input_ids": batch["prompt"],
+            "attention_mask": batch["is_prompt"],
         }
-        ids = text.generate(model, 1, self.settings.answer, **inputs, **greedy)
+        options: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "top_k"))
+        options |= {"eos_token_id": stops, "pad_token_id": stops[0]}
+        ids = text.generate(model, 1, self.settings.answer, **inputs, **options)
         return [*map(self.template.decode, ids.tolist())]
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
@@ -374,11 +387,10 @@ class Chat(Supervised):
         scores = super().evaluate(model, loader)
         if not self.settings.other.text:
             return scores
+        scores |= {"other_perplexity": self._perplexity(model)}
         if loader.dataset.name == "test" and self._before:
-            before = {"other_perplexity_of_base": self._before}
-        else:
-            before = {}
-        return {**scores, "other_perplexity": self._perplexity(model), **before}
+            scores |= {"other_perplexity_of_base": self._before}
+        return scores
 
     @cached_property
     def _other_text(self) -> str:
@@ -388,29 +400,27 @@ class Chat(Supervised):
         whole = self._other_text
         device = next(model.parameters()).device
         half = whole[len(whole) // 2 :]
+        pieces = min(_MOST_OTHER, max(1, len(half) // _OTHER))
         total = 0.0
         count = 0
-        for row in rows.pieces(half, min(_MOST_OTHER, max(1, len(half) // _OTHER)), _OTHER):
+        for row in rows.pieces(half, pieces, _OTHER):
             batch = to_device(self.batch([row], True), device)
             total += float(self.loss(model, batch)[0]["loss"].detach())
             count += int((batch["labels"] != IGNORED).sum())
         return float(np.exp(total / max(1, count)))
 
     def _neighbours(self) -> rows.Neighbours:
-        return rows.Neighbours(
-            self._answered([row for row in self.parts["train"].samples if row.answer])
-        )
+        train = [row for row in self.parts["train"].samples if row.answer]
+        return rows.Neighbours(self._answered(train))
 
     def columns(self, judged: Any) -> dict[str, float]:
         """Returns the share of right calls among the answers that have some."""
-        pairs = [
-            pair for pair in zip(judged.true, judged.guess, strict=True) if _has_calls(pair[0])
-        ]
-        if pairs:
-            return {"call": sum(called(*pair) for pair in pairs) / len(pairs)}
-        return {}
+        share = _share_called(judged.true, judged.guess)
+        if share is None:
+            return {}
+        return {"call": share}
 
-    def baselines(self) -> dict[str, np.ndarray]:
+    def baselines(self) -> dict[str, Any]:
         """Returns the answers of the nearest training rows, which need no model."""
         near = self._neighbours()
         answers = [near.replaced(row) for row in self.parts["test"].samples]
@@ -426,71 +436,63 @@ class Chat(Supervised):
         shots = self.settings.shots
         room = self._kept("positions") - self.settings.answer
 
-        def fits(row: Any) -> bool:
+        def fits(row: Row) -> bool:
             return len(self.template.prompt(row.turns)) <= room
 
-        def prompted(row: Any) -> Any:
+        def prompted(row: Row) -> Row:
             return near.prompted(row, shots, fits)
 
-        prompts = {"untouched base": lambda row: row, f"base, {shots} examples": prompted}
         if not hasattr(model, "disable_adapter"):
             try:
                 self._find_base()  # without which a model of its sizes would be made
-                base = type(self)(self.config).model().eval().to(next(model.parameters()).device)
+                base = type(self)(self.config).model().eval()
             except BadInput as error:
                 print(f"The test goes without the untouched base: {error}")
                 return {}
+            base = base.to(next(model.parameters()).device)
         with working("The untouched base answers"), getattr(base, "disable_adapter", nullcontext)():
-            self._before = self._perplexity(base) if self.settings.other.text else 0.0
-            return {name: self._written(base, loader, prompt) for name, prompt in prompts.items()}
+            if self.settings.other.text:
+                self._before = self._perplexity(base)
+            return {
+                "untouched base": self._written(base, loader, lambda row: row),
+                f"base, {shots} examples": self._written(base, loader, prompted),
+            }
 
     def _written(self, model: nn.Module, loader: Any, prompt: Callable[[Row], Row]) -> np.ndarray:
         """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""
         answers = list[str]()
         samples = loader.dataset.samples
         for batch in loader:
-            prompts = self._prompts([*map(prompt, samples[len(answers) :][: len(batch["ids"])])])
-            answers += text.in_parts(
-                self, model, to_device(prompts, batch["ids"].device), 1, self.write
-            )
+            ids = batch["ids"]
+            asked = samples[len(answers) : len(answers) + len(ids)]
+            prompts = to_device(self._prompts([*map(prompt, asked)]), ids.device)
+            answers += text.in_parts(self, model, prompts, 1, self.write)
         return np.array(answers, object)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes what `Supervised` does; returns its table, and ten answers side by side."""
         if not self._tested:
             return ""
-        lines = [super().report(metrics, folder)]
+        paragraphs = [super().report(metrics, folder)]
         judged = [*self._tested.values()][-1]
         answers = {"tuned": judged.guess, **self._beside, **self.guesses}
-        lines.append("\n".join(self._about_scores(judged.true, answers)))
+        paragraphs.append("\n".join(self._about_scores(judged.true, answers)))
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
-            cells = [
-                ("question", row.question),
-                ("right", row.answer),
-                *((k, v[number]) for k, v in answers.items()),
-            ]
-            lines.append(
-                aligned(
-                    [[name, printable(value, most=160) or "-"] for name, value in cells],
-                    left={0, 1},
-                )
-            )
-        return "\n\n".join(lines)
+            cells = {"question": row.question, "right": row.answer}
+            cells |= {name: texts[number] for name, texts in answers.items()}
+            lines = [[name, printable(text, most=160) or "-"] for name, text in cells.items()]
+            paragraphs.append(aligned(lines, left={0, 1}))
+        return "\n\n".join(paragraphs)
 
-    def _about_scores(
-        self, right: Sequence[str], answers: Mapping[str, Sequence[str]]
-    ) -> Iterator[str]:
+    def _about_scores(self, right: Any, answers: Mapping[str, Any]) -> Iterator[str]:
         """Yields how many answers of how many conversations were scored, and by method the share of right calls."""
         yield f"Scored: {_scored(self.parts['test'].samples[: len(right)])}."
-        places = [place for place, answer in enumerate(right) if _has_calls(answer)]
-        if not places:
+        count = sum(map(_has_calls, right))
+        if not count:
             return
-        shares = {
-            name: sum(called(right[n], of[n]) for n in places) / len(places)
-            for name, of in answers.items()
-        }
+        shares = {name: _share_called(right, written) for name, written in answers.items()}
         names = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
-        yield f"{len(places):,} of them have calls. Right by name and arguments: {names}."
+        yield f"{count:,} of them have calls. Right by name and arguments: {names}."
 
     # --- prediction and export ----------------------------------------------------------------------------------------
 
@@ -499,13 +501,14 @@ class Chat(Supervised):
             raise BadInput(
                 "Several tuned models cannot answer together. Give the archive of one run."
             )
-        batch = to_device(self._prompts(samples), next(models[0].parameters()).device)
-        answers = text.in_parts(self, models[0], batch, 1, self.write)
-        return [
-            {"prediction": str(answer), "stopped": int(stopped("", answer))} for answer in answers
-        ]
+        model = models[0]
+        batch = to_device(self._prompts(samples), next(model.parameters()).device)
+        rows: list[Mapping[str, Any]] = []
+        for answer in text.in_parts(self, model, batch, 1, self.write):
+            rows.append({"prediction": str(answer), "stopped": int(stopped("", answer))})
+        return rows
 
-    def export(self, model: nn.Module, folder: Path) -> None:
+    def export(self, model: Any, folder: Path) -> None:
         """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""
         has_adapter = hasattr(model, "disable_adapter")
         tokenizer = self.template.tokenizer
@@ -516,8 +519,16 @@ class Chat(Supervised):
         if self.settings.merge or not has_adapter:
             write_merged(model, merged, self.template.stops)
             tokenizer.save_pretrained(merged)
-            tested = [self.template.encode(row).ids for row in self.parts["test"].samples[:_SHOWN]]
-            print(prove(model, merged, tested))
+            samples = self.parts["test"].samples[:_SHOWN]
+            print(prove(model, merged, [self.template.encode(row).ids for row in samples]))
+
+
+def _share_called(right: Sequence[str], written: Sequence[str]) -> float | None:
+    """Returns the share of right calls among the answers that have some; None if none has."""
+    shares = [called(*pair) for pair in zip(right, written, strict=False) if _has_calls(pair[0])]
+    if not shares:
+        return None
+    return sum(shares) / len(shares)
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -542,7 +553,7 @@ def _scored(samples: Sequence[Row]) -> str:
 # --- merged weights ---------------------------------------------------------------------------------------------------
 
 
-def plain(model: nn.Module) -> Any:
+def plain(model: Any) -> Any:
     """Returns the model of transformers inside of one of peft."""
     if hasattr(model, "get_base_model"):
         return model.get_base_model()
@@ -560,16 +571,15 @@ def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             if id(weight) in seen or (name == "scales" and isinstance(layer, Linear4)):  # or tied
                 continue
             seen.add(id(weight))
-            is_packed = isinstance(layer, Linear4) and name == "weight"
-            if is_packed:
+            if isinstance(layer, Linear4) and name == "weight":
                 value = layer.unpacked(torch.float32).clone()
             else:
                 value = weight.detach().float().clone()
             if hasattr(module, "lora_A") and name == "weight":
                 for key, down in module.lora_A.items():
-                    value += module.scaling[key] * (
-                        module.lora_B[key].weight.float() @ down.weight.float()
-                    )
+                    up = module.lora_B[key]
+                    product = up.weight.float() @ down.weight.float()
+                    value += module.scaling[key] * product
             yield f"{path}.{name}", value.cpu()
 
 
@@ -587,21 +597,22 @@ def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
         piece.clear()
 
     for name, value in merged(model):
-        if piece and sum(each.nbytes for each in piece.values()) + 2 * value.numel() > _PIECE:
+        size = sum(weight.nbytes for weight in piece.values())
+        if piece and size + 2 * value.numel() > _PIECE:
             write()
         piece[name] = value.half()
     write()
-    if len({*files.values()}) > 1:
-        (folder / "model.safetensors.index.json").write_text(
-            json.dumps({"metadata": {}, "weight_map": files}), "utf-8"
-        )
+    names = {*files.values()}
+    if len(names) > 1:
+        index = json.dumps({"metadata": {}, "weight_map": files})
+        (folder / "model.safetensors.index.json").write_text(index, "utf-8")
     else:
-        (folder / files[name]).rename(folder / "model.safetensors")
+        (folder / names.pop()).rename(folder / "model.safetensors")
     config = {**plain(model).config.to_dict(), "dtype": "float16"}
     config.pop("quantization_config", None)
     ends = {"eos_token_id": stops, "pad_token_id": stops[0]}
-    for name, values in {"config": config, "generation_config": ends}.items():
-        (folder / f"{name}.json").write_text(json.dumps(values, indent=1, default=str), "utf-8")
+    for path, values in (("config.json", config), ("generation_config.json", ends)):
+        (folder / path).write_text(json.dumps(values, indent=1, default=str), "utf-8")
 
 
 @torch.no_grad()
@@ -615,17 +626,22 @@ def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     dtype = torch.float32 if size < _IN_FP32 else torch.float16
     with published.quiet(size):
-        other = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, dtype=dtype
-        ).eval()
-    device, (widest, difference, same, count) = next(model.parameters()).device, (0.0, 0.0, 0, 0)
+        other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
+        other.eval()
+    device = next(model.parameters()).device
+    widest = 0.0
+    difference = 0.0
+    same = 0
+    count = 0
     for row in rows:
-        first = model(input_ids=torch.tensor([row], device=device)).logits[0].float().cpu()
-        second = other(input_ids=torch.tensor([row])).logits[0].float()
+        ids = torch.tensor([row])
+        first = model(input_ids=ids.to(device)).logits[0].float().cpu()
+        second = other(input_ids=ids).logits[0].float()
+        is_same = first.argmax(-1) == second.argmax(-1)
         widest = max(widest, float(first.abs().max()))
         difference = max(difference, float((first - second).abs().max()))
-        same = same + int((first.argmax(-1) == second.argmax(-1)).sum())
-        count = count + len(row)
+        same += int(is_same.sum())
+        count += len(row)
     sentence = f"logits differ by at most {difference / widest:.1e} of the largest, {same:,} of {count:,} choices agree"
     if difference > _DIFFERENCE * widest or same < _SAME * count:
         raise BadInput(

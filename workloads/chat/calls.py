@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from workloads.chat.messages import as_json
@@ -50,10 +50,9 @@ class Form(NamedTuple):
         return hashlib.sha256(str(name).encode("utf-8", "surrogatepass")).hexdigest()[:_ID_LETTERS]
 
 
-FORMS = [
-    Form(*values)
-    for values in itertools.product((True, False), ("", None), (True, False), (True, False))
-]
+_YES_NO = (True, False)
+_CONTENTS = ("", None)
+FORMS = [*itertools.starmap(Form, itertools.product(_YES_NO, _CONTENTS, _YES_NO, _YES_NO))]
 
 
 def form_of(render: Callable[[Form], str]) -> Form | None:
@@ -74,9 +73,9 @@ def form_of(render: Callable[[Form], str]) -> Form | None:
 def _quality(text: str) -> int:
     """Returns 2 where the probe's arguments are JSON in a text, 1 where they are there otherwise, else 0."""
     is_there = all(part in text for part in ("zk4_function", "zk4_key", "zk4 value"))
-    if (
-        not is_there or r"\"zk4_key" in text or "'zk4_key'" in text
-    ):  # JSON in JSON, or Python's way of writing
+    is_json_in_json = r"\"zk4_key" in text
+    is_python = "'zk4_key'" in text
+    if not is_there or is_json_in_json or is_python:
         return 0
     if any(_holds(value, PROBE["arguments"]) for value in pieces(text)):
         return 2
@@ -87,10 +86,10 @@ def _holds(value: Any, wanted: Any) -> bool:
     if value == wanted:
         return True
     if isinstance(value, Mapping):
-        inner = value.values()
-    else:
-        inner = value if isinstance(value, list) else ()
-    return any(_holds(each, wanted) for each in inner)
+        value = [*value.values()]
+    if isinstance(value, list):
+        return any(_holds(inner, wanted) for inner in value)
+    return False
 
 
 # --- whether they are shown -------------------------------------------------------------------------------------------
@@ -99,16 +98,18 @@ def _holds(value: Any, wanted: Any) -> bool:
 def is_shown(value: Any, text: str) -> bool:
     """Returns whether a text has a value of JSON: all keys, words and numbers in it."""
     if isinstance(value, Mapping):
-        return all(is_shown(key, text) and is_shown(inner, text) for key, inner in value.items())
+        value = [*value.keys(), *value.values()]
     if isinstance(value, list):
         return all(is_shown(inner, text) for inner in value)
     if isinstance(value, str):
-        return value.strip() in text or any(escaped in text for escaped in _escaped(value.strip()))
+        stripped = value.strip()
+        return any(form in text for form in (stripped, *_escaped(stripped)))
     return json.dumps(value) in text or str(value) in text
 
 
-def _escaped(text: str) -> Iterator[str]:
-    yield from (json.dumps(text, ensure_ascii=is_ascii)[1:-1] for is_ascii in (False, True))
+def _escaped(text: str) -> list[str]:
+    """Returns a text as JSON writes it inside quotes, with letters or with codes."""
+    return [as_json(text)[1:-1], json.dumps(text)[1:-1]]
 
 
 # --- whether two texts make the same ones -----------------------------------------------------------------------------
@@ -152,9 +153,9 @@ def are_same(first: Any, second: Any) -> bool:
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        return first.keys() == second.keys() and all(
-            are_same(value, second[key]) for key, value in first.items()
-        )
+        if first.keys() != second.keys():
+            return False
+        return all(are_same(first[key], second[key]) for key in first)
     if isinstance(first, list) and isinstance(second, list):
         return len(first) == len(second) and all(map(are_same, first, second))
     return first == second
@@ -167,7 +168,12 @@ def are_equal(right: str, written: str) -> bool:
 
 def are_same_calls(right: str, written: str, calls: Sequence[Mapping[str, Any]]) -> bool:
     """Returns whether a text makes the calls of the right one: names and arguments by their values."""
-    values = [value for value in pieces(right) if not isinstance(value, str)]
+    values = _values(right)
     if not all(_holds(values, call["name"]) for call in calls):  # names stand outside of JSON
         return are_equal(right, written)
-    return are_same(values, [value for value in pieces(written) if not isinstance(value, str)])
+    return are_same(values, _values(written))
+
+
+def _values(text: str) -> list[Any]:
+    """Returns the objects and lists of JSON in a text."""
+    return [value for value in pieces(text) if not isinstance(value, str)]

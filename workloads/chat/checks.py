@@ -14,6 +14,7 @@ from workloads.chat.rows import Row, question
 from workloads.chat.template import Rewritten, Template, Wrong
 
 _SHOWN = 4  # rows that a sentence names
+Place = tuple[str, str]  # a part, and the row's file and line
 ADVICE = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text("utf-8"))
 
 
@@ -21,55 +22,49 @@ def examine(
     parts: Mapping[str, Sequence[Row]], template: Template, limits: Mapping[str, int], words: int
 ) -> list[Finding]:
     """Returns findings, the bad ones first; `limits` are a row's tokens by part, `words` those that the model knows."""
-    places = defaultdict[Wrong, list[tuple[str, str]]](list)
+    places = defaultdict[Wrong, list[Place]](list)
     first: dict[str, tuple[str, str]] = {}
     for part, rows in parts.items():
         for number, row in enumerate(rows, 1):
-            for finding in (*_of_row(row, template, limits[part]), *_of_pair(row, part, first)):
-                places[finding].append((part, row.origin or f"{part} {number}"))
-    findings = list[Finding]()
-    if (highest := max(template.tokenizer.get_vocab().values())) >= words:
-        what = f"the tokenizer has numbers up to {highest:,}, and the model rows for {words:,}"
-        findings.append(
-            Finding("tokens without rows", what, "bad", "Take the tokenizer of this base.")
-        )
-    for (name, verdict, what), found in places.items():
-        counts = ", ".join(
-            f"{count:,} in {part}" for part, count in Counter(part for part, _ in found).items()
-        )
-        where = ", ".join(
-            [*(place for _, place in found[:_SHOWN]), *["..."] * (len(found) > _SHOWN)]
-        )
-        findings.append(
-            Finding(
-                name,
-                f"{len(found):,} rows {what} ({counts}: {where})",
-                verdict,
-                ADVICE.get(name, ""),
-            )
-        )
+            place = (part, row.origin or f"{part} {number}")
+            wrong = [*_of_row(row, template, limits[part]), *_of_pair(row, part, first)]
+            for each in wrong:
+                places[each].append(place)
+    findings = []
+    highest = max(template.tokenizer.get_vocab().values())
+    if highest >= words:
+        value = f"the tokenizer has numbers up to {highest:,}, and the model rows for {words:,}"
+        advice = "Take the tokenizer of this base."
+        findings.append(Finding("tokens without rows", value, "bad", advice))
+    findings += [_finding(wrong, places[wrong]) for wrong in places]
     return sorted(findings, key=lambda finding: ("bad", "warning", "ok").index(finding.verdict))
+
+
+def _finding(wrong: Wrong, places: Sequence[Place]) -> Finding:
+    name, verdict, description = wrong
+    by_part = Counter(part for part, _ in places)
+    counts = ", ".join(f"{count:,} in {part}" for part, count in by_part.items())
+    shown = [place for _, place in places[:_SHOWN]]
+    if len(places) > _SHOWN:
+        shown.append("...")
+    value = f"{len(places):,} rows {description} ({counts}: {', '.join(shown)})"
+    return Finding(name, value, verdict, ADVICE.get(name, ""))
 
 
 def refuse(findings: Sequence[Finding]) -> None:
     """Raises BadInput where rows would not teach what they should."""
-    if bad := [f"- {f.name}: {f.value}. {f.advice}" for f in findings if f.verdict == "bad"]:
-        raise BadInput("The conversations would not teach what they should:\n" + "\n".join(bad))
+    bad = [finding for finding in findings if finding.verdict == "bad"]
+    if bad:
+        lines = [f"- {f.name}: {f.value}. {f.advice}" for f in bad]
+        raise BadInput("The conversations would not teach what they should:\n" + "\n".join(lines))
 
 
 def _of_row(row: Row, template: Template, length: int) -> Iterator[Wrong]:
     """Yields what is wrong with a row alone."""
-    if any(
-        token in text_of(content)
-        for role, content in row.whole
-        if role != TOOLS
-        for token in template.specials
-    ):
-        yield (
-            "marks in text",
-            "warning",
-            "contain special tokens of the template: they were rendered before",
-        )
+    texts = [text_of(content) for role, content in row.whole if role != TOOLS]
+    if any(token in text for text in texts for token in template.specials):
+        description = "contain special tokens of the template: they were rendered before"
+        yield "marks in text", "warning", description
     try:
         encoded = template.encode(row)
         rendered = template.render(row.whole)
@@ -83,9 +78,8 @@ def _of_row(row: Row, template: Template, length: int) -> Iterator[Wrong]:
         return
     notes = [note for each in template.apart(row) for note in template.encode(each).notes]
     yield from dict.fromkeys([*encoded.notes, *notes, *template.lacking(row, rendered)])
-    for role in sorted(
-        {role for role, content in row.whole if not _is_there(role, content, rendered)}
-    ):
+    lost = {role for role, content in row.whole if not _is_there(role, content, rendered)}
+    for role in sorted(lost):
         yield "role", "bad", f"have turns of the role {role} that the template drops or changes"
     begin = template.tokenizer.bos_token_id
     if begin is not None and encoded.ids[:2] == (begin, begin):

@@ -16,6 +16,7 @@ SYLLABLES, WORDS, NUMBERS = (_CALL[name].split() for name in ("syllables", "word
 CLOSED = {kind: values.split() for kind, values in _CALL["closed"].items()}
 OPENINGS = _CALL["openings"]
 API = _CALL["functions"]
+Combination = tuple[str, int, int, bool]  # function, wording, opening, and whether the tail follows
 
 
 def _share(text: str) -> float:
@@ -44,68 +45,70 @@ def drawn(kind: str, split: str, rng: random.Random) -> tuple[str, str | int]:
             return f"{hour} {form}", f"{hour + 12 * (form == 'pm'):02d}:00"
     elif kind == "count":
         number = rng.randint(1, 12)
-        return (NUMBERS[number - 1] if rng.random() < 0.5 else str(number)), number
+        word = NUMBERS[number - 1] if rng.random() < 0.5 else str(number)
+        return word, number
     elif kind in CLOSED:
-        return (value := rng.choice(CLOSED[kind])), value
+        value = rng.choice(CLOSED[kind])
+        return value, value
     while split_of(value := _free(kind, rng)) != split:
         pass
-    return value, int(value) if kind in ("number", "degrees") else value
+    if kind in ("number", "degrees"):
+        return value, int(value)
+    return value, value
 
 
 def _free(kind: str, rng: random.Random) -> str:
     if kind == "time":
         return f"{rng.randint(0, 23):02d}:{rng.randint(0, 59):02d}"
-    if kind in ("number", "degrees"):
-        return str(rng.randint(2, 999) if kind == "number" else rng.randint(10, 99))
+    if kind == "number":
+        return str(rng.randint(2, 999))
+    if kind == "degrees":
+        return str(rng.randint(10, 99))
     if kind == "name":
-        return "".join(rng.choices(SYLLABLES, k=rng.choice([2, 2, 3]))).capitalize()
+        syllables = rng.choices(SYLLABLES, k=rng.choice([2, 2, 3]))
+        return "".join(syllables).capitalize()
     fewest = int(kind[-1])
-    return " ".join(rng.choices(WORDS, k=rng.randint(fewest, 3 if fewest == 1 else 5)))
+    most = 3 if fewest == 1 else 5
+    return " ".join(rng.choices(WORDS, k=rng.randint(fewest, most)))
 
 
-def combinations(held_out: bool) -> list[tuple[str, int, int, bool]]:
+def combinations(held_out: bool) -> list[Combination]:
     """Returns function, wording, opening and whether the tail follows; a fifth, by hash, is only in the test."""
-    every = [
-        combination for name, function in API.items() for combination in itertools.product(
-            [name], range(len(function["wordings"])), range(len(OPENINGS)), [False, True][: 1 + bool(function["tail"])])
-    ]  # fmt: skip
-    return [
-        combination
-        for combination in every
-        if (_share(f"combination {combination}") < 0.2) == held_out
-    ]
+    every: list[Combination] = []
+    for name, function in API.items():
+        wordings = range(len(function["wordings"]))
+        tails = [False, True] if function["tail"] else [False]
+        every += itertools.product([name], wordings, range(len(OPENINGS)), tails)
+    return [each for each in every if (_share(f"combination {each}") < 0.2) == held_out]
 
 
 def pairs(seed: int, split: str, count: int) -> Iterator[tuple[str, str]]:
     """Yields distinct (sentence, JSON call); every second one of the test has a combination held out."""
     rng = random.Random(f"{split} {seed}")
     prompts = set[str]()
-    every = [
-        (held_out, combination)
-        for held_out in (False, True)
-        for combination in combinations(held_out)
-    ]
-    by_name = {
-        (is_held, one[0]): [c for h, c in every if (h, c[0]) == (is_held, one[0])]
-        for is_held, one in every
-    }
+    by_name = {held_out: _by_name(combinations(held_out)) for held_out in (False, True)}
     while len(prompts) < count:
-        held_out = split == "test" and len(prompts) % 2 == 1
-        name = rng.choice([name for name in API if (held_out, name) in by_name])
-        _, wording, opening, has_tail = rng.choice(by_name[held_out, name])
-        text = OPENINGS[opening] + API[name]["wordings"][wording] + API[name]["tail"] * has_tail
-        values = {
-            slot: drawn(kind, split, rng)
-            for slot, kind in API[name]["slots"].items()
-            if f"{{{slot}}}" in text
-        }
-        prompt = text.format(**{slot: words for slot, (words, _) in values.items()})
+        choices = by_name[split == "test" and len(prompts) % 2 == 1]
+        name = rng.choice([name for name in API if name in choices])
+        function = API[name]
+        _, wording, opening, has_tail = rng.choice(choices[name])
+        text = OPENINGS[opening] + function["wordings"][wording] + function["tail"] * has_tail
+        words: dict[str, str] = {}
+        call: dict[str, str | int] = {"call": name}
+        for slot, kind in function["slots"].items():
+            if f"{{{slot}}}" in text:
+                words[slot], call[slot] = drawn(kind, split, rng)
+        prompt = text.format(**words)
         if prompt not in prompts:
             prompts.add(prompt)
-            yield (
-                prompt,
-                json.dumps({"call": name, **{slot: value for slot, (_, value) in values.items()}}),
-            )
+            yield prompt, json.dumps(call)
+
+
+def _by_name(every: list[Combination]) -> dict[str, list[Combination]]:
+    groups: dict[str, list[Combination]] = {}
+    for combination in every:
+        groups.setdefault(combination[0], []).append(combination)
+    return groups
 
 
 def splits(seed: int, train: int, validation: int, test: int) -> dict[str, list[Row]]:
@@ -116,11 +119,8 @@ def splits(seed: int, train: int, validation: int, test: int) -> dict[str, list[
     parts = dict[str, list[Row]]()
     prompts = set[str]()
     for split, count in {"train": train, "validation": validation, "test": test}.items():
-        of_split = dict(pairs(seed * (split == "train"), split, count))
-        parts[split] = [
-            Row((("user", prompt),), of_split[prompt])
-            for prompt in of_split
-            if prompt not in prompts
-        ]
-        prompts |= of_split.keys()
+        answers = dict(pairs(seed * (split == "train"), split, count))
+        new = [prompt for prompt in answers if prompt not in prompts]
+        parts[split] = [Row((("user", prompt),), answers[prompt]) for prompt in new]
+        prompts |= answers.keys()
     return parts

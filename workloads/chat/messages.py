@@ -13,28 +13,22 @@ Turns = tuple[tuple[str, str], ...]  # (role, content)
 ROLES = ("system", "user", "assistant", "tool")
 TEXT = "text"  # the role of a plain text, of which every token is trained
 TOOLS = "tools"  # the role of the functions that a conversation may call, a list as JSON, before its other turns
-REASONING = (
-    "reasoning_content",
-    "reasoning",
-    "thinking",
-    "thought",
-)  # names of what is thought before an answer
-_SYNONYMS = {
-    "human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "ai": "assistant",
-    "chatgpt": "assistant", "developer": "system", "function": "tool", "observation": "tool", "ipython": "tool",
-    "tool_response": "tool", "function_call": "assistant", "tool_call": "assistant", "prompter": "user",
-    "bing": "assistant", "bard": "assistant",
-}  # fmt: skip
+# Keys of what is thought before an answer
+REASONING = ("reasoning_content", "reasoning", "thinking", "thought")
 _CALLING = ("function_call", "tool_call")  # roles whose content is a call as JSON
+_ASSISTANTS = ("gpt", "model", "bot", "ai", "chatgpt", "bing", "bard", *_CALLING)
+_RESULTS = ("function", "observation", "ipython", "tool_response")
+_SYNONYMS = {
+    **dict.fromkeys(_ASSISTANTS, "assistant"),
+    **dict.fromkeys(_RESULTS, "tool"),
+    **dict.fromkeys(("human", "prompter"), "user"),
+    "developer": "system",
+}
 _LISTS = ("messages", "conversations", "conversation")
 _PROMPTS = ("prompt", "question", "instruction", "query")
 _ANSWERS = ("answer", "completion", "output", "response")
 _INPUTS = ("input", "context")
-_ASKED = (
-    *_LISTS,
-    *_PROMPTS,
-    "input",
-)  # keys of a conversation, or of a question; the first is read
+_ASKED = (*_LISTS, *_PROMPTS, "input")  # keys of a conversation or a question; the first is read
 _TOOLS = ("tools", "functions")
 _SYSTEMS = ("system", "system_prompt", "system_message", "system_instruction")
 _FLAGS = (
@@ -66,9 +60,9 @@ _REFUSED = {
     ),
     "chat_template_kwargs": "options of a template are not read",
 }
-_READ = {  # keys that may be in any case
-    *_ASKED, *_ANSWERS, *_INPUTS, *_TOOLS, *_SYSTEMS, "history", "role", "from", "content", "value",
-}  # fmt: skip
+# Keys that may be in any case
+_COLUMNS = {*_ASKED, *_ANSWERS, *_INPUTS, *_TOOLS, *_SYSTEMS}
+_READ = _COLUMNS | {"history", "role", "from", "content", "value"}
 
 
 class Message(str):
@@ -144,10 +138,8 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the keys that are read in small letters, as CSV files of public sets have Question and Response."""
     names = {key: str(key).strip().casefold() for key in values}
     counts = Counter(names.values())
-    return {
-        names[key] if names[key] in _READ and counts[names[key]] == 1 else key: values[key]
-        for key in values
-    }
+    is_unique = {key: name in _READ and counts[name] == 1 for key, name in names.items()}
+    return {names[key] if is_unique[key] else key: values[key] for key in values}
 
 
 def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> Turns:
@@ -191,9 +183,10 @@ def without_first(turns: Turns) -> Turns:
     """Returns turns whose first answer is not trained. Raises BadInput where it is the only one."""
     place = [role for role, _ in turns].index("assistant")
     role, content = turns[place]
-    if all(role != "assistant" for role, _ in turns[place + 1 :]):
+    later = turns[place + 1 :]
+    if all(role != "assistant" for role, _ in later):
         raise BadInput("its one answer is its first turn: nothing is asked before it")
-    return (*turns[:place], (role, untrained(content)), *turns[place + 1 :])
+    return (*turns[:place], (role, untrained(content)), *later)
 
 
 def check_answers(turns: Turns) -> None:
@@ -227,10 +220,11 @@ def _refuse(values: Mapping[str, Any]) -> None:
 
 def _check_weight(record: Mapping[str, Any]) -> None:
     """Raises BadInput for a weight of a whole conversation other than 1."""
-    if key := next((key for key in _FLAGS if key in record and _number(record[key]) != 1), ""):
-        raise BadInput(
-            f"its {key} is {untrusted.shown(record[key])}: rows are not weighed. Leave those of 0 out"
-        )
+    for key in _FLAGS:
+        if key in record and _number(record[key]) != 1:
+            raise BadInput(
+                f"its {key} is {untrusted.shown(record[key])}: rows are not weighed. Leave those of 0 out"
+            )
 
 
 def _number(value: Any) -> Any:
@@ -290,18 +284,16 @@ def _exchanged(
     inputs = [name for name in _INPUTS if name in record and name != key]
     turns = [*_history(record.get("history"))]
     if is_talk(record[key]):
-        turns += [
-            (role, _prompting(role, content)) for role, content in _listed(record[key], key, unread)
-        ]
+        for role, content in _listed(record[key], key, unread):
+            turns.append((role, _prompting(role, content)))
     else:
-        turns.append(("user", "\n".join(_column(record[name]) for name in [key, *inputs])))
+        texts = [_column(record[name]) for name in [key, *inputs]]
+        turns.append(("user", "\n".join(texts)))
     for name in answers:
-        is_list = is_talk(record[name])
-        turns += (
-            _listed(record[name], name, unread)
-            if is_list
-            else [("assistant", _column(record[name]))]
-        )
+        if is_talk(record[name]):
+            turns += _listed(record[name], name, unread)
+        else:
+            turns.append(("assistant", _column(record[name])))
     return tuple(turns), [key, *inputs, *answers, "history"]
 
 
@@ -320,8 +312,7 @@ def is_talk(value: Any) -> bool:
 
 def _history(pairs: Any) -> Iterator[tuple[str, str]]:
     """Yields the earlier exchanges of Alpaca's `history`, pairs of question and answer."""
-    pairs = _parsed([] if pairs is None else pairs, "history")
-    for pair in pairs:
+    for pair in _parsed(pairs, "history") or ():
         if not isinstance(pair, list) or len(pair) != 2:
             raise BadInput(
                 f"its history holds {untrusted.shown(pair)} instead of [question, answer]"
@@ -379,7 +370,9 @@ def _turn(message: Any, key: str, unread: Counter[str]) -> tuple[str, str]:
     calls = _calls(filled, label, source)
     if not source and not calls:
         raise BadInput(f"a turn of the role {role} has no content: its keys are {_names(message)}")
-    values = {"content": "" if label in _CALLING else _content(message.get(source), role)}
+    values: dict[str, Any] = {
+        "content": "" if label in _CALLING else _content(message.get(source), role)
+    }
     if calls:
         values["tool_calls"] = calls
     if calls and role != "assistant":

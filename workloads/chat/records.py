@@ -64,13 +64,17 @@ def read_records(source: Path, is_new: bool = False) -> dict[Path, list[tuple[st
             except BadInput as error:
                 wrong.append(f"{path}:{line}: {error}.")
     if wrong:
-        advice = f"{_FORMS}; correct these rows, or leave them out."
-        raise BadInput(f"{len(wrong):,} rows cannot be used:\n{first_ten(wrong)}\n{advice}")
+        raise BadInput(
+            f"{len(wrong):,} rows cannot be used:\n{first_ten(wrong)}\n"
+            f"{_FORMS}; correct these rows, or leave them out."
+        )
     if unread:
         note(f"Keys that are not read: {_counted(unread, 'rows')}.")
     if greetings:
-        about = f"{len(greetings):,} conversations begin with an answer (the first: {printable(greetings[0])})"
-        note(f"{about}. Nothing is asked before it, so it is not trained.")
+        note(
+            f"{len(greetings):,} conversations begin with an answer (the first: {printable(greetings[0])}). "
+            f"Nothing is asked before it, so it is not trained."
+        )
     return files
 
 
@@ -107,22 +111,30 @@ def _trainable(turns: Turns, value: Any, origin: str, greetings: list[str]) -> T
 
 
 def _counted(counts: Counter[str], what: str) -> str:
-    names = [
-        f"{printable(name, most=60)} ({count:,} {what})"
-        for name, count in counts.most_common(_MOST_NAMED)
-    ]
-    return ", ".join([*names, *["..."] * (len(counts) > _MOST_NAMED)])
+    names = []
+    for name, count in counts.most_common(_MOST_NAMED):
+        names.append(f"{printable(name, most=60)} ({count:,} {what})")
+    if len(counts) > _MOST_NAMED:
+        names.append("...")
+    return ", ".join(names)
 
 
 def _files(source: Path) -> list[Path]:
     """Returns the files of a source with a known suffix; those of others in a folder are noted."""
     if not source.is_dir():
         return [source]
-    paths = [path for path in sorted(source.iterdir()) if path.name[0] != "." and not path.is_dir()]
-    others = Counter(path.suffix or path.name for path in paths if _suffix(path) not in SUFFIXES)
+    paths = []
+    others = Counter[str]()
+    for path in sorted(source.iterdir()):
+        if path.name.startswith(".") or path.is_dir():
+            continue
+        if _suffix(path) in SUFFIXES:
+            paths.append(path)
+        else:
+            others[path.suffix or path.name] += 1
     if others:
         note(f"Files that hold no conversations and are left out: {_counted(others, 'files')}.")
-    return [path for path in paths if _suffix(path) in SUFFIXES]
+    return paths
 
 
 def _suffix(path: Path) -> str:
@@ -145,7 +157,7 @@ def _values(path: Path) -> Values:
     if _suffix(path) in _TABLES:
         return _of_table(path, shown)
     values = _of_json(read_text(path, shown))
-    whole = values[0][1] if len(values) == 1 else None
+    whole: Any = values[0][1] if len(values) == 1 else None
     if _suffix(path) == ".json" and is_record(whole) and is_of_columns(whole):
         return [(1, row) for row in json_rows.of_columns(whole, shown)]
     return values
@@ -159,11 +171,9 @@ def _of_json(text: str) -> Values:
     if text.lstrip().startswith("["):
         return [*_of_list(text)]
     lines = _LINE.split(text)
-    first = next((line for line in lines if line.strip()), "")
-    stream = [] if _is_json(first) else _of_stream(text)
-    return stream or [
-        (number, _value(line)) for number, line in enumerate(lines, 1) if line.strip()
-    ]
+    filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    stream = [] if not filled or _is_json(filled[0][1]) else _of_stream(text)
+    return stream or [(number, _value(line)) for number, line in filled]
 
 
 def _value(line: str) -> Any:
@@ -252,7 +262,7 @@ def _of_table(path: Path, shown: str) -> Values:
     """Returns the rows of a CSV, TSV or Parquet file."""
     table = tables.read(path, shown)
     table.report.used.update(table.report.columns)  # those that are not read are counted as keys
-    return [(line, _plain(row)) for line, row in zip(table.lines, table.rows, strict=True)]
+    return [*zip(table.lines, map(_plain, table.rows), strict=True)]
 
 
 def _plain(value: Any) -> Any:

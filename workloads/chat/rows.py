@@ -31,12 +31,18 @@ class Written(str):
     message: Message
 
 
-class Row(NamedTuple):
-    """A conversation: what stands before the last answer, and that answer."""
-
+class _Exchange(NamedTuple):
     turns: Turns
     answer: str
-    origin = ""  # file and line; no part of a row, as all below: rows are compared, split and hashed without
+
+
+class Row(_Exchange):
+    """A conversation: the turns before the last answer, and that answer.
+
+    Rows are compared, split and hashed without the fields below.
+    """
+
+    origin = ""  # file and line
     conversation = ""  # the question of the whole conversation, of which this is one answer
     number = 0  # of the answer in its conversation
 
@@ -95,11 +101,10 @@ def row_of(turns: Turns) -> Row:
 
 def read_files(source: Path, is_new: bool = False) -> dict[Path, list[Row]]:
     """Returns the rows of a file, or of the files in a folder. New ones need no answers. Raises BadInput."""
-    files = read_records(source, is_new)
-    return {
-        path: [placed(row_of(turns), origin) for origin, turns in rows]
-        for path, rows in files.items()
-    }
+    files: dict[Path, list[Row]] = {}
+    for path, records in read_records(source, is_new).items():
+        files[path] = [placed(row_of(turns), origin) for origin, turns in records]
+    return files
 
 
 def read(source: Path) -> dict[str, list[Row]]:
@@ -109,13 +114,14 @@ def read(source: Path) -> dict[str, list[Row]]:
         part = part_of(Path(path.name)) if source.is_dir() else ""
         parts.setdefault(part, []).extend(map(trimmed, rows))
     _note_trimmed([row for rows in parts.values() for row in rows])
-    held_out = parts.keys() & {"validation", "test"}
+    held_out: dict[str, list[Row]] = {
+        part: parts[part] for part in ("validation", "test") if part in parts
+    }
+    shares = {}
     if held_out:
         shares = {part: 0.1 * (part not in held_out) for part in ("validation", "test")}
-    else:
-        shares = {}
-    drawn = split([*parts.get("", []), *parts.get("train", [])], **shares)
-    return {**drawn, **{part: parts[part] for part in held_out}}
+    rest = [*parts.get("", []), *parts.get("train", [])]
+    return {**split(rest, **shares), **held_out}
 
 
 def trimmed(row: Row) -> Row:
@@ -130,16 +136,19 @@ def trimmed(row: Row) -> Row:
 
 def _note_trimmed(rows: Sequence[Row]) -> None:
     if shorter := [row for row in rows if getattr(row, "is_trimmed", False)]:
-        what = f"{len(shorter):,} conversations go on after their last trained answer (the first: {shorter[0].origin})"
-        note(f"{what}. Their later turns are left out.")
+        note(
+            f"{len(shorter):,} conversations go on after their last trained answer (the first: {shorter[0].origin}). "
+            f"Their later turns are left out."
+        )
 
 
 def _trained(row: Row) -> list[int]:
     """Returns the numbers of the turns that are trained."""
-    turns = enumerate(row.whole)
-    return [
-        number for number, (role, content) in turns if role == "assistant" and is_trained(content)
-    ]
+    numbers = []
+    for number, (role, content) in enumerate(row.whole):
+        if role == "assistant" and is_trained(content):
+            numbers.append(number)
+    return numbers
 
 
 def answered(row: Row) -> list[Row]:
@@ -148,11 +157,17 @@ def answered(row: Row) -> list[Row]:
     whole = row.whole
     if len(numbers) <= 1:
         return [row]
-    before = tuple(
-        (role, untrained(content) if role == "assistant" else content) for role, content in whole
-    )
+    before = tuple(map(_untrained_turn, whole))
     rows = [Row(before[:number], whole[number][1]) for number in numbers]
-    return [placed(each, row.origin, question(row), number) for number, each in enumerate(rows)]
+    conversation = question(row)
+    return [placed(each, row.origin, conversation, number) for number, each in enumerate(rows)]
+
+
+def _untrained_turn(turn: tuple[str, str]) -> tuple[str, str]:
+    role, content = turn
+    if role == "assistant":
+        return role, untrained(content)
+    return turn
 
 
 def question(row: Row) -> str:
@@ -164,7 +179,8 @@ def question(row: Row) -> str:
 def pieces(text: str, count: int, length: int) -> list[Row]:
     """Returns a text in `count` pieces of about `length` characters, begun again at its end, to be replayed."""
     starts = range(0, max(1, len(text) - length), length)
-    return [Row(((TEXT, text[starts[k % len(starts)] :][:length]),), "") for k in range(count)]
+    texts = [text[start : start + length] for start in starts]
+    return [Row(((TEXT, texts[number % len(texts)]),), "") for number in range(count)]
 
 
 class Rows(list[Row]):
@@ -188,8 +204,10 @@ class Neighbours:
         self.matrix = self.vectors.fit_transform(row.question for row in self.rows)
 
     def nearest(self, row: Row, count: int) -> list[Row]:
-        near = (self.matrix @ self.vectors.transform([row.question]).T).toarray()[:, 0]
-        return [self.rows[place] for place in np.argsort(-near, kind="stable")[:count]]
+        vector = self.vectors.transform([row.question])
+        similarity = (self.matrix @ vector.T).toarray()[:, 0]
+        places = np.argsort(-similarity, kind="stable")[:count]
+        return [self.rows[place] for place in places]
 
     def prompted(self, row: Row, most: int, fits: Callable[[Row], bool]) -> Row:
         """Returns a row after as many of its `most` nearest examples as fit, as earlier turns, the nearest last."""
@@ -197,9 +215,10 @@ class Neighbours:
         rest = [turn for turn in row.turns if turn not in head]
         for near in self.nearest(row, most):
             longer = [*near.exchange, ("assistant", near.last), *rest]
-            if not fits(more := Row((*head, *longer), row.answer)):
+            prompted = Row((*head, *longer), row.answer)
+            if not fits(prompted):
                 break
-            row = more
+            row = prompted
             rest = longer
         return row
 
@@ -209,26 +228,34 @@ class Neighbours:
         Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
         """
         best = ""
-        score = (-np.inf, 0)
+        best_score: tuple[float, int] = (-np.inf, 0)
         words = row.question.split()
         for near in self.nearest(row, _TRIED):
-            other = near.question.split()
-            answer = near.answer
-            lost = 0
-            shared = 0
-            for kind, *places in difflib.SequenceMatcher(
-                None, other, words, autojunk=False
-            ).get_opcodes():
-                if kind == "equal":
-                    shared += places[1] - places[0]
-                    continue
-                ranges = other[places[0] : places[1]], words[places[2] : places[3]]
-                old, new = (" ".join(some).strip(",.:;?!") for some in ranges)
-                if old and old in answer:
-                    answer = answer.replace(old, new, 1)
-                else:
-                    lost += sum(map(len, ranges))
-            if (-lost, shared) > score:
+            answer, score = _replaced(near, words)
+            if score > best_score:
                 best = answer
-                score = (-lost, shared)
+                best_score = score
         return best
+
+
+def _replaced(near: Row, words: Sequence[str]) -> tuple[str, tuple[float, int]]:
+    """Returns a near row's answer with the words of another question, and its score.
+
+    The score is minus the number of differing words that are not in the answer, then the number of shared words.
+    """
+    other = near.question.split()
+    answer = near.answer
+    lost = 0
+    shared = 0
+    matcher = difflib.SequenceMatcher(None, other, words, autojunk=False)
+    for kind, begin, end, new_begin, new_end in matcher.get_opcodes():
+        if kind == "equal":
+            shared += end - begin
+            continue
+        old = " ".join(other[begin:end]).strip(",.:;?!")
+        new = " ".join(words[new_begin:new_end]).strip(",.:;?!")
+        if old and old in answer:
+            answer = answer.replace(old, new, 1)
+        else:
+            lost += end - begin + new_end - new_begin
+    return answer, (-lost, shared)

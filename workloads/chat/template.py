@@ -3,16 +3,17 @@
 import datetime
 import functools
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk, platform
+from trainbook import IGNORED
 from trainbook.supervised import encoders
 from workloads.chat import calls, proof
 from workloads.chat.calls import Form
@@ -34,10 +35,22 @@ _PROBE = "Zk4 closing 92"  # words that no template has
 _PROBED_TURNS = 12
 _MOST_CACHED = 200_000  # rows
 _NOW = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+_REWRITTEN_CALL: "Wrong" = (
+    "rewritten call",
+    "bad",
+    "have a call that the template begins otherwise",
+)
+_BESIDE_CALLS: "Wrong" = (
+    "beside calls",
+    "warning",
+    "have text beside a call, which the chat template of the base leaves out",
+)
 _NO_CALLS = "have calls: the chat template of the base does not show tool calls"
 _NO_TOOLS = "have tools: the chat template of the base does not show tools"
 
-Wrong = tuple[str, str, str]  # name, verdict and description of what is wrong with rows
+Wrong = tuple[
+    str, Literal["ok", "warning", "bad"], str
+]  # name, verdict and description of what is wrong with rows
 
 
 class Rewritten(Exception):
@@ -58,7 +71,13 @@ class Encoded(NamedTuple):
     @property
     def answer(self) -> list[int]:
         """The tokens that are trained."""
-        return [token for token, is_in in zip(self.ids, self.trained, strict=True) if is_in]
+        return [token for token in self.labels if token != IGNORED]
+
+    @property
+    def labels(self) -> list[int]:
+        """The tokens, with `IGNORED` for those that are not trained."""
+        pairs = zip(self.ids, self.trained, strict=True)
+        return [token if is_answer else IGNORED for token, is_answer in pairs]
 
 
 class Template:
@@ -69,28 +88,29 @@ class Template:
 
     def __init__(self, tokenizer: Any, stops: Sequence[int] = (), date: str = ""):
         if not getattr(tokenizer, "chat_template", None):
-            what = "The tokenizer of the base has no chat template"
             raise BadInput(
-                f"{what}. Name a chat (instruct) model as workload.base, or put chat_template.jinja there."
+                "The tokenizer of the base has no chat template. "
+                "Name a chat (instruct) model as workload.base, or put chat_template.jinja there."
             )
-        self.tokenizer, self.encode = tokenizer, functools.lru_cache(_MOST_CACHED)(self._encode)
-        self.source, self.form, self.date = str(tokenizer.chat_template), Form(), date
-        self.specials = sorted(
-            {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True
-        )
+        self.tokenizer = tokenizer
+        self.encode = functools.lru_cache(_MOST_CACHED)(self._encode)
+        self.source = str(tokenizer.chat_template)
+        self.form = Form()
+        self.date = date
+        specials = {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+        self.specials = sorted(specials, key=len, reverse=True)
         proof.prove(f"{self.source} {self.specials}", self._probes)
         head, _, tail = self.render([("user", "x"), ("assistant", _PROBE)]).partition(_PROBE)
         asked = self.render([("user", "x")], asks=True)
         # What the template writes before each answer, such as an empty thought
         self.opening = head.removeprefix(asked).strip() if head.startswith(asked) else ""
         self.end = self._end_of(tail)
-        self.stops = sorted({*stops, tokenizer.eos_token_id, *self._numbers([self.end])} - {None})
+        ends = {*stops, tokenizer.eos_token_id, *self._numbers([self.end])}
+        self.stops = sorted(ends - {None})
         added = tokenizer.added_tokens_decoder.items()
         # Special tokens that an answer is read without; those of a call belong to it
-        self.hidden = {
-            *tokenizer.all_special_ids,
-            *(number for number, token in added if token.special),
-        }
+        self.hidden = {number for number, token in added if token.special}
+        self.hidden |= {*tokenizer.all_special_ids}
         if "tool_calls" in self.source:
             self._learn_calls()
 
@@ -99,11 +119,11 @@ class Template:
         question = ("user", "x")
         answer = ("assistant", _PROBE)
         call = ("assistant", _probed_call())
-        tools = TOOLS, as_json([{"type": "function", "function": {"name": "f", "parameters": {}}}])
-        talks = [
-            [question], [question, answer], [("system", "s"), question, answer], [question, answer] * _PROBED_TURNS,
-            [tools, question, call, ("tool", "y"), answer],
-        ]  # fmt: skip
+        function = {"name": "f", "parameters": {}}
+        tools = (TOOLS, as_json([{"type": "function", "function": function}]))
+        talks = [[question], [question, answer], [("system", "s"), question, answer]]
+        talks += [[question, answer] * _PROBED_TURNS]
+        talks += [[tools, question, call, ("tool", "y"), answer]]
         texts = list[str]()
         for turns in talks:
             try:
@@ -146,14 +166,13 @@ class Template:
                 messages.append({"role": role, **self.form.message(values_of(content))})
         if self.date and isinstance(self.tokenizer.chat_template, str):
             options["chat_template"] = _dated(self.tokenizer.chat_template, self.date)
+        options["add_generation_prompt"] = asks
         with proof.limited():
-            return self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=asks, **options)  # fmt: skip
+            return self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
 
     def tokens(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)[
-            "input_ids"
-        ]  # the template writes its own
+        # The template writes special tokens of its own
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def prompt(self, turns: Turns) -> list[int]:
         """Returns the tokens after which the model answers. Raises BadInput where the template refuses."""
@@ -162,16 +181,18 @@ class Template:
         except BadInput:
             raise
         except Exception as error:  # of a template, in any class
-            what = f"The chat template of the base refuses a conversation ({printable(error, most=200)})"
-            raise BadInput(f"{what}: {printable(turns, most=200)}.") from None
+            raise BadInput(
+                f"The chat template of the base refuses a conversation ({printable(error, most=200)}): "
+                f"{printable(turns, most=200)}."
+            ) from None
 
     def decode(self, ids: Sequence[int]) -> str:
-        end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
-        text = self.tokenizer.decode(
-            [token for token in ids[:end] if token not in self.hidden]
-        ).strip()
+        """Returns the text of generated tokens up to the first stop; `Unfinished` without one."""
+        written = [*itertools.takewhile(lambda token: token not in self.stops, ids)]
+        visible = [token for token in written if token not in self.hidden]
+        text = self.tokenizer.decode(visible).strip()
         text = text.removeprefix(self.opening).lstrip()
-        if end < len(ids):
+        if len(written) < len(ids):
             return text
         return Unfinished(text)
 
@@ -182,8 +203,8 @@ class Template:
         if not any(isinstance(content, Message) for _, content in row.whole):
             return row
         answer = self._taken(row.last, unread) if row.answer else ""
-        turns = tuple((role, self._taken(content, unread)) for role, content in row.turns)
-        return placed(Row(turns, answer), row.origin)
+        turns = [(role, self._taken(content, unread)) for role, content in row.turns]
+        return placed(Row(tuple(turns), answer), row.origin)
 
     def _taken(self, content: str, unread: Counter[str]) -> str:
         if not isinstance(content, Message):
@@ -201,27 +222,24 @@ class Template:
     def lacking(self, row: Row, text: str) -> Iterator[Wrong]:
         """Yields what a row has and its rendered text does not show."""
         if row.has_tools:
-            functions = [tool["function"]["name"] for tool in values_of_tools(row.turns[0][1])]
-        else:
-            functions = []
-        made = [
-            [call["name"], call["arguments"]]
-            for _, content in row.whole
-            for call in calls_of(content)
-        ]
-        if functions and not (
-            calls.is_shown(functions, text) and self.render(row.whole[1:]) != text
-        ):
-            yield "tools", "bad", _NO_TOOLS
-        if made and not (
-            calls.is_shown(made, text) and self.render([*map(_uncalled, row.whole)]) != text
-        ):
-            yield "calls", "bad", _NO_CALLS
+            tools = values_of_tools(row.turns[0][1])
+            names = [tool["function"]["name"] for tool in tools]
+            are_shown = calls.is_shown(names, text)
+            if tools and not (are_shown and self.render(row.whole[1:]) != text):
+                yield "tools", "bad", _NO_TOOLS
+        made = [call for _, content in row.whole for call in _made(content)]
+        if made:
+            without_calls = [*map(_uncalled, row.whole)]
+            are_shown = calls.is_shown(made, text)
+            if not (are_shown and self.render(without_calls) != text):
+                yield "calls", "bad", _NO_CALLS
 
     def apart(self, row: Row) -> list[Row]:
         """Returns a row, or one for each answer where the template writes earlier ones otherwise."""
-        is_rewritten = any(name == "rewritten" for name, *_ in self.encode(row).notes)
-        return answered(row) if is_rewritten else [row]
+        names = [name for name, *_ in self.encode(row).notes]
+        if "rewritten" in names:
+            return answered(row)
+        return [row]
 
     def finished(self, row: Row) -> Row:
         """Returns a row whose answer is text: where it has more than text, as the template writes it."""
@@ -240,17 +258,19 @@ class Template:
             text, spans, notes = self.spans(row.whole)
         except Rewritten as error:
             text, spans, notes = self._alone(row)
-            what = f"have turns that the template writes otherwise {error}: each answer is trained after its own prompt"
-            notes.append(("rewritten", "warning", what))
-        ids = list[int]()
-        trained = list[bool]()
-        place = 0
-        for begin, end in [*spans, (len(text), len(text))]:
-            for piece, is_in in ((text[place:begin], False), (text[begin:end], True)):
-                tokens = self.tokens(piece) if piece else []
-                ids = ids + tokens
-                trained = trained + [is_in] * len(tokens)
-            place = end
+            description = (
+                f"have turns that the template writes otherwise {error}: "
+                f"each answer is trained after its own prompt"
+            )
+            notes.append(("rewritten", "warning", description))
+        bounds = [0, *itertools.chain.from_iterable(spans), len(text)]
+        ids = []
+        trained: list[bool] = []
+        for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            tokens = self.tokens(text[begin:end]) if begin < end else []
+            ids += tokens
+            is_answer = number % 2 == 1
+            trained += [is_answer] * len(tokens)
         return Encoded(tuple(ids), tuple(trained), tuple(notes))
 
     def spans(self, turns: Turns) -> tuple[str, list[tuple[int, int]], list[Wrong]]:
@@ -280,20 +300,17 @@ class Template:
         """Returns the prompt and the last answer alone, as generation has them, as `spans` does."""
         before = self.render(row.turns, asks=True)
         after = self.render(row.whole)
+        begin = len(before)
         if not after.startswith(before):  # as a prompt that begins a thought
             if not isinstance(row.last, Message):
-                written = row.answer + self.end
-                return before + written, [(len(before), len(before) + len(written))], []
+                text = before + row.answer + self.end
+                return text, [(begin, len(text))], []
             head = self.render([*row.turns, ("assistant", _PROBE)]).partition(_PROBE)[0]
             if not after.startswith(head):
-                return (
-                    after,
-                    [],
-                    [("rewritten call", "bad", "have a call that the template begins otherwise")],
-                )
+                return after, [], [_REWRITTEN_CALL]
             after = before + after[len(head) :]
-        length, notes = self._length(row.last, after[len(before) :])
-        return after, [(len(before), len(before) + length)], notes
+        length, notes = self._length(row.last, after[begin:])
+        return after, [(begin, begin + length)], notes
 
     def _length(self, content: str, written: str) -> tuple[int, list[Wrong]]:
         """Returns the letters of an answer with the token that ends it, in what follows its prompt, and notes."""
@@ -305,8 +322,7 @@ class Template:
         notes = [*self._unseen(content, written)]
         close = place + len(text)
         if place < 0 and calls_of(content):
-            what = "have text beside a call, which the chat template of the base leaves out"
-            notes.append(("beside calls", "warning", what))
+            notes.append(_BESIDE_CALLS)
         elif place < 0:
             raise Rewritten("with another content")
         end = self._end_of(written[close:])
@@ -320,45 +336,38 @@ class Template:
 
     def _unseen(self, content: str, written: str) -> Iterator[Wrong]:
         """Yields what an answer has and the template did not write for it."""
-        made = [[call["name"], call["arguments"]] for call in calls_of(content)]
-        if not calls.is_shown(made, written):
+        if not calls.is_shown(_made(content), written):
             yield "calls", "bad", _NO_CALLS
         values = values_of(content)
         for name in REASONING:
             if name in values and not calls.is_shown(values[name], written):
-                yield (
-                    "reasoning",
-                    "bad",
-                    f"have {name}, which the chat template of the base does not show",
-                )
+                description = f"have {name}, which the chat template of the base does not show"
+                yield "reasoning", "bad", description
 
     def _end_of(self, tail: str) -> str:
         """Returns the first special token after an answer; "" where there is none."""
-        places = [
-            (tail.index(token), -len(token), token) for token in self.specials if token in tail
-        ]
-        return min(places, default=(0, 0, ""))[2]
+        tokens = [token for token in self.specials if token in tail]  # the longest first
+        return min(tokens, key=tail.index, default="")
 
     def _last_end(self, written: str) -> str:
         """Returns the special token at the end of a call, which may have others inside; "" where there is none."""
-        last = next((token for token in self.specials if written.rstrip().endswith(token)), "")
-        return last or (self.end if self.end and self.end in written else "")
+        for token in self.specials:
+            if written.rstrip().endswith(token):
+                return token
+        return self.end if self.end in written else ""
 
     def shown(self, row: Row, most: int) -> str:
         """Returns a row in one line, what is trained between ⟦ and ⟧, of each stretch at most so many characters."""
         encoded = self.encode(row)
+        pairs = zip(encoded.trained, encoded.ids, strict=True)
+        half = most // 2
         stretches = []
-        for is_in, pairs in groupby(
-            zip(encoded.trained, encoded.ids, strict=True), key=lambda pair: pair[0]
-        ):
-            text = printable(
-                self.tokenizer.decode([token for _, token in pairs]).replace("\n", "↵"), most=10**6
-            )
-            if len(text) <= most:
-                text = text
-            else:
-                text = f"{text[: most // 2]} ... {text[-(most // 2) :]}"
-            stretches.append(f"⟦{text}⟧" if is_in else text)
+        for is_answer, stretch in itertools.groupby(pairs, key=lambda pair: pair[0]):
+            decoded = self.tokenizer.decode([token for _, token in stretch])
+            text = printable(decoded.replace("\n", "↵"), most=10**6)
+            if len(text) > most:
+                text = f"{text[:half]} ... {text[-half:]}"
+            stretches.append(f"⟦{text}⟧" if is_answer else text)
         return "".join(stretches)
 
 
@@ -369,11 +378,18 @@ def _dated(template: str, date: str) -> str:
     return _NOW.sub(lambda match: as_json(day.strftime(match[2])), template)
 
 
+def _made(content: str) -> list[list[Any]]:
+    """Returns names and arguments of the calls of a turn."""
+    return [[call["name"], call["arguments"]] for call in calls_of(content)]
+
+
 def _uncalled(turn: tuple[str, str]) -> tuple[str, str]:
-    values = {name: value for name, value in values_of(turn[1]).items() if name != "tool_calls"}
-    if calls_of(turn[1]):
-        return (turn[0], content_of(values))
-    return turn
+    role, content = turn
+    if not calls_of(content):
+        return turn
+    values = dict(values_of(content))
+    del values["tool_calls"]
+    return role, content_of(values)
 
 
 def _probed_call() -> str:
@@ -393,28 +409,20 @@ def published(folder: Path, stops: Sequence[int]) -> dict[str, Any]:
     """Returns tokenizer and template of a base as values that a run keeps; the tokenizer is a file in the cache."""
     tokenizer, _ = encoders.tokenizer(folder)
     text = tokenizer.backend_tokenizer.to_str()
-    path = (
-        platform.detect().scratch_dir
-        / "chat"
-        / f"tokenizer-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = platform.detect().scratch_dir / "chat" / f"tokenizer-{digest}.json"
     if not _has(path, text):  # or a damaged one
         disk.make_folders(path.parent)
         disk.write_text(path, text)
-    specials = {
-        name: str(token)
-        for name, token in tokenizer.special_tokens_map.items()
-        if isinstance(token, str)
-    }
+    specials = tokenizer.special_tokens_map.items()
     values = {
         "tokenizer": path,
         "template": tokenizer.chat_template,
-        "specials": specials,
+        "specials": {name: str(token) for name, token in specials if isinstance(token, str)},
         "stops": [*stops],
     }
-    if "strftime_now" in str(
-        tokenizer.chat_template
-    ):  # it writes the day, on which a resumed run would differ
+    # A template may write the day, on which a resumed run would differ
+    if "strftime_now" in str(tokenizer.chat_template):
         values["date"] = datetime.date.today().isoformat()
     return values
 
@@ -433,9 +441,8 @@ def made_of(values: Any) -> Template:
     from transformers import PreTrainedTokenizerFast
 
     try:
-        tokenizer = PreTrainedTokenizerFast(
-            tokenizer_file=str(values["tokenizer"]), **values["specials"]
-        )
+        file = str(values["tokenizer"])
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, **values["specials"])
         tokenizer.chat_template = values["template"]
     except Exception as error:  # tokenizers raises Exception itself
         raise BadInput(

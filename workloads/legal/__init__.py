@@ -7,6 +7,7 @@ embedded default are generated judgments (see `generated`).
 import hashlib
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -47,12 +48,16 @@ STRONGEST = "counts + offsets"
 NETWORK = "network alone"
 PRODUCT = "counts x network"
 BOTH = "counts x network + offsets"
-_OF_DATA = ("corpus", "_dealt", "stack")  # which a loader worker is not sent
+_OF_DATA = ("corpus", "_dealt", "stack")
 _AT_ONCE = 32  # sentences that are predicted together, where no micro-batch is set
-_LEARNED = {
-    "classes": list[str], "class_weights": list[float], "encoder": network.Choice, "categories": list[str],
-    "tokenizer": network.Tokens, "counts": dict[str, Any],
-}  # fmt: skip
+_LEARNED: dict[str, Any] = {
+    "classes": list[str],
+    "class_weights": list[float],
+    "encoder": network.Choice,
+    "categories": list[str],
+    "tokenizer": network.Tokens,
+    "counts": dict[str, Any],
+}
 
 
 class Legal(Supervised):
@@ -67,9 +72,9 @@ class Legal(Supervised):
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in super().__getstate__().items() if name not in _OF_DATA
-        }
+        """Leaves out the documents and counts, which a loader worker does not need."""
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in _OF_DATA}
 
     # --- data ---------------------------------------------------------------------------------------------------------
 
@@ -109,45 +114,46 @@ class Legal(Supervised):
         return {"document": sample.document, "sentence": sample.number + 1}
 
     def fingerprint(self) -> str:
-        facts = (
-            self.settings.split,
-            self.corpus[0],
-        )  # documents with the files that may be named for a part
+        # The documents have the files, which may be named for a part
+        facts = (self.settings.split, self.corpus[0])
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def learned(self) -> dict[str, Any]:
         """Returns the names of roles and categories, the chosen encoder, its tokenizer, and the counts."""
         if self._learned is None:
-            settings = self.settings
-            train = self.documents["train"]
-            classes = list(
-                settings.names or documents.class_names(self.corpus[0], settings.outputs)
-            )
-            if len(classes) < 2:
-                raise BadInput(
-                    "The data has one role at most, so there is nothing to tell apart. Look at data.dir."
-                )
-            sentences = [sentence for document in train for sentence in document.sentences]
-            encoder = network.choose(settings.encoder)
-            self._learned = {
-                "classes": classes, "class_weights": _weights(train, classes),
-                "encoder": encoder, "categories": sorted({d.category for d in train if d.category})[:CATEGORIES],
-                "tokenizer": network.tokenizer(settings.encoder, encoder, sentences),
-                "counts": self._counts(classes),
-            }  # fmt: skip
+            self._learned = self._learn()
         return self._learned
 
+    def _learn(self) -> dict[str, Any]:
+        settings = self.settings
+        train = self.documents["train"]
+        classes = [*(settings.names or documents.class_names(self.corpus[0], settings.outputs))]
+        if len(classes) < 2:
+            raise BadInput(
+                "The data has one role at most, so there is nothing to tell apart. Look at data.dir."
+            )
+        sentences = [sentence for document in train for sentence in document.sentences]
+        encoder = network.choose(settings.encoder)
+        return {
+            "classes": classes,
+            "class_weights": _weights(train, classes),
+            "encoder": encoder,
+            "categories": _categories(train),
+            "tokenizer": network.tokenizer(settings.encoder, encoder, sentences),
+            "counts": self._counts(classes),
+        }
+
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
-        if wrong := [
-            name for name, kind in _LEARNED.items() if not untrusted.fits(values.get(name), kind)
-        ]:
+        """Loads untrusted `learned()` values. Raises BadInput if they do not fit."""
+        wrong = [n for n, kind in _LEARNED.items() if not untrusted.fits(values.get(n), kind)]
+        if wrong:
             raise BadInput(
                 f"What was learned from data lacks {', '.join(wrong)}, so the weights cannot be used."
             )
         names = values["classes"]
         outputs = self.settings.outputs
-        if not 2 <= len(names) <= outputs or len(values["class_weights"]) != len(names):
+        has_weights = len(values["class_weights"]) == len(names)
+        if not has_weights or not 2 <= len(names) <= outputs:
             raise BadInput(
                 f"What was learned from data names {len(names)} roles, and the network has {outputs}."
             )
@@ -172,35 +178,36 @@ class Legal(Supervised):
 
     def truth(self, part: str) -> np.ndarray:
         """(sentences) the number of each role, in the order of the documents."""
-        return np.array(
-            [self._numbers[role] for document in self.documents[part] for role in document.roles]
-        )
+        roles = [role for document in self.documents[part] for role in document.roles]
+        return np.array([self._numbers[role] for role in roles])
 
     # --- batches and losses -------------------------------------------------------------------------------------------
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
         """Returns tokens and mask (B, L), as long as the longest; positions (B, POSITIONS); the rest (B)."""
-        tokens = padded(
-            [sample.tokens.tolist() for sample in samples],
-            self.learned()["tokenizer"]["pad"],
-            sys.maxsize,
-        )
-        lengths = torch.tensor([len(one.tokens) for one in samples])
-        labels = torch.tensor([s.role for s in samples])
+        learned = self.learned()
+        rows = [sample.tokens.tolist() for sample in samples]
+        tokens = padded(rows, learned["tokenizer"]["pad"], sys.maxsize)
+        lengths = torch.tensor([*map(len, rows)])
+        mask = torch.arange(tokens.shape[1]) < lengths[:, None]
+        positions = np.stack([sample.positions for sample in samples])
+        labels = torch.tensor([sample.role for sample in samples])
         return {
-            "tokens": tokens, "mask": (torch.arange(tokens.shape[1]) < lengths[:, None]).long(),
-            "positions": torch.from_numpy(np.stack([sample.positions for sample in samples])),
-            "category": torch.tensor([sample.category for sample in samples]), "labels": labels,
-            "weight": torch.tensor(self.learned()["class_weights"])[labels],
-        }  # fmt: skip
+            "tokens": tokens,
+            "mask": mask.long(),
+            "positions": torch.from_numpy(positions),
+            "category": torch.tensor([sample.category for sample in samples]),
+            "labels": labels,
+            "weight": torch.tensor(learned["class_weights"])[labels],
+        }
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        shapes = (size, self.settings.context.length), (size,)
-        whole, each = (torch.ones(shape, dtype=torch.int64, device=device) for shape in shapes)
-        return {
-            "tokens": whole, "mask": whole.clone(), "positions": torch.rand(size, POSITIONS, device=device),
-            "category": each, "labels": each, "weight": torch.ones(size, device=device),
-        }  # fmt: skip
+        length = self.settings.context.length
+        tokens = torch.ones(size, length, dtype=torch.int64, device=device)
+        each = tokens[:, 0].clone()
+        positions = torch.rand(size, POSITIONS, device=device)
+        whole = {"tokens": tokens, "mask": tokens.clone(), "positions": positions}
+        return {**whole, "category": each, "labels": each, "weight": each.float()}
 
     def model(self) -> nn.Module:
         settings = self.settings
@@ -211,28 +218,21 @@ class Legal(Supervised):
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Gives the head a rate of its own, and each layer of the encoder less the further it is from the head."""
         rates = self.settings.rates
-        layers = find_blocks(model.encoder)  # type: ignore[arg-type]
-        above = {
-            id(p): number
-            for number, layer in enumerate(reversed(layers))
-            for p in layer.parameters()
-        }
-        names: dict[
-            int, list[str]
-        ] = {}  # by how many layers stand above; what is in no layer is below them all
-        for name, parameter in model.encoder.named_parameters():  # type: ignore[union-attr, operator]
+        encoder: Any = model.encoder
+        layers = find_blocks(encoder)
+        layers_above = {}
+        for number, layer in enumerate(reversed(layers)):
+            layers_above.update(dict.fromkeys(map(id, layer.parameters()), number))
+        names = defaultdict[int, list[str]](list)
+        for name, parameter in encoder.named_parameters():
             if parameter.requires_grad:
-                names.setdefault(above.get(id(parameter), len(layers)), []).append(
-                    f"encoder.{name}"
-                )
-        head = {"names": ["inner.*", "output.*", "norm.*"], "lr": rates.head}
-        return [
-            head,
-            *(
-                {"names": names[number], "lr": rates.layer_decay**number}
-                for number in sorted(names)
-            ),
-        ]
+                # A parameter outside of the layers counts as below them all
+                number = layers_above.get(id(parameter), len(layers))
+                names[number].append(f"encoder.{name}")
+        groups = [{"names": ["inner.*", "output.*", "norm.*"], "lr": rates.head}]
+        for number in sorted(names):
+            groups.append({"names": names[number], "lr": rates.layer_decay**number})
+        return groups
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         """Returns (sentences, roles); a plan, which knows no roles, has all outputs."""
@@ -246,9 +246,8 @@ class Legal(Supervised):
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
         losses = F.cross_entropy(self.passed(model, batch), batch["labels"], reduction="none")
-        return {"loss": (losses * batch["weight"]).sum()}, {
-            "padding": 1 - batch["mask"].float().mean()
-        }
+        loss = (losses * batch["weight"]).sum()
+        return {"loss": loss}, {"padding": 1 - batch["mask"].float().mean()}
 
     # --- beside and multiplied into the counts ------------------------------------------------------------------------
 
@@ -262,19 +261,24 @@ class Legal(Supervised):
     def counted(self, part: str) -> np.ndarray:
         """Returns (sentences, classes) scores by counting; of validation documents by counts without them."""
         held_out = self.stack.held_out if part == "validation" else {}
-        scores = (
-            held_out[d.name] if d.name in held_out else self.stack.scores(d)
-            for d in self.documents[part]
-        )
-        return np.concatenate([*scores]).astype(np.float64)
+        scores = []
+        for document in self.documents[part]:
+            has_scores = document.name in held_out
+            scores.append(held_out[document.name] if has_scores else self.stack.scores(document))
+        return np.concatenate(scores).astype(np.float64)
 
-    def baselines(self) -> dict[str, np.ndarray]:
-        rows = {SENTENCE: "sentence", CONTEXT: "context", CHAIN: "crf"}
+    def baselines(self) -> dict[str, Any]:
+        parts = [self.stack.parts(document) for document in self.documents["test"]]
         counts = self.counted("test")
-        alone = [self.stack.parts(document) for document in self.documents["test"]]
-        each = {name: np.concatenate([scores[of] for scores in alone]) for name, of in rows.items()}
-        each |= {COUNTS: counts, STRONGEST: counts + self.stack.offsets}
-        return {name: of.argmax(1)[self.parts["test"].samples.places] for name, of in each.items()}
+        scores = {
+            SENTENCE: np.concatenate([part["sentence"] for part in parts]),
+            CONTEXT: np.concatenate([part["context"] for part in parts]),
+            CHAIN: np.concatenate([part["crf"] for part in parts]),
+            COUNTS: counts,
+            STRONGEST: counts + self.stack.offsets,
+        }
+        places = self.parts["test"].samples.places
+        return {name: values.argmax(1)[places] for name, values in scores.items()}
 
     def strongest(self, baselines: Mapping[str, Judged]) -> str:
         """Returns the counts with offsets, whichever is best on the test."""
@@ -294,26 +298,21 @@ class Legal(Supervised):
         if part == "validation":
             usual = product.PUBLISHED_WEIGHT if self.learned()["encoder"]["weights"] else 0.0
             lengths = [*map(len, self.documents[part])]
-            weight, best = product.chosen_weight(counts, scores, truth, lengths, usual)
-            model.weight.fill_(weight)
-            model.power.fill_(
-                product.chosen_power(
-                    counts + float(model.weight) * scores + self.stack.offsets, truth
-                )
-            )
+            chosen, best = product.chosen_weight(counts, scores, truth, lengths, usual)
+            model.weight.fill_(chosen)
         weight = float(model.weight)
         multiplied = counts + weight * scores
-        rows = {NETWORK: scores, PRODUCT: multiplied, BOTH: multiplied + self.stack.offsets}
-        self._figures = self.figures(truth, rows[BOTH])
-        self._figures["probability"] = (
-            product.probability(multiplied, truth) if best is None else best
-        )
-        if part != "test":  # whose report has a row for the network alone
-            self._figures |= {
-                "network_macro_f1": self.figures(truth, scores)["macro_f1"],
-                "network_weight": weight,
-            }
-        return {name: of[places] for name, of in rows.items()}
+        shifted = multiplied + self.stack.offsets
+        if part == "validation":
+            model.power.fill_(product.chosen_power(shifted, truth))
+        if best is None:
+            best = product.probability(multiplied, truth)
+        self._figures = {**self.figures(truth, shifted), "probability": best}
+        if part != "test":  # the report of a test has a row for the network alone
+            alone = self.figures(truth, scores)["macro_f1"]
+            self._figures |= {"network_macro_f1": alone, "network_weight": weight}
+        rows = {NETWORK: scores, PRODUCT: multiplied, BOTH: shifted}
+        return {name: values[places] for name, values in rows.items()}
 
     def figures(self, truth: np.ndarray, scores: np.ndarray) -> dict[str, float]:
         """Returns the metrics of (sentences, classes) scores, and the F1 of each role."""
@@ -327,88 +326,90 @@ class Legal(Supervised):
         """Returns what the strongest counting reaches on the test, without a network."""
         counts = self.counted("test")
         truth = self.truth("test")
-        return {
-            **self.figures(truth, counts + self.stack.offsets),
-            "probability": product.probability(counts, truth),
-        }
+        figures = self.figures(truth, counts + self.stack.offsets)
+        return {**figures, "probability": product.probability(counts, truth)}
 
     # --- what a person reads ------------------------------------------------------------------------------------------
 
     def describe_data(self) -> str:
-        """Returns where the judgments come from, how many there are, and what a reader should know of their parts."""
-        (parts, left_out), matched = self._dealt, self.corpus[1]
-        drawn = "No data was given or found mounted. The embedded default is used"
-        if self.source:
-            where = f"Data: {self.source}"
-        else:
-            where = f"{drawn}: {len(self.corpus[0])} generated judgments"
-        counts = {part: (sum(map(len, chosen)), len(chosen)) for part, chosen in parts.items()}
-        sizes = ", ".join(
-            f"{n:,} sentences of {many:,} documents in {part}" for part, (n, many) in counts.items()
-        )
-        roles = ", ".join(printable(name, most=40) for name in self.learned()["classes"])
-        return "\n".join(
-            filter(
-                None, [f"{where}. {sizes}.", matched, *left_out, *self.notes, f"Roles: {roles}."]
+        """Describes the source of the judgments, their number, and what a reader should know of their parts."""
+        judgments, matched = self.corpus
+        parts, left_out = self._dealt
+        where = f"Data: {self.source}"
+        if not self.source:
+            where = (
+                f"No data was given or found mounted. "
+                f"The embedded default is used: {len(judgments)} generated judgments"
             )
-        )
+        sizes = []
+        for name, part in parts.items():
+            sentences = sum(map(len, part))
+            sizes.append(f"{sentences:,} sentences of {len(part):,} documents in {name}")
+        roles = ", ".join(printable(name, most=40) for name in self.learned()["classes"])
+        lines = [f"{where}. {', '.join(sizes)}.", matched, *left_out, *self.notes]
+        return "\n".join(filter(None, [*lines, f"Roles: {roles}."]))
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns a row a sentence, by the name of its file; writes `name.jsonl` into `out`. Raises BadInput."""
+        base = source
+        paths = sorted(path for path in source.rglob("*.txt") if path.is_file())
         if source.is_file():
+            base = source.parent
             paths = [source]
-        else:
-            paths = sorted(path for path in source.rglob("*.txt") if path.is_file())
         if not paths:
-            what = f"There is no .txt file in {printable(source)}"
-            raise BadInput(f"{what}. Give a judgment as text, or a folder of these.")
-        base = source.parent if source.is_file() else source
-        answers = dict[str, list[dict[str, Any]]]()
+            raise BadInput(
+                f"There is no .txt file in {printable(source)}. "
+                f"Give a judgment as text, or a folder of these."
+            )
+        answers = {}
         for path in counted(paths, "judgments read"):
-            document = documents.read_plain(path)
+            rows = self._sentences(models, documents.read_plain(path))
             name = path.relative_to(base).with_suffix("").as_posix()
-            answers[name] = rows = []
-            shares = self._probabilities(models, document)
-            for number, (text, share) in enumerate(zip(document.sentences, shares, strict=True), 1):
-                each = dict(zip(self.names, (round(float(p), 4) for p in share), strict=True))
-                role = self.names[int(share.argmax())]
-                row = {
-                    "sentence": number,
-                    "text": text,
-                    "role": role,
-                    "probability": each[role],
-                    "probabilities": each,
-                }
-                rows.append(row)
+            answers[name] = rows
             if out:
                 (out / name).parent.mkdir(parents=True, exist_ok=True)
-                lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-                disk.write_text(out / f"{name}.jsonl", lines)
+                lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+                disk.write_text(out / f"{name}.jsonl", "".join(lines))
         return answers
 
-    def _probabilities(self, models: Sequence[nn.Module], document: Document) -> np.ndarray:
+    def _sentences(self, models: Sequence[nn.Module], document: Document) -> list[dict[str, Any]]:
+        """Returns a row a sentence: its role and the probabilities of all roles."""
+        rows = []
+        shares = self._probabilities(models, document)
+        for number, text in enumerate(document.sentences):
+            rounded = [round(float(share), 4) for share in shares[number]]
+            probabilities = dict(zip(self.names, rounded, strict=True))
+            role = self.names[int(shares[number].argmax())]
+            head = {"sentence": number + 1, "text": text, "role": role}
+            answer = {"probability": probabilities[role], "probabilities": probabilities}
+            rows.append({**head, **answer})
+        return rows
+
+    def _probabilities(self, models: Sequence[Any], document: Document) -> np.ndarray:
         """Returns (sentences, classes) of counts times networks."""
 
-        def weighed(some: Sequence[Any]) -> Tensor:
+        def weighed(samples: Sequence[Any]) -> Tensor:
             """Returns (sentences, classes) the mean of weighted log-probabilities over networks."""
-            batch = to_device(self.labelled([*some]), models[0].weight.device)  # type: ignore[arg-type]
-            each = [
-                model.weight * F.log_softmax(self.outputs(model, batch), -1) for model in models
-            ]
-            return torch.stack(each).mean(0).cpu()
+            batch = to_device(self.labelled([*samples]), models[0].weight.device)
+            scores = []
+            for model in models:
+                logs = F.log_softmax(self.outputs(model, batch), -1)
+                scores.append(model.weight * logs)
+            return torch.stack(scores).mean(0).cpu()
 
         samples = network.Sentences(self, [document])
+        size = self.config.training.micro_batch or _AT_ONCE
         with torch.inference_mode():
-            scores = torch.cat(
-                [*in_batches(weighed, samples, self.config.training.micro_batch or _AT_ONCE)]
-            ).double()
-        counts = (
-            self.stack.scores(document)
-            + self.stack.offsets
-            + scores[np.argsort(samples.places)].numpy()
-        )
-        power = float(torch.stack([model.power for model in models]).mean())  # type: ignore[arg-type, misc]
+            batches = [*in_batches(weighed, samples, size)]
+        scores = torch.cat(batches).double()[np.argsort(samples.places)].numpy()
+        counts = self.stack.scores(document) + self.stack.offsets + scores
+        power = float(torch.stack([model.power for model in models]).mean())
         return torch.from_numpy(power * counts).softmax(-1).numpy()
+
+
+def _categories(documents: Sequence[Document]) -> list[str]:
+    """Returns the categories of documents, as many as the head has columns."""
+    return sorted({document.category for document in documents if document.category})[:CATEGORIES]
 
 
 def _weights(documents: Sequence[Document], classes: Sequence[str]) -> list[float]:

@@ -40,18 +40,19 @@ _LEAST = 1e-9
 # its best macro F1, after 30 the second, and with 60 both differ by less than 0.01.
 SENTENCE: dict[str, Any] = {"C": 3.0, "max_iter": 30}
 CONTEXT: dict[str, Any] = {"C": 2.0, "max_iter": 45}
-WORDS = {
+# Marks tell a question or a quotation
+WORDS: dict[str, Any] = {
     "ngram_range": (1, 2),
     "token_pattern": r"(?u)\b\w+\b|[?\"“'();:\[\]]",
-}  # marks tell a question or quotation
+}
 NEIGHBOURS = ([-1], [1], [-2], [2])  # each has its own block of weights
 BAGS = (range(-6, -1), range(2, 7))  # and these one for all together
 _AROUND = 0.6  # how much a word of another sentence counts beside one of the sentence itself
 
-Linear = tuple[
-    np.ndarray, np.ndarray
-]  # weights (numbers, classes) and biases (classes), centred over the classes
-# Of a sentence's scores (classes + 1, classes), the last row the bias; of the step to the next one (classes, classes)
+# Weights (numbers, classes) and biases (classes), centred over the classes
+Linear = tuple[np.ndarray, np.ndarray]
+# Weights of a sentence's scores (classes + 1, classes), the last row the bias; of the step to the
+# next sentence (classes, classes)
 Chain = tuple[np.ndarray, np.ndarray]
 
 
@@ -73,15 +74,16 @@ def neighbours(lengths: Sequence[int], steps: Sequence[int]) -> sparse.csr_matri
     ones = np.ones((len(steps), len(document)), np.float32)
     near = sparse.dia_matrix((ones, steps), (len(document),) * 2).tocoo()
     same = document[near.row] == document[near.col]
-    return sparse.csr_matrix((near.data[same], (near.row[same], near.col[same])), near.shape)
+    rows = near.row[same]
+    columns = near.col[same]
+    return sparse.csr_matrix((near.data[same], (rows, columns)), near.shape)
 
 
 def unit_rows(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Returns the rows at length 1; an empty row stays empty. Its bits, not those of scikit-learn's, were measured."""
+    """Scales rows to length 1; an empty row stays empty. scikit-learn's differ in the last bits."""
     length = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
-    return sparse.csr_matrix(
-        sparse.diags((1 / np.maximum(length, 1e-12)).astype(np.float32)) @ matrix
-    )
+    factor = (1 / np.maximum(length, 1e-12)).astype(np.float32)
+    return sparse.csr_matrix(sparse.diags(factor) @ matrix)
 
 
 def in_context(
@@ -104,29 +106,30 @@ def fitted(
     Weights and bias are in float32.
     """
     present, counts = np.unique(truth, return_counts=True)
-    if (
-        len(present) < 2 or not matrix.shape[1]
-    ):  # a rare role may stand in the parts that are left out
-        bias = np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
-        bias[present] = np.log(counts / (len(truth) + classes))
-        return np.zeros((matrix.shape[1], classes), np.float32), centred(bias).astype(np.float32)
+    total = len(truth) + classes
+    weights = np.zeros((matrix.shape[1], classes), np.float32)
+    bias = np.full(classes, np.log(_UNSEEN / total))
+    if len(present) < 2 or not weights.size:  # a rare role may stand in the parts that are left out
+        bias[present] = np.log(counts / total)
+        return weights, centred(bias).astype(np.float32)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model = LogisticRegression(class_weight="balanced", **options).fit(matrix, truth)
     rows = model.coef_
     intercept = model.intercept_
-    present = model.classes_
-    if len(present) == 2:  # of which it has the second's alone
-        rows, intercept = (np.concatenate([-half, half]) for half in (rows / 2, intercept / 2))
-    weights = np.zeros((matrix.shape[1], classes))
-    bias = np.full(classes, np.log(_UNSEEN / (len(truth) + classes)))
-    level = np.log(np.exp(intercept - intercept.max()).sum()) + intercept.max()
-    weights[:, present], bias[present] = rows.T - rows.mean(0)[:, None], intercept - level
-    return weights.astype(np.float32), centred(bias).astype(np.float32)
+    if len(present) == 2:  # scikit-learn has the second class alone
+        rows = np.concatenate([-(rows / 2), rows / 2])
+        intercept = np.concatenate([-(intercept / 2), intercept / 2])
+    highest = intercept.max()
+    level = np.log(np.exp(intercept - highest).sum()) + highest
+    weights[:, present] = rows.T - rows.mean(0)[:, None]
+    bias[present] = intercept - level
+    return weights, centred(bias).astype(np.float32)
 
 
 def scored(matrix: sparse.csr_matrix, model: Linear) -> np.ndarray:
     """Returns (rows, classes) in float64."""
-    return np.asarray(matrix @ model[0].astype(np.float32), np.float64) + model[1]
+    weights, bias = model
+    return np.asarray(matrix @ weights.astype(np.float32), np.float64) + bias
 
 
 def centred(scores: np.ndarray) -> np.ndarray:
@@ -136,45 +139,59 @@ def centred(scores: np.ndarray) -> np.ndarray:
 # --- a conditional random field along a document: roles come in runs, and in an order ---------------------------------
 
 
-def by_steps(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns how many documents, the longest first, have each step; the sentences of these, step by step; and of all
-    but the first steps' the places there of the sentences before."""
-    order = np.argsort(-np.asarray(lengths), kind="stable")
-    step, place = np.nonzero(np.arange(max(lengths))[:, None] < np.asarray(lengths)[order])
+def by_steps(lengths: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Orders sentences step by step, over all documents at once, the longest document first.
+
+    Returns (steps) the number of documents that have each step, (sentences) the sentences in this order, and
+    (sentences after the first step) the place of the previous sentence in this order.
+    """
+    sizes = np.asarray(lengths)
+    order = np.argsort(-sizes, kind="stable")
+    has_step = np.arange(sizes.max())[:, None] < sizes[order]
+    step, place = np.nonzero(has_step)
     counts = np.bincount(step)
-    rows = (np.cumsum(lengths) - lengths)[order][place] + step
-    return counts, rows, np.arange(counts[:1].sum(), len(rows)) - np.repeat(counts[:-1], counts[1:])
+    first = np.cumsum(sizes) - sizes
+    rows = first[order][place] + step
+    later = np.arange(counts[:1].sum(), len(rows))
+    return counts, rows, later - np.repeat(counts[:-1], counts[1:])
 
 
 def forward_backward(
     emission: np.ndarray, transition: np.ndarray, counts: np.ndarray, before: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
-    """(sentences by steps, classes), (classes, classes) -> log partition, marginals, expected numbers of each step."""
+    """Runs both passes over sentences in the order of `by_steps`.
+
+    Emissions (sentences, classes), transitions (classes, classes) -> log partition, marginals (sentences, classes),
+    expected counts of each transition (classes, classes).
+    """
     most = emission.max(1, keepdims=True)
     step = np.exp(transition)
     local = np.exp(emission - most)
     alpha = local.copy()
     beta = np.ones_like(local)
-    ahead = np.zeros_like(local)
+    ahead = np.zeros_like(local)  # the message of a sentence to the one before it
     scale = np.ones((len(local), 1))
-    steps = [*map(slice, np.cumsum(counts) - counts, np.cumsum(counts))]
+    ends = np.cumsum(counts)
+    steps = [*map(slice, ends - counts, ends)]
     for t, here in enumerate(steps):
-        alpha[here] *= alpha[steps[t - 1]][: counts[t]] @ step if t else 1
+        if t:
+            previous = alpha[steps[t - 1]][: counts[t]]
+            alpha[here] *= previous @ step
         scale[here] = alpha[here].sum(1, keepdims=True)
         alpha[here] /= scale[here]
-    for t in range(len(steps) - 1, 0, -1):  # `ahead`: what a sentence says to the one before it
-        ahead[steps[t]] = local[steps[t]] * beta[steps[t]] / scale[steps[t]]
-        beta[steps[t - 1]][: counts[t]] = ahead[steps[t]] @ step.T
+    for t in range(len(steps) - 1, 0, -1):
+        here = steps[t]
+        ahead[here] = local[here] * beta[here] / scale[here]
+        previous = beta[steps[t - 1]]
+        previous[: counts[t]] = ahead[here] @ step.T
     marginal = alpha * beta
-    expected = (alpha[before].T @ ahead[len(ahead) - len(before) :]) * step
-    return (
-        float(np.log(scale).sum() + most.sum()),
-        marginal / marginal.sum(1, keepdims=True),
-        expected,
-    )
+    later = ahead[len(ahead) - len(before) :]
+    expected = (alpha[before].T @ later) * step
+    partition = float(np.log(scale).sum() + most.sum())
+    return partition, marginal / marginal.sum(1, keepdims=True), expected
 
 
-def chained(chain: Chain, scores: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+def chained(chain: Chain, scores: np.ndarray, lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     """(sentences, classes) -> logarithms of the probability of each role, given the whole document."""
     counts, rows, before = by_steps(lengths)
     emission = _with_one(scores) @ chain[0]
@@ -183,9 +200,10 @@ def chained(chain: Chain, scores: np.ndarray, lengths: Sequence[int]) -> np.ndar
     return np.log(marginals + _LEAST)
 
 
-def chain_of(scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> Chain:
+def chain_of(scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int] | np.ndarray) -> Chain:
     """Fits a chain to (sentences, classes) scores of documents that were not in the fit of these scores."""
-    (counts, rows, before), classes = by_steps(lengths), scores.shape[1]
+    counts, rows, before = by_steps(lengths)
+    classes = scores.shape[1]
     inputs = _with_one(scores)[rows]
     wanted = np.eye(classes)[truth[rows]]
     followed = wanted[before].T @ wanted[len(wanted) - len(before) :]
@@ -195,13 +213,16 @@ def chain_of(scores: np.ndarray, truth: np.ndarray, lengths: Sequence[int]) -> C
         emission = inputs @ scale
         partition, marginal, expected = forward_backward(emission, transition, counts, before)
         value = partition - (emission * wanted).sum() - (followed * transition).sum()
-        slope = np.concatenate([inputs.T @ (marginal - wanted), expected - followed]).ravel()
+        of_scale = inputs.T @ (marginal - wanted)
+        slope = np.concatenate([of_scale, expected - followed]).ravel()
         return value + _PENALTY / 2 * numbers @ numbers, slope + _PENALTY * numbers
 
     start = np.zeros((2 * classes + 1) * classes)
     options = {"maxiter": _STEPS}
-    best = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.astype(np.float32)
-    return tuple(np.split(best.astype(np.float64).reshape(-1, classes), [classes + 1]))
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+    rounded = best.astype(np.float32).astype(np.float64)
+    scale, transition = np.split(rounded.reshape(-1, classes), [classes + 1])
+    return scale, transition
 
 
 def _with_one(scores: np.ndarray) -> np.ndarray:
@@ -238,12 +259,7 @@ class Stack:
         Of more than 40,000 sentences a random choice of whole documents is counted. `kept` are the documents by name
         whose scores by models without them are kept.
         """
-        ordered = sorted(documents, key=lambda document: document.name)
-        order = np.random.default_rng(seed).permutation(len(ordered))
-        count = max(
-            2, int((np.cumsum([len(ordered[place]) for place in order]) <= _MOST_SENTENCES).sum())
-        )
-        documents = [ordered[place] for place in sorted(order[:count])]
+        documents = _chosen(documents, seed)
         number = {role: place for place, role in enumerate(classes)}
         lengths = np.array([*map(len, documents)])
         truth = np.array([number[role] for document in documents for role in document.roles])
@@ -253,20 +269,18 @@ class Stack:
         stack = cls(tuple(classes), tuple(terms), len(texts), {"frequency": frequency})
         own = stack.own(texts)
         alone, held = _cross_fitted(own, truth, part, len(classes), SENTENCE)
-        around, seen = _cross_fitted(
-            in_context(own, stack.single, documents), truth, part, len(classes), CONTEXT
-        )
-        scores = product(_chained(own, held, truth, part, lengths), log_softmax(seen, -1))
+        context = in_context(own, stack.single, documents)
+        around, seen = _cross_fitted(context, truth, part, len(classes), CONTEXT)
+        chained = _chained(own, held, truth, part, lengths)
+        scores = product(chained, log_softmax(seen, -1))
         scale, transition = chain_of(held, truth, lengths)
-        names = [document.name for document in documents]
-        each = dict(
-            zip(names, np.split(scores.astype(np.float32), np.cumsum(lengths)[:-1]), strict=True)
-        )
-        return replace(stack, arrays={
-            "frequency": frequency, "offsets": best_offsets(scores, truth), "scale": scale, "transition": transition,
-            **_mean("sentence", alone), **_mean("context", around),
-            **{_HELD_OUT + name: each[name] for name in kept if name in each},
-        })  # fmt: skip
+        arrays = {"frequency": frequency, "scale": scale, "transition": transition}
+        arrays |= {"offsets": best_offsets(scores, truth)}
+        arrays |= {**_mean("sentence", alone), **_mean("context", around)}
+        of_document = np.split(scores.astype(np.float32), np.cumsum(lengths)[:-1])
+        by_name = {d.name: rows for d, rows in zip(documents, of_document, strict=True)}
+        arrays |= {_HELD_OUT + name: by_name[name] for name in kept if name in by_name}
+        return replace(stack, arrays=arrays)
 
     def own(self, texts: Sequence[str]) -> sparse.csr_matrix:
         """Returns (sentences, terms) TF-IDF: log of counts, inverse frequency as in scikit-learn, rows of length 1."""
@@ -279,16 +293,15 @@ class Stack:
         vectors = TfidfVectorizer(
             **WORDS, vocabulary=self.terms, sublinear_tf=True, norm=None, dtype=np.float32
         )
-        vectors.idf_ = (np.log((1 + self.sentences) / (1 + self.arrays["frequency"])) + 1).astype(
-            np.float32
-        )
+        rarity = (1 + self.sentences) / (1 + self.arrays["frequency"])
+        vectors.idf_ = (np.log(rarity) + 1).astype(np.float32)
         return vectors
 
     @cached_property
     def single(self) -> np.ndarray:
-        return np.array(
-            [place for place, term in enumerate(self.terms) if " " not in term], np.int64
-        )
+        """The places of the terms of one word."""
+        places = [place for place, term in enumerate(self.terms) if " " not in term]
+        return np.array(places, np.int64)
 
     @property
     def offsets(self) -> np.ndarray:
@@ -296,24 +309,24 @@ class Stack:
 
     @property
     def held_out(self) -> dict[str, np.ndarray]:
-        return {
-            n.removeprefix(_HELD_OUT): a for n, a in self.arrays.items() if n.startswith(_HELD_OUT)
-        }
+        names = [name for name in self.arrays if name.startswith(_HELD_OUT)]
+        return {name.removeprefix(_HELD_OUT): self.arrays[name] for name in names}
 
     def parts(self, document: Document) -> dict[str, np.ndarray]:
         """Returns (sentences, classes) log-probabilities of `sentence`, `context` and `crf`, a row each in a table."""
         own = self.own(document.sentences)
-        of = self.arrays
-        alone = scored(own, (of["sentence weights"], of["sentence bias"]))
-        context = scored(
-            in_context(own, self.single, [document]), (of["context weights"], of["context bias"])
-        )
-        chain = chained((of["scale"], of["transition"]), alone, [len(document)])
+        alone = scored(own, self._linear("sentence"))
+        context = scored(in_context(own, self.single, [document]), self._linear("context"))
+        weights = (self.arrays["scale"], self.arrays["transition"])
+        chain = chained(weights, alone, [len(document)])
         return {
             "sentence": log_softmax(alone, -1),
             "context": log_softmax(context, -1),
             "crf": chain,
         }
+
+    def _linear(self, name: str) -> Linear:
+        return self.arrays[f"{name} weights"], self.arrays[f"{name} bias"]
 
     def scores(self, document: Document) -> np.ndarray:
         """Returns (sentences, classes) scores, whose softmax are probabilities, without the offsets for macro F1."""
@@ -329,17 +342,29 @@ class Stack:
     def from_json(cls, values: Mapping[str, Any]) -> "Stack":
         """Returns the model that `as_json` gave. Raises BadInput for anything else."""
         try:
-            classes, terms = (tuple(map(str, values[name])) for name in ("classes", "terms"))
-            stack = cls(classes, terms, int(values["sentences"]), simple.unpacked(values["arrays"]))
+            classes = tuple(map(str, values["classes"]))
+            terms = tuple(map(str, values["terms"]))
+            arrays = simple.unpacked(values["arrays"])
+            stack = cls(classes, terms, int(values["sentences"]), arrays)
             scores = stack.scores(Document("", "", ("a", "b"))) + stack.offsets
-            if scores.shape != (2, len(stack.classes)) or not np.isfinite(scores).all():
+            is_sound = scores.shape == (2, len(classes)) and np.isfinite(scores).all()
+            if not is_sound:
                 raise ValueError(f"scores are {scores.shape}, or not finite")
             return stack
         except (LookupError, TypeError, ValueError, OverflowError) as error:
-            how = "Start the run under another run.name, or take the checkpoint of the version of lib that wrote it."
             raise BadInput(
-                f"The counts of this checkpoint cannot be read ({error}). {how}"
+                f"The counts of this checkpoint cannot be read ({error}). Start the run under another run.name, "
+                f"or take the checkpoint of the version of lib that wrote it."
             ) from None
+
+
+def _chosen(documents: Sequence[Document], seed: int) -> list[Document]:
+    """Returns documents by name; of more than 40,000 sentences a random choice, at least two."""
+    ordered = sorted(documents, key=lambda document: document.name)
+    order = np.random.default_rng(seed).permutation(len(ordered))
+    sentences = np.cumsum([len(ordered[place]) for place in order])
+    count = max(2, int((sentences <= _MOST_SENTENCES).sum()))
+    return [ordered[place] for place in sorted(order[:count])]
 
 
 def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:
@@ -357,20 +382,20 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
         for value in _GRID:
             shifted = scores + offsets
             shifted[:, k] = scores[:, k] + value
-            sums = scoring.tallied(
-                "classes", scoring.Judged(truth, shifted.argmax(1)), unit, 1, classes
-            )
-            values.append(scoring.of_classes(sums)["macro_f1"][0] - _SMALLER * abs(value))
+            judged = scoring.Judged(truth, shifted.argmax(1))
+            sums = scoring.tallied("classes", judged, unit, 1, classes)
+            macro_f1 = scoring.of_classes(sums)["macro_f1"][0]
+            values.append(macro_f1 - _SMALLER * abs(value))
         offsets[k] = _GRID[int(np.argmax(values))]
     return offsets
 
 
 def _mean(name: str, models: Sequence[Linear]) -> dict[str, np.ndarray]:
     """Returns the one model with the mean of all models' scores, rounded to float16."""
-    weights, bias = (
-        np.mean(each, 0, dtype=np.float64).astype(np.float16) for each in zip(*models, strict=True)
-    )
-    return {f"{name} weights": weights, f"{name} bias": bias.astype(np.float32)}
+    weights, bias = map(np.array, zip(*models, strict=True))
+    mean_weights = weights.mean(0, dtype=np.float64).astype(np.float16)
+    mean_bias = bias.mean(0, dtype=np.float64).astype(np.float16)
+    return {f"{name} weights": mean_weights, f"{name} bias": mean_bias.astype(np.float32)}
 
 
 def _cross_fitted(
@@ -402,7 +427,7 @@ def _chained(
     The chain for part j is fitted on scores of the other parts, each by a model that saw neither it nor j.
     """
     parts = range(part.max() + 1)
-    ends = np.cumsum(lengths)
+    of_document = part[np.cumsum(lengths) - 1]  # (documents)
     if len(parts) < 3:  # there is no third part to fit on
         return log_softmax(held, -1)
     without = np.zeros((len(parts), *held.shape))
@@ -410,19 +435,19 @@ def _chained(
         rest = ~np.isin(part, pair)
         model = fitted(own[rest], truth[rest], held.shape[1], SENTENCE)
         for scored_part, left_out in (pair, pair[::-1]):
-            without[left_out, part == scored_part] = scored(own[part == scored_part], model)
+            here = part == scored_part
+            without[left_out, here] = scored(own[here], model)
     whole = np.empty_like(held)
     for number, scores in enumerate(without):
         here = part == number
-        others = part != number
-        chain = chain_of(scores[others], truth[others], lengths[others[ends - 1]])
-        whole[here] = chained(chain, held[here], lengths[here[ends - 1]])
+        is_here = of_document == number
+        chain = chain_of(scores[~here], truth[~here], lengths[~is_here])
+        whole[here] = chained(chain, held[here], lengths[is_here])
     return whole
 
 
 def inner_parts(documents: Sequence[Document], seed: int) -> np.ndarray:
     """Returns (documents) the part of each, by their categories alone: their roles must not choose who judges them."""
     count = min(INNER, len(documents))
-    return np.unique(
-        stratify(by_category(documents), [1 / count] * count, seed), return_inverse=True
-    )[1]
+    part = stratify(by_category(documents), [1 / count] * count, seed)
+    return np.unique(part, return_inverse=True)[1]

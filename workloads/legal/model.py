@@ -26,10 +26,9 @@ _ATTENTION_DROPOUT = (
     "attention_dropout",
     "attention_probs_dropout",
 )
-_SIZES = {
-    "base": (12, 768, 12, 3072, 30_522),
-    "large": (24, 1024, 16, 4096, 30_522),
-}  # of BERT, in a plan
+# Layers, hidden size, heads, feed-forward size and vocabulary of BERT, in a plan
+_SIZES = {"base": (12, 768, 12, 3072, 30_522), "large": (24, 1024, 16, 4096, 30_522)}
+_OFFSET = ("roberta", "xlm-roberta", "camembert")  # models whose positions begin after the padding
 _POSITIONS = 512
 _WIDTH = 128
 _DROPOUT = 0.1  # of the head
@@ -44,7 +43,7 @@ class Network(nn.Module):
     weight: Tensor
     power: Tensor
 
-    def __init__(self, encoder: nn.Module, classes: int):
+    def __init__(self, encoder: Any, classes: int):
         super().__init__()
         self.encoder = encoder
         hidden = encoder.config.hidden_size
@@ -63,13 +62,13 @@ class Network(nn.Module):
         seen = encoders.attended(self.encoder, batch["mask"])
         vectors = self.encoder(input_ids=batch["tokens"], attention_mask=seen).last_hidden_state
         mask = batch["mask"][..., None].float()
-        mean = self.dropout(self.norm((vectors.float() * mask).sum(1) / mask.sum(1)))
+        mean = (vectors.float() * mask).sum(1) / mask.sum(1)
         category = F.one_hot(batch["category"], CATEGORIES + 1)[
             :, 1:
-        ].float()  # 0: not known, which is no column
-        return self.output(
-            self.dropout(F.gelu(self.inner(torch.cat([mean, batch["positions"], category], -1))))
-        )
+        ]  # 0: unknown, without a column
+        inputs = [self.dropout(self.norm(mean)), batch["positions"], category.float()]
+        hidden = F.gelu(self.inner(torch.cat(inputs, -1)))
+        return self.output(self.dropout(hidden))
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,15 @@ def choose(settings: Encoder) -> dict[str, Any]:
     weights = encoders.choose(settings.weights, "an encoder")
     is_cpu = memory.device().type == "cpu"
     if weights is not None:
-        config = encoders.configuration(weights[1])
+        name, folder = weights
+        config = encoders.configuration(folder)
         keys = [key for key in _ATTENTION_DROPOUT if hasattr(config, key)][:1]
-        return {
-            "weights": weights[0],
-            "options": {k: 0.0 if is_cpu else getattr(config, k) for k in keys},
-        }
+        options = {key: 0.0 if is_cpu else getattr(config, key) for key in keys}
+        return {"weights": name, "options": options}
+    key = _ATTENTION_DROPOUT[0]
     if settings.weights and torch.empty(0).is_meta:
-        return {"weights": "", "size": settings.planned_as, "options": {_ATTENTION_DROPOUT[0]: 0.1}}
-    return {"weights": "", "options": {_ATTENTION_DROPOUT[0]: 0.0 if is_cpu else settings.dropout}}
+        return {"weights": "", "size": settings.planned_as, "options": {key: 0.1}}
+    return {"weights": "", "options": {key: 0.0 if is_cpu else settings.dropout}}
 
 
 def tokenizer(
@@ -102,42 +101,24 @@ def tokenizer(
     """Returns the tokenizer of published weights, or one trained on the training sentences. Raises BadInput."""
     if not chosen["weights"]:
         return trained(sentences, settings.vocabulary)
-    loaded, text = encoders.tokenizer(encoders.folder_of(chosen["weights"]), "cls", "sep", "pad")
-    return {
-        "text": text,
-        "cls": loaded.cls_token_id,
-        "sep": loaded.sep_token_id,
-        "pad": loaded.pad_token_id,
-    }
+    folder = encoders.folder_of(chosen["weights"])
+    loaded, text = encoders.tokenizer(folder, "cls", "sep", "pad")
+    numbers = {name: getattr(loaded, f"{name}_token_id") for name in ("cls", "sep", "pad")}
+    return {"text": text, **numbers}
 
 
 def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int) -> nn.Module:
     """Returns the encoder that was chosen, for inputs of at most `length` tokens. Raises BadInput."""
-    import transformers as library  # seconds that a process which only loads data does not need
+    from transformers import AutoModel  # takes seconds, and a loader worker does not need it
 
+    encoder: Any
     if chosen["weights"]:
-        encoder = task.pretrained(chosen["weights"], library.AutoModel, **chosen["options"])
+        encoder = task.pretrained(chosen["weights"], AutoModel, **chosen["options"])
         _freeze(encoder, settings)
     else:
-        own = (
-            settings.layers,
-            settings.hidden,
-            settings.heads,
-            settings.feed_forward,
-            settings.vocabulary,
-        )
-        layers, hidden, heads, wide, words = _SIZES[chosen["size"]] if "size" in chosen else own
-        encoder = library.AutoModel.from_config(library.BertConfig(
-            vocab_size=words, num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads,
-            intermediate_size=wide, hidden_dropout_prob=settings.dropout,
-            max_position_embeddings=max(length, _POSITIONS * ("size" in chosen)), **chosen["options"],
-        ))  # fmt: skip
+        encoder = AutoModel.from_config(_bert(settings, chosen, length))
     places = getattr(encoder.config, "max_position_embeddings", None) or length
-    if encoder.config.model_type in (
-        "roberta",
-        "xlm-roberta",
-        "camembert",
-    ):  # they count from behind the padding
+    if encoder.config.model_type in _OFFSET:
         places -= (encoder.config.pad_token_id or 0) + 1
     if length > places:
         raise BadInput(
@@ -146,12 +127,35 @@ def build(task: Task, settings: Encoder, chosen: Mapping[str, Any], length: int)
     return encoders.without_pooler(encoder)
 
 
-def _freeze(encoder: nn.Module, settings: Encoder) -> None:
+def _bert(settings: Encoder, chosen: Mapping[str, Any], length: int) -> Any:
+    """Returns the configuration of an encoder from scratch, or of a plan's encoder."""
+    from transformers import BertConfig
+
+    layers, hidden = settings.layers, settings.hidden
+    heads, wide, words = settings.heads, settings.feed_forward, settings.vocabulary
+    if "size" in chosen:
+        layers, hidden, heads, wide, words = _SIZES[chosen["size"]]
+        length = max(length, _POSITIONS)
+    return BertConfig(
+        vocab_size=words,
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        intermediate_size=wide,
+        hidden_dropout_prob=settings.dropout,
+        max_position_embeddings=length,
+        **chosen["options"],
+    )
+
+
+def _freeze(encoder: Any, settings: Encoder) -> None:
     """Keeps word vectors, or all that is below the lowest layers that are trained, as published. Raises BadInput."""
     layers = find_blocks(encoder)
     if settings.freeze_layers > len(layers):
-        frozen = f"workload.encoder.freeze_layers is {settings.freeze_layers}"
-        raise BadInput(f"{frozen}, and the encoder has {len(layers)} layers.")
+        raise BadInput(
+            f"workload.encoder.freeze_layers is {settings.freeze_layers}, "
+            f"and the encoder has {len(layers)} layers."
+        )
     if settings.freeze_words:
         encoder.get_input_embeddings().weight.requires_grad_(False)
     if settings.freeze_layers:
@@ -183,12 +187,9 @@ def trained(sentences: Sequence[str], size: int) -> dict[str, Any]:
     tokenizer = _like_bert(models.WordPiece(unk_token=_UNKNOWN))
     plain = [tokenizer.normalizer.normalize_str(text) for text in sentences]
     seen = Counter(letter for text in plain for letter in text if not letter.isspace())
-    most = (
-        size - len(_SPECIALS)
-    ) // 4  # half of the pieces at most; of an alphabet of thousands the rest is unknown
-    letters = sorted(
-        letter for _, letter in sorted((-number, letter) for letter, number in seen.items())[:most]
-    )
+    # Half of the pieces at most; other letters of an alphabet of thousands are unknown
+    most = (size - len(_SPECIALS)) // 4
+    letters = sorted(sorted(seen, key=lambda letter: (-seen[letter], letter))[:most])
     rare = dict.fromkeys(map(ord, seen.keys() - {*letters}), " ")
     fixed = [*_SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
     trainer = trainers.WordPieceTrainer(
@@ -232,11 +233,11 @@ class Sentences(list[Sample]):
             kind = category.get(document.category, 0)
             cut = tokens.tokenizer.encode_batch([*document.sentences], add_special_tokens=False)
             for number, text in enumerate(cut):
-                numbers = np.array(input_of(text.ids, most, tokens.cls, tokens.sep), np.int32)
+                ids = input_of(text.ids, most, tokens.cls, tokens.sep)
+                numbers = np.array(ids, np.int32)
                 role = document.roles[number] if document.roles else 0
-                samples.append(
-                    Sample(document.name, number, numbers, positions[number], kind, role)
-                )
+                place = positions[number]
+                samples.append(Sample(document.name, number, numbers, place, kind, role))
         lengths = np.array([len(sample.tokens) for sample in samples])
         self.places = np.arange(len(samples)) if in_order else np.argsort(lengths, kind="stable")
         self.lengths = lengths[self.places]
@@ -250,9 +251,8 @@ class Sentences(list[Sample]):
 def input_of(sentence: Sequence[int], length: int, cls: int, sep: int) -> list[int]:
     """Returns [CLS] sentence [SEP], of a sentence that is too long its beginning and its end."""
     most = length - 2
-    head = round(_HEAD * most)
-    if len(sentence) <= most:
-        fitting = sentence
-    else:
-        fitting = [*sentence[:head], *sentence[len(sentence) - (most - head) :]]
-    return [cls, *fitting, sep]
+    if len(sentence) > most:
+        head = round(_HEAD * most)
+        tail = len(sentence) - (most - head)
+        sentence = [*sentence[:head], *sentence[tail:]]
+    return [cls, *sentence, sep]

@@ -26,13 +26,13 @@ def chosen_weight(
     """
     logs = {weight: fitted_logs(counts + weight * network, truth) for weight in WEIGHTS}
     most = max(logs.values(), key=np.mean)
-    behind = {weight: most - values for weight, values in logs.items()}
-    alike = [
-        w
-        for w, values in behind.items()
-        if values.mean() <= standard_error(values, lengths) + _ROUNDING
-    ]
-    return min(alike, key=lambda weight: (abs(weight - usual), weight)), float(np.exp(most.mean()))
+    alike = []
+    for weight, values in logs.items():
+        behind = most - values
+        if behind.mean() <= standard_error(behind, lengths) + _ROUNDING:
+            alike.append(weight)
+    nearest = min(alike, key=lambda weight: (abs(weight - usual), weight))
+    return nearest, float(np.exp(most.mean()))
 
 
 def chosen_power(scores: np.ndarray, truth: np.ndarray) -> float:
@@ -55,9 +55,8 @@ def fitted_logs(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     for power in POWERS:
         offsets = np.zeros(scores.shape[1])
         for _ in range(_ROUNDS):  # of iterative scaling: as many of each role as there are
-            offsets += np.log(
-                there / (np.exp(log_softmax(power * scores + offsets, -1)).sum(0) + 0.5)
-            )
+            expected = np.exp(log_softmax(power * scores + offsets, -1)).sum(0)
+            offsets += np.log(there / (expected + 0.5))
         logs.append(_logs(power * scores + offsets, truth))
     return max(logs, key=np.mean)
 
@@ -70,12 +69,10 @@ def standard_error(values: np.ndarray, lengths: Sequence[int]) -> float:
     """
     if len(lengths) < 2:
         return float("inf")
+    count = len(lengths)
     sums = np.add.reduceat(values, np.cumsum([0, *lengths[:-1]]))
-    spread = (
-        ((sums - np.asarray(lengths) * values.mean()) ** 2).sum()
-        * len(lengths)
-        / (len(lengths) - 1)
-    )
+    squares = (sums - np.asarray(lengths) * values.mean()) ** 2
+    spread = squares.sum() * count / (count - 1)
     return float(np.sqrt(spread) / len(values))
 
 

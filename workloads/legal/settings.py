@@ -81,11 +81,10 @@ class Split:
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         fold = values["fold"]
         folds = values["folds"]
-        if isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
-            yield (
-                "fold",
-                f"workload.split.fold is {fold}, and the {folds} folds are numbered 0 to {folds - 1}.",
-            )
+        are_numbers = isinstance(fold, int) and isinstance(folds, int)
+        if are_numbers and fold >= folds:
+            sentence = f"workload.split.fold is {fold}, and the {folds} folds are numbered 0 to {folds - 1}."
+            yield "fold", sentence
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,29 +36,23 @@ from workloads.vqa.settings import TERMS, Settings, stage_at
 from workloads.vqa.tokens import Answer, Tokens
 
 _PARTS = ("image", "text", "decoder")
-_LEARNED = {
-    "encoders": dict[str, dict[str, str | bool | list[float]]], "tokenizers": dict[str, dict[str, Any]],
-    "kinds": list[str], "words": dict[str, dict[str, untrusted.Natural]],
-}  # fmt: skip
+_Encoder = dict[str, str | bool | list[float]]
+_Tokenizer = dict[str, Any]
+_Counts = dict[str, untrusted.Natural]
+_LEARNED: dict[str, Any] = {
+    "encoders": dict[str, _Encoder],
+    "tokenizers": dict[str, _Tokenizer],
+    "kinds": list[str],
+    "words": dict[str, _Counts],
+}
 _DRAWN = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese."
 _MULTIPLE = 8  # of tokens, which tensor cores like
 NETWORK = "network alone"
 WORDS = "by words"  # rows of the tables
-_RULES = {
-    "by question type": lambda record: record.kind,
-    "by question": lambda record: normal(record.question),
-}
 OFFERED = 4  # likeliest training answers, which the network judges beside its own
 _LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
-_WEIGHTS = (
-    0.0,
-    1.0,
-    0.75,
-    0.5,
-    0.25,
-    0.125,
-    0.0625,
-)  # of the network, in the order in which they are tried
+# Weights of the network, in the order in which they are tried
+_WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)
 _SURE = 0.995  # of one side: every validation of a run asks
 _MOST_ANSWERS = 200
 _MOST_PAIRS = 20_000  # commonest answers and questions with one, of which the words learn
@@ -80,28 +74,24 @@ class Words:
         from sklearn.linear_model import RidgeClassifier
         from sklearn.pipeline import make_pipeline
 
-        rows = [
-            (question, answer, count)
-            for answer, each in pairs.items()
-            for question, count in each.items()
-        ]
-        questions, answers, counts = zip(*sorted(rows, key=lambda row: (-row[2], row)), strict=True)
+        rows = []
+        for answer, by_question in pairs.items():
+            rows += [(-count, question, answer) for question, count in by_question.items()]
+        negative, questions, answers = zip(*sorted(rows), strict=True)
+        counts = [-count for count in negative]
         self.answers = sorted(pairs)
-        self._model = None
+        self._model: Any = None
         self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
-        self._usual = np.array([[sum(pairs[answer].values()) for answer in self.answers]]) / sum(
-            counts
-        )
+        totals = [sum(pairs[answer].values()) for answer in self.answers]
+        self._usual = np.array([totals]) / sum(counts)
         few = 1 if len(questions) <= _FEW else 2
         vectors = TfidfVectorizer(
             ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=few
         )
         # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
         model = make_pipeline(vectors, RidgeClassifier(solver="sparse_cg", tol=1e-3))
-        with (
-            working("Learning what questions alone answer"),
-            contextlib.suppress(ValueError),
-        ):  # one answer, no words
+        # Of one answer or no words there is nothing to learn
+        with working("Learning what questions alone answer"), contextlib.suppress(ValueError):
             self._model = model.fit(questions, answers, ridgeclassifier__sample_weight=counts)
 
     def shares(self, questions: Sequence[str]) -> np.ndarray:
@@ -109,7 +99,8 @@ class Words:
         if self._model is None:
             return self._usual.repeat(len(questions), 0).astype(np.float32)
         scores = self._model.decision_function(list(map(normal, questions)))
-        scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores  # of two answers
+        if scores.ndim == 1:  # of two answers
+            scores = np.stack([-scores, scores], 1)
         shares = np.clip((1 + scores) / 2, _LEAST, 1)
         return (shares / shares.sum(1, keepdims=True)).astype(np.float32)
 
@@ -122,22 +113,27 @@ class Words:
         """Returns the different ones of answers, which the network gave logarithms, with those of the words' shares."""
         different: dict[str, Answer] = {}
         for answer, log in answers:
-            place = self._places.get(text := normal(answer))
-            answer.network, answer.words = log, math.log(_LEAST if place is None else shares[place])
+            text = normal(answer)
+            place = self._places.get(text)
+            share = _LEAST if place is None else shares[place]
+            answer.network = log
+            answer.words = math.log(share)
             different.setdefault(text, answer)  # another reasoning for the same
         return [*different.values()]
 
 
 def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
     """Returns the commonest answers, each with its commonest questions and how often these came with it."""
-    pairs = Counter((normal(record.question), normal(record.answer)) for record in samples)
-    spelled: dict[str, list[str]] = {}
+    pairs = Counter[tuple[str, str]]()
+    spelled = defaultdict[str, list[str]](list)
     for record in samples:
-        spelled.setdefault(normal(record.answer), []).append(record.answer)
-    common = {*sorted(spelled, key=lambda answer: (-len(spelled[answer]), answer))[:_MOST_ANSWERS]}
-    rows = sorted((row for row in pairs if row[1] in common), key=lambda row: (-pairs[row], row))[
-        :_MOST_PAIRS
-    ]
+        answer = normal(record.answer)
+        pairs[normal(record.question), answer] += 1
+        spelled[answer].append(record.answer)
+    by_count = sorted(spelled, key=lambda answer: (-len(spelled[answer]), answer))
+    common = {*by_count[:_MOST_ANSWERS]}
+    rows = sorted(pairs, key=lambda row: (-pairs[row], row))
+    rows = [row for row in rows if row[1] in common][:_MOST_PAIRS]
     sizes = itertools.accumulate(len(json.dumps(row)) for row in rows)
     kept: dict[str, dict[str, int]] = {}
     for (question, answer), size in zip(rows, sizes, strict=True):
@@ -146,16 +142,16 @@ def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
     return kept
 
 
-def likeliest(written: Sequence[Answer], weight: float) -> np.ndarray:
+def likeliest(written: Sequence[Answer] | np.ndarray, weight: float) -> np.ndarray:
     """Returns the best candidate for each question, of the first answers in the order of the beams."""
-    return np.array(
-        [max(answer.candidates, key=lambda other: other.score(weight)) for answer in written],
-        object,
-    )
+    best = [max(answer.candidates, key=lambda other: other.score(weight)) for answer in written]
+    return np.array(best, object)
 
 
 def chosen_weight(
-    right: Sequence[str], written: Sequence[Answer], pictures: Sequence[str]
+    right: Sequence[str] | np.ndarray,
+    written: Sequence[Answer] | np.ndarray,
+    pictures: Sequence[str],
 ) -> float:
     """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
 
@@ -163,9 +159,11 @@ def chosen_weight(
     gains, unless a weight between both gains more.
     """
     names, unit, sizes = np.unique(pictures, return_inverse=True, return_counts=True)
-    guesses = (likeliest(written, weight) for weight in _WEIGHTS)
-    each = [[exact(*pair) for pair in zip(right, guess, strict=True)] for guess in guesses]
-    sums = np.array([np.bincount(unit, row) for row in each]).T  # (pictures, weights)
+    of_weight = []
+    for weight in _WEIGHTS:
+        is_right = [*map(exact, right, likeliest(written, weight))]
+        of_weight.append(np.bincount(unit, is_right))
+    sums = np.array(of_weight).T  # (pictures, weights)
     place = 0
     while len(names) > 1:
         gains = sums - sums[:, [place]]
@@ -182,13 +180,11 @@ class Vqa(Supervised):
     Settings = Settings
     kind = "text"
     sentinels = ("*.jsonl",)
-    metrics = ("exact", "token_f1", "rouge_l", valid)
+    metrics: ClassVar[Any] = ("exact", "token_f1", "rouge_l", valid)
     unit = "picture"
     constant = "commonest answer"
-    selection = (
-        "network_exact",
-        "max",
-    )  # which means the same in every stage, and improves where words alone answer
+    # Means the same in every stage, and improves where words alone answer
+    selection = ("network_exact", "max")
     shown = ("exact", "network_exact", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
 
@@ -201,23 +197,22 @@ class Vqa(Supervised):
         records = data.read(source or generated.folder_of(self.settings.generator), settings)
         parts = data.split(records, self.settings.split)
         # An evaluation meets the questions of a picture together, so that it is read and encoded once for them
-        held = {
-            name: sorted(rows, key=lambda record: record.picture) for name, rows in parts.items()
-        }
-        return {**held, "train": data.Questions(parts["train"], self.settings.together)}
+        for name in ("validation", "test"):
+            parts[name].sort(key=lambda record: record.picture)
+        return {**parts, "train": data.Questions(parts["train"], self.settings.together)}
 
     def fingerprint(self) -> str:
         """Hashes what records say and what their pictures show, wherever they lie, and which part they are in."""
-        rows = ((name, record) for name, part in self.parts.items() for record in part.samples)
-        facts = (
-            repr((name, r.picture, r.question, r.answer, r.kind, r.reasoning)) for name, r in rows
-        )
-        return hashlib.sha256("".join(facts).encode()).hexdigest()
+        digest = hashlib.sha256()
+        for name, part in self.parts.items():
+            for r in part.samples:
+                facts = (name, r.picture, r.question, r.answer, r.kind, r.reasoning)
+                digest.update(repr(facts).encode())
+        return digest.hexdigest()
 
     def datasets(self) -> dict[str, Any]:
-        if "words" not in vars(
-            self
-        ):  # which loaders get made; and an answer that is too long is met before the run
+        # Loaders get the words made, and an answer that is too long is met before the run
+        if "words" not in vars(self):
             for part in self.parts.values():
                 self.writer.targets(part.samples, self.settings.decoder.length)
             assert self.words
@@ -225,11 +220,13 @@ class Vqa(Supervised):
 
     def describe_data(self) -> str:
         """Returns how many records there are, what a reader should know of them, and which parts were chosen."""
-        about = super().describe_data()
+        lines = [super().describe_data()]
+        if not self.source:
+            lines.append(_DRAWN)
         chosen = self.learned()["encoders"]
-        names = ", ".join(f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS)
-        drawn = [] if self.source else [_DRAWN]
-        return "\n".join([about, *drawn, f"Parts: {printable(names, most=300)}."])
+        names = [f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS]
+        lines.append(f"Parts: {printable(', '.join(names), most=300)}.")
+        return "\n".join(lines)
 
     def example(self) -> Record:
         return Record(0, "", "", "")
@@ -237,13 +234,16 @@ class Vqa(Supervised):
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns a batch of the largest shape: as many pictures as questions, all as long as they can be."""
         side = self.settings.pictures.side
-        lengths = (self.settings.text.length, self.settings.decoder.length)
-        question, labels = (torch.full((size, length), 4, device=device) for length in lengths)
+        question = torch.full((size, self.settings.text.length), 4, device=device)
+        labels = torch.full((size, self.settings.decoder.length), 4, device=device)
         return {
-            "picture": torch.arange(size, device=device), "question": question, "words": question > 0,
+            "picture": torch.arange(size, device=device),
+            "question": question,
+            "words": question > 0,
             "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device),
-            "labels": labels, "part": labels * 0 + tokens.ANSWER,
-        }  # fmt: skip
+            "labels": labels,
+            "part": labels * 0 + tokens.ANSWER,
+        }
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         return self.batch([item.sample for item in samples], samples[0].training, generator)
@@ -255,22 +255,25 @@ class Vqa(Supervised):
 
         In training the `generator` changes the pictures; else there is what words alone say, (B, training answers).
         """
-        pixels, picture = pictures.batch(
-            samples, self.settings.pictures.side, generator if training else None
-        )
-        texts = self.reader.questions(
-            [record.question for record in samples], self.settings.text.length
-        )
+        settings = self.settings
+        generator = generator if training else None
+        pixels, picture = pictures.batch(samples, settings.pictures.side, generator)
+        questions = [record.question for record in samples]
+        texts = self.reader.questions(questions, settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
-        tokens, terms = zip(
-            *self.writer.targets(samples, self.settings.decoder.length), strict=True
-        )
-        return {
-            **({} if training else {"by_words": torch.from_numpy(self.words.shares([r.question for r in samples]))}),
-            "picture": picture, "pixels": pixels, "question": question,
-            "words": torch.arange(question.shape[1]) < torch.tensor([[len(text)] for text in texts]),
-            "labels": padded(tokens, IGNORED, sys.maxsize), "part": padded(terms, 0, sys.maxsize),
-        }  # fmt: skip
+        lengths = torch.tensor([*map(len, texts)])
+        targets = self.writer.targets(samples, settings.decoder.length)
+        batch = {
+            "picture": picture,
+            "pixels": pixels,
+            "question": question,
+            "words": torch.arange(question.shape[1]) < lengths[:, None],
+            "labels": padded([labels for labels, _ in targets], IGNORED, sys.maxsize),
+            "part": padded([terms for _, terms in targets], 0, sys.maxsize),
+        }
+        if not training:
+            batch["by_words"] = torch.from_numpy(self.words.shares(questions))
+        return batch
 
     def learn(self, samples: Sequence[Record]) -> dict[str, Any]:
         """Returns the parts that are chosen, the types of questions, the tokenizers, and what the words learn of."""
@@ -278,7 +281,9 @@ class Vqa(Supervised):
 
         chosen = model.choose(self.settings)
         kinds = sorted({record.kind for record in samples if record.kind})
-        texts = [text for r in samples for text in (r.question.lower(), r.answer, r.reasoning)]
+        texts: list[str] = []
+        for record in samples:
+            texts += [record.question.lower(), record.answer, record.reasoning]
         tokenizers = {"decoder": tokens.trained(texts, self.settings.decoder.vocabulary)}
         for part in ("decoder", "text"):
             if name := chosen[part]["weights"]:
@@ -291,23 +296,20 @@ class Vqa(Supervised):
         }
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        """Takes what `learned` returned, perhaps a stranger's. Raises BadInput where that is of another kind."""
-        is_fine = all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items())
-        is_fine = (
-            is_fine
-            and "decoder" in values["tokenizers"]
-            and all([values["words"], *values["words"].values()])
-        )
-        if not (is_fine and all("weights" in values["encoders"].get(part, ()) for part in _PARTS)):
-            what = "What was learned from data lacks encoders, types of questions, a tokenizer or the words' answers"
-            raise BadInput(f"{what}: start another run.")
+        """Loads untrusted `learned()` values. Raises BadInput if they do not fit."""
+        if not _are_learned(values):
+            raise BadInput(
+                "What was learned from data lacks encoders, types of questions, a tokenizer or the words' answers: "
+                "start another run."
+            )
         for name in ("reader", "writer", "words", "offers"):
             vars(self).pop(name, None)
         super().take_learned(values)
 
     @cached_property
     def writer(self) -> Tokens:
-        return Tokens(self.learned()["tokenizers"]["decoder"], self.learned()["kinds"])
+        learned = self.learned()
+        return Tokens(learned["tokenizers"]["decoder"], learned["kinds"])
 
     @cached_property
     def reader(self) -> Tokens:
@@ -334,13 +336,12 @@ class Vqa(Supervised):
         words = self.settings.decoder.vocabulary + tokens.EXTRA
         if self._learned:  # never more
             words = self.writer.first + len(tokens.TAGS) + len(self.writer.kinds)
-        return model.build(self, self.settings, chosen, -(-words // _MULTIPLE) * _MULTIPLE)
+        rounded = -(-words // _MULTIPLE) * _MULTIPLE
+        return model.build(self, self.settings, chosen, rounded)
 
-    def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
-        """Returns the decoder's layers first, then those of the fusion and of the encoders."""
-        encoders = (
-            block for encoder in (model.image, model.text) for block in find_blocks(encoder)
-        )
+    def blocks(self, model: Any) -> Sequence[nn.Module]:
+        """Returns the layers of the decoder, the fusion and the encoders."""
+        encoders = [*find_blocks(model.image), *find_blocks(model.text)]
         return [*model.t5.decoder.block, *model.t5.encoder.block, *encoders]
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
@@ -351,95 +352,93 @@ class Vqa(Supervised):
         return stage_at(self.settings.stages, step)[0]
 
     def term_weights(self, step: int) -> dict[str, float]:
-        return {term: getattr(stage_at(self.settings.stages, step)[1], term) for term in TERMS}
+        stage = stage_at(self.settings.stages, step)[1]
+        return {term: getattr(stage, term) for term in TERMS}
 
     def count(self, batch: Batch) -> dict[str, float]:
-        return {name: int((batch["part"] == number).sum()) for number, name in enumerate(TERMS, 1)}
+        part = batch["part"]
+        return {name: int((part == number).sum()) for number, name in enumerate(TERMS, 1)}
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         return model(batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        each = text.losses(model(batch), batch["labels"])
-        return {
-            name: (each * (batch["part"] == number)).sum() for number, name in enumerate(TERMS, 1)
-        }, {}
+        losses = text.losses(model(batch), batch["labels"])
+        part = batch["part"]
+        terms = {name: (losses * (part == number)).sum() for number, name in enumerate(TERMS, 1)}
+        return terms, {}
 
     def beams(self, part: str) -> int:
         if part == "validation":
             return self.settings.writing.validation_beams
         return self.settings.writing.beams
 
-    def write(self, model: nn.Module, batch: Batch, beams: int) -> list[Answer]:
-        """Returns what the network writes; beside it, as `candidates`, its other beams and what the words offer."""
+    def write(self, model: Any, batch: Batch, beams: int) -> list[Answer]:
+        """Returns what the network writes; its `candidates` are other beams and what the words offer."""
         encoded = model.encode(batch)
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
-        best = batch["by_words"].argsort(descending=True, stable=True)[:, :OFFERED].tolist()
-        pairs = [(self.writer.parsed(tokens), tokens) for tokens in written]
-        rows = []
+        by_words = batch["by_words"]
+        best = by_words.argsort(descending=True, stable=True)[:, :OFFERED].tolist()
+        answers: list[list[Answer]] = []
+        flat: list[list[int]] = []  # the tokens of all answers
         for number, places in enumerate(best):
-            offered = [(Answer(self.words.answers[place]), self.offers[place]) for place in places]
-            rows.append([*pairs[number * beams : (number + 1) * beams], *offered])
-        flat = [tokens for row in rows for _, tokens in row]
+            beam = written[number * beams : (number + 1) * beams]
+            offered = [Answer(self.words.answers[place]) for place in places]
+            answers.append([*map(self.writer.parsed, beam), *offered])
+            flat += [*beam, *(self.offers[place] for place in places)]
         logs = iter(model.log_probabilities(*encoded, flat, self.writer.answer_end))
-        for row, shares in zip(rows, batch["by_words"].tolist(), strict=True):
-            row[0][0].candidates = self.words.candidates(
-                [(answer, next(logs)) for answer, _ in row], shares
-            )
-        return [row[0][0] for row in rows]
+        for row, shares in zip(answers, by_words.tolist(), strict=True):
+            pairs = [(answer, next(logs)) for answer in row]
+            row[0].candidates = self.words.candidates(pairs, shares)
+        return [row[0] for row in answers]
 
-    def candidates(self, model: nn.Module, batch: Batch, beams: int) -> list[dict[Answer, float]]:
+    def candidates(self, model: Any, batch: Batch, beams: int) -> list[dict[str, float]]:
         """Returns different answers to each question, with the weighed probabilities of the network and the words."""
         weight = float(model.weight)
-        written = self.write(model, batch, beams)
-        return [
-            {each: math.exp(each.score(weight)) for each in answer.candidates} for answer in written
-        ]
+        rows: list[dict[str, float]] = []
+        for answer in self.write(model, batch, beams):
+            rows.append({each: math.exp(each.score(weight)) for each in answer.candidates})
+        return rows
 
-    def scored(self, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, Judged]]:
+    def scored(self, model: Any, loader: Any) -> tuple[dict[str, float], dict[str, Judged]]:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
+        samples = loader.dataset.samples
         # The question types of this evaluation, and below the weight of the network in it
-        self.judged_types = np.array(
-            [record.kind or data.OTHER for record in loader.dataset.samples]
-        )
+        self.judged_types = np.array([record.kind or data.OTHER for record in samples])
         scores, rows = super().scored(model, loader)
         network = rows["network"]
         if loader.dataset.name == "validation":
-            shown = [record.picture for record in loader.dataset.samples[: len(network.true)]]
+            shown = [record.picture for record in samples[: len(network.true)]]
             model.weight.fill_(chosen_weight(network.true, network.guess, shown))
         self.weight = float(model.weight)
         answer = network._replace(guess=likeliest(network.guess, self.weight))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
-        beside = {
-            "valid": scores["valid"],
-            "network_exact": scores["exact"],
-            "network_weight": self.weight,
-        }
-        return {"loss": scores["loss"], **figures, **beside}, {NETWORK: network, "answer": answer}
+        figures |= {"valid": scores["valid"], "network_exact": scores["exact"]}
+        figures |= {"network_weight": self.weight}
+        return {"loss": scores["loss"], **figures}, {NETWORK: network, "answer": answer}
 
     def group(self, sample: Record) -> str:
         return sample.picture
 
-    def baselines(self) -> dict[str, list[str]]:
+    def baselines(self) -> dict[str, Any]:
         """Returns what training records mostly answer to a question's type, and to the question, else to its type."""
         train = self.parts["train"].samples
         test = self.parts["test"].samples
-        guesses = [commonest(record.answer for record in train)] * len(test)
-        rows = {}
-        for name, key in _RULES.items():
-            groups = defaultdict[str, list[str]](list)
-            for record in train:
-                groups[key(record)].append(record.answer)
-            usual = {asked: commonest(answers) for asked, answers in groups.items()}
-            rows[name] = guesses = [
-                usual.get(key(r), guess) for r, guess in zip(test, guesses, strict=True)
-            ]
-        return {**rows, WORDS: self.words.guesses([record.question for record in test])}
+        usual = commonest(record.answer for record in train)
+        by_kind = _commonest_by((record.kind, record.answer) for record in train)
+        by_question = _commonest_by((normal(r.question), r.answer) for r in train)
+        of_kind = [by_kind.get(record.kind, usual) for record in test]
+        questions = [record.question for record in test]
+        return {
+            "by question type": of_kind,
+            "by question": [*map(by_question.get, map(normal, questions), of_kind)],
+            WORDS: self.words.guesses(questions),
+        }
 
     def baseline(self) -> dict[str, float]:
-        return {
-            name: score for name, score in super().baseline().items() if name != "valid"
-        }  # a rule has no form
+        scores = super().baseline()
+        scores.pop("valid", None)  # a rule has no form
+        return scores
 
     def columns(self, judged: Judged) -> dict[str, float]:
         right = np.array(self.metrics[0].each(judged.true, judged.guess))
@@ -447,35 +446,36 @@ class Vqa(Supervised):
         return {f"exact_{kind}": float(right[kinds == kind].mean()) for kind in sorted({*kinds})}
 
     def cells(self, sample: Record, number: int) -> dict[str, Any]:
-        place = {"file": sample.file, "record": sample.number, "picture": Path(sample.image).name}
-        is_valid = int(self._tested[NETWORK].guess[number].is_valid)
+        written = self._tested[NETWORK].guess[number]
         return {
-            **place,
+            "file": sample.file,
+            "record": sample.number,
+            "picture": Path(sample.image).name,
             "type": self.judged_types[number],
             "question": sample.question,
-            "valid": is_valid,
+            "valid": int(written.is_valid),
         }
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        how = f"Validation gives the network {self.weight:g} and the words of the question the rest of the weight."
-        none = f"Validation shows no sure gain over {WORDS!r}, so these answers count, not the network's."
-        self.about_gate = how if self.weight else none
+        if self.weight:
+            self.about_gate = (
+                f"Validation gives the network {self.weight:g} "
+                f"and the words of the question the rest of the weight."
+            )
+        else:
+            self.about_gate = (
+                f"Validation shows no sure gain over {WORDS!r}, "
+                f"so these answers count, not the network's."
+            )
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
     def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:
         """Returns what the models answer together, in the fields of a teacher's records."""
-        rows = []
-        for record, shares in zip(samples, text.together(self, models, samples), strict=True):
-            best: Any = max(shares, key=lambda answer: shares[answer])
-            rows.append({
-                "img_id": Path(record.image).stem, "image_path": record.image, "question": record.question,
-                "reasoning_type": best.kind, "teacher_answer": best, "teacher_reasoning": best.reasoning,
-                "teacher_answers": {answer: round(share, 6) for answer, share in shares.items() if answer},
-                "is_valid": best.is_valid,
-            })  # fmt: skip
-        return rows
+        shares = text.together(self, models, samples)
+        return [*map(_teacher_row, samples, shares)]
 
-    read_new = staticmethod(data.questions)
+    def read_new(self, source: Path) -> list[Record]:
+        return data.questions(source)
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
         """Returns the answers to questions about one's own pictures, and writes answers.jsonl into `out`."""
@@ -485,3 +485,37 @@ class Vqa(Supervised):
             lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values()]
             disk.write_text(out / "answers.jsonl", "".join(lines))
         return rows
+
+
+def _are_learned(values: Mapping[str, Any]) -> bool:
+    if not all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items()):
+        return False
+    words = values["words"]
+    encoders = [values["encoders"].get(part, {}) for part in _PARTS]
+    has_words = bool(words) and all(words.values())
+    has_encoders = all("weights" in encoder for encoder in encoders)
+    return has_words and has_encoders and "decoder" in values["tokenizers"]
+
+
+def _commonest_by(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Returns the commonest answer by key."""
+    groups = defaultdict[str, list[str]](list)
+    for key, answer in pairs:
+        groups[key].append(answer)
+    return {key: commonest(answers) for key, answers in groups.items()}
+
+
+def _teacher_row(record: Record, shares: Mapping[Any, float]) -> dict[str, Any]:
+    """Returns the fields of a teacher's record for the likeliest answer."""
+    best = max(shares, key=lambda answer: shares[answer])
+    answers = {answer: round(share, 6) for answer, share in shares.items() if answer}
+    return {
+        "img_id": Path(record.image).stem,
+        "image_path": record.image,
+        "question": record.question,
+        "reasoning_type": best.kind,
+        "teacher_answer": best,
+        "teacher_reasoning": best.reasoning,
+        "teacher_answers": answers,
+        "is_valid": best.is_valid,
+    }

@@ -6,7 +6,6 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.machine import inputs, platform
@@ -52,18 +51,22 @@ def read(folder: Path, settings: Settings) -> list[Record]:
     """Returns the records of a folder or a file in order, and notes what did not match. Raises BadInput."""
     root = folder if folder.is_dir() else folder.parent
     images = settings.source.images
-    if images and not (root := inputs.find_input(images, platform.detect())).is_dir():
+    if images:
+        root = inputs.find_input(images, platform.detect())
+    if images and not root.is_dir():
         raise BadInput(
             f"workload.source.images is {printable(root)}, which is no folder. Name the pictures' folder."
         )
-    rows = list(_rows(folder, root, settings))
-    judged = pictures.check(sorted({record.image for record, wrong in rows if not wrong}))
-    bad = [f"{r.place}: {why}" for r, wrong in rows if (why := wrong or judged[r.image][1])]
-    records = [
-        r._replace(picture=judged[r.image][0])
-        for r, wrong in rows
-        if not (wrong or judged[r.image][1])
-    ]
+    rows = [*_rows(folder, root, settings)]
+    looks = pictures.check(sorted({record.image for record, wrong in rows if not wrong}))
+    bad = []
+    records = []
+    for record, wrong in rows:
+        picture, unreadable, *_ = ("", "") if wrong else looks[record.image]
+        if wrong or unreadable:
+            bad.append(f"{record.place}: {wrong or unreadable}")
+        else:
+            records.append(record._replace(picture=picture))
     if not records:
         raise BadInput(f"No row in {printable(folder)} can be used. {_WHERE}\n{first_ten(bad)}")
     check_limit("Rows that cannot be used", bad, settings.bad_input_limit)
@@ -80,36 +83,33 @@ def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record
     pattern = settings.source.picture
     optional = [name for name in _OPTIONAL if names[name] == name]  # which a file may lack
     for shown, path in tables.find_files(folder, settings.source.files).items():
-        for number, row in enumerate(
-            tables.read_table(path, shown, names, optional).to_dict("records"), 1
-        ):
-            lacking = [
-                name
-                for name in ("question", "answer", "image")
-                if not 0 < len(row[name]) <= _LETTERS
-            ]
-            wrong = (
-                f"There is no {lacking[0]}, or one of more than {_LETTERS:,} letters."
-                if lacking
-                else ""
-            )
+        rows = tables.read_table(path, shown, names, optional).to_dict("records")
+        for number, row in enumerate(rows, 1):
+            wrong = _wrong(row)
             part = part_of(PurePosixPath(row.pop("split") or shown))
-            image = row.pop("image")
-            cell = PurePosixPath(image.replace("\\", "/"))
-            parts = {
-                "image": image,
-                "name": cell.name,
-                "stem": cell.stem,
-                "split": part.replace("validation", "val"),
-            }
-            try:
-                there = root / pattern.format(**parts, folder=PurePosixPath(shown).parent)
-            except (KeyError, ValueError, IndexError, AttributeError) as error:
-                what = f"workload.source.picture {printable(pattern)} cannot be filled in ({printable(repr(error))})"
-                raise BadInput(
-                    f"{what}. Write {{image}}, {{name}}, {{stem}}, {{split}} or {{folder}} in it."
-                ) from None
-            yield Record(number, image=str(there), picture="", part=part, file=shown, **row), wrong
+            image = str(root / _filled(pattern, row.pop("image"), part, shown))
+            yield Record(number, image=image, picture="", part=part, file=shown, **row), wrong
+
+
+def _wrong(row: Mapping[str, str]) -> str:
+    for name in ("question", "answer", "image"):
+        if not 0 < len(row[name]) <= _LETTERS:
+            return f"There is no {name}, or one of more than {_LETTERS:,} letters."
+    return ""
+
+
+def _filled(pattern: str, image: str, part: str, table: str) -> str:
+    """Returns the path of a row's picture. Raises BadInput for a pattern with other fields."""
+    cell = PurePosixPath(image.replace("\\", "/"))
+    fields = {"image": image, "name": cell.name, "stem": cell.stem}
+    fields |= {"split": part.replace("validation", "val")}
+    try:
+        return pattern.format(**fields, folder=PurePosixPath(table).parent)
+    except (KeyError, ValueError, IndexError, AttributeError) as error:
+        raise BadInput(
+            f"workload.source.picture {printable(pattern)} cannot be filled in ({printable(repr(error))}). "
+            f"Write {{image}}, {{name}}, {{stem}}, {{split}} or {{folder}} in it."
+        ) from None
 
 
 def questions(source: Path) -> list[Record]:
@@ -117,16 +117,17 @@ def questions(source: Path) -> list[Record]:
     records = []
     for path in sorted(source.rglob("*.txt")):
         beside = (path.with_suffix(suffix) for suffix in pictures.SUFFIXES)
-        if image := next((picture for picture in beside if picture.is_file()), None):
-            lines = (" ".join(line.split()) for line in tables.read_lines(path, printable(path)))
-            records += [
-                Record(n, line, str(image), str(image.resolve()))
-                for n, line in enumerate(lines, 1)
-                if line
-            ]
+        image = next((picture for picture in beside if picture.is_file()), None)
+        if image is None:
+            continue
+        for number, line in enumerate(tables.read_lines(path, printable(path)), 1):
+            if question := " ".join(line.split()):
+                records.append(Record(number, question, str(image), str(image.resolve())))
     if not records:
-        how = "Give a folder of pictures, each with a text file of the same name and a question a line in it."
-        raise BadInput(f"There is no question about a picture in {printable(source)}. {how}")
+        raise BadInput(
+            f"There is no question about a picture in {printable(source)}. "
+            f"Give a folder of pictures, each with a text file of the same name and a question a line in it."
+        )
     return records
 
 
@@ -134,24 +135,10 @@ def _cleaned(records: Sequence[Record]) -> list[Record]:
     """Returns each question once, as it comes first; rare types as one; no parts that share pictures. Notes these."""
     first: dict[tuple[str, str, str], Record] = {}
     for record in records:
-        first.setdefault((record.picture, normal(record.question), normal(record.answer)), record)
+        key = (record.picture, normal(record.question), normal(record.answer))
+        first.setdefault(key, record)
     _note_repeats(records, first)
-    counts = Counter(record.kind for record in first.values() if record.kind)
-    least = _RARE * len(first)
-    odd = {
-        kind
-        for kind, count in counts.items()
-        if count < least or printable(kind, most=_KIND_LETTERS) != kind
-    }
-    if odd:
-        number = sum(counts[kind] for kind in odd)
-        names = printable(", ".join(sorted(odd)), most=200)
-        note(
-            f"Questions that count as {OTHER}: {number:,}, of {len(odd):,} rare or odd types ({names})."
-        )
-    records = [
-        record._replace(kind=OTHER) if record.kind in odd else record for record in first.values()
-    ]
+    records = _with_common_kinds([*first.values()])
     parts: dict[str, set[str]] = {}
     for record in records:
         if record.part:
@@ -159,12 +146,31 @@ def _cleaned(records: Sequence[Record]) -> list[Record]:
     shared = [picture for picture, names in parts.items() if len(names) > 1]
     if not shared:
         return records
-    names = dict.fromkeys(record.image for record in records if record.picture == shared[0])
-    example = " = ".join(printable(name, most=200) for name in [*names][:2])
+    paths = dict.fromkeys(record.image for record in records if record.picture == shared[0])
+    example = " = ".join(printable(path, most=200) for path in [*paths][:2])
     note(
         f"Pictures in two of the files' splits: {len(shared):,}, such as {example}. All pictures are split anew."
     )
     return [record._replace(part="") for record in records]
+
+
+def _with_common_kinds(records: Sequence[Record]) -> list[Record]:
+    """Returns records with rare or odd question types replaced by `OTHER`, and notes these."""
+    counts = Counter(record.kind for record in records if record.kind)
+    least = _RARE * len(records)
+    odd = {kind for kind, count in counts.items() if count < least or _is_odd(kind)}
+    if not odd:
+        return [*records]
+    number = sum(counts[kind] for kind in odd)
+    names = printable(", ".join(sorted(odd)), most=200)
+    note(
+        f"Questions that count as {OTHER}: {number:,}, of {len(odd):,} rare or odd types ({names})."
+    )
+    return [r._replace(kind=OTHER) if r.kind in odd else r for r in records]
+
+
+def _is_odd(kind: str) -> bool:
+    return printable(kind, most=_KIND_LETTERS) != kind
 
 
 def _note_repeats(records: Sequence[Record], first: Mapping[tuple[str, str, str], Record]) -> None:
@@ -172,16 +178,18 @@ def _note_repeats(records: Sequence[Record], first: Mapping[tuple[str, str, str]
     if repeats := len(records) - len(first):
         taken = {(record.file, record.number) for record in first.values()}
         again = next(record for record in records if (record.file, record.number) not in taken)
-        what = f"Rows with picture, question and answer of an earlier one: {repeats:,}, left out"
-        note(f"{what}, such as {again.place}.")
+        note(
+            f"Rows with picture, question and answer of an earlier one: {repeats:,}, left out, "
+            f"such as {again.place}."
+        )
     answers: dict[tuple[str, str], list[Record]] = {}
     for (picture, question, _), record in first.items():
         answers.setdefault((picture, question), []).append(record)
     several = [rows for rows in answers.values() if len(rows) > 1]
     if several:
-        example = " and ".join(
-            f"{printable(row.answer, most=60)} ({row.place})" for row in several[0][:2]
-        )
+        first_two = several[0][:2]
+        shown = [f"{printable(row.answer, most=60)} ({row.place})" for row in first_two]
+        example = " and ".join(shown)
         note(
             f"Questions about one picture with several answers: {len(several):,}, such as {example}. All are trained."
         )
@@ -195,21 +203,33 @@ def split(records: Sequence[Record], shares: Split) -> dict[str, list[Record]]:
     """
     are_named = makes_a_split(record.part for record in records)
     part = {record.picture: record.part if are_named else "train" for record in records}
-    held = {name: share for name, share in vars(shares).items() if name not in part.values()}
-    if held:
-        rest = [record for record in records if part[record.picture] == "train"]
-        names = ("train", *held)
-        # The parts hang on pictures, not on the order of files
-        counts = pd.crosstab(np.array([r.picture for r in rest]), np.array([r.kind for r in rest]))
-        numbers = stratify(counts.to_numpy(float), [1 - sum(held.values()), *held.values()], _SEED)
-        part |= {
-            picture: names[number] for picture, number in zip(counts.index, numbers, strict=True)
-        }
-    parts = {name: [record for record in records if part[record.picture] == name] for name in PARTS}
-    if empty := [name for name in PARTS if not parts[name]]:
-        how = f"there are {len(part)} in all. Give more, or change workload.split."
-        raise BadInput(f"No picture is left for {empty[0]}: {how}")
+    lacking = [name for name in vars(shares) if name not in part.values()]
+    if lacking:
+        names = ["train", *lacking]
+        held_out = [getattr(shares, name) for name in lacking]
+        pictures, counts = _counts([r for r in records if part[r.picture] == "train"])
+        numbers = stratify(counts, [1 - sum(held_out), *held_out], _SEED)
+        for picture, number in zip(pictures, numbers, strict=True):
+            part[picture] = names[number]
+    parts: dict[str, list[Record]] = {name: [] for name in PARTS}
+    for record in records:
+        parts[part[record.picture]].append(record)
+    for name, chosen in parts.items():
+        if not chosen:
+            raise BadInput(
+                f"No picture is left for {name}: there are {len(part)} in all. "
+                f"Give more, or change workload.split."
+            )
     return parts
+
+
+def _counts(records: Sequence[Record]) -> tuple[list[str], np.ndarray]:
+    """Returns pictures by name, whatever the order of files, and (pictures, types) numbers of questions."""
+    names, picture = np.unique([record.picture for record in records], return_inverse=True)
+    kinds, kind = np.unique([record.kind for record in records], return_inverse=True)
+    counts = np.zeros((len(names), len(kinds)))
+    np.add.at(counts, (picture, kind), 1)
+    return names.tolist(), counts
 
 
 class Questions(list[Record]):
@@ -225,8 +245,8 @@ class Questions(list[Record]):
         shuffled = permutation(mix(_PICTURES, seed), epoch, len(self))
         by_picture = shuffled[np.argsort(self.pictures[shuffled], kind="stable")]
         ordered = self.pictures[by_picture]
-        begins = (np.arange(len(ordered)) - np.searchsorted(ordered, ordered)) % self.together == 0
+        number = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)  # in its picture
+        begins = number % self.together == 0
         run = np.cumsum(begins) - 1
-        return by_picture[
-            np.argsort(permutation(mix(_RUNS, seed), epoch, int(begins.sum()))[run], kind="stable")
-        ]
+        order_of_runs = permutation(mix(_RUNS, seed), epoch, int(begins.sum()))
+        return by_picture[np.argsort(order_of_runs[run], kind="stable")]

@@ -5,10 +5,9 @@ import hashlib
 import json
 import random
 import unicodedata
-from collections import namedtuple
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -25,25 +24,26 @@ _RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # of which one comes first in each 
 _SEED = 20_211_105
 _LARGER = 4  # times, to be scaled down with soft edges
 _CELLS = 3  # on a side, of which a shape has one
-Thing = namedtuple(
-    "Thing", ("shape", "colour", "column", "row")
-)  # in a picture: its cell from the left and the top
+
+
+class Thing(NamedTuple):
+    """A shape in a picture, and its cell from the left and the top."""
+
+    shape: str
+    colour: str
+    column: int
+    row: int
 
 
 def folder_of(settings: Generator) -> Path:
     """Returns the folder of drawn pictures and their records, which a machine draws once."""
     facts = json.dumps([vars(settings), Path(__file__).read_text("utf-8"), _WORDS])
-    folder = (
-        platform.detect().scratch_dir
-        / "vqa"
-        / f"drawn-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
-    )
+    digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    folder = platform.detect().scratch_dir / "vqa" / f"drawn-{digest}"
     if not (folder / RECORDS).is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            contextlib.suppress(OSError),
-            disk.whole(folder, cache=True) as aside,
-        ):  # another process may be first
+        # Another process may be first
+        with contextlib.suppress(OSError), disk.whole(folder, cache=True) as aside:
             write(aside, settings)
     return folder
 
@@ -54,34 +54,42 @@ def write(folder: Path, settings: Generator) -> None:
     for number in range(settings.pictures):
         draw = random.Random(f"{_SEED}-{number}")
         cells = [(column, row) for column in range(_CELLS) for row in range(_CELLS)]
-        places = draw.sample(cells, draw.choice((1, 2, 2, 3, 3, 4)))
-        things = [
-            Thing(draw.choice([*SHAPES]), draw.choice([*COLOURS]), *place) for place in places
-        ]
-        paint(things, settings.side, draw).save(folder / IMAGES / f"{number}.png")
-        by_kind: dict[str, list[dict[str, str]]] = {
-            kind: [] for kind in (*dict.fromkeys(_OFTEN), *_RARE)
-        }
-        for question in questions(things, draw):
-            by_kind[question["kind"]].append(question)
-        for same in by_kind.values():
-            draw.shuffle(same)
+        things = []
+        for place in draw.sample(cells, draw.choice((1, 2, 2, 3, 3, 4))):
+            things.append(Thing(draw.choice([*SHAPES]), draw.choice([*COLOURS]), *place))
+        image = f"{IMAGES}/{number}.png"
+        paint(things, settings.side, draw).save(folder / image)
         begin = number % len(_RARE)
-        chosen = list[dict[str, str]]()
-        while len(chosen) < settings.questions and any(by_kind.values()):
-            for kind in (*_OFTEN, *_RARE[begin:], *_RARE[:begin]):
-                chosen += [by_kind[kind].pop()] if by_kind[kind] else []
-        for question in chosen[: settings.questions]:
-            row = {"image": f"{IMAGES}/{number}.png", **question}
-            lines.append(unicodedata.normalize("NFC", json.dumps(row, ensure_ascii=False)) + "\n")
+        order = (*_OFTEN, *_RARE[begin:], *_RARE[:begin])
+        for question in _chosen([*questions(things, draw)], order, settings.questions, draw):
+            line = json.dumps({"image": image, **question}, ensure_ascii=False)
+            lines.append(unicodedata.normalize("NFC", line) + "\n")
     (folder / RECORDS).write_text("".join(lines), "utf-8")
+
+
+def _chosen(
+    every: list[dict[str, str]], order: Sequence[str], count: int, draw: random.Random
+) -> list[dict[str, str]]:
+    """Draws up to `count` questions, of one type after the other in an order."""
+    by_kind: dict[str, list[dict[str, str]]] = {kind: [] for kind in (*_OFTEN, *_RARE)}
+    for question in every:
+        by_kind[question["kind"]].append(question)
+    for same in by_kind.values():
+        draw.shuffle(same)
+    chosen: list[dict[str, str]] = []
+    while len(chosen) < count and any(by_kind.values()):
+        for kind in order:
+            if by_kind[kind]:
+                chosen.append(by_kind[kind].pop())
+    return chosen[:count]
 
 
 def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
     from PIL import Image, ImageDraw
 
     large = side * _LARGER
-    image = Image.new("RGB", (large, large), tuple(draw.randint(225, 255) for _ in range(3)))
+    paper = (draw.randint(225, 255), draw.randint(225, 255), draw.randint(225, 255))
+    image = Image.new("RGB", (large, large), paper)
     brush = ImageDraw.Draw(image)
     cell = large / _CELLS
     for thing in things:
@@ -89,11 +97,11 @@ def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
         shake = cell * 0.06
         x = (thing.column + 0.5) * cell + draw.uniform(-shake, shake)
         y = (thing.row + 0.5) * cell + draw.uniform(-shake, shake)
-        corners = [
-            (x + across * half, y + down * half) for across, down in SHAPES[thing.shape]["corners"]
-        ]
-        shape = brush.polygon if len(corners) > 2 else brush.ellipse
-        shape(corners, fill=tuple(COLOURS[thing.colour]))
+        corners = []
+        for across, down in SHAPES[thing.shape]["corners"]:
+            corners.append((x + across * half, y + down * half))
+        paint_shape = brush.polygon if len(corners) > 2 else brush.ellipse
+        paint_shape(corners, fill=tuple(COLOURS[thing.colour]))
     return image.resize((side, side), Image.Resampling.LANCZOS)
 
 
@@ -116,23 +124,15 @@ def questions(things: Sequence[Thing], draw: random.Random) -> Iterator[dict[str
             yield asked("colour", **names, colour=same[0].colour)
             if column != 1:
                 yield asked("side", **names, side=SIDES[column < 1])
-            for other in things:
-                if (
-                    other.shape != shape
-                    and shapes.count(other.shape) == 1
-                    and other.column != column
-                ):
-                    yield asked(
-                        "sides of two",
-                        **names,
-                        side=SIDES[column < other.column],
-                        other=other.shape,
-                    )
+            others = [thing for thing in things if shapes.count(thing.shape) == 1]
+            for other in others:
+                if other.column != column:
+                    side = SIDES[column < other.column]
+                    yield asked("sides of two", **names, side=side, other=other.shape)
     for colour in COLOURS:
         same = [thing for thing in things if thing.colour == colour]
         if len(same) == 1:
             shape = same[0].shape
+            names = {"shape": shape, "Shape": shape.capitalize()}
             for name in ("shape", "whether it rolls", "why", "use"):
-                yield asked(
-                    name, colour=colour, shape=shape, Shape=shape.capitalize(), **SHAPES[shape]
-                )
+                yield asked(name, colour=colour, **names, **SHAPES[shape])

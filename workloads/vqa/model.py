@@ -6,6 +6,7 @@ Each of the three parts is published (mounted, cached or reachable weights), or 
 import contextlib
 import sys
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,9 @@ _WHAT = {
     "text": "an encoder of questions",
     "decoder": "a decoder",
 }
-_COLOURS = {
-    "mean": "image_mean",
-    "deviation": "image_std",
-}  # by their names in a preprocessor_config.json
+# Names in a preprocessor_config.json
+_COLOURS = {"mean": "image_mean", "deviation": "image_std"}
+_HALVES = {name: [0.5] * 3 for name in _COLOURS}
 _T5 = ("t5", "mt5", "umt5")
 _MOST_BYTES = 2**20  # of a preprocessor_config.json
 
@@ -47,16 +47,15 @@ class Stem(nn.Module):
     def __init__(self, channels: tuple[int, ...], side: int, width: int):
         super().__init__()
         layers: list[nn.Module] = []
-        for before, after in zip((3, *channels), channels, strict=False):
+        for before, after in pairwise((3, *channels)):
             for inner, stride in ((before, 2), (after, 1)):
-                layers += [
-                    nn.Conv2d(inner, after, 3, stride, 1, bias=False),
-                    nn.BatchNorm2d(after),
-                    nn.ReLU(),
-                ]
+                layers.append(nn.Conv2d(inner, after, 3, stride, 1, bias=False))
+                layers += [nn.BatchNorm2d(after), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.MaxPool2d(2, ceil_mode=True))
         grid = -(-side // 2 ** (len(channels) + 1))  # patches on a side
-        self.project = nn.Identity() if channels[-1] == width else nn.Linear(channels[-1], width)
+        self.project: nn.Module = nn.Identity()
+        if channels[-1] != width:
+            self.project = nn.Linear(channels[-1], width)
         self.position = nn.Parameter(torch.randn(grid**2, width) * 0.02)
         self.norm = nn.LayerNorm(width)
 
@@ -69,13 +68,16 @@ class Stem(nn.Module):
 class Vision(nn.Module):
     """A published encoder of pictures: all of its patches."""
 
-    def __init__(self, encoder: nn.Module, width: int, mean: list[float], deviation: list[float]):
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, encoder: Any, width: int, mean: list[float], deviation: list[float]):
         super().__init__()
         self.encoder = encoder
-        config = encoder.config
+        hidden = encoder.config.hidden_size
         self.register_buffer("mean", torch.tensor(mean)[:, None, None] - 0.5, persistent=False)
         self.register_buffer("deviation", torch.tensor(deviation)[:, None, None], persistent=False)
-        self.project = nn.Sequential(nn.Linear(config.hidden_size, width), nn.LayerNorm(width))
+        self.project = nn.Sequential(nn.Linear(hidden, width), nn.LayerNorm(width))
 
     def forward(self, pixels: Tensor) -> Tensor:
         pixels = (pixels - self.mean) / self.deviation
@@ -88,12 +90,12 @@ class Words(nn.Module):
     def __init__(self, width: int, heads: int, layers: int, length: int, dropout: float):
         super().__init__()
         self.position = nn.Parameter(torch.randn(length, width) * 0.02)
-        options = {"batch_first": True, "norm_first": True}
-        each = (
-            nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, "gelu", **options)
-            for _ in range(layers)
-        )
-        self.layers = nn.ModuleList(each)
+        self.layers = nn.ModuleList()
+        for _ in range(layers):
+            layer = nn.TransformerEncoderLayer(
+                width, heads, 2 * width, dropout, "gelu", batch_first=True, norm_first=True
+            )
+            self.layers.append(layer)
         self.norm = nn.LayerNorm(width)
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
@@ -107,12 +109,11 @@ class Words(nn.Module):
 class Language(nn.Module):
     """A published encoder of questions."""
 
-    def __init__(self, encoder: nn.Module, width: int):
+    def __init__(self, encoder: Any, width: int):
         super().__init__()
         self.encoder = encoder
-        self.project = nn.Sequential(
-            nn.Linear(encoder.config.hidden_size, width), nn.LayerNorm(width)
-        )
+        hidden = encoder.config.hidden_size
+        self.project = nn.Sequential(nn.Linear(hidden, width), nn.LayerNorm(width))
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """(B, L), (B, L) -> (B, L, width)."""
@@ -125,7 +126,9 @@ class Fusion(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.of_patch, self.of_question, self.out = (nn.Linear(width, width) for _ in range(3))
+        self.of_patch = nn.Linear(width, width)
+        self.of_question = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
         self.kind = nn.Parameter(torch.randn(2, width) * 0.02)  # what tells patches and words apart
 
     def forward(self, patches: Tensor, words: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,11 +136,11 @@ class Fusion(nn.Module):
         weight = mask[..., None].to(words.dtype)
         question = (words * weight).sum(1) / weight.sum(1).clamp(min=1)
         patches = patches + self.kind[0]
-        patches = patches + self.out(
-            F.gelu(self.of_patch(patches)) * self.of_question(question)[:, None]
-        )
+        product = F.gelu(self.of_patch(patches)) * self.of_question(question)[:, None]
+        patches = patches + self.out(product)
         seen = torch.ones(patches.shape[:2], dtype=mask.dtype, device=mask.device)
-        return torch.cat([patches, words + self.kind[1]], 1), torch.cat([seen, mask], 1)
+        sequence = torch.cat([patches, words + self.kind[1]], 1)
+        return sequence, torch.cat([seen, mask], 1)
 
 
 class Network(nn.Module):
@@ -150,9 +153,8 @@ class Network(nn.Module):
         self.t5 = t5
         # Word vectors score words too; in T5 1.1, which ViT5 is, these are weights of their sizes
         self.is_tied = getattr(t5.config, "scale_decoder_outputs", True)
-        self.register_buffer(
-            "weight", torch.zeros(())
-        )  # beside the words' answers, as a validation chose it
+        # Beside the words' answers, as a validation chose it
+        self.register_buffer("weight", torch.zeros(()))
         self.fusion = Fusion(t5.config.d_model)
         self.tie_weights()
         for module in t5.modules():
@@ -170,11 +172,11 @@ class Network(nn.Module):
         pixels = batch["pixels"]
         picture = batch["picture"]
         mask = batch["words"]
-        first = (
-            (picture[:, None] == picture[None]).int().argmax(1)
-        )  # (B) the first question with the same picture
+        is_same = (picture[:, None] == picture[None]).int()
+        first = is_same.argmax(1)  # (B) the first question with the same picture
         is_first = first == torch.arange(len(picture), device=picture.device)
-        patches = self.image(pixels[is_first].float() / 255 - 0.5)[(is_first.cumsum(0) - 1)[first]]
+        number = is_first.cumsum(0) - 1  # (B) of a first question's picture
+        patches = self.image(pixels[is_first].float() / 255 - 0.5)[number[first]]
         tokens = batch["question"]
         if isinstance(self.text, Language):
             words = self.text(tokens, mask)
@@ -186,12 +188,17 @@ class Network(nn.Module):
 
     def decode(self, memory: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
         """Returns scores (B, L, tokens) of each token of the labels, given those before it."""
-        start = torch.full_like(labels[:, :1], self.t5.config.decoder_start_token_id)
-        before = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, self.t5.config.pad_token_id)
-        return self.t5(
-            encoder_outputs=BaseModelOutput(memory), attention_mask=encoders.attended(self.t5, mask),
-            use_cache=False, decoder_input_ids=torch.cat([start, before], 1),
-        ).logits  # fmt: skip
+        config = self.t5.config
+        start = torch.full_like(labels[:, :1], config.decoder_start_token_id)
+        before = labels[:, :-1]
+        before = before.masked_fill(before == IGNORED, config.pad_token_id)
+        outputs = self.t5(
+            encoder_outputs=BaseModelOutput(memory),
+            attention_mask=encoders.attended(self.t5, mask),
+            use_cache=False,
+            decoder_input_ids=torch.cat([start, before], 1),
+        )
+        return outputs.logits
 
     def forward(self, batch: Batch) -> Tensor:
         return self.decode(*self.encode(batch), batch["labels"])
@@ -207,13 +214,13 @@ class Network(nn.Module):
         self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int
     ) -> list[float]:
         """Returns that of each of the answers to all questions, up to its token `last`; at least -10,000."""
-        cut = [answer[: answer.index(last) + 1] if last in answer else answer for answer in written]
+        cut = [row[: row.index(last) + 1] if last in row else row for row in written]
         labels = padded(cut, IGNORED, sys.maxsize).to(memory.device)
         repeats = len(written) // len(memory)
-        scores = self.decode(
-            memory.repeat_interleave(repeats, 0), mask.repeat_interleave(repeats, 0), labels
-        )
-        return (-losses(scores, labels).cpu().sum(1)).clamp(min=-1e4).tolist()
+        memory = memory.repeat_interleave(repeats, 0)
+        mask = mask.repeat_interleave(repeats, 0)
+        logs = -losses(self.decode(memory, mask, labels), labels).cpu().sum(1)
+        return logs.clamp(min=-1e4).tolist()
 
 
 def _within_fp16(module: nn.Module, given: Any, out: Tensor) -> Tensor:
@@ -230,24 +237,25 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
         name = getattr(settings, part).weights
         weights = encoders.choose(name, what)
         parts[part] = {"weights": weights[0] if weights else ""}
-        if (
-            part == "image" and weights
-        ):  # mean and deviation of the colours that they take; halves where they say none
-            values = _values(weights[1] / "preprocessor_config.json")
-            colours = {key: values.get(name) for key, name in _COLOURS.items()}
-            are_three = all(
-                untrusted.fits(each, list[float]) and len(each) == 3 for each in colours.values()
-            )
-            parts[part] |= colours if are_three else dict.fromkeys(_COLOURS, [0.5] * 3)
-        if (
-            part == "decoder" and weights
-        ):  # False in T5 1.1, which transformers 5.0.0 no longer tells
-            parts[part]["is_tied"] = (
-                _values(weights[1] / "config.json").get("tie_word_embeddings") is not False
-            )
+        if weights and part == "image":
+            parts[part] |= _colours(weights[1])
+        if weights and part == "decoder":
+            # False in T5 1.1, which transformers 5.0.0 no longer tells
+            is_tied = _values(weights[1] / "config.json").get("tie_word_embeddings")
+            parts[part]["is_tied"] = is_tied is not False
         if name and not weights and torch.empty(0).is_meta:
             parts[part] |= {"planned": True, "is_tied": False}
     return parts
+
+
+def _colours(folder: Path) -> dict[str, Any]:
+    """Returns mean and deviation of the colours that a published encoder takes, by default halves."""
+    values = _values(folder / "preprocessor_config.json")
+    colours: dict[str, Any] = {key: values.get(name) for key, name in _COLOURS.items()}
+    for channels in colours.values():
+        if not untrusted.fits(channels, list[float]) or len(channels) != 3:
+            return _HALVES
+    return colours
 
 
 def _values(path: Path) -> dict[str, Any]:
@@ -264,30 +272,26 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     t5 = _decoder(task, sizes, chosen["decoder"], words)
     width = t5.config.d_model
     blip = transformers.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
-    image = _published(
-        task, chosen["image"], transformers.AutoModel, transformers.BlipVisionModel, blip
-    )
+    auto = transformers.AutoModel
+    image = _published(task, chosen["image"], auto, transformers.BlipVisionModel, blip)
     if image is None:
         image = Stem(settings.image.channels, side, width)
     else:
-        encoder = encoders.without_pooler(getattr(image, "vision_model", image))
-        if (size := getattr(encoder.config, "image_size", "no fixed size")) != side:
+        encoder: Any = encoders.without_pooler(getattr(image, "vision_model", image))
+        size = getattr(encoder.config, "image_size", "no fixed size")
+        if size != side:
             raise BadInput(
                 f"workload.pictures.side is {side}, and the published encoder takes pictures of {size}."
             )
-        image = Vision(
-            encoder, width, **{key: chosen["image"].get(key, [0.5] * 3) for key in _COLOURS}
-        )
+        colours = {**_HALVES, **chosen["image"]}
+        image = Vision(encoder, width, colours["mean"], colours["deviation"])
     phobert = transformers.RobertaConfig(
         vocab_size=64_001, max_position_embeddings=258, pad_token_id=1
     )
-    text = _published(
-        task, chosen["text"], transformers.AutoModel, transformers.RobertaModel, phobert
-    )
+    text = _published(task, chosen["text"], auto, transformers.RobertaModel, phobert)
     if text is None:
-        text = Words(
-            width, t5.config.num_heads, settings.text.layers, settings.text.length, sizes.dropout
-        )
+        layers = settings.text.layers
+        text = Words(width, t5.config.num_heads, layers, settings.text.length, sizes.dropout)
     else:
         text = Language(encoders.without_pooler(text), width)
     return Network(image, text, t5)
@@ -303,40 +307,47 @@ def _published(task: Task, chosen: Mapping[str, Any], auto: Any, model: Any, con
 
 
 def _decoder(task: Task, sizes: Decoder, chosen: Mapping[str, Any], words: int) -> Any:
-    form = {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
+    form: dict[str, Any] = {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
     vit5 = transformers.T5Config(
         vocab_size=36_096, d_model=768, d_ff=3072, num_layers=12, num_heads=12, **form
     )
-    t5 = _published(
-        task,
-        chosen,
-        transformers.AutoModelForSeq2SeqLM,
-        transformers.T5ForConditionalGeneration,
-        vit5,
-    )
+    model = transformers.T5ForConditionalGeneration
+    t5 = _published(task, chosen, transformers.AutoModelForSeq2SeqLM, model, vit5)
     if t5 is None:
-        small = transformers.T5Config(
-            vocab_size=words, d_model=sizes.hidden, d_kv=sizes.hidden // sizes.heads, d_ff=sizes.feed_forward,
-            num_layers=max(sizes.layers, sizes.fusion_layers), num_heads=sizes.heads, dropout_rate=sizes.dropout,
-            **form,
-        )  # fmt: skip
-        t5 = transformers.T5ForConditionalGeneration(small)
-        t5.decoder.block = t5.decoder.block[: sizes.layers]
+        t5 = _small_decoder(sizes, words, form)
     elif t5.config.model_type in _T5:
-        t5.config.scale_decoder_outputs = chosen.get(
-            "is_tied", getattr(t5.config, "scale_decoder_outputs", True)
-        )
+        is_scaled = getattr(t5.config, "scale_decoder_outputs", True)
+        t5.config.scale_decoder_outputs = chosen.get("is_tied", is_scaled)
         _make_room(t5, EXTRA)
     else:
-        kind = f"is a {t5.config.model_type}. Take a T5: {', '.join(_T5)}."
-        raise BadInput(f"workload.decoder.weights {printable(chosen['weights'])} {kind}")
-    if sizes.fusion_layers > (layers := len(t5.encoder.block)):
+        raise BadInput(
+            f"workload.decoder.weights {printable(chosen['weights'])} is a {t5.config.model_type}. "
+            f"Take a T5: {', '.join(_T5)}."
+        )
+    layers = len(t5.encoder.block)
+    if sizes.fusion_layers > layers:
         raise BadInput(
             f"workload.decoder.fusion_layers is {sizes.fusion_layers}; the published encoder has {layers}."
         )
     # Built with equal numbers and cut: `generate` sizes its cache by num_layers, which are the encoder's
     t5.encoder.block = t5.encoder.block[: sizes.fusion_layers]
     t5.config.num_layers = len(t5.decoder.block)
+    return t5
+
+
+def _small_decoder(sizes: Decoder, words: int, form: dict[str, Any]) -> Any:
+    config = transformers.T5Config(
+        vocab_size=words,
+        d_model=sizes.hidden,
+        d_kv=sizes.hidden // sizes.heads,
+        d_ff=sizes.feed_forward,
+        num_layers=max(sizes.layers, sizes.fusion_layers),
+        num_heads=sizes.heads,
+        dropout_rate=sizes.dropout,
+        **form,
+    )
+    t5 = transformers.T5ForConditionalGeneration(config)
+    t5.decoder.block = t5.decoder.block[: sizes.layers]
     return t5
 
 
@@ -348,9 +359,8 @@ def _make_room(t5: Any, more: int) -> None:
 
     def grown(weight: nn.Parameter) -> nn.Parameter:
         rows = weight.detach()
-        return nn.Parameter(
-            torch.cat([rows, rows.mean(0) + rows.std(0) * torch.randn(more, rows.shape[1])])
-        )
+        noise = torch.randn(more, rows.shape[1])
+        return nn.Parameter(torch.cat([rows, rows.mean(0) + rows.std(0) * noise]))
 
     head = grown(t5.lm_head.weight)
     t5.shared.weight = grown(t5.shared.weight)

@@ -1,7 +1,6 @@
 """Pictures in batches, scaled, and changed in ways that cannot change an answer."""
 
 import functools
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +18,8 @@ __all__ = ["SUFFIXES", "augment", "batch", "check", "loader"]
 _ROOM = 1 / 8  # of a side at most by which training pictures shrink, and within which they move
 _LIGHT = 0.1  # share by which their light changes at most
 _CACHED = 2**28  # bytes of pictures that a process keeps
-_WORDS = [re.compile(rf"\b({words})\b")
-          for words in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")).values()]  # fmt: skip
+_TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+_COLOUR, _COUNT, _SIDE, _READING = (re.compile(rf"\b({words})\b") for words in _TEXTS.values())
 
 
 @functools.cache
@@ -44,11 +43,11 @@ def batch(
     first = dict[str, int]()
     places = [first.setdefault(record.picture, number) for number, record in enumerate(records)]
     loaded = {place: load(records[place].image) for place in first.values()}
-    for place in first.values() if generator else ():
-        same = [record for record, other in zip(records, places, strict=True) if other == place]
-        loaded[place] = augment(
-            loaded[place], [f"{record.kind} {record.question}" for record in same], generator
-        )
+    if generator:
+        asks: dict[int, list[str]] = {place: [] for place in loaded}
+        for place, record in zip(places, records, strict=True):
+            asks[place].append(f"{record.kind} {record.question}")
+        loaded = {place: augment(loaded[place], asks[place], generator) for place in loaded}
     pixels = np.stack([loaded[place] for place in places]).transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(pixels)), torch.tensor(places)
 
@@ -70,30 +69,22 @@ def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator
     from PIL import Image
 
     shrink, left, top, mirrored, light = torch.rand(5, generator=generator).tolist()
-    colour, count, side, reading = (
-        [bool(words.search(text.casefold())) for text in asks] for words in _WORDS
-    )
-    if (
-        mirrored < 0.5
-        and not any(side)
-        and not any(reading)
-        and all(map(operator.or_, colour, count))
-    ):
+    texts = [text.casefold() for text in asks]
+    colour = [text for text in texts if _COLOUR.search(text)]
+    side = [text for text in texts if _SIDE.search(text)]
+    count = [text for text in texts if _COUNT.search(text)]
+    is_read = any(map(_READING.search, texts))
+    if mirrored < 0.5 and not side and not is_read and {*colour, *count} == {*texts}:
         picture = picture[:, ::-1]
-    if not any(colour) and all(map(operator.or_, side, count)):
-        picture = np.clip(picture * np.float32(1 + _LIGHT * (2 * light - 1)), 0, 255).astype(
-            np.uint8
-        )
+    if not colour and {*side, *count} == {*texts}:
+        brightness = np.float32(1 + _LIGHT * (2 * light - 1))
+        picture = np.clip(picture * brightness, 0, 255).astype(np.uint8)
     whole = len(picture)
-    size = len(picture) - round(len(picture) * _ROOM * shrink)
-    x, y = (
-        ((whole - size) // 2,) * 2
-        if any(side)
-        else (round(left * (whole - size)), round(top * (whole - size)))
-    )
-    small = Image.fromarray(np.ascontiguousarray(picture)).resize(
-        (size, size), Image.Resampling.BILINEAR
-    )
-    return np.pad(
-        np.asarray(small), ((y, whole - size - y), (x, whole - size - x), (0, 0)), mode="edge"
-    )
+    size = whole - round(whole * _ROOM * shrink)
+    room = whole - size
+    x = room // 2 if side else round(left * room)
+    y = room // 2 if side else round(top * room)
+    image = Image.fromarray(np.ascontiguousarray(picture))
+    small = image.resize((size, size), Image.Resampling.BILINEAR)
+    frame = ((y, room - y), (x, room - x), (0, 0))
+    return np.pad(np.asarray(small), frame, mode="edge")

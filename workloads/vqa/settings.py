@@ -97,10 +97,8 @@ class Decoder:
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if values["hidden"] % values["heads"]:
-            yield (
-                "hidden",
-                f"workload.decoder.hidden is no multiple of the {values['heads']} heads.",
-            )
+            heads = values["heads"]
+            yield "hidden", f"workload.decoder.hidden is no multiple of the {heads} heads."
 
 
 @dataclass(frozen=True)
@@ -130,10 +128,14 @@ class Stage:
 
 def stage_at(stages: Mapping[str, Stage], step: int) -> tuple[str, Stage]:
     """Returns the stage that a step is in, with its name; of a run without stages one without a name."""
-    begun = (item for item in stages.items() if item[1].from_steps <= step)
-    return max(
-        begun, key=lambda item: (item[1].from_steps, item[1].from_epochs), default=("", Stage())
-    )
+    name = ""
+    begin = (0, 0.0)
+    for other, stage in stages.items():
+        other_begin = (stage.from_steps, stage.from_epochs)
+        if stage.from_steps <= step and (not name or other_begin > begin):
+            name = other
+            begin = other_begin
+    return name, stages.get(name, Stage())
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class Settings:
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         begins = [(stage.from_epochs, stage.from_steps) for stage in values["stages"].values()]
         if begins and min(begins) != (0, 0):
-            yield (
-                "stages",
-                "The first of workload.stages must begin with epoch 0: write no from_epochs there.",
+            sentence = (
+                "The first of workload.stages must begin with epoch 0: write no from_epochs there."
             )
+            yield "stages", sentence

@@ -1,5 +1,6 @@
 """Tokenizers as values that JSON has: published ones, or byte pairs of the run's own; and the tags of an answer."""
 
+import itertools
 import json
 import re
 import unicodedata
@@ -17,9 +18,7 @@ from workloads.vqa.settings import TERMS
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 KINDS = 200  # types of questions at most, each a token of its own
 EXTRA = len(TAGS) + KINDS  # tokens behind those of the tokenizer
-FORMAT, ANSWER, REASONING = (
-    TERMS.index(name) + 1 for name in ("format", "answer", "reasoning")
-)  # 0: padding
+FORMAT, ANSWER, REASONING = range(1, 1 + len(TERMS))  # numbers of the terms of the loss; 0: padding
 _SPECIALS = ("<pad>", "</s>", "<unk>")
 
 
@@ -45,20 +44,21 @@ class Tokens:
         """Takes what `published` or `trained` returned, and the types of questions. Raises BadInput."""
         try:
             self._tokenizer = encoders.tokenizer_of(values["text"])
-            self.pad, self.end, self.first = (int(values[name]) for name in ("pad", "end", "first"))
-            self.before, self.after = (
-                list(map(int, values["before"])),
-                list(map(int, values["after"])),
-            )
-            self.is_lower, self._unknown = bool(values["is_lower"]), int(values["unknown"])
+            self.pad = int(values["pad"])
+            self.end = int(values["end"])
+            self.first = int(values["first"])
+            self.before = [*map(int, values["before"])]
+            self.after = [*map(int, values["after"])]
+            self.is_lower = bool(values["is_lower"])
+            self._unknown = int(values["unknown"])
         except (KeyError, TypeError) as error:
             raise BadInput(
                 f"The tokenizer that is kept with the weights lacks {printable(error)}."
             ) from None
-        self.kinds = {name: self.first + len(TAGS) + number for number, name in enumerate(kinds)}
-        self.answer, self.answer_end, self.reasoning, self.reasoning_end = range(
-            self.first, self.first + len(TAGS)
-        )
+        behind = self.first + len(TAGS)
+        self.kinds = {name: number for number, name in enumerate(kinds, behind)}
+        tags = range(self.first, behind)
+        self.answer, self.answer_end, self.reasoning, self.reasoning_end = tags
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of each text, without special ones and tags: a text that says "<answer>" is a text."""
@@ -71,13 +71,16 @@ class Tokens:
     def questions(self, texts: Sequence[str], length: int) -> list[list[int]]:
         """Returns the tokens of each question as the encoder reads it, with special ones, `length` at most."""
         room = length - len(self.before) - len(self.after)
-        lowered = [text.lower() for text in texts] if self.is_lower else texts
-        return [[*self.before, *row[:room], *self.after] for row in self.numbers(lowered)]
+        if self.is_lower:
+            texts = [text.lower() for text in texts]
+        return [self.before + row[:room] + self.after for row in self.numbers(texts)]
 
     def text(self, numbers: Sequence[int]) -> str:
         """Returns the text of tokens; tags and what the tokenizer does not know are left out."""
-        pieces = [n for n in numbers if n < self.first and n not in (self.pad, self.end)]
-        return " ".join(self._tokenizer.decode(pieces, skip_special_tokens=False).split())
+        special = (self.pad, self.end)
+        pieces = [n for n in numbers if n < self.first and n not in special]
+        text = self._tokenizer.decode(pieces, skip_special_tokens=False)
+        return " ".join(text.split())
 
     def targets(self, records: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
         """Returns the tokens to write for each record, and of each token the term of the loss.
@@ -88,51 +91,32 @@ class Tokens:
         reasonings = self.numbers([r.reasoning for r in records])
         rows = []
         for record, answer, reasoning in zip(records, answers, reasonings, strict=True):
-            if record.kind in self.kinds:
-                kind = [self.kinds[record.kind]]
-            else:
-                kind = []
+            kind = [self.kinds[record.kind]] if record.kind in self.kinds else []
             room = length - len(answer) - len(kind) - 5  # four tags and the end
             if room < 0:
-                what = f"{record.place}: the answer takes {len(answer)} tokens, and workload.decoder.length {length}"
                 raise BadInput(
-                    f"{what} has room for {len(answer) + room}. Raise it, or shorten the answer."
+                    f"{record.place}: the answer takes {len(answer)} tokens, and workload.decoder.length {length} "
+                    f"has room for {len(answer) + room}. Raise it, or shorten the answer."
                 )
-            why = [*kind, *reasoning[:room]]
-            tokens = [
-                self.answer,
-                *answer,
-                self.answer_end,
-                self.reasoning,
-                *why,
-                self.reasoning_end,
-                self.end,
-            ]
+            why = kind + reasoning[:room]
+            tokens = [self.answer, *answer, self.answer_end]
+            tokens += [self.reasoning, *why, self.reasoning_end, self.end]
             # Where an answer ends is a part of it: "đỏ" and "đỏ tươi" begin alike
-            terms = [
-                FORMAT,
-                *[ANSWER] * (len(answer) + 1),
-                FORMAT,
-                *[REASONING] * len(why),
-                FORMAT,
-                FORMAT,
-            ]
+            terms = [FORMAT, *[ANSWER] * (len(answer) + 1)]
+            terms += [FORMAT, *[REASONING] * len(why), FORMAT, FORMAT]
             rows.append((tokens, terms))
         return rows
 
     def parsed(self, numbers: Sequence[int]) -> Answer:
-        """Returns what written tokens say; without the tags it is not valid, and what there is counts as its text."""
-        written = list(numbers)[: numbers.index(self.end) if self.end in numbers else None]
-        letters = "".join(
-            "<>[]"[n - self.first] if 0 <= n - self.first < len(TAGS) else "." for n in written
-        )
-        text = re.search(r"(?<=<)\.*", letters) or re.match(r"\.*", letters)
-        if "[" in letters:
-            why = written[letters.find("[") + 1 :]
-        else:
-            why = []
+        """Reads written tokens; without all tags an answer is not valid, and its text is all there is."""
+        written = [*itertools.takewhile(lambda number: number != self.end, numbers)]
+        letter_of = dict(zip(range(self.first, self.first + len(TAGS)), "<>[]", strict=True))
+        letters = "".join(letter_of.get(number, ".") for number in written)
+        begin = letters.find("<") + 1  # of the text; 0 without a tag
+        end = begin + len(letters[begin:]) - len(letters[begin:].lstrip("."))
+        why = written[letters.find("[") + 1 :] if "[" in letters else []
         names = {number: name for name, number in self.kinds.items()}
-        answer = Answer(self.text(written[slice(*text.span())]))
+        answer = Answer(self.text(written[begin:end]))
         answer.kind = next((names[n] for n in why if n in names), "")
         answer.reasoning = self.text(why)
         answer.is_valid = bool(answer) and re.fullmatch(r"<\.+>\[\.*\]", letters) is not None
@@ -147,26 +131,25 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
     """
     plain = [unicodedata.normalize("NFC", text) for text in texts]
     seen = Counter(letter for text in plain for letter in text if not letter.isspace())
-    frequent = [
-        letter
-        for _, letter in sorted((-number, letter) for letter, number in seen.items())[: size // 2]
-    ]
-    rare = dict.fromkeys(map(ord, seen.keys() - {*frequent}), " ")
+    by_frequency = sorted(seen, key=lambda letter: (-seen[letter], letter))
+    rare = dict.fromkeys(map(ord, by_frequency[size // 2 :]), " ")
     tokenizer = Tokenizer(models.BPE(unk_token=_SPECIALS[2]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
-    )
+    steps = [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*_SPECIALS], show_progress=False)
     tokenizer.train_from_iterator((text.translate(rare) for text in plain), trainer)
-    text = json.dumps(
-        {**json.loads(tokenizer.to_str()), "added_tokens": []}
-    )  # a text that says "</s>" is a text
-    return {"text": text, "pad": 0, "end": 1, "unknown": 2, "first": tokenizer.get_vocab_size(), "before": [],
-            "after": [], "is_lower": True}  # fmt: skip
+    values = {
+        **json.loads(tokenizer.to_str()),
+        "added_tokens": [],
+    }  # a text that says "</s>" is a text
+    specials = {"pad": 0, "end": 1, "unknown": 2, "before": [], "after": []}
+    first = tokenizer.get_vocab_size()
+    return {"text": json.dumps(values), "first": first, "is_lower": True, **specials}
 
 
 def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
+    """Returns the tokenizer of published weights as values of JSON. Raises BadInput."""
     is_phobert = (folder / "bpe.codes").is_file() and not (folder / "tokenizer.json").is_file()
     needed = ("pad", "eos") if is_decoder else ("pad",)
     loaded, text = phobert(folder) if is_phobert else encoders.tokenizer(folder, *needed)
@@ -175,8 +158,10 @@ def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
     marks = [] if is_decoder else list(loaded("")["input_ids"])
     unknown = pad if loaded.unk_token_id is None else loaded.unk_token_id
     half = len(marks) // 2
-    return {"text": text, "pad": pad, "end": loaded.eos_token_id if is_decoder else pad, "unknown": unknown,
-            "first": words, "before": marks[:half], "after": marks[half:], "is_lower": False}  # fmt: skip
+    end = loaded.eos_token_id if is_decoder else pad
+    specials = {"pad": pad, "end": end, "unknown": unknown}
+    around = {"before": marks[:half], "after": marks[half:]}
+    return {"text": text, "first": words, "is_lower": False, **specials, **around}
 
 
 def phobert(folder: Path) -> tuple[Any, str]:
@@ -196,7 +181,9 @@ def phobert(folder: Path) -> tuple[Any, str]:
         ) from None
     pieces: dict[str, int] = {}
     for name, number in loaded.encoder.items():
-        pieces[name if number < 4 else name[:-2] if name.endswith("@@") else f"{name}</w>"] = number
+        if number >= 4:  # the first four are special
+            name = name[:-2] if name.endswith("@@") else f"{name}</w>"
+        pieces[name] = number
     for first, second in merges:
         for piece in (first, second, first + second):
             pieces.setdefault(piece, len(pieces) + len(loaded))

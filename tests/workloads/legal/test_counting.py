@@ -68,19 +68,19 @@ def test_what_is_read_again_and_a_fit_in_another_order_give_the_very_same_scores
     again = Stack.from_json(json.loads(json.dumps(kept)))
     for document in NEW[:3]:
         assert (again.scores(document) == stack.scores(document)).all()
-        assert all(
-            (again.parts(document)[name] == one).all()
-            for name, one in stack.parts(document).items()
-        )
+        parts = again.parts(document)
+        for name, scores in stack.parts(document).items():
+            assert (parts[name] == scores).all()
     assert again.as_json() == fit(TRAINING[::-1]).as_json() == kept
 
 
 def test_a_role_of_one_document_and_sentences_without_a_common_term_are_counted():
-    few = [
-        Document(f"d{n}", "civil", (f"word{n}", "said"), (ROLES[0], ROLES[n == 3]))
-        for n in range(12)
-    ]
-    alone = [Document(f"d{n}", "civil", (f"word{n}",), (ROLES[n % 2],)) for n in range(12)]
+    few = []
+    alone = []
+    for n in range(12):
+        name = f"d{n}"
+        few.append(Document(name, "civil", (f"word{n}", "said"), (ROLES[0], ROLES[n == 3])))
+        alone.append(Document(name, "civil", (f"word{n}",), (ROLES[n % 2],)))
     for documents in (few, alone):
         found = Stack.fit(documents, ROLES, kept=[]).scores(documents[0])
         assert found.shape == (len(documents[0]), len(ROLES))
@@ -90,18 +90,13 @@ def test_a_role_of_one_document_and_sentences_without_a_common_term_are_counted(
 @pytest.mark.parametrize("classes", [(0, 1, 2), (0, 1)])
 def test_probabilities_are_scikit_learns(classes):
     truth = np.resize(classes, 30)
-    matrix = sparse.csr_matrix(
-        np.eye(4)[truth] + 0.5 * np.random.default_rng(0).normal(size=(30, 4)), dtype=np.float32
-    )
+    noise = 0.5 * np.random.default_rng(0).normal(size=(30, 4))
+    matrix = sparse.csr_matrix(np.eye(4)[truth] + noise, dtype=np.float32)
     truth[:9] = 0  # of unequal classes
-    found = counting.scored(
-        matrix, counting.fitted(matrix, truth, len(classes), {"C": 1.0, "max_iter": 200})
-    )
-    wanted = (
-        LogisticRegression(C=1.0, max_iter=200, class_weight="balanced")
-        .fit(matrix, truth)
-        .predict_proba(matrix)
-    )
+    options = {"C": 1.0, "max_iter": 200}
+    found = counting.scored(matrix, counting.fitted(matrix, truth, len(classes), options))
+    reference = LogisticRegression(class_weight="balanced", **options).fit(matrix, truth)
+    wanted = reference.predict_proba(matrix)
     assert softmax(found, 1) == pytest.approx(wanted, abs=1e-3)
 
 
@@ -135,7 +130,8 @@ def test_partition_marginals_and_steps_are_those_of_all_sequences_of_documents_o
     assert marginal == pytest.approx(np.concatenate([one[1] for one in wanted])[rows])
     assert steps == pytest.approx(sum(one[2] for one in wanted))
     scores = np.where(np.arange(6000)[:, None] % 2 == [0, 1], 800.0, -800.0)
-    found = counting.chained((np.eye(3, 2), np.array([[5.0, -5.0], [-5.0, 5.0]])), scores, [6000])
+    transition = np.array([[5.0, -5.0], [-5.0, 5.0]])
+    found = counting.chained((np.eye(3, 2), transition), scores, [6000])
     assert np.isfinite(found).all(), "however large and long"
     assert found.argmax(1)[:3].tolist() == [0, 1, 0], "however large and long"
 

@@ -54,19 +54,25 @@ def test_what_was_learned_is_taken_back_and_what_others_learned_is_checked(
     got = batch_of(other)
     assert other.learned() == learned
     assert all(torch.equal(want[name], got[name]) for name in want)
-    for changes, message in (
+
+
+NO_TOKENIZER = {"text": "{}", "cls": 0, "sep": 0, "pad": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
         ({"encoder": None, "counts": 3}, "lacks encoder, counts"),
         ({"classes": ["a"]}, "names 1 roles, and the network has 16"),
         ({"classes": [["a"], ["b"]], "class_weights": [1, 1]}, "lacks classes"),
-        (
-            {"tokenizer": {"text": "{}", "cls": 0, "sep": 0, "pad": 0}},
-            "kept with the weights cannot be read",
-        ),
-    ):
-        with pytest.raises(BadInput, match=message):
-            task = load(tmp_path)
-            task.take_learned({**learned, **changes})
-            task.datasets()
+        ({"tokenizer": NO_TOKENIZER}, "kept with the weights cannot be read"),
+    ],
+)
+def test_learned_values_of_another_kind_are_refused(tmp_path, learned, changes, message):
+    task = load(tmp_path)
+    with pytest.raises(BadInput, match=message):
+        task.take_learned({**learned, **changes})
+        task.datasets()
 
 
 def test_the_fingerprint_is_that_of_the_sentences_and_of_their_division(tmp_path):
@@ -109,11 +115,8 @@ def test_every_sentence_has_a_role_and_probabilities_as_json_lines(legal, tmp_pa
     assert [row["sentence"] for row in rows] == list(range(1, 10))
     for row in rows:
         assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-3)
-        assert (
-            row["probability"]
-            == max(row["probabilities"].values())
-            == row["probabilities"][row["role"]]
-        )
+        assert row["probability"] == max(row["probabilities"].values())
+        assert row["probability"] == row["probabilities"][row["role"]]
 
 
 def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_their_mean(
@@ -126,16 +129,19 @@ def test_a_sentences_answer_is_its_own_in_any_batch_and_that_of_several_models_t
     other = task.model().eval()
     one.weight.fill_(1.0)
     other.weight.fill_(0.0)
-    found = [
-        task.predict(models, tmp_path / "new.txt", None)["new"]
-        for models in ([one], [other], [one, other])
-    ]
-    shares = [[row["probabilities"]["Facts"] for row in rows] for rows in found]
-    assert all(
-        min(a, b) - 1e-4 <= both <= max(a, b) + 1e-4 for a, b, both in zip(*shares, strict=True)
-    )
+    new = tmp_path / "new.txt"
+
+    def facts(*models):
+        rows = task.predict([*models], new, None)["new"]
+        return np.array([row["probabilities"]["Facts"] for row in rows])
+
+    alone = facts(one)
+    pair = np.stack([alone, facts(other)])
+    both = facts(one, other)
+    assert (pair.min(0) - 1e-4 <= both).all()
+    assert (both <= pair.max(0) + 1e-4).all()
     task.config = legal({"training.micro_batch": 1}).config
-    assert task.predict([one], tmp_path / "new.txt", None)["new"] == found[0]
+    assert (facts(one) == alone).all()
 
 
 @pytest.mark.parametrize("usual", [0.0, product.PUBLISHED_WEIGHT])
@@ -147,7 +153,8 @@ def test_a_network_counts_by_what_it_knows_and_where_documents_cannot_tell_as_it
     counts = task.counted("validation")
     truth = task.truth("validation")
     rest = truth, [*map(len, task.documents["validation"])]
-    common = np.tile(np.log(np.bincount(truth, minlength=counts.shape[1]) + 1.0), (len(truth), 1))
+    frequency = np.bincount(truth, minlength=counts.shape[1])
+    common = np.tile(np.log(frequency + 1.0), (len(truth), 1))
     scores = [common, *(scores_of(task, "validation", sure) for sure in (0, 3, -3))]
     (same, chance, knows, misleads) = (
         product.chosen_weight(counts, each, *rest, 0.0) for each in scores

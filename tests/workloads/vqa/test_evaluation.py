@@ -139,22 +139,23 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
     assert float(model.weight) == 0
     right = iter([*task.parts["validation"].samples, *samples])
     wrong = samples[0]
-    monkeypatch.setattr(
-        "workloads.vqa.model.Network.written",
-        lambda self, memory, mask, beams, length, returned: [
-            task.writer.targets([one], 40)[0][0][one is wrong :]
-            for one in (next(right) for _ in memory)
-            for _ in range(returned)
-        ],
-    )
-    monkeypatch.setattr(
-        "workloads.vqa.model.Network.log_probabilities",
-        lambda self, memory, mask, written, last: [
-            -9.0 * (n % size >= size - OFFERED)  # what the words offer comes behind the beams
-            for size in [len(written) // len(memory)]
-            for n in range(len(written))
-        ],
-    )
+
+    def written(self, memory, mask, beams, length, returned):
+        answers = []
+        for _ in memory:
+            sample = next(right)
+            tokens, _ = task.writer.targets([sample], 40)[0]
+            answers += [tokens[sample is wrong :]] * returned
+        return answers
+
+    def log_probabilities(self, memory, mask, written, last):
+        size = len(written) // len(memory)
+        places = [number % size for number in range(len(written))]
+        # What the words offer comes behind the beams
+        return [-9.0 * (place >= size - OFFERED) for place in places]
+
+    monkeypatch.setattr("workloads.vqa.model.Network.written", written)
+    monkeypatch.setattr("workloads.vqa.model.Network.log_probabilities", log_probabilities)
     evaluated(task, model, "validation")
     scores = evaluated(task, model)
     assert scores["exact"] == scores["network_exact"] == 1.0 > scores["valid"]

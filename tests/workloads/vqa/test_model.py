@@ -34,9 +34,9 @@ def made(vqa):
     task = vqa()
     samples = task.datasets()["train"]
     pictures = samples.samples.pictures.tolist()
-    chosen = [
-        n for p in pictures[:1] + pictures[-1:] for n in range(len(samples)) if pictures[n] == p
-    ][:6]
+    first = [number for number, picture in enumerate(pictures) if picture == pictures[0]]
+    last = [number for number, picture in enumerate(pictures) if picture == pictures[-1]]
+    chosen = [*first, *last][:6]
     torch.manual_seed(0)
     model = task.model().eval()
     return task, model, task.collate([samples[n] for n in chosen], torch.Generator())
@@ -54,16 +54,18 @@ def test_a_picture_is_encoded_once_and_an_answer_depends_on_its_own_picture_and_
     question[0, 0] += 1
     target[:, 4:] = 9
     pad = torch.nn.functional.pad
-    longer = {
-        "question": pad(batch["question"], (0, 3), value=7),
-        "words": pad(batch["words"], (0, 3)),
-    }
-    changes = (
-        {"picture": torch.arange(len(own))}, longer, {"labels": target}, {"pixels": pixels}, {"question": question},
-    )  # fmt: skip
+    longer = pad(batch["question"], (0, 3), value=7)
+
+    def scores(**changes):
+        return model({**batch, **changes})
+
     with torch.no_grad():
-        before = model(batch)
-        alone, padded, earlier, shown, asked = (model({**batch, **change}) for change in changes)
+        before = scores()
+        alone = scores(picture=torch.arange(len(own)))
+        padded = scores(question=longer, words=pad(batch["words"], (0, 3)))
+        earlier = scores(labels=target)
+        shown = scores(pixels=pixels)
+        asked = scores(question=question)
     assert seen[:2] == [len(set(batch["picture"].tolist())), len(own)]
     assert seen[0] < seen[1]
     assert torch.allclose(before, alone, atol=1e-5)
@@ -250,15 +252,9 @@ def test_a_target_has_its_tags_around_answer_type_and_reasoning_which_alone_is_c
         *reasoning,
     ]
     assert made == [*wanted, words.reasoning_end, words.end]
-    parts = [
-        FORMAT,
-        *[ANSWER] * (len(answer) + 1),
-        FORMAT,
-        *[REASONING] * (len(reasoning) + 1),
-        FORMAT,
-        FORMAT,
-    ]
-    assert terms == parts
+    of_answer = [FORMAT, *[ANSWER] * (len(answer) + 1)]
+    of_reasoning = [FORMAT, *[REASONING] * (len(reasoning) + 1)]
+    assert terms == [*of_answer, *of_reasoning, FORMAT, FORMAT]
     tagged, _ = target(answer="<answer> đỏ </s>")
     assert tagged.count(words.answer) == tagged.count(words.end) == 1, "a tag in a text is text"
     long, _ = target(length=12, answer="màu đỏ", reasoning="vì nó tròn " * 9)

@@ -91,15 +91,16 @@ def test_what_is_no_picture_or_too_large_is_refused(tmp_path, write, sentence):
 def marked():
     """Grey, with a red square in the left upper part and a blue one in the right lower one."""
     found = np.full((32, 32, 3), 120, np.uint8)
-    found[4:10, 4:10], found[-10:-4, -10:-4] = (250, 0, 0), (0, 0, 250)
+    found[4:10, 4:10] = (250, 0, 0)
+    found[-10:-4, -10:-4] = (0, 0, 250)
     return found
 
 
 def middle(image, channel):
     """Where a coloured square is: column and row of its middle."""
-    where = np.argwhere(
-        (image[..., channel] > 190) & (image[..., 1] < 60) & (image[..., 2 - channel] < 90)
-    )
+    is_bright = image[..., channel] > 190
+    is_dark = (image[..., 1] < 60) & (image[..., 2 - channel] < 90)
+    where = np.argwhere(is_bright & is_dark)
     assert len(where), "the square has left the picture"
     return where.mean(0)[::-1]
 
@@ -119,9 +120,8 @@ def test_a_picture_changes_only_in_what_no_question_about_it_asks_for(asks, chan
         [[middle(image, 0), middle(image, 2)] for image in images]
     )  # nothing leaves the frame
     assert (squares[:, 0, 1] < squares[:, 1, 1]).all(), "up stays up"
-    assert {*(squares[:, 0, 0] < squares[:, 1, 0])} == (
-        {True, False} if "mirror" in changes else {True}
-    )
+    orders = {True, False} if "mirror" in changes else {True}
+    assert {*(squares[:, 0, 0] < squares[:, 1, 0])} == orders
     assert (np.abs(squares.mean(1) - 15.5).max() > 1) == ("place" in changes)
     ground = np.array([image[16, 16] for image in images])
     assert (ground[:, :1] == ground).all(), "the hue never changes"
