@@ -32,9 +32,8 @@ _PUBLISHED = [
 def mounted(platform: Platform) -> list[Path]:
     """Lists the mounted inputs in both of Kaggle's layouts, sorted; none on a platform without a folder of inputs."""
     mounts: list[Path] = []
-    for folder in (
-        _folders(platform.input_dir) if platform.name == "kaggle" and platform.input_dir else ()
-    ):
+    has_mounts = platform.has_mounts and platform.input_dir is not None
+    for folder in _folders(platform.input_dir) if has_mounts else ():
         below = [folder]
         for _ in range(_NEW_LAYOUT.get(folder.name, 0)):
             below = [inner for outer in below for inner in _folders(outer)]

@@ -149,9 +149,8 @@ def handling_signals(
 def start_session(minutes: float, margin_seconds: float) -> Session:
     """Returns the session of this process. `minutes` 0: the platform's limit, from the start of the container."""
     here = platform.detect()
-    has_container = here.name != "local" and environment.KAGGLE_ROOT not in os.environ
     begun = _process_start()
-    if has_container and not minutes:
+    if here.begins_with_container and not minutes:
         with suppress(psutil.Error):
             begun = psutil.Process(1).create_time()
     return Session(minutes or here.session_minutes, margin_seconds, begun)
