@@ -6,7 +6,9 @@ import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,19 +59,17 @@ class Task:
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # The published weights that the run started from, by name; kept in its checkpoints, set when it resumes
     published: Mapping[str, Mapping[str, Any]] = {}
-    members: Sequence[
-        str
-    ] = ()  # names of the runs whose models vote or predict together, in their order
-    saved_values: Mapping[
-        str, Any
-    ] = {}  # what `learned` returned, as checkpoints have it; the trainer sets it
+    # Names of the runs whose models vote or predict together, in their order
+    members: Sequence[str] = ()
+    # The values of `learned`, as checkpoints have them; the trainer sets it
+    saved_values: Mapping[str, Any] = {}
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         """Sets `config`, `sources` (folders or files with the data; none if it is embedded) and `source`, the first."""
         self.config = config
-        self.sources: tuple[Path, ...] = (
-            (Path(source),) if isinstance(source, str | Path) else tuple(source or ())
-        )
+        if isinstance(source, str | Path):
+            source = [Path(source)]
+        self.sources: tuple[Path, ...] = tuple(source or ())
         self.source = self.sources[0] if self.sources else None
 
     # --- model and data -----------------------------------------------------------------------------------------------
@@ -98,8 +98,10 @@ class Task:
 
     def describe_data(self) -> str:
         """Returns one paragraph on the data."""
-        sizes = ", ".join(f"{len(samples):,} {name}" for name, samples in self.datasets().items())
-        return f"Data: {', '.join(map(printable, self.sources)) or 'embedded in the task'}. Samples: {sizes}."
+        sets = self.datasets()
+        sizes = [f"{len(samples):,} {name}" for name, samples in sets.items()]
+        sources = ", ".join(map(printable, self.sources)) or "embedded in the task"
+        return f"Data: {sources}. Samples: {', '.join(sizes)}."
 
     def fingerprint(self) -> str:
         """Returns a hash of the data, by default of all files in `sources`. A run resumes only on the same."""
@@ -145,10 +147,8 @@ class Task:
         """
         try:
             keys = samples[0].keys()
-            return {
-                key: torch.stack([torch.as_tensor(sample[key]) for sample in samples])
-                for key in keys
-            }
+            columns = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in keys}
+            return {key: torch.stack(tensors) for key, tensors in columns.items()}
         except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
             what = f"a dict of tensors, samples along the first dimension ({error})"
             raise to_write(self, "collate(samples, generator)", what) from error
@@ -219,14 +219,15 @@ class Task:
                 targets[term] += number
             for term, total in self.loss(model, batch)[0].items():
                 totals[term] += float(total)
-        means = {
-            term: totals[term] / number
-            for term, number in targets.items()
-            if number and term in totals
-        }
+        means = {}
+        for term, number in targets.items():
+            if number and term in totals:
+                means[term] = totals[term] / number
         if any(targets.values()) and not means:
-            what = f"{type(self).__name__}.loss returns no term in evaluation mode, which the best weights need"
-            raise BadInput(f"{what}. Return the terms there too, or write evaluate(model, loader).")
+            raise BadInput(
+                f"{type(self).__name__}.loss returns no term in evaluation mode, which the best "
+                "weights need. Return the terms there too, or write evaluate(model, loader)."
+            )
         return {**means, "loss": sum(means.values())}
 
     def baseline(self) -> dict[str, float]:
@@ -259,15 +260,14 @@ def checked_datasets(task: Task) -> dict[str, Any]:
             f'{name} returns {splits}. It must return {{"train": ..., "validation": ..., "test": ...}}.'
         )
     for split in SPLITS:
-        kind = f"{name} returns a {type(sets[split]).__name__} as {split!r}"
-        methods = ("__getitem__", "__len__")
-        if isinstance(sets[split], IterableDataset) or not all(
-            hasattr(sets[split], method) for method in methods
-        ):
+        samples = sets[split]
+        has_methods = hasattr(samples, "__getitem__") and hasattr(samples, "__len__")
+        if isinstance(samples, IterableDataset) or not has_methods:
             raise BadInput(
-                f"{kind}. Return one with __getitem__ and __len__: a run is resumed at any sample."
+                f"{name} returns a {type(samples).__name__} as {split!r}. "
+                "Return one with __getitem__ and __len__: a run is resumed at any sample."
             )
-        if not len(sets[split]):
+        if not len(samples):
             sizes = ", ".join(f"{part} {len(sets[part]):,}" for part in SPLITS)
             raise BadInput(
                 f"{name}: {split} has no samples ({sizes}). Look at data.dir, and at how they are split."
@@ -279,8 +279,10 @@ def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
     """Returns `blocks` of a task, each once. Raises BadInput where one is no module of the model."""
     blocks = list(dict.fromkeys(task.blocks(model)))
     for block in set(blocks) - {*model.modules()}:
-        what = f"{type(task).__name__}.blocks returned a {type(block).__name__} that is no module of the model"
-        raise BadInput(f"{what}. Return modules that the model calls, such as list(model.layers).")
+        raise BadInput(
+            f"{type(task).__name__}.blocks returned a {type(block).__name__} that is no module of "
+            "the model. Return modules that the model calls, such as list(model.layers)."
+        )
     return blocks
 
 
@@ -290,51 +292,59 @@ def checked_scores(task: Task, scores: Any) -> dict[str, float]:
     numbers = checked_numbers(task, "evaluate", scores)
     metric, direction = task.selection
     if metric not in scores or direction not in ("max", "min"):
-        advice = f"Name a metric that {name}.evaluate returns ({', '.join(map(str, scores))})"
+        metrics = ", ".join(map(str, scores))
         raise BadInput(
-            f'{name}.selection is {task.selection!r}. {advice}, and whether "max" or "min" is better.'
+            f"{name}.selection is {task.selection!r}. Name a metric that {name}.evaluate returns "
+            f'({metrics}), and whether "max" or "min" is better.'
         )
     return numbers
 
 
 def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
     name = f"{type(task).__name__}.{method}"
-    if not isinstance(values, Mapping) or not (
-        values or method == "baseline"
-    ):  # which may have none
-        raise BadInput(
-            f"{name} returned {printable(repr(values), most=60)} instead of metrics by name."
-        )
+    is_optional = method == "baseline"
+    if not isinstance(values, Mapping) or not (values or is_optional):
+        shown = printable(repr(values), most=60)
+        raise BadInput(f"{name} returned {shown} instead of metrics by name.")
     try:
-        return {
-            metric: value if isinstance(value, int | float) else float(value)
-            for metric, value in values.items()
-        }
+        return {metric: _number(value) for metric, value in values.items()}
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(f"{name} returned a metric that is no number ({error}).") from None
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, int | float):
+        return value
+    return float(value)
 
 
 def check_terms(
     task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]
 ) -> None:
-    """Raises BadInput where `term_weights` and `count` name other terms than `loss`, which has `summed` those there."""
+    """Raises BadInput if `term_weights` or `count` name terms that `loss`, which `summed`, lacks."""
     check_loss_terms(task, counts, weights, "term_weights weighs")
-    if missing := sorted({term for term, count in counts.items() if count} - set(summed)):
+    has_targets = {term for term, count in counts.items() if count}
+    missing = sorted(has_targets - set(summed))
+    if missing:
         name = type(task).__name__
-        what = f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}"
         raise BadInput(
-            f"{what}, and {name}.loss returned no such term. Both must name the same terms."
+            f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}, and "
+            f"{name}.loss returned no such term. Both must name the same terms."
         )
 
 
 def check_loss_terms(
     task: Task, counts: Mapping, terms: Iterable[str], does: str = "loss returned"
 ) -> None:
-    if unknown := sorted(set(terms) - counts.keys()):
+    """Raises BadInput for a term that `count` does not have; `does` says what named it."""
+    unknown = sorted(set(terms) - counts.keys())
+    if unknown:
         name = type(task).__name__
         known = ", ".join(map(repr, counts)) or "none"
-        what = f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}"
-        raise BadInput(f"{what}. Both must name the same terms.")
+        raise BadInput(
+            f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}. "
+            "Both must name the same terms."
+        )
 
 
 def fingerprint(source: Path) -> str:
@@ -346,28 +356,25 @@ def fingerprint(source: Path) -> str:
 
 
 def file_hashes(source: Path) -> tuple[str, dict[Path, str]]:
-    """Returns what `fingerprint` returns, and a hash of the bytes of each file, by its path as if it were unpacked."""
+    """Returns `fingerprint` of a source, and a hash of each file by its path as if unpacked."""
+    files: list[Content] = []
+    if source.is_dir():
+        for path in source.rglob("*"):
+            if path.is_file():
+                files += contents(path, path.relative_to(source).as_posix())
+    else:
+        opener = functools.partial(source.open, "rb")
+        files.append(Content("", source.stat().st_size, opener))
     digest = hashlib.sha256()
-    if source.is_dir():
-        files = [path for path in source.rglob("*") if path.is_file()]
-    else:
-        files = []
-    unpacked = [
-        each for path in files for each in contents(path, path.relative_to(source).as_posix())
-    ]
-    if source.is_dir():
-        alone = []
-    else:
-        alone = [Content("", source.stat().st_size, functools.partial(source.open, "rb"))]
     hashes = {}
-    for each in sorted([*unpacked, *alone], key=lambda content: content.name):
-        own = hashlib.sha256()
-        digest.update(f"{each.name}\n{each.size}\n".encode("utf-8", "surrogateescape"))
-        with each.open() as file:
+    for content in sorted(files, key=lambda content: content.name):
+        file_digest = hashlib.sha256()
+        digest.update(f"{content.name}\n{content.size}\n".encode("utf-8", "surrogateescape"))
+        with content.open() as file:
             while piece := file.read(_CHUNK):
                 digest.update(piece)
-                own.update(piece)
-        hashes[source / each.name] = own.hexdigest()
+                file_digest.update(piece)
+        hashes[source / content.name] = file_digest.hexdigest()
     return digest.hexdigest(), hashes
 
 
@@ -382,49 +389,98 @@ def sketch(digests: Mapping[str, str]) -> str:
 
 
 def differing(one: str, other: str) -> int:
-    """Returns in how many files two sketches differ at least: exactly, unless two fall into one of the buckets."""
-    places = range(0, max(len(one), len(other)), _DIGITS)
-    return sum(one[place : place + _DIGITS] != other[place : place + _DIGITS] for place in places)
+    """Returns how many files two sketches differ in, at least: two may fall into one bucket."""
+    pairs = zip_longest(_digests(one), _digests(other))
+    return sum(before != after for before, after in pairs)
 
 
+def _digests(sketch: str) -> list[str]:
+    return [sketch[place : place + _DIGITS] for place in range(0, len(sketch), _DIGITS)]
+
+
+@functools.singledispatch
 def canonical(value: Any, root: Path | None = None) -> str:
     """Writes a value as text that is the same on every machine: paths count from `root`. Raises BadInput."""
-    bases = _forms(str(root), os.getcwd()) if root and isinstance(value, str | Path) else ()  # noqa: PTH109  # quicker
-    if isinstance(
-        value, Path
-    ):  # counted from `root` also where one of them is relative or leads over a link
-        forms = (
-            form(value) for form in (Path, Path.absolute, Path.resolve)
-        )  # the last one asks the file system
-        below = (
-            form.relative_to(base) for form in forms for base in bases if form.is_relative_to(base)
-        )
-        return next(below, value).as_posix()
-    if base := next((base for base in bases if value.startswith(f"{base}/")), ""):
-        return Path(value).relative_to(base).as_posix()
-    if isinstance(value, np.generic):
-        value = value.item()
-    else:
-        value = value.numpy() if isinstance(value, Tensor) else value
-    if value is None or isinstance(value, str | bytes | bool | int | float | complex):
-        return repr(value)
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return f"{value.dtype}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return (
-            "{"
-            + ",".join(f"{canonical(k, root)}:{canonical(v, root)}" for k, v in value.items())
-            + "}"
-        )
-    if isinstance(value, Sequence | np.ndarray):
-        return "(" + ",".join(canonical(inner, root) for inner in value) + ")"
-    what = f"A {type(value).__name__} cannot be told from another one in a later session"
-    raise BadInput(f"{what}. Use text, numbers, paths, arrays, or tuples of these.")
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return canonical(fields, root)
+    raise BadInput(
+        f"A {type(value).__name__} cannot be told from another one in a later session. "
+        "Use text, numbers, paths, arrays, or tuples of these."
+    )
+
+
+@canonical.register
+def _(value: Path, root: Path | None = None) -> str:
+    bases = _bases(root)
+    # counted from `root` also where one of them is relative or leads over a link
+    for form in (Path, Path.absolute, Path.resolve) if bases else ():
+        path = form(value)
+        for base in bases:
+            if path.is_relative_to(base):
+                return path.relative_to(base).as_posix()
+    return value.as_posix()
+
+
+@canonical.register
+def _(value: str, root: Path | None = None) -> str:
+    for base in _bases(root):
+        if value.startswith(f"{base}/"):
+            return Path(value).relative_to(base).as_posix()
+    return _plain(value)
+
+
+@canonical.register(bytes)
+@canonical.register(int)  # and bool
+@canonical.register(float)
+@canonical.register(complex)
+@canonical.register(NoneType)
+def _plain(value: Any, root: Path | None = None) -> str:
+    if isinstance(value, np.generic):  # np.str_ and np.bytes_ derive from both
+        return repr(value.item())
+    return repr(value)
+
+
+@canonical.register
+def _(value: np.generic, root: Path | None = None) -> str:
+    plain = value.item()
+    if isinstance(plain, np.generic):  # a longdouble has no plain form
+        return canonical.dispatch(object)(plain, root)
+    return canonical(plain, root)
+
+
+@canonical.register
+def _(value: Tensor, root: Path | None = None) -> str:
+    return canonical(value.numpy(), root)
+
+
+@canonical.register
+def _(value: np.ndarray, root: Path | None = None) -> str:
+    if value.dtype == object:
+        return _sequence(value, root)
+    digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    return f"{value.dtype}{value.shape}{digest}"
+
+
+@canonical.register
+def _(value: Mapping, root: Path | None = None) -> str:
+    pairs = []
+    for key, inner in value.items():
+        pairs.append(f"{canonical(key, root)}:{canonical(inner, root)}")
+    return f"{{{','.join(pairs)}}}"
+
+
+@canonical.register(Sequence)
+def _sequence(value: Iterable[Any], root: Path | None = None) -> str:
+    return f"({','.join(canonical(inner, root) for inner in value)})"
+
+
+def _bases(root: Path | None) -> tuple[str, ...]:
+    return _forms(str(root), os.getcwd()) if root else ()  # noqa: PTH109  # quicker than Path.cwd
 
 
 @functools.lru_cache(maxsize=16)
 def _forms(root: str, _: str) -> tuple[str, ...]:
-    """Returns a folder as it is given, from the top, and without links. The second argument is the working folder."""
-    return tuple(dict.fromkeys([root, str(Path(root).absolute()), str(Path(root).resolve())]))
+    """Returns a folder as given, absolute, and without links; `_` is the working folder."""
+    folder = Path(root)
+    return tuple(dict.fromkeys([root, str(folder.absolute()), str(folder.resolve())]))

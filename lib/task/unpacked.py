@@ -21,20 +21,20 @@ class Content(NamedTuple):
 
 
 def contents(path: Path, name: str) -> Iterator[Content]:
-    """Yields the file of this name, or what it holds if it is an archive that can be read."""
+    """Yields a file under `name`, or the files in it if it is an archive that can be read."""
     suffix = path.suffix.lower()
     with contextlib.suppress(OSError, EOFError, zlib.error, zipfile.BadZipFile):
         if suffix == ".gz" and not name.lower().endswith(".tar.gz"):
-            yield Content(name[: -len(suffix)], _gzip_size(path), partial(gzip.open, path))
+            stem = name[: -len(suffix)]
+            yield Content(stem, _gzip_size(path), partial(gzip.open, path))
             return
         if suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 members = [member for member in archive.infolist() if not member.is_dir()]
             base = name[: -len(suffix)]
-            yield from (
-                Content(f"{base}/{m.filename}", m.file_size, partial(_member, path, m.filename))
-                for m in members
-            )
+            for member in members:
+                opener = partial(_member, path, member.filename)
+                yield Content(f"{base}/{member.filename}", member.file_size, opener)
             return
     yield Content(name, path.stat().st_size, partial(path.open, "rb"))
 
