@@ -28,9 +28,8 @@ from lib.config.reader import (
 )
 from lib.errors import BadInput, printable
 
-REMOVED: dict[str, str] = yaml.safe_load(
-    Path(__file__).with_name("removed.yaml").read_text("utf-8")
-)
+_REMOVED = Path(__file__).with_name("removed.yaml")
+REMOVED: dict[str, str] = yaml.safe_load(_REMOVED.read_text("utf-8"))
 _NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files beside the folder, have longer names
 
 
@@ -40,14 +39,14 @@ class NoSettings:
 
 
 def _no_folder(name: str) -> str:
-    """Returns what to change in a name that cannot become a folder; nothing for any other."""
-    is_odd = (
-        re.search(r"^[.\s]|[/\\]|\s$", name)
-        or printable(name) != name
-        or len(name.encode()) > _NAME_BYTES
-    )
-    advice = f"give one without slashes, invisible characters, dot or space at an end, of {_NAME_BYTES} bytes at most"
-    return advice if is_odd else ""
+    """Returns how to mend a name that cannot become a folder; "" for any other."""
+    is_odd = re.search(r"^[.\s]|[/\\]|\s$", name) is not None or printable(name) != name
+    if is_odd or len(name.encode()) > _NAME_BYTES:
+        return (
+            "give one without slashes, invisible characters, dot or space at an end, "
+            f"of {_NAME_BYTES} bytes at most"
+        )
+    return ""
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,10 @@ class Data:
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         names = values["dir"]
-        if isinstance(names, tuple) and ({"embedded", ""} & {*names} or len({*names}) < len(names)):
+        if not isinstance(names, tuple):
+            return
+        is_repeated = len({*names}) < len(names)
+        if is_repeated or {"embedded", ""} & {*names}:
             yield "dir", "A list in data.dir names folders, each once; embedded stands alone."
 
 
@@ -192,9 +194,12 @@ class Training:
         batch = values["effective_batch"]
         slots = values["micro_batch_slots"]
         if slots and batch % slots:
-            advice = f"Write {max(1, batch // slots) * slots}, or another number of slots."
-            sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
-            yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"
+            nearest = max(1, batch // slots) * slots
+            yield (
+                "effective_batch",
+                f"training.effective_batch {batch} cannot be dealt into {slots} equal parts "
+                f"(training.micro_batch_slots). Write {nearest}, or another number of slots.",
+            )
 
 
 @dataclass(frozen=True)
@@ -311,10 +316,10 @@ class Queue:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        sizes = [values["folds"], len(values["seeds"]), *map(len, values["grid"].values())]
-        if (
-            runs := math.prod(max(1, size) for size in sizes)
-        ) > 1000:  # all are listed at every start
+        sizes = [values["folds"], len(values["seeds"])]
+        sizes += map(len, values["grid"].values())
+        runs = math.prod(max(1, size) for size in sizes)
+        if runs > 1000:  # all are listed at every start
             yield (
                 "",
                 f"The queue has {runs:,} runs; at most 1,000 can be. Shorten queue.grid or folds.",
@@ -352,8 +357,11 @@ class Config:
         is_single = not training.evaluate_every_steps and not training.evaluate_every_epochs
         if is_single and (is_plateau or training.stop_after_evaluations):
             key = "scheduler.name plateau" if is_plateau else "training.stop_after_evaluations"
-            sentence = "counts evaluations, and this run has only one, at the end. Give training.evaluate_every_epochs."
-            yield key.partition(".")[0], f"{key} {sentence}"
+            yield (
+                key.partition(".")[0],
+                f"{key} counts evaluations, and this run has only one, at the end. "
+                "Give training.evaluate_every_epochs.",
+            )
 
 
 def read_config(
@@ -377,7 +385,7 @@ def read_config(
     for key, value in overrides.items():
         reader.override(root, str(key), value)
     task = child(root, "task")
-    settings = Any  # an unknown task is reported once, and its settings are not checked
+    settings: Any = Any  # an unknown task is reported once, and its settings are not checked
     if isinstance(task, yaml.ScalarNode) and task.value:
         file, colon, name = task.value.rpartition(":")
         task.value = f"{from_folder(file, task.start_mark)}:{name}" if colon else name
@@ -386,10 +394,9 @@ def read_config(
         except BadInput as error:
             reader.report(task, str(error))
     reader.types["workload"] = settings
-    reader.known = [
-        *sentences(Config),
-        *(() if settings is Any else sentences(settings, "workload.")),
-    ]
+    reader.known = [*sentences(Config)]
+    if settings is not Any:
+        reader.known += sentences(settings, "workload.")
     config = reader.section(Config, root, "")
     if config is not BAD and not config.run.name and (advice := _no_folder(path.stem)):
         reader.report(
@@ -433,18 +440,29 @@ def to_yaml(config: Config) -> str:
 def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
     """Returns the configuration with other values at dotted keys. Raises BadInput where they contradict each other."""
 
-    def changed(section: Any, name: str, *inner: str, value: Any) -> Any:
-        values = {name: changed(getattr(section, name), *inner, value=value) if inner else value}
-        if not inner and value and hasattr(section, other := other_unit(name) or ""):
-            values[other] = 0  # one form of a length ends the other
-        return dataclasses.replace(section, **values)
-
     for key, value in changes.items():
-        config = changed(config, *key.split("."), value=value)
-    parts = [part for part in (config, *vars(config).values()) if hasattr(part, "mistakes")]
-    if mistakes := [sentence for part in parts for _, sentence in part.mistakes(vars(part))]:
+        config = _changed(config, key, value)
+    mistakes = []
+    for part in (config, *vars(config).values()):
+        if hasattr(part, "mistakes"):
+            mistakes += [sentence for _, sentence in part.mistakes(vars(part))]
+    if mistakes:
         raise BadInput("\n".join(mistakes))
     return config
+
+
+def _changed(section: Any, key: str, value: Any) -> Any:
+    """Returns a section with another value at a key; one form of a length ends the other."""
+    name, _, inner = key.partition(".")
+    if inner:
+        return dataclasses.replace(
+            section, **{name: _changed(getattr(section, name), inner, value)}
+        )
+    values = {name: value}
+    other = other_unit(name) or ""
+    if value and hasattr(section, other):
+        values[other] = 0
+    return dataclasses.replace(section, **values)
 
 
 def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
@@ -452,6 +470,7 @@ def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
     if samples < 1:
         raise BadInput("There are no training samples. Look at data.dir and at data.subset_ratio.")
     batch = config.training.effective_batch
+    sizes = f"(samples {samples:,}, effective batch {batch:,})"
     lines = list[str]()
 
     def in_steps(value: Any, path: str) -> Any:
@@ -460,19 +479,21 @@ def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
         if not dataclasses.is_dataclass(value):
             return value
         prefix = f"{path}." if path else ""
-        changes = {
-            f.name: in_steps(getattr(value, f.name), prefix + f.name)
-            for f in dataclasses.fields(value)
-        }
+        changes = {}
+        for field in dataclasses.fields(value):
+            inner = getattr(value, field.name)
+            changes[field.name] = in_steps(inner, prefix + field.name)
         for epochs, steps in length_pairs(type(value)):  # type: ignore[arg-type]
-            if length := getattr(value, epochs):
-                # A fraction of the decimal digits: in binary 1.1 epochs of 10 samples would be a little more than 11
-                changes |= {
-                    epochs: 0.0,
-                    steps: max(1, math.ceil(Fraction(repr(length)) * samples / batch)),
-                }
-                count = f"{prefix}{steps} {changes[steps]:,} (samples {samples:,}, effective batch {batch:,})"
-                lines.append(f"{prefix}{epochs} {length:g} -> {count}")
+            length = getattr(value, epochs)
+            if not length:
+                continue
+            # A fraction of the decimal digits: in binary 1.1 epochs of 10 samples would be a little
+            # more than 11
+            exact = Fraction(repr(length)) * samples / batch
+            changes[epochs] = 0.0
+            changes[steps] = max(1, math.ceil(exact))
+            count = f"{prefix}{steps} {changes[steps]:,}"
+            lines.append(f"{prefix}{epochs} {length:g} -> {count} {sizes}")
         return dataclasses.replace(value, **changes)  # type: ignore[type-var]
 
     return in_steps(config, ""), lines
