@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 GB = 10**9
 
@@ -35,10 +36,13 @@ class Card:
     note: str = ""
 
 
-_FACTS, _CARDS = (
-    json.loads(Path(__file__).with_name(f"{n}.json").read_text("utf-8")) for n in ("facts", "cards")
-)
-FACTS = {key: Fact(**row) for key, row in _FACTS.items()}
-CARDS = {
-    key: Card(**{**row, "capability": tuple(row["capability"])}) for key, row in _CARDS.items()
-}
+def _rows(name: str) -> dict[str, dict[str, Any]]:
+    return json.loads(Path(__file__).with_name(name).read_text("utf-8"))
+
+
+def _card(row: dict[str, Any]) -> Card:
+    return Card(**{**row, "capability": tuple(row["capability"])})
+
+
+FACTS = {key: Fact(**row) for key, row in _rows("facts.json").items()}
+CARDS = {key: _card(row) for key, row in _rows("cards.json").items()}

@@ -22,7 +22,8 @@ class Gpu(NamedTuple):
     total_bytes: int
 
     def __str__(self) -> str:
-        return f"{self.name} (capability {dotted(self.capability)}, {self.total_bytes / 2**30:.2f} GiB)"
+        gib = self.total_bytes / 2**30
+        return f"{self.name} (capability {dotted(self.capability)}, {gib:.2f} GiB)"
 
 
 def dotted(version: Iterable[int]) -> str:
@@ -32,9 +33,8 @@ def dotted(version: Iterable[int]) -> str:
 def gpus() -> list[Gpu]:
     """Lists the GPUs that torch can use: none if it is built without CUDA, or the driver is missing or too old."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # torch warns of old GPUs and drivers; the doctor does in sentences
+        # torch warns of old GPUs and drivers; the doctor does in sentences
+        warnings.simplefilter("ignore")
         if not torch.cuda.is_available():
             return []
         properties = [
@@ -65,9 +65,8 @@ def driver() -> Driver | None:
         number = nvml.nvmlSystemGetCudaDriverVersion_v2()  # 12080 is 12.8
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         names = [nvml.nvmlDeviceGetName(handle) for handle in handles]
-        return Driver(
-            nvml.nvmlSystemGetDriverVersion(), (number // 1000, number % 1000 // 10), names
-        )
+        cuda = (number // 1000, number % 1000 // 10)
+        return Driver(nvml.nvmlSystemGetDriverVersion(), cuda, names)
     return None
 
 
@@ -76,13 +75,12 @@ def clocks() -> dict[str, int]:
     with contextlib.suppress(Exception):
         nvml = _nvml()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
-        now = nvml.nvmlDeviceGetClockInfo
-        most = nvml.nvmlDeviceGetMaxClockInfo
-        mhz = {
-            name: of(handle, nvml.NVML_CLOCK_SM)
-            for name, of in (("MHz", now), ("MHz at most", most))
+        clock = nvml.NVML_CLOCK_SM
+        return {
+            "MHz": nvml.nvmlDeviceGetClockInfo(handle, clock),
+            "MHz at most": nvml.nvmlDeviceGetMaxClockInfo(handle, clock),
+            "degrees": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         }
-        return {**mhz, "degrees": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
     return {}
 
 
@@ -100,9 +98,8 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
     handle: Any = None
     with contextlib.suppress(Exception):  # a driver's errors are of many classes
         nvml = _nvml()
-        uuid = str(
-            torch.cuda.get_device_properties(index).uuid
-        )  # torch's numbers leave out GPUs hidden from it
+        # torch's numbers leave out GPUs hidden from it
+        uuid = str(torch.cuda.get_device_properties(index).uuid)
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
     def read() -> GpuLoad:
@@ -135,18 +132,16 @@ def ram() -> Ram:
             fields = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
             # files that nobody read lately count as used, and are given up before memory runs out
             inactive = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
-            smallest = Ram(
-                min(max(0, int(limit) - used + inactive), smallest.available), int(limit), True
-            )
+            available = max(0, int(limit) - used + inactive)
+            smallest = Ram(min(available, smallest.available), int(limit), True)
     return smallest
 
 
 def cpus() -> float:
     """Returns how many CPUs this process may keep busy, by affinity and by the container's quota: maybe a fraction."""
-    # macOS has no affinity
-    count = float(
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    count = float(os.cpu_count() or 1)
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        count = float(len(os.sched_getaffinity(0)))
     for folder in _cgroups("cpu"):
         version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
         quota, period = _read(folder / "cpu.max").split() or version_1

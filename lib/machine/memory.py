@@ -27,9 +27,8 @@ def is_oom(error: BaseException | None) -> bool:
     seen: set[int] = set()  # a chain may have a circle
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        has_mark = isinstance(error, RuntimeError) and any(
-            mark in str(error) for mark in _OOM_MARKS
-        )
+        text = str(error) if isinstance(error, RuntimeError) else ""
+        has_mark = any(mark in text for mark in _OOM_MARKS)
         if has_mark or isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
         error = error.__cause__ or error.__context__
@@ -88,20 +87,16 @@ class Reading:
 def readings() -> list[Reading]:
     """Reads RAM, by the container's limit where it has one, and then each GPU, with what other processes use."""
     ram = hardware.ram()
-    detail = (
-        f"this process {_resident_bytes() / GIB:.2f} GiB{', a container' if ram.limited else ''}"
-    )
+    limit = ", a container" if ram.limited else ""
+    detail = f"this process {_resident_bytes() / GIB:.2f} GiB{limit}"
     rows = [Reading("RAM", ram.total - ram.available, ram.total, detail)]
     for index in range(torch.cuda.device_count()):
         load = hardware.gpu_reader(index)()
         allocated = torch.cuda.memory_allocated(index) / GIB
         reserved = torch.cuda.memory_reserved(index) / GIB
         detail = f"allocated {allocated:.2f}, reserved {reserved:.2f} GiB"
-        rows.append(
-            Reading(
-                f"GPU {index}, {torch.cuda.get_device_name(index)}", load.used, load.total, detail
-            )
-        )
+        name = f"GPU {index}, {torch.cuda.get_device_name(index)}"
+        rows.append(Reading(name, load.used, load.total, detail))
     return rows
 
 
@@ -109,15 +104,13 @@ def check_memory() -> str:
     """Writes a line for RAM and each GPU, with advice where over 80 % is used."""
     lines = []
     for reading in readings():
-        advice = (
-            ": nearly full. Close other notebooks and restart their kernels"
-            if reading.share > 0.8
-            else ""
-        )
-        size = (
-            f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
-        )
-        lines.append(f"{reading.name}: {size}, {reading.detail}{advice}.")
+        used = reading.used / GIB
+        total = reading.total / GIB
+        size = f"{used:.2f} of {total:.2f} GiB used ({reading.share:.0%})"
+        line = f"{reading.name}: {size}, {reading.detail}"
+        if reading.share > 0.8:
+            line += ": nearly full. Close other notebooks and restart their kernels"
+        lines.append(f"{line}.")
     if not torch.cuda.is_available():
         lines.append(
             "No GPU: training runs on the CPU. On Kaggle choose Settings > Accelerator > GPU T4 x2."
