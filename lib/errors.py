@@ -3,13 +3,8 @@
 import unicodedata
 from collections.abc import Sequence
 
-_UNSEEN = {
-    "Cc",
-    "Cf",
-    "Cs",
-    "Zl",
-    "Zp",
-}  # control, direction and other invisible characters, surrogates, line ends
+# Control, direction and other invisible characters, surrogates, line ends
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def printable(text: object, lines: bool = False, most: int = 0) -> str:
@@ -23,12 +18,13 @@ def printable(text: object, lines: bool = False, most: int = 0) -> str:
         text = f"{text[: most - 3]}..."
     if text.isprintable():
         return text
-    return "".join(
-        ascii(letter)[1:-1]
-        if unicodedata.category(letter) in _UNSEEN and not (lines and letter == "\n")
-        else letter
-        for letter in text
-    )
+    return "".join(letter if lines and letter == "\n" else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    if unicodedata.category(letter) in _UNSEEN:
+        return ascii(letter)[1:-1]
+    return letter
 
 
 class PrintableError(Exception):
@@ -55,20 +51,20 @@ def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
 
     `what` names them in the plural ("Bad lines"); `bad` has one line for each: where it is and what is wrong.
     """
-    if len(bad) > limit:
+    count = len(bad)
+    if count > limit:
         raise BadInput(
-            f"{what}: {len(bad):,}; workload.bad_input_limit allows {limit:,}. "
-            f"Correct them, or leave them out by workload.bad_input_limit: {len(bad)}.\n{first_ten(bad)}"
+            f"{what}: {count:,}; workload.bad_input_limit allows {limit:,}. "
+            f"Correct them, or leave them out by workload.bad_input_limit: {count}.\n{first_ten(bad)}"
         )
 
 
 def first_ten(lines: Sequence[str]) -> str:
     """Returns the first ten lines, indented, and how many more there are."""
+    shown = [f"  {printable(line)}" for line in lines[:10]]
     if len(lines) > 10:
-        more = [f"and {len(lines) - 10:,} more"]
-    else:
-        more = []
-    return "\n".join(f"  {printable(line)}" for line in [*lines[:10], *more])
+        shown.append(f"  and {len(lines) - 10:,} more")
+    return "\n".join(shown)
 
 
 class TrainingFailed(PrintableError, RuntimeError):

@@ -17,7 +17,8 @@ def safe_printing() -> Iterator[None]:
     """Drops what standard output and error cannot take inside the block, and escapes letters that they do not have."""
     before = sys.stdout, sys.stderr
     # A stream that was closed at the start is None; the null device then takes its number, the lowest free one.
-    safe: Any = [_Safe(stream or Path(os.devnull).open("w", encoding="utf-8")) for stream in before]  # noqa: SIM115
+    streams = [stream or Path(os.devnull).open("w", encoding="utf-8") for stream in before]  # noqa: SIM115
+    safe: Any = [_Safe(stream) for stream in streams]
     sys.stdout, sys.stderr = safe
     try:
         yield
@@ -67,9 +68,9 @@ class Informing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> bool:
         if isinstance(error, Exception) and not self.failed:
-            why = " ".join(f"{type(error).__name__}: {error}".split()).replace(
-                os.environ.get(KEY) or "\0", f"({KEY})"
-            )
-            print(f"Warning: {self.name} does not work: {why}. {self.then}", flush=True)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            if secret := os.environ.get(KEY):
+                reason = reason.replace(secret, f"({KEY})")
+            print(f"Warning: {self.name} does not work: {reason}. {self.then}", flush=True)
             self.failed = True
         return isinstance(error, Exception)

@@ -52,12 +52,15 @@ class Progress:
 
     def _show_pending(self) -> None:
         if self._pending:
-            (done, total, text), self._pending = self._pending, None
+            done, total, text = self._pending
+            self._pending = None
             with self._guard:
                 self._write(done, total, text() if callable(text) else text)
 
     def _write(self, done: int, total: int, text: str) -> None:
-        self._show(f"{done:,}/{total:,} ({done / total:.0%})  {text}" if total else text)
+        if total:
+            text = f"{done:,}/{total:,} ({done / total:.0%})  {text}"
+        self._show(text)
 
     def _show(self, line: str) -> None:
         print(line, flush=True)
@@ -126,16 +129,22 @@ class Within:
         self.total = total
 
     def update(self, done: int, total: int, text: Text) -> None:
-        line = lambda: f"{done:,}/{total:,} {text() if callable(text) else text}"  # noqa: E731
+        def line() -> str:
+            shown = text() if callable(text) else text
+            return f"{done:,}/{total:,} {shown}"
+
         self.whole.update(self.done, self.total, line)
 
 
 def time_left(name: str) -> Callable[[int, int], str]:
-    """Returns what writes, for (done, total), the time left by the time that items have taken since this call."""
+    """Returns a function that writes, for (done, total), the time left, by the pace since this call."""
     begin = time.monotonic()
-    return lambda done, total: (
-        f"{name}, {duration((time.monotonic() - begin) / max(done, 1) * (total - done))} left"
-    )
+
+    def text(done: int, total: int) -> str:
+        seconds_per_item = (time.monotonic() - begin) / max(done, 1)
+        return f"{name}, {duration(seconds_per_item * (total - done))} left"
+
+    return text
 
 
 def counted(items: Iterable[Item], name: str, total: int = 0) -> Iterator[Item]:
