@@ -412,10 +412,13 @@ def split_overrides(
     pairs: Sequence[str], usage: str = "--set takes key=value, for example training.max_steps=200"
 ) -> dict[str, object]:
     """Returns the dotted keys and texts of `key=value` from a command line. Raises BadInput, with `usage`."""
+    overrides: dict[str, object] = {}
     for pair in pairs:
-        if "=" not in pair:
+        key, equals, text = pair.partition("=")
+        if not equals:
             raise BadInput(f"{usage}; found {pair!r}.")
-    return dict(pair.split("=", 1) for pair in pairs)
+        overrides[key] = text
+    return overrides
 
 
 def as_overrides(overrides: Mapping[str, Any] | str | None) -> dict[str, Any]:

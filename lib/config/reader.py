@@ -81,7 +81,7 @@ def flat(config: Any, prefix: str = "") -> dict[str, object]:
     return values
 
 
-def sentences(cls: type, prefix: str = "") -> dict[str, str]:
+def sentences(cls: Any, prefix: str = "") -> dict[str, str]:
     """Returns the help of every dotted key; for a section, the docstring of its class."""
     hints = get_type_hints(cls)
     texts = {}
@@ -223,7 +223,7 @@ def _merge(node: MappingNode, base: MappingNode) -> None:
                 node.value[place] = (node.value[place][0], value)
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
     """Composes nodes, all with one `mark` if given. Reports repeated keys; refuses tags and aliases."""
 
     def __init__(

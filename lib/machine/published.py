@@ -241,7 +241,7 @@ def _folder(task: Any, name: str, is_needed: bool) -> Path | None:
 
 
 def _config(
-    name: str, folder: Path | None, facts: Mapping[str, Any], options: Mapping[str, Any]
+    name: str, folder: Any, facts: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the configuration of a model and the options that it does not take. Raises BadInput."""
     try:
@@ -291,7 +291,7 @@ def _check_not_needed(task: Any, name: str) -> None:
         )
 
 
-def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> nn.Module:
+def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> Any:
     """Returns a model with the weights of a folder. Raises BadInput where these are damaged or do not fit.
 
     Its `missing_weights` are the names of those that no file has, which begin at random.

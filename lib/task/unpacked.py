@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 _CHUNK = 2**20  # bytes that are read at once
 
@@ -17,7 +17,7 @@ class Content(NamedTuple):
 
     name: str
     size: int
-    open: Callable[[], IO[bytes]]
+    open: Callable[[], Any]  # IO[bytes], by `with`
 
 
 def contents(path: Path, name: str) -> Iterator[Content]:
