@@ -82,7 +82,7 @@ def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time(
     )  # nothing else is kept
 
 
-def test_a_published_base_in_nf4_is_in_no_checkpoint_and_a_resumed_run_ends_in_the_same_bytes(
+def test_a_published_base_in_nf4_is_in_no_checkpoint_and_resumes_in_the_same_bytes(
     toy, tmp_path, cut, quick
 ):
     transformers = pytest.importorskip("transformers")
