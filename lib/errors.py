@@ -1,4 +1,4 @@
-"""The two exceptions whose text is written for a person, and what makes other people's text fit to be printed."""
+"""The exceptions whose text is for the user, and the escapes that make untrusted text printable."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def printable(text: object, lines: bool = False, most: int = 0) -> str:
-    """Returns a text with escapes in the place of characters that would steer a terminal or hide what is there.
+    """Escapes the characters of a text that would steer a terminal or hide others.
 
-    A name, a key or a value from somebody else's file so stays within its line; `lines` keeps the line ends of a text
-    of one's own. Of a text longer than `most` (0: of any length) the end is left out.
+    An untrusted name, key or value so stays within its line; `lines` keeps the line ends of a
+    trusted text. A text longer than `most` (0: no limit) is cut.
     """
     text = str(text)
     if most and len(text) > most:
@@ -28,18 +28,18 @@ def _escaped(letter: str) -> str:
 
 
 class PrintableError(Exception):
-    """An exception whose text can be printed, whatever names from other people's files stand in it."""
+    """An exception whose text can be printed, whatever untrusted names it contains."""
 
     def __init__(self, text: object = "") -> None:
         super().__init__(printable(text, lines=True))
 
     def _render_traceback_(self) -> list[str]:
-        """Returns what a notebook shows: the text names the line of the user's code, and frames would bury it."""
+        """Returns the text for a notebook: it names the line of the user's code, which frames would bury."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class BadInput(PrintableError, ValueError):
-    """What was given cannot be used: says what is wrong, where, and what to do. On the command line, exit code 2."""
+    """Unusable input. The text names the fault, its place and the mend. On the command line, exit code 2."""
 
 
 class NotTraceable(BadInput):
@@ -47,9 +47,9 @@ class NotTraceable(BadInput):
 
 
 def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
-    """Raises BadInput where there are more bad inputs than `workload.bad_input_limit` allows.
+    """Raises BadInput for more bad inputs than `workload.bad_input_limit` allows.
 
-    `what` names them in the plural ("Bad lines"); `bad` has one line for each: where it is and what is wrong.
+    `what` names them in the plural ("Bad lines"); `bad` has a line for each: its place and fault.
     """
     count = len(bad)
     if count > limit:
@@ -60,7 +60,7 @@ def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
 
 
 def first_ten(lines: Sequence[str]) -> str:
-    """Returns the first ten lines, indented, and how many more there are."""
+    """Returns the first ten lines, indented, and the number of the others."""
     shown = [f"  {printable(line)}" for line in lines[:10]]
     if len(lines) > 10:
         shown.append(f"  and {len(lines) - 10:,} more")
@@ -72,9 +72,9 @@ class TrainingFailed(PrintableError, RuntimeError):
 
 
 class OutOfMemory(TrainingFailed):
-    """Memory ran out where the step cannot be repeated; a fresh launch may resume in `micro_batch` (0: no smaller).
+    """Memory ran out in a step that cannot be repeated; a new launch may resume in `micro_batch` (0: no smaller).
 
-    `advice` is for whoever has to start it; `before` is the micro-batch that was too large.
+    `advice` is for the user who starts it; `before` is the micro-batch that was too large.
     """
 
     def __init__(self, text: str, micro_batch: int, advice: str = "", before: int = 0):

@@ -1,4 +1,4 @@
-"""Text for a person: aligned tables, durations, amounts of bytes, criteria beside what was reached."""
+"""Formats text: aligned tables, durations, amounts of bytes, criteria with their results."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -24,9 +24,9 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
 
 
 def split_tables(text: str) -> Iterator[str | list[list[str]]]:
-    """Yields the parts of a text in their order: rows of cells for what `aligned` set in it, other lines as they are.
+    """Yields the parts of a text in their order: rows of cells for the tables of `aligned`, text for other lines.
 
-    No cell may hold two spaces. Lines of one column stay text; one that has the last cell alone continues that above.
+    No cell may hold two spaces. Lines of one column stay text; one with only the last cell continues the line above.
     """
     for number, part in enumerate(_ROWS.split(text)):
         lines = part.strip("\n").split("\n")
@@ -35,7 +35,7 @@ def split_tables(text: str) -> Iterator[str | list[list[str]]]:
             rows: list[list[str]] = []
             for line in lines:
                 cells = [line[begin:end].strip() for begin, end in columns]
-                if rows and not any(cells[:-1]):  # the line above goes on
+                if rows and not any(cells[:-1]):  # it continues the line above
                     rows[-1][-1] += f" {cells[-1]}"
                 else:
                     rows.append(cells)
@@ -104,7 +104,7 @@ def amount(count: float) -> str:
 
 
 def weights(count: int) -> str:
-    """Returns a number of weights as a person says it: 7,540, or 22.7 M."""
+    """Writes a number of weights: 7,540, or 22.7 M."""
     if count >= 1e5:
         return f"{count / 1e6:,.1f} M"
     return f"{count:,}"

@@ -1,4 +1,4 @@
-"""The gate for files that somebody else may have made: bounded, of regular files alone, strictly typed."""
+"""Reads untrusted files: bounded, only regular files, strictly typed."""
 
 import contextlib
 import errno
@@ -22,7 +22,7 @@ _KINDS = {
     stat.S_IFLNK: "a link",
 }
 _NAME = re.compile(r"\w[\w.+ -]{0,198}")
-_LARGEST = {int: 10**18, float: 10**300}  # in size, of a number
+_LARGEST = {int: 10**18, float: 10**300}  # absolute value of a number
 
 
 def read(path: Path, limit: int) -> bytes:

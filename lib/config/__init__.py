@@ -1,4 +1,4 @@
-"""The configuration of a run: every key with its type, its default and one sentence on what it does.
+"""The configuration of a run: every key with type, default and one sentence.
 
 A file may begin with `base: other.yaml`, a file beside it: every key that it does not give is as in that one.
 """
@@ -35,7 +35,7 @@ _NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files bes
 
 @dataclass(frozen=True)
 class NoSettings:
-    """The `workload:` section of a task that has no settings of its own."""
+    """The `workload:` section of a task without settings."""
 
 
 def _no_folder(name: str) -> str:
@@ -51,7 +51,7 @@ def _no_folder(name: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """The run's name, and what it starts from."""
+    """The run's name and its start."""
 
     name: str = option("", "Name of the run and its folder; empty: that of the file.")
     initial_weights: str = option(
@@ -102,7 +102,7 @@ class Data:
 
     @property
     def dirs(self) -> tuple[str, ...]:
-        """What `dir` names, one or several; none where it is empty."""
+        """The names in `dir`; () if it is empty."""
         if isinstance(self.dir, tuple):
             return self.dir
         return tuple(filter(None, [self.dir]))
@@ -422,7 +422,7 @@ def split_overrides(
 
 
 def as_overrides(overrides: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """Returns the OVERRIDES of a notebook, of which `papermill -p` makes a text. Raises BadInput for other values."""
+    """Returns the OVERRIDES of a notebook, also as the text that `papermill -p` makes. Raises BadInput."""
     with contextlib.suppress(yaml.YAMLError):
         values = yaml.safe_load(overrides) if isinstance(overrides, str) else overrides
         if isinstance(values, Mapping) or values is None:

@@ -7,7 +7,7 @@ import yaml
 from lib.config import Config, with_changes
 from lib.config.reader import flat, other_unit
 
-_OVERLAYS = Path(__file__).with_name("overlays")  # what each promises: docs/configuration.md
+_OVERLAYS = Path(__file__).with_name("overlays")  # described in docs/configuration.md
 
 
 def names() -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def _is_given(key: str, overridden: frozenset[str]) -> bool:
 
 
 def _texts(config: Config) -> dict[str, object]:
-    """Returns the values of all keys but memory.profile, as they are printed."""
+    """Returns the printed values of all keys but memory.profile."""
     values = flat(config)
     del values["memory.profile"]
     for key, value in values.items():

@@ -1,7 +1,7 @@
 """YAML to typed, frozen dataclasses. Every mistake in a file is reported at once, with line and column.
 
 Scalars are read by the type of their field, not by YAML's guesses (which make `1e-3` a text, `no` False and `010` 8).
-A length may be given in steps or in epochs: a field `x_epochs` stands for `x_steps`, and `epochs` for `max_steps`.
+A length may be given in steps or in epochs: a field `x_epochs` replaces `x_steps`, and `epochs` for `max_steps`.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from yaml.composer import ComposerError
 from lib.config.files import read_text
 from lib.errors import BadInput, printable
 
-BAD: Any = object()  # stands for a value whose mistake has been reported
+BAD: Any = object()  # in place of a value whose mistake has been reported
 _MOST_VALUES = 20_000
 _MOST_LEVELS = 40  # of a file; levels of brackets
 _MOST_MISTAKES = 50  # that are shown
@@ -53,7 +53,7 @@ _BOUNDS = {
 def option(default: Any, help: str, **bounds: float) -> Any:
     """Returns a field with a sentence of help and bounds of its numbers: `minimum`, `maximum`, `above`, `below`.
 
-    A `limit` is a bound far above sensible numbers, against what would take for ever.
+    A `limit` is a bound far above sensible numbers, against endless runs.
     With `path=True` a text is the path of a file or folder, which counts from the folder of the file that gives it.
     """
     kind: Any = "default_factory" if default is dict else "default"
@@ -139,7 +139,7 @@ def words() -> list[dict[str, str]]:
 
 
 def plain(name: str) -> str:
-    """Returns the last part of a name without what is only spelling: numTrainEpochs, num-train-epochs."""
+    """Returns the last part of a name in lower case, letters and digits only."""
     return "".join(filter(str.isalnum, name.rpartition(".")[2].lower()))
 
 
@@ -154,7 +154,7 @@ def from_folder(text: str, mark: Mark) -> str:
         if mark.line >= 0 and text and path.exists():
             return str(path)
         return text
-    except (OSError, ValueError):  # too long, a NUL: whoever uses it reports it
+    except (OSError, ValueError):  # too long, a NUL: its use reports it
         return text
 
 
@@ -188,7 +188,7 @@ def _shown(node: Node) -> str:
 
 
 def _place(mark: Mark) -> str:
-    """Returns `file.yaml:12:5`, or the name alone of what is no file."""
+    """Returns `file.yaml:12:5`; for an override its name."""
     name = printable(mark.name, most=500)
     if mark.line < 0:
         return name
@@ -210,7 +210,7 @@ def _put(mapping: MappingNode, name: str, mark: Mark, node: Node) -> None:
 
 
 def _merge(node: MappingNode, base: MappingNode) -> None:
-    """Adds the keys of `base` that `node` lacks; one form of a length stands for both. Mappings are merged by key."""
+    """Adds the keys of `base` that `node` lacks; one form of a length counts as both. Mappings are merged by key."""
     for key, value in base.value:
         mine = child(node, key.value)
         if isinstance(mine, MappingNode) and isinstance(value, MappingNode):
@@ -308,7 +308,7 @@ class Reader:
         self.known: list[str] = []
 
     def report(self, at: Any, sentence: str) -> Any:
-        """Adds a mistake at a mark, or where a node begins; returns BAD."""
+        """Adds a mistake at a mark, or at the begin of a node; returns BAD."""
         sentence = printable(
             sentence.strip(), most=2000
         )  # with keys and values of an untrusted file
@@ -316,13 +316,13 @@ class Reader:
         return BAD
 
     def finish(self) -> None:
-        """Raises BadInput if there are mistakes, in the order of the files; those in overrides come last."""
+        """Raises BadInput with all mistakes, in the order of the files and overrides last."""
         if self.mistakes:
             in_order = sorted(self.mistakes, key=_order)[:_MOST_MISTAKES]
             raise BadInput("\n".join(f"{_place(mark)}: {sentence}" for mark, sentence in in_order))
 
     def root(self, text: str, name: str, advice: str) -> MappingNode:
-        """Returns the one mapping that a file must hold; `advice` says what to write into an empty one."""
+        """Returns the one mapping that a file must hold; `advice` is for an empty one."""
 
         def behind(before: str) -> Mark:
             column = len(before) - before.rfind("\n") - 1
@@ -450,7 +450,7 @@ class Reader:
         if default is MISSING:
             advice = metadata.get("help", "Add it.")
             return self.report(section, f"The key {key} is missing. {advice}")
-        if metadata.get("path") and isinstance(default, str):  # found where a given one would be
+        if metadata.get("path") and isinstance(default, str):  # searched like a given one
             return from_folder(default, section.start_mark)
         return default
 
@@ -465,7 +465,7 @@ class Reader:
         self.report(node, f"There is no key {name} {place}. {self._advice(name, names)}")
 
     def _advice(self, name: str, names: list[str]) -> str:
-        """Returns what an unknown key is called here, or the nearest key."""
+        """Returns the name of an unknown key here, or the nearest key."""
         for row in reversed(words()) if self.known else ():
             if plain(name) in map(plain, row["elsewhere"].split()):
                 here = " and ".join(row["here"].split())

@@ -122,7 +122,7 @@ def whole(path: Path, cache: bool = False) -> Iterator[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a file, or a folder with everything below it; of a link only itself; nothing if there is none."""
+    """Removes a file, or a folder with everything below it; a link is removed itself. Nothing happens without one."""
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):
             remove_tree(child)
@@ -149,7 +149,7 @@ class Busy(BadInput):
 
 @contextlib.contextmanager
 def lock(folder: Path, busy: str = "") -> Iterator[int | None]:
-    """Holds a lock on a folder, in which it leaves no file; yields its descriptor, None where none can be locked.
+    """Holds a lock on a folder, in which it leaves no file; yields its descriptor, None if it cannot be locked.
 
     The folder is made if need be. The lock ends with this process and every child that inherits it; the same process
     may take it again. Where another holds it, it raises Busy with the words of `busy`, or waits.
@@ -191,7 +191,7 @@ def _take(folder: Path, busy: str) -> int | None:
 
 
 def _let_go() -> None:
-    """Closes inherited locks in a child that was forked without a program of its own, such as a loader process."""
+    """Closes inherited locks in a child that was forked without exec, such as a loader process."""
     for handle in _held:
         with contextlib.suppress(OSError):
             os.close(handle)
@@ -216,7 +216,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def twice(write: Callable[[], None]) -> None:
-    """Calls `write`, and once more after an error of the disk, which may be a passing one."""
+    """Calls `write`, and again after an error of the disk, which may pass."""
     try:
         write()
     except OSError:
@@ -225,7 +225,7 @@ def twice(write: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def needed(path: Path, then: str) -> Iterator[None]:
-    """Raises TrainingFailed, with a sentence and what is known of the run then, where the block cannot write `path`."""
+    """Raises TrainingFailed, with a sentence and the state of the run, if the block cannot write `path`."""
     try:
         yield
     except OSError as error:

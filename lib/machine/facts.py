@@ -10,7 +10,7 @@ GB = 10**9
 
 @dataclass(frozen=True)
 class Fact:
-    """One number about a platform: `checked` is the month in which `source` said so."""
+    """One number about a platform: `checked` is the month of `source`."""
 
     value: float | str
     unit: str

@@ -31,7 +31,7 @@ def dotted(version: Iterable[int]) -> str:
 
 
 def gpus() -> list[Gpu]:
-    """Lists the GPUs that torch can use: none if it is built without CUDA, or the driver is missing or too old."""
+    """Lists the GPUs that torch can use; [] without CUDA or a driver that is new enough."""
     with warnings.catch_warnings():
         # torch warns of old GPUs and drivers; the doctor does in sentences
         warnings.simplefilter("ignore")
@@ -71,7 +71,7 @@ def driver() -> Driver | None:
 
 
 def clocks() -> dict[str, int]:
-    """Returns MHz of the first GPU's processors, now and at most, and its degrees; none if NVML does not answer."""
+    """Returns MHz of the first GPU's processors, now and at most, and its degrees; {} if NVML does not answer."""
     with contextlib.suppress(Exception):
         nvml = _nvml()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
@@ -93,7 +93,7 @@ class GpuLoad(NamedTuple):
 
 
 def gpu_reader(index: int) -> Callable[[], GpuLoad]:
-    """Returns a function that reads the load of a GPU, by torch's number: from NVML, else from torch without `use`."""
+    """Returns a function that reads the load of a GPU, by torch's number: from NVML, or from torch without `use`."""
     nvml: Any = None
     handle: Any = None
     with contextlib.suppress(Exception):  # a driver's errors are of many classes
@@ -122,7 +122,7 @@ class Ram(NamedTuple):
 
 
 def ram() -> Ram:
-    """Returns the machine's memory, or what the container (cgroup) allows of it."""
+    """Returns the machine's memory, or the limit of the container (cgroup)."""
     machine = psutil.virtual_memory()
     smallest = Ram(machine.available, machine.total, False)
     for folder in _cgroups("memory"):
@@ -130,7 +130,7 @@ def ram() -> Ram:
         if limit.isdigit() and int(limit) < smallest.total:  # not "max"
             used = int(_read(folder / "memory.current", folder / "memory.usage_in_bytes") or 0)
             fields = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
-            # files that nobody read lately count as used, and are given up before memory runs out
+            # cached files count as used, and are dropped before memory runs out
             inactive = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
             available = max(0, int(limit) - used + inactive)
             smallest = Ram(min(available, smallest.available), int(limit), True)
@@ -158,7 +158,7 @@ def _cgroups(controller: str) -> list[Path]:
     """Lists the folders of this process's control groups, the innermost first, of version 2 or 1."""
     for _, controllers, path in (line.split(":", 2) for line in _read(_OWN_CGROUP).splitlines()):
         if not controllers or controller in controllers.split(","):
-            # version 1 tells a container its path on the host, which it cannot see; its root is its own group
+            # version 1 tells a container its path on the host, which it cannot see; the root is its group
             root = _CGROUPS / controller if controllers else _CGROUPS
             own = root / path.strip("/")
             return [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]

@@ -28,7 +28,7 @@ _PUBLISHED = [
 
 
 def mounted(platform: Platform) -> list[Path]:
-    """Lists the mounted inputs in both of Kaggle's layouts, sorted; none on a platform without a folder of inputs."""
+    """Lists the mounted inputs in both of Kaggle's layouts, sorted; [] on a platform without mounts."""
     mounts: list[Path] = []
     if not platform.has_mounts or platform.input_dir is None:
         return mounts
@@ -49,7 +49,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def find_input(name: str, platform: Platform) -> Path:
-    """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with what is mounted, unless it is one."""
+    """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with the mounted inputs, unless it is one."""
     base = platform.input_dir
     shown = printable(name, most=200)
     try:
@@ -57,7 +57,7 @@ def find_input(name: str, platform: Platform) -> Path:
         for place in (path, base / path) if base else (path,):
             if place.exists():
                 return place
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, nobody's home
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, an unknown user's home
         raise BadInput(f"There is no input {shown} ({error}). Give a path that exists.") from None
     matches = named(name, platform)
     if len(matches) == 1:
@@ -95,7 +95,7 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
     folders: list[Path] = []
     for mount in mounted(platform):
         folders += [mount / name, *(inner / name for inner in _folders(mount))]
-        # not by report.Summary, which stands above the machine
+        # not by report.Summary, a higher room
         with contextlib.suppress(OSError, BadInput):
             if (mount / "checkpoints").is_dir():
                 summary = untrusted.objects(untrusted.read(mount / "summary.json", _MOST_BYTES))
@@ -115,7 +115,7 @@ def run_folders(config: Config) -> list[Path]:
 
 
 def saved_facts(key: str, *runs: Path) -> dict[str, Any]:
-    """Returns a key of the newest readable checkpoint, else best weights, of the first run that has it, or {}."""
+    """Returns a key of the newest readable checkpoint, or best weights, in the first run with it; or {}."""
     folders = [run / kind for run in runs for kind in ("checkpoints", "best")]
     for path in (state for folder in folders for state in _states(folder)):
         with contextlib.suppress(OSError, BadInput):

@@ -1,4 +1,4 @@
-"""Memory of the machine and its GPUs: what is there and used, clearing it, and what counts as running out."""
+"""Reads and clears the memory of the machine and its GPUs, and detects that it ran out."""
 
 import gc
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def reset_peak() -> None:
 
 @dataclass(frozen=True)
 class Reading:
-    """RAM or the memory of a GPU, in bytes; `detail` says what this process has of it."""
+    """RAM or the memory of a GPU, in bytes; `detail` has the share of this process."""
 
     name: str
     used: int
@@ -85,7 +85,7 @@ class Reading:
 
 
 def readings() -> list[Reading]:
-    """Reads RAM, by the container's limit where it has one, and then each GPU, with what other processes use."""
+    """Reads RAM, by the container's limit if any, and each GPU, used by all processes."""
     ram = hardware.ram()
     limit = ", a container" if ram.limited else ""
     detail = f"this process {_resident_bytes() / GIB:.2f} GiB{limit}"

@@ -21,7 +21,7 @@ _MOLAB_HOME = Path("/home/marimo")
 class Platform:
     """A place where runs happen. A new one is a function in `_DETECTORS`; no other code knows its name.
 
-    `session_minutes`, `output_bytes` and `output_files` are None if there is no limit.
+    `session_minutes`, `output_bytes` and `output_files` are None without a limit.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Platform:
     scratch_dir: Path  # for caches; not saved with the output
     gpu_advice: str  # how to get a GPU
     download_advice: str = ""  # how to keep the file `{name}` at `{archive}`; empty: it stays
-    batch: bool = False  # nobody watches: plain lines instead of widgets
+    batch: bool = False  # unattended: plain lines instead of widgets
     input_dir: Path | None = None
     has_mounts: bool = False  # `input_dir` holds data sets in Kaggle's layouts
     session_minutes: float | None = None

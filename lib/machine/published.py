@@ -63,7 +63,7 @@ def find_model(name: str, is_planned: bool = False) -> Path:
 
 
 def _check_fetched(folder: Path) -> None:
-    """Raises BadInput for a file of weights, of a tokenizer or of an index that Git LFS did not fetch."""
+    """Raises BadInput for weights, a tokenizer or an index that Git LFS did not fetch."""
     for path in [folder] if folder.is_file() else sorted(folder.iterdir()):
         try:
             if path.is_file() and size_of(path) <= _MOST_OF_POINTER:
@@ -144,7 +144,7 @@ def _check_whole(files: Sequence[Path]) -> None:
 
 
 def _open(file: Path) -> None:
-    """Opens a file of weights, of which the sizes must fit. Raises one of many errors otherwise."""
+    """Opens a file of weights, whose sizes must fit. Raises one of many errors."""
     if not size_of(file):
         raise ValueError("it is empty")
     if file.suffix == ".safetensors":
@@ -154,7 +154,7 @@ def _open(file: Path) -> None:
         is_zip = content.read(2) == b"PK"
     if is_zip:
         zipfile.ZipFile(file).close()
-    else:  # an old pickle, of which only loading shows whether it is whole
+    else:  # only loading shows whether an old pickle is whole
         torch.load(file, map_location="cpu", weights_only=True)
 
 
@@ -180,7 +180,7 @@ _DROPPED = {  # options that transformers 5 no longer takes: what to write
 
 
 def _of_today(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options of `from_pretrained` as transformers 5 has them, and prints what it renames. Raises BadInput."""
+    """Returns options of `from_pretrained` by their names in transformers 5; prints renamed ones. Raises BadInput."""
     options = dict(options)
     for name in _DROPPED.keys() & options.keys():
         raise BadInput(
@@ -194,7 +194,7 @@ def _of_today(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn.Module:
-    """Does what `Task.pretrained` says."""
+    """Implements `Task.pretrained`."""
     options = _of_today(options)
     before = task.published.get(name, {})
     facts = before if "config" in before else _saved_facts(task, name)
@@ -272,7 +272,7 @@ def _hash(files: Sequence[Path]) -> str:
 def _without_weights(
     cls: Any, config: Any, dtype: Any, options: Mapping[str, Any], quantization: Any
 ) -> nn.Module:
-    """Builds a model by its configuration; for a plan its layers are marked as they are loaded."""
+    """Builds a model by its configuration; for a plan its layers are marked with their loaded format."""
     make = getattr(cls, "from_config", None) or cls._from_config
     known = {key: value for key, value in options.items() if key not in _OF_LOADING}
     model = make(config, dtype=dtype, **known)

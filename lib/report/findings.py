@@ -8,12 +8,12 @@ from itertools import chain
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "bad"]
-_WIDTH = 100  # columns of the table: what a notebook's output cell shows without wrapping
+_WIDTH = 100  # columns of the table: a notebook's output cell wraps longer lines
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: `bad` is what a run would fail on, `advice` says in sentences what to do."""
+    """The result of one check: a run fails on a `bad` one; `advice` has sentences that mend it."""
 
     name: str
     value: str
@@ -25,7 +25,7 @@ Sections = Mapping[str, Sequence[Finding]]
 
 
 def table(sections: Sections) -> str:
-    """Returns aligned text: verdict, name and value in a line, what to do below it, and a count at the end."""
+    """Returns aligned text: verdict, name and value in a line, advice below it, and a count at the end."""
     findings = [*chain(*sections.values())]
     width = max(len(finding.name) for finding in findings)
     lines = []

@@ -29,7 +29,7 @@ def add_figures(
     terms: Iterable[str],
     columns: Iterable[str] = (),
 ) -> None:
-    """Adds a micro-batch's figures to `logged`. Raises BadInput for a column's name and for what is no number."""
+    """Adds a micro-batch's figures to `logged`. Raises BadInput for a taken name or several numbers."""
     taken = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS, *columns}
     taken |= {f"loss_{term}" for term in terms}
     for name, value in figures.items():
@@ -94,7 +94,7 @@ class Meter:
             self.allocated[moment] = memory.allocated_bytes()
 
     def add(self, losses: Mapping[str, Tensor]) -> None:
-        """Counts a step that has just ended, with its losses as scalars, or none if it was skipped."""
+        """Counts a step that has just ended, with its losses as scalars, {} if it was skipped."""
         now = time.perf_counter()
         self._timed += (1, now - self._mark, 0)
         self._mark = now

@@ -36,7 +36,7 @@ class MetricsLog:
         self.path = path
         self.rows = 0  # rows in the table and waiting
         self._waiting: list[Row] = []  # rows that the disk did not take yet
-        self._columns: list[str] = []  # of the table; none until it is written, or written anew
+        self._columns: list[str] = []  # of the table; [] until it is written, or rewritten
         self._last: float = step  # of the rows that a rewrite keeps
         self._warned = False
         self.flush()
@@ -67,7 +67,7 @@ class MetricsLog:
                 call(row)
 
     def flush(self) -> int:
-        """Writes the rows that still wait; returns how many there are with them. A failure only warns, once."""
+        """Writes the rows that wait; returns the number of all rows. A failure only warns, once."""
         if self.path is None:
             return 0
         try:
@@ -87,7 +87,7 @@ class MetricsLog:
         return self.rows
 
     def _write_whole(self, path: Path) -> None:
-        """Writes the table anew, with the columns of the rows that wait. Raises OSError."""
+        """Rewrites the table with the columns of the rows that wait. Raises OSError."""
         rows = read(path, self._last) if path.exists() else []
         rows += self._waiting
         names = set[str]().union(*rows)
@@ -184,7 +184,7 @@ def read(path: Path, last: float = math.inf) -> list[Row]:
 
 
 def _cells(line: bytes) -> list[str]:
-    """Returns the cells of a line; none if it is odd."""
+    """Returns the cells of a line; [] if it is odd."""
     if b"\0" in line:
         return []
     try:

@@ -33,7 +33,7 @@ class _Safe:
     def __init__(self, stream: TextIO):
         self._stream = stream
         if isinstance(stream, io.TextIOWrapper):
-            # a terminal shows letters of its own encoding alone; pipes and files are read as UTF-8, whatever the locale
+            # a terminal shows only letters of its encoding; pipes and files are read as UTF-8, whatever the locale
             is_chosen = stream.isatty() or "PYTHONIOENCODING" in os.environ
             encoding = stream.encoding if is_chosen else "utf-8"
             with contextlib.suppress(OSError):  # it flushes first

@@ -73,7 +73,7 @@ class Plain(Progress):
 
 
 class Relayed(Progress):
-    """Prints marked lines for the process that started this one, which shows them in its own way."""
+    """Prints marked lines for the process that started this one, which shows them."""
 
     def _write(self, done: int, total: int, text: str) -> None:
         print(MARK + json.dumps([done, total, text]), flush=True)
@@ -160,7 +160,7 @@ def counted(items: Iterable[Item], name: str, total: int = 0) -> Iterator[Item]:
 
 @contextlib.contextmanager
 def working(name: str) -> Iterator[None]:
-    """Prints what the block does once it has taken a second, for work that has no steps to count."""
+    """Prints `name` if the block takes longer than a second, for work without steps."""
     timer = threading.Timer(1.0, print, (f"{name} ...",), {"flush": True})
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""Samples what the machine does while it trains: a thread reads GPU and RAM every second for rows of metrics.csv."""
+"""Samples the machine while it trains: a thread reads GPU and RAM every second for metrics.csv."""
 
 import threading
 from collections import defaultdict
@@ -11,11 +11,11 @@ from lib.report.printing import Informing
 
 SECONDS = 1.0  # a reading takes a quarter of a millisecond of CPU
 WAIT_LIMIT = 0.2  # share of the time that waiting for data may take
-# Rows in a row above it; one alone may be an epoch's end or a neighbour on the machine
+# Consecutive rows above it; a single one may be an epoch's end or a neighbour on the machine
 WAIT_ROWS = 3
 RAM_LIMIT = 0.8
 
-# By column of metrics.csv; without a GPU, or if it cannot be read, RAM alone
+# By column of metrics.csv; only RAM without a GPU, or if it cannot be read
 Sample = dict[str, float]
 
 
@@ -45,7 +45,7 @@ def new_probe() -> Callable[[], Sample]:
 
 
 class Sampler:
-    """Runs `probe` every second on a thread of its own for as long as the `with` block lasts."""
+    """Runs `probe` every second on a thread while the `with` block lasts."""
 
     def __init__(self, probe: Callable[[], Sample] | None = None):
         self._guard = Informing("reading GPU and RAM")

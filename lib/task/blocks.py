@@ -7,16 +7,15 @@ from torch import nn
 
 # Share of the largest class's parameters from which another one counts: a decoder's, no pair of heads
 _BESIDE = 0.25
-# Share of a stage's parameters in its layers: over 0.9 in ConvNeXt and Swin; two thirds are no stage
+# Share of a stage's parameters in its layers: over 0.9 in ConvNeXt and Swin; with two thirds it is one layer
 _OF_STAGES = 0.75
 
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:
     """Returns the repeated layers of any model in the order of registration; [] if nothing repeats.
 
-    They are the members of its attribute `blocks`; else the layers that transformers marks as
-    worth recomputing; else the members of one class of the largest lists and sequences of modules,
-    wherever these lie.
+    They are the members of its attribute `blocks`; otherwise the layers that transformers marks as
+    worth recomputing; otherwise the members of one class of the largest lists and sequences.
     """
     blocks = getattr(model, "blocks", None)
     if isinstance(blocks, nn.ModuleList | nn.Sequential | list | tuple):
@@ -76,7 +75,7 @@ def _outermost(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def _by_kind(module: nn.Module) -> list[list[nn.Module]]:
-    """Returns the members that consist of modules, grouped where two or more are of one kind."""
+    """Returns the members that consist of modules, in groups of two or more of one kind."""
     groups: dict[Any, list[nn.Module]] = {}
     members = list(module.children())
     has_lists = all(isinstance(child, nn.ModuleList) for child in members)

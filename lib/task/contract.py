@@ -1,4 +1,4 @@
-"""The contract of a workload: what the trainer needs to know about a model and its data, and nothing else."""
+"""The contract of a workload: how the trainer gets its model, data and metrics."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ SPLITS = ("train", "validation", "test")
 _CHUNK = 2**20  # bytes that are read at once
 _BUCKETS = 512
 _DIGITS = 6  # of a sketch: 3 KB in each checkpoint
-_IGNORED = -100  # the label of what has no target, as in torch and transformers
+_IGNORED = -100  # label of positions without a target, as in torch and transformers
 
 
 def to_write(task: object, method: str, what: str) -> BadInput:
@@ -65,7 +65,7 @@ class Task:
     saved_values: Mapping[str, Any] = {}
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
-        """Sets `config`, `sources` (folders or files with the data; none if it is embedded) and `source`, the first."""
+        """Sets `config`, `sources` (folders or files with the data; () if it is embedded) and `source`, the first."""
         self.config = config
         if isinstance(source, str | Path):
             source = [Path(source)]
@@ -75,7 +75,7 @@ class Task:
     # --- model and data -----------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
-        """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it where there is none."""
+        """Returns a freshly initialised model on the CPU. Reads no data: the planner has no data."""
         raise to_write(
             self, "model()", "a freshly initialised torch.nn.Module, without reading data"
         )
@@ -83,9 +83,9 @@ class Task:
     def pretrained(self, name: str, cls: Any, **options: Any) -> nn.Module:
         """Returns a model of transformers with published weights, by default fp32, for `model()` to begin with.
 
-        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub; `options` are those of
+        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub; `options` go to
         `cls.from_pretrained`. The run keeps its configuration: when it resumes, and in a plan, the model is built from
-        that, and its weights come from the checkpoint. A plan needs config.json alone. Raises BadInput.
+        that, and its weights come from the checkpoint. A plan needs only config.json. Raises BadInput.
         """
         from lib.machine import published
 
@@ -93,7 +93,7 @@ class Task:
 
     @property
     def is_planned(self) -> bool:
-        """Whether `model()` is called for shapes and sizes alone: its tensors are on `meta` and have no values."""
+        """Whether `model()` is called only for shapes: its tensors are on `meta`, without values."""
         return torch.empty(0).is_meta
 
     def describe_data(self) -> str:
@@ -129,8 +129,8 @@ class Task:
     def datasets(self) -> dict[str, Any]:
         """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
 
-        Training samples come once an epoch, or in proportion to an attribute `weights`, or as its pure method
-        `order(seed, epoch)` says, which returns as many indices for every epoch. `data.buckets` needs the attribute
+        Training samples come once an epoch, or in proportion to an attribute `weights`, or in the order of its pure
+        method `order(seed, epoch)`, which returns as many indices for every epoch. `data.buckets` needs the attribute
         `lengths`. A method `subset(share, seed)` chooses what `data.subset_ratio` leaves.
         """
         raise to_write(
@@ -162,7 +162,7 @@ class Task:
         )
 
     def learned(self) -> Mapping[str, Any]:
-        """Returns what was learned from data and decodes the answers: label names, statistics, a tokenizer as text.
+        """Returns values learned from data that decode answers: label names, statistics, a tokenizer.
 
         They are values that JSON has, kept with the weights, or Paths of files, which the run copies into its folder.
         """
@@ -191,7 +191,7 @@ class Task:
         )
 
     def term_weights(self, step: int) -> Mapping[str, float]:
-        """Returns the weight of each loss term, 1 for those not named: a function of the step alone."""
+        """Returns the weight of each loss term, 1 if not named: a pure function of the step."""
         return {}
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
@@ -276,7 +276,7 @@ def checked_datasets(task: Task) -> dict[str, Any]:
 
 
 def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
-    """Returns `blocks` of a task, each once. Raises BadInput where one is no module of the model."""
+    """Returns `blocks` of a task, each once. Raises BadInput for one outside the model."""
     blocks = list(dict.fromkeys(task.blocks(model)))
     for block in set(blocks) - {*model.modules()}:
         raise BadInput(
@@ -336,7 +336,7 @@ def check_terms(
 def check_loss_terms(
     task: Task, counts: Mapping, terms: Iterable[str], does: str = "loss returned"
 ) -> None:
-    """Raises BadInput for a term that `count` does not have; `does` says what named it."""
+    """Raises BadInput for a term that `count` does not have; `does` names the method and its verb."""
     unknown = sorted(set(terms) - counts.keys())
     if unknown:
         name = type(task).__name__
@@ -350,7 +350,7 @@ def check_loss_terms(
 def fingerprint(source: Path) -> str:
     """Returns a hash of the names and bytes of all files in a folder and below it, or of one file.
 
-    An archive that Kaggle unpacks where it mounts it counts as what it holds.
+    An archive that Kaggle unpacks counts as the files in it.
     """
     return file_hashes(source)[0]
 
@@ -413,7 +413,7 @@ def canonical(value: Any, root: Path | None = None) -> str:
 @canonical.register
 def _(value: Path, root: Path | None = None) -> str:
     bases = _bases(root)
-    # counted from `root` also where one of them is relative or leads over a link
+    # from `root` also if one of them is relative or leads over a link
     for form in (Path, Path.absolute, Path.resolve) if bases else ():
         path = form(value)
         for base in bases:

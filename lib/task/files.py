@@ -112,14 +112,14 @@ def imports(code: str | bytes) -> Iterator[Import]:
 
 
 def _dotted(node: ast.ImportFrom) -> list[str]:
-    """Returns the names that `from a import b, c` may load: a.b and a.c; a alone for `*`."""
+    """Returns the names that `from a import b, c` may load: a.b and a.c; only a for `*`."""
     base = [node.module] if node.module else []
     names = [alias.name for alias in node.names if alias.name != "*"]
     return [".".join([*base, name]) for name in names] or base
 
 
 def _is_unused(test: str) -> bool:
-    """Returns whether an `if` holds for type checkers or programs alone."""
+    """Returns whether an `if` holds only for type checkers or programs."""
     return "TYPE_CHECKING" in test or "__main__" in test
 
 

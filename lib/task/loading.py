@@ -32,7 +32,7 @@ _Versions = dict[Path, tuple[int, int]]
 
 
 def find_task(name: str) -> type[Task]:
-    """Returns the class of a `task:`, a name under `workloads` or `file.py:Class`. Raises BadInput if there is none."""
+    """Returns the class of a `task:`, a name under `workloads` or `file.py:Class`. Raises BadInput otherwise."""
     if ":" in name:
         file, class_name = name.rsplit(":", 1)
         task = getattr(_module(file), class_name, None)
@@ -108,7 +108,7 @@ def _advise(path: Path) -> None:
 def _files(path: Path) -> tuple[Path, ...]:
     try:
         return own_files(path).files
-    except BadInput:  # no Python: the import of it says so
+    except BadInput:  # the import raises the same, with more words
         return (path,)
 
 
@@ -217,7 +217,7 @@ def load_task(config: Config) -> Task:
 
 
 def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
-    """Returns the folder of `data.dir`, else the first mounted one with a sentinel, else None (the embedded data).
+    """Returns the folder of `data.dir`, or the first mounted one with a sentinel, or None (embedded data).
 
     "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder with the sentinel,
     or the folder `data` of one that `kaggle dataset` packed: Kaggle unpacks an archive to a folder of its own.
@@ -252,7 +252,7 @@ def _first_match(places: list[Path], sentinels: tuple[str, ...]) -> Path | None:
 
 
 def model_on_meta(task: Task) -> nn.Module:
-    """Builds a task's model without memory. Raises NotTraceable where it loads published weights by itself."""
+    """Builds a task's model without memory. Raises NotTraceable if it loads published weights by itself."""
     try:
         with torch.device("meta"):
             return task.model()

@@ -17,7 +17,7 @@ _FOREIGN = {_HOUSES / "lib", _HOUSES / "trainbook", *(Path(path).resolve() for p
 
 
 def place_of(error: BaseException) -> str:
-    """Returns "file:line: source" of the innermost line in the user's code; "" if there is none."""
+    """Returns "file:line: source" of the innermost line in the user's code; "" without one."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not _is_own(frame.filename):
             continue
@@ -40,7 +40,7 @@ def _is_own(filename: str) -> bool:
 
 @contextlib.contextmanager
 def naming(what: str, mend: str = "Correct it there.") -> Iterator[None]:
-    """Turns an error of the block into BadInput that names `what` raised it; lack of memory stays as it is."""
+    """Turns an error of the block into BadInput that names `what` raised it; lack of memory is raised unchanged."""
     try:
         yield
     except BadInput:

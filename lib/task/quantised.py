@@ -2,7 +2,7 @@
 
     model = quantise(self.pretrained(folder, AutoModelForCausalLM), ("lm_head",))    # in `model()`, before adapters
 
-Their packed weights are frozen parameters: a checkpoint has their hash alone, where the base was published.
+Their packed weights are frozen parameters: a checkpoint has only their hash if the base was published.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _LEVELS = (
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
 _BLOCK = 64  # weights that share a scale
-_AT_ONCE = 2**16  # blocks that are unpacked by plain torch, beside which 24 MiB stand
+_AT_ONCE = 2**16  # blocks that plain torch unpacks in one go, with 24 MiB of temporaries
 
 
 def replaced(model: nn.Module, make: Callable[[str, nn.Module], nn.Module | None]) -> nn.Module:
@@ -52,7 +52,7 @@ def quantise(model: nn.Module, without: Iterable[str] = ()) -> nn.Module:
 
 
 class Linear4(nn.Linear):
-    """A frozen linear layer in nf4. It computes as nn.Linear: under autocast in its type, else in the input's."""
+    """A frozen linear layer in nf4. It computes as nn.Linear: under autocast in its type, otherwise in the input's."""
 
     def __init__(self, layer: nn.Linear):
         nn.Module.__init__(self)
@@ -129,13 +129,13 @@ def _kernels() -> Any:
     return None
 
 
-# --- stand-ins of a plan: the memory of quantised layers in the layout of bitsandbytes, without values ----------------
+# --- for plans: the memory of quantised layers in the layout of bitsandbytes, without values ----------------
 
 _SCALES = 256  # of 1 byte, which share one of 4 bytes in a doubly quantised layer
 
 
 class Quantised(nn.Module):
-    """A linear layer in nf4 or int8. Each pass makes a copy in `dtype`, else as nn.Linear computes, and drops it."""
+    """A linear layer in nf4 or int8. Each pass unpacks a copy in `dtype` (None: as nn.Linear computes)."""
 
     def __init__(self, layer: Any, kind: str, dtype: torch.dtype | None):
         super().__init__()
@@ -190,7 +190,7 @@ class _Stub(torch.autograd.Function):
             wide = x.new_empty(shape)
             if kind != "int8":
                 return F.linear(x, wide, None if bias is None else bias.detach())
-            # the input in int8 and the sums in int32 stand beside the result
+            # the input in int8 and the sums in int32 live beside the result
             rows = x.numel() // x.shape[-1]
             rounded = x.new_empty(x.shape, dtype=torch.int8)
             sums = x.new_empty((rows, shape[0]), dtype=torch.int32)
