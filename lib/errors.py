@@ -34,12 +34,15 @@ class PrintableError(Exception):
         super().__init__(printable(text, lines=True))
 
     def _render_traceback_(self) -> list[str]:
-        """Returns the text for a notebook: it names the line of the user's code, which frames would bury."""
+        """Returns the text without frames, for a notebook: it names the line itself."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class BadInput(PrintableError, ValueError):
-    """Unusable input. The text names the fault, its place and the mend. On the command line, exit code 2."""
+    """Unusable input.
+
+    The text names the fault, its place and the mend. On the command line, exit code 2.
+    """
 
 
 class NotTraceable(BadInput):
@@ -72,9 +75,10 @@ class TrainingFailed(PrintableError, RuntimeError):
 
 
 class OutOfMemory(TrainingFailed):
-    """Memory ran out in a step that cannot be repeated; a new launch may resume in `micro_batch` (0: no smaller).
+    """Memory ran out in a step that cannot be repeated.
 
-    `advice` is for the user who starts it; `before` is the micro-batch that was too large.
+    A new launch may resume in `micro_batch` (0: no smaller). `advice` is for the user who starts
+    it; `before` is the micro-batch that was too large.
     """
 
     def __init__(self, text: str, micro_batch: int, advice: str = "", before: int = 0):

@@ -1,6 +1,7 @@
-"""Private names of torch and scikit-learn, all in one place: the first to look at after their releases.
+"""Private names of torch and scikit-learn, the first to look at after their releases.
 
-tests/test_private.py checks that each exists and works as described, and that no other file uses one.
+tests/test_private.py checks that each exists and works as described, and that no other file uses
+one.
 """
 
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ _ROWS = re.compile(r"((?:^.*  \S.*(?:\n|\Z)){2,})", re.MULTILINE)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
-    """Sets rows of cells as columns, two spaces apart: flush right, or flush left those whose numbers are in `left`."""
+    """Sets rows of cells as columns, two spaces apart, flush right or, if in `left`, flush left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -24,9 +24,10 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
 
 
 def split_tables(text: str) -> Iterator[str | list[list[str]]]:
-    """Yields the parts of a text in their order: rows of cells for the tables of `aligned`, text for other lines.
+    """Yields the parts of a text: rows of cells for the tables of `aligned`, text for others.
 
-    No cell may hold two spaces. Lines of one column stay text; one with only the last cell continues the line above.
+    No cell may hold two spaces. Lines of one column stay text; one with only the last cell
+    continues the line above.
     """
     for number, part in enumerate(_ROWS.split(text)):
         lines = part.strip("\n").split("\n")
@@ -53,7 +54,7 @@ def _columns(lines: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def table(rows: Sequence[Sequence[str]], bold: str | None = None) -> str:
-    """Returns rows as a table of HTML; words above numbers are its head; the row that begins with `bold` is bold."""
+    """Returns rows as a table of HTML, with words above numbers as head, and one `bold` row."""
     numbers = [_has_numbers(column[1:]) for column in zip(*rows, strict=True)]
     first = rows[0] if rows else ()
     heads = [cell for cell, is_number in zip(first, numbers, strict=True) if is_number]

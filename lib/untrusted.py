@@ -46,7 +46,10 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def size_of(path: Path, links: bool = True) -> int:
-    """Returns the size of a regular file, or of one behind a link, without opening it. Raises OSError otherwise."""
+    """Returns the size of a regular file, or of one behind a link, without opening it.
+
+    Raises OSError otherwise.
+    """
     return _size(path.stat() if links else path.lstat(), path)
 
 
@@ -75,7 +78,10 @@ def objects(content: bytes | str) -> dict[str, Any]:
 
 
 def parse(content: bytes | str | dict[str, Any], kind: type[T]) -> T:
-    """Makes a dataclass of a JSON object, without unknown keys; converts nothing. Raises BadInput for another type."""
+    """Makes a dataclass of a JSON object, without unknown keys; converts nothing.
+
+    Raises BadInput for another type.
+    """
     values = content if isinstance(content, dict) else objects(content)
     return _value(values, kind, "it")
 

@@ -1,6 +1,7 @@
 """The configuration of a run: every key with type, default and one sentence.
 
-A file may begin with `base: other.yaml`, a file beside it: every key that it does not give is as in that one.
+A file may begin with `base: other.yaml`, a file beside it: every key that it does not give is as in
+that one.
 """
 
 import contextlib
@@ -328,7 +329,7 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The whole configuration; `workload` holds the task's own settings, a dataclass that the task defines."""
+    """The whole configuration; `workload` holds the task's settings, an instance of its `Settings`."""
 
     task: str = option(MISSING, "A workload's name, or file.py:Class beside this configuration.")
     seed: int = option(0, "Everything random follows from it.", minimum=0)
@@ -369,10 +370,12 @@ def read_config(
     overrides: Mapping[str, object] | None = None,
     workload: Callable[[str], type] = lambda task: NoSettings,
 ) -> Config:
-    """Reads and checks a configuration. `workload` returns the dataclass of the `workload:` section for a task's name.
+    """Reads and checks a configuration.
 
-    `overrides` maps dotted keys to values, or to texts from a command line; each replaces the whole value of its key.
-    Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
+    `workload` returns the dataclass of the `workload:` section for a task's name.
+
+    `overrides` maps dotted keys to values, or to texts from a command line; each replaces the whole
+    value of its key. Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
     """
     path = Path(path)
     overrides = as_overrides(overrides)
@@ -411,7 +414,10 @@ def read_config(
 def split_overrides(
     pairs: Sequence[str], usage: str = "--set takes key=value, for example training.max_steps=200"
 ) -> dict[str, object]:
-    """Returns the dotted keys and texts of `key=value` from a command line. Raises BadInput, with `usage`."""
+    """Returns the dotted keys and texts of `key=value` from a command line.
+
+    Raises BadInput, with `usage`.
+    """
     overrides: dict[str, object] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -422,7 +428,10 @@ def split_overrides(
 
 
 def as_overrides(overrides: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """Returns the OVERRIDES of a notebook, also as the text that `papermill -p` makes. Raises BadInput."""
+    """Returns the OVERRIDES of a notebook, also as the text that `papermill -p` makes.
+
+    Raises BadInput.
+    """
     with contextlib.suppress(yaml.YAMLError):
         values = yaml.safe_load(overrides) if isinstance(overrides, str) else overrides
         if isinstance(values, Mapping) or values is None:
@@ -441,7 +450,10 @@ def to_yaml(config: Config) -> str:
 
 
 def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
-    """Returns the configuration with other values at dotted keys. Raises BadInput where they contradict each other."""
+    """Returns the configuration with other values at dotted keys.
+
+    Raises BadInput where they contradict each other.
+    """
 
     for key, value in changes.items():
         config = _changed(config, key, value)
@@ -469,7 +481,10 @@ def _changed(section: Any, key: str, value: Any) -> Any:
 
 
 def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
-    """Returns a configuration with every length in steps, and a line for each. Raises BadInput without samples."""
+    """Returns a configuration with every length in steps, and a line for each.
+
+    Raises BadInput without samples.
+    """
     if samples < 1:
         raise BadInput("There are no training samples. Look at data.dir and at data.subset_ratio.")
     batch = config.training.effective_batch

@@ -1,4 +1,7 @@
-"""Every environment variable of this program's own. A person may set the first three; this program sets the others."""
+"""Every environment variable of this program's own.
+
+A person may set the first three; this program sets the others.
+"""
 
 CACHE = "TRAINBOOK_CACHE"  # the folder for caches, instead of the platform's
 KAGGLE_ROOT = (

@@ -1,4 +1,4 @@
-"""Memory profiles: batches, precision, data and saves that go together, as overlays of a configuration."""
+"""Memory profiles: overlays with batches, precision, data and saves that go together."""
 
 from pathlib import Path
 

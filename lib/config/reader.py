@@ -1,7 +1,10 @@
-"""YAML to typed, frozen dataclasses. Every mistake in a file is reported at once, with line and column.
+"""YAML to typed, frozen dataclasses.
 
-Scalars are read by the type of their field, not by YAML's guesses (which make `1e-3` a text, `no` False and `010` 8).
-A length may be given in steps or in epochs: a field `x_epochs` replaces `x_steps`, and `epochs` for `max_steps`.
+Every mistake in a file is reported at once, with line and column.
+
+Scalars are read by the type of their field, not by YAML's guesses (which make `1e-3` a text, `no`
+False and `010` 8). A length may be given in steps or in epochs: a field `x_epochs` replaces
+`x_steps`, and `epochs` for `max_steps`.
 """
 
 import dataclasses
@@ -51,10 +54,11 @@ _BOUNDS = {
 
 
 def option(default: Any, help: str, **bounds: float) -> Any:
-    """Returns a field with a sentence of help and bounds of its numbers: `minimum`, `maximum`, `above`, `below`.
+    """Returns a field with a sentence of help and bounds of its numbers.
 
-    A `limit` is a bound far above sensible numbers, against endless runs.
-    With `path=True` a text is the path of a file or folder, which counts from the folder of the file that gives it.
+    The bounds are `minimum`, `maximum`, `above` and `below`. A `limit` is a bound far above
+    sensible numbers, against endless runs. With `path=True` a text is the path of a file or folder,
+    which counts from the folder of the file that gives it.
     """
     kind: Any = "default_factory" if default is dict else "default"
     return dataclasses.field(**{kind: default}, metadata={"help": help, **bounds})
@@ -96,7 +100,7 @@ def sentences(cls: Any, prefix: str = "") -> dict[str, str]:
 
 
 def other_unit(name: str) -> str | None:
-    """Returns the other form of a length: max_steps for epochs, warmup_steps for warmup_epochs, and back."""
+    """Returns the other form of a length: warmup_steps for warmup_epochs, and back."""
     if name == "epochs":
         return "max_steps"
     if name == "max_steps":
@@ -115,7 +119,10 @@ def length_pairs(cls: type) -> list[tuple[str, str]]:
 
 
 def described(expected: Any) -> str:
-    """Returns the name of a type, for a sentence. Raises KeyError for one that no configuration can hold."""
+    """Returns the name of a type, for a sentence.
+
+    Raises KeyError for one that no configuration can hold.
+    """
     kind = get_origin(expected)
     members = get_args(expected)
     if kind in (Union, types.UnionType):
@@ -210,7 +217,10 @@ def _put(mapping: MappingNode, name: str, mark: Mark, node: Node) -> None:
 
 
 def _merge(node: MappingNode, base: MappingNode) -> None:
-    """Adds the keys of `base` that `node` lacks; one form of a length counts as both. Mappings are merged by key."""
+    """Adds the keys of `base` that `node` lacks; one form of a length counts as both.
+
+    Mappings are merged by key.
+    """
     for key, value in base.value:
         mine = child(node, key.value)
         if isinstance(mine, MappingNode) and isinstance(value, MappingNode):
@@ -224,7 +234,10 @@ def _merge(node: MappingNode, base: MappingNode) -> None:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
-    """Composes nodes, all with one `mark` if given. Reports repeated keys; refuses tags and aliases."""
+    """Composes nodes, all with one `mark` if given.
+
+    Reports repeated keys; refuses tags and aliases.
+    """
 
     def __init__(
         self, text: str, name: str, report: Callable[[Any, str], Any], mark: Mark | None = None
@@ -297,8 +310,9 @@ def _settle_lengths(
 class Reader:
     """Checks YAML nodes against types and collects every mistake with its place.
 
-    `removed` maps keys of earlier versions to a sentence to print; `types` has types that a class leaves open; `known`
-    are all keys. A class may have a static method `mistakes(values)`, which yields (field, sentence).
+    `removed` maps keys of earlier versions to a sentence to print; `types` has types that a class
+    leaves open; `known` are all keys. A class may have a static method `mistakes(values)`, which
+    yields (field, sentence).
     """
 
     def __init__(self, removed: Mapping[str, str]) -> None:
@@ -354,7 +368,10 @@ class Reader:
         raise AssertionError("unreachable")
 
     def merge_base(self, root: MappingNode, path: Path) -> None:
-        """Adds the keys that the file named by `base` gives and the one at `path` does not. Raises BadInput."""
+        """Adds the keys that the file named by `base` gives and the one at `path` does not.
+
+        Raises BadInput.
+        """
         if (name := child(root, "base")) is None:
             return
         root.value = [pair for pair in root.value if pair[1] is not name]
@@ -372,7 +389,7 @@ class Reader:
         _merge(root, self.root(text, str(base), f"It is the base of {path.name}."))
 
     def override(self, root: MappingNode, key: str, value: object) -> Any:
-        """Sets a dotted key, and deletes the other form of a length that the file gives; returns the node, or BAD."""
+        """Sets a dotted key in place of either form of its length; returns the node, or BAD."""
         mark = Mark(f"override {key}", 0, -1, -1, None, None)
         *sections, last = key.split(".")
         for name in sections:
@@ -412,7 +429,7 @@ class Reader:
             return report(None, f"The value {shown} is no number, text, list or mapping of YAML.")
 
     def section(self, cls: type, node: MappingNode, key: str, base: Any = MISSING) -> Any:
-        """Returns an instance of a dataclass, or BAD. `base`, the field's default, gives the defaults."""
+        """Returns an instance of a dataclass, or BAD. `base` gives the defaults."""
         hints = get_type_hints(cls)
         prefix = f"{key}." if key else ""
         entries = {name.value: (name, value) for name, value in node.value}
@@ -455,7 +472,7 @@ class Reader:
         return default
 
     def _unknown(self, node: Node, section: str, path: str, names: list[str]) -> None:
-        """Reports an unknown key with its name here, or the nearest; prints a sentence on a removed one."""
+        """Reports an unknown key with advice; prints a sentence on a removed one."""
         if path in self.removed:
             notice = printable(f"{path} is no longer a key and is ignored. {self.removed[path]}")
             print(f"{_place(node.start_mark)}: {notice}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Facts that the code uses, each with source and month; docs/facts.py has those that documents print."""
+"""Facts that the code uses, with source and month; docs/facts.py has the printed ones."""
 
 import json
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU: GiB that torch sees (the lower figure), GB/s, TFLOP/s of products summed in fp32; None: not supported."""
+    """A GPU: GiB that torch sees (the lower figure), GB/s, TFLOP/s with sums in fp32, None without support."""
 
     name: str
     capability: tuple[int, int]

@@ -1,4 +1,4 @@
-"""What this process may use of its machine: CPUs and RAM within a container's limits, GPUs, drivers, the network."""
+"""Reads CPUs and RAM within a container's limits, GPUs and drivers."""
 
 import contextlib
 import os
@@ -52,7 +52,7 @@ def _nvml() -> Any:
 
 
 class Driver(NamedTuple):
-    """NVIDIA's driver by NVML: its version, the newest CUDA that it runs, and the GPUs that it sees."""
+    """NVIDIA's driver: its version, the newest CUDA that it runs, and its GPUs."""
 
     version: str
     cuda: tuple[int, int]
@@ -71,7 +71,7 @@ def driver() -> Driver | None:
 
 
 def clocks() -> dict[str, int]:
-    """Returns MHz of the first GPU's processors, now and at most, and its degrees; {} if NVML does not answer."""
+    """Returns MHz and degrees of the first GPU; {} if NVML does not answer."""
     with contextlib.suppress(Exception):
         nvml = _nvml()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
@@ -85,7 +85,7 @@ def clocks() -> dict[str, int]:
 
 
 class GpuLoad(NamedTuple):
-    """Bytes of a GPU that are used, by all processes, and that it has; `use` is the share of time it was busy."""
+    """Bytes of a GPU, used by all processes and in total; `use` is its busy share of time."""
 
     used: int
     total: int
@@ -93,7 +93,7 @@ class GpuLoad(NamedTuple):
 
 
 def gpu_reader(index: int) -> Callable[[], GpuLoad]:
-    """Returns a function that reads the load of a GPU, by torch's number: from NVML, or from torch without `use`."""
+    """Returns a reader of a GPU's load, by torch's number; without NVML it lacks `use`."""
     nvml: Any = None
     handle: Any = None
     with contextlib.suppress(Exception):  # a driver's errors are of many classes
@@ -114,7 +114,7 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
 
 
 class Ram(NamedTuple):
-    """Bytes that this process may use, now and in all; `limited` by a container rather than by the machine."""
+    """Bytes that this process may use, now and in total; `limited` by a container."""
 
     available: int
     total: int
@@ -138,7 +138,7 @@ def ram() -> Ram:
 
 
 def cpus() -> float:
-    """Returns how many CPUs this process may keep busy, by affinity and by the container's quota: maybe a fraction."""
+    """Returns the CPUs of this process by affinity and quota, maybe a fraction."""
     count = float(os.cpu_count() or 1)
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         count = float(len(os.sched_getaffinity(0)))
@@ -158,7 +158,8 @@ def _cgroups(controller: str) -> list[Path]:
     """Lists the folders of this process's control groups, the innermost first, of version 2 or 1."""
     for _, controllers, path in (line.split(":", 2) for line in _read(_OWN_CGROUP).splitlines()):
         if not controllers or controller in controllers.split(","):
-            # version 1 tells a container its path on the host, which it cannot see; the root is its group
+            # version 1 tells a container its path on the host, which it cannot see; the root is its
+            # group
             root = _CGROUPS / controller if controllers else _CGROUPS
             own = root / path.strip("/")
             return [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]

@@ -28,7 +28,7 @@ _PUBLISHED = [
 
 
 def mounted(platform: Platform) -> list[Path]:
-    """Lists the mounted inputs in both of Kaggle's layouts, sorted; [] on a platform without mounts."""
+    """Lists the mounted inputs, sorted, in both of Kaggle's layouts."""
     mounts: list[Path] = []
     if not platform.has_mounts or platform.input_dir is None:
         return mounts
@@ -36,7 +36,8 @@ def mounted(platform: Platform) -> list[Path]:
         below = [folder]
         for _ in range(_NEW_LAYOUT.get(folder.name, 0)):
             below = [inner for outer in below for inner in _folders(outer)]
-        # a data set of the old layout may be called "datasets" too; then nothing lies as deep as in the new one
+        # a data set of the old layout may be called "datasets" too; then nothing lies as deep as in
+        # the new one
         mounts += below or [folder]
     return sorted(mounts)
 
@@ -49,7 +50,10 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def find_input(name: str, platform: Platform) -> Path:
-    """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with the mounted inputs, unless it is one."""
+    """Returns an input by path, "slug" or "owner/slug".
+
+    Raises BadInput, with the mounted inputs, unless it is one.
+    """
     base = platform.input_dir
     shown = printable(name, most=200)
     try:
@@ -104,7 +108,10 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
 
 
 def run_folders(config: Config) -> list[Path]:
-    """Returns the folders that may hold an earlier state of a run. Raises BadInput without the named one."""
+    """Returns the folders that may hold an earlier state of a run.
+
+    Raises BadInput without the named one.
+    """
     name = config.run.name
     here = detect()
     if config.run.resume_from:
@@ -115,7 +122,7 @@ def run_folders(config: Config) -> list[Path]:
 
 
 def saved_facts(key: str, *runs: Path) -> dict[str, Any]:
-    """Returns a key of the newest readable checkpoint, or best weights, in the first run with it; or {}."""
+    """Returns a key of the first run's newest checkpoint or best weights that have it, or {}."""
     folders = [run / kind for run in runs for kind in ("checkpoints", "best")]
     for path in (state for folder in folders for state in _states(folder)):
         with contextlib.suppress(OSError, BadInput):

@@ -36,7 +36,10 @@ def is_oom(error: BaseException | None) -> bool:
 
 
 def clear_memory() -> None:
-    """Empties the CUDA cache. Call it outside an `except` block, whose traceback holds the activations."""
+    """Empties the CUDA cache.
+
+    Call it outside an `except` block, whose traceback holds the activations.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -59,7 +62,7 @@ def allocated_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Returns the most bytes in tensors on the GPU since `reset_peak`; on a CPU the resident memory now."""
+    """Returns the peak of bytes in tensors since `reset_peak`; on a CPU the resident memory."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     return _resident_bytes()

@@ -19,7 +19,9 @@ _MOLAB_HOME = Path("/home/marimo")
 
 @dataclass(frozen=True)
 class Platform:
-    """A place where runs happen. A new one is a function in `_DETECTORS`; no other code knows its name.
+    """A place where runs happen.
+
+    A new one is a function in `_DETECTORS`; no other code knows its name.
 
     `session_minutes`, `output_bytes` and `output_files` are None without a limit.
     """
@@ -113,7 +115,10 @@ def _lightning() -> Platform | None:
 
 
 def _molab() -> Platform | None:
-    """Returns marimo's molab. It documents no variable; public repositories show this home folder."""
+    """Returns marimo's molab.
+
+    It documents no variable; public repositories show this home folder.
+    """
     if not _MOLAB_HOME.is_dir() or importlib.util.find_spec("marimo") is None:
         return None
     return Platform(

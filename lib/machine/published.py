@@ -1,4 +1,4 @@
-"""Finds, checks and reads published weights, which are untrusted, and builds models that begin with them."""
+"""Finds, checks and reads published weights, which are untrusted, and builds their models."""
 
 import contextlib
 import hashlib
@@ -40,7 +40,10 @@ _OF_LOADING = {  # options of from_pretrained that mean nothing to a model witho
 
 
 def find_model(name: str, is_planned: bool = False) -> Path:
-    """Returns the one folder with weights, for a plan config.json, in a path or mount. Raises BadInput."""
+    """Returns the one folder with weights, for a plan config.json, in a path or mount.
+
+    Raises BadInput.
+    """
     base = inputs.find_input(name, platform.detect())
     if base.is_file() or _is_usable(base, is_planned):
         _check_fetched(base)
@@ -80,7 +83,7 @@ def _is_usable(folder: Path, is_planned: bool) -> bool:
 
 
 def read(folder: Path) -> dict[str, Tensor]:
-    """Reads all tensors of a folder by name, onto the CPU. Raises BadInput where they are damaged or lie elsewhere."""
+    """Reads all tensors of a folder by name, onto the CPU. Raises BadInput."""
     files, names = _files(folder)
     tensors: dict[str, Tensor] = {}
     for file in files:
@@ -98,7 +101,10 @@ def read(folder: Path) -> dict[str, Tensor]:
 
 
 def _shard(file: Path) -> dict[str, Tensor]:
-    """Reads one file of weights. Raises one of many errors if it is damaged or holds anything else."""
+    """Reads one file of weights.
+
+    Raises one of many errors if it is damaged or holds anything else.
+    """
     if file.suffix == ".safetensors":
         return load_file(file)
     shard = torch.load(file, map_location="cpu", weights_only=True)
@@ -109,7 +115,10 @@ def _shard(file: Path) -> dict[str, Tensor]:
 
 
 def _files(folder: Path) -> tuple[list[Path], set[str]]:
-    """Returns the files with a folder's weights, sorted, and the tensors' names in an index. Raises BadInput."""
+    """Returns the files with a folder's weights, sorted, and the tensors' names in an index.
+
+    Raises BadInput.
+    """
     forms = [form for form in _FORMS if any((folder / name).is_file() for name in form)]
     whole, index = [*forms, _FORMS[0]][0]
     files = [folder / whole]
@@ -180,7 +189,10 @@ _DROPPED = {  # options that transformers 5 no longer takes: what to write
 
 
 def _of_today(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options of `from_pretrained` by their names in transformers 5; prints renamed ones. Raises BadInput."""
+    """Returns options of `from_pretrained` by their names in transformers 5; prints renamed ones.
+
+    Raises BadInput.
+    """
     options = dict(options)
     for name in _DROPPED.keys() & options.keys():
         raise BadInput(
@@ -228,7 +240,10 @@ def _saved_facts(task: Any, name: str) -> dict[str, Any]:
 
 
 def _folder(task: Any, name: str, is_needed: bool) -> Path | None:
-    """Returns the folder of weights, mounted or of the hub. Raises BadInput without one that is needed."""
+    """Returns the folder of weights, mounted or of the hub.
+
+    Raises BadInput without one that is needed.
+    """
     try:
         return find_model(name, task.is_planned)
     except BadInput as error:
@@ -243,7 +258,10 @@ def _folder(task: Any, name: str, is_needed: bool) -> Path | None:
 def _config(
     name: str, folder: Any, facts: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the configuration of a model and the options that it does not take. Raises BadInput."""
+    """Returns the configuration of a model and the options that it does not take.
+
+    Raises BadInput.
+    """
     try:
         from transformers import AutoConfig
 
@@ -272,7 +290,7 @@ def _hash(files: Sequence[Path]) -> str:
 def _without_weights(
     cls: Any, config: Any, dtype: Any, options: Mapping[str, Any], quantization: Any
 ) -> nn.Module:
-    """Builds a model by its configuration; for a plan its layers are marked with their loaded format."""
+    """Builds a model by its configuration, with the formats of loaded layers marked."""
     make = getattr(cls, "from_config", None) or cls._from_config
     known = {key: value for key, value in options.items() if key not in _OF_LOADING}
     model = make(config, dtype=dtype, **known)
@@ -292,7 +310,9 @@ def _check_not_needed(task: Any, name: str) -> None:
 
 
 def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> Any:
-    """Returns a model with the weights of a folder. Raises BadInput where these are damaged or do not fit.
+    """Returns a model with the weights of a folder.
+
+    Raises BadInput where these are damaged or do not fit.
 
     Its `missing_weights` are the names of those that no file has, which begin at random.
     """
@@ -341,7 +361,7 @@ def quiet(size: int) -> Iterator[None]:
 
 
 def _mark(model: Any, quantization: Any) -> None:
-    """Sets `loaded_as`, kind and type of computation, on layers that loading makes nf4 or int8, for a plan."""
+    """Sets `loaded_as`, format and dtype, on layers that loading quantises, for a plan."""
     if hasattr(quantization, "to_dict"):
         quantization = quantization.to_dict()
     values = quantization or {}
@@ -366,7 +386,10 @@ def _mark(model: Any, quantization: Any) -> None:
 
 
 def located(name: str, download: bool = True) -> tuple[str, Path] | None:
-    """Returns name and folder of published weights, mounted or of the hub; None if nowhere. Raises BadInput."""
+    """Returns name and folder of published weights, mounted or of the hub; None if nowhere.
+
+    Raises BadInput.
+    """
     if not _ON_HUB.fullmatch(name) or Path(name).expanduser().exists():
         return name, find_model(name)
     model = name.split("/")[1]
@@ -380,7 +403,7 @@ def located(name: str, download: bool = True) -> tuple[str, Path] | None:
 
 
 def _from_hub(name: str, download: bool = True, is_planned: bool = False) -> Path | None:
-    """Returns the folder of a model of the Hugging Face hub, from its cache or over the internet; None without them."""
+    """Returns the folder of a model of the Hugging Face hub, cached or downloaded, or None."""
     usual = [_CONFIG] if is_planned else _FROM_HUB
     tries = [(usual, True), (usual, False)]
     if not is_planned:

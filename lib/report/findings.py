@@ -25,7 +25,7 @@ Sections = Mapping[str, Sequence[Finding]]
 
 
 def table(sections: Sections) -> str:
-    """Returns aligned text: verdict, name and value in a line, advice below it, and a count at the end."""
+    """Returns aligned text: verdict, name, value, the advice below, and a count at the end."""
     findings = [*chain(*sections.values())]
     width = max(len(finding.name) for finding in findings)
     lines = []

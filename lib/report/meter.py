@@ -15,8 +15,8 @@ from lib.machine import memory
 from lib.report.metrics import FIRST_COLUMNS, LAST_COLUMNS, MACHINE_COLUMNS
 
 Item = TypeVar("Item")
-# What `Task.loss` returns beside its losses, by name: sums over samples, and their number. What comes from the device
-# is added there in fp64, which has 29 bits more than a figure in fp32.
+# What `Task.loss` returns beside its losses, by name: sums over samples, and their number. What
+# comes from the device is added there in fp64, which has 29 bits more than a figure in fp32.
 Logged = dict[str, tuple[float | Tensor, int]]
 _MOST = 1e290  # of a number in a checkpoint
 _ORDER = "order of terms"  # in `pending`
@@ -29,7 +29,10 @@ def add_figures(
     terms: Iterable[str],
     columns: Iterable[str] = (),
 ) -> None:
-    """Adds a micro-batch's figures to `logged`. Raises BadInput for a taken name or several numbers."""
+    """Adds a micro-batch's figures to `logged`.
+
+    Raises BadInput for a taken name or several numbers.
+    """
     taken = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS, *columns}
     taken |= {f"loss_{term}" for term in terms}
     for name, value in figures.items():
@@ -65,7 +68,7 @@ def _for_json(total: float) -> float | str:
 
 
 class Meter:
-    """Sums losses on the device, so that only a row waits for it, and times training without its pauses."""
+    """Sums losses on the device, read once a row, and times training without its pauses."""
 
     def __init__(self, pending: Mapping[str, Any], device: torch.device):
         others = ("steps", "figures", _ORDER)
@@ -123,7 +126,7 @@ class Meter:
             begin = time.perf_counter()
 
     def pending(self) -> dict[str, Any]:
-        """Returns the state from which `__init__` resumes within a row; exact in JSON. All ranks call it."""
+        """Returns the state to resume within a row, exact in JSON. All ranks call it."""
         state: dict[str, Any] = {"steps": self._steps}
         state |= {term: float(value) for term, value in self._sums.items()}
         figures = {name: [_for_json(total), n] for name, (total, n) in self._figures().items()}
@@ -142,7 +145,10 @@ class Meter:
         return figures
 
     def row(self, effective_batch: int) -> dict[str, float]:
-        """Returns means since the last row, speed and memory; no losses if every step was skipped. For all ranks."""
+        """Returns means since the last row, speed and memory; no losses if every step was skipped.
+
+        For all ranks.
+        """
         terms = {}
         for term, value in self._sums.items():
             terms[f"loss_{term}"] = float(value) / self._steps
@@ -163,7 +169,7 @@ class Meter:
         return row
 
     def steps_per_second(self) -> float:
-        """Returns the mean speed of this session, without its first step where others followed; 0 before it."""
+        """Returns the mean speed of this session, without its first step after the second; 0 before."""
         # the first one loads kernels: 1 to 6 s on a GPU whose other steps took 10 ms
         timed = self._timed - self._first if self._timed[0] > 1 else self._timed
         steps, seconds, _ = timed.tolist()

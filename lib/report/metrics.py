@@ -30,7 +30,10 @@ on_row: list[Callable[[Cells], None]] = []  # called with each row of metrics.cs
 
 
 class MetricsLog:
-    """Appends rows to metrics.csv (None: nowhere). Drops torn rows, and those past `step`: their save was lost."""
+    """Appends rows to metrics.csv (None: nowhere).
+
+    Drops torn rows, and those past `step`: their save was lost.
+    """
 
     def __init__(self, path: Path | None, step: int, expected: int = 0):
         self.path = path
@@ -58,7 +61,10 @@ class MetricsLog:
             )
 
     def append(self, row: Cells) -> None:
-        """Adds a row; a new column widens the table. On a full disk the row waits for the next write."""
+        """Adds a row; a new column widens the table.
+
+        On a full disk the row waits for the next write.
+        """
         if self.path is not None:
             self._waiting.append({name: str(value) for name, value in row.items()})
             self.rows += 1
@@ -111,7 +117,10 @@ class MetricsLog:
 
 
 class EventLog:
-    """Prints events and keeps them in a table, once each. Drops rows past `step`: the run repeats them."""
+    """Prints events and keeps them in a table, once each.
+
+    Drops rows past `step`: the run repeats them.
+    """
 
     def __init__(
         self,
@@ -126,14 +135,17 @@ class EventLog:
             self.flush(step)
 
     def record(self, step: int, kind: str, before: float, after: float, text: str) -> None:
-        """Writes an event at a step that changed something from `before` to `after`. A full disk ends no run."""
+        """Writes an event at a step that changed something from `before` to `after`.
+
+        A full disk ends no run.
+        """
         self.say(text)
         cells = (step, kind, before, after, " ".join(text.split()))
         self._waiting.append(dict(zip(EVENT_COLUMNS, map(str, cells), strict=True)))
         self.flush()
 
     def flush(self, last: float = math.inf) -> None:
-        """Writes the events that still wait for room on the disk, and drops rows past the step `last`."""
+        """Writes the events that wait, and drops rows past the step `last`."""
         if self.path is None or (not self._waiting and last == math.inf):
             return
         try:
@@ -162,7 +174,10 @@ def _csv(columns: Sequence[str], rows: Iterable[Row], has_header: bool = False) 
 
 
 def sync(folder: Path) -> None:
-    """Has the disk keep the tables of a run, before a checkpoint relies on them. A failure only warns."""
+    """Has the disk keep the tables of a run, before a checkpoint relies on them.
+
+    A failure only warns.
+    """
     try:
         for name in (METRICS, EVENTS):
             with contextlib.suppress(FileNotFoundError), (folder / name).open("rb") as file:
@@ -176,7 +191,10 @@ def sync(folder: Path) -> None:
 
 
 def read(path: Path, last: float = math.inf) -> list[Row]:
-    """Reads the whole rows of a table up to the step `last`; leaves out torn and odd lines. Raises OSError."""
+    """Reads the whole rows of a table up to the step `last`; leaves out torn and odd lines.
+
+    Raises OSError.
+    """
     lines = path.read_bytes().split(b"\n")[:-1]  # a line without its end is torn
     head, *body = [_cells(line) for line in lines] or [[]]
     rows = [dict(zip(head, cells, strict=True)) for cells in body if len(cells) == len(head)]

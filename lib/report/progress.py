@@ -1,4 +1,4 @@
-"""Shows progress: a line in a terminal, a line and curves in a notebook, plain lines in a batch run."""
+"""Shows progress: a line in a terminal, also curves in a notebook, plain lines in a batch run."""
 
 import contextlib
 import json
@@ -110,7 +110,7 @@ class Notebook(Progress):
 
 
 def choose_progress(draw: Callable[[], bytes] | None = None) -> Progress:
-    """Returns the form that fits the output of this process: in a notebook with the curves that `draw` returns."""
+    """Returns the form for the output of this process; in a notebook with the curves of `draw`."""
     if environment.RELAY in os.environ:
         return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
@@ -137,7 +137,7 @@ class Within:
 
 
 def time_left(name: str) -> Callable[[int, int], str]:
-    """Returns a function that writes, for (done, total), the time left, by the pace since this call."""
+    """Returns a function of (done, total) that writes the time left since this call."""
     begin = time.monotonic()
 
     def text(done: int, total: int) -> str:
@@ -148,7 +148,7 @@ def time_left(name: str) -> Callable[[int, int], str]:
 
 
 def counted(items: Iterable[Item], name: str, total: int = 0) -> Iterator[Item]:
-    """Yields the items, and shows how many of them are done and the time left; `total` if they have no length."""
+    """Yields the items, and shows their number and the time left; `total` if they have no length."""
     progress = choose_progress()
     text = time_left(name)
     total = len(items) if isinstance(items, Sized) else total
@@ -171,7 +171,7 @@ def working(name: str) -> Iterator[None]:
 
 
 class Live(Notebook):
-    """The line of a run, and below it the PNG of `draw`, in place of the one before; both stay in a saved notebook."""
+    """Updates a line and the PNG of `draw` below it; both stay in a saved notebook."""
 
     interval = 3.0
     _picture: Any = None

@@ -20,11 +20,11 @@ Sample = dict[str, float]
 
 
 def new_probe() -> Callable[[], Sample]:
-    """Returns what reads RAM, by the container's limit, and this process's GPU while that can be read."""
+    """Returns a reader of RAM, by the container's limit, and of this process's GPU."""
     # another thread's is the first
     index = torch.cuda.current_device() if torch.cuda.is_available() else 0
-    # NVML is opened here, not on the sampler's thread: a loader worker that is forked while another thread imports a
-    # module would wait for the import lock for ever
+    # NVML is opened here, not on the sampler's thread: a loader worker that is forked while another
+    # thread imports a module would wait for the import lock for ever
     gpus = [hardware.gpu_reader(index)] if torch.cuda.is_available() else []
 
     def probe() -> Sample:
@@ -71,7 +71,7 @@ class Sampler:
                 self._samples.append(sample)
 
     def row(self) -> dict[str, float]:
-        """Returns the mean use of the GPU and the highest memory since the last row; without a sample, that again."""
+        """Returns mean use of the GPU and peak memory since the last row, or the last ones again."""
         with self._guard:
             if not (self._samples or self._last):
                 # the first row may come before the first second has passed

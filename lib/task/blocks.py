@@ -5,9 +5,11 @@ from typing import Any
 
 from torch import nn
 
-# Share of the largest class's parameters from which another one counts: a decoder's, no pair of heads
+# Share of the largest class's parameters from which another one counts: a decoder's, no pair of
+# heads
 _BESIDE = 0.25
-# Share of a stage's parameters in its layers: over 0.9 in ConvNeXt and Swin; with two thirds it is one layer
+# Share of a stage's parameters in its layers: over 0.9 in ConvNeXt and Swin; with two thirds it is
+# one layer
 _OF_STAGES = 0.75
 
 
@@ -54,7 +56,7 @@ def _stacks(model: nn.Module) -> list[list[nn.Module]]:
 
 
 def _chains(stages: Iterable[nn.Module]) -> list[list[nn.Module]]:
-    """Returns the layers in each nn.Sequential of stages; a list might hold experts, called in part."""
+    """Returns the layers in each nn.Sequential of stages, not in lists, which may hold experts."""
     parts = list[nn.Module]()
     for stage in stages:
         parts += [part for part in stage.modules() if isinstance(part, nn.Sequential)]

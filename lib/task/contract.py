@@ -35,12 +35,15 @@ def to_write(task: object, method: str, what: str) -> BadInput:
 
 
 class Task:
-    """One workload. Subclass it in one file, name it in a configuration as `task: my_task.py:MyTask`, and it trains.
+    """One workload.
 
-    `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns of files by
-    which a mounted data folder is recognised. `selection` names the validation metric that decides which weights are
-    best, and whether "max" or "min" of it is better; `shown` names those of the plot. `dials` are the keys that set the
-    size of a sample, each with the values that the memory panel offers. With `several` `data.dir` may list folders.
+    Subclass it in one file, name it in a configuration as `task: my_task.py:MyTask`, and it trains.
+
+    `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob
+    patterns of files by which a mounted data folder is recognised. `selection` names the validation
+    metric that decides which weights are best, and whether "max" or "min" of it is better; `shown`
+    names those of the plot. `dials` are the keys that set the size of a sample, each with the
+    values that the memory panel offers. With `several` `data.dir` may list folders.
 
     A task may have four methods more:
     - `adapt(weights, model)` returns `run.initial_weights` in the shapes of `model` (bands, words), and a sentence on
@@ -57,7 +60,8 @@ class Task:
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     several: ClassVar[bool] = False
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
-    # The published weights that the run started from, by name; kept in its checkpoints, set when it resumes
+    # The published weights that the run started from, by name; kept in its checkpoints, set when it
+    # resumes
     published: Mapping[str, Mapping[str, Any]] = {}
     # Names of the runs whose models vote or predict together, in their order
     members: Sequence[str] = ()
@@ -65,7 +69,7 @@ class Task:
     saved_values: Mapping[str, Any] = {}
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
-        """Sets `config`, `sources` (folders or files with the data; () if it is embedded) and `source`, the first."""
+        """Sets `config`, `sources` (folders or files; () for embedded data) and `source`, the first."""
         self.config = config
         if isinstance(source, str | Path):
             source = [Path(source)]
@@ -81,11 +85,12 @@ class Task:
         )
 
     def pretrained(self, name: str, cls: Any, **options: Any) -> nn.Module:
-        """Returns a model of transformers with published weights, by default fp32, for `model()` to begin with.
+        """Returns a model of transformers with published weights, by default fp32.
 
-        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub; `options` go to
-        `cls.from_pretrained`. The run keeps its configuration: when it resumes, and in a plan, the model is built from
-        that, and its weights come from the checkpoint. A plan needs only config.json. Raises BadInput.
+        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub;
+        `options` go to `cls.from_pretrained`. The run keeps its configuration: when it resumes, and
+        in a plan, the model is built from that, and its weights come from the checkpoint. A plan
+        needs only config.json. Raises BadInput.
         """
         from lib.machine import published
 
@@ -104,7 +109,10 @@ class Task:
         return f"Data: {sources}. Samples: {', '.join(sizes)}."
 
     def fingerprint(self) -> str:
-        """Returns a hash of the data, by default of all files in `sources`. A run resumes only on the same."""
+        """Returns a hash of the data, by default of all files in `sources`.
+
+        A run resumes only on the same.
+        """
         if self.source is None:
             raise to_write(
                 self, "fingerprint()", "a hash of its data, which does not come from data.dir"
@@ -169,12 +177,15 @@ class Task:
         return {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        """Takes what `learned` returned, before `datasets`, `model` and, in a resumed run, `fingerprint`; untrusted."""
+        """Loads untrusted `learned()` values, before `datasets`, `model` and a resumed `fingerprint`."""
 
     # --- training -----------------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch) -> Mapping[str, float]:
-        """Counts or weighs the targets of each loss term. By default "loss" has labels other than -100, or samples."""
+        """Counts or weighs the targets of each loss term.
+
+        By default "loss" has labels other than -100, or samples.
+        """
         labels = batch.get("labels")
         if isinstance(labels, Tensor) and not labels.is_floating_point():
             return {"loss": int((labels != _IGNORED).sum())}
@@ -183,7 +194,7 @@ class Task:
     def loss(
         self, model: nn.Module, batch: Batch
     ) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """Returns the sum of each loss term over its valid targets, () with gradient, and means to log by name."""
+        """Returns the sum of each loss term over its targets, () with gradient, and means to log."""
         raise to_write(
             self,
             "loss(model, batch)",
@@ -199,19 +210,20 @@ class Task:
         return find_blocks(model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Returns groups of parameters with other rates, or trained in some steps only; the rest is as configured.
+        """Returns groups of parameters with other rates, or trained only in some steps.
 
             [{"names": "head.*", "lr": 10.0}, {"names": ["embed.*", "blocks.0.*"], "from_step": 500, "lr": 0.1}]
 
-        The first match of `names`, globs, counts. `lr` is a factor on the scheduled rate. Before `from_step`, and from
-        `until_step` on, the group is frozen: weights, moments and weight decay rest.
+        The first match of `names`, globs, counts. `lr` is a factor on the scheduled rate. Before
+        `from_step`, and from `until_step` on, the group is frozen: weights, moments and weight
+        decay rest.
         """
         return ()
 
     # --- evaluation and prediction ------------------------------------------------------------------------------------
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns metrics of `model` over a loader of one of `datasets()`, its `.dataset`; by default mean losses."""
+        """Returns metrics over a loader of one of `datasets()`, by default mean losses."""
         totals = defaultdict[str, float](float)
         targets = defaultdict[str, float](float)
         for batch in loader:
@@ -231,24 +243,27 @@ class Task:
         return {**means, "loss": sum(means.values())}
 
     def baseline(self) -> dict[str, float]:
-        """Returns the keys of `evaluate` on the test set, as the strongest baseline reaches them, or some."""
+        """Returns the strongest baseline's metrics on the test set, by the keys of `evaluate`."""
         return {}
 
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
     ) -> dict[str, Any]:
-        """Predicts new data in `source` with all models together, by name; writes into the folder `out`, if any."""
+        """Predicts new data in `source` with all models together; writes into the folder `out`, if any."""
         raise to_write(
             self, "predict(models, source, out)", "its answers by name, and writes them into `out`"
         )
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
+        """Writes tables and figures of the finished run into `folder`; returns a text to print."""
         return ""
 
 
 def checked_datasets(task: Task) -> dict[str, Any]:
-    """Returns `datasets()` of a task. Raises BadInput unless it is three map-style data sets with samples."""
+    """Returns `datasets()` of a task.
+
+    Raises BadInput unless it is three map-style data sets with samples.
+    """
     name = f"{type(task).__name__}.datasets()"
     sets = task.datasets()
     if not isinstance(sets, Mapping) or {*SPLITS} - sets.keys():
@@ -287,7 +302,10 @@ def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
 
 
 def checked_scores(task: Task, scores: Any) -> dict[str, float]:
-    """Returns what `evaluate` of a task has returned. Raises BadInput unless it has the metric of `selection`."""
+    """Returns what `evaluate` of a task has returned.
+
+    Raises BadInput unless it has the metric of `selection`.
+    """
     name = type(task).__name__
     numbers = checked_numbers(task, "evaluate", scores)
     metric, direction = task.selection
@@ -400,7 +418,10 @@ def _digests(sketch: str) -> list[str]:
 
 @functools.singledispatch
 def canonical(value: Any, root: Path | None = None) -> str:
-    """Writes a value as text that is the same on every machine: paths count from `root`. Raises BadInput."""
+    """Writes a value as text that is the same on every machine: paths count from `root`.
+
+    Raises BadInput.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return canonical(fields, root)

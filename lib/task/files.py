@@ -17,7 +17,7 @@ _CATCHES_MISSING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseExce
 
 
 class OwnFiles(NamedTuple):
-    """A task's file, then those that it imports in its `folder`; `packages` are other needed imports."""
+    """A task's file and those that it imports in `folder`; `packages` are other needed imports."""
 
     folder: Path
     files: tuple[Path, ...]
@@ -33,7 +33,10 @@ class Import(NamedTuple):
 
 
 def own_files(path: Path) -> OwnFiles:
-    """Returns a task's file and those that it imports from its folder, directly or not. Raises BadInput."""
+    """Returns a task's file and those that it imports from its folder, directly or not.
+
+    Raises BadInput.
+    """
     folder = path.parent
     files = [path]
     packages = set[str]()
@@ -167,7 +170,7 @@ def file_of(task: str) -> Path | None:
 
 
 def label(task: str) -> str:
-    """Returns a task's name without folders, which differ from machine to machine: my_task.py:MyTask."""
+    """Returns a task's name without folders, equal on every machine: my_task.py:MyTask."""
     file, colon, name = task.rpartition(":")
     if colon:
         return f"{Path(file).name}:{name}"

@@ -1,4 +1,4 @@
-"""Loads the task that a configuration names, a folder of workloads or file.py:Class, and locates its data."""
+"""Loads the task that a configuration names, and locates its data."""
 
 import hashlib
 import importlib
@@ -32,7 +32,10 @@ _Versions = dict[Path, tuple[int, int]]
 
 
 def find_task(name: str) -> type[Task]:
-    """Returns the class of a `task:`, a name under `workloads` or `file.py:Class`. Raises BadInput otherwise."""
+    """Returns the class of a `task:`, a name under `workloads` or `file.py:Class`.
+
+    Raises BadInput otherwise.
+    """
     if ":" in name:
         file, class_name = name.rsplit(":", 1)
         task = getattr(_module(file), class_name, None)
@@ -56,7 +59,7 @@ def find_task(name: str) -> type[Task]:
 
 
 def _module(file: str) -> types.ModuleType:
-    """Imports a task file, once until it or a file beside it changes; pickle finds it in `sys.modules`.
+    """Imports a task file, again after a change of it or its imports; pickle finds it.
 
     Raises BadInput.
     """
@@ -131,7 +134,7 @@ def _forget(files: Set[str]) -> None:
 
 
 def _enter(folder: str) -> None:
-    """Lets a task import the files beside it: after Python's modules, before packages and other tasks' files."""
+    """Lets a task import the files beside it, after Python's modules and before packages."""
     entries = [entry for entry in sys.path if not _folders.get(entry)]
     packages = [n for n, entry in enumerate(entries) if entry.endswith("-packages")]
     is_added = folder not in entries
@@ -167,7 +170,10 @@ def _origin(module: types.ModuleType) -> str | None:
 def load_config(
     path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True
 ) -> Config:
-    """Reads a configuration with its task's settings. Without `runs_files` a task in a Python file is refused."""
+    """Reads a configuration with its task's settings.
+
+    Without `runs_files` a task in a Python file is refused.
+    """
 
     def settings(name: str) -> type:
         if not runs_files and ":" in name:
@@ -189,7 +195,7 @@ def load_config(
 
 
 def with_slots(config: Config, cards: int) -> Config:
-    """Gives a configuration without `training.micro_batch_slots` one for each card, as far as the batch divides."""
+    """Sets `training.micro_batch_slots`, if 0, to the most cards that divide the batch."""
     if config.training.micro_batch_slots:
         return config
     batch = config.training.effective_batch
@@ -217,10 +223,11 @@ def load_task(config: Config) -> Task:
 
 
 def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
-    """Returns the folder of `data.dir`, or the first mounted one with a sentinel, or None (embedded data).
+    """Returns the folder of `data.dir`, the first mounted one with a sentinel, or None (embedded).
 
-    "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder with the sentinel,
-    or the folder `data` of one that `kaggle dataset` packed: Kaggle unpacks an archive to a folder of its own.
+    "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder
+    with the sentinel, or the folder `data` of one that `kaggle dataset` packed: Kaggle unpacks an
+    archive to a folder of its own.
     """
     if data_dir == "embedded":
         return None
@@ -252,7 +259,10 @@ def _first_match(places: list[Path], sentinels: tuple[str, ...]) -> Path | None:
 
 
 def model_on_meta(task: Task) -> nn.Module:
-    """Builds a task's model without memory. Raises NotTraceable if it loads published weights by itself."""
+    """Builds a task's model without memory.
+
+    Raises NotTraceable if it loads published weights by itself.
+    """
     try:
         with torch.device("meta"):
             return task.model()

@@ -40,7 +40,7 @@ def _is_own(filename: str) -> bool:
 
 @contextlib.contextmanager
 def naming(what: str, mend: str = "Correct it there.") -> Iterator[None]:
-    """Turns an error of the block into BadInput that names `what` raised it; lack of memory is raised unchanged."""
+    """Turns an error of the block, unless memory ran out, into BadInput that names `what`."""
     try:
         yield
     except BadInput:

@@ -2,7 +2,8 @@
 
     model = quantise(self.pretrained(folder, AutoModelForCausalLM), ("lm_head",))    # in `model()`, before adapters
 
-Their packed weights are frozen parameters: a checkpoint has only their hash if the base was published.
+Their packed weights are frozen parameters: a checkpoint has only their hash if the base was
+published.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ def replaced(model: nn.Module, make: Callable[[str, nn.Module], nn.Module | None
 
 
 def quantise(model: nn.Module, without: Iterable[str] = ()) -> nn.Module:
-    """Freezes a model and replaces its linear layers by `Linear4`, but those whose last name is in `without`."""
+    """Freezes a model and replaces linear layers by `Linear4`, except the names in `without`."""
     spared = {*without}
 
     def packed(name: str, layer: nn.Module) -> nn.Module | None:
@@ -52,7 +53,10 @@ def quantise(model: nn.Module, without: Iterable[str] = ()) -> nn.Module:
 
 
 class Linear4(nn.Linear):
-    """A frozen linear layer in nf4. It computes as nn.Linear: under autocast in its type, otherwise in the input's."""
+    """A frozen linear layer in nf4.
+
+    It computes as nn.Linear: under autocast in its type, otherwise in the input's.
+    """
 
     def __init__(self, layer: nn.Linear):
         nn.Module.__init__(self)
@@ -94,7 +98,7 @@ def computed_in(x: Tensor) -> torch.dtype:
 
 
 def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns (values / 2, 1) uint8, the first of two values in the high half, and (values / 64) fp32 scales."""
+    """Returns (values / 2, 1) uint8, the first value in the high half, and (values / 64) fp32 scales."""
     blocks = weight.float().reshape(-1, _BLOCK)
     scales = blocks.abs().amax(1)
     levels = torch.tensor(_LEVELS, device=weight.device)
@@ -135,7 +139,10 @@ _SCALES = 256  # of 1 byte, which share one of 4 bytes in a doubly quantised lay
 
 
 class Quantised(nn.Module):
-    """A linear layer in nf4 or int8. Each pass unpacks a copy in `dtype` (None: as nn.Linear computes)."""
+    """A linear layer in nf4 or int8.
+
+    Each pass unpacks a copy in `dtype` (None: as nn.Linear computes).
+    """
 
     def __init__(self, layer: Any, kind: str, dtype: torch.dtype | None):
         super().__init__()

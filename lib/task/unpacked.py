@@ -1,4 +1,4 @@
-"""Lists files as Kaggle mounts them: it unpacks `x.csv.gz` to `x.csv`, and `more.zip` to a folder `more`."""
+"""Lists files as Kaggle unpacks them: `x.csv.gz` to `x.csv`, `more.zip` to a folder `more`."""
 
 import contextlib
 import gzip
