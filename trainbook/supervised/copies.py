@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.errors import BadInput, printable
-from lib.task.contract import canonical
+from trainbook.supervised.canonical import canonical
 
 _END = (
     2**12
