@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lib.config import environment
@@ -15,6 +15,10 @@ _CONTENT = Path("/content")
 _SCRATCH = Path("/tmp/trainbook-cache")
 _STUDIO = Path("/teamspace/studios/this_studio")
 _MOLAB_HOME = Path("/home/marimo")
+
+
+def _scratch_dir() -> Path:
+    return Path(os.environ.get(environment.CACHE) or _SCRATCH)
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,6 @@ class Platform:
 
     name: str
     output_dir: Path
-    scratch_dir: Path  # for caches; not saved with the output
     gpu_advice: str  # how to get a GPU
     download_advice: str = ""  # how to keep the file `{name}` at `{archive}`; empty: it stays
     batch: bool = False  # unattended: plain lines instead of widgets
@@ -38,6 +41,7 @@ class Platform:
     begins_with_container: bool = False  # the session, from which these minutes count
     output_bytes: int | None = None
     output_files: int | None = None
+    scratch_dir: Path = field(default_factory=_scratch_dir)  # for caches; not saved with the output
 
 
 def detect() -> Platform:
@@ -68,7 +72,6 @@ def _kaggle() -> Platform | None:
     return Platform(
         name="kaggle",
         output_dir=root / "working",
-        scratch_dir=_scratch_dir(),
         gpu_advice="Choose Settings > Accelerator > GPU T4 x2 and run again.",
         download_advice=f"Download: {save}{fetch}",
         batch=is_batch,
@@ -92,7 +95,6 @@ def _colab() -> Platform | None:
     return Platform(
         name="colab",
         output_dir=drive / "trainbook" if has_drive else _CONTENT,
-        scratch_dir=_scratch_dir(),
         gpu_advice="Choose Runtime > Change runtime type > T4 GPU and run again.",
         download_advice="" if has_drive else f"Download: {files}, or it is lost at the end.",
         input_dir=drive if has_drive else None,
@@ -109,7 +111,6 @@ def _lightning() -> Platform | None:
     return Platform(
         name="lightning",
         output_dir=_STUDIO / "runs",
-        scratch_dir=_scratch_dir(),
         gpu_advice="Switch the Studio's machine to a T4 and run again.",
     )
 
@@ -124,7 +125,6 @@ def _molab() -> Platform | None:
     return Platform(
         name="molab",
         output_dir=Path("runs"),
-        scratch_dir=_scratch_dir(),
         gpu_advice="Switch on the GPU by the button of the notebook's specs and run again.",
         download_advice="Download {archive} by the file tree: the storage of a notebook is small.",
         session_minutes=_limit("molab_session_minutes"),
@@ -134,10 +134,6 @@ def _molab() -> Platform | None:
 
 # Kaggle first: COLAB_RELEASE_TAG is set there too, and google.colab can be imported
 _DETECTORS = (_kaggle, _colab, _lightning, _molab)
-
-
-def _scratch_dir() -> Path:
-    return Path(os.environ.get(environment.CACHE) or _SCRATCH)
 
 
 def _limit(fact: str) -> int:
