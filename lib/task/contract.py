@@ -61,8 +61,6 @@ class Task:
     published: Mapping[str, Mapping[str, Any]] = {}
     # Names of the runs whose models vote or predict together, in their order
     members: Sequence[str] = ()
-    # The values of `learned`, as checkpoints have them; the trainer sets it
-    saved_values: Mapping[str, Any] = {}
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         """Sets `config`, `sources` (folders or files; () for embedded data) and `source`, the first."""
@@ -237,6 +235,13 @@ class Task:
                 "weights need. Return the terms there too, or write evaluate(model, loader)."
             )
         return {**means, "loss": sum(means.values())}
+
+    def after_evaluation(self, step: int, scores: Mapping[str, float]) -> None:
+        """Is called after each validation with the number of steps and its metrics, on every rank, to look or to log.
+
+        A resumed run calls it again for the steps that it repeats. Its time counts as the validation's, not training's.
+        Draw no random numbers and change no weights here: the run would not resume with the same bits.
+        """
 
     def baseline(self) -> dict[str, float]:
         """Returns the strongest baseline's metrics on the test set, by the keys of `evaluate`."""
