@@ -7,6 +7,7 @@ from lib.machine.facts import FACTS as USED
 from lib.machine.facts import GB, Fact
 
 KAGGLE_DOCS = "kaggle.com/docs/notebooks"
+MOLAB_DOCS = "marimo, docs/guides/molab.md"
 MEASURED = "measured reports, 2026-09"
 SURVEY = "the project's survey; primary source not noted"
 
@@ -42,6 +43,15 @@ FACTS: dict[str, Fact] = {
     ),
     "colab_pro_units_per_month": Fact(
         100, "units a month, in Colab Pro", "currypurin.com, 2022-09-30", "2022-09"
+    ),
+    "molab_idle_minutes": Fact(90, "minutes", MOLAB_DOCS, "2026-11"),
+    "molab_vcpus": Fact(4, "CPUs", MOLAB_DOCS, "2026-11"),
+    "molab_ram_gb": Fact(32, "GB", MOLAB_DOCS, "2026-11"),
+    "lightning_t4_hours": Fact(
+        22, "hours a month of a T4, about", "public lists of free GPUs", "2026-11"
+    ),
+    "lightning_storage_bytes": Fact(
+        50 * GB, "bytes in the free plan", "lightning.ai, FAQ on billing", "2026-07"
     ),
     "rtx3050_usd": Fact(
         249, "USD, price at its launch", "dotesports.com on NVIDIA's CES talk", "2022-01"

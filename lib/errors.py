@@ -1,49 +1,48 @@
-"""The two exceptions whose text is written for a person, and what makes other people's text fit to be printed."""
+"""The exceptions whose text is for the user, and the escapes that make untrusted text printable."""
 
 import unicodedata
 from collections.abc import Sequence
 
-_UNSEEN = {
-    "Cc",
-    "Cf",
-    "Cs",
-    "Zl",
-    "Zp",
-}  # control, direction and other invisible characters, surrogates, line ends
+# Control, direction and other invisible characters, surrogates, line ends
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def printable(text: object, lines: bool = False, most: int = 0) -> str:
-    """Returns a text with escapes in the place of characters that would steer a terminal or hide what is there.
+    """Escapes the characters of a text that would steer a terminal or hide others.
 
-    A name, a key or a value from somebody else's file so stays within its line; `lines` keeps the line ends of a text
-    of one's own. Of a text longer than `most` (0: of any length) the end is left out.
+    An untrusted name, key or value so stays within its line; `lines` keeps the line ends of a
+    trusted text. A text longer than `most` (0: no limit) is cut.
     """
     text = str(text)
     if most and len(text) > most:
         text = f"{text[: most - 3]}..."
     if text.isprintable():
         return text
-    return "".join(
-        ascii(letter)[1:-1]
-        if unicodedata.category(letter) in _UNSEEN and not (lines and letter == "\n")
-        else letter
-        for letter in text
-    )
+    return "".join(letter if lines and letter == "\n" else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    if unicodedata.category(letter) in _UNSEEN:
+        return ascii(letter)[1:-1]
+    return letter
 
 
 class PrintableError(Exception):
-    """An exception whose text can be printed, whatever names from other people's files stand in it."""
+    """An exception whose text can be printed, whatever untrusted names it contains."""
 
     def __init__(self, text: object = "") -> None:
         super().__init__(printable(text, lines=True))
 
     def _render_traceback_(self) -> list[str]:
-        """Returns what a notebook shows: the text names the line of the user's code, and frames would bury it."""
+        """Returns the text without frames, for a notebook: it names the line itself."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class BadInput(PrintableError, ValueError):
-    """What was given cannot be used: says what is wrong, where, and what to do. On the command line, exit code 2."""
+    """Unusable input.
+
+    The text names the fault, its place and the mend. On the command line, exit code 2.
+    """
 
 
 class NotTraceable(BadInput):
@@ -51,24 +50,24 @@ class NotTraceable(BadInput):
 
 
 def check_limit(what: str, bad: Sequence[str], limit: int) -> None:
-    """Raises BadInput where there are more bad inputs than `workload.bad_input_limit` allows.
+    """Raises BadInput for more bad inputs than `workload.bad_input_limit` allows.
 
-    `what` names them in the plural ("Bad lines"); `bad` has one line for each: where it is and what is wrong.
+    `what` names them in the plural ("Bad lines"); `bad` has a line for each: its place and fault.
     """
-    if len(bad) > limit:
+    count = len(bad)
+    if count > limit:
         raise BadInput(
-            f"{what}: {len(bad):,}; workload.bad_input_limit allows {limit:,}. "
-            f"Correct them, or leave them out by workload.bad_input_limit: {len(bad)}.\n{first_ten(bad)}"
+            f"{what}: {count:,}; workload.bad_input_limit allows {limit:,}. "
+            f"Correct them, or leave them out by workload.bad_input_limit: {count}.\n{first_ten(bad)}"
         )
 
 
 def first_ten(lines: Sequence[str]) -> str:
-    """Returns the first ten lines, indented, and how many more there are."""
+    """Returns the first ten lines, indented, and the number of the others."""
+    shown = [f"  {printable(line)}" for line in lines[:10]]
     if len(lines) > 10:
-        more = [f"and {len(lines) - 10:,} more"]
-    else:
-        more = []
-    return "\n".join(f"  {printable(line)}" for line in [*lines[:10], *more])
+        shown.append(f"  and {len(lines) - 10:,} more")
+    return "\n".join(shown)
 
 
 class TrainingFailed(PrintableError, RuntimeError):
@@ -76,9 +75,10 @@ class TrainingFailed(PrintableError, RuntimeError):
 
 
 class OutOfMemory(TrainingFailed):
-    """Memory ran out where the step cannot be repeated; a fresh launch may resume in `micro_batch` (0: no smaller).
+    """Memory ran out in a step that cannot be repeated.
 
-    `advice` is for whoever has to start it; `before` is the micro-batch that was too large.
+    A new launch may resume in `micro_batch` (0: no smaller). `advice` is for the user who starts
+    it; `before` is the micro-batch that was too large.
     """
 
     def __init__(self, text: str, micro_batch: int, advice: str = "", before: int = 0):

@@ -1,6 +1,7 @@
-"""Private names of torch and scikit-learn, all in one place: the first to look at after a release of theirs.
+"""Private names of torch and scikit-learn, the first to look at after their releases.
 
-tests/test_private.py checks that each is there and does what is said here, and that no other file uses one.
+tests/test_private.py checks that each exists and works as described, and that no other file uses
+one.
 """
 
 from collections.abc import Sequence
@@ -65,12 +66,12 @@ def set_timeout(group: Any, seconds: float) -> None:
 
 
 def forget_unscaling(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-    """Lets a scaler unscale the gradients of an optimizer once more, after a step that was given up."""
+    """Lets a scaler unscale the gradients of an optimizer again, after an abandoned step."""
     scaler._per_optimizer_states.pop(id(optimizer), None)
 
 
 def processes_of(batches: Any) -> Sequence[Any]:
-    """Returns the worker processes of a loader's iterator; none if it has none."""
+    """Returns the worker processes of a loader's iterator, maybe ()."""
     return getattr(batches, "_workers", ())
 
 
@@ -84,12 +85,12 @@ def memory_format(tensor: Tensor) -> torch.memory_format:
 
 
 def boosted_trees(model: Any) -> list[list[Any]]:
-    """Returns the trees of each round, with `nodes`; none of a model that is no boosting."""
+    """Returns the trees of each round, with `nodes`; [] for other models than boosting."""
     return getattr(model, "_predictors", [])
 
 
 def boosting_begins_with(model: Any) -> np.ndarray | None:
-    """Returns the scores before the first tree, or None for a model that is no boosting."""
+    """Returns the scores before the first tree, or None for other models than boosting."""
     value = getattr(model, "_baseline_prediction", None)
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Text for a person: aligned tables, durations, amounts of bytes, criteria beside what was reached."""
+"""Formats text: aligned tables, durations, amounts of bytes, criteria with their results."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -7,74 +7,76 @@ from html import escape
 from itertools import zip_longest
 
 _NUMBER = re.compile(r"[+-]?\d[\d.,:/%e-]*( .*)?")
-_ROWS = re.compile(
-    r"((?:^.*  \S.*(?:\n|\Z)){2,})", re.MULTILINE
-)  # lines that two spaces divide or indent
+# Lines that two spaces divide or indent
+_ROWS = re.compile(r"((?:^.*  \S.*(?:\n|\Z)){2,})", re.MULTILINE)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> str:
-    """Sets rows of cells as columns, two spaces apart: flush right, or flush left those whose numbers are in `left`."""
+    """Sets rows of cells as columns, two spaces apart, flush right or, if in `left`, flush left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    lines = []
+    for row in rows:
+        cells = []
+        for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            cells.append(cell.ljust(width) if number in left else cell.rjust(width))
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def split_tables(text: str) -> Iterator[str | list[list[str]]]:
-    """Yields the parts of a text in their order: rows of cells for what `aligned` set in it, other lines as they are.
+    """Yields the parts of a text: rows of cells for the tables of `aligned`, text for others.
 
-    No cell may hold two spaces. Lines of one column stay text; one that has the last cell alone continues that above.
+    No cell may hold two spaces. Lines of one column stay text; one with only the last cell
+    continues the line above.
     """
     for number, part in enumerate(_ROWS.split(text)):
         lines = part.strip("\n").split("\n")
-        inked = "".join(
-            " " if {*column} <= {" "} else "x" for column in zip_longest(*lines, fillvalue=" ")
-        )
-        columns = [
-            match.span() for match in re.finditer(r"x+( x+)*", inked)
-        ]  # two blanks in all lines divide them
+        columns = _columns(lines)
         if number % 2 and len(columns) > 1:
             rows: list[list[str]] = []
             for line in lines:
-                *cells, last = (line[begin:end].strip() for begin, end in columns)
-                if rows and not any(cells):  # the line above goes on
-                    rows[-1][-1] += f" {last}"
+                cells = [line[begin:end].strip() for begin, end in columns]
+                if rows and not any(cells[:-1]):  # it continues the line above
+                    rows[-1][-1] += f" {cells[-1]}"
                 else:
-                    rows.append([*cells, last])
+                    rows.append(cells)
             yield rows
         elif columns:
             yield "\n".join(lines)
 
 
+def _columns(lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns begin and end of each column; two blanks in all lines divide them."""
+    inked = ""
+    for letters in zip_longest(*lines, fillvalue=" "):
+        inked += " " if {*letters} <= {" "} else "x"
+    return [match.span() for match in re.finditer(r"x+( x+)*", inked)]
+
+
 def table(rows: Sequence[Sequence[str]], bold: str | None = None) -> str:
-    """Returns rows as a table of HTML; words above numbers are its head; the row that begins with `bold` is bold."""
-    columns = list(zip(*rows, strict=True))
-    numbers = [
-        any(column[1:]) and all(_NUMBER.fullmatch(cell) for cell in column[1:] if cell)
-        for column in columns
-    ]
-    has_head = any(
-        is_number and not _NUMBER.fullmatch(rows[0][place])
-        for place, is_number in enumerate(numbers)
-    )
+    """Returns rows as a table of HTML, with words above numbers as head, and one `bold` row."""
+    numbers = [_has_numbers(column[1:]) for column in zip(*rows, strict=True)]
+    first = rows[0] if rows else ()
+    heads = [cell for cell, is_number in zip(first, numbers, strict=True) if is_number]
+    has_head = not all(map(_NUMBER.fullmatch, heads))
     lines = ""
     for place, row in enumerate(rows):
-        tag, right = (
-            ("th", "right") if has_head and not place else ("td", "right;white-space:nowrap")
-        )
-        cells = zip(
-            [right if is_number else "left" for is_number in numbers], map(escape, row), strict=True
-        )
-        shown = "".join(f'<{tag} style="text-align:{look}">{cell}</{tag}>' for look, cell in cells)
-        lines += (
-            f'<tr style="font-weight:bold">{shown}</tr>' if row[0] == bold else f"<tr>{shown}</tr>"
-        )
+        tag = "td"
+        right = "right;white-space:nowrap"
+        if has_head and not place:
+            tag = "th"
+            right = "right"
+        cells = ""
+        for cell, is_number in zip(row, numbers, strict=True):
+            look = right if is_number else "left"
+            cells += f'<{tag} style="text-align:{look}">{escape(cell)}</{tag}>'
+        style = ' style="font-weight:bold"' if row[0] == bold else ""
+        lines += f"<tr{style}>{cells}</tr>"
     return f'<div style="overflow-x:auto"><table cellpadding="3" style="margin:4px 0">{lines}</table></div>'
+
+
+def _has_numbers(cells: Sequence[str]) -> bool:
+    return any(cells) and all(_NUMBER.fullmatch(cell) for cell in cells if cell)
 
 
 def as_html(text: str) -> str:
@@ -91,7 +93,8 @@ def as_html(text: str) -> str:
 
 def duration(seconds: float) -> str:
     """Writes hours, minutes and seconds: 3:07:05."""
-    return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d}"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def amount(count: float) -> str:
@@ -102,7 +105,7 @@ def amount(count: float) -> str:
 
 
 def weights(count: int) -> str:
-    """Returns a number of weights as a person says it: 7,540, or 22.7 M."""
+    """Writes a number of weights: 7,540, or 22.7 M."""
     if count >= 1e5:
         return f"{count / 1e6:,.1f} M"
     return f"{count:,}"

@@ -1,4 +1,4 @@
-"""The gate for files that somebody else may have made: bounded, of regular files alone, strictly typed."""
+"""Reads untrusted files: bounded, only regular files, strictly typed."""
 
 import contextlib
 import errno
@@ -22,7 +22,7 @@ _KINDS = {
     stat.S_IFLNK: "a link",
 }
 _NAME = re.compile(r"\w[\w.+ -]{0,198}")
-_LARGEST = {int: 10**18, float: 10**300}  # in size, of a number
+_LARGEST = {int: 10**18, float: 10**300}  # absolute value of a number
 
 
 def read(path: Path, limit: int) -> bytes:
@@ -31,15 +31,13 @@ def read(path: Path, limit: int) -> bytes:
     A pipe or a device is not even opened: the first would block, and the second may have no end.
     """
     size_of(path)
-    handle = os.open(
-        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    )  # it may have become a pipe by now
+    # it may have become a pipe by now
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         size = _size(os.fstat(handle), path)
         content = file.read(size + 1) if size <= limit else b""
-        content += (
-            file.read(limit) if len(content) > size else b""
-        )  # it has grown, or names no size
+        if len(content) > size:  # it has grown, or names no size
+            content += file.read(limit)
         if max(size, len(content)) > limit:
             raise OSError(
                 errno.EFBIG, f"it has {size:,} bytes, and at most {limit:,} are read", str(path)
@@ -48,18 +46,18 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def size_of(path: Path, links: bool = True) -> int:
-    """Returns the size of a regular file, or of one behind a link, without opening it. Raises OSError otherwise."""
+    """Returns the size of a regular file, or of one behind a link, without opening it.
+
+    Raises OSError otherwise.
+    """
     return _size(path.stat() if links else path.lstat(), path)
 
 
 def _size(status: os.stat_result, path: Path) -> int:
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
-        raise OSError(
-            errno.EINVAL,
-            f"it is {_KINDS.get(kind, 'something else')}, not a regular file",
-            str(path),
-        )
+        name = _KINDS.get(kind, "something else")
+        raise OSError(errno.EINVAL, f"it is {name}, not a regular file", str(path))
     return status.st_size
 
 
@@ -80,7 +78,10 @@ def objects(content: bytes | str) -> dict[str, Any]:
 
 
 def parse(content: bytes | str | dict[str, Any], kind: type[T]) -> T:
-    """Makes a dataclass of a JSON object, without unknown keys; converts nothing. Raises BadInput for another type."""
+    """Makes a dataclass of a JSON object, without unknown keys; converts nothing.
+
+    Raises BadInput for another type.
+    """
     values = content if isinstance(content, dict) else objects(content)
     return _value(values, kind, "it")
 
@@ -104,17 +105,7 @@ def _value(value: Any, kind: Any, where: str) -> Any:
     if origin in (Union, UnionType) and any(fits(value, choice) for choice in inner):
         return value
     if is_dataclass(kind) and isinstance(value, dict):
-        lacking = [
-            e.name
-            for e in fields(kind)
-            if e.default is e.default_factory is MISSING and e.name not in value
-        ]
-        if lacking:
-            raise BadInput(f"{where} has no {lacking[0]}")
-        hints = get_type_hints(kind, include_extras=True)
-        return kind(
-            **{key: _value(value[key], hint, key) for key, hint in hints.items() if key in value}
-        )  # type: ignore
+        return _record(value, kind, where)
     if origin is list and isinstance(value, list):
         return [_value(item, inner[0], where) for item in value]
     if origin is dict and isinstance(value, dict):
@@ -122,15 +113,26 @@ def _value(value: Any, kind: Any, where: str) -> Any:
     is_exact = type(value) is kind or (kind is float and type(value) is int)
     if kind in _LARGEST and is_exact and abs(value) < _LARGEST[kind]:
         return value
-    if (
-        kind is Any
-        or (origin is Literal and value in inner)
-        or (kind in (str, bool, dict, list) and is_exact)
-    ):
+    if kind in (str, bool, dict, list) and is_exact:
+        return value
+    if kind is Any or (origin is Literal and value in inner):
         return value
     if value is None and kind in (None, type(None)):
         return value
     raise BadInput(f"{where} is {shown(value)}")
+
+
+def _record(values: dict[str, Any], kind: Any, where: str) -> Any:
+    """Returns a JSON object as a dataclass; unknown keys are left out. Raises BadInput."""
+    for field in fields(kind):
+        is_optional = field.default is not MISSING or field.default_factory is not MISSING
+        if not is_optional and field.name not in values:
+            raise BadInput(f"{where} has no {field.name}")
+    arguments = {}
+    for key, hint in get_type_hints(kind, include_extras=True).items():
+        if key in values:
+            arguments[key] = _value(values[key], hint, key)
+    return kind(**arguments)
 
 
 def shown(value: object) -> str:

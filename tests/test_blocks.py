@@ -27,8 +27,9 @@ def blocks(text):
     """Yields (line, language, code) of the blocks that are to run; raises where one cannot and does not say so."""
     text = GENERATED.sub(lambda found: "\n" * found[0].count("\n"), text)
     for found in BLOCK.finditer(text):
+        line = text[: found.start()].count("\n") + 1
         if not found["why"]:
-            yield text[: found.start()].count("\n") + 1, found["language"], found["code"]
+            yield line, found["language"], found["code"]
 
 
 def commands_of(code):
@@ -70,8 +71,10 @@ def test_every_block_of_a_document_runs_or_says_why_not(document, checkout, caps
     )
     for line, language, code in blocks(text):
         try:
-            run(code) if language == "sh" else exec(
-                compile(code, f"{document.name}:{line}", "exec"), {}
-            )
+            if language == "sh":
+                run(code)
+            else:
+                exec(compile(code, f"{document.name}:{line}", "exec"), {})
         except Exception as error:
-            pytest.fail(f"{document.relative_to(ROOT)}:{line}: {type(error).__name__}: {error}")
+            place = f"{document.relative_to(ROOT)}:{line}"
+            pytest.fail(f"{place}: {type(error).__name__}: {error}")

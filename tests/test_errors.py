@@ -5,7 +5,7 @@ import pytest
 from lib.errors import BadInput, TrainingFailed, check_limit
 
 
-def test_one_more_than_the_limit_is_refused_with_the_first_ten_and_the_setting_that_would_pass():
+def test_one_more_than_the_limit_is_refused_with_the_setting_that_passes():
     bad = [f"a.txt line {number}: empty" for number in range(1, 13)]
     check_limit("Bad lines", bad, 12)
     with pytest.raises(BadInput) as refused:

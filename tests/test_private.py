@@ -19,6 +19,9 @@ OTHERS = {
 }  # fmt: skip
 
 
+HOUSES = ("lib", "workloads", "trainbook")
+
+
 def own_names():
     """Returns the private names that files of the houses define."""
     names = set()
@@ -34,20 +37,17 @@ def own_names():
 def private_names(tree):
     """Yields the private attributes and imports of a file, and those that getattr or hasattr names."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            yield node.attr, node
-        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(
-            ("lib", "workloads", "trainbook")
-        ):
-            for name in [*(node.module or "").split("."), *(alias.name for alias in node.names)]:
+        match node:
+            case ast.Attribute(attr=name):
                 yield name, node
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in ("getattr", "hasattr")
-        ):
-            name = getattr(node.args[1], "value", "")
-            yield name if isinstance(name, str) else "", node
+            case ast.ImportFrom(module=module) if not (module or "").startswith(HOUSES):
+                names = [*(module or "").split("."), *(alias.name for alias in node.names)]
+                for name in names:
+                    yield name, node
+            case ast.Call(
+                func=ast.Name(id="getattr" | "hasattr"), args=[_, ast.Constant(str(name)), *_]
+            ):
+                yield name, node
 
 
 def test_no_other_file_uses_a_private_name_of_a_library():
@@ -57,9 +57,8 @@ def test_no_other_file_uses_a_private_name_of_a_library():
             continue
         for name, node in private_names(tree_of(path)):
             is_private = name.startswith("_") and not name.startswith("__") and name != "_"
-            assert not is_private or name in known, (
-                f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
-            )
+            place = f"{path.relative_to(ROOT)}:{node.lineno}"
+            assert not is_private or name in known, f"{place}: {ast.unparse(node)}"
 
 
 def test_norms_are_layers_with_statistics():
@@ -70,14 +69,14 @@ def test_norms_are_layers_with_statistics():
 
 def test_operations_on_lists_are_those_on_each():
     ones = [torch.ones(2), torch.ones(3)]
-    assert [value.item() for value in private.norms_of(ones)] == pytest.approx([2**0.5, 3**0.5])
+    norms = torch.stack(private.norms_of(ones))
+    assert norms.tolist() == pytest.approx([2**0.5, 3**0.5])
     private.copy_into(ones, [torch.zeros(2), torch.full((3,), 2.0)])
     private.move_towards(ones, [torch.ones(2), torch.ones(3)], 0.5)
     assert [value.tolist() for value in ones] == [[0.5, 0.5], [1.5, 1.5, 1.5]]
     (bucket,) = private.buckets(ones, 100)
-    assert [v.tolist() for v in private.unflattened(private.flattened(bucket), bucket)] == [
-        v.tolist() for v in ones
-    ]
+    flat = private.flattened(bucket)
+    assert [value.tolist() for value in private.unflattened(flat, bucket)] == [[0.5] * 2, [1.5] * 3]
 
 
 def test_a_version_counts_changes_in_place_and_an_address_is_a_storages():
@@ -95,13 +94,8 @@ def test_a_mode_sees_operators_by_schema_and_backward_passes_by_their_nodes():
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             with private.without_overrides():
                 node = private.running_node()
-                seen.append(
-                    (
-                        private.schema(func).name,
-                        private.backward_pass(),
-                        node and private.number_of(node)(),
-                    )
-                )
+                number = node and private.number_of(node)()
+                seen.append((private.schema(func).name, private.backward_pass(), number))
                 return func(*args, **(kwargs or {}))
 
     x = torch.ones(2, requires_grad=True)
@@ -111,7 +105,8 @@ def test_a_mode_sees_operators_by_schema_and_backward_passes_by_their_nodes():
         y.backward()
     assert seen[0][:2] == ("aten::mul", -1)
     assert seen[0][2] is None
-    assert any(turn >= 0 and number is not None and number < newest for _, turn, number in seen)
+    numbers = [number for _, turn, number in seen if turn >= 0 and number is not None]
+    assert any(number < newest for number in numbers)
     assert private.overloads(torch.ops.aten.mul.Tensor) is torch.ops.aten.mul
 
 
@@ -124,7 +119,8 @@ def test_kernels_of_attention_and_softmax_are_there():
     half = private.softmax_to_half["softmax"](torch.zeros(2), 0, False)
     assert half.tolist() == [0.5, 0.5]
     assert private.memory_format(torch.zeros(1, 2, 3, 4)) is torch.contiguous_format
-    assert private.nll_loss(torch.zeros(1, 2), torch.tensor([1]), None, 1, -100).item() == 0
+    scores = torch.zeros(1, 2)
+    assert private.nll_loss(scores, torch.tensor([1]), None, 1, -100).item() == 0
     assert private.current_function_mode() is None
 
 

@@ -48,7 +48,7 @@ def own(tmp_path, monkeypatch):
     return write
 
 
-def test_tasks_are_found_by_name_and_by_file_which_may_postpone_annotations_and_is_imported_once(
+def test_tasks_are_found_by_name_and_by_file(
     own,
 ):
     assert find_task("graphmer").__name__ == "Graphmer"
@@ -67,9 +67,7 @@ def test_tasks_are_found_by_name_and_by_file_which_may_postpone_annotations_and_
             find_task(name)
 
 
-def test_a_task_imports_what_lies_beside_it_before_an_installed_namesake_and_hides_no_other_module(
-    own, tmp_path, tmp_path_factory
-):
+def test_a_task_imports_files_beside_it_before_installed_namesakes(own, tmp_path, tmp_path_factory):
     """As for a script: on a machine that has such a package the task would else be another one."""
     installed = tmp_path_factory.mktemp("site-packages", numbered=False)
     for folder, value in ((installed, 1), (tmp_path, 2)):
@@ -89,9 +87,7 @@ def test_a_task_imports_what_lies_beside_it_before_an_installed_namesake_and_hid
     assert cls.beside_own.VALUE == 3
 
 
-def test_a_task_file_that_fails_is_named_with_its_line_and_what_is_none_is_not_opened(
-    own, tmp_path
-):
+def test_a_task_file_that_fails_is_named_with_its_line(own, tmp_path):
     (tmp_path / "beside.py").write_text("\nmissing\n")
     for body, where, what in (
         ("x = 1 / 0", "own.py:14", "ZeroDivisionError: division by zero"), ("x = (", "own.py, line 14", "SyntaxError"),
@@ -166,9 +162,7 @@ def test_a_named_data_set_is_entered_to_where_its_archive_was_unpacked(
     assert f"{mount} is taken, not {other}. data.dir names another" in capsys.readouterr().out
 
 
-def test_a_list_of_folders_is_for_a_task_that_takes_several_and_is_known_by_the_content_of_each(
-    toy, tmp_path, monkeypatch
-):
+def test_a_list_of_folders_is_for_tasks_that_take_several(toy, tmp_path, monkeypatch):
     kaggle(monkeypatch, tmp_path, ["datasets/ada/graphs", "datasets/ada/other"])
     here = tmp_path / "here"
     mount = tmp_path / "input" / "datasets" / "ada" / "graphs"
@@ -284,7 +278,7 @@ def test_an_archive_that_is_none_counts_by_its_bytes(archives, name):
     assert fingerprint(packed) != first
 
 
-def test_the_mean_of_each_term_is_the_evaluation_and_a_method_without_a_default_is_named(own):
+def test_the_evaluation_is_the_mean_of_each_term_by_default(own):
     task = Task(own())
     task.count = lambda batch: {"a": 4, "b": 2, "none": 0}
     task.loss = lambda model, batch: ({"a": torch.tensor(batch), "b": torch.tensor(1.0)}, {})
@@ -312,7 +306,7 @@ def predict():
 """
 
 
-def test_what_a_task_imports_from_beside_it_belongs_to_it_and_packages_are_those_that_must_be_there(
+def test_own_files_are_imports_beside_the_task_and_packages_needed_imports(
     tmp_path,
 ):
     """A folder of data with a package's name is no package of one's own; what a try catches may be missing."""

@@ -1,6 +1,7 @@
-"""The configuration of a run: every key with its type, its default and one sentence on what it does.
+"""The configuration of a run: every key with type, default and one sentence.
 
-A file may begin with `base: other.yaml`, a file beside it: every key that it does not give is as in that one.
+A file may begin with `base: other.yaml`, a file beside it: every key that it does not give is as in
+that one.
 """
 
 import contextlib
@@ -28,31 +29,30 @@ from lib.config.reader import (
 )
 from lib.errors import BadInput, printable
 
-REMOVED: dict[str, str] = yaml.safe_load(
-    Path(__file__).with_name("removed.yaml").read_text("utf-8")
-)
+_REMOVED = Path(__file__).with_name("removed.yaml")
+REMOVED: dict[str, str] = yaml.safe_load(_REMOVED.read_text("utf-8"))
 _NAME_BYTES = 200  # a file system takes 255, and runs of a queue, and files beside the folder, have longer names
 
 
 @dataclass(frozen=True)
 class NoSettings:
-    """The `workload:` section of a task that has no settings of its own."""
+    """The `workload:` section of a task without settings."""
 
 
 def _no_folder(name: str) -> str:
-    """Returns what to change in a name that cannot become a folder; nothing for any other."""
-    is_odd = (
-        re.search(r"^[.\s]|[/\\]|\s$", name)
-        or printable(name) != name
-        or len(name.encode()) > _NAME_BYTES
-    )
-    advice = f"give one without slashes, invisible characters, dot or space at an end, of {_NAME_BYTES} bytes at most"
-    return advice if is_odd else ""
+    """Returns how to mend a name that cannot become a folder; "" for any other."""
+    is_odd = re.search(r"^[.\s]|[/\\]|\s$", name) is not None or printable(name) != name
+    if is_odd or len(name.encode()) > _NAME_BYTES:
+        return (
+            "give one without slashes, invisible characters, dot or space at an end, "
+            f"of {_NAME_BYTES} bytes at most"
+        )
+    return ""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The run's name, and what it starts from."""
+    """The run's name and its start."""
 
     name: str = option("", "Name of the run and its folder; empty: that of the file.")
     initial_weights: str = option(
@@ -103,7 +103,7 @@ class Data:
 
     @property
     def dirs(self) -> tuple[str, ...]:
-        """What `dir` names, one or several; none where it is empty."""
+        """The names in `dir`; () if it is empty."""
         if isinstance(self.dir, tuple):
             return self.dir
         return tuple(filter(None, [self.dir]))
@@ -111,7 +111,10 @@ class Data:
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         names = values["dir"]
-        if isinstance(names, tuple) and ({"embedded", ""} & {*names} or len({*names}) < len(names)):
+        if not isinstance(names, tuple):
+            return
+        is_repeated = len({*names}) < len(names)
+        if is_repeated or {"embedded", ""} & {*names}:
             yield "dir", "A list in data.dir names folders, each once; embedded stands alone."
 
 
@@ -192,9 +195,12 @@ class Training:
         batch = values["effective_batch"]
         slots = values["micro_batch_slots"]
         if slots and batch % slots:
-            advice = f"Write {max(1, batch // slots) * slots}, or another number of slots."
-            sentence = f"training.effective_batch {batch} cannot be dealt into {slots} equal parts"
-            yield "effective_batch", f"{sentence} (training.micro_batch_slots). {advice}"
+            nearest = max(1, batch // slots) * slots
+            yield (
+                "effective_batch",
+                f"training.effective_batch {batch} cannot be dealt into {slots} equal parts "
+                f"(training.micro_batch_slots). Write {nearest}, or another number of slots.",
+            )
 
 
 @dataclass(frozen=True)
@@ -313,10 +319,10 @@ class Queue:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        sizes = [values["folds"], len(values["seeds"]), *map(len, values["grid"].values())]
-        if (
-            runs := math.prod(max(1, size) for size in sizes)
-        ) > 1000:  # all are listed at every start
+        sizes = [values["folds"], len(values["seeds"])]
+        sizes += map(len, values["grid"].values())
+        runs = math.prod(max(1, size) for size in sizes)
+        if runs > 1000:  # all are listed at every start
             yield (
                 "",
                 f"The queue has {runs:,} runs; at most 1,000 can be. Shorten queue.grid or folds.",
@@ -325,7 +331,7 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The whole configuration; `workload` holds the task's own settings, a dataclass that the task defines."""
+    """The whole configuration; `workload` holds the task's settings, an instance of its `Settings`."""
 
     task: str = option(MISSING, "A workload's name, or file.py:Class beside this configuration.")
     seed: int = option(0, "Everything random follows from it.", minimum=0)
@@ -354,8 +360,11 @@ class Config:
         is_single = not training.evaluate_every_steps and not training.evaluate_every_epochs
         if is_single and (is_plateau or training.stop_after_evaluations):
             key = "scheduler.name plateau" if is_plateau else "training.stop_after_evaluations"
-            sentence = "counts evaluations, and this run has only one, at the end. Give training.evaluate_every_epochs."
-            yield key.partition(".")[0], f"{key} {sentence}"
+            yield (
+                key.partition(".")[0],
+                f"{key} counts evaluations, and this run has only one, at the end. "
+                "Give training.evaluate_every_epochs.",
+            )
 
 
 def read_config(
@@ -363,10 +372,12 @@ def read_config(
     overrides: Mapping[str, object] | None = None,
     workload: Callable[[str], type] = lambda task: NoSettings,
 ) -> Config:
-    """Reads and checks a configuration. `workload` returns the dataclass of the `workload:` section for a task's name.
+    """Reads and checks a configuration.
 
-    `overrides` maps dotted keys to values, or to texts from a command line; each replaces the whole value of its key.
-    Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
+    `workload` returns the dataclass of the `workload:` section for a task's name.
+
+    `overrides` maps dotted keys to values, or to texts from a command line; each replaces the whole
+    value of its key. Raises BadInput with all mistakes, one a line, as `file.yaml:12:5: sentence`.
     """
     path = Path(path)
     overrides = as_overrides(overrides)
@@ -379,7 +390,7 @@ def read_config(
     for key, value in overrides.items():
         reader.override(root, str(key), value)
     task = child(root, "task")
-    settings = Any  # an unknown task is reported once, and its settings are not checked
+    settings: Any = Any  # an unknown task is reported once, and its settings are not checked
     if isinstance(task, yaml.ScalarNode) and task.value:
         file, colon, name = task.value.rpartition(":")
         task.value = f"{from_folder(file, task.start_mark)}:{name}" if colon else name
@@ -388,10 +399,9 @@ def read_config(
         except BadInput as error:
             reader.report(task, str(error))
     reader.types["workload"] = settings
-    reader.known = [
-        *sentences(Config),
-        *(() if settings is Any else sentences(settings, "workload.")),
-    ]
+    reader.known = [*sentences(Config)]
+    if settings is not Any:
+        reader.known += sentences(settings, "workload.")
     config = reader.section(Config, root, "")
     if config is not BAD and not config.run.name and (advice := _no_folder(path.stem)):
         reader.report(
@@ -406,15 +416,24 @@ def read_config(
 def split_overrides(
     pairs: Sequence[str], usage: str = "--set takes key=value, for example training.max_steps=200"
 ) -> dict[str, object]:
-    """Returns the dotted keys and texts of `key=value` from a command line. Raises BadInput, with `usage`."""
+    """Returns the dotted keys and texts of `key=value` from a command line.
+
+    Raises BadInput, with `usage`.
+    """
+    overrides: dict[str, object] = {}
     for pair in pairs:
-        if "=" not in pair:
+        key, equals, text = pair.partition("=")
+        if not equals:
             raise BadInput(f"{usage}; found {pair!r}.")
-    return dict(pair.split("=", 1) for pair in pairs)
+        overrides[key] = text
+    return overrides
 
 
 def as_overrides(overrides: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """Returns the OVERRIDES of a notebook, of which `papermill -p` makes a text. Raises BadInput for other values."""
+    """Returns the OVERRIDES of a notebook, also as the text that `papermill -p` makes.
+
+    Raises BadInput.
+    """
     with contextlib.suppress(yaml.YAMLError):
         values = yaml.safe_load(overrides) if isinstance(overrides, str) else overrides
         if isinstance(values, Mapping) or values is None:
@@ -433,27 +452,45 @@ def to_yaml(config: Config) -> str:
 
 
 def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
-    """Returns the configuration with other values at dotted keys. Raises BadInput where they contradict each other."""
+    """Returns the configuration with other values at dotted keys.
 
-    def changed(section: Any, name: str, *inner: str, value: Any) -> Any:
-        values = {name: changed(getattr(section, name), *inner, value=value) if inner else value}
-        if not inner and value and hasattr(section, other := other_unit(name) or ""):
-            values[other] = 0  # one form of a length ends the other
-        return dataclasses.replace(section, **values)
+    Raises BadInput where they contradict each other.
+    """
 
     for key, value in changes.items():
-        config = changed(config, *key.split("."), value=value)
-    parts = [part for part in (config, *vars(config).values()) if hasattr(part, "mistakes")]
-    if mistakes := [sentence for part in parts for _, sentence in part.mistakes(vars(part))]:
+        config = _changed(config, key, value)
+    mistakes = []
+    for part in (config, *vars(config).values()):
+        if hasattr(part, "mistakes"):
+            mistakes += [sentence for _, sentence in part.mistakes(vars(part))]
+    if mistakes:
         raise BadInput("\n".join(mistakes))
     return config
 
 
+def _changed(section: Any, key: str, value: Any) -> Any:
+    """Returns a section with another value at a key; one form of a length ends the other."""
+    name, _, inner = key.partition(".")
+    if inner:
+        return dataclasses.replace(
+            section, **{name: _changed(getattr(section, name), inner, value)}
+        )
+    values = {name: value}
+    other = other_unit(name) or ""
+    if value and hasattr(section, other):
+        values[other] = 0
+    return dataclasses.replace(section, **values)
+
+
 def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
-    """Returns a configuration with every length in steps, and a line for each. Raises BadInput without samples."""
+    """Returns a configuration with every length in steps, and a line for each.
+
+    Raises BadInput without samples.
+    """
     if samples < 1:
         raise BadInput("There are no training samples. Look at data.dir and at data.subset_ratio.")
     batch = config.training.effective_batch
+    sizes = f"(samples {samples:,}, effective batch {batch:,})"
     lines = list[str]()
 
     def in_steps(value: Any, path: str) -> Any:
@@ -462,19 +499,21 @@ def resolve_lengths(config: Config, samples: int) -> tuple[Config, list[str]]:
         if not dataclasses.is_dataclass(value):
             return value
         prefix = f"{path}." if path else ""
-        changes = {
-            f.name: in_steps(getattr(value, f.name), prefix + f.name)
-            for f in dataclasses.fields(value)
-        }
+        changes = {}
+        for field in dataclasses.fields(value):
+            inner = getattr(value, field.name)
+            changes[field.name] = in_steps(inner, prefix + field.name)
         for epochs, steps in length_pairs(type(value)):  # type: ignore[arg-type]
-            if length := getattr(value, epochs):
-                # A fraction of the decimal digits: in binary 1.1 epochs of 10 samples would be a little more than 11
-                changes |= {
-                    epochs: 0.0,
-                    steps: max(1, math.ceil(Fraction(repr(length)) * samples / batch)),
-                }
-                count = f"{prefix}{steps} {changes[steps]:,} (samples {samples:,}, effective batch {batch:,})"
-                lines.append(f"{prefix}{epochs} {length:g} -> {count}")
+            length = getattr(value, epochs)
+            if not length:
+                continue
+            # A fraction of the decimal digits: in binary 1.1 epochs of 10 samples would be a little
+            # more than 11
+            exact = Fraction(repr(length)) * samples / batch
+            changes[epochs] = 0.0
+            changes[steps] = max(1, math.ceil(exact))
+            count = f"{prefix}{steps} {changes[steps]:,}"
+            lines.append(f"{prefix}{epochs} {length:g} -> {count} {sizes}")
         return dataclasses.replace(value, **changes)  # type: ignore[type-var]
 
     return in_steps(config, ""), lines

@@ -1,8 +1,11 @@
-"""Every environment variable of this program's own. A person may set the first three; this program sets the others."""
+"""Every environment variable of this program's own.
+
+A person may set the first three; this program sets the others.
+"""
 
 CACHE = "TRAINBOOK_CACHE"  # the folder for caches, instead of the platform's
 KAGGLE_ROOT = (
-    "TRAINBOOK_KAGGLE_ROOT"  # the folder that stands for /kaggle; tests imitate a session in it
+    "TRAINBOOK_KAGGLE_ROOT"  # the folder in place of /kaggle; tests imitate a session in it
 )
 SESSION_START = "TRAINBOOK_SESSION_START"  # Unix time from which a session's minutes count, instead of the process's
 

@@ -16,7 +16,10 @@ DATA_BYTES = 2**28  # of them, which go into the archive
 
 
 def read_text(path: Path) -> str:
-    """Reads a UTF-8 file. Raises BadInput, with line and column of the first byte that is not UTF-8."""
+    """Reads a UTF-8 file.
+
+    Raises BadInput, with line and column of the first byte that is not UTF-8.
+    """
     name = printable(path, most=500)
     try:
         raw = read_bytes(path, _MOST_TEXT)

@@ -1,4 +1,4 @@
-"""Memory profiles: batches, precision, data and saves that go together, as overlays of a configuration."""
+"""Memory profiles: overlays with batches, precision, data and saves that go together."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import yaml
 from lib.config import Config, with_changes
 from lib.config.reader import flat, other_unit
 
-_OVERLAYS = Path(__file__).with_name("overlays")  # what each promises: docs/configuration.md
+_OVERLAYS = Path(__file__).with_name("overlays")  # described in docs/configuration.md
 
 
 def names() -> tuple[str, ...]:
@@ -15,12 +15,11 @@ def names() -> tuple[str, ...]:
 
 
 def settings(profile: str) -> dict[str, object]:
-    sections = yaml.safe_load((_OVERLAYS / f"{profile}.yaml").read_text("utf-8"))
-    return {
-        f"{section}.{name}": value
-        for section, values in sections.items()
-        for name, value in values.items()
-    }
+    overlay = (_OVERLAYS / f"{profile}.yaml").read_text("utf-8")
+    changes: dict[str, object] = {}
+    for section, values in yaml.safe_load(overlay).items():
+        changes |= {f"{section}.{name}": value for name, value in values.items()}
+    return changes
 
 
 def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
@@ -28,24 +27,33 @@ def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
     if not (profile := config.memory.profile):
         return config, []
     changes = {"memory.profile": "", **settings(profile)}
-    for key in sorted(
-        changes
-    ):  # given are the key, the other form of its length, or the section around it
-        section, _, name = key.rpartition(".")
-        if {
-            key,
-            f"{section}.{other_unit(name)}",
-            section,
-        } & config.overridden and name != "profile":
-            del changes[key]
-    if lacks_fp16 := changes.get("training.precision") == "fp16" and not has_gpu:
+    for key in [key for key in changes if _is_given(key, config.overridden)]:
+        del changes[key]
+    lacks_fp16 = changes.get("training.precision") == "fp16" and not has_gpu
+    if lacks_fp16:
         changes["training.precision"] = "auto"
     changed = with_changes(config, changes)
-    old, new = (
-        {k: f"{v:g}" if isinstance(v, float) else v for k, v in flat(c).items()}
-        for c in (config, changed)
-    )
-    differing = [key for key in new if old[key] != new[key] and key != "memory.profile"]
+    old = _texts(config)
+    new = _texts(changed)
+    differing = [key for key in new if old[key] != new[key]]
     lines = [f"{key} {old[key]} -> {new[key]}" for key in differing]
-    lines += ["precision is auto instead of fp16, because there is no GPU"] if lacks_fp16 else []
+    if lacks_fp16:
+        lines.append("precision is auto instead of fp16, because there is no GPU")
     return changed, [f"memory.profile {profile}: {line}" for line in lines]
+
+
+def _is_given(key: str, overridden: frozenset[str]) -> bool:
+    """Returns whether a key, the other form of its length, or its section is an override."""
+    section, _, name = key.rpartition(".")
+    others = {key, f"{section}.{other_unit(name)}", section}
+    return name != "profile" and not others.isdisjoint(overridden)
+
+
+def _texts(config: Config) -> dict[str, object]:
+    """Returns the printed values of all keys but memory.profile."""
+    values = flat(config)
+    del values["memory.profile"]
+    for key, value in values.items():
+        if isinstance(value, float):
+            values[key] = f"{value:g}"
+    return values

@@ -33,9 +33,7 @@ def session_start(minutes: float) -> float:
     It is the start of the container on a platform with a limit, unless `minutes` are configured;
     otherwise that of this process, or the one that its parent handed down.
     """
-    here = platform.detect()
-    has_container = here.name != "local" and environment.KAGGLE_ROOT not in os.environ
-    if has_container and not minutes:
+    if platform.detect().begins_with_container and not minutes:
         with suppress(psutil.Error):
             return psutil.Process(1).create_time()
     return process_start()

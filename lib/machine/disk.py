@@ -1,4 +1,7 @@
-"""Changes the disk in ways that survive a kill: whole files, synced folders. Tests can make each operation fail."""
+"""Changes the disk in ways that survive a kill: whole files, synced folders.
+
+Tests can make each operation fail.
+"""
 
 import contextlib
 import errno
@@ -30,7 +33,7 @@ _held: dict[
 
 
 class Disk:
-    """The operations by which checkpoints change the disk, all made by `calls`, which a test can replace."""
+    """The operations by which checkpoints change the disk; tests replace `calls`."""
 
     def mkdir(self, path: Path) -> None:
         path.mkdir()
@@ -70,7 +73,7 @@ def exists(path: Path) -> bool:
 
 
 def make_folders(path: Path) -> None:
-    """Makes a folder and those above it, and syncs each name in its parent, so that no loss of power removes it."""
+    """Makes a folder and its parents, synced against a loss of power."""
     if not path.is_dir():
         make_folders(path.parent)
         with contextlib.suppress(FileExistsError):  # made by another process just now
@@ -81,7 +84,7 @@ def make_folders(path: Path) -> None:
 
 
 def write_file(path: Path, parts: Iterable[memoryview]) -> dict[str, int | str]:
-    """Writes and syncs a new file; returns its size and its sha256, computed from the bytes in memory."""
+    """Writes and syncs a new file; returns size and sha256 of the bytes in memory."""
     digest = hashlib.sha256()
     size = 0
     handle = calls.create(path)
@@ -100,10 +103,10 @@ def write_file(path: Path, parts: Iterable[memoryview]) -> dict[str, int | str]:
 
 @contextlib.contextmanager
 def whole(path: Path, cache: bool = False) -> Iterator[Path]:
-    """Yields a path beside `path` to write a file or folder to, and renames it to `path` when the block ends.
+    """Yields a path beside `path` to write to, and renames it to `path` after the block.
 
-    Whatever happens in the block, `path` is as it was or has the whole new content, synced. `cache` is for what can be
-    made again: not synced, and several processes may write it at once.
+    Whatever happens in the block, `path` is as it was or has the whole new content, synced. `cache`
+    is for what can be made again: not synced, and several processes may write it at once.
     """
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp" if cache else f"{path.name}.tmp")
     try:
@@ -122,7 +125,10 @@ def whole(path: Path, cache: bool = False) -> Iterator[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a file, or a folder with everything below it; of a link only itself; nothing if there is none."""
+    """Removes a file, or a folder with everything below it; a link is removed itself.
+
+    Nothing happens without one.
+    """
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):
             remove_tree(child)
@@ -131,7 +137,10 @@ def remove_tree(path: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Deletes a folder, renaming it first so that half of it can never look whole. A failure only warns."""
+    """Deletes a folder, renaming it first so that half of it can never look whole.
+
+    A failure only warns.
+    """
     doomed = path.with_name(path.name + ".del")
     try:
         remove_tree(doomed)
@@ -149,10 +158,11 @@ class Busy(BadInput):
 
 @contextlib.contextmanager
 def lock(folder: Path, busy: str = "") -> Iterator[int | None]:
-    """Holds a lock on a folder, in which it leaves no file; yields its descriptor, None where none can be locked.
+    """Locks a folder without a file in it; yields the descriptor, None if it cannot be locked.
 
-    The folder is made if need be. The lock ends with this process and every child that inherits it; the same process
-    may take it again. Where another holds it, it raises Busy with the words of `busy`, or waits.
+    The folder is made if need be. The lock ends with this process and every child that inherits it;
+    the same process may take it again. Where another holds it, it raises Busy with the words of
+    `busy`, or waits.
     """
     handle = _take(folder, busy)
     try:
@@ -191,7 +201,7 @@ def _take(folder: Path, busy: str) -> int | None:
 
 
 def _let_go() -> None:
-    """Closes inherited locks in a child that was forked without a program of its own, such as a loader process."""
+    """Closes inherited locks in a child that was forked without exec, such as a loader process."""
     for handle in _held:
         with contextlib.suppress(OSError):
             os.close(handle)
@@ -216,7 +226,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def twice(write: Callable[[], None]) -> None:
-    """Calls `write`, and once more after an error of the disk, which may be a passing one."""
+    """Calls `write`, and again after an error of the disk, which may pass."""
     try:
         write()
     except OSError:
@@ -225,7 +235,7 @@ def twice(write: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def needed(path: Path, then: str) -> Iterator[None]:
-    """Raises TrainingFailed, with a sentence and what is known of the run then, where the block cannot write `path`."""
+    """Raises TrainingFailed, with the state of the run, if the block cannot write `path`."""
     try:
         yield
     except OSError as error:

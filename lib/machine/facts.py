@@ -1,15 +1,16 @@
-"""Facts that the code uses, each with source and month; docs/facts.py has those that documents print."""
+"""Facts that the code uses, with source and month; docs/facts.py has the printed ones."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 GB = 10**9
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One number about a platform: `checked` is the month in which `source` said so."""
+    """One number about a platform: `checked` is the month of `source`."""
 
     value: float | str
     unit: str
@@ -19,7 +20,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU: GiB that torch sees (the lower figure), GB/s, TFLOP/s of products summed in fp32; None: not supported."""
+    """A GPU: GiB that torch sees (the lower figure), GB/s, TFLOP/s with sums in fp32, None without support."""
 
     name: str
     capability: tuple[int, int]
@@ -35,10 +36,13 @@ class Card:
     note: str = ""
 
 
-_FACTS, _CARDS = (
-    json.loads(Path(__file__).with_name(f"{n}.json").read_text("utf-8")) for n in ("facts", "cards")
-)
-FACTS = {key: Fact(**row) for key, row in _FACTS.items()}
-CARDS = {
-    key: Card(**{**row, "capability": tuple(row["capability"])}) for key, row in _CARDS.items()
-}
+def _rows(name: str) -> dict[str, dict[str, Any]]:
+    return json.loads(Path(__file__).with_name(name).read_text("utf-8"))
+
+
+def _card(row: dict[str, Any]) -> Card:
+    return Card(**{**row, "capability": tuple(row["capability"])})
+
+
+FACTS = {key: Fact(**row) for key, row in _rows("facts.json").items()}
+CARDS = {key: _card(row) for key, row in _rows("cards.json").items()}

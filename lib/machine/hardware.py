@@ -1,4 +1,4 @@
-"""What this process may use of its machine: CPUs and RAM within a container's limits, GPUs, drivers, the network."""
+"""Reads CPUs and RAM within a container's limits, GPUs and drivers."""
 
 import contextlib
 import os
@@ -22,7 +22,8 @@ class Gpu(NamedTuple):
     total_bytes: int
 
     def __str__(self) -> str:
-        return f"{self.name} (capability {dotted(self.capability)}, {self.total_bytes / 2**30:.2f} GiB)"
+        gib = self.total_bytes / 2**30
+        return f"{self.name} (capability {dotted(self.capability)}, {gib:.2f} GiB)"
 
 
 def dotted(version: Iterable[int]) -> str:
@@ -30,11 +31,10 @@ def dotted(version: Iterable[int]) -> str:
 
 
 def gpus() -> list[Gpu]:
-    """Lists the GPUs that torch can use: none if it is built without CUDA, or the driver is missing or too old."""
+    """Lists the GPUs that torch can use; [] without CUDA or a driver that is new enough."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # torch warns of old GPUs and drivers; the doctor does in sentences
+        # torch warns of old GPUs and drivers; the doctor does in sentences
+        warnings.simplefilter("ignore")
         if not torch.cuda.is_available():
             return []
         properties = [
@@ -52,7 +52,7 @@ def _nvml() -> Any:
 
 
 class Driver(NamedTuple):
-    """NVIDIA's driver by NVML: its version, the newest CUDA that it runs, and the GPUs that it sees."""
+    """NVIDIA's driver: its version, the newest CUDA that it runs, and its GPUs."""
 
     version: str
     cuda: tuple[int, int]
@@ -65,29 +65,27 @@ def driver() -> Driver | None:
         number = nvml.nvmlSystemGetCudaDriverVersion_v2()  # 12080 is 12.8
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         names = [nvml.nvmlDeviceGetName(handle) for handle in handles]
-        return Driver(
-            nvml.nvmlSystemGetDriverVersion(), (number // 1000, number % 1000 // 10), names
-        )
+        cuda = (number // 1000, number % 1000 // 10)
+        return Driver(nvml.nvmlSystemGetDriverVersion(), cuda, names)
     return None
 
 
 def clocks() -> dict[str, int]:
-    """Returns MHz of the first GPU's processors, now and at most, and its degrees; none if NVML does not answer."""
+    """Returns MHz and degrees of the first GPU; {} if NVML does not answer."""
     with contextlib.suppress(Exception):
         nvml = _nvml()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
-        now = nvml.nvmlDeviceGetClockInfo
-        most = nvml.nvmlDeviceGetMaxClockInfo
-        mhz = {
-            name: of(handle, nvml.NVML_CLOCK_SM)
-            for name, of in (("MHz", now), ("MHz at most", most))
+        clock = nvml.NVML_CLOCK_SM
+        return {
+            "MHz": nvml.nvmlDeviceGetClockInfo(handle, clock),
+            "MHz at most": nvml.nvmlDeviceGetMaxClockInfo(handle, clock),
+            "degrees": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         }
-        return {**mhz, "degrees": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
     return {}
 
 
 class GpuLoad(NamedTuple):
-    """Bytes of a GPU that are used, by all processes, and that it has; `use` is the share of time it was busy."""
+    """Bytes of a GPU, used by all processes and in total; `use` is its busy share of time."""
 
     used: int
     total: int
@@ -95,14 +93,13 @@ class GpuLoad(NamedTuple):
 
 
 def gpu_reader(index: int) -> Callable[[], GpuLoad]:
-    """Returns a function that reads the load of a GPU, by torch's number: from NVML, else from torch without `use`."""
+    """Returns a reader of a GPU's load, by torch's number; without NVML it lacks `use`."""
     nvml: Any = None
     handle: Any = None
     with contextlib.suppress(Exception):  # a driver's errors are of many classes
         nvml = _nvml()
-        uuid = str(
-            torch.cuda.get_device_properties(index).uuid
-        )  # torch's numbers leave out GPUs hidden from it
+        # torch's numbers leave out GPUs hidden from it
+        uuid = str(torch.cuda.get_device_properties(index).uuid)
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
     def read() -> GpuLoad:
@@ -117,7 +114,7 @@ def gpu_reader(index: int) -> Callable[[], GpuLoad]:
 
 
 class Ram(NamedTuple):
-    """Bytes that this process may use, now and in all; `limited` by a container rather than by the machine."""
+    """Bytes that this process may use, now and in total; `limited` by a container."""
 
     available: int
     total: int
@@ -125,7 +122,7 @@ class Ram(NamedTuple):
 
 
 def ram() -> Ram:
-    """Returns the machine's memory, or what the container (cgroup) allows of it."""
+    """Returns the machine's memory, or the limit of the container (cgroup)."""
     machine = psutil.virtual_memory()
     smallest = Ram(machine.available, machine.total, False)
     for folder in _cgroups("memory"):
@@ -133,20 +130,18 @@ def ram() -> Ram:
         if limit.isdigit() and int(limit) < smallest.total:  # not "max"
             used = int(_read(folder / "memory.current", folder / "memory.usage_in_bytes") or 0)
             fields = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
-            # files that nobody read lately count as used, and are given up before memory runs out
+            # cached files count as used, and are dropped before memory runs out
             inactive = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
-            smallest = Ram(
-                min(max(0, int(limit) - used + inactive), smallest.available), int(limit), True
-            )
+            available = max(0, int(limit) - used + inactive)
+            smallest = Ram(min(available, smallest.available), int(limit), True)
     return smallest
 
 
 def cpus() -> float:
-    """Returns how many CPUs this process may keep busy, by affinity and by the container's quota: maybe a fraction."""
-    # macOS has no affinity
-    count = float(
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    """Returns the CPUs of this process by affinity and quota, maybe a fraction."""
+    count = float(os.cpu_count() or 1)
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        count = float(len(os.sched_getaffinity(0)))
     for folder in _cgroups("cpu"):
         version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
         quota, period = _read(folder / "cpu.max").split() or version_1
@@ -163,7 +158,8 @@ def _cgroups(controller: str) -> list[Path]:
     """Lists the folders of this process's control groups, the innermost first, of version 2 or 1."""
     for _, controllers, path in (line.split(":", 2) for line in _read(_OWN_CGROUP).splitlines()):
         if not controllers or controller in controllers.split(","):
-            # version 1 tells a container its path on the host, which it cannot see; its root is its own group
+            # version 1 tells a container its path on the host, which it cannot see; the root is its
+            # group
             root = _CGROUPS / controller if controllers else _CGROUPS
             own = root / path.strip("/")
             return [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]

@@ -17,10 +17,8 @@ from lib.machine.platform import Platform, detect, output_dir
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
 _MOST_BYTES = 2**24  # of a summary.json or a state.json
-WRITTEN_BY_A_RUN = (
-    {"outputs.tar.gz"},
-    {"config.yaml", "summary.json"},
-)  # into its folder, or the one above
+# Files that a run writes into its folder, or the one above
+WRITTEN_BY_A_RUN = ({"outputs.tar.gz"}, {"config.yaml", "summary.json"})
 # Published weights, whose vocabulary is a text file too
 _PUBLISHED = [
     {f"{name}{end}"}
@@ -30,27 +28,32 @@ _PUBLISHED = [
 
 
 def mounted(platform: Platform) -> list[Path]:
-    """Lists the mounted inputs in both of Kaggle's layouts, sorted; none on a platform without a folder of inputs."""
+    """Lists the mounted inputs, sorted, in both of Kaggle's layouts."""
     mounts: list[Path] = []
-    for folder in (
-        _folders(platform.input_dir) if platform.name == "kaggle" and platform.input_dir else ()
-    ):
+    if not platform.has_mounts or platform.input_dir is None:
+        return mounts
+    for folder in _folders(platform.input_dir):
         below = [folder]
         for _ in range(_NEW_LAYOUT.get(folder.name, 0)):
             below = [inner for outer in below for inner in _folders(outer)]
-        # a data set of the old layout may be called "datasets" too; then nothing lies as deep as in the new one
+        # a data set of the old layout may be called "datasets" too; then nothing lies as deep as in
+        # the new one
         mounts += below or [folder]
     return sorted(mounts)
 
 
 def _folders(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+        folders = [path for path in folder.iterdir() if path.is_dir()]
+        return sorted(path for path in folders if not path.name.startswith("."))
     return []
 
 
 def find_input(name: str, platform: Platform) -> Path:
-    """Returns an input by path, "slug" or "owner/slug". Raises BadInput, with what is mounted, unless it is one."""
+    """Returns an input by path, "slug" or "owner/slug".
+
+    Raises BadInput, with the mounted inputs, unless it is one.
+    """
     base = platform.input_dir
     shown = printable(name, most=200)
     try:
@@ -58,35 +61,34 @@ def find_input(name: str, platform: Platform) -> Path:
         for place in (path, base / path) if base else (path,):
             if place.exists():
                 return place
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, nobody's home
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a NUL, an unknown user's home
         raise BadInput(f"There is no input {shown} ({error}). Give a path that exists.") from None
-    if len(matches := named(name, platform)) == 1:
+    matches = named(name, platform)
+    if len(matches) == 1:
         return matches[0]
-    names = (
-        ", ".join(
-            printable(mount.relative_to(base)) for mount in matches or mounted(platform) if base
-        )
-        or "nothing"
-    )
+    listed = matches or mounted(platform)
+    names = ", ".join(printable(mount.relative_to(base)) for mount in listed if base) or "nothing"
     if matches:
         raise BadInput(
             f"The name {shown} stands for {len(matches)} mounted inputs: {names}. Give one of these."
         )
-    advice = "Give a path that exists, or add the input with Kaggle's Add Input."
     raise BadInput(
-        f"There is no input {shown}: no such path, and no such mounted input (mounted: {names}). {advice}"
+        f"There is no input {shown}: no such path, and no such mounted input (mounted: {names}). "
+        "Give a path that exists, or add the input with Kaggle's Add Input."
     )
 
 
 def named(name: str, platform: Platform) -> list[Path]:
+    """Returns the mounted inputs of a slug or an owner/slug."""
     wanted = Path(name).parts
+    count = len(wanted)
 
     def goes_by_it(parts: tuple[str, ...]) -> bool:
         if len(parts) == 1:  # the old layout has no owners
-            return len(wanted) <= 2 and parts[0] == wanted[-1]
+            return count <= 2 and parts[0] == wanted[-1]
         if parts[0] == "models":  # models/<owner>/<model>/<framework>/<variation>/<version>
-            return wanted in (parts[1:][: len(wanted)], parts[2:][: len(wanted)])
-        return parts[1:][-len(wanted) :] == wanted
+            return wanted in (parts[1 : 1 + count], parts[2 : 2 + count])
+        return parts[1:][-count:] == wanted
 
     base = platform.input_dir or Path()
     return [mount for mount in mounted(platform) if goes_by_it(mount.relative_to(base).parts)]
@@ -97,9 +99,8 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
     folders: list[Path] = []
     for mount in mounted(platform):
         folders += [mount / name, *(inner / name for inner in _folders(mount))]
-        with contextlib.suppress(
-            OSError, BadInput
-        ):  # not by report.Summary, which stands above the machine
+        # not by report.Summary, a higher room
+        with contextlib.suppress(OSError, BadInput):
             if (mount / "checkpoints").is_dir():
                 summary = untrusted.objects(untrusted.read(mount / "summary.json", _MOST_BYTES))
                 folders += [mount] if summary.get("run") == name else []
@@ -107,7 +108,10 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
 
 
 def run_folders(config: Config) -> list[Path]:
-    """Returns the folders that may hold an earlier state of a run. Raises BadInput without the named one."""
+    """Returns the folders that may hold an earlier state of a run.
+
+    Raises BadInput without the named one.
+    """
     name = config.run.name
     here = detect()
     if config.run.resume_from:
@@ -118,37 +122,40 @@ def run_folders(config: Config) -> list[Path]:
 
 
 def saved_facts(key: str, *runs: Path) -> dict[str, Any]:
-    """Returns a key of the newest readable checkpoint, else best weights, of the first run that has it, or {}."""
-    for folder in (run / kind for run in runs for kind in ("checkpoints", "best")):
-        steps = sorted(
-            int(path.name[5:]) for path in folder.glob("step-*") if path.name[5:].isdecimal()
-        )
-        for path in (folder / f"step-{step:08d}" / "state.json" for step in reversed(steps)):
-            with contextlib.suppress(OSError, BadInput):
-                if (
-                    isinstance(
-                        facts := untrusted.objects(untrusted.read(path, _MOST_BYTES)).get(key), dict
-                    )
-                    and facts
-                ):
-                    return facts
+    """Returns a key of the first run's newest checkpoint or best weights that have it, or {}."""
+    folders = [run / kind for run in runs for kind in ("checkpoints", "best")]
+    for path in (state for folder in folders for state in _states(folder)):
+        with contextlib.suppress(OSError, BadInput):
+            facts = untrusted.objects(untrusted.read(path, _MOST_BYTES)).get(key)
+            if isinstance(facts, dict) and facts:
+                return facts
     return {}
 
 
+def _states(folder: Path) -> list[Path]:
+    """Returns the state.json of each checkpoint in a folder, newest first."""
+    numbers = [path.name.removeprefix("step-") for path in folder.glob("step-*")]
+    steps = sorted(int(number) for number in numbers if number.isdecimal())
+    return [folder / f"step-{step:08d}" / "state.json" for step in reversed(steps)]
+
+
 def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -> list[Path]:
-    """Lists the outermost folders here and below with a file that matches a glob: for train/*/*.png that with train."""
+    """Lists the outermost folders, here and below, with a file that matches a glob.
+
+    For train/*/*.png that is the folder with train. Prints a line if it stops at `limit` entries.
+    """
     patterns = [pattern.split("/") for pattern in sentinels]
     highest = max(map(len, patterns), default=1) - 1
     matches: dict[Path, int] = {}  # with their depths
     ends = [*WRITTEN_BY_A_RUN, *(names for names in _PUBLISHED if names.isdisjoint(sentinels))]
-    waiting: deque[tuple[Path, tuple[str, ...]]] = deque((folder, ()) for folder in folders)
+    waiting = deque[tuple[Path, tuple[str, ...]]]()
+    waiting += [(folder, ()) for folder in folders]
     count = 0
     while waiting:
         folder, inside = waiting.popleft()
         depth = len(inside)
-        if any(
-            matches.get(above, depth + 1) <= depth - highest for above in folder.parents[:depth]
-        ):
+        depths_above = [matches[above] for above in folder.parents[:depth] if above in matches]
+        if any(above <= depth - highest for above in depths_above):
             continue  # whatever matches here lies in a match
         if count >= limit:
             print(
@@ -161,11 +168,13 @@ def search(folders: list[Path], sentinels: Sequence[str], limit: int = 20_000) -
             continue
         for *above, last in patterns:
             up = len(above)
-            is_here = up <= depth and all(map(fnmatch.fnmatchcase, inside[depth - up :], above))
-            if is_here and fnmatch.filter(files, last):
+            if up > depth:
+                continue
+            fits = all(map(fnmatch.fnmatchcase, inside[depth - up :], above))
+            if fits and fnmatch.filter(files, last):
                 matches[(folder, *folder.parents)[up]] = depth - up
-        waiting += (
-            (folder / n, (*inside, n)) for n in sorted(inner) if not (folder / n).is_symlink()
-        )
+        for name in sorted(inner):
+            if not (folder / name).is_symlink():
+                waiting.append((folder / name, (*inside, name)))
     outer = [folder for folder in matches if matches.keys().isdisjoint(folder.parents)]
     return sorted(outer, key=matches.__getitem__)

@@ -1,4 +1,4 @@
-"""Memory of the machine and its GPUs: what is there and used, clearing it, and what counts as running out."""
+"""Reads and clears the memory of the machine and its GPUs, and detects that it ran out."""
 
 import gc
 from dataclasses import dataclass
@@ -27,9 +27,8 @@ def is_oom(error: BaseException | None) -> bool:
     seen: set[int] = set()  # a chain may have a circle
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        has_mark = isinstance(error, RuntimeError) and any(
-            mark in str(error) for mark in _OOM_MARKS
-        )
+        text = str(error) if isinstance(error, RuntimeError) else ""
+        has_mark = any(mark in text for mark in _OOM_MARKS)
         if has_mark or isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
         error = error.__cause__ or error.__context__
@@ -37,7 +36,10 @@ def is_oom(error: BaseException | None) -> bool:
 
 
 def clear_memory() -> None:
-    """Empties the CUDA cache. Call it outside an `except` block, whose traceback holds the activations."""
+    """Empties the CUDA cache.
+
+    Call it outside an `except` block, whose traceback holds the activations.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -60,7 +62,7 @@ def allocated_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Returns the most bytes in tensors on the GPU since `reset_peak`; on a CPU the resident memory now."""
+    """Returns the peak of bytes in tensors since `reset_peak`; on a CPU the resident memory."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     return _resident_bytes()
@@ -73,7 +75,7 @@ def reset_peak() -> None:
 
 @dataclass(frozen=True)
 class Reading:
-    """RAM or the memory of a GPU, in bytes; `detail` says what this process has of it."""
+    """RAM or the memory of a GPU, in bytes; `detail` has the share of this process."""
 
     name: str
     used: int
@@ -86,22 +88,18 @@ class Reading:
 
 
 def readings() -> list[Reading]:
-    """Reads RAM, by the container's limit where it has one, and then each GPU, with what other processes use."""
+    """Reads RAM, by the container's limit if any, and each GPU, used by all processes."""
     ram = hardware.ram()
-    detail = (
-        f"this process {_resident_bytes() / GIB:.2f} GiB{', a container' if ram.limited else ''}"
-    )
+    limit = ", a container" if ram.limited else ""
+    detail = f"this process {_resident_bytes() / GIB:.2f} GiB{limit}"
     rows = [Reading("RAM", ram.total - ram.available, ram.total, detail)]
     for index in range(torch.cuda.device_count()):
         load = hardware.gpu_reader(index)()
         allocated = torch.cuda.memory_allocated(index) / GIB
         reserved = torch.cuda.memory_reserved(index) / GIB
         detail = f"allocated {allocated:.2f}, reserved {reserved:.2f} GiB"
-        rows.append(
-            Reading(
-                f"GPU {index}, {torch.cuda.get_device_name(index)}", load.used, load.total, detail
-            )
-        )
+        name = f"GPU {index}, {torch.cuda.get_device_name(index)}"
+        rows.append(Reading(name, load.used, load.total, detail))
     return rows
 
 
@@ -109,15 +107,13 @@ def check_memory() -> str:
     """Writes a line for RAM and each GPU, with advice where over 80 % is used."""
     lines = []
     for reading in readings():
-        advice = (
-            ": nearly full. Close other notebooks and restart their kernels"
-            if reading.share > 0.8
-            else ""
-        )
-        size = (
-            f"{reading.used / GIB:.2f} of {reading.total / GIB:.2f} GiB used ({reading.share:.0%})"
-        )
-        lines.append(f"{reading.name}: {size}, {reading.detail}{advice}.")
+        used = reading.used / GIB
+        total = reading.total / GIB
+        size = f"{used:.2f} of {total:.2f} GiB used ({reading.share:.0%})"
+        line = f"{reading.name}: {size}, {reading.detail}"
+        if reading.share > 0.8:
+            line += ": nearly full. Close other notebooks and restart their kernels"
+        lines.append(f"{line}.")
     if not torch.cuda.is_available():
         lines.append(
             "No GPU: training runs on the CPU. On Kaggle choose Settings > Accelerator > GPU T4 x2."

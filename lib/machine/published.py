@@ -1,7 +1,8 @@
-"""Finds, checks and reads published weights, which are untrusted, and builds models that begin with them."""
+"""Finds, checks and reads published weights, which are untrusted, and builds their models."""
 
 import contextlib
 import hashlib
+import itertools
 import json
 import pickle
 import re
@@ -39,14 +40,17 @@ _OF_LOADING = {  # options of from_pretrained that mean nothing to a model witho
 
 
 def find_model(name: str, is_planned: bool = False) -> Path:
-    """Returns the one folder with weights, for a plan config.json, in a path or mount. Raises BadInput."""
+    """Returns the one folder with weights, for a plan config.json, in a path or mount.
+
+    Raises BadInput.
+    """
     base = inputs.find_input(name, platform.detect())
     if base.is_file() or _is_usable(base, is_planned):
         _check_fetched(base)
         return base
-    folders = inputs.search([base], (WHOLE, INDEX)) or (
-        inputs.search([base], (_CONFIG,)) if is_planned else []
-    )
+    folders = inputs.search([base], (WHOLE, INDEX))
+    if not folders and is_planned:
+        folders = inputs.search([base], (_CONFIG,))
     if len(folders) == 1:
         _check_fetched(folders[0])
         return folders[0]
@@ -56,13 +60,13 @@ def find_model(name: str, is_planned: bool = False) -> Path:
             f"GGUF files alone, which are not trained. Take the folder of this model with {WHOLE}"
         )
     if folders:
-        where = ", ".join(printable(folder) for folder in folders[:5])
-        problem = f"{len(folders)} folders with weights ({where}). Name one of them"
+        names = ", ".join(printable(folder) for folder in folders[:5])
+        problem = f"{len(folders)} folders with weights ({names}). Name one of them"
     raise BadInput(f"The weights {printable(base)} have {problem}.")
 
 
 def _check_fetched(folder: Path) -> None:
-    """Raises BadInput for a file of weights, of a tokenizer or of an index that Git LFS did not fetch."""
+    """Raises BadInput for weights, a tokenizer or an index that Git LFS did not fetch."""
     for path in [folder] if folder.is_file() else sorted(folder.iterdir()):
         try:
             if path.is_file() and size_of(path) <= _MOST_OF_POINTER:
@@ -72,44 +76,51 @@ def _check_fetched(folder: Path) -> None:
 
 
 def _is_usable(folder: Path, is_planned: bool) -> bool:
-    names = [name for form in _FORMS for name in form] + [_CONFIG] * is_planned
+    names = [*itertools.chain(*_FORMS)]
+    if is_planned:
+        names.append(_CONFIG)
     return any((folder / name).is_file() for name in names)
 
 
 def read(folder: Path) -> dict[str, Tensor]:
-    """Reads all tensors of a folder by name, onto the CPU. Raises BadInput where they are damaged or lie elsewhere."""
+    """Reads all tensors of a folder by name, onto the CPU. Raises BadInput."""
     files, names = _files(folder)
     tensors: dict[str, Tensor] = {}
     for file in files:
-        is_safe = file.suffix == ".safetensors"
         try:
-            shard = (
-                load_file(file)
-                if is_safe
-                else torch.load(file, map_location="cpu", weights_only=True)
-            )
-            if not all(
-                isinstance(name, str) and isinstance(tensor, Tensor)
-                for name, tensor in shard.items()
-            ):
-                raise ValueError("it holds more than tensors by name")
+            shard = _shard(file)
             if tensors.keys() & shard.keys():
                 raise ValueError("a tensor is there twice")
         except Exception as error:  # torch and safetensors raise many
             raise _unreadable(file, error) from None
         tensors |= shard
     if names and names != tensors.keys():
-        raise _unreadable(
-            folder, ValueError(f"the index does not fit {min(names ^ tensors.keys())}")
-        )
+        missing = min(names ^ tensors.keys())
+        raise _unreadable(folder, ValueError(f"the index does not fit {missing}"))
     return tensors
 
 
+def _shard(file: Path) -> dict[str, Tensor]:
+    """Reads one file of weights.
+
+    Raises one of many errors if it is damaged or holds anything else.
+    """
+    if file.suffix == ".safetensors":
+        return load_file(file)
+    shard = torch.load(file, map_location="cpu", weights_only=True)
+    for name, tensor in shard.items():
+        if not (isinstance(name, str) and isinstance(tensor, Tensor)):
+            raise ValueError("it holds more than tensors by name")
+    return shard
+
+
 def _files(folder: Path) -> tuple[list[Path], set[str]]:
-    """Returns the files with a folder's weights, sorted, and the tensors' names in an index. Raises BadInput."""
-    whole, index = next(
-        (form for form in _FORMS if any((folder / name).is_file() for name in form)), _FORMS[0]
-    )
+    """Returns the files with a folder's weights, sorted, and the tensors' names in an index.
+
+    Raises BadInput.
+    """
+    forms = [form for form in _FORMS if any((folder / name).is_file() for name in form)]
+    whole, index = [*forms, _FORMS[0]][0]
     files = [folder / whole]
     names = set[str]()
     place = folder
@@ -119,15 +130,17 @@ def _files(folder: Path) -> tuple[list[Path], set[str]]:
             shards = json.loads(read_bytes(place, _MOST_BYTES))["weight_map"]
             names = {*shards}
             files = [folder / file for file in sorted({*shards.values()})]
-            if not files or not all(
-                _SHARD.fullmatch(file.name) and file.parent == folder for file in files
-            ):
+            if not files or not all(_is_beside(file, folder) for file in files):
                 raise ValueError("it may name files beside it alone")
         for place in files:
             size_of(place)  # not a pipe or a device, which would be waited for
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(place, error) from None
     return files, names
+
+
+def _is_beside(file: Path, folder: Path) -> bool:
+    return file.parent == folder and _SHARD.fullmatch(file.name) is not None
 
 
 def _check_whole(files: Sequence[Path]) -> None:
@@ -140,7 +153,7 @@ def _check_whole(files: Sequence[Path]) -> None:
 
 
 def _open(file: Path) -> None:
-    """Opens a file of weights, of which the sizes must fit. Raises one of many errors otherwise."""
+    """Opens a file of weights, whose sizes must fit. Raises one of many errors."""
     if not size_of(file):
         raise ValueError("it is empty")
     if file.suffix == ".safetensors":
@@ -150,7 +163,7 @@ def _open(file: Path) -> None:
         is_zip = content.read(2) == b"PK"
     if is_zip:
         zipfile.ZipFile(file).close()
-    else:  # an old pickle, of which only loading shows whether it is whole
+    else:  # only loading shows whether an old pickle is whole
         torch.load(file, map_location="cpu", weights_only=True)
 
 
@@ -176,7 +189,10 @@ _DROPPED = {  # options that transformers 5 no longer takes: what to write
 
 
 def _of_today(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options of `from_pretrained` as transformers 5 has them, and prints what it renames. Raises BadInput."""
+    """Returns options of `from_pretrained` by their names in transformers 5; prints renamed ones.
+
+    Raises BadInput.
+    """
     options = dict(options)
     for name in _DROPPED.keys() & options.keys():
         raise BadInput(
@@ -190,84 +206,113 @@ def _of_today(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn.Module:
-    """Does what `Task.pretrained` says."""
+    """Implements `Task.pretrained`."""
     options = _of_today(options)
+    before = task.published.get(name, {})
+    facts = before if "config" in before else _saved_facts(task, name)
+    folder = _folder(task, name, is_needed=not facts)
     rest = {"dtype": torch.float32, **options}
     dtype = rest.pop("dtype")
-    facts = before = task.published.get(name, {})
-    if "config" not in before:  # a plan before the run resumes
-        facts = inputs.saved_facts("published", *inputs.run_folders(task.config)).get(name, {})
-        if isinstance(facts, dict) and isinstance(facts.get("config"), dict):
-            facts = facts
-        else:
-            facts = {}
-    folder: Path | None
+    config, rest = _config(name, folder, facts, rest)
+    if folder is None or task.is_planned:
+        files = []
+    else:
+        files = _files(folder)[0]  # an index may lead nowhere else
+    _check_whole(files)
+    if folder is None and not task.is_planned:
+        _check_not_needed(task, name)
+    if not facts and files:
+        shipped = json.loads(config.to_json_string(use_diff=False))
+        facts = {"config": shipped, "sha256": _hash(files)}
+    if facts:
+        task.published = {**task.published, name: {**before, **facts}}
+    if folder is None or task.is_planned:
+        return _without_weights(cls, config, dtype, rest, options.get("quantization_config"))
+    return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
+
+
+def _saved_facts(task: Any, name: str) -> dict[str, Any]:
+    """Returns the facts on weights in a run's checkpoints, for a plan before the run resumes."""
+    saved = inputs.saved_facts("published", *inputs.run_folders(task.config)).get(name, {})
+    if isinstance(saved, dict) and isinstance(saved.get("config"), dict):
+        return saved
+    return {}
+
+
+def _folder(task: Any, name: str, is_needed: bool) -> Path | None:
+    """Returns the folder of weights, mounted or of the hub.
+
+    Raises BadInput without one that is needed.
+    """
     try:
-        folder = find_model(name, task.is_planned)
+        return find_model(name, task.is_planned)
     except BadInput as error:
-        folder = _from_hub(name, is_planned=task.is_planned) if _ON_HUB.fullmatch(name) else None
-        if folder is None and not facts:
-            raise BadInput(
-                f"{error}{' The hub needs internet.' if _ON_HUB.fullmatch(name) else ''}"
-            ) from None
+        is_on_hub = _ON_HUB.fullmatch(name) is not None
+        folder = _from_hub(name, is_planned=task.is_planned) if is_on_hub else None
+        if folder is None and is_needed:
+            advice = " The hub needs internet." if is_on_hub else ""
+            raise BadInput(f"{error}{advice}") from None
+        return folder
+
+
+def _config(
+    name: str, folder: Any, facts: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Returns the configuration of a model and the options that it does not take.
+
+    Raises BadInput.
+    """
     try:
         from transformers import AutoConfig
 
         if facts:  # the configuration that the run began with
             config = AutoConfig.for_model(**facts["config"])
-            rest = {key: value for key, value in rest.items() if not hasattr(config, key)}
-        else:
-            config, rest = AutoConfig.from_pretrained(
-                folder, return_unused_kwargs=True, local_files_only=True, **rest
-            )
+            unused = [key for key in options if not hasattr(config, key)]
+            return config, {key: options[key] for key in unused}
+        return AutoConfig.from_pretrained(
+            folder, return_unused_kwargs=True, local_files_only=True, **options
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"The configuration of {printable(name)} cannot be used ({_why(error)})."
         ) from None
-    files = (
-        _files(folder)[0] if folder and not task.is_planned else []
-    )  # an index may lead nowhere else
-    _check_whole(files)
-    if folder is None and not task.is_planned:
-        _check_not_needed(task, name)
-    if not facts and files:
-        digest = hashlib.sha256()
-        for file in files:
-            with file.open("rb") as content:
-                digest.update(hashlib.file_digest(content, "sha256").digest())
-        facts = {
-            "config": json.loads(config.to_json_string(use_diff=False)),
-            "sha256": digest.hexdigest(),
-        }
-    if facts:
-        task.published = {**task.published, name: {**before, **facts}}
-    if folder is None or task.is_planned:
-        make = getattr(cls, "from_config", None) or cls._from_config
-        model = make(
-            config,
-            dtype=dtype,
-            **{key: value for key, value in rest.items() if key not in _OF_LOADING},
-        )
-        _mark(
-            model,
-            options.get("quantization_config") or getattr(config, "quantization_config", None),
-        )
-        return model
-    return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
+
+
+def _hash(files: Sequence[Path]) -> str:
+    """Returns a hash of the hashes of files."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _without_weights(
+    cls: Any, config: Any, dtype: Any, options: Mapping[str, Any], quantization: Any
+) -> nn.Module:
+    """Builds a model by its configuration, with the formats of loaded layers marked."""
+    make = getattr(cls, "from_config", None) or cls._from_config
+    known = {key: value for key, value in options.items() if key not in _OF_LOADING}
+    model = make(config, dtype=dtype, **known)
+    _mark(model, quantization or getattr(config, "quantization_config", None))
+    return model
 
 
 def _check_not_needed(task: Any, name: str) -> None:
     """Raises BadInput for weights that are nowhere, and that the checkpoints of a run leave out."""
     frozen = inputs.saved_facts("frozen", *inputs.run_folders(task.config))
     if frozen:
-        what = f"The weights {printable(name)} are not there, of which the checkpoints omit {len(frozen):,} tensors"
         raise BadInput(
-            f"{what}. Mount exactly these again, or train a new run with checkpoint.frozen: save."
+            f"The weights {printable(name)} are not there, of which the checkpoints omit "
+            f"{len(frozen):,} tensors. Mount exactly these again, or train a new run with "
+            "checkpoint.frozen: save."
         )
 
 
-def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> nn.Module:
-    """Returns a model with the weights of a folder. Raises BadInput where these are damaged or do not fit.
+def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> Any:
+    """Returns a model with the weights of a folder.
+
+    Raises BadInput where these are damaged or do not fit.
 
     Its `missing_weights` are the names of those that no file has, which begin at random.
     """
@@ -284,13 +329,18 @@ def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> nn
     except _DAMAGED as error:
         raise _unreadable(files[0] if len(files) == 1 else folder, error) from None
     except KeyError as error:
-        what = f"The index of the weights {printable(folder)} lacks {printable(error, most=100)}"
-        raise BadInput(f'{what}. Copy it again; "metadata" may be {{}}.') from error
+        missing = printable(error, most=100)
+        raise BadInput(
+            f"The index of the weights {printable(folder)} lacks {missing}. "
+            'Copy it again; "metadata" may be {}.'
+        ) from error
     except (RuntimeError, ValueError) as error:
         if memory.is_oom(error):
             raise
-        what = f"The weights {printable(folder)} cannot be loaded ({_why(error)})"
-        raise BadInput(f"{what}. Look at its config.json, or copy them again.") from error
+        raise BadInput(
+            f"The weights {printable(folder)} cannot be loaded ({_why(error)}). "
+            "Look at its config.json, or copy them again."
+        ) from error
     model.missing_weights = sorted(loaded["missing_keys"])
     return (model, loaded) if is_told else model
 
@@ -311,31 +361,35 @@ def quiet(size: int) -> Iterator[None]:
 
 
 def _mark(model: Any, quantization: Any) -> None:
-    """Sets `loaded_as`, kind and type of computation, on layers that loading makes nf4 or int8, for a plan."""
-    values = (
-        quantization.to_dict() if hasattr(quantization, "to_dict") else dict(quantization or {})
-    )
-    bits = 8 if values.get("load_in_8bit") else 4 if values.get("load_in_4bit") else 0
-    if not bits:
-        return
-    kind = "int8" if bits == 8 else "nf4-dq" if values.get("bnb_4bit_use_double_quant") else "nf4"
-    if bits == 8:
-        dtype = "float16"
-    else:
+    """Sets `loaded_as`, format and dtype, on layers that loading quantises, for a plan."""
+    if hasattr(quantization, "to_dict"):
+        quantization = quantization.to_dict()
+    values = quantization or {}
+    if values.get("load_in_8bit"):
+        bits = 8
+        loaded_as = "int8", torch.float16
+    elif values.get("load_in_4bit"):
+        bits = 4
+        kind = "nf4-dq" if values.get("bnb_4bit_use_double_quant") else "nf4"
         dtype = str(values.get("bnb_4bit_compute_dtype") or "float32").removeprefix("torch.")
-    last = model.get_submodule(next(reversed(dict(model.named_parameters()))).rpartition(".")[0])
+        loaded_as = kind, getattr(torch, dtype)
+    else:
+        return
+    last_parameter = next(reversed(dict(model.named_parameters())))
+    spared = (model.get_submodule(last_parameter.rpartition(".")[0]), model.get_output_embeddings())
     skipped = values.get("llm_int8_skip_modules") or ()
     for name, layer in model.named_modules():
-        is_spared = layer in (last, model.get_output_embeddings()) or any(
-            part in name for part in skipped
-        )
+        is_spared = layer in spared or any(part in name for part in skipped)
         if isinstance(layer, nn.Linear) and not is_spared:
-            layer.loaded_as = kind, getattr(torch, dtype)  # type: ignore[assignment]
+            layer.loaded_as = loaded_as  # type: ignore[assignment]
     setattr(model, f"is_loaded_in_{bits}bit", True)  # peft asks
 
 
 def located(name: str, download: bool = True) -> tuple[str, Path] | None:
-    """Returns name and folder of published weights, mounted or of the hub; None if nowhere. Raises BadInput."""
+    """Returns name and folder of published weights, mounted or of the hub; None if nowhere.
+
+    Raises BadInput.
+    """
     if not _ON_HUB.fullmatch(name) or Path(name).expanduser().exists():
         return name, find_model(name)
     model = name.split("/")[1]
@@ -349,28 +403,34 @@ def located(name: str, download: bool = True) -> tuple[str, Path] | None:
 
 
 def _from_hub(name: str, download: bool = True, is_planned: bool = False) -> Path | None:
-    """Returns the folder of a model of the Hugging Face hub, from its cache or over the internet; None without them."""
-    tries = [(_FROM_HUB, True), (_FROM_HUB, False), ([*_FROM_HUB, "pytorch_model*.bin"], False)]
-    tries = [([_CONFIG], True), ([_CONFIG], False)] if is_planned else tries
+    """Returns the folder of a model of the Hugging Face hub, cached or downloaded, or None."""
+    usual = [_CONFIG] if is_planned else _FROM_HUB
+    tries = [(usual, True), (usual, False)]
+    if not is_planned:
+        tries.append(([*_FROM_HUB, "pytorch_model*.bin"], False))
     try:
-        from huggingface_hub import snapshot_download
-
         for patterns, is_local in tries if download else tries[:1]:
-            try:
-                folder = Path(
-                    snapshot_download(name, allow_patterns=patterns, local_files_only=is_local)
-                )
-            except OSError:
-                if not is_local:
-                    raise
-                continue
-            if _is_usable(folder, is_planned):
+            folder = _snapshot(name, patterns, is_local)
+            if folder is not None and _is_usable(folder, is_planned):
                 return folder
-        why = "no weights in a form that is read"
+        reason = "no weights in a form that is read"
     except Exception as error:  # of the network in many forms
-        why = type(error).__name__
+        reason = type(error).__name__
     if download:
         print(
-            f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({why}): mount it."
+            f"{printable(name)} is not mounted, and the Hugging Face hub does not give it ({reason}): "
+            "mount it."
         )
     return None
+
+
+def _snapshot(name: str, patterns: list[str], is_local: bool) -> Path | None:
+    """Returns a model's folder in the cache of the hub; None if it is not there and `is_local`."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=is_local))
+    except OSError:
+        if is_local:
+            return None
+        raise

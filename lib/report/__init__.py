@@ -1,1 +1,1 @@
-"""What a run says of itself: tables, plots, progress, the archive."""
+"""Reports a run: metrics, progress, readings of the machine."""

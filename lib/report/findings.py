@@ -8,12 +8,12 @@ from itertools import chain
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "bad"]
-_WIDTH = 100  # columns of the table: what a notebook's output cell shows without wrapping
+_WIDTH = 100  # columns of the table: a notebook's output cell wraps longer lines
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: `bad` is what a run would fail on, `advice` says in sentences what to do."""
+    """The result of one check: a run fails on a `bad` one; `advice` has sentences that mend it."""
 
     name: str
     value: str
@@ -25,30 +25,31 @@ Sections = Mapping[str, Sequence[Finding]]
 
 
 def table(sections: Sections) -> str:
-    """Returns aligned text: verdict, name and value in a line, what to do below it, and a count at the end."""
-    width = max(len(finding.name) for finding in chain(*sections.values()))
+    """Returns aligned text: verdict, name, value, the advice below, and a count at the end."""
+    findings = [*chain(*sections.values())]
+    width = max(len(finding.name) for finding in findings)
     lines = []
-    for title, findings in sections.items():
+    for title, group in sections.items():
         lines.append(title)
-        for finding in findings:
-            head = f"  {finding.verdict.replace('bad', 'BAD'):<7}  {finding.name:<{width}}  "
-            said = [
-                *finding.value.splitlines(),
-                *(f"> {line}" for line in finding.advice.splitlines()),
-            ]
-            wrapped = [
-                textwrap.wrap(line, _WIDTH - len(head), break_on_hyphens=False)
-                for line in said or ["-"]
-            ]
-            text = f"\n{' ' * len(head)}".join(chain(*wrapped))
-            lines.append(head + text)
+        lines += [_row(finding, width) for finding in group]
         lines.append("")
-    count = Counter[str](finding.verdict for finding in chain(*sections.values()))
-    words = {"bad": "bad", "warning": "to look at"}
-    totals = ", ".join(
-        f"{count[verdict]} {word}" for verdict, word in words.items() if count[verdict]
-    )
-    return "\n".join([*lines, f"{count.total()} checks: {totals or 'all is well'}."])
+    count = Counter[str](finding.verdict for finding in findings)
+    totals = []
+    if count["bad"]:
+        totals.append(f"{count['bad']} bad")
+    if count["warning"]:
+        totals.append(f"{count['warning']} to look at")
+    return "\n".join([*lines, f"{count.total()} checks: {', '.join(totals) or 'all is well'}."])
+
+
+def _row(finding: Finding, width: int) -> str:
+    verdict = finding.verdict.replace("bad", "BAD")
+    head = f"  {verdict:<7}  {finding.name:<{width}}  "
+    advice = [f"> {line}" for line in finding.advice.splitlines()]
+    lines = list[str]()
+    for line in [*finding.value.splitlines(), *advice] or ["-"]:
+        lines += textwrap.wrap(line, _WIDTH - len(head), break_on_hyphens=False)
+    return head + f"\n{' ' * len(head)}".join(lines)
 
 
 def run_check(name: str, check: Callable[[], Finding]) -> Finding:

@@ -15,8 +15,8 @@ from lib.machine import memory
 from lib.report.metrics import FIRST_COLUMNS, LAST_COLUMNS, MACHINE_COLUMNS
 
 Item = TypeVar("Item")
-# What `Task.loss` returns beside its losses, by name: sums over samples, and their number. What comes from the device
-# is added there in fp64, which has 29 bits more than a figure in fp32.
+# What `Task.loss` returns beside its losses, by name: sums over samples, and their number. What
+# comes from the device is added there in fp64, which has 29 bits more than a figure in fp32.
 Logged = dict[str, tuple[float | Tensor, int]]
 _MOST = 1e290  # of a number in a checkpoint
 _ORDER = "order of terms"  # in `pending`
@@ -29,34 +29,31 @@ def add_figures(
     terms: Iterable[str],
     columns: Iterable[str] = (),
 ) -> None:
-    """Adds a micro-batch's figures to `logged`. Raises BadInput for a column's name and for what is no number."""
-    taken = {
-        *FIRST_COLUMNS,
-        *LAST_COLUMNS,
-        *MACHINE_COLUMNS,
-        *columns,
-        *(f"loss_{term}" for term in terms),
-    }
+    """Adds a micro-batch's figures to `logged`.
+
+    Raises BadInput for a taken name or several numbers.
+    """
+    taken = {*FIRST_COLUMNS, *LAST_COLUMNS, *MACHINE_COLUMNS, *columns}
+    taken |= {f"loss_{term}" for term in terms}
     for name, value in figures.items():
         if name in taken:
             raise BadInput(
                 f"Task.loss returned a figure {name!r}, a column that metrics.csv fills itself. Rename it."
             )
-        if not isinstance(
-            value, Tensor
-        ):  # in fp32, which leaves fp64 29 bits: sums are exact over any number of ranks
-            if abs(value) < 1e38:
-                number = float(np.float32(value))
-            else:
-                number = float(value)
-        elif value.numel() == 1:
-            number = value.detach().double().reshape(())
-        else:
-            advice = "Return a single number for it, the mean over the samples of the micro-batch."
-            raise BadInput(
-                f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. {advice}"
-            )
-        _add(logged, {name: (size * number, size)})
+        _add(logged, {name: (size * _figure(name, value), size)})
+
+
+def _figure(name: str, value: Any) -> float | Tensor:
+    """Returns a figure as a scalar of fp32's precision. Raises BadInput for several numbers."""
+    if not isinstance(value, Tensor):
+        # fp32 leaves fp64 29 bits: sums are exact over any number of ranks
+        return float(np.float32(value)) if abs(value) < 1e38 else float(value)
+    if value.numel() == 1:
+        return value.detach().double().reshape(())
+    raise BadInput(
+        f"Task.loss returned a figure {name!r} of shape {tuple(value.shape)}. "
+        "Return a single number for it, the mean over the samples of the micro-batch."
+    )
 
 
 def _add(logged: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -65,29 +62,32 @@ def _add(logged: dict[str, Any], more: Mapping[str, Any]) -> None:
         logged[name] = before + total, count + samples
 
 
+def _for_json(total: float) -> float | str:
+    """Returns a sum, as text if JSON or the bounds of a checkpoint do not take it."""
+    return total if abs(total) < _MOST else str(total)
+
+
 class Meter:
-    """Sums losses on the device, so that only a row waits for it, and times training without its pauses."""
+    """Sums losses on the device, read once a row, and times training without its pauses."""
 
     def __init__(self, pending: Mapping[str, Any], device: torch.device):
-        terms = {
-            name: value
-            for name, value in pending.items()
-            if name not in ("steps", "figures", _ORDER)
-        }
+        others = ("steps", "figures", _ORDER)
+        terms = {name: value for name, value in pending.items() if name not in others}
         order = [name for name in pending.get(_ORDER, ()) if name in terms]
-        self._sums = {
-            name: torch.tensor(terms[name], device=device)
-            for name in dict.fromkeys([*order, *terms])
-        }
+        self._sums: dict[str, Tensor] = {}
+        for name in [*order, *terms]:
+            self._sums[name] = torch.tensor(terms[name], device=device)
         self._steps = int(pending.get("steps", 0))
         self._logged: Logged = {}
-        for figures in pending.get("figures", []) if ranks.is_first() else []:
-            self.log({name: (float(total), samples) for name, (total, samples) in figures.items()})
+        saved = pending.get("figures", []) if ranks.is_first() else []
+        for figures in saved:
+            for name, (total, samples) in figures.items():
+                self.log({name: (float(total), samples)})
         self._begin = self._mark = time.perf_counter()
-        self._timed = np.zeros(
-            3
-        )  # steps, their seconds, and those of waiting for data, in this session
-        self._row_begin, self._first = self._timed.copy(), self._timed.copy()
+        # steps, their seconds, and the seconds of waiting for data, in this session
+        self._timed = np.zeros(3)
+        self._row_begin = self._timed.copy()
+        self._first = self._timed.copy()
         self.allocated: dict[str, int] = {}  # bytes at named moments of the first step
         memory.reset_peak()
 
@@ -97,7 +97,7 @@ class Meter:
             self.allocated[moment] = memory.allocated_bytes()
 
     def add(self, losses: Mapping[str, Tensor]) -> None:
-        """Counts a step that has just ended, with its losses as scalars, or none if it was skipped."""
+        """Counts a step that has just ended, with its losses as scalars, {} if it was skipped."""
         now = time.perf_counter()
         self._timed += (1, now - self._mark, 0)
         self._mark = now
@@ -105,7 +105,8 @@ class Meter:
             self._first = self._timed.copy()
         self._steps += bool(losses)
         for term, value in losses.items():
-            self._sums[term] = self._sums[term] + value if term in self._sums else value
+            before = self._sums.get(term)
+            self._sums[term] = value if before is None else before + value
 
     def log(self, logged: Logged) -> None:
         _add(self._logged, logged)
@@ -125,50 +126,51 @@ class Meter:
             begin = time.perf_counter()
 
     def pending(self) -> dict[str, Any]:
-        """Returns what `__init__` needs to resume within a row; sums survive JSON exactly. All ranks call it."""
-        state: dict[str, Any] = {
-            "steps": self._steps,
-            **{term: float(value) for term, value in self._sums.items()},
-        }
-        if (
-            figures := self._figures()
-        ):  # as text if JSON or the checkpoint's bounds do not take a number
-            state["figures"] = [
-                {k: [v if abs(v) < _MOST else str(v), n] for k, (v, n) in figures.items()}
-            ]
-        # JSON sorts the terms; three add up to other bits in another order
-        return state | ({_ORDER: list(self._sums)} if len(self._sums) > 2 else {})
+        """Returns the state to resume within a row, exact in JSON. All ranks call it."""
+        state: dict[str, Any] = {"steps": self._steps}
+        state |= {term: float(value) for term, value in self._sums.items()}
+        figures = {name: [_for_json(total), n] for name, (total, n) in self._figures().items()}
+        if figures:
+            state["figures"] = [figures]
+        if len(self._sums) > 2:  # JSON sorts terms; three add up to other bits in another order
+            state[_ORDER] = list(self._sums)
+        return state
 
     def _figures(self) -> dict[str, tuple[float, int]]:
         """Returns the figures since the last row, of all ranks together."""
+        local = {name: (float(total), n) for name, (total, n) in self._logged.items()}
         figures: dict[str, tuple[float, int]] = {}
-        for of_rank in ranks.gathered(
-            {name: (float(total), n) for name, (total, n) in self._logged.items()}
-        ):
+        for of_rank in ranks.gathered(local):
             _add(figures, of_rank)
         return figures
 
     def row(self, effective_batch: int) -> dict[str, float]:
-        """Returns means since the last row, speed and memory; no losses if every step was skipped. For all ranks."""
-        terms = {f"loss_{term}": float(value) / self._steps for term, value in self._sums.items()}
-        means = {"loss": sum(terms.values())} if terms else {}
-        means |= {} if self._sums.keys() == {"loss"} else terms
-        means |= {name: total / samples for name, (total, samples) in self._figures().items()}
+        """Returns means since the last row, speed and memory; no losses if every step was skipped.
+
+        For all ranks.
+        """
+        terms = {}
+        for term, value in self._sums.items():
+            terms[f"loss_{term}"] = float(value) / self._steps
+        row = {"loss": sum(terms.values())} if terms else {}
+        if self._sums.keys() != {"loss"}:
+            row |= terms
+        for name, (total, samples) in self._figures().items():
+            row[name] = total / samples
         steps, seconds, waited = (self._timed - self._row_begin).tolist()
         self._row_begin = self._timed.copy()
         self._sums = {}
         self._steps = 0
         self._logged = {}
-        return means | {
-            "samples_per_second": round(steps / seconds * effective_batch, 4), "peak_memory_bytes": memory.peak_bytes(),
-            "elapsed_seconds": round(time.perf_counter() - self._begin, 3),
-            "data_wait_share": round(min(1.0, waited / seconds), 4),
-        }  # fmt: skip
+        row["samples_per_second"] = round(steps / seconds * effective_batch, 4)
+        row["peak_memory_bytes"] = memory.peak_bytes()
+        row["elapsed_seconds"] = round(time.perf_counter() - self._begin, 3)
+        row["data_wait_share"] = round(min(1.0, waited / seconds), 4)
+        return row
 
     def steps_per_second(self) -> float:
-        """Returns the mean speed of this session, without its first step where others followed; 0 before it."""
+        """Returns the mean speed of this session, without its first step after the second; 0 before."""
         # the first one loads kernels: 1 to 6 s on a GPU whose other steps took 10 ms
-        steps, seconds, _ = (
-            self._timed - self._first if self._timed[0] > 1 else self._timed
-        ).tolist()
+        timed = self._timed - self._first if self._timed[0] > 1 else self._timed
+        steps, seconds, _ = timed.tolist()
         return steps / seconds if seconds else 0.0

@@ -1,4 +1,4 @@
-"""Keeps what only informs from ending a run: prints on full disks and closed pipes, displays, advice, trackers."""
+"""Keeps prints, displays, advice and trackers from ending a run."""
 
 import contextlib
 import io
@@ -14,10 +14,12 @@ KEY = "WANDB_API_KEY"  # of the environment; no warning shows its value
 
 @contextlib.contextmanager
 def safe_printing() -> Iterator[None]:
-    """Drops what standard output and error cannot take inside the block, and escapes letters that they do not have."""
+    """Makes print() survive full disks, closed pipes and narrow encodings in the block."""
     before = sys.stdout, sys.stderr
-    # A stream that was closed at the start is None; the null device then takes its number, the lowest free one.
-    safe: Any = [_Safe(stream or Path(os.devnull).open("w", encoding="utf-8")) for stream in before]  # noqa: SIM115
+    # A stream that was closed at the start is None; the null device then takes its number, the
+    # lowest free one.
+    streams = [stream or Path(os.devnull).open("w", encoding="utf-8") for stream in before]  # noqa: SIM115
+    safe: Any = [_Safe(stream) for stream in streams]
     sys.stdout, sys.stderr = safe
     try:
         yield
@@ -27,12 +29,13 @@ def safe_printing() -> Iterator[None]:
 
 
 class _Safe:
-    """A stream of text; from its first failure on all goes to the null device, also the output of child processes."""
+    """A stream of text; after its first failure it is the null device, for child processes too."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
         if isinstance(stream, io.TextIOWrapper):
-            # a terminal shows letters of its own encoding alone; pipes and files are read as UTF-8, whatever the locale
+            # a terminal shows only letters of its encoding; pipes and files are read as UTF-8,
+            # whatever the locale
             is_chosen = stream.isatty() or "PYTHONIOENCODING" in os.environ
             encoding = stream.encoding if is_chosen else "utf-8"
             with contextlib.suppress(OSError):  # it flushes first
@@ -67,9 +70,9 @@ class Informing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> bool:
         if isinstance(error, Exception) and not self.failed:
-            why = " ".join(f"{type(error).__name__}: {error}".split()).replace(
-                os.environ.get(KEY) or "\0", f"({KEY})"
-            )
-            print(f"Warning: {self.name} does not work: {why}. {self.then}", flush=True)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            if secret := os.environ.get(KEY):
+                reason = reason.replace(secret, f"({KEY})")
+            print(f"Warning: {self.name} does not work: {reason}. {self.then}", flush=True)
             self.failed = True
         return isinstance(error, Exception)

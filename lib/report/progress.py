@@ -1,4 +1,4 @@
-"""Shows progress: a line in a terminal, a line and curves in a notebook, plain lines in a batch run."""
+"""Shows progress: a line in a terminal, also curves in a notebook, plain lines in a batch run."""
 
 import contextlib
 import json
@@ -52,12 +52,15 @@ class Progress:
 
     def _show_pending(self) -> None:
         if self._pending:
-            (done, total, text), self._pending = self._pending, None
+            done, total, text = self._pending
+            self._pending = None
             with self._guard:
                 self._write(done, total, text() if callable(text) else text)
 
     def _write(self, done: int, total: int, text: str) -> None:
-        self._show(f"{done:,}/{total:,} ({done / total:.0%})  {text}" if total else text)
+        if total:
+            text = f"{done:,}/{total:,} ({done / total:.0%})  {text}"
+        self._show(text)
 
     def _show(self, line: str) -> None:
         print(line, flush=True)
@@ -70,7 +73,7 @@ class Plain(Progress):
 
 
 class Relayed(Progress):
-    """Prints marked lines for the process that started this one, which shows them in its own way."""
+    """Prints marked lines for the process that started this one, which shows them."""
 
     def _write(self, done: int, total: int, text: str) -> None:
         print(MARK + json.dumps([done, total, text]), flush=True)
@@ -107,7 +110,7 @@ class Notebook(Progress):
 
 
 def choose_progress(draw: Callable[[], bytes] | None = None) -> Progress:
-    """Returns the form that fits the output of this process: in a notebook with the curves that `draw` returns."""
+    """Returns the form for the output of this process; in a notebook with the curves of `draw`."""
     if environment.RELAY in os.environ:
         return Relayed()
     if platform.in_notebook() and not platform.detect().batch:
@@ -126,20 +129,26 @@ class Within:
         self.total = total
 
     def update(self, done: int, total: int, text: Text) -> None:
-        line = lambda: f"{done:,}/{total:,} {text() if callable(text) else text}"  # noqa: E731
+        def line() -> str:
+            shown = text() if callable(text) else text
+            return f"{done:,}/{total:,} {shown}"
+
         self.whole.update(self.done, self.total, line)
 
 
 def time_left(name: str) -> Callable[[int, int], str]:
-    """Returns what writes, for (done, total), the time left by the time that items have taken since this call."""
+    """Returns a function of (done, total) that writes the time left since this call."""
     begin = time.monotonic()
-    return lambda done, total: (
-        f"{name}, {duration((time.monotonic() - begin) / max(done, 1) * (total - done))} left"
-    )
+
+    def text(done: int, total: int) -> str:
+        seconds_per_item = (time.monotonic() - begin) / max(done, 1)
+        return f"{name}, {duration(seconds_per_item * (total - done))} left"
+
+    return text
 
 
 def counted(items: Iterable[Item], name: str, total: int = 0) -> Iterator[Item]:
-    """Yields the items, and shows how many of them are done and the time left; `total` if they have no length."""
+    """Yields the items, and shows their number and the time left; `total` if they have no length."""
     progress = choose_progress()
     text = time_left(name)
     total = len(items) if isinstance(items, Sized) else total
@@ -151,7 +160,7 @@ def counted(items: Iterable[Item], name: str, total: int = 0) -> Iterator[Item]:
 
 @contextlib.contextmanager
 def working(name: str) -> Iterator[None]:
-    """Prints what the block does once it has taken a second, for work that has no steps to count."""
+    """Prints `name` if the block takes longer than a second, for work without steps."""
     timer = threading.Timer(1.0, print, (f"{name} ...",), {"flush": True})
     timer.daemon = True
     timer.start()
@@ -162,7 +171,7 @@ def working(name: str) -> Iterator[None]:
 
 
 class Live(Notebook):
-    """The line of a run, and below it the PNG of `draw`, in place of the one before; both stay in a saved notebook."""
+    """Updates a line and the PNG of `draw` below it; both stay in a saved notebook."""
 
     interval = 3.0
     _picture: Any = None

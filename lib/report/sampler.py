@@ -1,8 +1,8 @@
-"""Samples what the machine does while it trains: a thread reads GPU and RAM every second for rows of metrics.csv."""
+"""Samples the machine while it trains: a thread reads GPU and RAM every second for metrics.csv."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
-from itertools import chain
 
 import torch
 
@@ -11,23 +11,20 @@ from lib.report.printing import Informing
 
 SECONDS = 1.0  # a reading takes a quarter of a millisecond of CPU
 WAIT_LIMIT = 0.2  # share of the time that waiting for data may take
-WAIT_ROWS = (
-    3  # rows in a row above it; one alone may be an epoch's end or a neighbour on the machine
-)
+# Consecutive rows above it; a single one may be an epoch's end or a neighbour on the machine
+WAIT_ROWS = 3
 RAM_LIMIT = 0.8
 
-Sample = dict[
-    str, float
-]  # by column of metrics.csv; without a GPU, or if it cannot be read, RAM alone
+# By column of metrics.csv; only RAM without a GPU, or if it cannot be read
+Sample = dict[str, float]
 
 
 def new_probe() -> Callable[[], Sample]:
-    """Returns what reads RAM, by the container's limit, and this process's GPU while that can be read."""
-    index = (
-        torch.cuda.current_device() if torch.cuda.is_available() else 0
-    )  # another thread's is the first
-    # NVML is opened here, not on the sampler's thread: a loader worker that is forked while another thread imports a
-    # module would wait for the import lock for ever
+    """Returns a reader of RAM, by the container's limit, and of this process's GPU."""
+    # another thread's is the first
+    index = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    # NVML is opened here, not on the sampler's thread: a loader worker that is forked while another
+    # thread imports a module would wait for the import lock for ever
     gpus = [hardware.gpu_reader(index)] if torch.cuda.is_available() else []
 
     def probe() -> Sample:
@@ -35,7 +32,8 @@ def new_probe() -> Callable[[], Sample]:
         sample = {"ram_share": (ram.total - ram.available) / ram.total}
         try:
             for load in (read() for read in gpus):
-                sample |= {"gpu_use": load.use} if load.use is not None else {}
+                if load.use is not None:
+                    sample["gpu_use"] = load.use
                 sample["gpu_memory_bytes"] = load.used  # of all processes
                 sample["gpu_allocated_bytes"] = torch.cuda.memory_allocated(index)
                 sample["gpu_reserved_bytes"] = torch.cuda.memory_reserved(index)
@@ -47,11 +45,12 @@ def new_probe() -> Callable[[], Sample]:
 
 
 class Sampler:
-    """Runs `probe` every second on a thread of its own for as long as the `with` block lasts."""
+    """Runs `probe` every second on a thread while the `with` block lasts."""
 
     def __init__(self, probe: Callable[[], Sample] | None = None):
         self._guard = Informing("reading GPU and RAM")
-        self._probe, self._ended = probe or new_probe(), threading.Event()
+        self._probe = probe or new_probe()
+        self._ended = threading.Event()
         self._samples: list[Sample] = []  # since the last row
         self._last: list[Sample] = []
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -68,25 +67,27 @@ class Sampler:
         with self._guard:
             while not self._ended.wait(SECONDS):
                 sample = self._probe()
-                self._samples.append(
-                    sample
-                )  # to the list of now: a row may have begun a new one meanwhile
+                # to the list of now: a row may have begun a new one meanwhile
+                self._samples.append(sample)
 
     def row(self) -> dict[str, float]:
-        """Returns the mean use of the GPU and the highest memory since the last row; without a sample, that again."""
+        """Returns mean use of the GPU and peak memory since the last row, or the last ones again."""
         with self._guard:
             if not (self._samples or self._last):
-                self._samples.append(
-                    self._probe()
-                )  # the first row may come before the first second has passed
+                # the first row may come before the first second has passed
+                self._samples.append(self._probe())
         samples = self._samples or self._last
         self._samples = []
         self._last = samples[-1:]
-        names = dict.fromkeys(chain(*samples))
-        columns = {name: [sample[name] for sample in samples if name in sample] for name in names}
-        return {
-            n: round(sum(v) / len(v) if n == "gpu_use" else max(v), 4) for n, v in columns.items()
-        }
+        columns = defaultdict[str, list[float]](list)
+        for sample in samples:
+            for name, value in sample.items():
+                columns[name].append(value)
+        row = {}
+        for name, values in columns.items():
+            value = sum(values) / len(values) if name == "gpu_use" else max(values)
+            row[name] = round(value, 4)
+        return row
 
 
 class Advice:
@@ -101,17 +102,22 @@ class Advice:
         """Returns new sentences about a row."""
         waited = row.get("data_wait_share", 0.0)
         ram = row.get("ram_share", 0.0)
-        self._waiting_rows = (
-            self._waiting_rows + 1 if waited > WAIT_LIMIT and self._waiting_rows >= 0 else 0
-        )
+        if waited > WAIT_LIMIT and self._waiting_rows >= 0:
+            self._waiting_rows += 1
+        else:
+            self._waiting_rows = 0
         sentences = {}
         workers = f"data.num_workers (now {self.workers})"
         if self._waiting_rows >= WAIT_ROWS:
-            advice = f"Raise {workers} or data.prefetch_factor; 0 workers are best where samples take no time."
-            sentences["wait"] = f"Training waits for data {waited:.0%} of the time. {advice}"
+            sentences["wait"] = (
+                f"Training waits for data {waited:.0%} of the time. Raise {workers} or "
+                "data.prefetch_factor; 0 workers are best where samples take no time."
+            )
         if ram > RAM_LIMIT:
-            advice = f"Lower {workers} or data.prefetch_factor, or close other notebooks."
-            sentences["ram"] = f"RAM is {ram:.0%} full; at 100 % the system kills the run. {advice}"
+            sentences["ram"] = (
+                f"RAM is {ram:.0%} full; at 100 % the system kills the run. Lower {workers} or "
+                "data.prefetch_factor, or close other notebooks."
+            )
         new = [sentence for name, sentence in sentences.items() if name not in self._printed]
         self._printed |= sentences.keys()
         return new

@@ -1,4 +1,4 @@
-"""Workloads: the contract that each keeps, how one is found, and the checks of what it returns."""
+"""Workloads: their contract, how one is loaded, and the checks of its results."""
 
 from lib.task.contract import SPLITS, Batch, Task
 from lib.task.loading import (

@@ -1,15 +1,13 @@
-"""The contract of a workload: what the trainer needs to know about a model and its data, and nothing else."""
+"""The contract of a workload: how the trainer gets its model, data and metrics."""
 
-import dataclasses
 import functools
 import hashlib
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
@@ -24,7 +22,7 @@ SPLITS = ("train", "validation", "test")
 _CHUNK = 2**20  # bytes that are read at once
 _BUCKETS = 512
 _DIGITS = 6  # of a sketch: 3 KB in each checkpoint
-_IGNORED = -100  # the label of what has no target, as in torch and transformers
+_IGNORED = -100  # label of positions without a target, as in torch and transformers
 
 
 def to_write(task: object, method: str, what: str) -> BadInput:
@@ -33,12 +31,15 @@ def to_write(task: object, method: str, what: str) -> BadInput:
 
 
 class Task:
-    """One workload. Subclass it in one file, name it in a configuration as `task: my_task.py:MyTask`, and it trains.
+    """One workload.
 
-    `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob patterns of files by
-    which a mounted data folder is recognised. `selection` names the validation metric that decides which weights are
-    best, and whether "max" or "min" of it is better; `shown` names those of the plot. `dials` are the keys that set the
-    size of a sample, each with the values that the memory panel offers. With `several` `data.dir` may list folders.
+    Subclass it in one file, name it in a configuration as `task: my_task.py:MyTask`, and it trains.
+
+    `Settings` is the dataclass of the configuration's `workload:` section. `sentinels` are glob
+    patterns of files by which a mounted data folder is recognised. `selection` names the validation
+    metric that decides which weights are best, and whether "max" or "min" of it is better; `shown`
+    names those of the plot. `dials` are the keys that set the size of a sample, each with the
+    values that the memory panel offers. With `several` `data.dir` may list folders.
 
     A task may have four methods more:
     - `adapt(weights, model)` returns `run.initial_weights` in the shapes of `model` (bands, words), and a sentence on
@@ -55,34 +56,35 @@ class Task:
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     several: ClassVar[bool] = False
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
-    # The published weights that the run started from, by name; kept in its checkpoints, set when it resumes
+    # The published weights that the run started from, by name; kept in its checkpoints, set when it
+    # resumes
     published: Mapping[str, Mapping[str, Any]] = {}
-    members: Sequence[
-        str
-    ] = ()  # names of the runs whose models vote or predict together, in their order
+    # Names of the runs whose models vote or predict together, in their order
+    members: Sequence[str] = ()
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
-        """Sets `config`, `sources` (folders or files with the data; none if it is embedded) and `source`, the first."""
+        """Sets `config`, `sources` (folders or files; () for embedded data) and `source`, the first."""
         self.config = config
-        self.sources: tuple[Path, ...] = (
-            (Path(source),) if isinstance(source, str | Path) else tuple(source or ())
-        )
+        if isinstance(source, str | Path):
+            source = [Path(source)]
+        self.sources: tuple[Path, ...] = tuple(source or ())
         self.source = self.sources[0] if self.sources else None
 
     # --- model and data -----------------------------------------------------------------------------------------------
 
     def model(self) -> nn.Module:
-        """Returns a freshly initialised model on the CPU. Reads no data: the planner calls it where there is none."""
+        """Returns a freshly initialised model on the CPU. Reads no data: the planner has no data."""
         raise to_write(
             self, "model()", "a freshly initialised torch.nn.Module, without reading data"
         )
 
     def pretrained(self, name: str, cls: Any, **options: Any) -> nn.Module:
-        """Returns a model of transformers with published weights, by default fp32, for `model()` to begin with.
+        """Returns a model of transformers with published weights, by default fp32.
 
-        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub; `options` are those of
-        `cls.from_pretrained`. The run keeps its configuration: when it resumes, and in a plan, the model is built from
-        that, and its weights come from the checkpoint. A plan needs config.json alone. Raises BadInput.
+        `name` is a folder, a mounted model or data set, or a name on the Hugging Face hub;
+        `options` go to `cls.from_pretrained`. The run keeps its configuration: when it resumes, and
+        in a plan, the model is built from that, and its weights come from the checkpoint. A plan
+        needs only config.json. Raises BadInput.
         """
         from lib.machine import published
 
@@ -90,16 +92,21 @@ class Task:
 
     @property
     def is_planned(self) -> bool:
-        """Whether `model()` is called for shapes and sizes alone: its tensors are on `meta` and have no values."""
+        """Whether `model()` is called only for shapes: its tensors are on `meta`, without values."""
         return torch.empty(0).is_meta
 
     def describe_data(self) -> str:
         """Returns one paragraph on the data."""
-        sizes = ", ".join(f"{len(samples):,} {name}" for name, samples in self.datasets().items())
-        return f"Data: {', '.join(map(printable, self.sources)) or 'embedded in the task'}. Samples: {sizes}."
+        sets = self.datasets()
+        sizes = [f"{len(samples):,} {name}" for name, samples in sets.items()]
+        sources = ", ".join(map(printable, self.sources)) or "embedded in the task"
+        return f"Data: {sources}. Samples: {', '.join(sizes)}."
 
     def fingerprint(self) -> str:
-        """Returns a hash of the data, by default of all files in `sources`. A run resumes only on the same."""
+        """Returns a hash of the data, by default of all files in `sources`.
+
+        A run resumes only on the same.
+        """
         if self.source is None:
             raise to_write(
                 self, "fingerprint()", "a hash of its data, which does not come from data.dir"
@@ -124,8 +131,8 @@ class Task:
     def datasets(self) -> dict[str, Any]:
         """Returns map-style data sets "train", "validation" and "test"; items are raw samples, read lazily.
 
-        Training samples come once an epoch, or in proportion to an attribute `weights`, or as its pure method
-        `order(seed, epoch)` says, which returns as many indices for every epoch. `data.buckets` needs the attribute
+        Training samples come once an epoch, or in proportion to an attribute `weights`, or in the order of its pure
+        method `order(seed, epoch)`, which returns as many indices for every epoch. `data.buckets` needs the attribute
         `lengths`. A method `subset(share, seed)` chooses what `data.subset_ratio` leaves.
         """
         raise to_write(
@@ -142,10 +149,8 @@ class Task:
         """
         try:
             keys = samples[0].keys()
-            return {
-                key: torch.stack([torch.as_tensor(sample[key]) for sample in samples])
-                for key in keys
-            }
+            columns = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in keys}
+            return {key: torch.stack(tensors) for key, tensors in columns.items()}
         except (TypeError, ValueError, RuntimeError, LookupError, AttributeError) as error:
             what = f"a dict of tensors, samples along the first dimension ({error})"
             raise to_write(self, "collate(samples, generator)", what) from error
@@ -159,19 +164,22 @@ class Task:
         )
 
     def learned(self) -> Mapping[str, Any]:
-        """Returns what was learned from data and decodes the answers: label names, statistics, a tokenizer as text.
+        """Returns values learned from data that decode answers: label names, statistics, a tokenizer.
 
         They are values that JSON has, kept with the weights, or Paths of files, which the run copies into its folder.
         """
         return {}
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
-        """Takes what `learned` returned, before `datasets`, `model` and, in a resumed run, `fingerprint`; untrusted."""
+        """Loads untrusted `learned()` values, before `datasets`, `model` and a resumed `fingerprint`."""
 
     # --- training -----------------------------------------------------------------------------------------------------
 
     def count(self, batch: Batch) -> Mapping[str, float]:
-        """Counts or weighs the targets of each loss term. By default "loss" has labels other than -100, or samples."""
+        """Counts or weighs the targets of each loss term.
+
+        By default "loss" has labels other than -100, or samples.
+        """
         labels = batch.get("labels")
         if isinstance(labels, Tensor) and not labels.is_floating_point():
             return {"loss": int((labels != _IGNORED).sum())}
@@ -180,7 +188,7 @@ class Task:
     def loss(
         self, model: nn.Module, batch: Batch
     ) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        """Returns the sum of each loss term over its valid targets, () with gradient, and means to log by name."""
+        """Returns the sum of each loss term over its targets, () with gradient, and means to log."""
         raise to_write(
             self,
             "loss(model, batch)",
@@ -188,7 +196,7 @@ class Task:
         )
 
     def term_weights(self, step: int) -> Mapping[str, float]:
-        """Returns the weight of each loss term, 1 for those not named: a function of the step alone."""
+        """Returns the weight of each loss term, 1 if not named: a pure function of the step."""
         return {}
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
@@ -196,19 +204,20 @@ class Task:
         return find_blocks(model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Returns groups of parameters with other rates, or trained in some steps only; the rest is as configured.
+        """Returns groups of parameters with other rates, or trained only in some steps.
 
             [{"names": "head.*", "lr": 10.0}, {"names": ["embed.*", "blocks.0.*"], "from_step": 500, "lr": 0.1}]
 
-        The first match of `names`, globs, counts. `lr` is a factor on the scheduled rate. Before `from_step`, and from
-        `until_step` on, the group is frozen: weights, moments and weight decay rest.
+        The first match of `names`, globs, counts. `lr` is a factor on the scheduled rate. Before
+        `from_step`, and from `until_step` on, the group is frozen: weights, moments and weight
+        decay rest.
         """
         return ()
 
     # --- evaluation and prediction ------------------------------------------------------------------------------------
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        """Returns metrics of `model` over a loader of one of `datasets()`, its `.dataset`; by default mean losses."""
+        """Returns metrics over a loader of one of `datasets()`, by default mean losses."""
         totals = defaultdict[str, float](float)
         targets = defaultdict[str, float](float)
         for batch in loader:
@@ -216,14 +225,15 @@ class Task:
                 targets[term] += number
             for term, total in self.loss(model, batch)[0].items():
                 totals[term] += float(total)
-        means = {
-            term: totals[term] / number
-            for term, number in targets.items()
-            if number and term in totals
-        }
+        means = {}
+        for term, number in targets.items():
+            if number and term in totals:
+                means[term] = totals[term] / number
         if any(targets.values()) and not means:
-            what = f"{type(self).__name__}.loss returns no term in evaluation mode, which the best weights need"
-            raise BadInput(f"{what}. Return the terms there too, or write evaluate(model, loader).")
+            raise BadInput(
+                f"{type(self).__name__}.loss returns no term in evaluation mode, which the best "
+                "weights need. Return the terms there too, or write evaluate(model, loader)."
+            )
         return {**means, "loss": sum(means.values())}
 
     def after_evaluation(self, step: int, scores: Mapping[str, float]) -> None:
@@ -234,24 +244,27 @@ class Task:
         """
 
     def baseline(self) -> dict[str, float]:
-        """Returns the keys of `evaluate` on the test set, as the strongest baseline reaches them, or some."""
+        """Returns the strongest baseline's metrics on the test set, by the keys of `evaluate`."""
         return {}
 
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
     ) -> dict[str, Any]:
-        """Predicts new data in `source` with all models together, by name; writes into the folder `out`, if any."""
+        """Predicts new data in `source` with all models together; writes into the folder `out`, if any."""
         raise to_write(
             self, "predict(models, source, out)", "its answers by name, and writes them into `out`"
         )
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes the task's own tables and figures of the finished run into `folder`; returns what to print."""
+        """Writes tables and figures of the finished run into `folder`; returns a text to print."""
         return ""
 
 
 def checked_datasets(task: Task) -> dict[str, Any]:
-    """Returns `datasets()` of a task. Raises BadInput unless it is three map-style data sets with samples."""
+    """Returns `datasets()` of a task.
+
+    Raises BadInput unless it is three map-style data sets with samples.
+    """
     name = f"{type(task).__name__}.datasets()"
     sets = task.datasets()
     if not isinstance(sets, Mapping) or {*SPLITS} - sets.keys():
@@ -263,15 +276,14 @@ def checked_datasets(task: Task) -> dict[str, Any]:
             f'{name} returns {splits}. It must return {{"train": ..., "validation": ..., "test": ...}}.'
         )
     for split in SPLITS:
-        kind = f"{name} returns a {type(sets[split]).__name__} as {split!r}"
-        methods = ("__getitem__", "__len__")
-        if isinstance(sets[split], IterableDataset) or not all(
-            hasattr(sets[split], method) for method in methods
-        ):
+        samples = sets[split]
+        has_methods = hasattr(samples, "__getitem__") and hasattr(samples, "__len__")
+        if isinstance(samples, IterableDataset) or not has_methods:
             raise BadInput(
-                f"{kind}. Return one with __getitem__ and __len__: a run is resumed at any sample."
+                f"{name} returns a {type(samples).__name__} as {split!r}. "
+                "Return one with __getitem__ and __len__: a run is resumed at any sample."
             )
-        if not len(sets[split]):
+        if not len(samples):
             sizes = ", ".join(f"{part} {len(sets[part]):,}" for part in SPLITS)
             raise BadInput(
                 f"{name}: {split} has no samples ({sizes}). Look at data.dir, and at how they are split."
@@ -280,98 +292,108 @@ def checked_datasets(task: Task) -> dict[str, Any]:
 
 
 def checked_blocks(task: Task, model: nn.Module) -> list[nn.Module]:
-    """Returns `blocks` of a task, each once. Raises BadInput where one is no module of the model."""
+    """Returns `blocks` of a task, each once. Raises BadInput for one outside the model."""
     blocks = list(dict.fromkeys(task.blocks(model)))
     for block in set(blocks) - {*model.modules()}:
-        what = f"{type(task).__name__}.blocks returned a {type(block).__name__} that is no module of the model"
-        raise BadInput(f"{what}. Return modules that the model calls, such as list(model.layers).")
+        raise BadInput(
+            f"{type(task).__name__}.blocks returned a {type(block).__name__} that is no module of "
+            "the model. Return modules that the model calls, such as list(model.layers)."
+        )
     return blocks
 
 
 def checked_scores(task: Task, scores: Any) -> dict[str, float]:
-    """Returns what `evaluate` of a task has returned. Raises BadInput unless it has the metric of `selection`."""
+    """Returns what `evaluate` of a task has returned.
+
+    Raises BadInput unless it has the metric of `selection`.
+    """
     name = type(task).__name__
     numbers = checked_numbers(task, "evaluate", scores)
     metric, direction = task.selection
     if metric not in scores or direction not in ("max", "min"):
-        advice = f"Name a metric that {name}.evaluate returns ({', '.join(map(str, scores))})"
+        metrics = ", ".join(map(str, scores))
         raise BadInput(
-            f'{name}.selection is {task.selection!r}. {advice}, and whether "max" or "min" is better.'
+            f"{name}.selection is {task.selection!r}. Name a metric that {name}.evaluate returns "
+            f'({metrics}), and whether "max" or "min" is better.'
         )
     return numbers
 
 
 def checked_numbers(task: Task, method: str, values: Any) -> dict[str, float]:
     name = f"{type(task).__name__}.{method}"
-    if not isinstance(values, Mapping) or not (
-        values or method == "baseline"
-    ):  # which may have none
-        raise BadInput(
-            f"{name} returned {printable(repr(values), most=60)} instead of metrics by name."
-        )
+    is_optional = method == "baseline"
+    if not isinstance(values, Mapping) or not (values or is_optional):
+        shown = printable(repr(values), most=60)
+        raise BadInput(f"{name} returned {shown} instead of metrics by name.")
     try:
-        return {
-            metric: value if isinstance(value, int | float) else float(value)
-            for metric, value in values.items()
-        }
+        return {metric: _number(value) for metric, value in values.items()}
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(f"{name} returned a metric that is no number ({error}).") from None
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, int | float):
+        return value
+    return float(value)
 
 
 def check_terms(
     task: Task, counts: Mapping[str, float], weights: Iterable[str], summed: Iterable[str]
 ) -> None:
-    """Raises BadInput where `term_weights` and `count` name other terms than `loss`, which has `summed` those there."""
+    """Raises BadInput if `term_weights` or `count` name terms that `loss`, which `summed`, lacks."""
     check_loss_terms(task, counts, weights, "term_weights weighs")
-    if missing := sorted({term for term, count in counts.items() if count} - set(summed)):
+    has_targets = {term for term, count in counts.items() if count}
+    missing = sorted(has_targets - set(summed))
+    if missing:
         name = type(task).__name__
-        what = f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}"
         raise BadInput(
-            f"{what}, and {name}.loss returned no such term. Both must name the same terms."
+            f"{name}.count has {counts[missing[0]]} targets of the term {missing[0]!r}, and "
+            f"{name}.loss returned no such term. Both must name the same terms."
         )
 
 
 def check_loss_terms(
     task: Task, counts: Mapping, terms: Iterable[str], does: str = "loss returned"
 ) -> None:
-    if unknown := sorted(set(terms) - counts.keys()):
+    """Raises BadInput for a term that `count` does not have; `does` names the method and its verb."""
+    unknown = sorted(set(terms) - counts.keys())
+    if unknown:
         name = type(task).__name__
         known = ", ".join(map(repr, counts)) or "none"
-        what = f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}"
-        raise BadInput(f"{what}. Both must name the same terms.")
+        raise BadInput(
+            f"{name}.{does} {unknown[0]!r}, which is no loss term. {name}.count has: {known}. "
+            "Both must name the same terms."
+        )
 
 
 def fingerprint(source: Path) -> str:
     """Returns a hash of the names and bytes of all files in a folder and below it, or of one file.
 
-    An archive that Kaggle unpacks where it mounts it counts as what it holds.
+    An archive that Kaggle unpacks counts as the files in it.
     """
     return file_hashes(source)[0]
 
 
 def file_hashes(source: Path) -> tuple[str, dict[Path, str]]:
-    """Returns what `fingerprint` returns, and a hash of the bytes of each file, by its path as if it were unpacked."""
+    """Returns `fingerprint` of a source, and a hash of each file by its path as if unpacked."""
+    files: list[Content] = []
+    if source.is_dir():
+        for path in source.rglob("*"):
+            if path.is_file():
+                files += contents(path, path.relative_to(source).as_posix())
+    else:
+        opener = functools.partial(source.open, "rb")
+        files.append(Content("", source.stat().st_size, opener))
     digest = hashlib.sha256()
-    if source.is_dir():
-        files = [path for path in source.rglob("*") if path.is_file()]
-    else:
-        files = []
-    unpacked = [
-        each for path in files for each in contents(path, path.relative_to(source).as_posix())
-    ]
-    if source.is_dir():
-        alone = []
-    else:
-        alone = [Content("", source.stat().st_size, functools.partial(source.open, "rb"))]
     hashes = {}
-    for each in sorted([*unpacked, *alone], key=lambda content: content.name):
-        own = hashlib.sha256()
-        digest.update(f"{each.name}\n{each.size}\n".encode("utf-8", "surrogateescape"))
-        with each.open() as file:
+    for content in sorted(files, key=lambda content: content.name):
+        file_digest = hashlib.sha256()
+        digest.update(f"{content.name}\n{content.size}\n".encode("utf-8", "surrogateescape"))
+        with content.open() as file:
             while piece := file.read(_CHUNK):
                 digest.update(piece)
-                own.update(piece)
-        hashes[source / each.name] = own.hexdigest()
+                file_digest.update(piece)
+        hashes[source / content.name] = file_digest.hexdigest()
     return digest.hexdigest(), hashes
 
 
@@ -386,49 +408,10 @@ def sketch(digests: Mapping[str, str]) -> str:
 
 
 def differing(one: str, other: str) -> int:
-    """Returns in how many files two sketches differ at least: exactly, unless two fall into one of the buckets."""
-    places = range(0, max(len(one), len(other)), _DIGITS)
-    return sum(one[place : place + _DIGITS] != other[place : place + _DIGITS] for place in places)
+    """Returns how many files two sketches differ in, at least: two may fall into one bucket."""
+    pairs = zip_longest(_digests(one), _digests(other))
+    return sum(before != after for before, after in pairs)
 
 
-def canonical(value: Any, root: Path | None = None) -> str:
-    """Writes a value as text that is the same on every machine: paths count from `root`. Raises BadInput."""
-    bases = _forms(str(root), os.getcwd()) if root and isinstance(value, str | Path) else ()  # noqa: PTH109  # quicker
-    if isinstance(
-        value, Path
-    ):  # counted from `root` also where one of them is relative or leads over a link
-        forms = (
-            form(value) for form in (Path, Path.absolute, Path.resolve)
-        )  # the last one asks the file system
-        below = (
-            form.relative_to(base) for form in forms for base in bases if form.is_relative_to(base)
-        )
-        return next(below, value).as_posix()
-    if base := next((base for base in bases if value.startswith(f"{base}/")), ""):
-        return Path(value).relative_to(base).as_posix()
-    if isinstance(value, np.generic):
-        value = value.item()
-    else:
-        value = value.numpy() if isinstance(value, Tensor) else value
-    if value is None or isinstance(value, str | bytes | bool | int | float | complex):
-        return repr(value)
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return f"{value.dtype}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return (
-            "{"
-            + ",".join(f"{canonical(k, root)}:{canonical(v, root)}" for k, v in value.items())
-            + "}"
-        )
-    if isinstance(value, Sequence | np.ndarray):
-        return "(" + ",".join(canonical(inner, root) for inner in value) + ")"
-    what = f"A {type(value).__name__} cannot be told from another one in a later session"
-    raise BadInput(f"{what}. Use text, numbers, paths, arrays, or tuples of these.")
-
-
-@functools.lru_cache(maxsize=16)
-def _forms(root: str, _: str) -> tuple[str, ...]:
-    """Returns a folder as it is given, from the top, and without links. The second argument is the working folder."""
-    return tuple(dict.fromkeys([root, str(Path(root).absolute()), str(Path(root).resolve())]))
+def _digests(sketch: str) -> list[str]:
+    return [sketch[place : place + _DIGITS] for place in range(0, len(sketch), _DIGITS)]

@@ -1,12 +1,12 @@
-"""The files of a task of one's own: its file, those beside it that it imports, and the packages that they need."""
+"""Finds the files of a user's own task, those that it imports beside it, and the packages it needs."""
 
 import ast
 import dataclasses
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from lib.config import Config
 from lib.errors import BadInput, printable
@@ -17,7 +17,7 @@ _CATCHES_MISSING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseExce
 
 
 class OwnFiles(NamedTuple):
-    """A task's file with those that it imports in its `folder`; `packages` are other imports that no `try` guards."""
+    """A task's file and those that it imports in `folder`; `packages` are other needed imports."""
 
     folder: Path
     files: tuple[Path, ...]
@@ -25,7 +25,7 @@ class OwnFiles(NamedTuple):
 
 
 class Import(NamedTuple):
-    """An import: its dotted name, `level` as in ast, and whether it names a module that no `try` spares."""
+    """An import: its dotted name, `level` as in ast, and whether no `try` spares the module."""
 
     dotted: str
     level: int
@@ -33,79 +33,109 @@ class Import(NamedTuple):
 
 
 def own_files(path: Path) -> OwnFiles:
-    """Returns the files that a task's file imports from its folder, directly or not, itself first. Raises BadInput."""
+    """Returns a task's file and those that it imports from its folder, directly or not.
+
+    Raises BadInput.
+    """
     folder = path.parent
     files = [path]
-    packages = set()
+    packages = set[str]()
     for file in files:  # which grows
-        around = file.parent.relative_to(folder).parts
-        try:
-            names = list(imports(file.read_bytes()))
-        except (SyntaxError, ValueError) as error:
-            where = printable(f"{file}:{getattr(error, 'lineno', None) or 1}")
-            what = f"{where}: Python {platform.python_version()} cannot read this ({printable(error, most=200)})"
-            raise BadInput(
-                f"{what}. Correct it there; if it is newer Python, run with that version."
-            ) from None
-        for name in names:
-            if name.level:
-                parts = [*around[: len(around) - name.level + 1], name.dotted]
-            else:
-                parts = [name.dotted]
-            top, *inner = [part for part in ".".join(parts).split(".") if part] or [""]
+        for imported in _imports_of(file):
+            parts = _parts(imported, file.parent.relative_to(folder))
+            top = parts[0] if parts else ""
             if top in _NOT_BESIDE:
-                bases = []
-            else:
-                bases = [folder.joinpath(top, *inner[:n]) for n in range(len(inner) + 1)]
-            pairs = [
-                (base / "__init__.py", base.with_name(f"{base.name}.py"))
-                for base in bases
-                if base != folder
-            ]
-            beside = [other for pair in pairs for other in [*filter(Path.is_file, pair)][:1]]
-            files += [other for other in beside if other not in files]
-            packages |= {top} if name.is_needed and not beside and top not in _NOT_BESIDE else set()
+                continue
+            beside = _beside(folder, parts)
+            files += [module for module in beside if module not in files]
+            if imported.is_needed and not beside:
+                packages.add(top)
     return OwnFiles(folder, (path, *sorted(files[1:])), tuple(sorted(packages)))
+
+
+def _imports_of(file: Path) -> list[Import]:
+    """Returns the imports of a file. Raises BadInput if this version of Python cannot read it."""
+    try:
+        return list(imports(file.read_bytes()))
+    except (SyntaxError, ValueError) as error:
+        place = printable(f"{file}:{getattr(error, 'lineno', None) or 1}")
+        problem = printable(error, most=200)
+        raise BadInput(
+            f"{place}: Python {platform.python_version()} cannot read this ({problem}). "
+            "Correct it there; if it is newer Python, run with that version."
+        ) from None
+
+
+def _parts(imported: Import, inside: Path) -> list[str]:
+    """Returns the names along an import, from the task's folder; `inside` is the importing file's."""
+    names = [imported.dotted]
+    if imported.level:
+        depth = len(inside.parts) - imported.level + 1
+        names = [*inside.parts[:depth], imported.dotted]
+    return [part for part in ".".join(names).split(".") if part]
+
+
+def _beside(folder: Path, parts: Sequence[str]) -> list[Path]:
+    """Returns the files of the packages and modules along a dotted name in a folder."""
+    files = []
+    base = folder
+    for part in parts:
+        base /= part
+        package = base / "__init__.py"
+        module = base.with_name(f"{base.name}.py")
+        if package.is_file():
+            files.append(package)
+        elif module.is_file():
+            files.append(module)
+    return files
 
 
 def imports(code: str | bytes) -> Iterator[Import]:
     """Yields the imports of some code, except those for type checkers and of its use as a program."""
-    waiting: list[tuple[ast.AST, bool]] = [
-        (ast.parse(code), False)
-    ]  # each with whether a `try` spares the module
+    # each node with whether a `try` spares the module
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(code), False)]
     for node, is_caught in waiting:  # which grows
         inner = dict.fromkeys(ast.iter_child_nodes(node), is_caught)
         match node:
             case ast.Import():
                 yield from (Import(alias.name, 0, not is_caught) for alias in node.names)
             case ast.ImportFrom():
-                base = [node.module] if node.module else []
-                for name in [
-                    ".".join([*base, alias.name]) for alias in node.names if alias.name != "*"
-                ] or base:
-                    yield Import(name, node.level, not (node.level or is_caught))
+                is_needed = not (node.level or is_caught)
+                yield from (Import(name, node.level, is_needed) for name in _dotted(node))
             case ast.Call(
                 func=ast.Attribute(attr=function) | ast.Name(id=function), args=[ast.Constant(name)]
             ):
                 if function == "import_module":
                     yield Import(str(name), 0, not is_caught)
-            case ast.If() if any(
-                word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")
-            ):
+            case ast.If() if _is_unused(ast.unparse(node.test)):
                 inner = dict.fromkeys(node.orelse, is_caught)
-            case ast.Try():
-                types = [
-                    n
-                    for handler in node.handlers
-                    for n in ast.walk(handler.type or ast.Name("Exception"))
-                ]
-                if any(isinstance(n, ast.Name) and n.id in _CATCHES_MISSING for n in types):
-                    inner |= dict.fromkeys(node.body, True)
+            case ast.Try() if any(map(_catches_missing, node.handlers)):
+                inner |= dict.fromkeys(node.body, True)
         waiting += inner.items()
 
 
+def _dotted(node: ast.ImportFrom) -> list[str]:
+    """Returns the names that `from a import b, c` may load: a.b and a.c; only a for `*`."""
+    base = [node.module] if node.module else []
+    names = [alias.name for alias in node.names if alias.name != "*"]
+    return [".".join([*base, name]) for name in names] or base
+
+
+def _is_unused(test: str) -> bool:
+    """Returns whether an `if` holds only for type checkers or programs."""
+    return "TYPE_CHECKING" in test or "__main__" in test
+
+
+def _catches_missing(handler: ast.ExceptHandler) -> bool:
+    """Returns whether an `except` spares a module that is not installed."""
+    if handler.type is None:
+        return True
+    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    return not _CATCHES_MISSING.isdisjoint(names)
+
+
 def named_files(config: Config) -> dict[str, Path]:
-    """Returns the files among `named_paths` that go with the task: those of at most 1 MiB."""
+    """Returns the files of at most 1 MiB among `named_paths`, which go with the task."""
     return {key: path for key, path in named_paths(config).items() if is_part(path)}
 
 
@@ -114,19 +144,23 @@ def is_part(path: Path) -> bool:
 
 
 def named_paths(config: Config) -> dict[str, Path]:
-    """Returns the files and folders that settings of a configuration's own task name (`path=True`), by their keys."""
+    """Returns the existing paths in the settings (`path=True`) of a user's own task, by their keys."""
+    if file_of(config.task) is None:
+        return {}
+    return dict(sorted(_paths_in("workload", config.workload).items()))
+
+
+def _paths_in(prefix: str, section: Any) -> dict[str, Path]:
+    hints = get_type_hints(type(section))
     paths: dict[str, Path] = {}
-    waiting = [("workload", config.workload)] if file_of(config.task) else []
-    for prefix, section in waiting:  # which grows
-        hints = get_type_hints(type(section))
-        for field in dataclasses.fields(section):
-            key = f"{prefix}.{field.name}"
-            value = getattr(section, field.name)
-            if dataclasses.is_dataclass(hints[field.name]):
-                waiting.append((key, value))
-            elif field.metadata.get("path") and value and Path(value).exists():
-                paths[key] = Path(value)
-    return dict(sorted(paths.items()))
+    for field in dataclasses.fields(section):
+        key = f"{prefix}.{field.name}"
+        value = getattr(section, field.name)
+        if dataclasses.is_dataclass(hints[field.name]):
+            paths |= _paths_in(key, value)
+        elif field.metadata.get("path") and value and Path(value).exists():
+            paths[key] = Path(value)
+    return paths
 
 
 def file_of(task: str) -> Path | None:
@@ -136,7 +170,7 @@ def file_of(task: str) -> Path | None:
 
 
 def label(task: str) -> str:
-    """Returns a task's name without folders, which differ from machine to machine: my_task.py:MyTask."""
+    """Returns a task's name without folders, equal on every machine: my_task.py:MyTask."""
     file, colon, name = task.rpartition(":")
     if colon:
         return f"{Path(file).name}:{name}"

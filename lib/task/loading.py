@@ -1,4 +1,4 @@
-"""Loads the task that a configuration names, a folder of workloads or file.py:Class, and locates its data."""
+"""Loads the task that a configuration names, and locates its data."""
 
 import hashlib
 import importlib
@@ -23,16 +23,19 @@ from lib.task.files import imports, own_files
 from lib.task.place import explained, place_of
 
 WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
-_folders: dict[
-    str, bool
-] = {}  # of task files that were loaded: whether each was put into sys.path for it
+_OLD_ADDRESSES = ("lib.supervised", "lib.config.option")
+# Folders of loaded task files: whether each was put into sys.path for it
+_folders: dict[str, bool] = {}
 # By path: times and sizes of the task's file and of those beside it that it imports, and the module
 _modules: dict[Path, tuple["_Versions", types.ModuleType]] = {}
 _Versions = dict[Path, tuple[int, int]]
 
 
 def find_task(name: str) -> type[Task]:
-    """Returns the class of a `task:`, a name under `workloads` or `file.py:Class`. Raises BadInput if there is none."""
+    """Returns the class of a `task:`, a name under `workloads` or `file.py:Class`.
+
+    Raises BadInput otherwise.
+    """
     if ":" in name:
         file, class_name = name.rsplit(":", 1)
         task = getattr(_module(file), class_name, None)
@@ -43,17 +46,20 @@ def find_task(name: str) -> type[Task]:
         return task
     names = sorted(path.parent.name for path in WORKLOADS.glob("*/settings.py"))
     if name not in names:
-        advice = f"Known tasks: {', '.join(names)}. Your own is named as file.py:Class."
-        raise BadInput(f"There is no task {printable(repr(name), most=100)}. {advice}")
-    members = inspect.getmembers(importlib.import_module(f"workloads.{name}"), inspect.isclass)
-    (task,) = [
-        cls for _, cls in members if issubclass(cls, Task) and cls.__module__ == f"workloads.{name}"
-    ]
+        shown = printable(repr(name), most=100)
+        raise BadInput(
+            f"There is no task {shown}. Known tasks: {', '.join(names)}. "
+            "Your own is named as file.py:Class."
+        )
+    module = importlib.import_module(f"workloads.{name}")
+    classes = [cls for cls in vars(module).values() if inspect.isclass(cls)]
+    own = [cls for cls in classes if cls.__module__ == module.__name__]
+    (task,) = {cls for cls in own if issubclass(cls, Task)}
     return task
 
 
 def _module(file: str) -> types.ModuleType:
-    """Imports a task file, once until it or a file beside it changes; pickle finds it in `sys.modules`.
+    """Imports a task file, again after a change of it or its imports; pickle finds it.
 
     Raises BadInput.
     """
@@ -63,11 +69,9 @@ def _module(file: str) -> types.ModuleType:
     except (OSError, RuntimeError, ValueError):  # too long, a circle of links, a NUL
         is_there = False
     if not is_there or path.suffix != ".py":
-        advice = (
-            "Give its path from the folder of the configuration, or from the one that you start in."
-        )
         raise BadInput(
-            f"The task file {printable(file, most=200)} does not exist, or is no .py file. {advice}"
+            f"The task file {printable(file, most=200)} does not exist, or is no .py file. Give its "
+            "path from the folder of the configuration, or from the one that you start in."
         )
     if path in _modules:
         versions, module = _modules[path]
@@ -76,7 +80,8 @@ def _module(file: str) -> types.ModuleType:
         _forget({str(file) for file in versions})
     versions = _versions(_files(path))
     _enter(str(path.parent))
-    name = f"trainbook_task_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()
+    name = f"trainbook_task_{path.stem}_{digest[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     try:
@@ -92,74 +97,91 @@ def _module(file: str) -> types.ModuleType:
 
 
 def _advise(path: Path) -> None:
-    """Prints one line where a task file imports from addresses of earlier versions, which go on working."""
+    """Prints one line if a task file imports from addresses of earlier versions, which still work."""
     names = {name.dotted for file in _files(path) for name in imports(file.read_bytes())}
-    if old := sorted(
-        name for name in names if name.startswith(("lib.supervised", "lib.config.option"))
-    ):
+    old = sorted(name for name in names if name.startswith(_OLD_ADDRESSES))
+    if old:
         short = ", ".join(name.rpartition(".")[2] for name in old)
         print(
-            f"{printable(path.name)} imports {', '.join(old)}. The newer address: from trainbook import {short}."
+            f"{printable(path.name)} imports {', '.join(old)}. "
+            f"The newer address: from trainbook import {short}."
         )
 
 
 def _files(path: Path) -> tuple[Path, ...]:
     try:
         return own_files(path).files
-    except BadInput:  # no Python: the import of it says so
+    except BadInput:  # the import raises the same, with more words
         return (path,)
 
 
 def _versions(files: Iterable[Path]) -> _Versions:
     """Returns time and size of each file, zeros for one that is gone."""
-    stats = {file: file.stat() if file.is_file() else None for file in files}
-    return {
-        file: (stat.st_mtime_ns, stat.st_size) if stat else (0, 0) for file, stat in stats.items()
-    }
+    versions: _Versions = {}
+    for file in files:
+        versions[file] = (0, 0)
+        if file.is_file():
+            status = file.stat()
+            versions[file] = (status.st_mtime_ns, status.st_size)
+    return versions
 
 
 def _forget(files: Set[str]) -> None:
     """Removes the modules of these files, so that the next import reads them again."""
     for name, module in list(sys.modules.items()):
-        if getattr(getattr(module, "__spec__", None), "origin", None) in files:
+        if _origin(module) in files:
             del sys.modules[name]
 
 
 def _enter(folder: str) -> None:
-    """Lets a task import the files beside it: after Python's modules, before packages and other tasks' files."""
-    rest = [entry for entry in sys.path if not _folders.get(entry)]
-    first = next((n for n, entry in enumerate(rest) if entry.endswith("-packages")), len(rest))
-    is_added = folder not in rest
-    older = [
-        entry for entry, was_added in reversed(_folders.items()) if was_added and entry != folder
-    ]
-    sys.path[:] = [*rest[:first], *([folder] if is_added else []), *rest[first:], *older]
+    """Lets a task import the files beside it, after Python's modules and before packages."""
+    entries = [entry for entry in sys.path if not _folders.get(entry)]
+    packages = [n for n, entry in enumerate(entries) if entry.endswith("-packages")]
+    is_added = folder not in entries
+    if is_added:
+        entries.insert(min(packages, default=len(entries)), folder)
+    older = [other for other, was_added in _folders.items() if was_added and other != folder]
+    sys.path[:] = [*entries, *reversed(older)]
     importlib.invalidate_caches()
-    for name, module in list(
-        sys.modules.items()
-    ):  # what lies beside another task, and is another file from here
-        origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
-        if "." not in name and any(
-            origin.startswith(f"{other}{os.sep}") for other in _folders if other != folder
-        ):
-            spec = importlib.machinery.PathFinder.find_spec(name)
-            for inner in list(sys.modules) if spec and spec.origin not in (None, origin) else ():
-                if f"{inner}.".startswith(f"{name}."):
-                    del sys.modules[inner]
+    _forget_others(folder)
     _folders.pop(folder, None)  # the newest is the last
     _folders[folder] = is_added
+
+
+def _forget_others(folder: str) -> None:
+    """Removes modules beside other tasks whose name is another file's from this folder."""
+    others = tuple(f"{other}{os.sep}" for other in _folders if other != folder)
+    for name, module in list(sys.modules.items()):
+        origin = _origin(module) or ""
+        if "." in name or not origin.startswith(others):
+            continue
+        spec = importlib.machinery.PathFinder.find_spec(name)
+        if spec is None or spec.origin in (None, origin):
+            continue
+        for inner in list(sys.modules):
+            if f"{inner}.".startswith(f"{name}."):
+                del sys.modules[inner]
+
+
+def _origin(module: types.ModuleType) -> str | None:
+    return getattr(getattr(module, "__spec__", None), "origin", None)
 
 
 def load_config(
     path: str | Path, overrides: Mapping[str, object] | None = None, runs_files: bool = True
 ) -> Config:
-    """Reads a configuration with its task's settings. Without `runs_files` a task in a Python file is refused."""
+    """Reads a configuration with its task's settings.
+
+    Without `runs_files` a task in a Python file is refused.
+    """
 
     def settings(name: str) -> type:
         if not runs_files and ":" in name:
-            what = f"The task is a Python file, {printable(name, most=200)}"
-            advice = "Where the task is your own, give it: --task file.py:Class, or --trust to run what the archive has"
-            raise BadInput(f"{what}, which an untrusted configuration cannot run. {advice}.")
+            raise BadInput(
+                f"The task is a Python file, {printable(name, most=200)}, which an untrusted "
+                "configuration cannot run. If the task is your own, give it: --task file.py:Class, "
+                "or --trust to run what the archive has."
+            )
         cls = find_task(name)
         try:
             get_type_hints(cls.Settings)
@@ -173,12 +195,12 @@ def load_config(
 
 
 def with_slots(config: Config, cards: int) -> Config:
-    """Gives a configuration without `training.micro_batch_slots` one for each card, as far as the batch divides."""
+    """Sets `training.micro_batch_slots`, if 0, to the most cards that divide the batch."""
     if config.training.micro_batch_slots:
         return config
-    slots = max(
-        (n for n in range(1, cards + 1) if config.training.effective_batch % n == 0), default=1
-    )
+    batch = config.training.effective_batch
+    divisors = [number for number in range(1, cards + 1) if batch % number == 0]
+    slots = max(divisors, default=1)
     return with_changes(config, {"training.micro_batch_slots": slots})
 
 
@@ -186,63 +208,68 @@ def load_task(config: Config) -> Task:
     cls = find_task(config.task)
     names = config.data.dirs
     if len(names) > 1 and not cls.several:
-        what = f"data.dir lists {len(names)} folders, and {cls.__name__} reads one"
         raise BadInput(
-            f"{what}. Name one, or their parent; a task of your own takes them with `several = True`."
+            f"data.dir lists {len(names)} folders, and {cls.__name__} reads one. Name one, or their "
+            "parent; a task of your own takes them with `several = True`."
         )
     if config.training.start_from_baseline and not hasattr(cls, "features"):
         raise BadInput(
             f"training.start_from_baseline is for tasks on Supervised, and {cls.__name__} is none."
         )
     paths = [locate_data(name, cls.sentinels) for name in names or [""]]
-    return cls(
-        config, paths[0] if len(paths) == 1 else [path for path in paths if path is not None]
-    )
+    if len(paths) == 1:
+        return cls(config, paths[0])
+    return cls(config, [path for path in paths if path is not None])
 
 
 def locate_data(data_dir: str, sentinels: tuple[str, ...]) -> Path | None:
-    """Returns the folder of `data.dir`, else the first mounted one with a sentinel, else None (the embedded data).
+    """Returns the folder of `data.dir`, the first mounted one with a sentinel, or None (embedded).
 
-    "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder with the sentinel,
-    or the folder `data` of one that `kaggle dataset` packed: Kaggle unpacks an archive to a folder of its own.
+    "embedded" means the embedded default, whatever is mounted. In a mounted input it is the folder
+    with the sentinel, or the folder `data` of one that `kaggle dataset` packed: Kaggle unpacks an
+    archive to a folder of its own.
     """
     if data_dir == "embedded":
         return None
     here = platform.detect()
-    folder = inputs.find_input(data_dir, here) if data_dir else None
-    is_mounted = (
-        folder is not None and here.input_dir is not None and here.input_dir in folder.parents
-    )
-    if folder is None:
-        places = inputs.mounted(here)
-    else:
-        places = [folder] if is_mounted and folder.is_dir() else []
-    matches = inputs.search(places, sentinels) if sentinels else []
-    if len(matches) > 1:
-        others = ", ".join(map(printable, matches[1:6]))
-        print(
-            f"Data in several folders: {printable(matches[0])} is taken, not {others}. data.dir names another."
-        )
-    if matches or folder is None:
-        return matches[0] if matches else None
-    if places:
-        names = {path.name for path in folder.iterdir()} - {"README.md"}
-    else:
-        names = set()
+    if not data_dir:
+        return _first_match(inputs.mounted(here), sentinels)
+    folder = inputs.find_input(data_dir, here)
+    is_mounted = here.input_dir in folder.parents and folder.is_dir()
+    if not is_mounted:
+        return folder
+    if match := _first_match([folder], sentinels):
+        return match
+    names = {path.name for path in folder.iterdir()} - {"README.md"}
     if names == {"data"} and (folder / "data").is_dir():
         return folder / "data"
     return folder
 
 
+def _first_match(places: list[Path], sentinels: tuple[str, ...]) -> Path | None:
+    """Returns the first folder in `places` with a sentinel, and prints the other ones."""
+    matches = inputs.search(places, sentinels) if sentinels else []
+    if len(matches) > 1:
+        others = ", ".join(map(printable, matches[1:6]))
+        print(
+            f"Data in several folders: {printable(matches[0])} is taken, not {others}. "
+            "data.dir names another."
+        )
+    return matches[0] if matches else None
+
+
 def model_on_meta(task: Task) -> nn.Module:
-    """Builds a task's model without memory. Raises NotTraceable where it loads published weights by itself."""
+    """Builds a task's model without memory.
+
+    Raises NotTraceable if it loads published weights by itself.
+    """
     try:
         with torch.device("meta"):
             return task.model()
     except RuntimeError as error:
         if "`from_pretrained` with a meta device" not in str(error):
             raise
-        what = f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}) where shapes alone are needed"
         raise NotTraceable(
-            f"{what}. Write self.pretrained(FOLDER_OR_NAME, AutoModel), with your own class."
+            f"{type(task).__name__}.model() calls from_pretrained ({place_of(error)}) where shapes "
+            "alone are needed. Write self.pretrained(FOLDER_OR_NAME, AutoModel), with your own class."
         ) from None

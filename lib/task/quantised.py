@@ -1,8 +1,9 @@
-"""Frozen linear layers in nf4, in the bytes of bitsandbytes, which is used on a GPU and needed nowhere.
+"""Packs frozen linear layers in nf4, in the bytes of bitsandbytes, which a GPU uses if installed.
 
     model = quantise(self.pretrained(folder, AutoModelForCausalLM), ("lm_head",))    # in `model()`, before adapters
 
-Their packed weights are frozen parameters: a checkpoint has their hash alone, where the base was published.
+Their packed weights are frozen parameters: a checkpoint has only their hash if the base was
+published.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ _LEVELS = (
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
 _BLOCK = 64  # weights that share a scale
-_AT_ONCE = 2**16  # blocks that are unpacked by plain torch, beside which 24 MiB stand
+_AT_ONCE = 2**16  # blocks that plain torch unpacks in one go, with 24 MiB of temporaries
 
 
 def replaced(model: nn.Module, make: Callable[[str, nn.Module], nn.Module | None]) -> nn.Module:
@@ -35,11 +36,13 @@ def replaced(model: nn.Module, make: Callable[[str, nn.Module], nn.Module | None
 
 
 def quantise(model: nn.Module, without: Iterable[str] = ()) -> nn.Module:
-    """Freezes a model and replaces its linear layers by `Linear4`, but those whose last name is in `without`."""
+    """Freezes a model and replaces linear layers by `Linear4`, except the names in `without`."""
     spared = {*without}
 
     def packed(name: str, layer: nn.Module) -> nn.Module | None:
-        if type(layer) is not nn.Linear or name in spared or layer.weight.numel() % _BLOCK:
+        if type(layer) is not nn.Linear or name in spared:
+            return None
+        if layer.weight.numel() % _BLOCK:
             return None
         if not layer.weight.is_meta:
             return Linear4(layer)
@@ -50,16 +53,18 @@ def quantise(model: nn.Module, without: Iterable[str] = ()) -> nn.Module:
 
 
 class Linear4(nn.Linear):
-    """A frozen linear layer in nf4. It computes as nn.Linear: under autocast in its type, else in the input's."""
+    """A frozen linear layer in nf4.
+
+    It computes as nn.Linear: under autocast in its type, otherwise in the input's.
+    """
 
     def __init__(self, layer: nn.Linear):
         nn.Module.__init__(self)
         self.in_features = layer.in_features
         self.out_features = layer.out_features
         packed, scales = pack(layer.weight.detach())
-        self.weight, self.scales = (
-            nn.Parameter(values, requires_grad=False) for values in (packed, scales)
-        )
+        self.weight = nn.Parameter(packed, requires_grad=False)
+        self.scales = nn.Parameter(scales, requires_grad=False)
         self.weight.is_packed = self.scales.is_packed = True  # type: ignore[attr-defined]  # by which a run knows them
         self.bias = layer.bias
 
@@ -68,7 +73,8 @@ class Linear4(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = computed_in(x)
-        return _Product.apply(x.to(dtype), self, None if self.bias is None else self.bias.to(dtype))
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return _Product.apply(x.to(dtype), self, bias)
 
 
 class _Product(torch.autograd.Function):
@@ -92,15 +98,13 @@ def computed_in(x: Tensor) -> torch.dtype:
 
 
 def pack(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns (values / 2, 1) uint8, the first of two values in the high half, and (values / 64) fp32 scales."""
+    """Returns (values / 2, 1) uint8, the first value in the high half, and (values / 64) fp32 scales."""
     blocks = weight.float().reshape(-1, _BLOCK)
     scales = blocks.abs().amax(1)
     levels = torch.tensor(_LEVELS, device=weight.device)
-    numbers = (
-        torch.bucketize(blocks / scales.clamp(min=1e-30)[:, None], (levels[1:] + levels[:-1]) / 2)
-        .byte()
-        .view(-1)
-    )
+    middles = (levels[1:] + levels[:-1]) / 2
+    shares = blocks / scales.clamp(min=1e-30)[:, None]
+    numbers = torch.bucketize(shares, middles).byte().view(-1)
     return ((numbers[0::2] << 4) | numbers[1::2])[:, None], scales
 
 
@@ -113,12 +117,13 @@ def unpack(packed: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
         return kernels.dequantize_4bit(packed, state).view(-1)
     values = torch.empty(size, dtype=dtype, device=packed.device)
     levels = torch.tensor(_LEVELS, device=packed.device)
-    pairs = torch.stack(
-        [levels.repeat_interleave(16), levels.repeat(16)], 1
-    )  # (256, 2) both values of a byte
-    rows = values.view(-1, _BLOCK), packed.view(-1, _BLOCK // 2), scales[:, None]
-    for out, some, scale in zip(*(of.split(_AT_ONCE) for of in rows), strict=True):
-        torch.mul(F.embedding(some.int(), pairs).flatten(1), scale, out=out)
+    # (256, 2), both values of a byte
+    pairs = torch.stack([levels.repeat_interleave(16), levels.repeat(16)], 1)
+    outputs = values.view(-1, _BLOCK).split(_AT_ONCE)
+    blocks = packed.view(-1, _BLOCK // 2).split(_AT_ONCE)
+    factors = scales[:, None].split(_AT_ONCE)
+    for output, block, factor in zip(outputs, blocks, factors, strict=True):
+        torch.mul(F.embedding(block.int(), pairs).flatten(1), factor, out=output)
     return values
 
 
@@ -128,13 +133,16 @@ def _kernels() -> Any:
     return None
 
 
-# --- stand-ins of a plan: the memory of quantised layers in the layout of bitsandbytes, without values ----------------
+# --- for plans: the memory of quantised layers in the layout of bitsandbytes, without values ----------------
 
 _SCALES = 256  # of 1 byte, which share one of 4 bytes in a doubly quantised layer
 
 
 class Quantised(nn.Module):
-    """A linear layer in nf4 or int8. Each pass makes a copy in `dtype`, else as nn.Linear computes, and drops it."""
+    """A linear layer in nf4 or int8.
+
+    Each pass unpacks a copy in `dtype` (None: as nn.Linear computes).
+    """
 
     def __init__(self, layer: Any, kind: str, dtype: torch.dtype | None):
         super().__init__()
@@ -143,25 +151,22 @@ class Quantised(nn.Module):
         self.kind = kind
         self.dtype = dtype
         size = layer.weight.numel()
-        is_int8 = kind == "int8"
-        shape, of_values = (
-            (tuple(layer.weight.shape), torch.int8) if is_int8 else ((size // 2, 1), torch.uint8)
-        )
-        self.weight = nn.Parameter(
-            torch.empty(shape, dtype=of_values, device="meta"), requires_grad=False
-        )
+        if kind == "int8":
+            blocks = layer.out_features
+            weight = _empty(tuple(layer.weight.shape), torch.int8)
+        else:
+            blocks = size // _BLOCK
+            weight = _empty((size // 2, 1), torch.uint8)
+        self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = layer.bias
-        blocks = layer.out_features if is_int8 else size // _BLOCK
-        scales = {"scales": (blocks, torch.float32)}
-        if kind not in ("int8", "nf4"):
-            scales = {
-                "scales": (blocks, torch.uint8),
-                "scales_of_scales": (math.ceil(blocks / _SCALES), torch.float32),
-            }
-        for name, (number, of_scale) in scales.items():
-            self.register_buffer(
-                name, torch.empty(number, dtype=of_scale, device="meta"), persistent=False
-            )
+        if kind in ("int8", "nf4"):
+            self._add_scales("scales", blocks, torch.float32)
+        else:
+            self._add_scales("scales", blocks, torch.uint8)
+            self._add_scales("scales_of_scales", math.ceil(blocks / _SCALES), torch.float32)
+
+    def _add_scales(self, name: str, count: int, dtype: torch.dtype) -> None:
+        self.register_buffer(name, _empty((count,), dtype), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = self.dtype or computed_in(x)
@@ -173,6 +178,10 @@ class Quantised(nn.Module):
         return product
 
 
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
 class _Stub(torch.autograd.Function):
     """A product with weights that are unpacked for it, forward and backward; the input is not kept."""
 
@@ -182,21 +191,18 @@ class _Stub(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(packed)
         ctx.shape = shape
-        with (
-            torch.enable_grad()
-        ):  # so that the result counts as an activation; nothing here has a gradient
-            x, wide = x.detach(), x.new_empty(shape)
+        # so that the result counts as an activation; nothing here has a gradient
+        with torch.enable_grad():
+            x = x.detach()
+            wide = x.new_empty(shape)
             if kind != "int8":
                 return F.linear(x, wide, None if bias is None else bias.detach())
-            rows = (
-                x.numel() // x.shape[-1]
-            )  # the input in int8 and the sums in int32 stand beside the result
-            held = (
-                x.new_empty(x.shape, dtype=torch.int8),
-                x.new_empty((rows, shape[0]), dtype=torch.int32),
-            )
+            # the input in int8 and the sums in int32 live beside the result
+            rows = x.numel() // x.shape[-1]
+            rounded = x.new_empty(x.shape, dtype=torch.int8)
+            sums = x.new_empty((rows, shape[0]), dtype=torch.int32)
             out = F.linear(x, wide)
-            del held
+            del sums, rounded
             if bias is None:
                 return out
             return out + bias.detach()

@@ -1,4 +1,4 @@
-"""Lists files as Kaggle mounts them: it unpacks `x.csv.gz` to `x.csv`, and `more.zip` to a folder `more`."""
+"""Lists files as Kaggle unpacks them: `x.csv.gz` to `x.csv`, `more.zip` to a folder `more`."""
 
 import contextlib
 import gzip
@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 _CHUNK = 2**20  # bytes that are read at once
 
@@ -17,24 +17,24 @@ class Content(NamedTuple):
 
     name: str
     size: int
-    open: Callable[[], IO[bytes]]
+    open: Callable[[], Any]  # IO[bytes], by `with`
 
 
 def contents(path: Path, name: str) -> Iterator[Content]:
-    """Yields the file of this name, or what it holds if it is an archive that can be read."""
+    """Yields a file under `name`, or the files in it if it is an archive that can be read."""
     suffix = path.suffix.lower()
     with contextlib.suppress(OSError, EOFError, zlib.error, zipfile.BadZipFile):
         if suffix == ".gz" and not name.lower().endswith(".tar.gz"):
-            yield Content(name[: -len(suffix)], _gzip_size(path), partial(gzip.open, path))
+            stem = name[: -len(suffix)]
+            yield Content(stem, _gzip_size(path), partial(gzip.open, path))
             return
         if suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 members = [member for member in archive.infolist() if not member.is_dir()]
             base = name[: -len(suffix)]
-            yield from (
-                Content(f"{base}/{m.filename}", m.file_size, partial(_member, path, m.filename))
-                for m in members
-            )
+            for member in members:
+                opener = partial(_member, path, member.filename)
+                yield Content(f"{base}/{member.filename}", member.file_size, opener)
             return
     yield Content(name, path.stat().st_size, partial(path.open, "rb"))
 

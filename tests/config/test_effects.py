@@ -1,6 +1,7 @@
 """Every key of the general configuration has an effect: another value of it changes something that can be observed."""
 
 import hashlib
+from itertools import chain
 
 import pytest
 import torch
@@ -75,7 +76,9 @@ CHANGES = {
     "forward passes": {"training.gradient_checkpointing": "all"},
     "compiled": {"training.compile": True}, "processes": {"device.processes": 2},
 }  # fmt: skip
-EFFECTS = {key: (value, name) for name, keys in CHANGES.items() for key, value in keys.items()}
+EFFECTS = {}
+for observable, keys in CHANGES.items():
+    EFFECTS |= {key: (value, observable) for key, value in keys.items()}
 PLATEAU = {"scheduler.name": "plateau", "optimizer.lr": 5.0}
 CONTEXT = {  # key -> what both runs have on top of the toy's
     "run.initial_weights_share": {"run.initial_weights": "{home}/runs/toy", "workload.batch_norm": True},
@@ -100,7 +103,10 @@ ELSEWHERE = {
     "trainbook/launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
     "trainbook/outputs/test_tracking.py": [
-        f"tracking.{name}" for name in ("tensorboard", "wandb", "online", "project")
+        "tracking.tensorboard",
+        "tracking.wandb",
+        "tracking.online",
+        "tracking.project",
     ],
     "trainbook/supervised/test_start.py": ["training.start_from_baseline"],
     "trainbook/launch/test_queue.py": ["queue.mean_at_least", "queue.best_at_least"],
@@ -114,9 +120,8 @@ def home(tmp_path_factory):
     (home / "toy.yaml").write_text(TOY)
     (home / "other.yaml").write_text(TOY.replace("name: toy", "name: other"))
     (home / "own.py").write_text(OWN)
-    trained(
-        load_config(home / "toy.yaml", {"output_dir": str(home / "runs"), "training.max_steps": 4})
-    )
+    overrides = {"output_dir": str(home / "runs"), "training.max_steps": 4}
+    trained(load_config(home / "toy.yaml", overrides))
     return home
 
 
@@ -125,35 +130,57 @@ def trained(config):
     calls = []
     loaders = []
     compiled = []
+    loader = data.DataLoader
+    forward = torch.nn.Linear.forward
+
+    def noted_loader(*args, **options):
+        loaders.append(options)
+        return loader(*args, **options)
+
+    def counted_forward(*args):
+        calls.append(1)
+        return forward(*args)
+
     with pytest.MonkeyPatch.context() as patch:
-        loader = data.DataLoader
-        forward = torch.nn.Linear.forward
-        patch.setattr(
-            data,
-            "DataLoader",
-            lambda *args, **options: loaders.append(options) or loader(*args, **options),
-        )
-        patch.setattr(torch.nn.Linear, "forward", lambda *args: calls.append(1) or forward(*args))
+        patch.setattr(data, "DataLoader", noted_loader)
+        patch.setattr(torch.nn.Linear, "forward", counted_forward)
         patch.setattr(torch.nn.Module, "compile", lambda model: compiled.append(type(model)))
         run = prepare(config)
         run.folder.mkdir(parents=True, exist_ok=True)
         resumed, _ = look_for_checkpoint(run)
         session = start_session(run.config.session.minutes, run.config.session.margin_seconds)
         outcome = loop.train(run.task, run.config, run.folder, session, Plain(), resumed)
-    weights = hashlib.sha256()
-    for tensor in outcome.state.model.state_dict().values():
-        weights.update(tensor.numpy().tobytes())
-    rows = read(run.folder / "metrics.csv")
+    state = outcome.state
+    seen = {"forward passes": len(calls), "compiled": compiled, "error": ""}
+    seen["weights"] = hash_of(state.model)
+    seen["rows"] = rows_of(run.folder)
+    seen["files"] = sorted(str(path.relative_to(run.folder)) for path in run.folder.rglob("*"))
     options = ("num_workers", "prefetch_factor")
-    return {
-        "weights": weights.hexdigest(), "name": run.folder.name, "task": type(run.task).__name__,
-        "rows": [{k: v for k, v in row.items() if k not in VOLATILE_COLUMNS} for row in rows],
-        "files": sorted(str(path.relative_to(run.folder)) for path in run.folder.rglob("*")),
-        "source": str(run.task.source), "started at": resumed.step if resumed else 0,
-        "step": outcome.state.step, "reason": outcome.reason, "micro-batch": outcome.state.micro_batch,
-        "forward passes": len(calls), "loader": [{name: each.get(name) for name in options} for each in loaders],
-        "compiled": compiled, "elsewhere": run.output_dir.name == "elsewhere", "error": "",
-    }  # fmt: skip
+    seen["loader"] = [{name: each.get(name) for name in options} for each in loaders]
+    seen["name"] = run.folder.name
+    seen["elsewhere"] = run.output_dir.name == "elsewhere"
+    seen["task"] = type(run.task).__name__
+    seen["source"] = str(run.task.source)
+    seen["started at"] = resumed.step if resumed else 0
+    seen["step"] = state.step
+    seen["micro-batch"] = state.micro_batch
+    seen["reason"] = outcome.reason
+    return seen
+
+
+def hash_of(model):
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def rows_of(folder):
+    rows = read(folder / "metrics.csv")
+    for row in rows:
+        for name in VOLATILE_COLUMNS & row.keys():
+            del row[name]
+    return rows
 
 
 RUNS = {}  # most keys are compared with the same run
@@ -161,16 +188,14 @@ RUNS = {}  # most keys are compared with the same run
 
 def observed(home, folder, overrides, name):
     """One observable of the toy with these overrides."""
-    overrides = {
-        k: v.replace("{home}", str(home)) if isinstance(v, str) else v for k, v in overrides.items()
-    }
+    texts = {key: value for key, value in overrides.items() if isinstance(value, str)}
+    overrides = dict(overrides)
+    overrides |= {key: text.replace("{home}", str(home)) for key, text in texts.items()}
     config = load_config(home / "toy.yaml", {"output_dir": str(folder), **overrides})
     match name:
         case "queue":
-            return [
-                (flat(entry.config), entry.starts_from)
-                for entry in queue.entries(home / "toy.yaml", overrides)
-            ]
+            entries = queue.entries(home / "toy.yaml", overrides)
+            return [(flat(entry.config), entry.starts_from) for entry in entries]
         case "processes":
             return processes(config)
         case "smoke":
@@ -197,9 +222,9 @@ def test_another_value_of_a_key_changes_what_it_promises(home, tmp_path, monkeyp
 
 def test_every_key_has_an_effect_here_or_elsewhere_and_one_without_is_found(home, tmp_path):
     keys = set(flat(Config(task="x", training=Training(effective_batch=1)))) - {"workload"}
-    assert sorted(keys) == sorted([*EFFECTS, *(key for keys in ELSEWHERE.values() for key in keys)])
+    elsewhere = chain(*ELSEWHERE.values())
+    assert sorted(keys) == sorted([*EFFECTS, *elsewhere])
     assert all((ROOT / "tests" / path).is_file() for path in ELSEWHERE)
+    own = {"task": "{home}/own.py:Own"}
     for name in ("weights", "rows", "files", "loader", "step", "forward passes"):
-        assert not has_effect(
-            home, tmp_path, "workload.forgotten", 4, name, {"task": "{home}/own.py:Own"}
-        )
+        assert not has_effect(home, tmp_path, "workload.forgotten", 4, name, own)

@@ -17,9 +17,12 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "COLAB_RELEASE_TAG",
         "TRAINBOOK_KAGGLE_ROOT",
         "TRAINBOOK_CACHE",
+        "LIGHTNING_CLOUD_SPACE_ID",
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(platform, "_CONTENT", tmp_path / "content")
+    monkeypatch.setattr(platform, "_STUDIO", tmp_path / "studio")
+    monkeypatch.setattr(platform, "_MOLAB_HOME", tmp_path / "marimo")
     in_shell(monkeypatch, None)
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")

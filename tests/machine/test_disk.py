@@ -27,7 +27,7 @@ def test_a_file_is_replaced_only_when_the_block_ends_without_an_error(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["table.csv"]
 
 
-def test_a_folder_appears_with_everything_in_it_and_leftovers_of_a_kill_are_not_part_of_it(
+def test_a_folder_appears_whole_and_without_leftovers_of_a_kill(
     tmp_path,
 ):
     (tmp_path / "run.tmp").mkdir()

@@ -61,7 +61,7 @@ def test_oom_is_told_from_other_errors():
 
 
 def test_cards_agree_with_their_capabilities():
-    assert len(CARDS) == 20
+    assert len(CARDS) == 21
     for card in CARDS.values():
         assert (card.bf16_tflops is not None) == (card.capability >= (8, 0)), card.name
         assert card.fp16_sustained_tflops is None or card.fp16_sustained_tflops < card.fp16_tflops

@@ -26,9 +26,8 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 ])  # fmt: skip
 def test_an_input_is_found_by_slug_or_owner(monkeypatch, tmp_path, layout, names):
     here = kaggle(monkeypatch, tmp_path, layout)
-    assert {name: inputs.find_input(name, here) for name in names} == {
-        name: tmp_path / "input" / place for name, place in names.items()
-    }
+    for name, place in names.items():
+        assert inputs.find_input(name, here) == tmp_path / "input" / place
 
 
 def test_an_input_that_is_not_there_or_ambiguous_is_answered_with_what_is(monkeypatch, tmp_path):
@@ -36,9 +35,8 @@ def test_an_input_that_is_not_there_or_ambiguous_is_answered_with_what_is(monkey
     for name in ("tile", "eve/tiles", "code-graph"):
         with pytest.raises(BadInput, match=re.escape(name)) as error:
             inputs.find_input(name, here)
-        assert all(
-            mount in str(error.value) for mount in (NEW[:2] if name == "code-graph" else NEW)
-        )
+        mounts = NEW[:2] if name == "code-graph" else NEW
+        assert all(mount in str(error.value) for mount in mounts)
 
 
 def files(root, *names):

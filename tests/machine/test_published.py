@@ -54,9 +54,7 @@ def test_a_mounted_model_is_found_by_its_name_wherever_its_weights_lie(monkeypat
 
 @pytest.mark.parametrize("write", [save_file, torch.save])
 @pytest.mark.parametrize("whole", [True, False], ids=["one file", "shards"])
-def test_weights_are_read_from_one_file_and_from_shards_and_a_pickle_is_not_searched_for(
-    tmp_path, write, whole
-):
+def test_weights_are_read_from_one_file_and_from_shards(tmp_path, write, whole):
     folder = tmp_path / "m"
     is_safe = write is save_file
     stem, end = ("model", ".safetensors") if is_safe else ("pytorch_model", ".bin")

@@ -1,7 +1,6 @@
 """The repeated layers of any model: found, recomputed with the same gradient, planned, and refused where none are."""
 
 from collections import OrderedDict
-from itertools import pairwise
 
 import pytest
 import torch
@@ -64,10 +63,8 @@ def t5():
 class Block(nn.Module):
     def __init__(self, wide=2):
         super().__init__()
-        self.norm, self.mlp = (
-            nn.LayerNorm(4),
-            nn.Sequential(nn.Linear(4, 4 * wide), nn.GELU(), nn.Linear(4 * wide, 4)),
-        )
+        self.norm = nn.LayerNorm(4)
+        self.mlp = nn.Sequential(nn.Linear(4, 4 * wide), nn.GELU(), nn.Linear(4 * wide, 4))
 
     def forward(self, x):
         return x + self.mlp(self.norm(x))
@@ -77,44 +74,63 @@ def staged():
     """As timm builds ConvNeXt and Swin: something smaller before, and the layers of a stage in a sequence."""
 
     def stage(depth):
-        names = {
-            "downsample": nn.Linear(4, 4),
-            "blocks": nn.Sequential(*[Block() for _ in range(depth)]),
-        }
-        return nn.Sequential(OrderedDict(names))
+        blocks = nn.Sequential(*[Block() for _ in range(depth)])
+        return nn.Sequential(OrderedDict(downsample=nn.Linear(4, 4), blocks=blocks))
 
     model = nn.Module()
-    model.stem, model.stages, model.head = (
-        nn.Linear(3, 4),
-        nn.Sequential(stage(2), stage(3)),
-        nn.Linear(4, 1),
-    )
+    model.stem = nn.Linear(3, 4)
+    model.stages = nn.Sequential(stage(2), stage(3))
+    model.head = nn.Linear(4, 1)
     return model
 
 
-def convolutions(*widths):
-    return [
-        nn.Sequential(nn.Conv2d(a, b, 3), nn.BatchNorm2d(b), nn.ReLU()) for a, b in pairwise(widths)
-    ]
+def wrapped_stages():
+    return Wrapped(staged())
 
 
-def test_repeated_layers_are_found_in_any_model():
-    for model, names in (
-        (bert(), ["BertLayer"] * 2), (llama(), ["LlamaDecoderLayer"] * 3), (wrapped_gpt2(), ["GPT2Block"] * 2),
-        (t5(), ["T5Block"] * 4), (Wrapped(staged()), ["Block"] * 5),
-        (nn.Sequential(*convolutions(3, 4, 4, 8)), ["Sequential"] * 3),
-        (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4)), []),
-    ):  # fmt: skip
-        assert [type(block).__name__ for block in find_blocks(model)] == names
+def convolution(before, after):
+    return nn.Sequential(nn.Conv2d(before, after, 3), nn.BatchNorm2d(after), nn.ReLU())
+
+
+def convolutions():
+    return nn.Sequential(convolution(3, 4), convolution(4, 4), convolution(4, 8))
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("make_model", "kind", "count"),
+    [
+        (bert, "BertLayer", 2),
+        (llama, "LlamaDecoderLayer", 3),
+        (wrapped_gpt2, "GPT2Block", 2),
+        (t5, "T5Block", 4),
+        (wrapped_stages, "Block", 5),
+        (convolutions, "Sequential", 3),
+        (perceptron, "", 0),
+    ],
+)
+def test_repeated_layers_are_found_in_any_model(make_model, kind, count):
+    names = [type(block).__name__ for block in find_blocks(make_model())]
+    assert names == [kind] * count
 
 
 IDS = torch.arange(12).reshape(3, 4) % 11
+LABELS = torch.tensor([0, 1, 1])
+
+
+def stages_loss(model):
+    return model.head(model.stages(model.stem(torch.ones(5, 3)))).sum()
+
+
 CALLS = {
-    bert: lambda model: model(input_ids=IDS, labels=torch.tensor([0, 1, 1])).loss,
+    bert: lambda model: model(input_ids=IDS, labels=LABELS).loss,
     llama: lambda model: model(input_ids=IDS, labels=IDS).loss,
     wrapped_gpt2: lambda model: model(input_ids=IDS, labels=IDS).loss,
     t5: lambda model: model(input_ids=IDS, labels=IDS.flip(1)).loss,
-    staged: lambda model: model.head(model.stages(model.stem(torch.ones(5, 3)))).sum(),
+    staged: stages_loss,
 }
 
 
@@ -129,16 +145,15 @@ def test_recomputation_changes_memory_alone(make_model):
         saved = []
         recompute(model, layers)
         torch.manual_seed(1)  # of dropout
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t: saved.append(t.numel()) or t, lambda t: t
-        ):
+        keep = lambda t: saved.append(t.numel()) or t  # noqa: E731
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
             loss = CALLS[make_model](model)
         loss.backward()
-        return {
-            name: value.grad for name, value in model.named_parameters() if value.grad is not None
-        }, sum(saved)
+        grads = {name: value.grad for name, value in model.named_parameters()}
+        return {name: grad for name, grad in grads.items() if grad is not None}, sum(saved)
 
-    (plain, most), (recomputed, least) = gradients(0), gradients("all")
+    plain, most = gradients(0)
+    recomputed, least = gradients("all")
     assert plain.keys() == recomputed.keys()
     assert all(torch.equal(plain[name], recomputed[name]) for name in plain)
     assert least < (0.6 if make_model is not staged else 1) * most
@@ -156,18 +171,17 @@ def test_recomputation_updates_batch_statistics_once():
         torch.manual_seed(0)
         norm = nn.BatchNorm1d(8)
         model = nn.Module()
-        model.blocks = nn.ModuleList(
-            [nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh()), nn.Linear(8, 1)]
-        )
+        first = nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh())
+        model.blocks = nn.ModuleList([first, nn.Linear(8, 1)])
         recompute(model, layers)
         for step in range(3):
-            out = torch.randn(
-                16, 4, generator=torch.Generator().manual_seed(step), requires_grad=True
-            )
+            draw = torch.Generator().manual_seed(step)
+            out = torch.randn(16, 4, generator=draw, requires_grad=True)
             for block in model.blocks:
                 out = block(out)
             out.square().sum().backward()
-        return {**dict(model.named_buffers()), **{n: p.grad for n, p in model.named_parameters()}}
+        gradients = {name: value.grad for name, value in model.named_parameters()}
+        return dict(model.named_buffers()) | gradients
 
     plain = trained(0)
     recomputed = trained("all")
@@ -262,9 +276,8 @@ def learner(tmp_path):
 
 
 def test_a_plan_counts_found_layers_and_has_a_lower_peak_with_them(learner):
-    plain, every = (
-        make(learner(**{"training.gradient_checkpointing": n}), find_card("t4")) for n in (0, 9)
-    )
+    plain = make(learner(**{"training.gradient_checkpointing": 0}), find_card("t4"))
+    every = make(learner(**{"training.gradient_checkpointing": 9}), find_card("t4"))
     assert plain.layers == every.layers == 2
     assert plain.chosen.recomputed == 0
     assert every.chosen.recomputed == 2

@@ -61,20 +61,19 @@ def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time(
     width = 1024
 
     def model(layers):
-        base = quantise(
-            nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
-        )
+        linears = [nn.Linear(width, width, bias=False) for _ in range(layers)]
+        base = quantise(nn.Sequential(*linears))
         return nn.Sequential(nn.Linear(width, width), base)
 
     def step(net):
         return net(torch.ones(rows, width, device="cuda")).float().sum()
 
     sgd = lambda parameters: torch.optim.SGD([p for p in parameters if p.requires_grad])  # noqa: E731
-    few, many = (
-        predict(lambda n=n: model(n), step, precision="fp16", optimizer=sgd) for n in (4, 12)
-    )
+    few = predict(lambda: model(4), step, precision="fp16", optimizer=sgd)
+    many = predict(lambda: model(12), step, precision="fp16", optimizer=sgd)
+    weights = width * width
     packed = sum(value.nbytes for layer in model(8)[1] for value in layer.parameters())
-    assert packed == 8 * (width * width // 2 + 4 * width * width // 64)
+    assert packed == 8 * (weights // 2 + 4 * weights // 64)
     assert many.moments["after load"] - few.moments["after load"] == packed
     assert many.parameters == 13 * width * width + width
     assert many.trained == width * width + width
@@ -83,7 +82,7 @@ def test_a_plan_counts_the_packed_bytes_of_each_layer_and_unpacks_one_at_a_time(
     )  # nothing else is kept
 
 
-def test_a_published_base_in_nf4_is_in_no_checkpoint_and_a_resumed_run_ends_in_the_same_bytes(
+def test_a_published_base_in_nf4_is_in_no_checkpoint_and_resumes_in_the_same_bytes(
     toy, tmp_path, cut, quick
 ):
     transformers = pytest.importorskip("transformers")
@@ -111,10 +110,8 @@ def test_a_published_base_in_nf4_is_in_no_checkpoint_and_a_resumed_run_ends_in_t
     launch.train(configured("cut"))
     cut(None)
     launch.train(configured("cut"))
-    whole, resumed = (
-        checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0]
-        for name in ("whole", "cut")
-    )
+    whole, _ = checkpoint.load_newest(tmp_path / "runs" / "whole" / "checkpoints")
+    resumed, _ = checkpoint.load_newest(tmp_path / "runs" / "cut" / "checkpoints")
     assert whole.tensors["model"].keys() == {"classifier.weight", "classifier.bias"}
     for name, value in whole.tensors["model"].items():
         assert torch.equal(value, resumed.tensors["model"][name])

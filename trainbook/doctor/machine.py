@@ -34,11 +34,6 @@ _OUTPUT_BYTES = (
 )  # GraphMER's checkpoint has 1.1 GB, and two are there while one is replaced
 _SHORT_SESSION_SECONDS = 3600.0
 _BESIDE_TORCH = "by the steps on pytorch.org."
-_GPU_STEPS = {
-    "kaggle": "Choose Settings > Accelerator > GPU T4 x2 and run again.",
-    "colab": "Choose Runtime > Change runtime type > T4 GPU and run again.",
-    "local": "Take a configuration of a small size. If there is a GPU, install its driver.",
-}
 
 
 def check_machine(config: Config | None = None) -> list[Finding]:
@@ -68,7 +63,7 @@ def check_gpu(here: Platform) -> Finding:
         return Finding("GPU", ", ".join(f"{number} x {gpu}" for gpu, number in counts.items()))
     driver = hardware.driver()
     if not (driver and driver.names):
-        return Finding("GPU", "none: training runs on the CPU", "warning", _GPU_STEPS[here.name])
+        return Finding("GPU", "none: training runs on the CPU", "warning", here.gpu_advice)
     value = f"the driver sees {', '.join(driver.names)}, PyTorch cannot use it"
     is_chosen = torch.version.cuda is None or "CUDA_VISIBLE_DEVICES" in os.environ
     runs = f"driver {driver.version} runs CUDA up to {hardware.dotted(driver.cuda)}"

@@ -164,9 +164,6 @@ def table(output_dir: Path, here: Platform | None = None) -> str:
         if size > here.output_bytes or number > (here.output_files or number):
             total += ": TOO MUCH, some of it may not be kept. Lower checkpoint.keep_last, or delete what is not needed"
     way = f"It is at {archive.resolve()}"
-    if here.name == "kaggle":
-        first = "" if here.batch else "Save Version first, or this is lost with the session; then "
-        way = f"Download: {first}the Output tab of this version, {ARCHIVE}; or trainbook kaggle fetch OWNER/NOTEBOOK"
-    elif here.name == "colab" and here.input_dir is None:
-        way = f"Download: from google.colab import files; files.download('{archive}'), or it is lost at the end."
+    if here.download_advice:
+        way = here.download_advice.format(archive=archive, name=ARCHIVE)
     return "\n".join([*lines, f"{total}.", way])

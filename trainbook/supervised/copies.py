@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lib.errors import BadInput, printable
-from lib.task.contract import canonical
+from trainbook.supervised.canonical import canonical
 
 _END = 2**12  # bytes at the end of a file: in most formats they differ if any byte differs
 _MOST_FILES = 2**17  # whose hashes are cached

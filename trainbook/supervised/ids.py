@@ -18,8 +18,8 @@ from torch import Tensor
 
 from lib.config.files import absolute
 from lib.errors import BadInput, printable
-from lib.task.contract import canonical
 from trainbook.supervised import coverage, tables
+from trainbook.supervised.canonical import canonical
 from trainbook.supervised.names import listed
 from trainbook.supervised.notes import collecting
 from trainbook.supervised.prediction import base_of, new_samples

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
 from lib.task import Batch, Task
-from lib.task.contract import canonical, to_write
+from lib.task.contract import to_write
 from lib.text import aligned
 from trainbook.outputs import result
 from trainbook.supervised import bootstrap, evaluation, prediction, scoring, simple, text
+from trainbook.supervised.canonical import canonical
 from trainbook.supervised.intervals import Interval, concluded, intervals, resampled
 from trainbook.supervised.samples import Part, is_same, path_of
 from trainbook.supervised.scoring import Judged

@@ -7,7 +7,8 @@ from typing import Any
 
 from lib.config.files import absolute
 from lib.errors import BadInput
-from lib.task.contract import canonical, sketch
+from lib.task.contract import sketch
+from trainbook.supervised.canonical import canonical
 from trainbook.supervised.look import paths_in
 from trainbook.supervised.places import is_of_another_system
 from trainbook.supervised.samples import input_of

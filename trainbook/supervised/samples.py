@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from lib.errors import BadInput, printable
-from lib.task.contract import canonical
 from lib.task.place import naming
 from trainbook.supervised import copies
+from trainbook.supervised.canonical import canonical
 from trainbook.supervised.copies import key_of, same_files
 from trainbook.supervised.coverage import covering, dealing
 from trainbook.supervised.notes import collecting, note
