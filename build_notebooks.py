@@ -89,13 +89,17 @@ def executed(text: str, name: str) -> str:
     return nbformat.writes(notebook)
 
 
-def outputs_of(text: str) -> Shown:
-    """Returns what each cell of a notebook shows; an empty or damaged text shows nothing."""
+def cells_of(text: str) -> list[Any]:
+    """Returns the cells of a notebook; none of an empty or damaged text."""
     try:
-        cells = nbformat.reads(text, as_version=4).cells
+        return nbformat.reads(text, as_version=4).cells
     except Exception:  # whatever nbformat raises: the build replaces such a file
-        return {}
-    run = [cell for cell in cells if cell.cell_type == "code" and cell.get("outputs")]
+        return []
+
+
+def outputs_of(text: str) -> Shown:
+    """Returns what each cell of a notebook shows."""
+    run = [cell for cell in cells_of(text) if cell.cell_type == "code" and cell.get("outputs")]
     return {
         (cell.id, cell.source): {"outputs": cell.outputs, "execution_count": cell.execution_count}
         for cell in run
@@ -166,7 +170,8 @@ def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
     )
     planning = header.carry == "planning"
     files = carrier.carried_files(source_path, header.tasks, header.configs, planning, codes, root)
-    notebook, shown = build(source, files), outputs_of(last)
+    notebook = build(source, files, commit=_known_commit(last, files) or carrier.commit_of(root))
+    shown = outputs_of(last)
     for cell in notebook.cells:
         cell.update(shown.get((cell.id, cell.source), {}))
     if published := repository():
@@ -179,6 +184,15 @@ def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
             f"Import less, or raise MAX_BYTES. The largest carried files: {carrier.largest(files)}."
         )
     return text
+
+
+def _known_commit(last: str, files: dict[str, str]) -> str:
+    """Returns the commit that an earlier notebook of the same files names: the next makes none stale."""
+    for cell in cells_of(last):
+        match = carrier.COMMIT.search(cell.source)
+        if match and carrier.packed(cell.source) == carrier.archive(files):
+            return match[1]
+    return ""
 
 
 def write(path: Path, text: str) -> None:

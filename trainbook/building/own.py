@@ -22,7 +22,6 @@ from trainbook.building.source import Source, build, has_tag, libraries, read_so
 from trainbook.launch.run import has_queue
 
 TEMPLATE = Path(__file__).resolve().with_name("template.py.in")
-_PACKAGE = Path(trainbook.__file__).resolve().parent
 _NAME = re.compile(r"\w[\w. -]*")  # of a file: the notebook's cells name it between quotes
 
 
@@ -143,7 +142,9 @@ def text(own: Own, internet: bool = False) -> str:
         **carrier.carried_files(own.path, tasks, [], False, [*cells, *codes], trainbook.HOME),
         **own.files,
     }
-    notebook = build(source, files, made_from=own.path.name)
+    notebook = build(
+        source, files, made_from=own.path.name, commit=carrier.commit_of(trainbook.HOME)
+    )
     written = libraries()[1].writes(notebook).rstrip("\n") + "\n"
     if (size := len(written.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
         what = f"The notebook of {own.path} would have {size:,} bytes, and Kaggle has refused {limit:,}. Import less in"

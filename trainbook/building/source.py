@@ -107,8 +107,13 @@ def read_source(path: Path, kind: str = "run") -> Source:
     return Source(path, Header(**header["trainbook"]), cells)
 
 
-def build(source: Source, files: dict[str, str], made_from: str = "") -> "NotebookNode":
-    """Builds the notebook of a source, with ids by the cells' texts; `made_from` is as in `carrier.code`."""
+def build(
+    source: Source, files: dict[str, str], made_from: str = "", commit: str = ""
+) -> "NotebookNode":
+    """Builds the notebook of a source, with ids by the cells' texts.
+
+    `made_from` and `commit` are as in `carrier.code`.
+    """
     nbformat = libraries()[1]
     cells = []
     keys = []
@@ -122,11 +127,11 @@ def build(source: Source, files: dict[str, str], made_from: str = "") -> "Notebo
         if cell.cell_type == "code":
             new.update(execution_count=None, outputs=[])
         if has_tag(cell, "carrier"):
-            new.source = carrier.code(source.path.stem, files, made_from)
+            new.source = carrier.code(source.path.stem, files, made_from, commit)
             new.metadata.update(FOLDED)
         cells.append(new)
     gpu = source.header.gpu
-    kaggle = {
+    kaggle: dict[str, Any] = {
         "accelerator": "nvidiaTeslaT4" if gpu else "none", "dataSources": [], "isGpuEnabled": gpu,
         "isInternetEnabled": source.header.internet, "language": "python", "sourceType": "notebook",
     }  # fmt: skip
