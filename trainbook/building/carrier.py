@@ -56,12 +56,12 @@ def carried_files(
         path = root / "configs" / waiting.pop()
         paths.add(path)
         waiting += BASE.findall(read(path, source_path, root))
-    by_name = {path.relative_to(root).as_posix(): path for path in sorted(paths)}
-    return {
-        name: read(path, source_path, root)
-        for name, path in by_name.items()
-        if name not in LEFT_OUT
-    }
+    files = {}
+    for path in sorted(paths):
+        name = path.relative_to(root).as_posix()
+        if name not in LEFT_OUT:
+            files[name] = read(path, source_path, root)
+    return files
 
 
 def _modules(names: list[str], planning: bool, root: Path) -> set[Path]:
@@ -163,8 +163,7 @@ def archive(files: Mapping[str, str]) -> bytes:
 def pack(files: Mapping[str, str]) -> str:
     """Returns the archive of files in base 85, in lines."""
     text = base64.b85encode(archive(files)).decode("ascii")
-    lines = [text[start : start + WIDTH] for start in range(0, len(text), WIDTH)]
-    return "\n".join(lines)
+    return "\n".join(re.findall(f".{{1,{WIDTH}}}", text))
 
 
 def packed(code: str) -> bytes:
