@@ -205,7 +205,7 @@ def _ended(run: Run, outcome: loop.Outcome, number: int, tested: dict[str, Any])
 
 def _tested(run: Run, state: State) -> dict[str, Any]:
     """Tests the best weights; returns the summary's metrics, baseline, report and `missing`. All ranks call it."""
-    missing = {}
+    missing: dict[str, str] = {}
     scores = {}
     baseline = {}
     report = ""

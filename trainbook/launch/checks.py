@@ -376,7 +376,7 @@ def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, f
     advice = "Change no tensor in place: x = x + y, not x += y."
     with naming(f"The backward pass of {probe.name}.loss()", advice):
         torch.stack([sums[term] / counts[term] for term in terms]).sum().backward()
-    trained = {}
+    trained: dict[str, nn.Parameter] = {}
     for group in groups_of(probe.task, probe.model):
         if group.is_trained(probe.task.step):
             trained |= group.parameters

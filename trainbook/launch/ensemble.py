@@ -150,7 +150,7 @@ def load_members(
     }
     if name is not None:
         _check_together(members)
-    first: Task | None = None
+    first: Any = None  # the task of the first run
     learned: dict[str, Any] = {}
     models: list[nn.Module] = []
     for run, config in members.items():
@@ -168,7 +168,6 @@ def load_members(
         models.append(model)
         if not is_alike:
             first.owners = {**first.owners, model: task}
-    assert first
     first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models

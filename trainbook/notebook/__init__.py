@@ -212,9 +212,9 @@ def runs(run: launch.Run) -> str:
     rows: list[Sequence[str]] = [("run", "state", *shown, "what differs from the first")]
     for folder, summary in made:
         different, _ = identity.compare(first.identity, summary.identity, is_completed=True)
-        has_edit = different.pop("code of the task", None) is not None
-        differs = identity.in_a_line(different)
-        if has_edit:
+        settings = {key: pair for key, pair in different.items() if key != "code of the task"}
+        differs = identity.in_a_line(settings)
+        if "code of the task" in different:
             edit = _edit(first_folder / CODE, folder / CODE)
             differs = f"{differs}, {edit}" if differs else edit
         metrics = summary.metrics

@@ -158,7 +158,7 @@ class Panel:
         """Sets the controls to a configuration's values, without planning."""
         config = _by_profile(path, self._overrides(path))
         dials = find_task(config.task).dials
-        values = flat(config)
+        values: dict[str, Any] = flat(config)
         names = {key: key.rpartition(".")[2].replace("_", " ").capitalize() for key in dials}
         self._dials = {}
         for key, sizes in dials.items():

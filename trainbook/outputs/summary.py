@@ -89,7 +89,7 @@ class Summary:
         return cls(**fitting) if "reason" in fitting else None
 
 
-def _scores(values: Mapping[str, object]) -> dict[str, float]:
+def _scores(values: Mapping[str, Any]) -> dict[str, float]:
     """Returns the numbers of an untrusted mapping; null is NaN, as `Summary.write` wrote it."""
     scores = {}
     for name, value in values.items():

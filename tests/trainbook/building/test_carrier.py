@@ -54,7 +54,7 @@ def carried(root: Path, planning: bool = False, cell: str = "from lib import hel
     return set(carrier.carried_files(root / SOURCE, ["demo"], ["demo"], planning, [cell], root))
 
 
-def test_what_cells_tasks_and_configurations_import_is_carried_and_for_a_plan_nothing_of_a_task_s_functions(
+def test_what_cells_and_tasks_import_is_carried(
     root: Path,
 ):
     assert carried(root) == ALWAYS
