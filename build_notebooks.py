@@ -45,9 +45,8 @@ ROOT = Path(__file__).resolve().parent
 MAX_DIFF_LINES, MAX_LINE = 60, 1000  # lines of a diff, and characters of a line in it
 # With what its cells show. Kaggle has refused 1 MB; growth is a decision: 500,000 until the readers grew (2026-11-28)
 MAX_BYTES = 600_000
-Shown = dict[
-    tuple[str, str], dict[str, Any]
-]  # (id, source) of a cell -> its outputs and their number
+# (id, source) of a cell -> its outputs and their number
+Shown = dict[tuple[str, str], dict[str, Any]]
 BASES = [*(ROOT / "configs").glob("*-base")]  # small models that a run finds beside it, as mounted
 _AT_FULL_SIZE = 3  # pictures of a cell; more have their bytes together
 _COLOURS = 32  # of a picture: a plot looks the same, in half of the bytes
@@ -66,36 +65,36 @@ def executed(text: str, name: str) -> str:
     """Returns the text of a notebook after a run in an empty folder, without a GPU and away from any checkout."""
     import papermill
 
-    os.environ |= {
-        "CUDA_VISIBLE_DEVICES": "",
-        "TRAINBOOK_CACHE": f"{tempfile.gettempdir()}/trainbook-cache",
-    }
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["TRAINBOOK_CACHE"] = f"{tempfile.gettempdir()}/trainbook-cache"
     with tempfile.TemporaryDirectory(prefix="trainbook-run-") as folder:
         for base in BASES:
             shutil.copytree(base, Path(folder) / base.name)
         path = Path(folder) / f"{name}.ipynb"
         path.write_text(text, encoding="utf-8")
         papermill.execute_notebook(path, path, cwd=folder, progress_bar=True)
-        notebook = nbformat.reads(
-            path.read_text(encoding="utf-8").replace(f"{folder}/", ""), as_version=4
-        )
+        run = path.read_text(encoding="utf-8").replace(f"{folder}/", "")
+    notebook = nbformat.reads(run, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            number = sum(
-                not PICTURES.keys().isdisjoint(output.get("data", ())) for output in cell.outputs
-            )
-            share = min(1.0, _AT_FULL_SIZE / max(1, number))
-            cell.outputs = [shown for output in cell.outputs if (shown := as_shown(output, share))]
+            pictures = [each for each in cell.outputs if PICTURES.keys() & each.get("data", {})]
+            share = min(1.0, _AT_FULL_SIZE / max(1, len(pictures)))
+            shown = [as_shown(output, share) for output in cell.outputs]
+            cell.outputs = [output for output in shown if output is not None]
     return nbformat.writes(notebook)
 
 
-def outputs_of(text: str) -> Shown:
-    """Returns what each cell of a notebook shows; an empty or damaged text shows nothing."""
+def cells_of(text: str) -> list[Any]:
+    """Returns the cells of a notebook; none of an empty or damaged text."""
     try:
-        cells = nbformat.reads(text, as_version=4).cells
+        return nbformat.reads(text, as_version=4).cells
     except Exception:  # whatever nbformat raises: the build replaces such a file
-        return {}
-    run = [cell for cell in cells if cell.cell_type == "code" and cell.get("outputs")]
+        return []
+
+
+def outputs_of(text: str) -> Shown:
+    """Returns what each cell of a notebook shows."""
+    run = [cell for cell in cells_of(text) if cell.cell_type == "code" and cell.get("outputs")]
     return {
         (cell.id, cell.source): {"outputs": cell.outputs, "execution_count": cell.execution_count}
         for cell in run
@@ -111,12 +110,12 @@ def as_shown(output: Any, share: float = 1.0) -> Any:
         return output if output.name == "stdout" else None
     if output.output_type == "error":
         return None
-    data, is_widget = output.data, any("widget" in mime for mime in output.data)
+    data = output.data
+    is_widget = any("widget" in mime for mime in data)
     is_bar = output.output_type == "display_data" and data.keys() <= {"text/plain"}
     page = data.get("text/html", "")
-    if (
-        "<svg" in page or len(page) > _MOST_HTML
-    ):  # GitHub draws no SVG in a notebook, and leaves out styles
+    # GitHub draws no SVG in a notebook, and leaves out styles
+    if "<svg" in page or len(page) > _MOST_HTML:
         data["text/html"] = as_html(data.get("text/plain", ""))
     if data.get("text/html"):
         data.pop("text/plain", None)  # which no page shows beside it
@@ -128,16 +127,16 @@ def as_shown(output: Any, share: float = 1.0) -> Any:
 def small_picture(text: str, mime: str, share: float = 1.0) -> str:
     """Returns a picture, a plot of few colours, as small as it takes to have at most so many bytes of its kind."""
     most, options = PICTURES[mime]
-    picture, content = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"), b""
-    while not 0 < len(content) <= share * most:
-        if content:
-            picture = picture.resize([side * 9 // 10 for side in picture.size])
-        few = (
-            picture.quantize(_COLOURS, dither=Image.Dither.NONE) if mime == "image/png" else picture
-        )
-        few.save(file := io.BytesIO(), **options)
-        content = file.getvalue()
-    return base64.b64encode(content).decode("ascii")
+    picture = Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB")
+    while True:
+        shown = picture
+        if mime == "image/png":
+            shown = picture.quantize(_COLOURS, dither=Image.Dither.NONE)
+        file = io.BytesIO()
+        shown.save(file, **options)
+        if file.tell() <= share * most:
+            return base64.b64encode(file.getvalue()).decode("ascii")
+        picture = picture.resize([side * 9 // 10 for side in picture.size])
 
 
 def repository() -> str:
@@ -149,9 +148,11 @@ def repository() -> str:
 def badges(name: str, published: str) -> str:
     """Returns the badges that open a notebook on Kaggle and on Colab."""
     path = f"{published.removeprefix('https://github.com/')}/blob/main/notebooks/{name}.ipynb"
-    values = {"address": f"https://github.com/{path}", "path": path}
-    shown = ((place, image, link.format(**values)) for place, (image, link) in BADGES.items())
-    return " ".join(f"[![Open in {place}]({image})]({link})" for place, image, link in shown)
+    badges = []
+    for place, (image, template) in BADGES.items():
+        link = template.format(address=f"https://github.com/{path}", path=path)
+        badges.append(f"[![Open in {place}]({image})]({link})")
+    return " ".join(badges)
 
 
 def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
@@ -160,25 +161,34 @@ def notebook_text(source_path: Path, root: Path = ROOT, last: str = "") -> str:
     `last` is the text of an earlier one: what its cells showed stays with those that are the same.
     """
     source = read_source(source_path)
-    header, codes = (
-        source.header,
-        [cell.source for cell in source.cells if cell.cell_type == "code"],
-    )
+    header = source.header
+    codes = [cell.source for cell in source.cells if cell.cell_type == "code"]
     planning = header.carry == "planning"
     files = carrier.carried_files(source_path, header.tasks, header.configs, planning, codes, root)
-    notebook, shown = build(source, files), outputs_of(last)
+    notebook = build(source, files, commit=_known_commit(last, files) or carrier.commit_of(root))
+    shown = outputs_of(last)
     for cell in notebook.cells:
         cell.update(shown.get((cell.id, cell.source), {}))
     if published := repository():
         head, _, rest = notebook.cells[0].source.partition("\n\n")
         notebook.cells[0].source = f"{head}\n\n{badges(source_path.stem, published)}\n\n{rest}"
     text = nbformat.writes(notebook).rstrip("\n") + "\n"
-    if (size := len(text.encode("utf-8"))) > MAX_BYTES:
+    size = len(text.encode("utf-8"))
+    if size > MAX_BYTES:
         raise BadInput(
             f"{source_path}: the notebook would have {size:,} bytes, more than the {MAX_BYTES:,} that are allowed. "
             f"Import less, or raise MAX_BYTES. The largest carried files: {carrier.largest(files)}."
         )
     return text
+
+
+def _known_commit(last: str, files: dict[str, str]) -> str:
+    """Returns the commit that an earlier notebook of the same files names: the next makes none stale."""
+    for cell in cells_of(last):
+        match = carrier.COMMIT.search(cell.source)
+        if match and carrier.packed(cell.source) == carrier.archive(files):
+            return match[1]
+    return ""
 
 
 def write(path: Path, text: str) -> None:
@@ -188,50 +198,46 @@ def write(path: Path, text: str) -> None:
 
 def difference(old: str, new: str, name: str) -> str:
     """Returns a bounded diff of the JSON of two notebooks, without lines that are packed files."""
-    listings = [[line for line in text.split("\n") if len(line) < MAX_LINE] for text in (old, new)]
-    diff = list(
-        difflib.unified_diff(
-            *listings, f"{name} (as it is)", f"{name} (as built)", lineterm="", n=1
-        )
-    )
-    left_out = (
-        [f"... and {len(diff) - MAX_DIFF_LINES} more lines"] if len(diff) > MAX_DIFF_LINES else []
-    )
-    return "\n".join([*diff[:MAX_DIFF_LINES], *left_out])
+    before = [line for line in old.split("\n") if len(line) < MAX_LINE]
+    after = [line for line in new.split("\n") if len(line) < MAX_LINE]
+    names = f"{name} (as it is)", f"{name} (as built)"
+    diff = list(difflib.unified_diff(before, after, *names, lineterm="", n=1))
+    lines = diff[:MAX_DIFF_LINES]
+    if len(diff) > MAX_DIFF_LINES:
+        lines.append(f"... and {len(diff) - MAX_DIFF_LINES} more lines")
+    return "\n".join(lines)
 
 
 def run(names: list[str], check: bool, root: Path, execute: bool = False) -> int:
     """Builds, checks, or runs the named notebooks or all; returns the exit code. Raises BadInput."""
     sources = {path.stem: path for path in sorted((root / "notebooks_src").glob("*.py"))}
-    stems = [Path(name).name.removesuffix(".py").removesuffix(".ipynb") for name in names] or list(
-        sources
-    )
-    if unknown := [name for name in stems if name not in sources]:
-        raise BadInput(
-            f"there is no notebooks_src/{unknown[0]}.py. There are: {', '.join(sources) or 'none'}."
-        )
-    stale = []
+    stems = [Path(name).name.removesuffix(".py").removesuffix(".ipynb") for name in names]
     for name in stems:
+        if name not in sources:
+            known = ", ".join(sources) or "none"
+            raise BadInput(f"there is no notebooks_src/{name}.py. There are: {known}.")
+    stale = []
+    for name in stems or sources:
         target = root / "notebooks" / f"{name}.ipynb"
-        old = target.read_bytes().decode("utf-8", "replace") if target.is_file() else None
-        last = executed(notebook_text(sources[name], root), name) if execute else old or ""
+        old = target.read_bytes().decode("utf-8", "replace") if target.is_file() else ""
+        last = executed(notebook_text(sources[name], root), name) if execute else old
         text = notebook_text(sources[name], root, last)
-        if text != old and check:
-            stale.append(name)
-            print(
-                f"notebooks/{name}.ipynb is missing."
-                if old is None
-                else difference(old, text, target.name)
-            )
-        elif text != old:
+        if text == old:
+            continue
+        if not check:
             target.parent.mkdir(exist_ok=True)
             write(target, text)
             print(f"built notebooks/{name}.ipynb ({len(text.encode('utf-8')) / 1000:.0f} KB)")
-    orphans = (
-        []
-        if names
-        else sorted({path.stem for path in (root / "notebooks").glob("*.ipynb")} - set(sources))
-    )
+            continue
+        stale.append(name)
+        if target.is_file():
+            print(difference(old, text, target.name))
+        else:
+            print(f"notebooks/{name}.ipynb is missing.")
+    orphans = []
+    if not names:
+        built = {path.stem for path in (root / "notebooks").glob("*.ipynb")}
+        orphans = sorted(built - sources.keys())
     for name in orphans:
         print(
             f"notebooks/{name}.ipynb has no source notebooks_src/{name}.py: delete the notebook or add the source."

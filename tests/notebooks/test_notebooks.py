@@ -1,5 +1,6 @@
 """Every built notebook runs headlessly from an empty folder, as Kaggle would run it; 01 in test_chain.py."""
 
+import ast
 import itertools
 import json
 import re
@@ -287,7 +288,7 @@ def test_the_memory_notebook_answers_in_text_and_picture_where_nobody_presses_bu
     assert not list((kaggle / "working").iterdir()), "it leaves nothing that nobody asked for"
 
 
-def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_data_it_says_so(
+def test_smoke_only_ends_a_batch_run_well_before_training(
     kaggle,
 ):
     source = changed(ROOT / "notebooks" / "05_legal.ipynb", FEWER["05_legal"])
@@ -302,17 +303,16 @@ def test_smoke_only_ends_a_batch_run_well_before_training_and_without_mounted_da
     assert not list(kaggle.glob("working/*/summary.json"))
 
 
-def test_every_notebook_has_test_parameters_and_the_class_in_the_cell_is_the_example_that_new_writes():
+def test_every_notebook_has_test_parameters_and_the_cell_s_class_is_the_example():
     assert [path.stem for path in NOTEBOOKS] == sorted(PARAMETERS)
     cells = nbformat.read(ROOT / "notebooks" / "07_your_model.ipynb", 4).cells
     task = next(cell.source for cell in cells if "task" in cell.metadata.get("tags", []))
-    assert (
-        task.rstrip()
-        == (ROOT / "trainbook" / "new" / "examples" / "images.py").read_text("utf-8").rstrip()
-    )
+    example = (ROOT / "trainbook" / "new" / "examples" / "images.py").read_text("utf-8")
+    # The formatter leaves the sources of notebooks alone: lines may break elsewhere
+    assert ast.unparse(ast.parse(task)) == ast.unparse(ast.parse(example))
 
 
-def test_a_class_of_ones_own_learns_mounted_images_or_the_digits_and_an_edit_becomes_a_run_beside_the_first(
+def test_a_class_of_ones_own_learns_and_an_edit_becomes_a_run_beside_it(
     kaggle,
 ):
     small_data("07_your_model", kaggle / "input" / MOUNT)

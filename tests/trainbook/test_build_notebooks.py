@@ -1,11 +1,13 @@
 """Notebooks are built byte for byte, and work alone in an empty folder."""
 
+import hashlib
 import importlib
 import json
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import nbformat
@@ -199,7 +201,8 @@ def test_check_fresh_stale_missing_orphan(root: Path, capsys) -> None:
 def run_carrier(cell: str, cwd: Path, code: str) -> str:
     """The carrier cell as `cell` of a plain program, which begins by running it."""
     cwd.mkdir(exist_ok=True)
-    environment = {**os.environ, "TMPDIR": str(cwd), "PYTHONPATH": "/other"}
+    mounts = {"TRAINBOOK_KAGGLE_ROOT": str(cwd / "kaggle")}
+    environment = {**os.environ, "TMPDIR": str(cwd), "PYTHONPATH": "/other", **mounts}
     command = [sys.executable, "-c", f"import os, sys; cell = sys.stdin.read(); exec(cell)\n{code}"]
     done = subprocess.run(
         command, input=cell, cwd=cwd, capture_output=True, text=True, env=environment
@@ -229,18 +232,90 @@ assert str(HOME) in hello.__file__
 """
 
 
+def cell_of(root: Path) -> str:
+    cells = ["from lib import hello"]
+    files = carrier.carried_files(source(root), ["demo"], ["demo"], False, cells, root)
+    return carrier.code("01_demo", files, commit="abc")
+
+
+def test_the_carrier_prints_what_it_carries(root: Path, tmp_path) -> None:
+    cell = cell_of(root)
+    printed = run_carrier(cell, tmp_path / "alone", "")
+    digest = hashlib.sha256(carrier.packed(cell)).hexdigest()
+    assert f"\nCarried: version 1, commit abc, sha256 {digest}\n" in printed
+
+
+MOUNTS = [
+    "kaggle/input/tools/trainbook-1-py3-none-any.whl",
+    "kaggle/input/datasets/ada/tools/trainbook-1-py3-none-any.whl",
+    "trainbook-1-py3-none-any.whl",
+    "kaggle/input/datasets/ada/checkout",
+]
+MOUNTED = {
+    "lib/__init__.py": '__version__ = "1"\n',
+    "lib/hello.py": HELLO.replace("hello", "mounted"),
+    "lib/words.txt": "read by its path",
+    "workloads/__init__.py": "",
+    "configs/demo.yaml": "a: 2\n",
+}
+GREET = """
+from lib import hello
+print(hello.greet("x"), (HOME / "lib/words.txt").read_text(), (HOME / "configs/demo.yaml").read_text())
+"""
+
+
+def mount(place: Path, version: str) -> None:
+    """Writes a wheel or a checkout of Trainbook."""
+    if place.suffix != ".whl":
+        write(place, {**MOUNTED, "lib/__init__.py": f'__version__ = "{version}"\n'})
+        write(place, {"trainbook/__init__.py": "", "trainbook/launch/__init__.py": ""})
+        return
+    place = place.with_name(place.name.replace("-1-", f"-{version}-"))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(place, "w") as wheel:
+        wheel.writestr("trainbook/__init__.py", "")
+        for name, text in MOUNTED.items():
+            wheel.writestr(f"trainbook/home/{name}", text)
+
+
+@pytest.mark.parametrize("name", MOUNTS)
+def test_a_mounted_library_of_the_same_version_is_preferred(root: Path, tmp_path, name) -> None:
+    alone = tmp_path / "alone"
+    mount(alone / name, "1")
+    printed = run_carrier(cell_of(root), alone, GREET)
+    assert f"Trainbook 1, lib: the one of {alone / name}, written to {alone}" in printed
+    assert "mounted x read by its path a: 1\n" in printed, "the notebook's configuration"
+
+
+@pytest.mark.parametrize("name", MOUNTS)
+def test_a_mounted_library_of_another_version_is_left_alone(root: Path, tmp_path, name) -> None:
+    alone = tmp_path / "alone"
+    mount(alone / name, "2")
+    printed = run_carrier(cell_of(root), alone, "")
+    assert "lib: the one that this notebook carries" in printed
+
+
+def test_a_commit_of_other_files_leaves_a_notebook_fresh(root: Path, monkeypatch) -> None:
+    monkeypatch.setattr(carrier, "commit_of", lambda root: "first")
+    build.main([], root)
+    assert 'COMMIT = "first"\n' in carrier_cell(notebook(root).read_text("utf-8"))
+    monkeypatch.setattr(carrier, "commit_of", lambda root: "second")
+    assert build.main(["--check"], root) == 0
+    (root / "lib" / "hello.py").write_text("changed = True\n")
+    build.main([], root)
+    assert 'COMMIT = "second"\n' in carrier_cell(notebook(root).read_text("utf-8"))
+
+
 def test_the_carrier_takes_a_checkout_repairs_and_avoids_a_folder_that_others_can_write(
     root: Path, tmp_path
 ) -> None:
-    files = carrier.carried_files(
-        source(root), ["demo"], [], False, ["from lib import hello"], root
-    )
-    cell = carrier.code("01_demo", files)
+    cell = cell_of(root)
     printed = run_carrier(cell, tmp_path / "alone", AGAIN)
     assert printed.count("lib: the one that this notebook carries") == 3
     (root / "lib" / "hello.py").write_text(HELLO.replace("hello", "newer"), encoding="utf-8")
     printed = run_carrier(
         cell, root / "notebooks", "from lib import hello; print(hello.greet('world'))"
     )
-    assert f"lib: the one of the checkout {root.resolve()}\nnewer world" in printed
+    assert f"lib: the one of the checkout {root.resolve()}\n" in printed
+    assert printed.endswith("\nnewer world\n")
     assert not list((root / "notebooks").iterdir())

@@ -22,7 +22,6 @@ from trainbook.building.source import Source, build, has_tag, libraries, read_so
 from trainbook.launch.run import has_queue
 
 TEMPLATE = Path(__file__).resolve().with_name("template.py.in")
-_PACKAGE = Path(trainbook.__file__).resolve().parent
 _NAME = re.compile(r"\w[\w. -]*")  # of a file: the notebook's cells name it between quotes
 
 
@@ -66,16 +65,15 @@ def read(path: Path) -> Own:
             except BadInput as error:
                 why = f"which the notebook does not carry ({str(error).rstrip('.')})."
                 notes.append(f"{key} names {printable(named)}, {why}")
-    name = _below(root, home / path.stem).removeprefix("configs/")
     return Own(
-        path,
-        root,
-        name,
-        config,
-        find_task(config.task),
-        dict(sorted(files.items())),
-        packages,
-        notes,
+        path=path,
+        root=root,
+        name=_below(root, home / path.stem).removeprefix("configs/"),
+        config=config,
+        task=find_task(config.task),
+        files=dict(sorted(files.items())),
+        packages=packages,
+        notes=notes,
     )
 
 
@@ -83,42 +81,44 @@ def _named(path: Path, file: Path, home: Path, root: Path) -> dict[str, str]:
     place = absolute(file)
     if not is_part(file):
         raise BadInput("it is a folder or large: mount it as a data set, and name that: OWNER/NAME")
-    if not place.is_relative_to(home) or (
-        file.is_absolute() and str(file) in path.read_text("utf-8")
-    ):
+    is_absolute_in_text = file.is_absolute() and str(file) in path.read_text("utf-8")
+    if is_absolute_in_text or not place.is_relative_to(home):
         raise BadInput("its path does not lead from the configuration's folder to a file in it")
     return {_below(root, place): carrier.read(place, path, home)}
 
 
 def _checked(path: Path) -> Config:
     if not _NAME.fullmatch(path.stem) or path.suffix != ".yaml":
-        what = "letters, digits, points, spaces and hyphens"
         raise BadInput(
-            f"A notebook carries a configuration whose name has {what}, and .yaml at its end: not {path}."
+            "A notebook carries a configuration whose name has letters, digits, points, spaces and hyphens, and .yaml "
+            f"at its end: not {path}."
         )
     config = load_config(path)
     if config.queue.before:
-        what = f"{path} names other configurations in queue.before, which such a notebook does not carry"
         raise BadInput(
-            f"{what}. Train them first, and give the folder of one as run.initial_weights."
+            f"{path} names other configurations in queue.before, which such a notebook does not carry. "
+            "Train them first, and give the folder of one as run.initial_weights."
         )
     return config
 
 
 def _place_of_task(path: Path, config: Config) -> Path | None:
-    """Returns where the task's file lies beside its configuration, as in the notebook; None for a task of lib."""
-    if (file := file_of(config.task)) is None:
+    """Returns the place of the task's file from its configuration; None for a task that ships.
+
+    Raises BadInput if the notebook would not find it there.
+    """
+    file = file_of(config.task)
+    if file is None:
         return None
     texts = [path.read_text("utf-8"), *_bases(path).values()]
-    name, _, kind = next(
-        task for text in texts if (task := yaml.safe_load(text).get("task"))
-    ).rpartition(":")
+    tasks = [yaml.safe_load(text).get("task") for text in texts]
+    name, _, kind = next(filter(None, tasks)).rpartition(":")
     place = absolute(path.parent / name)
     if Path(name).is_absolute() or place.resolve() != file:
         beside = Path(os.path.relpath(file, path.parent.resolve())).as_posix()
-        what = f"{path}: the task's file is given as {name}, which a notebook on another machine would not find"
         raise BadInput(
-            f"{what}. Give the path from the folder of {path.name}: task: {beside}:{kind}"
+            f"{path}: the task's file is given as {name}, which a notebook on another machine would not find. "
+            f"Give the path from the folder of {path.name}: task: {beside}:{kind}"
         )
     return place
 
@@ -135,20 +135,23 @@ def _bases(path: Path) -> dict[str, str]:
 def text(own: Own, internet: bool = False) -> str:
     """Returns the text of the notebook, which asks for `internet` on Kaggle or not. Raises BadInput."""
     source = _filled(own, internet)
-    codes = [code for name, code in own.files.items() if name.endswith(".py")]
-    shipped = own.task.__module__.split(".")
-    cells = [cell.source for cell in source.cells if cell.cell_type == "code"]
-    tasks = shipped[1:2] if shipped[0] == "workloads" else []
-    files = {
-        **carrier.carried_files(own.path, tasks, [], False, [*cells, *codes], trainbook.HOME),
-        **own.files,
-    }
-    notebook = build(source, files, made_from=own.path.name)
-    written = libraries()[1].writes(notebook).rstrip("\n") + "\n"
-    if (size := len(written.encode())) >= (limit := int(FACTS["kaggle_notebook_bytes"].value)):
-        what = f"The notebook of {own.path} would have {size:,} bytes, and Kaggle has refused {limit:,}. Import less in"
+    codes = [cell.source for cell in source.cells if cell.cell_type == "code"]
+    codes += [code for name, code in own.files.items() if name.endswith(".py")]
+    house, *task = own.task.__module__.split(".")
+    tasks = task[:1] if house == "workloads" else []
+    files = carrier.carried_files(own.path, tasks, [], False, codes, trainbook.HOME)
+    files.update(own.files)
+    notebook = build(
+        source, files, made_from=own.path.name, commit=carrier.commit_of(trainbook.HOME)
+    )
+    _, nbformat = libraries()
+    written = nbformat.writes(notebook).rstrip("\n") + "\n"
+    size = len(written.encode())
+    limit = int(FACTS["kaggle_notebook_bytes"].value)
+    if size >= limit:
         raise BadInput(
-            f"{what} the task's file. The largest carried files: {carrier.largest(files)}."
+            f"The notebook of {own.path} would have {size:,} bytes, and Kaggle has refused {limit:,}. Import less in "
+            f"the task's file. The largest carried files: {carrier.largest(files)}."
         )
     return written
 
@@ -158,14 +161,19 @@ def _filled(own: Own, internet: bool) -> Source:
     file = file_of(own.config.task)
     words = cleandoc(own.task.__doc__ or printable(own.config.run.name))
     title, _, about = words.partition("\n\n")
-    names = [name for name in own.files if file and PurePosixPath(name).name == file.name]
     values = {
-        "@TITLE@": " ".join(title.split()).removesuffix("."), "@ABOUT@": about,
-        "@CLASS@": own.task.__name__ if file else own.config.task,
-        "@CONFIG@": own.path.name, "@NAME@": own.name,
-        "@FILE@": (names or [f"configs/{own.name}.yaml"])[0].removeprefix("configs/"),
+        "@TITLE@": " ".join(title.split()).removesuffix("."),
+        "@ABOUT@": about,
+        "@CLASS@": own.config.task,
+        "@CONFIG@": own.path.name,
+        "@NAME@": own.name,
+        "@FILE@": f"{own.name}.yaml",
         "@COMMAND@": f"`trainbook notebook {own.path.name}`",
-    }  # fmt: skip
+    }
+    if file:
+        values["@CLASS@"] = own.task.__name__
+        names = [name for name in own.files if PurePosixPath(name).name == file.name]
+        values["@FILE@"] = (names or [f"{own.name}.yaml"])[0].removeprefix("configs/")
     source = read_source(TEMPLATE, "queue" if has_queue(own.path, own.config) else "run")
     for cell in source.cells:
         for placeholder, value in values.items():
@@ -175,6 +183,5 @@ def _filled(own: Own, internet: bool) -> Source:
             checked = cell.source.replace("ensure()", "ensure(dependencies.with_own(OWN))")
             assigned = f"OWN = [{packages}]  # what the files of this training import\n\nprint("
             cell.source = checked.replace("print(", assigned)
-    return replace(
-        source, path=Path(f"{own.path.stem}.py"), header=replace(source.header, internet=internet)
-    )
+    header = replace(source.header, internet=internet)
+    return replace(source, path=Path(f"{own.path.stem}.py"), header=header)

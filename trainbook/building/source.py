@@ -19,18 +19,14 @@ if TYPE_CHECKING:
 # With comment_magics a comment such as `# rm old runs` would become a shell command.
 FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
 CELL_KEYS = ("_kg_hide-input", "_kg_hide-output", "cellView", "jupyter", "tags")
-FOLDED = {
-    "_kg_hide-input": True,
-    "cellView": "form",
-    "jupyter": {"source_hidden": True},
-}  # Kaggle, Colab, JupyterLab
+# On Kaggle, Colab and JupyterLab
+FOLDED = {"_kg_hide-input": True, "cellView": "form", "jupyter": {"source_hidden": True}}
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
-SHARED = (
-    Path(__file__).resolve().with_name("shared.py.in")
-)  # cells that several notebooks have, by their names
+# Cells that several notebooks have, by their names
+SHARED = Path(__file__).resolve().with_name("shared.py.in")
 REFERENCE = re.compile(r"^# %% shared: ([\w-]+)$", re.MULTILINE)
 HEADER = re.compile(r"# ---\n((?:#.*\n)*?)# ---\n\s*")
 
@@ -59,9 +55,9 @@ def libraries() -> tuple[Any, Any]:
         import jupytext
         import nbformat
     except ImportError as error:
-        what = f"Building a notebook needs {error.name}, which is not installed here"
         raise BadInput(
-            f"{what}: pip install jupytext nbformat (in the package: trainbook[notebook])"
+            f"Building a notebook needs {error.name}, which is not installed here: pip install jupytext nbformat (in "
+            "the package: trainbook[notebook])"
         ) from None
     return jupytext, nbformat
 
@@ -97,24 +93,29 @@ def read_source(path: Path, kind: str = "run") -> Source:
         try:
             ast.parse(code)
         except SyntaxError as error:
-            what = (
-                f"{path}: no Python, such as a shell command or magic, in the cell that begins with"
-            )
+            first = code.splitlines()[0]
             raise BadInput(
-                f"{what} {code.splitlines()[0]!r}: line {error.lineno}, {error.msg}."
+                f"{path}: no Python, such as a shell command or magic, in the cell that begins with {first!r}: "
+                f"line {error.lineno}, {error.msg}."
             ) from None
     header = yaml.safe_load(re.sub(r"^# ?", "", match[1], flags=re.MULTILINE))
     return Source(path, Header(**header["trainbook"]), cells)
 
 
-def build(source: Source, files: dict[str, str], made_from: str = "") -> "NotebookNode":
-    """Builds the notebook of a source, with ids by the cells' texts; `made_from` is as in `carrier.code`."""
+def build(
+    source: Source, files: dict[str, str], made_from: str = "", commit: str = ""
+) -> "NotebookNode":
+    """Builds the notebook of a source, with ids by the cells' texts.
+
+    `made_from` and `commit` are as in `carrier.code`.
+    """
     nbformat = libraries()[1]
     cells = []
     keys = []
     for cell in source.cells:
-        keys.append(f"{cell.cell_type}\n{cell.source}")
-        digest = hashlib.sha256(f"{keys.count(keys[-1])}\n{keys[-1]}".encode()).hexdigest()
+        key = f"{cell.cell_type}\n{cell.source}"
+        keys.append(key)
+        digest = hashlib.sha256(f"{keys.count(key)}\n{key}".encode()).hexdigest()
         metadata = {key: cell.metadata[key] for key in CELL_KEYS if cell.metadata.get(key)}
         new = nbformat.NotebookNode(
             id=digest[:12], cell_type=cell.cell_type, source=cell.source, metadata=metadata
@@ -122,14 +123,17 @@ def build(source: Source, files: dict[str, str], made_from: str = "") -> "Notebo
         if cell.cell_type == "code":
             new.update(execution_count=None, outputs=[])
         if has_tag(cell, "carrier"):
-            new.source = carrier.code(source.path.stem, files, made_from)
+            new.source = carrier.code(source.path.stem, files, made_from, commit)
             new.metadata.update(FOLDED)
         cells.append(new)
-    gpu = source.header.gpu
-    kaggle = {
-        "accelerator": "nvidiaTeslaT4" if gpu else "none", "dataSources": [], "isGpuEnabled": gpu,
-        "isInternetEnabled": source.header.internet, "language": "python", "sourceType": "notebook",
-    }  # fmt: skip
+    kaggle: dict[str, Any] = {
+        "accelerator": "nvidiaTeslaT4" if source.header.gpu else "none",
+        "dataSources": [],
+        "isGpuEnabled": source.header.gpu,
+        "isInternetEnabled": source.header.internet,
+        "language": "python",
+        "sourceType": "notebook",
+    }
     whole = {"metadata": {**METADATA, "kaggle": kaggle}, "nbformat": 4, "nbformat_minor": 5}
     notebook = nbformat.from_dict({"cells": cells, **whole})
     with warnings.catch_warnings():

@@ -40,7 +40,8 @@ Groups = dict[str, dict[str, Tensor]]
 
 def check_run(config: Config) -> list[Finding]:
     """Checks what a configuration will do on this machine. Writes nothing in the run's folder, downloads nothing."""
-    if addresses := remote(config):
+    addresses = remote(config)
+    if addresses:
         value = f"downloaded by the run from {', '.join(addresses)}; nothing was downloaded here"
         advice = "Length, resuming and a save are not checked without it. Download it, and give its folder as data.dir."
         return [Finding("data", value, "warning", advice)]
@@ -48,12 +49,14 @@ def check_run(config: Config) -> list[Finding]:
         run = launch.prepare(config)
     except Exception as error:
         return [_refusal("data", config, error)]
-    precision = choose_precision(run.config.training.precision, device := memory.device())
+    device = memory.device()
+    precision = choose_precision(run.config.training.precision, device)
     slow = about_precision(precision, device)
+    lengths = [f"{run.config.training.max_steps:,} steps", *run.lengths]
     findings = [
         Finding("precision", f"{precision} on {device.type}", "warning" if slow else "ok", *slow),
         run_check("data", lambda: Finding("data", run.task.describe_data())),
-        Finding("length", "\n".join([f"{run.config.training.max_steps:,} steps", *run.lengths])),
+        Finding("length", "\n".join(lengths)),
         run_check("resume", partial(check_resume, run)),
     ]
     if torch.cuda.is_available() and check_kernels().verdict == "bad":
@@ -61,22 +64,22 @@ def check_run(config: Config) -> list[Finding]:
         return [*findings, Finding("save and resume", value, "warning")]
     if precision == "fp16":
         findings.append(run_check("fp16", lambda: fp16.examine_fp16(run.task, run.config).finding))
-    findings.append(
-        run_check("GPU operators", lambda: fp16.examine_operators(run.task, run.config))
-    )
-    passed = Finding(
-        "task", f"{type(run.task).__name__} passes all checks, on some samples of each split"
-    )
-    return [*findings, *(checks.examine(run.task, run.config) or [passed]), *check_saving(run)]
+    operators = partial(fp16.examine_operators, run.task, run.config)
+    findings.append(run_check("GPU operators", operators))
+    troubles = checks.examine(run.task, run.config)
+    findings += troubles
+    if not troubles:
+        name = type(run.task).__name__
+        findings.append(Finding("task", f"{name} passes all checks, on some samples of each split"))
+    return findings + check_saving(run)
 
 
 def remote(config: Config) -> list[str]:
     """Returns the addresses, without credentials, in a configuration; none if `data.dir` or an input has the data."""
     if config.data.dir or locate_data("", find_task(config.task).sentinels):
         return []
-    addresses = re.findall(
-        r'"(https?://[^\s"]+)"', json.dumps(dataclasses.asdict(config), default=str)
-    )
+    text = json.dumps(dataclasses.asdict(config), default=str)
+    addresses = re.findall(r'"(https?://[^\s"]+)"', text)
     return [re.sub(r"(?<=//)[^/@]*@|[?#].*", "", address) for address in addresses]
 
 
@@ -85,10 +88,9 @@ def _refusal(name: str, config: Config, error: Exception) -> Finding:
     if isinstance(error, BadInput):
         return Finding(name, "refused", "bad", str(error))
     if memory.is_oom(error):
+        value = "its weights and optimizer states do not fit into memory"
         advice = "Make the model smaller, or use a machine with more memory. Activations need more on top."
-        return Finding(
-            name, "its weights and optimizer states do not fit into memory", "bad", advice
-        )
+        return Finding(name, value, "bad", advice)
     if not place_of(error):
         raise error
     return Finding(name, "could not be made", "bad", explained(config.task, error))
@@ -101,19 +103,13 @@ def check_resume(run: Run) -> Finding:
         if summary and summary.is_done(run.config.training):
             different = check_completed(run, summary)
             value = f"completed at step {summary.step:,}: there is nothing left to do"
-            advice = (
-                f"{different}\n{how_to_continue(summary)} Another run.name starts afresh.".strip()
-            )
-            return Finding("resume", value, "warning" if different else "ok", advice)
+            advice = f"{different}\n{how_to_continue(summary)} Another run.name starts afresh."
+            return Finding("resume", value, "warning" if different else "ok", advice.strip())
         newest, sentences = look_for_checkpoint(run)
     except BadInput as refused:
         return Finding("resume", "the run cannot be resumed", "bad", str(refused))
-    return Finding(
-        "resume",
-        describe_resume(run, newest),
-        "warning" if sentences else "ok",
-        "\n".join(sentences),
-    )
+    value = describe_resume(run, newest)
+    return Finding("resume", value, "warning" if sentences else "ok", "\n".join(sentences))
 
 
 def check_saving(run: Run) -> list[Finding]:
@@ -138,18 +134,17 @@ def check_room(run: Run, state: State) -> Finding:
     """Checks that disk and platform have room for the checkpoints that the run keeps."""
     options = run.config.checkpoint
     tensors = state_tensors(state, options.lightweight)
-    sizes = {
-        group: sum(value.nbytes for value in named.values()) for group, named in tensors.items()
-    }
+    sizes = {}
+    for group, named in tensors.items():
+        sizes[group] = sum(value.nbytes for value in named.values())
     whole = sum(sizes.values())
     best = (options.keep_best + 1) * sizes["model"] if options.keep_best else 0
     least = 2 * whole + best
     most = (options.keep_last + 1) * whole + best  # one more while it is written
     occupied = sum(disk.held(run.folder / kind)[0] for kind in ("checkpoints", "best"))
     room = Retention(run.folder, options).available() + occupied
-    value = (
-        f"{amount(whole)} each, {amount(most)} at most; there is room for {amount(max(0, room))}"
-    )
+    free = amount(max(0, room))
+    value = f"{amount(whole)} each, {amount(most)} at most; there is room for {free}"
     if room >= least:
         return Finding("checkpoints", value)
     advice = f"A save needs room beside the one before it: {amount(least)}. Make room in {run.output_dir}."
@@ -169,9 +164,8 @@ def check_round_trip(run: Run, state: State) -> Finding:
         saved = checkpoint.load(checkpoint.path_of(folder / "checkpoints", state.step))
         scale = state.scaler.state_dict()
         different = differences(saved.tensors, state_tensors(state, lightweight))
-        for named in state_tensors(
-            state, lightweight
-        ).values():  # so that the next comparison is of the disk alone
+        # Zeros, so that the next comparison is with the disk alone
+        for named in state_tensors(state, lightweight).values():
             for value in named.values():
                 value.zero_()
         state.optimizer.state.clear()
@@ -181,28 +175,28 @@ def check_round_trip(run: Run, state: State) -> Finding:
         size = disk.held(folder)[0]
         seconds = (saved_at - begin, time.perf_counter() - saved_at)
     if different:
-        advice = f"{len(different)} did not come back, such as {', '.join(different[:3])}. A resumed run would differ."
-        replaced = "Does the model replace its tensors while it trains?"
-        return Finding("save and resume", "not the same", "bad", f"{advice} {replaced}")
+        advice = (
+            f"{len(different)} did not come back, such as {', '.join(different[:3])}. A resumed run would differ. "
+            "Does the model replace its tensors while it trains?"
+        )
+        return Finding("save and resume", "not the same", "bad", advice)
     times = f"saved in {seconds[0]:.1f} s, restored in {seconds[1]:.1f} s"
     return Finding("save and resume", f"{amount(size)} {times}: the same bit for bit")
 
 
 def differences(saved: Groups, restored: Groups) -> list[str]:
     """Lists the tensors that are not in both, or differ in shape, dtype or any bit."""
+    first = _fingerprints(saved)
+    second = _fingerprints(restored)
+    names = first.keys() | second.keys()
+    return sorted(name for name in names if first.get(name) != second.get(name))
 
-    def seen(value: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
-        bits = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return value.dtype, value.shape, hashlib.sha256(bits.numpy().data).digest()
 
-    first, second = (
-        {
-            f"{group}/{key}": seen(value)
-            for group, named in groups.items()
-            for key, value in named.items()
-        }
-        for groups in (saved, restored)
-    )
-    return sorted(
-        name for name in first.keys() | second.keys() if first.get(name) != second.get(name)
-    )
+def _fingerprints(groups: Groups) -> dict[str, tuple[torch.dtype, torch.Size, bytes]]:
+    fingerprints = {}
+    for group, named in groups.items():
+        for name, value in named.items():
+            bits = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            digest = hashlib.sha256(bits.numpy().data).digest()
+            fingerprints[f"{group}/{name}"] = (value.dtype, value.shape, digest)
+    return fingerprints

@@ -11,7 +11,7 @@ from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report import findings
-from trainbook.kaggle import carried, chain, client, dataset, kernel
+from trainbook.kaggle import carried, chain, client, dataset, kernel, verify
 from trainbook.kaggle.kernel import Notebook
 
 
@@ -216,6 +216,6 @@ def _notebook(options: argparse.Namespace) -> int:
 
 
 RUNS = {
-    "notebook": _notebook, "kaggle dataset": _dataset, "kaggle push": _push, "kaggle status": _status,
-    "kaggle fetch": _fetch, "kaggle chain": _chain, "kaggle preflight": _preflight,
+    "notebook": _notebook, "verify": verify.run, "kaggle dataset": _dataset, "kaggle push": _push,
+    "kaggle status": _status, "kaggle fetch": _fetch, "kaggle chain": _chain, "kaggle preflight": _preflight,
 }  # fmt: skip

@@ -52,9 +52,7 @@ def train(config: Config | Run) -> Summary:
     run = config if isinstance(config, Run) else prepare(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_alone(run.folder, run.config.run.on_change == "new"))
-        if (
-            not ranks.under_torchrun()
-        ):  # SIGTERM, too, raises KeyboardInterrupt and leaves a summary
+        if not ranks.under_torchrun():  # then SIGTERM, too, leaves a summary
             stack.enter_context(handling_signals(signal.default_int_handler))
         return _train(run)
 
@@ -74,12 +72,10 @@ def _train(run: Run) -> Summary:
     with ranks.together():
         begins = count == 1 and ranks.is_first() and (run.has_checkpoint or not earlier)
         saved = _begin(run) if begins else None
-    if (
-        option := run.predicted
-    ) and not ranks.under_torchrun():  # before the first step: no rank has a plan
-        predicted = Predicted(
-            option.micro_batch, option.prediction.peak_bytes, [*option.step_seconds]
-        )
+    option = run.predicted
+    if option and not ranks.under_torchrun():  # before the first step: no rank has a plan
+        peak = option.prediction.peak_bytes
+        predicted = Predicted(option.micro_batch, peak, [*option.step_seconds])
         with contextlib.suppress(OSError):  # a full disk is met by what matters more
             Card(predicted=predicted).write(run.folder)
     try:
@@ -89,9 +85,7 @@ def _train(run: Run) -> Summary:
             return several.train(config, run.folder, count, progress(run))
         with contextlib.ExitStack() as stack:
             end_tracking = _track(run, saved is not None)
-            stack.callback(
-                end_tracking, False, {}
-            )  # of a run that fails; a second end does nothing
+            stack.callback(end_tracking, False, {})  # for a failure; a second end does nothing
             if earlier:
                 outcome = _again(run, session, saved, earlier)
             else:
@@ -140,10 +134,14 @@ def _begin(run: Run) -> checkpoint.Checkpoint | None:
     if saved:
         bring_along(run, saved)
     with disk.needed(run.folder / CONFIG, "Nothing was trained yet."):
-        disk.twice(
-            lambda: disk.write_text(run.folder / CONFIG, to_yaml(keep_code(run.folder, run.config)))
-        )
+        disk.twice(lambda: _write_config(run))
     return saved
+
+
+def _write_config(run: Run) -> None:
+    """Writes the configuration, with the code of the task, into a run's folder."""
+    config = keep_code(run.folder, run.config)
+    disk.write_text(run.folder / CONFIG, to_yaml(config))
 
 
 def _track(run: Run, is_resumed: bool) -> Callable[[bool, dict[str, float]], None]:
@@ -172,13 +170,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     with _noting(missing := tested.setdefault("missing", {}), "plot"):
         plot(run, tested.get("baseline", {}))
     learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
-    facts = {
-        "identity": run.identity, "best": state.best, "steps_per_second": round(outcome.steps_per_second, 4),
-        "peak_memory_bytes": outcome.peak_bytes, "micro_batch": state.micro_batch, "precision": state.precision,
-        "stopped_early": state.stopping.early(state.step, run.config.training.max_steps),
-        "skipped_steps": state.skipped_steps, "world_size": ranks.world(),
-    }  # fmt: skip
-    ended = run.summary(outcome.reason, state.step, number, **tested, **facts)
+    ended = _ended(run, outcome, number, tested)
     _write(run.folder, ended)
     _write_card(run.folder, ended, state)
     _print_result(ended)
@@ -193,26 +185,43 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     return ended
 
 
+def _ended(run: Run, outcome: loop.Outcome, number: int, tested: dict[str, Any]) -> Summary:
+    """Returns the summary of a session that ended as it should."""
+    state = outcome.state
+    summary = run.summary(outcome.reason, state.step, number, **tested)
+    return dataclasses.replace(
+        summary,
+        identity=run.identity,
+        best=state.best,
+        steps_per_second=round(outcome.steps_per_second, 4),
+        peak_memory_bytes=outcome.peak_bytes,
+        micro_batch=state.micro_batch,
+        precision=state.precision,
+        stopped_early=state.stopping.early(state.step, run.config.training.max_steps),
+        skipped_steps=state.skipped_steps,
+        world_size=ranks.world(),
+    )
+
+
 def _tested(run: Run, state: State) -> dict[str, Any]:
     """Tests the best weights; returns the summary's metrics, baseline, report and `missing`. All ranks call it."""
-    missing = {}
+    missing: dict[str, str] = {}
     scores = {}
     baseline = {}
     report = ""
     with _noting(missing, "test"):
-        best = checkpoint_from_first(
-            _best_weights(run.folder / "best", state.kept_best) if ranks.is_first() else None
-        )
+        best = None
+        if ranks.is_first():
+            best = _best_weights(run.folder / "best", state.kept_best)
+        best = checkpoint_from_first(best)
         if best:
             weights.restore(state.model, best)
             state.ema = None  # the best weights are averages already
         on = "held-out data"
         if getattr(run.task, "repeats_validation", False):
             on = "the validation data: the same samples chose the step"
-        print(
-            f"Testing the weights of step {best.step if best else state.step:,} on {on}.",
-            flush=True,
-        )
+        step = best.step if best else state.step
+        print(f"Testing the weights of step {step:,} on {on}.", flush=True)
         shown = choose_progress()
         scores = evaluate(state, run.task, run.config, run.task.datasets()["test"], shown)
         shown.close()
@@ -244,7 +253,8 @@ def _write(folder: Path, summary: Summary) -> None:
 
 def _write_card(folder: Path, ended: Summary, state: State) -> None:
     """Writes what a session measured on a GPU beside what was predicted."""
-    if not (gpus := hardware.gpus()) or not ended.steps_per_second:
+    gpus = hardware.gpus()
+    if not gpus or not ended.steps_per_second:
         return
     driver = hardware.driver()
     predicted = Predicted()
@@ -256,10 +266,21 @@ def _write_card(folder: Path, ended: Summary, state: State) -> None:
         "CUDA": f"{torch.version.cuda}",
     }
     measured = Card(
-        str(gpus[0]), driver.version if driver else "", versions, hardware.clocks(), ended.run, ended.world_size,
-        ended.precision, ended.micro_batch, ended.step, ended.peak_memory_bytes, 1 / ended.steps_per_second,
-        state.scaler.get_scale() if state.scaler.is_enabled() else 0.0, ended.skipped_steps, predicted,
-    )  # fmt: skip
+        gpu=str(gpus[0]),
+        driver=driver.version if driver else "",
+        versions=versions,
+        clocks=hardware.clocks(),
+        run=ended.run,
+        world_size=ended.world_size,
+        precision=ended.precision,
+        micro_batch=ended.micro_batch,
+        steps=ended.step,
+        peak_bytes=ended.peak_memory_bytes,
+        step_seconds=1 / ended.steps_per_second,
+        loss_scale=state.scaler.get_scale() if state.scaler.is_enabled() else 0.0,
+        skipped_steps=ended.skipped_steps,
+        predicted=predicted,
+    )
     with contextlib.suppress(OSError):
         measured.write(folder)
 
@@ -268,17 +289,20 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
     """Writes the summary of a failed run: below a launcher only that does, and any rank may know of a smaller size."""
     step = checkpoint.newest_step(run.folder / "checkpoints")
     reason: Reason = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-    limit = earlier.limit if (earlier := Summary.read(run.folder)) else {}
-    if size := getattr(error, "micro_batch", 0):
+    earlier = Summary.read(run.folder)
+    limit = earlier.limit if earlier else {}
+    size = getattr(error, "micro_batch", 0)
+    if size:
         limit = {"samples": size, **run.config.training.sizes}
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
         run.summary(reason, step, number, error=str(error), limit=limit).write(run.folder)
 
 
 def _print_result(summary: Summary) -> None:
-    if not platform.in_notebook() and (
-        text := results(summary)
-    ):  # there a cell shows it at every "run all"
+    if platform.in_notebook():  # a cell shows it at every "run all"
+        return
+    text = results(summary)
+    if text:
         print(text, flush=True)
 
 
@@ -293,16 +317,15 @@ def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator
     try:
         yield
     except Exception as error:
-        is_sentence = isinstance(error, BadInput | TrainingFailed | OSError) and not isinstance(
-            error, OutOfMemory
-        )
-        if ranks.world() > 1 and not alone and isinstance(error, RuntimeError) and not is_sentence:
-            raise
+        is_sentence = isinstance(error, BadInput | TrainingFailed | OSError)
+        if not is_sentence or isinstance(error, OutOfMemory):
+            if ranks.world() > 1 and not alone and isinstance(error, RuntimeError):
+                raise
+            print(traceback.format_exc(), end="")
         missing[name] = f"{type(error).__name__}: {error}"
-        print("" if is_sentence else traceback.format_exc(), end="")
-        advice = "Correct the cause, or free room on the disk, and run again: only what is missing is made."
         print(
-            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. {advice}",
+            f"Warning: the {name} failed ({missing[name]}). The run itself is whole. "
+            "Correct the cause, or free room on the disk, and run again: only what is missing is made.",
             flush=True,
         )
 
@@ -312,22 +335,23 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
     with ranks.together():
         if ranks.is_first() and not is_watched():  # otherwise the process above has printed it
             warning = check_completed(run, earlier)
-            lacking = (
-                f"It lacks: {', '.join(earlier.missing)}. That is made now."
-                if earlier.missing
-                else ""
-            )
-            sentence = (
+            lines = [
                 f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"
-            )
-            print(*filter(None, [sentence, warning, lacking]), sep="\n")
+            ]
+            if warning:
+                lines.append(warning)
+            if earlier.missing:
+                lines.append(f"It lacks: {', '.join(earlier.missing)}. That is made now.")
+            print(*lines, sep="\n")
     is_tested = not earlier.missing.keys() - {"plot"}
-    if is_tested and not ranks.from_first(
-        hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()
-    ):
+    lacks_export = hasattr(run.task, "export") and not (run.folder / EXPORT).is_dir()
+    if is_tested and not ranks.from_first(lacks_export):
         return False
-    has_best = bool(earlier.best) and _best_weights(run.folder / "best", [earlier.best]) is not None
-    if not (has_weights := ranks.from_first(run.has_checkpoint or has_best)):
+    has_weights = run.has_checkpoint
+    if not has_weights and earlier.best:
+        has_weights = _best_weights(run.folder / "best", [earlier.best]) is not None
+    has_weights = ranks.from_first(has_weights)
+    if not has_weights:
         print(
             f"{run.folder} keeps no weights of this run, so it cannot be tested. Another run.name trains again."
         )
@@ -368,6 +392,6 @@ def _completed(run: Run, earlier: Summary) -> Summary:
 
 
 def plot(run: Run, baseline: dict[str, float]) -> Path:
-    return draw_metrics(
-        run.folder / METRICS, run.folder / PICTURE, run.config.run.name, baseline, run.task.shown
-    )
+    table = run.folder / METRICS
+    picture = run.folder / PICTURE
+    return draw_metrics(table, picture, run.config.run.name, baseline, run.task.shown)

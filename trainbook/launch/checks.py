@@ -47,10 +47,9 @@ def require(task: Task, config: Config, thorough: bool = False) -> list[Finding]
     if task in _passed:
         return []
     findings = examine(task, config, thorough)
-    if mistakes := "".join(
-        f"\n- {finding.value}" for finding in findings if finding.verdict == "bad"
-    ):
-        raise BadInput(f"The task {type(task).__name__} breaks its contract:{mistakes}")
+    mistakes = [f"\n- {finding.value}" for finding in findings if finding.verdict == "bad"]
+    if mistakes:
+        raise BadInput(f"The task {type(task).__name__} breaks its contract:{''.join(mistakes)}")
     _passed.add(task)
     return findings
 
@@ -77,10 +76,8 @@ def examine(task: Task, config: Config, thorough: bool = True) -> list[Finding]:
     finally:
         task.config = former
         memory.clear_memory()  # so that the card is the run's
-    return [
-        *findings,
-        *(Finding("task", doubt, "warning") for doubt in dict.fromkeys(probe.doubts)),
-    ]
+    findings += [Finding("task", doubt, "warning") for doubt in dict.fromkeys(probe.doubts)]
+    return findings
 
 
 class _Probe:
@@ -90,7 +87,8 @@ class _Probe:
         self.task = task
         self.config = config
         self.thorough = thorough
-        self.name, self.device = type(task).__name__, memory.device()
+        self.name = type(task).__name__
+        self.device = memory.device()
         self.sets: dict[str, Any] = {}
         self.batches: list[Batch] = []
         self.learned: Mapping[str, Any] = {}
@@ -100,51 +98,47 @@ class _Probe:
 
     def train_batch(self, number: int, size: int = _SIZE, seed: int = _SEED) -> Batch:
         """Collates a training batch, in the order of the run."""
-        order = dataclasses.replace(
-            Order.of(self.train_set, self.config), effective_batch=size, slots=1
-        )
+        order = Order.of(self.train_set, self.config)
+        order = dataclasses.replace(order, effective_batch=size, slots=1)
         return self.batch(self.train_set, order.indices(number, 0), seed)
 
     def batch(
         self, dataset: Any, indices: Sequence[int], seed: int = _SEED, split: str = "train"
     ) -> Batch:
         """Collates samples as a slot with this seed does. Raises BadInput."""
-        with (
-            seeded_draws(seed),
-            naming(f"{self.name}.datasets()[{split!r}] of {len(dataset)} samples"),
-        ):
+        place = f"{self.name}.datasets()[{split!r}] of {len(dataset)} samples"
+        with seeded_draws(seed), naming(place):
             samples = [dataset[index] for index in indices]
         with seeded_draws(seed), naming(f"{self.name}.collate()"):
             return self.task.collate(samples, torch.Generator().manual_seed(seed))
 
     def bare(self) -> Task:
         """Returns the task without its data, as the planner has it, with what was learned from data."""
-        with naming(
-            f"{self.name}(config) without data", "Read data in datasets(): the planner has none."
-        ):
+        advice = "Read data in datasets(): the planner has none."
+        with naming(f"{self.name}(config) without data", advice):
             bare = type(self.task)(self.config)
             if self.learned:
                 bare.take_learned(self.learned)
             return bare
 
     def make_model(self) -> Any:
-        with (
-            put_back(),
-            naming(
-                f"{self.name}.model()", "It must do without data: sizes are settings (workload:)."
-            ),
-        ):
+        advice = "It must do without data: sizes are settings (workload:)."
+        with put_back(), naming(f"{self.name}.model()", advice):
             seed_all(mix(INITIALISE, self.config.seed), torch.device("cpu"))  # as a run does
             return self.bare().model()
 
 
 def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, share: float = 0.0) -> bool:
     """Compares tensors by name, element by element, to a share of their size; NaN equals NaN."""
-    return first.keys() == second.keys() and all(
-        (value.shape, value.dtype) == (second[name].shape, second[name].dtype)
-        and bool(torch.isclose(value, second[name], rtol=share, atol=0, equal_nan=True).all())
-        for name, value in first.items()
-    )
+    if first.keys() != second.keys():
+        return False
+    for name, value in first.items():
+        other = second[name]
+        if value.shape != other.shape or value.dtype != other.dtype:
+            return False
+        if not torch.isclose(value, other, rtol=share, atol=0, equal_nan=True).all():
+            return False
+    return True
 
 
 def _data(probe: _Probe) -> None:
@@ -160,12 +154,14 @@ def _data(probe: _Probe) -> None:
             raise BadInput(
                 f"{name}.fingerprint() differs each time, so no run could be resumed. Hash what files hold."
             )
-    probe.train_set = data.subset(
-        probe.sets["train"], probe.config.data.subset_ratio, probe.config.seed
-    )
-    task.config = probe.config = resolve_lengths(probe.config, len(probe.train_set))[0]
+    config = probe.config
+    probe.train_set = data.subset(probe.sets["train"], config.data.subset_ratio, config.seed)
+    config, _ = resolve_lengths(config, len(probe.train_set))
+    probe.config = config
+    task.config = config
     for split in SPLITS:
-        probe.batch(probe.sets[split], [0, len(probe.sets[split]) - 1], _SEED, split)
+        samples = probe.sets[split]
+        probe.batch(samples, [0, len(samples) - 1], _SEED, split)
     # the last one has another size, which tells samples from classes
     for number, size in enumerate((_SIZE, _SIZE, _SIZE + 1)):
         batch = probe.train_batch(number * 7, size, _SEED + number)
@@ -194,29 +190,33 @@ def _repeats(probe: _Probe) -> None:
         naming(f"{probe.name}.datasets()"),
     ):
         task = type(probe.task)(probe.config, probe.task.sources)
-        if any(
-            isinstance(value, Path) for value in probe.learned.values()
-        ):  # a resumed run keeps its data
+        has_files = any(isinstance(value, Path) for value in probe.learned.values())
+        if has_files:  # a resumed run keeps its data
             task.take_learned(probe.learned)
         learned.take(task, None)
         again = returned.checked_datasets(task)
         differs = task.fingerprint() != probe.task.fingerprint()
     options = probe.config
+    train_set = data.subset(again["train"], options.data.subset_ratio, options.seed)
+    last = len(train_set) - 1
+    probe.batch(train_set, [last, 0], _OTHER)  # what is read first must leave no trace
     before = {**probe.sets, "train": probe.train_set}
-    again = {**again, "train": data.subset(again["train"], options.data.subset_ratio, options.seed)}
-    probe.batch(
-        again["train"], [len(again["train"]) - 1, 0], _OTHER
-    )  # what is read first must leave no trace
-    for split in SPLITS:
-        both = before[split], again[split]
-        differs = differs or len(both[0]) != len(both[1])
-        places = [number * (len(both[0]) - 1) // (_SIZE - 1) for number in range(_SIZE)]
-        differs = differs or not _same(*(probe.batch(each, places, _SEED, split) for each in both))
-    if differs:
-        what = f"{probe.name}.datasets() or fingerprint() differs when the data is read again"
+    again = {**again, "train": train_set}
+    if differs or any(_differs(probe, split, before[split], again[split]) for split in SPLITS):
         raise BadInput(
-            f"{what}. Sort what is read; shuffle with a seeded generator: random.Random(0)."
+            f"{probe.name}.datasets() or fingerprint() differs when the data is read again. "
+            "Sort what is read; shuffle with a seeded generator: random.Random(0)."
         )
+
+
+def _differs(probe: _Probe, split: str, first: Any, second: Any) -> bool:
+    """Compares the number of samples, and a batch of samples from all over a split."""
+    if len(first) != len(second):
+        return True
+    last = len(first) - 1
+    places = [number * last // (_SIZE - 1) for number in range(_SIZE)]
+    batch = probe.batch(first, places, _SEED, split)
+    return not _same(batch, probe.batch(second, places, _SEED, split))
 
 
 def _splits(probe: _Probe) -> None:
@@ -239,9 +239,13 @@ def _splits(probe: _Probe) -> None:
 def _overlap(probe: _Probe, shorter: Any, longer: Any) -> bool:
     if len(shorter) < len(longer) and isinstance(shorter[0], int):
         return False  # numbers from which samples are made begin at 0 in many a set
-    indices = sorted({round(n * (len(shorter) - 1) / (_SIZE - 1)) for n in range(_SIZE)})
-    ends = ([index + shift for index in indices] for shift in (0, len(longer) - len(shorter)))
-    return any(_same(probe.batch(shorter, indices), probe.batch(longer, end)) for end in ends)
+    last = len(shorter) - 1
+    indices = sorted({round(number * last / (_SIZE - 1)) for number in range(_SIZE)})
+    for shift in (0, len(longer) - len(shorter)):
+        shifted = [index + shift for index in indices]
+        if _same(probe.batch(shorter, indices), probe.batch(longer, shifted)):
+            return True
+    return False
 
 
 def _example_batch(probe: _Probe) -> None:
@@ -252,29 +256,28 @@ def _example_batch(probe: _Probe) -> None:
         example = bare.example_batch(_SIZE, torch.device("cpu"))
     for key, real in probe.batches[0].items():
         value = example.get(key, torch.empty(0))
-        pairs = zip(value.shape, real.shape, strict=False)
-        if (value.dim(), value.dtype) != (real.dim(), real.dtype) or any(
-            planned < size for planned, size in pairs
-        ):
-            mine, theirs = (f"{each.dtype} of shape {tuple(each.shape)}" for each in (value, real))
+        is_alike = value.dim() == real.dim() and value.dtype == real.dtype
+        sizes = zip(value.shape, real.shape, strict=False)
+        if not is_alike or any(planned < size for planned, size in sizes):
             raise BadInput(
-                f"{name} has {mine} as {key!r}, a real batch {theirs}: the plan would be too small."
+                f"{name} has {_form(value)} as {key!r}, a real batch {_form(real)}: the plan would be too small."
             )
+
+
+def _form(value: Tensor) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}"
 
 
 def _model(probe: _Probe) -> None:
     """Makes the model without data, twice: a new one each time, with the same weights of the same seed."""
     name = f"{probe.name}.model()"
     model = probe.make_model()
-    if not isinstance(model, nn.Module) or not any(
-        value.requires_grad for value in model.parameters()
-    ):
+    weights = list(model.parameters()) if isinstance(model, nn.Module) else []
+    if not any(value.requires_grad for value in weights):
         raise BadInput(f"{name} returns no torch.nn.Module with weights to train (requires_grad).")
     if probe.thorough:
         again = probe.make_model()
-        if {id(value) for value in again.parameters()} & {
-            id(value) for value in model.parameters()
-        }:
+        if not {*map(id, again.parameters())}.isdisjoint(map(id, weights)):
             raise BadInput(
                 f"{name} returns the same weights each time. It must build a new model on every call."
             )
@@ -290,16 +293,16 @@ def _loss(probe: _Probe) -> None:
     batch = data.to_device(probe.batches[0], probe.device)
     with naming(f"{probe.name}.count()"):
         counts = add_counts([task.count(dict(batch))])
+    advice = "The trainer calls it for every step, from 0 to the last."
     for step in (0, probe.config.training.max_steps - 1):
-        with naming(
-            f"{probe.name}.term_weights()",
-            "The trainer calls it for every step, from 0 to the last.",
-        ):
+        with naming(f"{probe.name}.term_weights()", advice):
             returned.check_terms(task, counts, task.term_weights(step), counts)
     probe.model.train()
-    if not _same(*_passes(probe, batch, counts, [_SEED, _SEED]), share=1e-4):
-        what = f"{probe.name}.loss() or the model gives another loss for the same seed, or changes the batch"
-        raise BadInput(f"{what}. {_SEEDED}")
+    first, second = _passes(probe, batch, counts, [_SEED, _SEED])
+    if not _same(first, second, share=1e-4):
+        raise BadInput(
+            f"{probe.name}.loss() or the model gives another loss for the same seed, or changes the batch. {_SEEDED}"
+        )
     _single_samples(probe, batch, counts)
     if any(counts.values()):
         _gradients(probe, _sums(probe, batch, counts), counts)
@@ -341,12 +344,11 @@ def _sums(
         returned.check_loss_terms(probe.task, counts, sums)
         returned.check_terms(probe.task, counts, {}, sums)
         sums = {term: value.float().reshape(()) for term, value in sums.items()}
-    if wrong := [
-        term for term, value in sums.items() if counts[term] and not bool(value.isfinite())
-    ]:
-        raise BadInput(
-            f"{name} gives NaN or infinity as {wrong[0]!r}. Look for a division by zero, and NaN in data."
-        )
+    for term, value in sums.items():
+        if counts[term] and not value.isfinite():
+            raise BadInput(
+                f"{name} gives NaN or infinity as {term!r}. Look for a division by zero, and NaN in data."
+            )
     return sums
 
 
@@ -366,54 +368,56 @@ def _passes(
 
 def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, float]) -> None:
     """Back-propagates once: every trained parameter should get a gradient."""
-    due = [
-        value / counts[term] for term, value in sums.items() if counts[term] and value.requires_grad
-    ]
-    if not due:
-        what = f"{probe.name}.loss() has no gradient"
-        raise BadInput(f"{what}: no .item(), .detach(), .numpy() or torch.no_grad() on the way.")
-    with naming(
-        f"The backward pass of {probe.name}.loss()",
-        "Change no tensor in place: x = x + y, not x += y.",
-    ):
-        torch.stack(due).sum().backward()
-    groups = (
-        group.parameters
-        for group in groups_of(probe.task, probe.model)
-        if group.is_trained(probe.task.step)
-    )
-    gradients = {name: value.grad for parameters in groups for name, value in parameters.items()}
+    terms = [term for term, value in sums.items() if counts[term] and value.requires_grad]
+    if not terms:
+        raise BadInput(
+            f"{probe.name}.loss() has no gradient: no .item(), .detach(), .numpy() or torch.no_grad() on the way."
+        )
+    advice = "Change no tensor in place: x = x + y, not x += y."
+    with naming(f"The backward pass of {probe.name}.loss()", advice):
+        torch.stack([sums[term] / counts[term] for term in terms]).sum().backward()
+    trained: dict[str, nn.Parameter] = {}
+    for group in groups_of(probe.task, probe.model):
+        if group.is_trained(probe.task.step):
+            trained |= group.parameters
+    missing = [name for name, value in trained.items() if value.grad is None]
     probe.model.zero_grad(set_to_none=True)
-    if missing := [name for name, value in gradients.items() if value is None]:
-        what = f"{len(missing)} of {len(gradients)} trained parameters, such as {missing[0]!r}, get no gradient"
-        advice = f"Use them in {probe.name}.loss(), or freeze them: requires_grad_(False)."
-        probe.doubts.append(f"{what} from a batch. {advice}")
+    if missing:
+        probe.doubts.append(
+            f"{len(missing)} of {len(trained)} trained parameters, such as {missing[0]!r}, get no gradient from a "
+            f"batch. Use them in {probe.name}.loss(), or freeze them: requires_grad_(False)."
+        )
 
 
 def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
-    """Compares counts and losses of a batch with the sums over its halves; of losses that draw, their means."""
+    """Compares counts and losses of a batch with the sums over its halves.
+
+    Losses that draw are compared by their means over `_DRAWS` passes. Raises BadInput.
+    """
     halves = list(data.micro_batches(batch, _SIZE // 2))
     summed = add_counts(map(probe.task.count, halves))
-    if wrong := [
-        term for term in counts if not math.isclose(counts[term], summed.get(term, 0), rel_tol=1e-4)
-    ]:
-        what = f"{probe.name}.count() of {wrong[0]!r} is not the sum over a batch's halves"
-        raise BadInput(f"{what}. Count each sample by itself.")
-    pieces = enumerate((batch, *halves))
-    passes = [_passes(probe, piece, counts, range(seed, 3 * _DRAWS, 3)) for seed, piece in pieces]
+    for term, count in counts.items():
+        if not math.isclose(count, summed.get(term, 0), rel_tol=1e-4):
+            raise BadInput(
+                f"{probe.name}.count() of {term!r} is not the sum over a batch's halves. Count each sample by itself."
+            )
+    passes = []
+    for number, piece in enumerate((batch, *halves)):
+        seeds = range(number, 3 * _DRAWS, 3)
+        passes.append(_passes(probe, piece, counts, seeds))
     for term in filter(counts.get, counts):
-        whole, *parts = (
-            torch.stack([sums[term] for sums in each]).double() for each in passes
-        )  # (draws) each
-        both = torch.stack(parts).sum(0)
+        losses = [torch.stack([sums[term] for sums in each]).double() for each in passes]
+        whole = losses[0]  # (draws)
+        both = torch.stack(losses[1:]).sum(0)  # (draws)
+        mean = float(both.mean())
         error = float(((whole.var() + both.var()) / _DRAWS).sqrt())
-        if (
-            abs(float(whole.mean() - both.mean()))
-            > 0.02 * abs(float(both.mean())) + 6 * error + 1e-12
-        ):
-            what = f"{whole.mean():.5g} as {term!r} of a batch, and {both.mean():.5g} for its halves together"
-            why = "It is a mean, where a sum is due (reduction='sum'), or samples see each other: (n, 1) and (n), say"
-            raise BadInput(f"{probe.name}.loss() gives {what}. {why}.")
+        limit = 0.02 * abs(mean) + 6 * error + 1e-12
+        if abs(float(whole.mean() - both.mean())) > limit:
+            raise BadInput(
+                f"{probe.name}.loss() gives {whole.mean():.5g} as {term!r} of a batch, and {mean:.5g} for its halves "
+                "together. It is a mean, where a sum is due (reduction='sum'), or samples see each other: "
+                "(n, 1) and (n), say."
+            )
 
 
 class _Few(EvaluationLoader):
@@ -443,9 +447,8 @@ def _evaluation(probe: _Probe) -> None:
                 raise
             scores = again = evaluated(EvaluationLoader, 32)  # it may need the whole split
         for key, value in scores.items():
-            if math.isfinite(value) and not math.isclose(
-                value, again[key], rel_tol=1e-4, abs_tol=1e-9
-            ):
+            is_same = math.isclose(value, again[key], rel_tol=1e-4, abs_tol=1e-9)
+            if math.isfinite(value) and not is_same:
                 raise BadInput(f"{name} gives another {key!r} of the same samples. {_SEEDED}")
         if not math.isfinite(scores[metric]):
             probe.doubts.append(

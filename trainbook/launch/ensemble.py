@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -38,9 +38,8 @@ _WANTED = re.compile(
     r"|data/\w[\w.-]{0,100}"  # files of what a task learned
     r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
 )
-_CODE = re.compile(
-    r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py"
-)  # a task's own files
+# A task's own files
+_CODE = re.compile(r"([^/]{1,200}/)?code/([\w-]{1,100}/){0,8}[\w. -]{1,100}\.py")
 _MOST_MEMBERS = 20_000
 _MOST_RATIO = 100  # weights hardly shrink; text shrinks to a tenth
 
@@ -59,19 +58,17 @@ def run(
     """
     if sample is not None and not sample.is_file():
         raise BadInput(f"There is no file {printable(sample)}. Give a sample submission.")
-    with _runs(
-        archive, options.get("trusted", False)
-    ) as runs:  # a task may import files when it predicts
+    is_trusted = options.get("trusted", False)
+    with _runs(archive, is_trusted) as runs:  # a task may import files when it predicts
         task, models = load_members(runs, **{"name": "", **options})
         predictions = task.predict(models, source, out)
         of_whom = "one model" if len(models) == 1 else f"{len(models)} models together"
         line = f"{len(predictions)} predictions of {of_whom} are in {out}."
         if sample is None:
             return line
+        place = out / submission.FILE
         try:
-            about = submission.write(
-                task, predictions, source, sample, out / submission.FILE, id_column
-            )
+            about = submission.write(task, predictions, source, sample, place, id_column)
         except BadInput as error:
             raise BadInput(f"{line} No submission was written. {error}") from None
     return f"{line}\n{about}"
@@ -80,12 +77,10 @@ def run(
 def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
     """Returns task and best models of outputs.tar.gz, a run's folder or a folder of runs. Raises BadInput."""
     with contextlib.ExitStack() as unpacked:
-        task, models = load_members(
-            unpacked.enter_context(_runs(archive, False)), own_task, name=name
-        )
-        weakref.finalize(
-            task, unpacked.pop_all().close
-        )  # the data that the run stored is read when it predicts
+        runs = unpacked.enter_context(_runs(archive, False))
+        task, models = load_members(runs, own_task, name=name)
+        # The data that the run stored is read when it predicts
+        weakref.finalize(task, unpacked.pop_all().close)
     return task, models
 
 
@@ -121,15 +116,13 @@ def unpack(archive: Path, folder: Path, with_code: bool = False) -> None:
                 raise packing.TooMuch(f"it has more than {_MOST_MEMBERS:,} members")
             name = member.name.removeprefix("./")
             is_wanted = _WANTED.fullmatch(name) or (with_code and _CODE.fullmatch(name))
-            is_plain = (
-                member.isreg()
-                and not member.issparse()
-                and all(map(untrusted.is_name, name.split("/")))
-            )
-            if is_wanted and is_plain:
+            if not is_wanted or not member.isreg() or member.issparse():
+                continue
+            content = packed.extractfile(member)
+            if content is not None and all(map(untrusted.is_name, name.split("/"))):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / name).open("xb") as file:
-                    shutil.copyfileobj(packed.extractfile(member), file)  # type: ignore[type-var]
+                    shutil.copyfileobj(content, file)
 
 
 def load_members(
@@ -141,68 +134,82 @@ def load_members(
     Files of tasks are run only if `trusted`; `own_task` gives one. `name` takes a run or a queue's folds and seeds.
     """
     if name:
-        names = ", ".join(run.name for run in runs)
-        runs = [run for run in runs if run.name == name] or [
-            run for run in runs if _queue_of(run) == name
-        ]
-        if not runs:
-            raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
+        runs = _named(runs, name)
     loaded = {}
     for run in runs:
+        values = dict(changes or {})
         task_of_run = own_task or (_task_in(run) if trusted else "")
-        values = {**(changes or {}), **({"task": task_of_run} if task_of_run else {})}
+        if task_of_run:
+            values["task"] = task_of_run
         loaded[run] = load_config(run / "config.yaml", values, runs_files=bool(task_of_run))
     earlier = {Path(before).stem for config in loaded.values() for before in config.queue.before}
     members = {
-        run: c for run, c in loaded.items() if run.name.removesuffix("-short") not in earlier
+        run: config
+        for run, config in loaded.items()
+        if run.name.removesuffix("-short") not in earlier
     }
     if name is not None:
         _check_together(members)
-    first = None
-    learned = {}
-    models = []
+    first: Any = None  # the task of the first run
+    learned: dict[str, Any] = {}
+    models: list[nn.Module] = []
     for run, config in members.items():
         saved = _saved(run)
         task = find_task(config.task)(config)
-        first, learned = first or task, learned if first else saved.state.get("learned", {})
         values = saved.state.get("learned", {})
         task.take_learned(restored(values, run))
-        is_alike = values == learned and (task is first or _form(task) == _form(first))
+        if first is None:
+            first = task
+            learned = values
+        is_alike = task is first or (values == learned and _form(task) == _form(first))
         if not is_alike:
             _check_averaged(first, task)
-        models.append(_model(task, saved, run))
+        model = _model(task, saved, run)
+        models.append(model)
         if not is_alike:
-            first.owners = {**first.owners, models[-1]: task}
-    assert first
+            first.owners = {**first.owners, model: task}
     first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
 
 
+def _named(runs: Sequence[Path], name: str) -> Sequence[Path]:
+    """Returns the run of a name, otherwise the runs of the queue of that name. Raises BadInput."""
+    for wanted in (
+        [run for run in runs if run.name == name],
+        [run for run in runs if _queue_of(run) == name],
+    ):
+        if wanted:
+            return wanted
+    names = ", ".join(run.name for run in runs)
+    raise BadInput(f"There is no run {name} with best weights. Choose by --run: {names}.")
+
+
 def _saved(run: Path) -> Checkpoint:
     """Returns the best weights of a run."""
+    step = checkpoint.steps(run / "best")[-1]
     summary = Summary.read(run)
-    steps = checkpoint.steps(run / "best")
-    best = summary.best.get("step") if summary else None
-    return weights.read(checkpoint.path_of(run / "best", best if best in steps else steps[-1]))
+    if summary and summary.best.get("step") in checkpoint.steps(run / "best"):
+        step = summary.best["step"]
+    return weights.read(checkpoint.path_of(run / "best", step))
+
+
+def _answers_as_supervised(task: Task) -> TypeGuard[Supervised]:
+    return isinstance(task, Supervised) and type(task).predict is Supervised.predict
 
 
 def _check_averaged(first: Task, task: Task) -> None:
-    """Raises BadInput unless a member that learned other values answers in the same classes or numbers as the first."""
+    """Raises BadInput unless a member answers in the same classes or numbers as the first."""
     what = f"{printable(task.config.run.name)} cannot vote together with {printable(first.config.run.name)}"
-    if not all(
-        isinstance(each, Supervised) and type(each).predict is Supervised.predict
-        for each in (first, task)
-    ):
+    if not _answers_as_supervised(first) or not _answers_as_supervised(task):
         raise BadInput(f"{what}: their inputs or answers differ, or what they learned from data.")
     if first.kind != task.kind:
         raise BadInput(f"{what}: its kind is {task.kind!r}, and there {first.kind!r}.")
     names = task.known_names()
     others = first.known_names()
     if names != others:
-        both = " and ".join(
-            printable(", ".join(each) or "none", most=200) for each in (others, names)
-        )
+        listed = [", ".join(each) or "none" for each in (others, names)]
+        both = " and ".join(printable(each, most=200) for each in listed)
         raise BadInput(
             f"{what}: their classes are {both}. List all classes in a setting `classes`, and train again."
         )
@@ -213,15 +220,18 @@ def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
     left_out = saved.state.get("frozen", {}).keys() - saved.tensors["model"].keys()
     task.published = saved.state.get("published", {})
     model = model_on_meta(task)
-    made = sum(value.numel() for name, value in weights.frozen(model).items() if name in left_out)
+    frozen = weights.frozen(model)
+    made = sum(frozen[name].numel() for name in frozen if name in left_out)
     described = sum(value.numel() for value in model.state_dict().values()) - made
-    if described > 2 * sum(value.numel() for value in saved.tensors["model"].values()) + _ROOM:
-        what = f"describes a model of {described:,} numbers, and its weights have fewer than half of them"
-        raise BadInput(f"config.yaml of {printable(run.name)} {what}. They do not belong together.")
+    stored = sum(value.numel() for value in saved.tensors["model"].values())
+    if described > 2 * stored + _ROOM:
+        raise BadInput(
+            f"config.yaml of {printable(run.name)} describes a model of {described:,} numbers, and its weights have "
+            "fewer than half of them. They do not belong together."
+        )
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(
-            mix(INITIALISE, task.config.seed)
-        )  # as the run drew what is frozen
+        seed = mix(INITIALISE, task.config.seed)  # as the run drew what is frozen
+        torch.default_generator.manual_seed(seed)
         model = task.model()
     weights.restore(model, saved)
     return model.to(memory.device()).eval()
@@ -240,20 +250,26 @@ def _queue_of(run: Path) -> str:
 
 def _check_together(members: Mapping[Path, Config]) -> None:
     """Raises BadInput where runs are no folds and seeds of one queue, and took no part in one vote."""
-    made = {run: bool(config.queue.folds or config.queue.seeds) for run, config in members.items()}
-    queues = sorted(
-        {(_queue_of(run) if by_queue else run.name, by_queue) for run, by_queue in made.items()}
-    )
-    votes = [
-        Summary.read(path.parent) for path in next(iter(members)).parent.glob("*/summary.json")
-    ]
+    experiments = set()
+    for run, config in members.items():
+        is_of_queue = bool(config.queue.folds or config.queue.seeds)
+        experiments.add((_queue_of(run) if is_of_queue else run.name, is_of_queue))
     names = [run.name for run in members]
-    if len(queues) > 1 and not any(vote and set(names) <= set(vote.members) for vote in votes):
-        what = "Only the folds and seeds of one queue predict together"
-        advice = f"Choose by --run NAME: {', '.join(queue for queue, _ in queues)}."
-        raise BadInput(
-            f"{what}, and these are {len(queues)} experiments: {', '.join(names)}. {advice}"
-        )
+    if len(experiments) <= 1 or _voted_together(next(iter(members)).parent, names):
+        return
+    choices = ", ".join(name for name, _ in sorted(experiments))
+    raise BadInput(
+        "Only the folds and seeds of one queue predict together, and these are "
+        f"{len(experiments)} experiments: {', '.join(names)}. Choose by --run NAME: {choices}."
+    )
+
+
+def _voted_together(folder: Path, names: Sequence[str]) -> bool:
+    for path in folder.glob("*/summary.json"):
+        summary = Summary.read(path.parent)
+        if summary and {*names} <= {*summary.members}:
+            return True
+    return False
 
 
 def _task_in(run: Path) -> str:
@@ -262,11 +278,10 @@ def _task_in(run: Path) -> str:
     file, colon, name = str(getattr(task, "value", "")).rpartition(":")
     if not colon:
         return ""
-    if not (
-        (run / file).resolve().is_relative_to((run / CODE).resolve()) and (run / file).is_file()
-    ):
-        what = f"The task of {printable(run.name)} is {printable(file, most=200)}:{printable(name)}"
+    path = run / file
+    if not path.resolve().is_relative_to((run / CODE).resolve()) or not path.is_file():
         raise BadInput(
-            f"{what}, and no such file is in its folder {CODE}. Give it here: --task file.py:Class."
+            f"The task of {printable(run.name)} is {printable(file, most=200)}:{printable(name)}, and no such file "
+            f"is in its folder {CODE}. Give it here: --task file.py:Class."
         )
-    return f"{run / file}:{name}"
+    return f"{path}:{name}"

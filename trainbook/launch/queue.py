@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 import re
 import shutil
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import checkpoint
-from lib.config import Config, with_changes
+from lib.config import Config, Session, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import disk, inputs, memory, platform
 from lib.task import find_task, load_config
@@ -43,10 +44,49 @@ class Entry:
         return platform.output_dir(self.config.output_dir) / self.name
 
 
+@dataclass(frozen=True)
+class Axis:
+    """A key that the runs of a queue differ in."""
+
+    key: str
+    values: Sequence[Any]
+    option: str  # of the configuration that asks for it
+    short: str  # in the names of runs
+
+    def suffix(self, value: object) -> str:
+        """Returns the part of a run's name for one value: "-fold0"."""
+        word = re.sub(r"[^A-Za-z0-9.+-]+", "_", str(value))
+        return f"-{self.short}{word}"
+
+
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
-    """Returns the runs of `queue:`: those of `before` not completed yet, then all of grid, folds and seeds."""
+    """Returns the runs of `queue:`, those of `before` that are not completed and then all others.
+
+    Raises BadInput.
+    """
     config = load_config(path, overrides)
-    queue, (metric, better) = config.queue, find_task(config.task).selection
+    _check(config)
+    axes = _axes(config)
+    runs = [entry for name in config.queue.before for entry in _before(path.parent / name, config)]
+    for values in itertools.product(*(axis.values for axis in axes)):
+        suffixes = [axis.suffix(value) for axis, value in zip(axes, values, strict=True)]
+        name = config.run.name + "".join(suffixes)
+        changes: dict[str, object] = {
+            axis.key: value for axis, value in zip(axes, values, strict=True)
+        }
+        changes["run.name"] = name
+        changes["run.on_change"] = "stop"  # its runs are looked for by these names
+        changes["run.resume_from"] = _earlier_output(config, name)
+        # Runs that differ in fold or seed alone take the same time
+        kind = config.run.name + "".join(suffixes[: len(config.queue.grid)])
+        changed = load_config(path, {**(overrides or {}), **changes})
+        runs.append(Entry(changed, kind, starts_from=config.queue.start_from))
+    return runs
+
+
+def _check(config: Config) -> None:
+    queue = config.queue
+    metric, better = find_task(config.task).selection
     if better == "min" and (queue.mean_at_least or queue.best_at_least):
         raise BadInput(
             f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0."
@@ -55,66 +95,62 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
         raise BadInput(
             f"queue.start_from is {queue.start_from}. Name the configuration of that run in queue.before."
         )
-    axes: dict[str, tuple[str, Sequence[Any], str]] = {
-        key: (key, v, "queue.grid") for key, v in queue.grid.items()
+
+
+def _axes(config: Config) -> list[Axis]:
+    """Returns the axes of a queue: grid, folds, seeds. Raises BadInput for one that is overridden."""
+    queue = config.queue
+    axes = {
+        key: Axis(key, values, "queue.grid", key.rpartition(".")[2])
+        for key, values in queue.grid.items()
     }
-    axes |= {queue.fold_key: ("fold", range(queue.folds), "queue.folds")} if queue.folds else {}
-    axes |= {"seed": ("seed", queue.seeds, "queue.seeds")} if queue.seeds else {}
-    for key in axes.keys() & config.overridden:
-        what = f"{key} was given as override, but {axes[key][2]} sets it in each run of the queue"
-        raise BadInput(
-            f"{what}. Override {axes[key][2]} too; with nothing in it there is a single run."
-        )
-    runs = [entry for name in queue.before for entry in _before(path.parent / name, config)]
-    resumed = config.run.resume_from and inputs.find_input(
-        config.run.resume_from, platform.detect()
-    )
-    for values in itertools.product(*(values for _, values, _ in axes.values())):
-        changes: dict[str, Any] = dict(zip(axes, values, strict=True))
-        words = [re.sub(r"[^A-Za-z0-9.+-]+", "_", str(value)) for value in values]
-        suffixes = [
-            f"-{short.rpartition('.')[2]}{w}"
-            for (short, *_), w in zip(axes.values(), words, strict=True)
-        ]
-        name = changes["run.name"] = config.run.name + "".join(suffixes)
-        changes["run.on_change"] = "stop"  # its runs are looked for by these names
-        # A named earlier output may not hold every run: the others begin.
-        changes["run.resume_from"] = (
-            config.run.resume_from if resumed and (resumed / name).is_dir() else ""
-        )
-        # runs that differ in fold or seed alone take the same time
-        kind = config.run.name + "".join(suffixes[: len(queue.grid)])
-        runs.append(
-            Entry(
-                load_config(path, {**(overrides or {}), **changes}),
-                kind,
-                starts_from=queue.start_from,
+    if queue.folds:
+        axes[queue.fold_key] = Axis(queue.fold_key, range(queue.folds), "queue.folds", "fold")
+    if queue.seeds:
+        axes["seed"] = Axis("seed", queue.seeds, "queue.seeds", "seed")
+    for axis in axes.values():
+        if axis.key in config.overridden:
+            raise BadInput(
+                f"{axis.key} was given as override, but {axis.option} sets it in each run of the queue. "
+                f"Override {axis.option} too; with nothing in it there is a single run."
             )
-        )
-    return runs
+    return list(axes.values())
+
+
+def _earlier_output(config: Config, name: str) -> str:
+    """Returns the named earlier output if it holds this run: the other runs begin."""
+    if not config.run.resume_from:
+        return ""
+    folder = inputs.find_input(config.run.resume_from, platform.detect())
+    return config.run.resume_from if (folder / name).is_dir() else ""
 
 
 def _before(path: Path, config: Config) -> list[Entry]:
-    """Returns the run of a configuration that comes before the others; none if it was completed earlier."""
-    shared = {"output_dir": config.output_dir, "session.minutes": config.session.minutes}
-    shared = {key: value for key, value in shared.items() if value}
+    """Returns the run of a configuration in `queue.before`; none if it was completed earlier."""
+    shared: dict[str, object] = {}
+    if config.output_dir:
+        shared["output_dir"] = config.output_dir
+    if config.session.minutes:
+        shared["session.minutes"] = config.session.minutes
     whole = load_config(path, shared)
     output_dir = platform.output_dir(config.output_dir)
-    name, short = whole.run.name, f"{whole.run.name}-short"
+    name = whole.run.name
+    short = f"{name}-short"
     if folder := find_completed(name, output_dir, whole):
         print(f"{name} was completed earlier: {folder}.")
         return []
     if not config.queue.before_overrides:
         return [Entry(whole, name, is_earlier=True)]
-    changed = ", ".join(f"{key} {value}" for key, value in config.queue.before_overrides.items())
+    overrides = config.queue.before_overrides
+    changed = ", ".join(f"{key} {value}" for key, value in overrides.items())
     if folder := find_completed(short, output_dir):
         print(f"Only a small {name} was made earlier: {folder} (with {changed}).")
         return []
-    advice = f"For the whole one run {path.name} first, and mount its output."
     print(
-        f"No completed {name} was found, here or among the inputs: a small one is {short} ({changed}). {advice}"
+        f"No completed {name} was found, here or among the inputs: a small one is {short} ({changed}). "
+        f"For the whole one run {path.name} first, and mount its output."
     )
-    small = load_config(path, {**shared, **config.queue.before_overrides, "run.name": short})
+    small = load_config(path, {**shared, **overrides, "run.name": short})
     return [Entry(small, short, is_earlier=True)]
 
 
@@ -125,9 +161,8 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
         if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
             if config and summary.identity:  # no data is read for that
                 accepted = accepted_changes(config.run.accept_changes, folder)
-                identity.check_settings(
-                    summary.identity, as_run(config, [folder])[0], folder, accepted
-                )
+                as_trained, _ = as_run(config, [folder])
+                identity.check_settings(summary.identity, as_trained, folder, accepted)
             return folder
     return None
 
@@ -154,17 +189,14 @@ def run_queue(runs: Sequence[Entry]) -> int:
             )
             if not newest(entry):  # for a chain of sessions, which reads only summaries
                 entry.folder.mkdir(parents=True, exist_ok=True)
-                max_steps = entry.config.training.max_steps
-                Summary(entry.name, entry.config.task, "deadline", max_steps=max_steps).write(
-                    entry.folder
-                )
+                steps = entry.config.training.max_steps
+                unstarted = Summary(entry.name, entry.config.task, "deadline", max_steps=steps)
+                unstarted.write(entry.folder)
             return launch.EXIT_CODES["deadline"]
         print(f"\n--- {number} of {len(runs)}: {entry.name}", flush=True)
         try:
             summary = launch.train(prepare(_brought(entry)))
-        except (
-            disk.Busy
-        ):  # a second call of this queue, which would only get in the way of the first
+        except disk.Busy:  # a second call of this queue would only get in the way of the first
             raise
         except (TrainingFailed, BadInput) as error:
             failures.append(f"{entry.name}: {error}")
@@ -187,12 +219,9 @@ def _brought(entry: Entry) -> Config:
     output_dir = platform.output_dir(entry.config.output_dir)
     origin = find_completed(entry.name, output_dir, entry.config)
     if origin and not entry.folder.exists():
+        left_out = shutil.ignore_patterns("checkpoints", "*.tmp", "*.del", "*.old")
         with disk.whole(entry.folder) as aside:
-            shutil.copytree(
-                origin,
-                aside,
-                ignore=shutil.ignore_patterns("checkpoints", "*.tmp", "*.del", "*.old"),
-            )
+            shutil.copytree(origin, aside, ignore=left_out)
     if not entry.starts_from:
         return entry.config
     for name in (entry.starts_from, f"{entry.starts_from}-short"):
@@ -211,64 +240,80 @@ def measure(runs: Sequence[Entry]) -> dict[str, float]:
                 flush=True,
             )
             prepared = prepare(entry.config)
-            rates[entry.kind] = smoke.few_steps(prepared).steps_per_second * processes(
-                prepared.config
-            )
+            speed_of_one = smoke.few_steps(prepared).steps_per_second
+            rates[entry.kind] = speed_of_one * processes(prepared.config)
             memory.clear_memory()
     return rates
 
 
 def _rates(runs: Sequence[Entry]) -> dict[str, float]:
-    return {
-        entry.kind: s.steps_per_second
-        for entry in runs
-        if (s := newest(entry)) and s.steps_per_second
-    }
+    rates = {}
+    for entry in runs:
+        summary = newest(entry)
+        if summary and summary.steps_per_second:
+            rates[entry.kind] = summary.steps_per_second
+    return rates
 
 
 def table(runs: Sequence[Entry], rates: Mapping[str, float] | None = None) -> str:
     """Returns a line a run with its time left, by `rates` or finished runs, and the sum in sessions."""
-    rows: list[tuple[str, ...]] = [("run", "state", "step", "validation", "test", "left")]
-    seconds = 0.0
-    unknown = 0
     rates = rates or _rates(runs)
+    rows: list[Sequence[str]] = [("run", "state", "step", "validation", "test", "left")]
+    times: list[float | None] = []
     for entry in runs:
-        summary = newest(entry) or Summary(entry.name, "", "deadline")
-        ended = summary.reason if summary.reason in ("completed", "failed") else "stopped"
-        state = ended if summary.task else "not started"
-        steps = summary.max_steps or entry.config.training.max_steps
-        if not steps:  # a length in epochs; where the data cannot be read, training reports it
-            with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
-                steps = resolved(entry.config)[1].training.max_steps
-        rate = summary.steps_per_second or rates.get(entry.kind, 0.0)
-        if state == "completed":
-            left = 0.0
-        else:
-            left = (steps - summary.step) / rate if steps and rate else None
-        unknown += left is None
-        seconds += left or 0.0
-        values = summary.best.get("value"), summary.metrics.get(summary.best.get("metric", ""))
-        scores = ("" if value is None else f"{value:.4f}" for value in values)
-        if steps:
-            step = f"{summary.step:,}/{steps:,}"
-        else:
-            step = f"{summary.step:,}/?"
-        rows.append((entry.name, state, step, *scores, "?" if left is None else duration(left)))
-    options = runs[0].config.session
-    sentence = f"About {duration(seconds)} of training is left"
-    if minutes := options.minutes or platform.detect().session_minutes:
-        usable = max(1.0, 60 * minutes - options.margin_seconds)
-        sentence += f", {max(1, -(-seconds // usable)):.0f} sessions of {duration(60 * minutes)}"
-    sentence += (
-        f"{f'; {unknown} runs are not yet measured' if unknown else ''}. Evaluations come on top."
-    )
+        cells, left = _row(entry, rates)
+        rows.append(cells)
+        times.append(left)
+    return f"{aligned(rows, left={0, 1})}\n{_time_left(times, runs[0].config.session)}"
+
+
+def _row(entry: Entry, rates: Mapping[str, float]) -> tuple[list[str], float | None]:
+    """Returns the cells of a run, and the seconds that are left, None if its speed is unknown."""
+    summary = newest(entry) or Summary(entry.name, "", "deadline")
+    if not summary.task:
+        state = "not started"
+    elif summary.reason in ("completed", "failed"):
+        state = summary.reason
+    else:
+        state = "stopped"
+    steps = summary.max_steps or entry.config.training.max_steps
+    if not steps:  # a length in epochs; where the data cannot be read, training reports it
+        with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
+            _, config, _ = resolved(entry.config)
+            steps = config.training.max_steps
+    rate = summary.steps_per_second or rates.get(entry.kind, 0.0)
+    left = None
+    if state == "completed":
+        left = 0.0
+    elif steps and rate:
+        left = (steps - summary.step) / rate
+    validation = summary.best.get("value")
+    test = summary.metrics.get(summary.best.get("metric", ""))
+    scores = ["" if value is None else f"{value:.4f}" for value in (validation, test)]
+    step = f"{summary.step:,}/{f'{steps:,}' if steps else '?'}"
+    time = "?" if left is None else duration(left)
+    return [entry.name, state, step, *scores, time], left
+
+
+def _time_left(times: Sequence[float | None], options: Session) -> str:
+    """Returns a sentence on the sum of the seconds left in each run, None for one of unknown speed."""
+    unknown = times.count(None)
+    seconds = sum(filter(None, times))
     if not seconds:
-        sentence = (
+        return (
             f"{unknown} runs are left, of unknown speed."
             if unknown
             else "Nothing is left to train."
         )
-    return f"{aligned(rows, left={0, 1})}\n{sentence}"
+    sentence = f"About {duration(seconds)} of training is left"
+    minutes = options.minutes or platform.detect().session_minutes
+    if minutes:
+        usable = max(1.0, 60 * minutes - options.margin_seconds)
+        sessions = max(1, math.ceil(seconds / usable))
+        sentence += f", {sessions} sessions of {duration(60 * minutes)}"
+    if unknown:
+        sentence += f"; {unknown} runs are not yet measured"
+    return f"{sentence}. Evaluations come on top."
 
 
 def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
@@ -276,13 +321,12 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
     values: dict[str, dict[str, float]] = {}
     for entry in runs:
         summary = None if entry.is_earlier else newest(entry)
-        if (
-            summary
-            and summary.reason == "completed"
-            and (best := summary.best.get("value")) is not None
-        ):
-            test = summary.metrics.get(summary.best.get("metric", ""))
-            values[entry.name] = {"validation": best} | ({} if test is None else {"test": test})
+        if summary is None or summary.reason != "completed" or summary.best.get("value") is None:
+            continue
+        values[entry.name] = {"validation": summary.best["value"]}
+        test = summary.metrics.get(summary.best.get("metric", ""))
+        if test is not None:
+            values[entry.name]["test"] = test
     return values
 
 
@@ -291,16 +335,20 @@ def verdict(runs: Sequence[Entry]) -> str:
     reached = {name: values["validation"] for name, values in scores(runs).items()}
     if not reached:
         return "No run of the queue is completed yet."
-    queue, (metric, better) = runs[-1].config.queue, find_task(runs[-1].config.task).selection
-    ranked = sorted(reached, key=lambda name: reached[name], reverse=better == "max")
-    best = ranked[0]
-    worst = ranked[-1]
+    config = runs[-1].config
+    metric, better = find_task(config.task).selection
+    ranked = sorted(reached, key=reached.__getitem__, reverse=better == "max")
+    best = f"best {reached[ranked[0]]:.4f} ({ranked[0]})"
+    worst = f"worst {reached[ranked[-1]]:.4f} ({ranked[-1]})"
     mean = sum(reached.values()) / len(reached)
     direction = "larger" if better == "max" else "smaller"
-    first = f"{len(reached)} runs by {metric} ({direction} is better): mean {mean:.4f}, "
-    first += f"best {reached[best]:.4f} ({best}), worst {reached[worst]:.4f} ({worst})."
-    judged = (("mean", mean, queue.mean_at_least), ("best", reached[best], queue.best_at_least))
-    criteria = [str(Criterion(name, value, limit)) for name, value, limit in judged if limit]
-    if criteria and (left := sum(not entry.is_earlier for entry in runs) - len(reached)):
-        criteria = [f"{left} runs are not completed; the criteria are judged once all are."]
-    return "\n".join([first, *criteria])
+    first = f"{len(reached)} runs by {metric} ({direction} is better): mean {mean:.4f}, {best}, {worst}."
+    criteria = [
+        Criterion("mean", mean, config.queue.mean_at_least),
+        Criterion("best", reached[ranked[0]], config.queue.best_at_least),
+    ]
+    lines = [str(criterion) for criterion in criteria if criterion.wanted]
+    left = sum(not entry.is_earlier for entry in runs) - len(reached)
+    if lines and left:
+        lines = [f"{left} runs are not completed; the criteria are judged once all are."]
+    return "\n".join([first, *lines])

@@ -92,14 +92,12 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     left = max(0, total - saved.step)
     if left and stopping.is_stopped(saved.state, run.config.training):
         return f"{name} stopped early at step {saved.step:,} ({saved.path}). {stopping.HOW_TO_CONTINUE}"
-    resuming = (
-        f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
-    )
+    step = f"{saved.step:,}"
+    line = f"Resuming {name} from {saved.path}, step {step}: {left:,} of {total:,} steps left."
+    seam = ""
     if left:
         seam = optimization.seam(saved.state["identity"], run.config, saved.step)
-    else:
-        seam = ""
-    return "\n".join(filter(None, [resuming, seam]))
+    return f"{line}\n{seam}" if seam else line
 
 
 def newest_summary(run: Run) -> Summary:
@@ -123,32 +121,29 @@ def bring_along(run: Run, saved: checkpoint.Checkpoint) -> None:
         with contextlib.suppress(OSError):  # trackers then begin new runs
             for path in (origin / TRACKING).rglob("*"):
                 if path.is_file() and not path.is_symlink():  # and no pipe or device
-                    disk.make_folders((place := run.folder / path.relative_to(origin)).parent)
+                    place = run.folder / path.relative_to(origin)
+                    disk.make_folders(place.parent)
                     shutil.copyfile(path, place)
     for step in checkpoint.steps(origin / "best"):
-        with contextlib.suppress(
-            checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved
-        ):  # then the next best
+        # One that is damaged or cannot be saved gives way to the next best
+        with contextlib.suppress(checkpoint.DamagedCheckpoint, checkpoint.CheckpointNotSaved):
             weights = checkpoint.load_model(checkpoint.path_of(origin / "best", step))
-            checkpoint.save(
-                run.folder / "best", step, {"model": weights.tensors["model"]}, weights.state
-            )
+            tensors = {"model": weights.tensors["model"]}
+            checkpoint.save(run.folder / "best", step, tensors, weights.state)
 
 
 def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> loop.Outcome:
     """Trains from `saved`; after OutOfMemory again from the newest checkpoint, in smaller micro-batches."""
     training = run.config.training
     folder = run.folder / "checkpoints"
-    limit = {"samples": 0} | newest_summary(run).limit
-    is_same = isinstance(limit["samples"], int) and limit == {
-        "samples": limit["samples"],
-        **training.sizes,
-    }
-    most = ranks.from_first(max(0, limit["samples"]) if is_same else 0)
+    limit = newest_summary(run).limit
+    samples = limit.get("samples", 0)
+    is_same = isinstance(samples, int) and limit == {"samples": samples, **training.sizes}
+    most = ranks.from_first(max(0, samples) if is_same else 0)
     if 0 < most < (training.micro_batch or training.slot):
-        advice = "Another training.micro_batch or training.gradient_checkpointing lifts that."
         print(
-            f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. {advice}"
+            f"Memory ran out in an earlier session: a micro-batch has at most {most} samples. "
+            "Another training.micro_batch or training.gradient_checkpointing lifts that."
         )
     left = ATTEMPTS
     reached = checkpoint.newest_step(folder)
@@ -161,20 +156,26 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
             elif isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
                 raise
             else:
-                advice = "Make the model smaller, or take a larger card."
                 failure = OutOfMemory(
-                    "Memory ran out before the first step: model and states do not fit.", 0, advice
+                    "Memory ran out before the first step: model and states do not fit.",
+                    0,
+                    "Make the model smaller, or take a larger card.",
                 )
             now = checkpoint.newest_step(folder)
-            left = (ATTEMPTS if now > reached else left) - 1
-            reached = max(now, reached)
+            if now > reached:
+                reached = now
+                left = ATTEMPTS
+            left -= 1
             if ranks.world() > 1 or not failure.micro_batch or not left:
                 raise failure from error
         memory.clear_memory()  # outside the except block, where the traceback no longer pins model and optimizer
         saved, sentences = look_for_checkpoint(run, quarantine=True)
         print("".join(f"{sentence}\n" for sentence in sentences), end="")
         most = failure.micro_batch
-        step = saved.step if saved else 0
-        start = f"step {step:,}" if saved else "the first step"
+        step = 0
+        start = "the first step"
+        if saved:
+            step = saved.step
+            start = f"step {step:,}"
         text = f"{failure.text} Training starts again from {start} in micro-batches of {most}."
         EventLog(run.folder / EVENTS).record(step, "oom_restart", failure.before, most, text)

@@ -1,10 +1,9 @@
 """A configuration with its data: planned for the card, its lengths in steps."""
 
 import dataclasses
-import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,12 +41,10 @@ class Run:
     config: Config
     task: Task
     folder: Path
-    places: list[
-        Path
-    ]  # that may hold an earlier state, in the order in which the first rank tries them
-    lengths: list[
-        str
-    ]  # what a profile and the plan changed and how epochs became steps, for printing
+    # Folders that may hold an earlier state, in the order in which the first rank tries them
+    places: list[Path]
+    # Lines to print: changes by profile and plan, and how epochs became steps
+    lengths: list[str]
     plan: "Plan | None" = None  # for this machine's GPU, if there is one
     base_name: str = ""  # the name as configured, where `run.on_change: new` gave it a number
 
@@ -88,7 +85,7 @@ def prepare(config: Config) -> Run:
     # a rank trains the run that its launcher chose, and a named earlier output holds one run
     if config.run.on_change == "stop" or config.run.resume_from or is_watched():
         return run
-    name, differs = ranks.from_first(_own_name(run) if ranks.is_first() else ("", ""))
+    name, differs = ranks.from_first(find_earlier(run) if ranks.is_first() else ("", ""))
     if name == config.run.name:
         return run
     run = _prepared(with_changes(config, {"run.name": name}))
@@ -100,60 +97,71 @@ def has_queue(path: Path, config: Config) -> bool:
     """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
     queue = config.queue
     is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
-    return not is_of_a_run and bool(
-        queue.folds or queue.seeds or queue.grid or queue.before or queue.start_from
-    )
+    if is_of_a_run:
+        return False
+    return any([queue.folds, queue.seeds, queue.grid, queue.before, queue.start_from])
 
 
 def made_names(config: Config) -> list[str]:
-    """Lists the run of a name and those of its edits, NAME-2 and so on: all that are here or mounted, in order."""
+    """Lists the run of a name and its edits NAME-2, NAME-3 ... that are here or mounted, in order."""
     first = config.run.name
-    folders = {folder.parent for folder in run_folders(config)}
-    names = {
-        path.name
-        for folder in folders
-        if folder.is_dir()
-        for path in folder.iterdir()
-        if path.is_dir()
-    }
-    names |= {
-        summary.run for folder in folders if (summary := Summary.read(folder))
-    }  # a mount that is a run itself
-    numbers = {
-        int(name.removeprefix(f"{first}-"))
-        for name in names
-        if re.fullmatch(rf"{re.escape(first)}-\d+", name)
-    }
-    edits = [f"{first}-{number}" for number in sorted(numbers) if number > 1]
-    return [first, *(name for name in edits if name in names)]
+    names: set[str] = set()
+    for folder in {folder.parent for folder in run_folders(config)}:
+        summary = Summary.read(folder)
+        if summary:  # a mount that is a run itself
+            names.add(summary.run)
+        if folder.is_dir():
+            names |= {path.name for path in folder.iterdir() if path.is_dir()}
+    edit = re.compile(rf"{re.escape(first)}-([1-9]\d*)")
+    numbers = [int(match[1]) for match in map(edit.fullmatch, names) if match]
+    return [first, *(f"{first}-{number}" for number in sorted(numbers) if number > 1)]
 
 
-def _own_name(run: Run) -> tuple[str, str]:
-    """Returns the name of the run of this configuration, else the first free one; and what differs from the first."""
+def find_earlier(run: Run) -> tuple[str, str]:
+    """Returns the name of the earlier run of this configuration, or the first free name.
+
+    The second value names what differs from the first run that is another one's.
+    """
+    first = run.config.run.name
     now = run.identity
     differs = ""
-    names = made_names(run.config)
-    saved = {name: _saved(with_changes(run.config, {"run.name": name})) for name in names}
-    for name in (name for name in names if saved[name]):
-        place, facts, is_done = saved[name]
-        accepted = accepted_changes(run.config.run.accept_changes, place)
-        different, is_other = identity.compare(facts, now, is_done, accepted)
+    taken = set()
+    for name in made_names(run.config):
+        earlier = _saved(with_changes(run.config, {"run.name": name}))
+        if earlier is None:
+            continue
+        taken.add(name)
+        accepted = accepted_changes(run.config.run.accept_changes, earlier.folder)
+        different, is_other = identity.compare(earlier.facts, now, earlier.is_done, accepted)
         if not is_other:
             return name, differs
         differs = differs or identity.in_a_line(different)
-    first = run.config.run.name
-    free = itertools.chain([first], (f"{first}-{number}" for number in itertools.count(2)))
-    return next(name for name in free if not saved.get(name)), differs
+    if first not in taken:
+        return first, differs
+    number = 2
+    while f"{first}-{number}" in taken:
+        number += 1
+    return f"{first}-{number}", differs
 
 
-def _saved(config: Config) -> tuple[Path, dict[str, Any], bool] | None:
-    """Returns the folder of a run that says what it is, that identity, and whether the run is done; None for none."""
+@dataclasses.dataclass(frozen=True)
+class _Saved:
+    """An earlier run: its folder, its identity, and whether it is done."""
+
+    folder: Path
+    facts: dict[str, Any]
+    is_done: bool
+
+
+def _saved(config: Config) -> _Saved | None:
+    """Returns the first run of this name whose folder tells its identity."""
     for place in run_folders(config):
         summary = Summary.read(place)
         is_done = summary is not None and summary.is_done(config.training)
         facts = summary.identity if summary and is_done else {}
-        if facts := facts or saved_facts("identity", place):
-            return place, facts, is_done
+        facts = facts or saved_facts("identity", place)
+        if facts:
+            return _Saved(place, facts, is_done)
     return None
 
 
@@ -172,21 +180,12 @@ def _prepared(config: Config) -> Run:
     places = run_folders(config) if ranks.is_first() else []
     config, changes = as_run(config, places)
     count = processes(config)  # slots that the processes do not divide are refused here
-    precision = choose_precision(
-        config.training.precision, memory.device()
-    )  # refused before the data takes its time
+    # A precision that the device lacks is refused before the data takes its time
+    precision = choose_precision(config.training.precision, memory.device())
     config, plan, planned = apply_plan(config, max(count, ranks.world()))
     task = load_task(config)
-    values = next(
-        filter(None, (learned.restored(saved_facts("learned", run), run) for run in places)), {}
-    )
-    values = ranks.from_first(values)  # what the task learned when a run began that resumes now
-    if unseen := [
-        str(path) for path in values.values() if isinstance(path, Path) and not path.is_file()
-    ]:
-        raise BadInput(
-            f"{unseen[0]} is not seen by all machines of this run. Give an output_dir that they share."
-        )
+    values = ranks.from_first(_learned_before(places))
+    _check_shared(values)
     try:
         if values:
             task.take_learned(values)
@@ -196,10 +195,28 @@ def _prepared(config: Config) -> Run:
             raise
         task, config, lengths = resolved(config)
     config, kept = _in_fp32(config, task, precision, places)
-    lines = [*changes, *about_precision(precision, memory.device()), *planned, *lengths, *kept]
-    return Run(
-        config, task, platform.output_dir(config.output_dir) / config.run.name, places, lines, plan
-    )
+    about = about_precision(precision, memory.device())
+    lines = [*changes, *about, *planned, *lengths, *kept]
+    folder = platform.output_dir(config.output_dir) / config.run.name
+    return Run(config, task, folder, places, lines, plan)
+
+
+def _learned_before(places: Sequence[Path]) -> dict[str, Any]:
+    """Returns what the task learned when the run began that resumes now."""
+    for place in places:
+        values = learned.restored(saved_facts("learned", place), place)
+        if values:
+            return values
+    return {}
+
+
+def _check_shared(values: Mapping[str, Any]) -> None:
+    """Raises BadInput if a machine of this run does not see a learned file."""
+    for path in values.values():
+        if isinstance(path, Path) and not path.is_file():
+            raise BadInput(
+                f"{path} is not seen by all machines of this run. Give an output_dir that they share."
+            )
 
 
 def processes(config: Config) -> int:
@@ -208,13 +225,18 @@ def processes(config: Config) -> int:
     configured = config.device.processes
     cards = torch.cuda.device_count()
     is_rank = ranks.under_torchrun() or ranks.world() > 1
-    count = ranks.world() if is_rank else configured or cards or 1
-    if not is_rank:
+    if is_rank:
+        count = ranks.world()
+    else:
+        count = configured or cards or 1
         ranks.check_count(count)
     if slots % count == 0:
         return 1 if is_rank else count
-    what = f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers"
-    problem = f"{what}. Set it to {-(-slots // count) * count} in a new run; a run keeps its slots."
+    next_multiple = -(-slots // count) * count
+    problem = (
+        f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers. "
+        f"Set it to {next_multiple} in a new run; a run keeps its slots."
+    )
     if is_rank or configured:
         raise BadInput(problem)
     fitting = max(number for number in range(1, count) if slots % number == 0)
@@ -231,14 +253,14 @@ def as_run(config: Config, places: Sequence[Path] = ()) -> tuple[Config, list[st
     """Applies the profile, and without configured slots those of a run in `places`, else one a card."""
     config, changes = profiles.apply(config, memory.device().type != "cpu")
     if not config.training.micro_batch_slots:
-        cards = config.device.processes or torch.cuda.device_count()
         slots = saved_facts("identity", *places).get("training.micro_batch_slots", 0)
-        is_usable = (
-            type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0
-        )
-        changed = {"training.micro_batch_slots": slots} if is_usable else {}
+        changed = {}
+        if type(slots) is int and slots > 0 and config.training.effective_batch % slots == 0:
+            changed = {"training.micro_batch_slots": slots}
         config = with_changes(config, ranks.from_first(changed))
-        config = with_slots(config, ranks.world() if ranks.world() > 1 else cards)
+        cards = config.device.processes or torch.cuda.device_count()
+        world = ranks.world()
+        config = with_slots(config, world if world > 1 else cards)
     return config, changes
 
 
@@ -246,9 +268,8 @@ def resolved(config: Config, task: Task | None = None) -> tuple[Task, Config, li
     """Checks the data; returns the task, the configuration in steps, a line for each length. Raises BadInput."""
     task = task or load_task(config)
     with working("Reading the data"):
-        train_set = data.subset(
-            checked_datasets(task)["train"], config.data.subset_ratio, config.seed
-        )
+        whole = checked_datasets(task)["train"]
+        train_set = data.subset(whole, config.data.subset_ratio, config.seed)
     config, lengths = resolve_lengths(config, Order.of(train_set, config).samples)
     task.config = config  # lengths of its own, the ramp of a loss say, are in steps now
     return task, config, lengths
@@ -267,14 +288,14 @@ def _in_fp32(
         if precision == "fp16":
             from lib.planner import fp16
 
-            with working(
-                "Looking for what fp16 does not hold"
-            ):  # on the CPU: the ranks need the GPU's memory
-                modules = ranks.from_first(
-                    [*fp16.examine_fp16(task, config, torch.device("cpu")).modules]
-                )
-    config = task.config = with_changes(config, {"training.fp32_modules": tuple(modules)})
-    return config, [f"In fp32 (training.fp32_modules): {', '.join(modules)}."] if modules else []
+            with working("Looking for what fp16 does not hold"):
+                cpu = torch.device("cpu")  # the ranks need the GPU's memory
+                modules = ranks.from_first([*fp16.examine_fp16(task, config, cpu).modules])
+    config = with_changes(config, {"training.fp32_modules": tuple(modules)})
+    task.config = config
+    if not modules:
+        return config, []
+    return config, [f"In fp32 (training.fp32_modules): {', '.join(modules)}."]
 
 
 def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[str]]:
@@ -289,18 +310,15 @@ def apply_plan(config: Config, count: int) -> tuple[Config, "Plan | None", list[
     except (NotTraceable, TrainingFailed) as error:
         if isinstance(error, TrainingFailed) and not platform.in_notebook():
             raise
-        return (
-            config,
-            None,
-            [
-                f"{str(error).splitlines()[-1]} Nothing is planned: slots are halved if memory runs out."
-            ],
-        )
+        reason = str(error).splitlines()[-1]
+        line = f"{reason} Nothing is planned: slots are halved if memory runs out."
+        return config, None, [line]
     if config.training.micro_batch:
         return config, plan, []
-    peak = f"{plan.chosen.prediction.peak_bytes / GIB:.2f} of {plan.usable_bytes / GIB:.2f} GiB"
+    peak = plan.chosen.prediction.peak_bytes / GIB
+    usable = plan.usable_bytes / GIB
     planned = [
-        f"Planned: {key} = {value} (predicted peak {peak})."
+        f"Planned: {key} = {value} (predicted peak {peak:.2f} of {usable:.2f} GiB)."
         for key, value in plan.overrides.items()
     ]
     return with_changes(config, plan.overrides), plan, planned
@@ -311,11 +329,8 @@ def progress(run: Run) -> Progress:
     earlier = Summary.read(run.folder)
     baseline = known_baseline(run.task) or (earlier.baseline if earlier else {})
     table = run.folder / METRICS
-    title = run.config.run.name
-    shown = run.task.shown
-    return choose_progress(
-        partial(figure.curves, table, title, baseline, [name for name in shown if name != "loss"])
-    )
+    metrics = [name for name in run.task.shown if name != "loss"]
+    return choose_progress(partial(figure.curves, table, run.config.run.name, baseline, metrics))
 
 
 def keep_code(run: Path, config: Config) -> Config:
@@ -327,14 +342,14 @@ def keep_code(run: Path, config: Config) -> Config:
     contents = {folder / path.relative_to(own.folder): path.read_bytes() for path in own.files}
     for old in (path for path in folder.rglob("*") if path.is_file() and path not in contents):
         old.unlink()
-    named = {
-        key: (run / "named" / key / path.name, path) for key, path in named_files(config).items()
-    }
-    contents |= {place: path.read_bytes() for place, path in named.values()}
+    places = {}
+    for key, original in named_files(config).items():
+        place = Path("named") / key / original.name
+        places[key] = place.as_posix()
+        contents[run / place] = original.read_bytes()
     for path, content in contents.items():
         if not (path.is_file() and path.read_bytes() == content):
             disk.make_folders(path.parent)
             with disk.whole(path) as aside:
                 aside.write_bytes(content)
-    places = {key: place.relative_to(run).as_posix() for key, (place, _) in named.items()}
     return with_changes(config, {**places, "task": f"{CODE}/{label(config.task)}"})

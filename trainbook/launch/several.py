@@ -82,12 +82,12 @@ def write_last_words(folder: Path, number: int, error: BaseException) -> None:
     """Writes a rank's error for the launcher. `lost` ones name no cause but that another rank is gone."""
     text = str(error)
     is_sentence = isinstance(error, BadInput | TrainingFailed)
-    words = {
-        "rank": number, "kind": type(error).__name__, "text": text, "time": time.time(),
-        "traceback": "".join(traceback.format_exception(error)),
-        "micro_batch": getattr(error, "micro_batch", 0), "before": getattr(error, "before", 0),
-        "lost": isinstance(error, RuntimeError) and not is_sentence and bool(_LOST.search(text)),
-    }  # fmt: skip
+    is_lost = isinstance(error, RuntimeError) and not is_sentence and bool(_LOST.search(text))
+    words = {"rank": number, "kind": type(error).__name__, "text": text, "time": time.time()}
+    words["traceback"] = "".join(traceback.format_exception(error))
+    words["micro_batch"] = getattr(error, "micro_batch", 0)
+    words["before"] = getattr(error, "before", 0)
+    words["lost"] = is_lost
     with disk.whole(folder / f"failed-{number}.json", cache=True) as aside:
         aside.write_text(json.dumps(words), "utf-8")
 
@@ -169,37 +169,40 @@ class _Launch:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]  # free for the first rank, which the others find there
+        environ = self._environ(port)
+        module = ["-m", "trainbook.command", "train", str(self._place / "config.yaml")]
+        command = [sys.executable, boot.__file__, str(os.getpid()), *module]
+        for number in range(self.count):
+            ranked = {**environ, "RANK": str(number), "LOCAL_RANK": str(number)}
+            process = subprocess.Popen(
+                command,
+                env=ranked,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if number else subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # interrupts of kernel and terminal come here first
+            )
+            self._ranks.append(process)
+
+    def _environ(self, port: int) -> dict[str, str]:
+        """Returns the variables of all ranks."""
         environ = {
             "OMP_NUM_THREADS": str(hardware.cpus_per_process(self.count)),
-            "GLOO_SOCKET_IFNAME": "lo",  # on one machine; looking up its own name fails in some containers
+            # On one machine; looking up its own name fails in some containers
+            "GLOO_SOCKET_IFNAME": "lo",
             **os.environ,
-            environment.SESSION_START: handed_down(),
-            "PYTHONPATH": os.pathsep.join(
-                [str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])]
-            ),
-            "PYTHONUNBUFFERED": "1",
-            environment.RELAY: "1",
-            environment.RANK_FOLDER: str(self._place),
-            **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.count)),
         }
-        command = [
-            sys.executable,
-            boot.__file__,
-            str(os.getpid()),
-            "-m",
-            "trainbook.command",
-            "train",
-        ]
-        command.append(str(self._place / "config.yaml"))
-        for number in range(self.count):
-            own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(number))
-            out = subprocess.DEVNULL if number else subprocess.PIPE
-            # in a session of its own: an interrupt of the kernel or the terminal comes here first
-            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
-            self._ranks.append(
-                subprocess.Popen(command, env=environ | own, start_new_session=True, **streams)
-            )
+        paths = [str(_LIBRARY), os.environ.get("PYTHONPATH", "")]
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        environ["PYTHONUNBUFFERED"] = "1"
+        environ["MASTER_ADDR"] = "127.0.0.1"
+        environ["MASTER_PORT"] = str(port)
+        environ["WORLD_SIZE"] = str(self.count)
+        environ["LOCAL_WORLD_SIZE"] = str(self.count)
+        environ[environment.SESSION_START] = handed_down()
+        environ[environment.RELAY] = "1"
+        environ[environment.RANK_FOLDER] = str(self._place)
+        return environ
 
     def _watch(self) -> None:
         """Shows what the first rank prints until all have ended; one that failed ends them after a moment."""
@@ -210,7 +213,8 @@ class _Launch:
         is_read = False
         while time.monotonic() < until:
             with contextlib.suppress(queue.Empty):
-                if (line := self._lines.get(timeout=0.2)) is None:
+                line = self._lines.get(timeout=0.2)
+                if line is None:
                     is_read = True
                 else:
                     self._show(line)
@@ -235,9 +239,8 @@ class _Launch:
         """Shows what the first rank printed before its end, which may be thousands of lines."""
         if self._reader is None:
             return
-        self._reader.join(
-            GRACE_SECONDS
-        )  # a process that the rank has started may hold its output open
+        # A process that the rank has started may hold its output open
+        self._reader.join(GRACE_SECONDS)
         with contextlib.suppress(queue.Empty):
             while (line := self._lines.get_nowait()) is not None:
                 self._show(line)
@@ -264,9 +267,9 @@ class _Launch:
         return [json.loads(path.read_text("utf-8")) for path in self._place.glob("failed-*.json")]
 
     def _silent(self, codes: dict[int, int | None], words: list[dict[str, Any]]) -> set[int]:
-        return {number for number, code in codes.items() if code} - {
-            error["rank"] for error in words
-        }
+        """Returns the ranks that failed without a word."""
+        failed = {number for number, code in codes.items() if code}
+        return failed - {error["rank"] for error in words}
 
     def _verdict(self, codes: dict[int, int | None]) -> Exception | None:
         words = self._words()
@@ -274,31 +277,18 @@ class _Launch:
             return None
         if self._signals:
             raise KeyboardInterrupt
-        if causes := [error for error in words if not error["lost"]]:
-            first = min(causes, key=lambda error: error["time"])
-            if first["kind"] == "OutOfMemory":
-                return OutOfMemory(first["text"], first["micro_batch"], before=first["before"])
-            kind = {"BadInput": BadInput, "TrainingFailed": TrainingFailed}.get(first["kind"])
-            if kind:
-                return kind(first["text"])
-            return RankFailed(f"Rank {first['rank']} failed:\n{first['traceback']}")
-        if silent := self._silent(codes, words):
+        causes = [error for error in words if not error["lost"]]
+        if causes:
+            return _error_of(min(causes, key=lambda error: error["time"]))
+        silent = self._silent(codes, words)
+        if silent:
             number = min(silent)
-            if (code := codes[number] or 0) >= 0:
-                return _Died(f"Rank {number} ended with exit code {code} and left no error.")
-            full = (
-                " The system does this where the machine's RAM is full."
-                if code == -signal.SIGKILL
-                else ""
-            )
-            return _Died(
-                f"Rank {number} was ended by signal {-code} ({signal.Signals(-code).name}).{full}"
-            )
-        if mute := {number for number, code in codes.items() if code is None} - {
-            error["rank"] for error in words
-        }:
-            late = any(re.search("[Tt]imed out", error["text"]) for error in words)
-            return _Died(f"Rank {min(mute)} {'hung' if late else 'was killed or crashed'}.")
+            return _Died(_how_it_ended(number, codes[number] or 0))
+        running = {number for number, code in codes.items() if code is None}
+        mute = running - {error["rank"] for error in words}
+        if mute:
+            is_late = any(re.search("[Tt]imed out", error["text"]) for error in words)
+            return _Died(f"Rank {min(mute)} {'hung' if is_late else 'was killed or crashed'}.")
         return _Died(f"The ranks lost each other. {words[0]['text'].splitlines()[0]}")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -308,6 +298,27 @@ class _Launch:
             raise KeyboardInterrupt
         for process in self._ranks:  # each of them leaves its own evaluation
             process.send_signal(signal.SIGINT)
+
+
+def _error_of(words: dict[str, Any]) -> Exception:
+    """Returns the error that a rank wrote for the launcher."""
+    text = words["text"]
+    if words["kind"] == "OutOfMemory":
+        return OutOfMemory(text, words["micro_batch"], before=words["before"])
+    if words["kind"] == "BadInput":
+        return BadInput(text)
+    if words["kind"] == "TrainingFailed":
+        return TrainingFailed(text)
+    return RankFailed(f"Rank {words['rank']} failed:\n{words['traceback']}")
+
+
+def _how_it_ended(number: int, code: int) -> str:
+    if code >= 0:
+        return f"Rank {number} ended with exit code {code} and left no error."
+    sentence = f"Rank {number} was ended by signal {-code} ({signal.Signals(-code).name})."
+    if code == -signal.SIGKILL:
+        sentence += " The system does this where the machine's RAM is full."
+    return sentence
 
 
 def _last_lines(path: Path, number: int = 30) -> str:

@@ -12,20 +12,17 @@ _EXAMPLES = Path(__file__).with_name("examples")
 def run(options: argparse.Namespace) -> int:
     task, config, test, data = write(options.name, options.like, Path())
     slug = f"{options.name.strip('_').replace('_', '-').lower()}-data"
-    upload = f"kaggle dataset {config} --slug {slug}"
-    push = f"kaggle push {config} --dataset OWNER/{slug}"
     print(f"{task}: the model and how its data is read; change it to yours")
     print(f"{config}: the run, with a reason for each key")
     print(
         f"{test}: checks the task, as doctor does: python {test}, or with pytest (pip install pytest)"
     )
-    print(
-        f"{data}: generated data, in the layout that the task reads; put yours in its place\n\nNext:"
-    )
-    print(
-        *(f"trainbook {each}" for each in (f"doctor {config}", f"train {config}", upload, push)),
-        sep="\n",
-    )
+    print(f"{data}: generated data, in the layout that the task reads; put yours in its place")
+    print("\nNext:")
+    print(f"trainbook doctor {config}")
+    print(f"trainbook train {config}")
+    print(f"trainbook kaggle dataset {config} --slug {slug}")
+    print(f"trainbook kaggle push {config} --dataset OWNER/{slug}")
     return 0
 
 
@@ -34,24 +31,26 @@ def write(name: str, kind: str, folder: Path) -> list[Path]:
         raise BadInput(
             f"{name!r} cannot be the name of a Python file. Write letters, digits and underscores."
         )
-    task = f"{name}_task.py"
-    config = f"{name}.yaml"
-    test = f"test_{name}_task.py"
-    data = f"{name}_data"
-    paths = [folder / file for file in (task, config, test, data)]
-    if existing := ", ".join(str(path) for path in paths if path.exists()):
+    task = folder / f"{name}_task.py"
+    config = folder / f"{name}.yaml"
+    test = folder / f"test_{name}_task.py"
+    data = folder / f"{name}_data"
+    paths = [task, config, test, data]
+    existing = ", ".join(str(path) for path in paths if path.exists())
+    if existing:
         raise BadInput(f"{existing}: there already, and nothing is overwritten. Take another name.")
-    keys = _EXAMPLES.joinpath(f"{kind}.yaml").read_text("utf-8")
-    keys = keys.replace(f"task: {kind}.py:", f"task: {task}:").replace(
-        f"dir: {kind} ", f"dir: {data} "
-    )
-    keys = keys.replace(f"base: {kind}/", f"base: {data}/")
-    code, check = (
-        _EXAMPLES.joinpath(file).read_text("utf-8") for file in (f"{kind}.py", "test.py.in")
-    )
-    for path, text in zip(paths, (code, keys, check.replace("@NAME@", name)), strict=False):
-        path.write_text(text, "utf-8")
+    keys = _example(f"{kind}.yaml")
+    keys = keys.replace(f"task: {kind}.py:", f"task: {task.name}:")
+    keys = keys.replace(f"dir: {kind} ", f"dir: {data.name} ")
+    keys = keys.replace(f"base: {kind}/", f"base: {data.name}/")
+    task.write_text(_example(f"{kind}.py"), "utf-8")
+    config.write_text(keys, "utf-8")
+    test.write_text(_example("test.py.in").replace("@NAME@", name), "utf-8")
     from trainbook.new import made  # not at the top: the command's help does not wait for NumPy
 
-    getattr(made, kind)(paths[-1])
+    getattr(made, kind)(data)
     return paths
+
+
+def _example(file: str) -> str:
+    return _EXAMPLES.joinpath(file).read_text("utf-8")

@@ -14,11 +14,8 @@ from trainbook import HOME
 
 __all__ = ["chat", "images", "segmentation", "tabular", "text", "tokens"]
 
-SHAPES = {
-    "circle": np.pi / 4,
-    "square": 1.0,
-    "triangle": 0.5,
-}  # areas as shares of the square around them
+# Areas as shares of the square around them
+SHAPES = {"circle": np.pi / 4, "square": 1.0, "triangle": 0.5}
 WORDS = {
     "facts": "the car was on the road",
     "argument": "he says that we claim",
@@ -44,7 +41,8 @@ def images(folder: Path, number: int = 180, size: int = 64) -> None:
         picture = Image.new("RGB", (size, size), (int(draw.integers(0, 60)),) * 3)
         for shape, quarter in zip(SHAPES, draw.permutation(4), strict=False):
             width = round(half * draw.uniform(0.4, 0.65) / SHAPES[shape] ** 0.5)
-            corner = half * np.array(divmod(quarter, 2)) + draw.integers(0, max(1, half - width), 2)
+            room = max(1, half - width)
+            corner = half * np.array(divmod(quarter, 2)) + draw.integers(0, room, 2)
             bright = int(draw.integers(180, 256))
             colour = (bright, 60, 60) if shape == name else (60, 60, bright)
             _draw(picture, shape, corner.tolist(), width, colour)
@@ -55,7 +53,8 @@ def images(folder: Path, number: int = 180, size: int = 64) -> None:
 def _draw(
     picture: Image.Image, shape: str, corner: list[int], width: int, colour: tuple[int, ...]
 ) -> None:
-    (left, top), pen = corner, ImageDraw.Draw(picture)
+    pen = ImageDraw.Draw(picture)
+    left, top = corner
     right = left + width
     bottom = top + width
     if shape == "triangle":
@@ -71,28 +70,21 @@ def text(folder: Path, documents: int = 30, lines: int = 8) -> None:
     draw = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
     for document in range(documents):
-        labels = draw.choices(list(WORDS), (6, 3, 1), k=lines)
-        told = (" ".join(draw.choices(WORDS[label].split(), k=6)) for label in labels)
-        rows = "".join(
-            f"{sentence}\t{label}\n" for sentence, label in zip(told, labels, strict=True)
-        )
-        (folder / f"{document:04}.tsv").write_text(rows, "utf-8")
+        rows = []
+        for label in draw.choices(list(WORDS), (6, 3, 1), k=lines):
+            sentence = " ".join(draw.choices(WORDS[label].split(), k=6))
+            rows.append(f"{sentence}\t{label}\n")
+        (folder / f"{document:04}.tsv").write_text("".join(rows), "utf-8")
 
 
 def chat(folder: Path, number: int = 1800) -> None:
     """Writes JSON Lines with a prompt and its answer, the JSON call of a small API; in `base` a small chat model."""
-    shutil.copytree(
-        HOME / "configs" / "chat-base",
-        folder / "base",
-        ignore=shutil.ignore_patterns("*.py", "*.md"),
-    )
-    pairs = importlib.import_module(
-        "workloads.chat.generated"
-    ).pairs  # a workload is loaded by its name
-    lines = (
-        json.dumps({"prompt": prompt, "answer": answer})
-        for prompt, answer in pairs(0, "train", number)
-    )
+    left_out = shutil.ignore_patterns("*.py", "*.md")
+    shutil.copytree(HOME / "configs" / "chat-base", folder / "base", ignore=left_out)
+    generated = importlib.import_module("workloads.chat.generated")  # workloads are loaded by name
+    lines = []
+    for prompt, answer in generated.pairs(0, "train", number):
+        lines.append(json.dumps({"prompt": prompt, "answer": answer}))
     (folder / "calls.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
 
 
@@ -107,14 +99,14 @@ def tabular(folder: Path, number: int = 200) -> None:
             rooms = draw.randint(1, 6)
             age = draw.randint(0, 80)
             area = round(rooms * draw.uniform(15, 30), 1)
-            writer.writerow(
-                [rooms, area, age, round(2500 * area - 900 * age + draw.gauss(0, 5000))]
-            )
+            price = round(2500 * area - 900 * age + draw.gauss(0, 5000))
+            writer.writerow([rooms, area, age, price])
 
 
 def segmentation(folder: Path, number: int = 120, size: int = 64) -> None:
     """Writes images of a circle and a square, and masks that mark the circle, as PNG files of the same names."""
     draw = np.random.default_rng(0)
+    side = size // 3
     for name in ("images", "masks"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for index in range(number):
@@ -123,11 +115,12 @@ def segmentation(folder: Path, number: int = 120, size: int = 64) -> None:
         colour = tuple(draw.integers(150, 255, 3).tolist())
         pen = ImageDraw.Draw(image)
         (x, y), (left, top) = draw.integers(0, size // 2, (2, 2)).tolist()
-        pen.rectangle([left, top, left + size // 3, top + size // 3], fill=colour)
-        pen.ellipse([x, y, x + size // 3, y + size // 3], fill=colour)
-        ImageDraw.Draw(mask).ellipse([x, y, x + size // 3, y + size // 3], fill=1)
-        for name, picture in (("images", image), ("masks", mask)):
-            picture.save(folder / name / f"{index:04}.png")
+        pen.rectangle([left, top, left + side, top + side], fill=colour)
+        circle = [x, y, x + side, y + side]
+        pen.ellipse(circle, fill=colour)
+        ImageDraw.Draw(mask).ellipse(circle, fill=1)
+        image.save(folder / "images" / f"{index:04}.png")
+        mask.save(folder / "masks" / f"{index:04}.png")
 
 
 def tokens(folder: Path, number: int = 300) -> None:
@@ -136,11 +129,11 @@ def tokens(folder: Path, number: int = 300) -> None:
     lines = []
     for _ in range(number):
         for word in draw.choice(SENTENCES).split():
-            if word[0] == "{":
-                name = "".join(draw.choices(("ka", "lo", "mi", "re", "su"), k=3)).title()
-            else:
-                name = ""
-            lines.append(f"{name}\t{word.strip('{}')}\n" if name else f"{word}\tO\n")
+            if word[0] != "{":
+                lines.append(f"{word}\tO\n")
+                continue
+            name = "".join(draw.choices(("ka", "lo", "mi", "re", "su"), k=3)).title()
+            lines.append(f"{name}\t{word.strip('{}')}\n")
         lines.append("\n")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "texts.tsv").write_text("".join(lines[:-1]), "utf-8")

@@ -5,7 +5,7 @@ import io
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +72,20 @@ def save_cells(configuration: str, path: Path) -> None:
     defined = {name: cell for cell in cells for name in re.findall(r"^class (\w+)", cell, re.M)}
     task = re.search(r"^task: *([\w-]+\.py):(\w+)", configuration, re.M)
     if not task or task[2] not in defined:
-        wanted = (
-            f"the class {task[2]}, which `task:` names"
-            if task
-            else "a class for `task: my_task.py:CLASS`"
+        wanted = "a class for `task: my_task.py:CLASS`"
+        if task:
+            wanted = f"the class {task[2]}, which `task:` names"
+        classes = ", ".join(defined) or "none"
+        raise BadInput(
+            f"No cell that was run defines {wanted} in the configuration. Classes of cells: {classes}. "
+            "Run the cell of yours, and write its name behind `task: my_task.py:`."
         )
-        what = f"No cell that was run defines {wanted} in the configuration. Classes of cells: "
-        advice = "Run the cell of yours, and write its name behind `task: my_task.py:`."
-        raise BadInput(f"{what}{', '.join(defined) or 'none'}. {advice}")
+    name = task[2]
+    place = path.with_name(task[1])
     disk.make_folders(path.parent)
-    for place, text in ((path.with_name(task[1]), defined[task[2]]), (path, configuration)):
-        disk.write_text(place, text.strip() + "\n")
-    print(
-        f"The cell of {task[2]} is now the file {path.with_name(task[1])}, and its configuration {path}."
-    )
+    disk.write_text(place, defined[name].strip() + "\n")
+    disk.write_text(path, configuration.strip() + "\n")
+    print(f"The cell of {name} is now the file {place}, and its configuration {path}.")
 
 
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:
@@ -93,11 +93,12 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
     path, overrides = _file_and_overrides(workload, home, parameters)
     config = load_config(path, overrides)
     if has_queue(path, config):
-        what = f"This notebook trains one run, and its parameters ask for a queue (in {path.name}, or in OVERRIDES)"
-        command = f"{sys.executable} -m trainbook.command train {shlex.quote(str(path.absolute()))}"
-        train = f"!cd {shlex.quote(str(home))} && {command}"
+        folder = shlex.quote(str(home))
+        file = shlex.quote(str(path.absolute()))
         raise BadInput(
-            f"{what}. Take queue.* out, or train the queue from a cell, each override as --set:\n{train}"
+            f"This notebook trains one run, and its parameters ask for a queue (in {path.name}, or in OVERRIDES). "
+            "Take queue.* out, or train the queue from a cell, each override as --set:\n"
+            f"!cd {folder} && {sys.executable} -m trainbook.command train {file}"
         )
     return config
 
@@ -125,12 +126,13 @@ def _file_and_overrides(
         print(f"Override: {printable(key)} = {value!r}")
     config = load_config(path, overrides)
     folder = platform.output_dir(config.output_dir)
-    file_name, planned = widgets.find(
-        folder, path.stem, lambda plan: load_config(path, plan | overrides)
-    ) or ("", {})
+    plan = widgets.find(folder, path.stem, lambda plan: load_config(path, plan | overrides))
+    if plan is None:
+        return path, overrides
+    file, planned = plan
     for key, value in planned.items():
         but = ", but it is overridden" if key in overrides else ""
-        print(f"Plan {printable(file_name)}: {printable(key)} = {value!r}{but}")
+        print(f"Plan {printable(file)}: {printable(key)} = {value!r}{but}")
     return path, {**planned, **overrides}
 
 
@@ -158,15 +160,12 @@ def plan(run: launch.Run) -> None:
 
 
 def ended(summary: Summary) -> str:
-    again = {
-        "interrupted": "this cell again to continue",
-        "deadline": "again in a new session, with this output",
-    }
-    if summary.reason in again:
-        way = f": everything is saved. Run {again[summary.reason]}."
-    else:
-        way = "."
-    return f"{summary.reason} at step {summary.step:,} of {summary.max_steps:,}{way} {summary.why_early}".rstrip()
+    sentence = f"{summary.reason} at step {summary.step:,} of {summary.max_steps:,}"
+    if summary.reason == "interrupted":
+        sentence += ": everything is saved. Run this cell again to continue"
+    if summary.reason == "deadline":
+        sentence += ": everything is saved. Run again in a new session, with this output"
+    return f"{sentence}. {summary.why_early}".rstrip()
 
 
 def picture(path: Path | io.BytesIO) -> Any:
@@ -179,7 +178,8 @@ def picture(path: Path | io.BytesIO) -> Any:
     drawn.quantize(256).save(small, "PNG", optimize=True)
     if small.tell() <= _LARGE_PICTURE:
         return display.Image(data=small.getvalue(), format="png")
-    half = drawn.resize((drawn.width // 2, drawn.height // 2), PIL.Image.Resampling.LANCZOS)
+    size = (drawn.width // 2, drawn.height // 2)
+    half = drawn.resize(size, PIL.Image.Resampling.LANCZOS)
     small = io.BytesIO()
     half.save(small, "JPEG", quality=80, optimize=True)
     return display.Image(data=small.getvalue(), format="jpeg", width=drawn.width)
@@ -191,7 +191,8 @@ def compare(summary: Summary) -> str:
         left = summary.max_steps - summary.step
         return f"The run stopped ({summary.reason}) with {left:,} steps left; the test comes when it is completed."
     if summary.missing and not summary.metrics:
-        why = "; ".join(f"{name} failed ({error})" for name, error in summary.missing.items())
+        failures = [f"{name} failed ({error})" for name, error in summary.missing.items()]
+        why = "; ".join(failures)
         return (
             f"The run is completed, but {why}. Correct it and run again: nothing is trained again."
         )
@@ -199,51 +200,63 @@ def compare(summary: Summary) -> str:
 
 
 def runs(run: launch.Run) -> str:
-    """Returns a row for each run that `run.on_change: new` made: state, test metrics, what differs from the first."""
-    made = list[tuple[Path, Summary]]()
+    """Returns a row for each run that `run.on_change: new` made.
+
+    It has the state, the test metrics, and the differences from the first run.
+    """
+    made = _made(run)
+    if len(made) <= 1:
+        return "There is one run so far. Edit the model or a setting, and run all again: both are compared here."
     shown = run.task.shown
-    for name in made_names(
-        with_changes(run.config, {"run.name": run.base_name or run.config.run.name})
-    ):
-        places = run_folders(with_changes(run.config, {"run.name": name}))
-        made += [
-            (place, summary)
-            for place in places
-            if (summary := Summary.read(place)) and summary.identity
-        ][:1]
-    rows = [("run", "state", *shown, "what differs from the first")]
+    first_folder, first = made[0]
+    rows: list[Sequence[str]] = [("run", "state", *shown, "what differs from the first")]
     for folder, summary in made:
-        first, before = made[0]
-        different, _ = identity.compare(before.identity, summary.identity, is_completed=True)
-        differs = [
-            identity.in_a_line({k: v for k, v in different.items() if k != "code of the task"})
-        ]
-        differs += [_edit(first / CODE, folder / CODE)] if "code of the task" in different else []
-        scores = (
-            f"{summary.metrics[name]:.3f}" if name in summary.metrics else "" for name in shown
-        )
+        different, _ = identity.compare(first.identity, summary.identity, is_completed=True)
+        settings = {key: pair for key, pair in different.items() if key != "code of the task"}
+        differs = identity.in_a_line(settings)
+        if "code of the task" in different:
+            edit = _edit(first_folder / CODE, folder / CODE)
+            differs = f"{differs}, {edit}" if differs else edit
+        metrics = summary.metrics
+        scores = [f"{metrics[name]:.3f}" if name in metrics else "" for name in shown]
         state = f"{summary.reason} {summary.step:,}/{summary.max_steps:,}"
-        rows.append((summary.run, state, *scores, ", ".join(filter(None, differs))))
-    if len(made) > 1:
-        return aligned(rows, left={0, 1, len(rows[0]) - 1})
-    return "There is one run so far. Edit the model or a setting, and run all again: both are compared here."
+        rows.append((summary.run, state, *scores, differs))
+    return aligned(rows, left={0, 1, len(rows[0]) - 1})
+
+
+def _made(run: launch.Run) -> list[tuple[Path, Summary]]:
+    """Returns the folders and summaries of a run and its edits."""
+    made = []
+    base = with_changes(run.config, {"run.name": run.base_name or run.config.run.name})
+    for name in made_names(base):
+        for place in run_folders(with_changes(run.config, {"run.name": name})):
+            summary = Summary.read(place)
+            if summary and summary.identity:
+                made.append((place, summary))
+                break
+    return made
 
 
 def _edit(before: Path, after: Path) -> str:
-    """Returns the first edit in the code of a task, as `nn.ReLU() -> nn.GELU()`, and how many more lines differ."""
-    paths = (sorted(code.rglob("*.py")) for code in (before, after))
-    old, new = (
-        [line for path in some for line in path.read_text("utf-8", "replace").splitlines()]
-        for some in paths
-    )
-    lines = [*difflib.unified_diff(old, new, n=0, lineterm="")][2:]  # behind the two names of files
-    sides = [[line[1:] for line in lines if line[0] == sign and line[1:].strip()] for sign in "-+"]
-    old, new = (" ".join(side[:1]).split() for side in sides)
+    """Returns the first edit in a task's code, `nn.ReLU() -> nn.GELU()`, and how many lines follow."""
+    lines = [*difflib.unified_diff(_code(before), _code(after), n=0, lineterm="")]
+    lines = [line for line in lines[2:] if line[1:].strip()]  # behind the two names of files
+    removed = [line[1:] for line in lines if line[0] == "-"]
+    added = [line[1:] for line in lines if line[0] == "+"]
+    old = " ".join(removed[:1]).split()
+    new = " ".join(added[:1]).split()
     for place in (0, -1):  # the words that both lines begin and end with
         while old and new and old[place] == new[place]:
-            old.pop(place), new.pop(place)
-    count = max(map(len, sides)) - 1
-    edit = " -> ".join(
-        printable(" ".join(words).strip(",") or "-", most=60) for words in (old, new)
-    )
-    return f"code: {edit}{f' and {count} more lines' if count > 0 else ''}"
+            old.pop(place)
+            new.pop(place)
+    sides = [printable(" ".join(words).strip(",") or "-", most=60) for words in (old, new)]
+    edit = f"code: {' -> '.join(sides)}"
+    count = max(len(removed), len(added)) - 1
+    return f"{edit} and {count} more lines" if count > 0 else edit
+
+
+def _code(folder: Path) -> list[str]:
+    lines = []
+    for path in sorted(folder.rglob("*.py")):
+        lines += path.read_text("utf-8", "replace").splitlines()
+    return lines

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,16 +33,16 @@ def batch(run: Run, number: int = 16) -> io.BytesIO | None:
     """Draws images of the training as its batches have them, with their classes; None without images of classes."""
     task: Any = run.task
     part = task.datasets()["train"]
+    places = np.linspace(0, len(part) - 1, min(number, len(part)))
     with naming(f"{type(task).__name__}.collate()"):
-        some = [part[int(index)] for index in np.linspace(0, len(part) - 1, min(number, len(part)))]
-        data = task.collate(some, torch.Generator())
-    if (images := _images(run, data)) is None:
+        samples = [part[int(place)] for place in places]
+        data = task.collate(samples, torch.Generator())
+    images = _images(run, data)
+    if images is None:
         return None
     counts = task.class_counts("train").tolist()
-    print(
-        "Training images:",
-        ", ".join(f"{task.named(label)} ({count:,})" for label, count in enumerate(counts)),
-    )
+    classes = [f"{task.named(label)} ({count:,})" for label, count in enumerate(counts)]
+    print("Training images:", ", ".join(classes))
     return _drawn(images, [task.named(label) for label in data["labels"].tolist()])
 
 
@@ -59,35 +60,37 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
         return f"true {task.named(label)}\npredicted {task.named(guess)}: {shares[guess]:.0%}"
 
     def judged(indices: Sequence[int]) -> list[tuple[float, int, str]]:
+        """Returns the probability of the true class, the index and a title of each sample."""
         data = task.collate([part[index] for index in indices], torch.Generator())
-        data = {name: value.to(next(model.parameters()).device) for name, value in data.items()}
-        shares = task.outputs(model, data).float().softmax(-1)
-        rows = zip(
-            indices,
-            data["labels"].tolist(),
-            shares.tolist(),
-            task.known(data["labels"]),
-            strict=True,
-        )
-        return [
-            (row[label], index, title(label, row))
-            for index, label, row, is_known in rows
-            if is_known
-        ]
+        device = next(model.parameters()).device
+        data = {name: value.to(device) for name, value in data.items()}
+        labels = data["labels"].tolist()
+        shares = task.outputs(model, data).float().softmax(-1).tolist()
+        judgments = []
+        for place, is_known in enumerate(task.known(data["labels"])):
+            if is_known:
+                label = labels[place]
+                row = shares[place]
+                judgments.append((row[label], indices[place], title(label, row)))
+        return judgments
 
-    batches: Any = in_batches(judged, range(len(part)), run.config.training.micro_batch or _AT_ONCE)
-    rows = sorted(judgment for judgments in batches for judgment in judgments)[:number]
-    images = _images(run, task.collate([part[index] for _, index, _ in rows], torch.Generator()))
+    size = run.config.training.micro_batch or _AT_ONCE
+    batches: Any = in_batches(judged, range(len(part)), size)
+    rows = sorted(itertools.chain.from_iterable(batches))[:number]
+    samples = [part[index] for _, index, _ in rows]
+    images = _images(run, task.collate(samples, torch.Generator()))
     if images is None:
         return None
     return _drawn(images, [title for *_, title in rows])
 
 
 def _images(run: Run, data: Batch) -> Tensor | None:
-    """Returns the first tensor (samples, 1 or 3, height, width) of a batch whose samples have a class each."""
-    fitting = (value for value in data.values() if value.dim() == 4 and value.shape[1] in (1, 3))
-    if getattr(run.task, "kind", "") == "classes":
-        return next(fitting, None)
+    """Returns the images, (samples, 1 or 3, height, width), of a batch with a class for each sample."""
+    if getattr(run.task, "kind", "") != "classes":
+        return None
+    for value in data.values():
+        if value.dim() == 4 and value.shape[1] in (1, 3):
+            return value
     return None
 
 
@@ -147,26 +150,23 @@ def _predicted(
         lines.append(f"{len(answers):,} predictions: {out / prediction.FILE}")
         if sample:
             path = inputs.find_input(sample, here)
-            lines.append(
-                submission.write(task, answers, data, path, out / submission.FILE, id_column)
-            )
+            place = out / submission.FILE
+            lines.append(submission.write(task, answers, data, path, place, id_column))
     except BadInput as error:
-        lines.append(
-            f"No submission was written. {error}" if lines else f"Nothing was predicted. {error}"
-        )
+        consequence = "No submission was written." if lines else "Nothing was predicted."
+        lines.append(f"{consequence} {error}")
     return "\n".join(lines)
 
 
 def _table(answers: Mapping[str, Any]) -> str:
     """Returns the first answers as a table; an answer that is no row is the prediction."""
-    names = [*answers][:_ROWS]
-    rows = [
-        answers[name] if isinstance(answers[name], Mapping) else {"prediction": answers[name]}
-        for name in names
-    ]
-    columns = [*rows[0]][:_COLUMNS]
+    rows = {}
+    for name in [*answers][:_ROWS]:
+        answer = answers[name]
+        rows[name] = answer if isinstance(answer, Mapping) else {"prediction": answer}
+    columns = [*next(iter(rows.values()))][:_COLUMNS]
     table = [["sample", *map(printable, columns)]]
-    for name, row in zip(names, rows, strict=True):
-        cells = (printable(row.get(column, ""), most=40) for column in columns)
+    for name, row in rows.items():
+        cells = [printable(row.get(column, ""), most=40) for column in columns]
         table.append([printable(name), *cells])
     return aligned(table, left={0})

@@ -25,9 +25,7 @@ from trainbook import notebook
 from trainbook.notebook import widgets
 
 HERE = "this machine's GPU"  # as a card
-_BATCHES = tuple(
-    sorted({4 * 2**power for power in range(9)} | {6 * 2**power for power in range(8)})
-)  # 4 to 1024
+_BATCHES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 @dataclass(frozen=True)
@@ -49,16 +47,15 @@ class Choice:
 
     def to_paste(self, plan: Plan) -> dict[str, Any]:
         """Returns the dotted keys that make a run of the configuration file follow the plan."""
-        profile = {key: value for key, value in self.overrides.items() if key == "memory.profile"}
-        defaults = flat(_by_profile(self.path, profile)) | {
-            "memory.profile": load_config(self.path).memory.profile
-        }
+        key = "memory.profile"
+        profile = {key: self.overrides[key]} if key in self.overrides else {}
+        defaults = flat(_by_profile(self.path, profile))
+        defaults[key] = load_config(self.path).memory.profile
         values = {**self.overrides, "training.micro_batch_slots": plan.slots}
-        changed = {
-            key: value
-            for key, value in values.items()
-            if key not in defaults or defaults[key] != value
-        }
+        changed = {}
+        for key, value in values.items():
+            if key not in defaults or defaults[key] != value:
+                changed[key] = value
         return {**changed, **plan.overrides}
 
 
@@ -72,14 +69,12 @@ def show(
 ) -> None:  # fmt: skip
     """Shows the panel in a live notebook, else the answer; by default for this machine's GPU, or a T4."""
     paths = sorted(folder.glob("*.yaml"))
-    path = next((path for path in paths if not config or path.stem == Path(config).stem), None)
-    if path is None:
-        raise BadInput(
-            f"There is no configuration {config!r}. There are: {', '.join(path.stem for path in paths)}."
-        )
-    start = Choice(
-        path, as_overrides(overrides), card or (HERE if torch.cuda.is_available() else "t4"), count
-    )
+    fitting = [path for path in paths if not config or path.stem == Path(config).stem]
+    if not fitting:
+        names = ", ".join(path.stem for path in paths)
+        raise BadInput(f"There is no configuration {config!r}. There are: {names}.")
+    default = HERE if torch.cuda.is_available() else "t4"
+    start = Choice(fitting[0], as_overrides(overrides), card or default, count)
     if widgets.live():
         Panel(paths, start, Path(output_dir or platform.detect().output_dir)).show()
     else:
@@ -121,27 +116,26 @@ class Panel:
         import ipywidgets as w
 
         self._w = w
-        cards = [(HERE, HERE)] if torch.cuda.is_available() else []
-        cards += [(f"{card.name}, {card.memory_gib:g} GiB", name) for name, card in CARDS.items()]
-        if start.card.lower() in CARDS:
-            card = start.card.lower()
-        else:
-            card = start.card
-        cards += (
-            [] if card in [value for _, value in cards] else [(card, card)]
-        )  # one of the parameters cell
+        cards = {HERE: HERE} if torch.cuda.is_available() else {}
+        for name, known in CARDS.items():
+            cards[name] = f"{known.name}, {known.memory_gib:g} GiB"
+        card = start.card.lower() if start.card.lower() in CARDS else start.card
+        cards.setdefault(card, card)  # the parameters cell may describe one
+        options = [(label, name) for name, label in cards.items()]
         self.workload = self._control(w.Dropdown, "Workload", options=list(self._paths))
-        self.card = self._control(w.Dropdown, "Card", options=cards, value=card)
+        self.card = self._control(w.Dropdown, "Card", options=options, value=card)
         self.batch = self._control(w.SelectionSlider, "Effective batch", options=_BATCHES)
-        self.precision = self._control(
-            w.Dropdown, "Precision", options=["auto", "fp16", "bf16", "fp32"]
-        )
-        self.dials, self.about = w.VBox([]), w.HTML()
+        precisions = ["auto", "fp16", "bf16", "fp32"]
+        self.precision = self._control(w.Dropdown, "Precision", options=precisions)
+        self.dials = w.VBox([])
+        self.about = w.HTML()
         self.use = w.Button(
             description="Use this plan", button_style="success", icon="check", disabled=True
         )
         self.use.on_click(self._use)
-        self.answer, self.status, self.message = w.HTML(), w.HTML(), w.HTML()
+        self.answer = w.HTML()
+        self.status = w.HTML()
+        self.message = w.HTML()
         choices = [self.workload, self.card, self.batch, self.precision, self.dials, self.about]
         left = w.VBox([*choices, self.use, self.status], layout={"width": "330px"})
         right = w.VBox([self.answer, self.message], layout={"flex": "1 1 480px", "min_width": "0"})
@@ -164,17 +158,18 @@ class Panel:
         """Sets the controls to a configuration's values, without planning."""
         config = _by_profile(path, self._overrides(path))
         dials = find_task(config.task).dials
-        values = flat(config)
+        values: dict[str, Any] = flat(config)
         names = {key: key.rpartition(".")[2].replace("_", " ").capitalize() for key in dials}
         self._dials = {}
         for key, sizes in dials.items():
             options = {"options": sorted({*sizes, values[key]}), "value": values[key]}
             self._dials[key] = self._control(self._w.SelectionSlider, names[key], **options)
         helps = {**sentences(Config), **sentences(type(config.workload), "workload.")}
-        lines = (f"<b>{escape(names[key])}</b>: {escape(helps[key])}" for key in dials)
-        self.about.value = "".join(
-            f'<div style="font-size:12px;line-height:16px">{line}</div>' for line in lines
-        )
+        about = ""
+        for key in dials:
+            line = f"<b>{escape(names[key])}</b>: {escape(helps[key])}"
+            about += f'<div style="font-size:12px;line-height:16px">{line}</div>'
+        self.about.value = about
         self._setting = True
         try:
             self.workload.value = path.stem
@@ -193,11 +188,12 @@ class Panel:
 
     def choice(self) -> Choice:
         path = self._paths[self.workload.value]
-        values = {
-            "training.effective_batch": self.batch.value, "training.precision": self.precision.value,
-            **{key: dial.value for key, dial in self._dials.items()},
-        }  # fmt: skip
-        return Choice(path, {**self._overrides(path), **values}, self.card.value, self.start.cards)
+        overrides = dict(self._overrides(path))
+        overrides["training.effective_batch"] = self.batch.value
+        overrides["training.precision"] = self.precision.value
+        for key, dial in self._dials.items():
+            overrides[key] = dial.value
+        return Choice(path, overrides, self.card.value, self.start.cards)
 
     def show(self) -> None:
         """Shows the panel and waits for its first answer; clicks in the meantime are handled after it."""
@@ -238,9 +234,8 @@ class Panel:
             except Cancelled:
                 return
             except Exception:  # a thread's traceback would go nowhere
-                answer = (
-                    f"The planner failed, which is a fault in its code:\n{traceback.format_exc()}"
-                )
+                error_text = traceback.format_exc()
+                answer = f"The planner failed, which is a fault in its code:\n{error_text}"
             if not cancelled.is_set():
                 self._show(choice, answer)
 
@@ -255,11 +250,13 @@ class Panel:
     def _show(self, choice: Choice, answer: Plan | str) -> None:
         if isinstance(answer, Plan):
             self._planned = choice, answer
+            self._html = of_plan(answer)
+        else:
+            self._html = refusal(answer)
         self.use.disabled = not isinstance(answer, Plan)
-        self._html = self.answer.value = (
-            of_plan(answer) if isinstance(answer, Plan) else refusal(answer)
-        )
-        self.status.value = self.message.value = ""
+        self.answer.value = self._html
+        self.status.value = ""
+        self.message.value = ""
 
     def _use(self, _: Any) -> None:
         if self._planned is None:
@@ -268,8 +265,10 @@ class Panel:
         overrides = choice.to_paste(plan)
         try:
             path = widgets.write(self.output_dir, choice.path.stem, overrides)
-            who = f"a training notebook that runs {choice.path.stem} with the same output folder takes it"
-            note = f"Written to <code>{escape(str(path))}</code>: {who} where its own OVERRIDES says nothing else."
+            note = (
+                f"Written to <code>{escape(str(path))}</code>: a training notebook that runs {choice.path.stem} with "
+                "the same output folder takes it where its own OVERRIDES says nothing else."
+            )
         except BadInput as error:
             note = refusal(str(error))
         line = widgets.code(overrides)

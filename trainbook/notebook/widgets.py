@@ -15,11 +15,9 @@ from lib.machine import disk, memory, platform
 
 def live() -> bool:
     """Returns whether widgets work here: in a notebook that a person runs, with ipywidgets installed."""
-    return (
-        platform.in_notebook()
-        and not platform.detect().batch
-        and find_spec("ipywidgets") is not None
-    )
+    if not platform.in_notebook() or platform.detect().batch:
+        return False
+    return find_spec("ipywidgets") is not None
 
 
 def code(overrides: dict[str, Any]) -> str:
@@ -29,11 +27,8 @@ def code(overrides: dict[str, Any]) -> str:
 
 
 def as_code(overrides: Mapping[str, Any]) -> str:
-    return (
-        "OVERRIDES = {"
-        + ", ".join(f"{json.dumps(key)}: {value!r}" for key, value in overrides.items())
-        + "}"
-    )
+    items = [f"{json.dumps(key)}: {value!r}" for key, value in overrides.items()]
+    return f"OVERRIDES = {{{', '.join(items)}}}"
 
 
 def write(folder: Path, config: str, overrides: Mapping[str, Any]) -> Path:

@@ -11,7 +11,7 @@ from lib.machine import disk
 from lib.machine.memory import GIB
 from lib.report.metrics import Row, read, series
 
-# Of Okabe and Ito's palette, which any kind of colour vision distinguishes, those that stand out from white and black.
+# Colours of Okabe and Ito's palette, which any kind of colour vision distinguishes, that stand out from white and black
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 MARKS = ("o", "s", "D", "^")  # and in print without colour
 _WIDTH = 12.0  # inches
@@ -57,29 +57,21 @@ def confusion(
 ) -> Path:
     """Draws a (classes, classes) confusion matrix, rows the truth; colours and numbers are shares of a row."""
     shares = matrix / np.maximum(1, matrix.sum(1, keepdims=True))
-    figure, ((ax,),) = grid(1, 1, max(4.2, 2 + 0.5 * len(classes)))
+    figure, axes = grid(1, 1, max(4.2, 2 + 0.5 * len(classes)))
+    ax = axes[0, 0]
     ax.set_axis_on()
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for row, column in np.argwhere(matrix):
-        colour = "white" if shares[row, column] > 0.5 else "black"
-        ax.text(
-            column,
-            row,
-            f"{shares[row, column]:.1%}",
-            ha="center",
-            va="center",
-            color=colour,
-            fontsize=8,
-        )
-    if max(map(len, classes)) > (10 if len(classes) <= 5 else 5):
-        leaning = {"rotation": 40, "ha": "right"}
-    else:
-        leaning = {}
-    ax.set_xticks(range(len(classes)), classes, **leaning)
-    ax.set_yticks(
-        range(len(classes)),
-        [f"{name}\n{n:,}" for name, n in zip(classes, matrix.sum(1), strict=True)],
-    )
+        share = shares[row, column]
+        colour = "white" if share > 0.5 else "black"
+        centred = {"ha": "center", "va": "center"}
+        ax.text(column, row, f"{share:.1%}", color=colour, fontsize=8, **centred)
+    ticks = range(len(classes))
+    room = 10 if len(classes) <= 5 else 5  # letters of a name that is not slanted
+    slanted = {"rotation": 40, "ha": "right"} if max(map(len, classes)) > room else {}
+    ax.set_xticks(ticks, classes, **slanted)
+    counts = matrix.sum(1)
+    ax.set_yticks(ticks, [f"{classes[tick]}\n{counts[tick]:,}" for tick in ticks])
     ax.set(xlabel="predicted", ylabel=f"true ({unit})")
     return save(figure, path)
 
@@ -89,11 +81,11 @@ def draw_metrics(
 ) -> Path:
     """Draws losses, the metrics in `shown` beside baselines, and small panels of all else, into the PNG `out`."""
     rows = read(csv_path)
-    panels = [
-        name
-        for name, columns in _PANELS.items()
-        if any(series(rows, "train", c)[0] for c in columns)
-    ]
+    panels = []
+    for name, columns in _PANELS.items():
+        steps = [series(rows, "train", column)[0] for column in columns]
+        if any(steps):
+            panels.append(name)
     return save(_drawn(rows, title, baseline, shown, panels), out)
 
 
@@ -137,16 +129,14 @@ def _draw_losses(axes: Any, rows: Sequence[Row]) -> None:
     steps, values = series(rows, "train", "loss")
     window = max(1, round(len(values) * 0.05))
     numbers = np.asarray(values, dtype=float)
-    means = [float(numbers[max(0, end - window) : end].mean()) for end in range(1, len(values) + 1)]
+    means = []
+    for end in range(1, len(values) + 1):
+        start = max(0, end - window)
+        means.append(float(numbers[start:end].mean()))
     _draw_line(axes, steps, values, color="0.6", linewidth=1, label="train, as logged")
     _draw_line(axes, steps, means, color=COLOURS[0], linewidth=2, label="train, running mean")
-    _draw_line(
-        axes,
-        *series(rows, "validation", "loss"),
-        color=COLOURS[1],
-        marker=MARKS[0],
-        label="validation",
-    )
+    steps, values = series(rows, "validation", "loss")
+    _draw_line(axes, steps, values, color=COLOURS[1], marker=MARKS[0], label="validation")
     axes.set_title("loss")
 
 
@@ -159,10 +149,10 @@ def _draw_validation(
         mark = MARKS[number % len(MARKS)]
         _draw_line(axes, *series(rows, "validation", name), color=colour, marker=mark, label=name)
         if name in baseline:
-            axes.axhline(
-                baseline[name], color=colour, linestyle="--", label=f"{name}, baseline (test)"
-            )
-    axes.set_title(f"validation{' (dashed: baseline)' if baseline.keys() & {*shown} else ''}")
+            label = f"{name}, baseline (test)"
+            axes.axhline(baseline[name], color=colour, linestyle="--", label=label)
+    has_baseline = not baseline.keys().isdisjoint(shown)
+    axes.set_title("validation (dashed: baseline)" if has_baseline else "validation")
 
 
 def _draw_panel(axes: Any, rows: Sequence[Row], name: str) -> None:
@@ -178,5 +168,7 @@ def _draw_line(
     axes: Any, steps: Sequence[int], values: Sequence[float] | np.ndarray, **look: Any
 ) -> None:
     """Draws a line if there are points; a single one gets a marker."""
+    if len(steps) == 1:
+        look = {"marker": "o", **look}
     if steps:
-        axes.plot(steps, values, **({"marker": "o"} if len(steps) == 1 else {}) | look)
+        axes.plot(steps, values, **look)

@@ -61,44 +61,36 @@ def package(output_dir: Path) -> Path:
         return entry
 
     final = output_dir / ARCHIVE
-    with (
-        disk.whole(final) as aside,
-        aside.open("wb") as raw,
+    names = {path.relative_to(output_dir).as_posix(): path for path in packed_files(output_dir)}
+    with disk.whole(final) as aside, aside.open("wb") as raw:
         # Level 1: weights hardly shrink at any level, and level 9 takes ten times as long.
-        gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="") as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for path in sorted(
-            packed_files(output_dir), key=lambda path: path.relative_to(output_dir).as_posix()
-        ):
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # another run beside this one has just deleted it
-                archive.add(path, path.relative_to(output_dir).as_posix(), filter=anonymous)
+        zipped = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=1, filename="")
+        with zipped, tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name, path in sorted(names.items()):
+                # Another run beside this one may just have deleted it
+                with contextlib.suppress(FileNotFoundError):
+                    archive.add(path, name, filter=anonymous)
     return final
 
 
 def is_current(output_dir: Path) -> bool:
     archive = output_dir / ARCHIVE
-    packed = packed_files(output_dir)
-    return archive.is_file() and all(
-        path.stat().st_mtime <= archive.stat().st_mtime for path in packed
-    )
+    if not archive.is_file():
+        return False
+    packed_at = archive.stat().st_mtime
+    return all(path.stat().st_mtime <= packed_at for path in packed_files(output_dir))
 
 
 def packed_files(output_dir: Path) -> list[Path]:
     """Lists the files that `package` packs: those of runs, except checkpoints, links and too much data."""
     packed = []
     for run in sorted(config.parent for config in output_dir.glob("*/config.yaml")):
-        if disk.held(run / DATA)[0] > DATA_BYTES:
-            left_out = run / DATA
-        else:
-            left_out = None
+        data_bytes, _ = disk.held(run / DATA)
         for path in sorted(run.rglob("*")):
-            is_left_out = (
-                _LEFT_OUT.search(path.relative_to(run).as_posix()) or left_out in path.parents
-            )
-            if path.is_file() and not path.is_symlink() and not is_left_out:
+            if not path.is_file() or path.is_symlink():
+                continue
+            is_much_data = data_bytes > DATA_BYTES and run / DATA in path.parents
+            if not is_much_data and not _LEFT_OUT.search(path.relative_to(run).as_posix()):
                 packed.append(path)
     return packed
 
@@ -114,9 +106,8 @@ def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarf
             stream = _Bounded(gzip.GzipFile(fileobj=raw) if is_gzip else raw, most)
             with tarfile.open(fileobj=stream, mode="r:") as packed:  # type: ignore[call-overload]
                 yield packed
-                while stream.read(
-                    2**20
-                ):  # tarfile ends at a header that it cannot read; gzip's checksum is behind
+                # tarfile ends at a header that it cannot read; gzip's checksum is behind
+                while stream.read(2**20):
                     pass
     except BadInput:
         raise
@@ -134,36 +125,52 @@ def opened(archive: Path, most: int = 2**36, ratio: int = 1100) -> Iterator[tarf
 def table(output_dir: Path, here: Platform | None = None) -> str:
     """Returns a line a file with sizes, then the platform's limits and how to download the archive."""
     here = here or platform.detect()
-    files = [
-        (path.stat().st_size, path.relative_to(output_dir).as_posix())
-        for path in packed_files(output_dir)
-    ]
-    shown = sorted(files, reverse=True)[:_SHOWN]
-    if (left := len(files) - _SHOWN) > 0:
-        shown.append(
-            (
-                sum(size for size, _ in files) - sum(size for size, _ in shown),
-                f"in {left:,} smaller files",
-            )
-        )
+    archive = output_dir / ARCHIVE
+    lines = [_line(size, name) for size, name in _sizes(output_dir)]
     for folder in sorted(output_dir.glob("*/checkpoints")):
-        shown.append(
-            (
-                disk.held(folder)[0],
-                f"{folder.parent.name}/checkpoints/ (for resuming; not in the archive)",
-            )
-        )
-    if (archive := output_dir / ARCHIVE).is_file():
-        shown.append((archive.stat().st_size, f"{ARCHIVE} (all of the above but checkpoints)"))
-    lines = [f"{amount(size):>10}  {name}" for size, name in shown]
+        size, _ = disk.held(folder)
+        run = folder.parent.name
+        lines.append(_line(size, f"{run}/checkpoints/ (for resuming; not in the archive)"))
+    if archive.is_file():
+        about = f"{ARCHIVE} (all of the above but checkpoints)"
+        lines.append(_line(archive.stat().st_size, about))
+    return "\n".join([*lines, _total(output_dir, here), _way(archive, here)])
+
+
+def _line(size: int, name: str) -> str:
+    return f"{amount(size):>10}  {name}"
+
+
+def _sizes(output_dir: Path) -> list[tuple[int, str]]:
+    """Returns the sizes and names of the largest packed files, and the sum of the others."""
+    files = []
+    for path in packed_files(output_dir):
+        files.append((path.stat().st_size, path.relative_to(output_dir).as_posix()))
+    files.sort(reverse=True)
+    smaller = files[_SHOWN:]
+    if not smaller:
+        return files
+    size = sum(size for size, _ in smaller)
+    return [*files[:_SHOWN], (size, f"in {len(smaller):,} smaller files")]
+
+
+def _total(output_dir: Path, here: Platform) -> str:
+    """Returns a line on all files, beside the limits of the platform."""
     size, number = disk.held(output_dir)
-    total = f"{amount(size):>10}  in {number:,} files"
-    if here.output_bytes:
-        total += f", of {here.output_bytes / 1e9:g} GB"
-        total += f" and {here.output_files:,} files" if here.output_files else ""
-        if size > here.output_bytes or number > (here.output_files or number):
-            total += ": TOO MUCH, some of it may not be kept. Lower checkpoint.keep_last, or delete what is not needed"
-    way = f"It is at {archive.resolve()}"
+    total = _line(size, f"in {number:,} files")
+    if not here.output_bytes:
+        return f"{total}."
+    total += f", of {here.output_bytes / 1e9:g} GB"
+    most = here.output_files or number
+    if here.output_files:
+        total += f" and {most:,} files"
+    if size > here.output_bytes or number > most:
+        total += ": TOO MUCH, some of it may not be kept. Lower checkpoint.keep_last, or delete what is not needed"
+    return f"{total}."
+
+
+def _way(archive: Path, here: Platform) -> str:
+    """Returns how the archive gets from this platform to a person's machine."""
     if here.download_advice:
-        way = here.download_advice.format(archive=archive, name=ARCHIVE)
-    return "\n".join([*lines, f"{total}.", way])
+        return here.download_advice.format(archive=archive, name=ARCHIVE)
+    return f"It is at {archive.resolve()}"

@@ -28,19 +28,17 @@ def write(
     if kind == "numbers":
         return ""
     if kind == "labels":
-        shown = [*names, *map(str, range(len(names), true.shape[1]))]
+        further = map(str, range(len(names), true.shape[1]))
+        shown = [*names, *further]
         return _by_class(kind, (true & guess).sum(0), guess.sum(0), true.sum(0), shown)
     count = max(classes, int(max(true.max(), guess.max())) + 1)
     if count > _MOST_ROWS:
         return ""
-    shown = [names[number] if number < len(names) else str(number) for number in range(count)]
+    shown = [*names[:count], *map(str, range(len(names), count))]
     matrix = np.zeros((count, count), np.int64)  # rows: the truth
     np.add.at(matrix, (true, guess), 1 if counts is None else counts)
-    where = folder / "confusion.csv"
-    write_table(
-        where,
-        [["true class", *shown], *([name, *row] for name, row in zip(shown, matrix, strict=True))],
-    )
+    rows = [[name, *counts] for name, counts in zip(shown, matrix, strict=True)]
+    where = write_table(folder / "confusion.csv", [["true class", *shown], *rows])
     if count <= _MOST_DRAWN:
         unit = "samples" if kind == "classes" else "tokens"
         where = figure.confusion(matrix, shown, folder / "plots" / "confusion.png", unit)
@@ -51,15 +49,19 @@ def write(
 def _by_class(
     kind: str, right: np.ndarray, guess: np.ndarray, true: np.ndarray, names: Sequence[str]
 ) -> str:
-    ratios = {"precision": (right, guess), "recall": (right, true), "F1": (2 * right, guess + true)}
-    ratios |= {"IoU": (right, guess + true - right)} if kind == "tokens" else {}
-    columns = [
-        [f"{n / of:.3f}" if of else "-" for n, of in zip(*pair, strict=True)]
-        for pair in ratios.values()
-    ]
-    return aligned(
-        [["class", "number", *ratios], *zip(names, map(str, true), *columns, strict=True)], left={0}
-    )
+    """Returns a table of precision, recall, F1 and, for tokens, IoU by class."""
+    rows = [["class", "number", "precision", "recall", "F1"]]
+    if kind == "tokens":
+        rows[0].append("IoU")
+    for number, name in enumerate(names):
+        matches = right[number]
+        both = guess[number] + true[number]
+        pairs = [(matches, guess[number]), (matches, true[number]), (2 * matches, both)]
+        if kind == "tokens":
+            pairs.append((matches, both - matches))
+        ratios = [f"{part / whole:.3f}" if whole else "-" for part, whole in pairs]
+        rows.append([name, str(true[number]), *ratios])
+    return aligned(rows, left={0})
 
 
 def write_table(path: Path, rows: Iterable[Sequence[Any]]) -> Path:

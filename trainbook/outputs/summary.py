@@ -30,34 +30,28 @@ class Summary:
     max_steps: int = 0
     session: int = 1  # counted over the sessions of the run
     error: str = ""  # why it failed
-    missing: dict[str, str] = field(
-        default_factory=dict
-    )  # what a completed run lacks ("test", "plot"), and why
+    # What a completed run lacks ("test", "plot"), and why
+    missing: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)  # on the test set, once completed
-    baseline: dict[str, float] = field(
-        default_factory=dict
-    )  # the strongest baseline's, by the same names
+    # The strongest baseline's, by the same names
+    baseline: dict[str, float] = field(default_factory=dict)
     test_loss: float | None = None
     report: str = ""  # what the task says of its result: criteria, advice, where its tables are
-    best: dict[str, Any] = field(
-        default_factory=dict
-    )  # {"metric", "step", "value"} of the best validation
+    # {"metric", "step", "value"} of the best validation
+    best: dict[str, Any] = field(default_factory=dict)
     members: list[str] = field(default_factory=list)  # the runs of an ensemble
     steps_per_second: float = 0.0
     peak_memory_bytes: int = 0
     micro_batch: int = 0
     precision: str = ""
     skipped_steps: int = 0
-    stopped_early: dict[str, Any] = field(
-        default_factory=dict
-    )  # "evaluations" without gain, and the "text" on it
+    # "evaluations" without gain, and the "text" on it
+    stopped_early: dict[str, Any] = field(default_factory=dict)
     world_size: int = 1
-    limit: dict[str, Any] = field(
-        default_factory=dict
-    )  # "samples" of the next micro-batch, and the sizes it is for
-    identity: dict[str, Any] = field(
-        default_factory=dict
-    )  # what a checkpoint is recognised by: see training.identity
+    # "samples" of the next micro-batch, and the sizes it is for
+    limit: dict[str, Any] = field(default_factory=dict)
+    # What a checkpoint is recognised by: see training.identity
+    identity: dict[str, Any] = field(default_factory=dict)
 
     def is_done(self, training: Training) -> bool:
         """Returns whether the run is completed, and these settings leave nothing to train."""
@@ -71,9 +65,8 @@ class Summary:
 
     def write(self, folder: Path) -> None:
         """Writes `summary.json` into a run's folder, whole or not at all; metrics keep their order. Raises OSError."""
-        finite = json.loads(
-            json.dumps(asdict(self)), parse_constant=lambda _: None
-        )  # JSON has no nan and no infinity
+        text = json.dumps(asdict(self))
+        finite = json.loads(text, parse_constant=lambda _: None)  # JSON has no nan and no infinity
         disk.write_text(folder / FILE, json.dumps(finite, indent=1) + "\n")
 
     @classmethod
@@ -83,29 +76,35 @@ class Summary:
             values = untrusted.objects(untrusted.read(folder / FILE, _MOST_BYTES))
         except (OSError, ValueError):
             return None
-        kinds = {f.name: f.type for f in fields(cls)} | dict.fromkeys(("metrics", "baseline"), dict)
-        fitting = {
-            n: values[n]
-            for n, kind in kinds.items()
-            if n in values and untrusted.fits(values[n], kind)
-        }
-        for name in {"metrics", "baseline"} & fitting.keys():
-            numbers = {n: v for n, v in fitting[name].items() if untrusted.fits(v, float | None)}
-            fitting[name] = {
-                printable(n): math.nan if value is None else value for n, value in numbers.items()
-            }
-        if "reason" in fitting:
-            return cls(**{"run": folder.name, "task": "", **fitting})
-        return None
+        fitting: dict[str, Any] = {"run": folder.name, "task": ""}
+        for each in fields(cls):
+            if each.name not in values:
+                continue
+            value = values[each.name]
+            if each.name in ("metrics", "baseline"):
+                if isinstance(value, dict):
+                    fitting[each.name] = _scores(value)
+            elif untrusted.fits(value, each.type):
+                fitting[each.name] = value
+        return cls(**fitting) if "reason" in fitting else None
+
+
+def _scores(values: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the numbers of an untrusted mapping; null is NaN, as `Summary.write` wrote it."""
+    scores = {}
+    for name, value in values.items():
+        if value is None:
+            scores[printable(name)] = math.nan
+        elif untrusted.fits(value, float):
+            scores[printable(name)] = value
+    return scores
 
 
 def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, float]:
     """Returns the metrics that a summary keeps: those of the baseline in its order, then all others but the loss."""
-    first = [name for name in baseline if name in scores]
-    return {
-        name: scores[name]
-        for name in [*first, *(n for n in scores if n not in baseline and n != "loss")]
-    }
+    names = [name for name in baseline if name in scores]
+    names += [name for name in scores if name not in baseline and name != "loss"]
+    return {name: scores[name] for name in names}
 
 
 def results(summary: Summary) -> str:
@@ -118,11 +117,11 @@ def results(summary: Summary) -> str:
     for name, value in metrics.items():
         other = baseline.get(name)
         if other is None:
-            cells = ("", "")
+            rows.append((name, "", f"{value:.3f}", ""))
         else:
-            cells = (f"{other:.3f}", f"{value - other:+.3f}")
-        rows.append((name, cells[0], f"{value:.3f}", cells[1]))
-    return "\n\n".join(filter(None, [aligned(rows, left={0}) if metrics else "", summary.report]))
+            rows.append((name, f"{other:.3f}", f"{value:.3f}", f"{value - other:+.3f}"))
+    table = aligned(rows, left={0}) if metrics else ""
+    return "\n\n".join(filter(None, [table, summary.report]))
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ def read_card(path: Path) -> Card:
     try:
         return untrusted.parse(untrusted.read(path, _MOST_BYTES), Card)
     except (OSError, BadInput) as error:
-        problem = f"is no {CARD} of a run ({printable(getattr(error, 'strerror', None) or error, most=200)})"
+        reason = printable(getattr(error, "strerror", None) or error, most=200)
         raise BadInput(
-            f"{printable(path)} {problem}. The archive of a run on a GPU has it."
+            f"{printable(path)} is no {CARD} of a run ({reason}). The archive of a run on a GPU has it."
         ) from None

@@ -21,10 +21,6 @@ from trainbook.outputs.packing import TRACKING
 STATE = "ids.json"
 END_SECONDS = 60.0  # for sending the rest at the end
 _OF_MACHINE = {*LAST_COLUMNS, *MACHINE_COLUMNS} - {"lr"}
-_SECRETS: dict[str, Callable[[Any], str]] = {  # of Kaggle and Colab, by module
-    "kaggle_secrets": lambda module: module.UserSecretsClient().get_secret(KEY),
-    "google.colab.userdata": lambda module: module.get(KEY),
-}
 Log = Callable[[int, dict[str, float]], None]  # (step, values)
 End = Callable[[bool], None]  # (completed)
 
@@ -47,30 +43,50 @@ def wandb(tracked: "Tracked") -> tuple[Log, End]:
     import wandb as client
 
     if tracked.options.online:
-        for module, secret in _SECRETS.items():  # left in the environment
-            with contextlib.suppress(Exception):  # no such module elsewhere; errors of many classes
-                os.environ[KEY] = (
-                    os.environ.get(KEY) or secret(importlib.import_module(module)) or ""
-                )
-        if not os.environ.get(KEY):
-            where = "under Add-ons > Secrets on Kaggle (the key icon on Colab), or as an environment variable"
-            raise LookupError(f"tracking.online needs {KEY}: add it {where}")
+        mode = "online"
+        _find_key()
     else:
+        mode = "offline"
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # which is sent offline too
     run = client.init(
-        project=tracked.options.project, name=tracked.name, id=tracked.id, resume="allow", dir=str(tracked.folder),
-        mode="online" if tracked.options.online else "offline", config=dict(tracked.settings),
+        project=tracked.options.project,
+        name=tracked.name,
+        id=tracked.id,
+        resume="allow",
+        dir=str(tracked.folder),
+        mode=mode,
+        config=dict(tracked.settings),
         settings=client.Settings(console="off", silent=True, init_timeout=30.0),
-    )  # fmt: skip
+    )
 
     def log(step: int, values: dict[str, float]) -> None:
         run.log(values, step=step)
-        if all(
-            name.startswith("test/") for name in values
-        ):  # a step that an earlier session logged takes no more
+        is_test = all(name.startswith("test/") for name in values)
+        if is_test:  # a step that an earlier session logged takes no more
             run.summary.update(values)
 
     return log, lambda completed: run.finish(exit_code=int(not completed))
+
+
+def _find_key() -> None:
+    """Leaves the key of Kaggle's or Colab's secrets in the environment. Raises LookupError."""
+    for secret in (_of_kaggle, _of_colab):
+        if not os.environ.get(KEY):
+            with contextlib.suppress(Exception):  # no such module elsewhere; errors of many classes
+                os.environ[KEY] = secret() or ""
+    if not os.environ.get(KEY):
+        raise LookupError(
+            f"tracking.online needs {KEY}: add it under Add-ons > Secrets on Kaggle (the key icon on Colab), or as an "
+            "environment variable"
+        )
+
+
+def _of_kaggle() -> str | None:
+    return importlib.import_module("kaggle_secrets").UserSecretsClient().get_secret(KEY)
+
+
+def _of_colab() -> str | None:
+    return importlib.import_module("google.colab.userdata").get(KEY)
 
 
 class Tracked:
@@ -91,15 +107,13 @@ class Tracked:
             shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             state = json.loads((self.folder / STATE).read_text("utf-8"))
-            self.id, self._sent = (
-                str(state["id"]),
-                {str(k): int(step) for k, step in state["sent"].items()},
-            )
+            sent = {str(split): int(step) for split, step in state["sent"].items()}
+            self.id = str(state["id"])
+            self._sent = sent
         self.id = self.id or uuid.uuid4().hex[:12]
+        consequence = "Nothing more is sent there in this session; training continues."
         for start in starts:
-            guard = Informing(
-                start.__name__, "Nothing more is sent there in this session; training continues."
-            )
+            guard = Informing(start.__name__, consequence)
             with guard:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._trackers.append((guard, *start(self)))
@@ -110,19 +124,17 @@ class Tracked:
         """Hands a row on; a step that is trained again after a resume was sent before."""
         step = int(row["step"])
         split = str(row["split"])
-        if step > self._sent.get(split, -1):
-            numbers = {
-                name: float(v)
-                for name, v in row.items()
-                if name != "step" and not isinstance(v, str)
-            }
-            values = {
-                f"{'machine' if n in _OF_MACHINE else split}/{n}": v for n, v in numbers.items()
-            }
-            self._log(step, values)
-            self._sent[split] = step
-            with contextlib.suppress(OSError), disk.whole(self.folder / STATE, cache=True) as aside:
-                aside.write_text(json.dumps({"id": self.id, "sent": self._sent}), "utf-8")
+        if step <= self._sent.get(split, -1):
+            return
+        values = {}
+        for name, value in row.items():
+            if name != "step" and not isinstance(value, str):
+                group = "machine" if name in _OF_MACHINE else split
+                values[f"{group}/{name}"] = float(value)
+        self._log(step, values)
+        self._sent[split] = step
+        with contextlib.suppress(OSError), disk.whole(self.folder / STATE, cache=True) as aside:
+            aside.write_text(json.dumps({"id": self.id, "sent": self._sent}), "utf-8")
 
     def _log(self, step: int, values: dict[str, float]) -> None:
         for guard, log, _ in self._trackers:

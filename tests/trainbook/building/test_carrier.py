@@ -1,10 +1,13 @@
 """What a notebook carries: everything that it imports and nothing else, packed so that any text comes back."""
 
 import base64
+import hashlib
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from lib.errors import BadInput
 from trainbook.building import carrier
 
 SOURCE = Path("notebooks_src/01_demo.py")
@@ -51,7 +54,7 @@ def carried(root: Path, planning: bool = False, cell: str = "from lib import hel
     return set(carrier.carried_files(root / SOURCE, ["demo"], ["demo"], planning, [cell], root))
 
 
-def test_what_cells_tasks_and_configurations_import_is_carried_and_for_a_plan_nothing_of_a_task_s_functions(
+def test_what_cells_and_tasks_import_is_carried(
     root: Path,
 ):
     assert carried(root) == ALWAYS
@@ -80,9 +83,57 @@ def test_a_configuration_s_base_and_the_data_of_a_package_go_with_it(root: Path)
     assert carried(root) == ALWAYS | {"configs/other.yaml", "workloads/demo/plain/deep/words.txt"}
 
 
+NASTY_FILES = {"a": "", "b": NASTY, "ü" * 200: NASTY[::-1] * 999, "c": "\n", "d": '"""'}
+
+
 def test_any_text_survives_packing() -> None:
-    files = {"a": "", "b": NASTY, "ü": NASTY[::-1] * 999, "c": "\n", "d": '"""'}
-    block = carrier.pack(files)
-    assert set(block) <= set(base64._b85alphabet.decode())
+    block = carrier.pack(NASTY_FILES)
+    assert set(block) <= set(base64._b85alphabet.decode() + "\n")
     assert not set(block) & set("\"'\\")
-    assert carrier.unpack(carrier.code("01_demo", files)) == files
+    assert carrier.unpack(carrier.code("01_demo", NASTY_FILES)) == NASTY_FILES
+
+
+def test_what_the_cell_runs_stands_in_clear_above_few_lines_of_payload() -> None:
+    long = {
+        "lib/__init__.py": '__version__ = "7"\n',
+        "noise": hashlib.sha512(b"").hexdigest() * 300,
+    }
+    code = carrier.code("01_demo", long, commit="abc")
+    assert 'VERSION = "7"\nCOMMIT = "abc"\n' in code
+    clear, _, payload = code.partition('\nHOME = library("""\n')
+    assert "exec(" not in clear
+    assert max(map(len, clear.split("\n"))) <= 120
+    assert payload == carrier.pack(long) + '\n""")'
+    assert max(map(len, payload.split("\n"))) <= carrier.WIDTH
+
+
+EDITS = [
+    ('HOME = library("""', 'HOME = library("""!!'),  # not in base 85
+    ('HOME = library("""', 'library("""'),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), EDITS)
+def test_an_edited_payload_is_refused(old: str, new: str) -> None:
+    code = carrier.code("01_demo", {"a": "b"})
+    assert code.count(old) == 1
+    with pytest.raises(BadInput, match="can no longer be read"):
+        carrier.unpack(code.replace(old, new))
+
+
+def test_the_commit_is_that_of_the_checkout_and_names_changes(root: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=A", "-c", "user.email=a@b"]
+        command = ["git", "-C", str(root), *identity, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert carrier.commit_of(root) == ""
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    (root / "notebooks").mkdir()
+    (root / "notebooks" / "x.ipynb").write_text("built later")
+    assert carrier.commit_of(root) == commit
+    (root / "lib" / "hello.py").write_text("new")
+    assert carrier.commit_of(root) == f"{commit} with changes"

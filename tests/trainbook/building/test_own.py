@@ -96,7 +96,7 @@ def test_the_same_files_give_the_same_bytes_and_a_changed_one_others(config, tmp
     ]
 
 
-def test_title_text_and_packages_come_from_the_task_and_the_sections_are_those_of_every_notebook(
+def test_title_and_packages_come_from_the_task_and_sections_from_every_notebook(
     config,
 ):
     made = built(config)

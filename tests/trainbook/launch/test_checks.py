@@ -130,26 +130,12 @@ def examined(toy, cls=Classes, thorough=True, **members):
     return checks.examine(task, config, thorough)
 
 
-def test_each_planted_mistake_is_named_in_one_sentence(toy):
-    for name, member, sentence in MISTAKES:
-        bad = [
-            finding.value for finding in examined(toy, **{name: member}) if finding.verdict == "bad"
-        ]
-        assert len(bad) == 1, (
-            name,
-            sentence,
-            bad,
-        )
-        assert re.search(sentence, bad[0]), (
-            name,
-            sentence,
-            bad,
-        )
-        assert "\n" not in bad[0], (
-            name,
-            sentence,
-            bad,
-        )
+@pytest.mark.parametrize(("name", "member", "sentence"), MISTAKES)
+def test_a_planted_mistake_is_named_in_one_sentence(toy, name, member, sentence):
+    findings = examined(toy, **{name: member})
+    (bad,) = [finding.value for finding in findings if finding.verdict == "bad"]
+    assert re.search(sentence, bad)
+    assert "\n" not in bad
 
 
 # --- sound tasks of unusual kinds -------------------------------------------------------------------------------------
@@ -258,18 +244,19 @@ DOUBTS = [
 ]
 
 
-def test_what_may_be_meant_is_a_doubt_and_stops_nothing(toy):
-    for cls, members, sentence in DOUBTS:
-        findings = examined(toy, cls, **members)
-        assert [finding.verdict for finding in findings] == ["warning"] * len(findings), findings
-        assert any(sentence in finding.value for finding in findings), (sentence, findings)
+@pytest.mark.parametrize(("cls", "members", "sentence"), DOUBTS)
+def test_what_may_be_meant_is_a_doubt_and_stops_nothing(toy, cls, members, sentence):
+    findings = examined(toy, cls, **members)
+    assert {finding.verdict for finding in findings} == {"warning"}
+    assert any(sentence in finding.value for finding in findings)
 
 
 def test_samples_with_targets_that_are_in_two_splits_are_counted(toy, monkeypatch):
     config = toy({"task": f"{ROOT / 'tests' / 'trainbook' / 'supervised' / 'tasks.py'}:Heights"})
     task = load_task(config)
     rows = task.read()
-    leaks = {**rows, "test": [*rows["test"], *((x, -y) for x, y in rows["train"][3:5])]}
+    leaked = [(x, -y) for x, y in rows["train"][3:5]]
+    leaks = {**rows, "test": [*rows["test"], *leaked]}
     monkeypatch.setattr(type(task), "read", lambda self, source=None: leaks)
     (finding,) = checks.examine(load_task(config), config)
     assert finding.verdict == "warning"

@@ -58,6 +58,10 @@ def answers_of(folder):
         return list(csv.DictReader(file))
 
 
+def shares_of(name, folder):
+    return [float(row[name]) for row in answers_of(folder)]
+
+
 def predict(run, out, *more):
     return main(["predict", f"runs/{run}", "new.csv", out, "--task", "folds_task.py:Folded", *more])
 
@@ -75,28 +79,23 @@ def test_folds_of_the_page_keep_what_they_learned_and_average_their_answers_into
     printed = capsys.readouterr().out
     assert printed.count("on the validation data: the same samples chose the step") == 2
     assert "held-out" not in printed
-    learned = [
-        json.loads(next(Path("runs", f"house-fold{k}").glob("best/*/state.json")).read_text())
-        for k in (0, 1)
-    ]
-    assert learned[0]["learned"] != learned[1]["learned"]
-    assert (
-        predict("house-fold0", "0")
-        == predict("house-fold1", "1")
-        == predict("", "both", "--sample", "sample.csv")
-        == 0
-    )
+    states = []
+    for fold in (0, 1):
+        path = next(Path("runs", f"house-fold{fold}").glob("best/*/state.json"))
+        states.append(json.loads(path.read_text()))
+    assert states[0]["learned"] != states[1]["learned"]
+    assert predict("house-fold0", "0") == 0
+    assert predict("house-fold1", "1") == 0
+    assert predict("", "both", "--sample", "sample.csv") == 0
     single = [[float(row["prediction"]) for row in answers_of(out)] for out in ("0", "1")]
     mean = np.mean(single, 0)
     assert np.abs(np.subtract(*single)).max() > 1, "the folds differ"
-    assert [float(row["prediction"]) for row in answers_of("both")] == pytest.approx(
-        mean.tolist(), rel=1e-6
-    )
+    together = [float(row["prediction"]) for row in answers_of("both")]
+    assert together == pytest.approx(mean.tolist(), rel=1e-6)
     with Path("both/submission.csv").open() as file:
         submitted = {row["Id"]: float(row["price"]) for row in csv.DictReader(file)}
-    assert submitted == {
-        str(number): pytest.approx(value) for number, value in zip(ids, mean.tolist(), strict=True)
-    }
+    expected = dict(zip(map(str, ids), mean.tolist(), strict=True))
+    assert submitted == pytest.approx(expected)
     text = looks.predict_together(
         queue.entries(Path("house.yaml")), "new.csv", "sample.csv"
     )  # as in a notebook
@@ -121,11 +120,10 @@ def test_folds_of_other_classes_are_refused_by_name_and_probabilities_are_averag
     lines = Path("tabular/flats.csv").read_text().splitlines()
     rows = [line.split(",") for line in lines[1:]]
     names = ["large" if float(row[1]) > 70 else "small" for row in rows]
-    Path("tabular/flats.csv").write_text(
-        "\n".join(
-            ["area,age,size", *(f"{r[1]},{r[2]},{n}" for r, n in zip(rows, names, strict=True))]
-        )
-    )
+    lines = ["area,age,size"]
+    for (_, area, age, *_), name in zip(rows, names, strict=True):
+        lines.append(f"{area},{age},{name}")
+    Path("tabular/flats.csv").write_text("\n".join(lines))
     shutil.copyfile("tabular/flats.csv", "new.csv")
     assert main(["queue", "kind.yaml"]) == 0
     for run, out in (("kind-fold0", "0"), ("kind-fold1", "1"), ("", "both")):
@@ -133,9 +131,7 @@ def test_folds_of_other_classes_are_refused_by_name_and_probabilities_are_averag
             main(["predict", f"runs/{run}", "new.csv", out, "--task", "folds_task.py:Sizes"]) == 0
         )
     for name in ("large", "small"):
-        one, other, both = (
-            [float(row[name]) for row in answers_of(out)] for out in ("0", "1", "both")
-        )
+        one, other, both = (shares_of(name, out) for out in ("0", "1", "both"))
         assert both == pytest.approx(np.mean([one, other], 0).tolist(), abs=1e-6)
     rows = answers_of("both")
     assert all(

@@ -58,9 +58,7 @@ LOOKS = {"chat": 1} | ({"vqa": 2} if transformers.__version__.startswith("5.0.")
 
 
 @pytest.mark.parametrize("name", [*FEW, "graphmer"])
-def test_a_small_workload_holds_in_fp16_and_a_gpu_refuses_no_operator_of_it_and_is_waited_for_once(
-    name, tmp_path
-):
+def test_a_small_workload_holds_in_fp16_and_a_gpu_refuses_no_operator(name, tmp_path):
     path = ROOT / "configs" / f"{name}_small.yaml"
     changes = {"data.dir": "embedded", **FEW.get(name, {})}
     if name == "graphmer":

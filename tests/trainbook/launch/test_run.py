@@ -21,13 +21,16 @@ def test_epochs_become_steps_and_are_printed(toy):
     ]
 
 
-def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(toy, monkeypatch):
-    for cards, batch, slots in ((0, 8, 1), (1, 8, 1), (2, 8, 2), (2, 9, 1), (4, 6, 3)):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda cards=cards: cards)
-        assert (
-            prepared.as_run(toy({"training.effective_batch": batch}))[0].training.micro_batch_slots
-            == slots
-        )
+SLOTS = [(0, 8, 1), (1, 8, 1), (2, 8, 2), (2, 9, 1), (4, 6, 3)]
+
+
+@pytest.mark.parametrize(("cards", "batch", "slots"), SLOTS)
+def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(
+    toy, monkeypatch, cards, batch, slots
+):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+    config, _ = prepared.as_run(toy({"training.effective_batch": batch}))
+    assert config.training.micro_batch_slots == slots
 
 
 @pytest.mark.parametrize("slots", [1, 2])
@@ -41,13 +44,10 @@ def test_a_run_that_resumes_without_the_key_keeps_its_slots(toy, monkeypatch, sl
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 if slots == 1 else 0)
     assert prepared.as_run(toy({"run.name": "new"}))[0].training.micro_batch_slots == 3 - slots
     assert launch.train(toy()).step == 12
-    weights = [
-        checkpoint.load_newest(tmp_path / "runs" / name / "checkpoints")[0].tensors
-        for name in ("toy", "whole")
-    ]
-    assert all(
-        torch.equal(weights[0]["model"][key], value) for key, value in weights[1]["model"].items()
-    )
+    resumed, _ = checkpoint.load_newest(tmp_path / "runs" / "toy" / "checkpoints")
+    whole, _ = checkpoint.load_newest(tmp_path / "runs" / "whole" / "checkpoints")
+    for name, value in whole.tensors["model"].items():
+        assert torch.equal(resumed.tensors["model"][name], value)
 
 
 def test_the_smoke_test_measures_leaves_nothing_and_stops_above_92_percent_of_the_card(

@@ -66,7 +66,7 @@ def is_gone(process):
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_is_started_again_to_the_same_bytes(
+def test_a_killed_launcher_leaves_no_orphan_and_a_killed_rank_restarts(
     toy, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -116,9 +116,7 @@ def ended(toy, tmp_path):
     return launched
 
 
-def test_the_rank_that_failed_first_is_told_with_its_traceback_and_not_those_that_lost_it(
-    ended, tmp_path
-):
+def test_the_rank_that_failed_first_is_named_with_its_traceback(ended, tmp_path):
     several.write_last_words(
         tmp_path, 0, RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection reset by peer")
     )

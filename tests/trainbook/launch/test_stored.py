@@ -115,7 +115,7 @@ def test_damaged_data_is_said_and_the_data_of_now_counts(numbers, tmp_path, monk
         launch.train(numbers())
 
 
-def test_a_model_that_predicts_has_the_data_of_its_run_for_as_long_as_it_lives(numbers, tmp_path):
+def test_a_model_that_predicts_keeps_the_data_of_its_run(numbers, tmp_path):
     launch.train(numbers())
     install([9, 9, 9])
     own = f"{tmp_path / 'mine.py'}:Installed"

@@ -43,24 +43,18 @@ def test_what_is_written_has_reasons_is_sound_and_trains_at_once(
 ):
     monkeypatch.setattr(made, kind, partial(getattr(made, kind), **MADE[kind]))
     said = written(kind)
-    few = [*FEW, *(f"--set={key}={value}" for key, value in SMALL[kind].items())]
-    assert sorted(path.name for path in Path().iterdir()) == [
-        "my.yaml",
-        "my_data",
-        "my_task.py",
-        "test_my_task.py",
-    ]
+    small = [f"--set={key}={value}" for key, value in SMALL[kind].items()]
+    few = [*FEW, *small]
+    names = {path.name for path in Path().iterdir()}
+    assert names == {"my.yaml", "my_data", "my_task.py", "test_my_task.py"}
     assert "kaggle push my.yaml --dataset OWNER/my-data" in said
     assert commands.main(["doctor", "my.yaml", *few]) == 0, capsys.readouterr().out
     assert commands.main(["train", "my.yaml", *few]) == 0
     said = capsys.readouterr().out
     assert "completed at step 3" in said
     assert "my_data" in said
-    keys = [
-        line
-        for line in Path("my.yaml").read_text().splitlines()
-        if line[0] != "#" and not line.endswith(":")
-    ]
+    lines = Path("my.yaml").read_text().splitlines()
+    keys = [line for line in lines if line[0] != "#" and not line.endswith(":")]
     assert 10 <= len(keys) <= 14, "every key has its reason"
     assert all("  # " in line for line in keys[1:]), "every key has its reason"
 
@@ -94,10 +88,11 @@ def test_a_generated_image_has_every_shape_and_the_red_one_is_its_class():
         pixels = np.asarray(Image.open(path)).astype(int)
         assert (pixels[..., 2] > 150).any(), "the others are blue"
         rows, columns = np.nonzero(pixels[..., 0] > 150)
-        filled[path.parent.name].append(len(rows) / (np.ptp(rows) + 1) / (np.ptp(columns) + 1))
-    assert {name: round(float(np.mean(shares)), 1) for name, shares in filled.items()} == {
-        "circle": 0.8, "square": 1.0, "triangle": 0.5,
-    }  # fmt: skip
+        height = np.ptp(rows) + 1
+        width = np.ptp(columns) + 1
+        filled[path.parent.name].append(len(rows) / height / width)
+    means = {name: round(float(np.mean(shares)), 1) for name, shares in filled.items()}
+    assert means == {"circle": 0.8, "square": 1.0, "triangle": 0.5}
 
 
 def test_nothing_is_overwritten_and_names_that_cannot_be_are_refused(capsys):

@@ -3,6 +3,8 @@
 import json
 import math
 
+import pytest
+
 from trainbook.outputs.summary import FILE, Summary, results
 
 
@@ -25,20 +27,28 @@ def test_what_is_written_is_read_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
-def test_what_is_no_summary_is_none_and_what_it_lacks_or_has_of_another_type_has_its_default(
-    tmp_path,
-):
+def test_a_folder_without_a_summary_has_none(tmp_path):
     assert Summary.read(tmp_path) is None
-    for content in ("", "[1]", "{}", "[" * 100_000):
-        (tmp_path / FILE).write_text(content)
-        assert Summary.read(tmp_path) is None
-    for values, fields in (
-        ({"error": "no", "session": 2, "colour": "red", "best": None}, {"error": "no", "session": 2}),
-        ({"max_steps": 12, "session": "two", "step": True, "best": [1], "metrics": None, "test_loss": "low"},
-         {"max_steps": 12}),
-    ):  # fmt: skip
-        (tmp_path / FILE).write_text(json.dumps({"reason": "failed", **values}))
-        assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "failed", **fields)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{}", "[" * 100_000])
+def test_what_is_no_summary_is_none(tmp_path, content):
+    (tmp_path / FILE).write_text(content)
+    assert Summary.read(tmp_path) is None
+
+
+OTHER_KEYS = {"error": "no", "session": 2, "colour": "red", "best": None}
+OTHER_TYPES = {"max_steps": 12, "session": "two", "step": True, "best": [1], "metrics": None}
+READ = [
+    (OTHER_KEYS, {"error": "no", "session": 2}),
+    ({**OTHER_TYPES, "test_loss": "low"}, {"max_steps": 12}),
+]
+
+
+@pytest.mark.parametrize(("values", "fields"), READ)
+def test_what_is_missing_or_of_another_type_has_its_default(tmp_path, values, fields):
+    (tmp_path / FILE).write_text(json.dumps({"reason": "failed", **values}))
+    assert Summary.read(tmp_path) == Summary(tmp_path.name, "", "failed", **fields)
 
 
 def test_metrics_are_numbers_under_names_that_can_be_printed(tmp_path):
@@ -55,12 +65,10 @@ def test_metrics_are_numbers_under_names_that_can_be_printed(tmp_path):
 
 def test_a_table_has_baselines_where_they_exist_and_the_loss_last():
     metrics = {"f1": 0.5, "exact": 0.25}
-    text = results(
-        Summary("toy", "toy", "completed", metrics=metrics, baseline={"f1": 0.2}, test_loss=2.0)
-    )
-    assert [line.split() for line in text.splitlines()] == [
-        ["metric", "baseline", "model", "difference"],
-        ["f1", "0.200", "0.500", "+0.300"],
-        ["exact", "0.250"],
-        ["loss", "2.000"],
-    ]
+    baseline = {"f1": 0.2}
+    summary = Summary("toy", "toy", "completed", metrics=metrics, baseline=baseline, test_loss=2.0)
+    head, f1, exact, loss = results(summary).splitlines()
+    assert head.split() == ["metric", "baseline", "model", "difference"]
+    assert f1.split() == ["f1", "0.200", "0.500", "+0.300"]
+    assert exact.split() == ["exact", "0.250"]
+    assert loss.split() == ["loss", "2.000"]

@@ -8,11 +8,10 @@ from workloads.chat import Chat, exact, stopped
 def right_words(right, written):
     """The share of the right answer's words that the model wrote: a score of your own, of two texts."""
     words = set(re.findall(r"\w+", right.lower()))
-    return len(words & set(re.findall(r"\w+", written.lower()))) / max(1, len(words))
+    found = words.intersection(re.findall(r"\w+", written.lower()))
+    return len(found) / max(1, len(words))
 
 
 class Answers(Chat):
-    metrics, selection = (
-        (exact, right_words, stopped),
-        ("exact", "max"),
-    )  # the one by which the best weights are kept
+    metrics = (exact, right_words, stopped)
+    selection = ("exact", "max")  # the best weights are kept by it

@@ -1,6 +1,7 @@
 """The class of each pixel, by a small U-Net: images and masks of the same names in two folders."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -28,32 +29,40 @@ class Settings:
 
 
 def block(channels: int, width: int) -> nn.Module:
-    first = nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
-    return nn.Sequential(
-        *first, nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
-    )
+    layers = []
+    for inputs in (channels, width):
+        layers.append(nn.Conv2d(inputs, width, 3, padding=1, bias=False))
+        layers.append(nn.BatchNorm2d(width))
+        layers.append(nn.ReLU())
+    return nn.Sequential(*layers)
 
 
 class UNet(nn.Module):
     def __init__(self, width: int, classes: int):
         super().__init__()
-        self.down = nn.ModuleList(
-            [block(3, width), block(width, 2 * width), block(2 * width, 4 * width)]
-        )
-        self.up = nn.ModuleList([block(6 * width, 2 * width), block(3 * width, width)])
+        widths = [3, width, 2 * width, 4 * width]
+        self.down = nn.ModuleList(block(*pair) for pair in pairwise(widths))
+        up = [block(6 * width, 2 * width), block(3 * width, width)]
+        self.up = nn.ModuleList(up)
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, x):
-        levels = [x := self.down[0](x)]
-        levels += [x := block(F.max_pool2d(x, 2)) for block in self.down[1:]]
-        for block, level in zip(self.up, levels[-2::-1], strict=True):
-            x = block(torch.cat([F.interpolate(x, level.shape[2:]), level], 1))
+        x = self.down[0](x)
+        levels = []
+        for block in self.down[1:]:
+            levels.append(x)
+            x = block(F.max_pool2d(x, 2))
+        for block, level in zip(self.up, reversed(levels), strict=True):
+            x = F.interpolate(x, level.shape[2:])
+            x = block(torch.cat([x, level], 1))
         return self.head(x)
 
 
 class Segmentation(Supervised):
-    Settings, sentinels = Settings, BESIDE_MASKS
-    kind, metrics = "tokens", ("mean_iou", "mean_dice", "accuracy")
+    Settings = Settings
+    sentinels = BESIDE_MASKS
+    kind = "tokens"
+    metrics = ("mean_iou", "mean_dice", "accuracy")
 
     def model(self):
         return UNet(self.settings.width, len(self.settings.classes))
@@ -62,9 +71,8 @@ class Segmentation(Supervised):
         return pictures_with_masks(source)
 
     def example(self):
-        return Image.new("RGB", (self.settings.size,) * 2), Image.new(
-            "L", (self.settings.size,) * 2
-        )
+        size = (self.settings.size, self.settings.size)
+        return Image.new("RGB", size), Image.new("L", size)
 
     def scaled(self, image, mode):
         settings = self.settings
@@ -73,6 +81,7 @@ class Segmentation(Supervised):
         return mask(image, settings.size, settings.codes, settings.ignored_codes)
 
     def batch(self, samples, training):
-        images = torch.from_numpy(np.stack([self.scaled(image, "RGB") for image, _ in samples]))
-        masks = torch.from_numpy(np.stack([self.scaled(mask, "L") for _, mask in samples]))
-        return {"x": images.permute(0, 3, 1, 2) / 255, "labels": masks}
+        images = np.stack([self.scaled(image, "RGB") for image, _ in samples])
+        masks = np.stack([self.scaled(mask, "L") for _, mask in samples])
+        x = torch.from_numpy(images).permute(0, 3, 1, 2) / 255
+        return {"x": x, "labels": torch.from_numpy(masks)}

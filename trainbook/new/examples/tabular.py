@@ -16,47 +16,53 @@ class Settings:
 
 
 class Tabular(Supervised):
-    Settings, sentinels, kind, metrics = Settings, ("*.csv",), "numbers", ("rmse", "mae", "r2")
+    Settings = Settings
+    sentinels = ("*.csv",)
+    kind = "numbers"
+    metrics = ("rmse", "mae", "r2")
 
     def model(self):
-        inputs, width = len(self.settings.features), self.settings.width
-        return nn.Sequential(
-            nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, len(self.names) or 1)
-        )
+        inputs = len(self.settings.features)
+        width = self.settings.width
+        head = nn.Linear(width, len(self.names) or 1)
+        return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), head)
 
     def read(self, source):
-        features, target = self.settings.features, self.settings.target
-        rows = records(source, numbers=features if self.kind == "classes" else (*features, target))
+        features = self.settings.features
+        target = self.settings.target
+        numbers = features if self.kind == "classes" else (*features, target)
+        rows = records(source, numbers=numbers)
         return split([*(row[name] for name in features), row.get(target)] for row in rows)
 
     def learn(self, samples):
-        table = torch.tensor([row[:-1] if self.kind == "classes" else row for row in samples])
-        return {
-            "mean": table.mean(0).tolist(),
-            "deviation": table.std(0, correction=0).clamp(min=1e-6).tolist(),
-        }
+        columns = len(self.settings.features)
+        if self.kind == "numbers":  # the target too
+            columns += 1
+        table = torch.tensor([row[:columns] for row in samples])
+        deviation = table.std(0, correction=0).clamp(min=1e-6)
+        return {"mean": table.mean(0).tolist(), "deviation": deviation.tolist()}
 
     def example(self):
-        return [
-            *(0.0 for _ in self.settings.features),
-            "a class" if self.kind == "classes" else 0.0,
-        ]
+        target = "a class" if self.kind == "classes" else 0.0
+        return [*(0.0 for _ in self.settings.features), target]
 
     def batch(self, samples, training):
-        x, labels = (
-            torch.tensor([row[:-1] for row in samples]),
-            torch.tensor([row[-1] for row in samples]),
-        )
-        mean, deviation = (
-            torch.tensor(self.learned()[name])[: x.shape[1]] for name in ("mean", "deviation")
-        )
+        x = torch.tensor([row[:-1] for row in samples])
+        labels = torch.tensor([row[-1] for row in samples])
+        learned = self.learned()
+        mean = torch.tensor(learned["mean"])[: x.shape[1]]
+        deviation = torch.tensor(learned["deviation"])[: x.shape[1]]
         return {"x": (x - mean) / deviation, "labels": labels}
 
     def outputs(self, model, batch):
-        return (
-            model(batch["x"]).float() * self.learned()["deviation"][-1] + self.learned()["mean"][-1]
-        )
+        learned = self.learned()
+        y = model(batch["x"]).float()
+        return y * learned["deviation"][-1] + learned["mean"][-1]
 
 
 class Classes(Tabular):  # for a column of words: `task: my_task.py:Classes`
-    kind, metrics, outputs = "classes", ("macro_f1", "accuracy"), Supervised.outputs
+    kind = "classes"
+    metrics = ("macro_f1", "accuracy")
+
+    def outputs(self, model, batch):
+        return Supervised.outputs(self, model, batch)

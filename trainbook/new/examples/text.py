@@ -18,20 +18,24 @@ class Settings:
 
 
 class Text(Supervised):
-    Settings, sentinels, metrics, balanced = Settings, ("*.tsv",), ("macro_f1", "accuracy"), True
+    Settings = Settings
+    sentinels = ("*.tsv",)
+    metrics = ("macro_f1", "accuracy")
+    balanced = True
     unit = "document"
 
     def model(self):
-        s, sizes = (
-            self.settings,
-            {"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": self.settings.words},
+        settings = self.settings
+        config = BertConfig(
+            vocab_size=settings.words,
+            hidden_size=settings.hidden,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=4 * settings.hidden,
+            max_position_embeddings=settings.length,
+            num_labels=len(settings.classes),
         )
-        sizes |= {
-            "hidden_size": s.hidden,
-            "intermediate_size": 4 * s.hidden,
-            "max_position_embeddings": s.length,
-        }
-        return BertForSequenceClassification(BertConfig(**sizes, num_labels=len(s.classes)))
+        return BertForSequenceClassification(config)
 
     def read(self, source):
         files = [source] if source.is_file() else sorted(source.glob("*.tsv"))
@@ -45,12 +49,10 @@ class Text(Supervised):
         return None, "word " * self.settings.length, self.settings.classes[0]
 
     def batch(self, samples, training):
-        hashed = (
-            [zlib.crc32(word.encode()) for word in text.lower().split()] for _, text, _ in samples
-        )
-        rows = [[1, *(2 + word % (self.settings.words - 2) for word in words)] for words in hashed]
-        ids, labels = (
-            padded(rows, 0, self.settings.length),
-            torch.tensor([label for *_, label in samples]),
-        )
+        rows = [[1, *map(self.number, text.lower().split())] for _, text, _ in samples]
+        ids = padded(rows, 0, self.settings.length)
+        labels = torch.tensor([label for *_, label in samples])
         return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
+
+    def number(self, word):
+        return 2 + zlib.crc32(word.encode()) % (self.settings.words - 2)

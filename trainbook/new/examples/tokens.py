@@ -17,39 +17,47 @@ class Settings:
 
 
 class Tokens(Supervised):
-    Settings, sentinels, kind, metrics = Settings, ("*.tsv",), "tokens", ("macro_f1", "accuracy")
+    Settings = Settings
+    sentinels = ("*.tsv",)
+    kind = "tokens"
+    metrics = ("macro_f1", "accuracy")
 
     def model(self):
-        s, sizes = (
-            self.settings,
-            {"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": self.settings.words},
+        settings = self.settings
+        config = BertConfig(
+            vocab_size=settings.words,
+            hidden_size=settings.hidden,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=4 * settings.hidden,
+            max_position_embeddings=settings.length,
+            num_labels=len(settings.classes),
         )
-        sizes |= {
-            "hidden_size": s.hidden,
-            "intermediate_size": 4 * s.hidden,
-            "max_position_embeddings": s.length,
-        }
-        return BertForTokenClassification(BertConfig(**sizes, num_labels=len(s.classes)))
+        return BertForTokenClassification(config)
 
     def read(self, source):
-        texts = paragraphs(source, "*.tsv", ("word", "tag"))
-        return split(
-            ([row["word"] for row in rows], [row.get("tag", "") for row in rows]) for rows in texts
-        )
+        samples = []
+        for rows in paragraphs(source, "*.tsv", ("word", "tag")):
+            words = [row["word"] for row in rows]
+            samples.append((words, [row.get("tag", "") for row in rows]))
+        return split(samples)
 
     def example(self):
-        return ["word"] * self.settings.length, [self.settings.classes[0]] * self.settings.length
+        length = self.settings.length
+        return ["word"] * length, [self.settings.classes[0]] * length
 
     def batch(self, samples, training):
-        s, number = self.settings, {tag: n for n, tag in enumerate(self.settings.classes)}
-        rows = [
-            [1 + zlib.crc32(word.lower().encode()) % (s.words - 1) for word in words]
-            for words, _ in samples
-        ]
-        tags = [[number[tag] if tag else IGNORED for tag in tags] for _, tags in samples]
-        ids = padded(rows, 0, s.length)
+        length = self.settings.length
+        ids = padded([[self.number(word) for word in words] for words, _ in samples], 0, length)
+        labels = [[self.label(tag) for tag in tags] for _, tags in samples]
         return {
             "input_ids": ids,
             "attention_mask": (ids != 0).long(),
-            "labels": padded(tags, IGNORED, s.length),
+            "labels": padded(labels, IGNORED, length),
         }
+
+    def number(self, word):
+        return 1 + zlib.crc32(word.lower().encode()) % (self.settings.words - 1)
+
+    def label(self, tag):
+        return self.settings.classes.index(tag) if tag else IGNORED
