@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from lib.machine import inputs, platform
 from trainbook.run import groups, store
@@ -15,7 +14,8 @@ from trainbook.run.store import Copy, Index
 MOST_OF_A_TEMPLATE = 3  # entries that differ in numbers alone are restored, the newest of them
 
 
-class Earlier(NamedTuple):
+@dataclass(frozen=True)
+class Earlier:
     """What an earlier session left: its run's folder, its index, and its kept folder, if there is one."""
 
     folder: Path | None
