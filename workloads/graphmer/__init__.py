@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Evaluator
 
-KINDS = ("", "trained_")  # of candidates: all that the ontology allows, the tails that training has
+KINDS = ("", "trained_")  # candidates: all that the ontology allows, the tails that training has
 MEANS = (*(f"mrr_{kind}{condition}" for kind in KINDS for condition in CONDITIONS), "resolved")
 _RANKING = (  # weights that learning the text does not reach
     "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
@@ -60,14 +60,16 @@ def summed(judged: Judged, unit: Array, units: int) -> Array:
     reciprocal = (counts[:, None] / ranks).reshape(len(counts), -1)
     values = np.concatenate([reciprocal, counts[:, :1] * first], 1)
     numbers = ~np.isnan(values)
+    added = np.stack([np.nan_to_num(values), numbers], 1)
     sums = np.zeros((units, 2, len(MEANS)))
-    np.add.at(sums, unit, np.stack([np.nan_to_num(values), numbers], 1))
+    np.add.at(sums, unit, added)
     return sums
 
 
 def means(sums: Array) -> Array:
     """(..., 2, MEANS) from `summed` -> (..., MEANS); 0 if no question counts."""
-    return sums[..., 0, :] / np.maximum(sums[..., 1, :], 1)
+    numbers = np.maximum(sums[..., 1, :], 1)
+    return sums[..., 0, :] / numbers
 
 
 def figures(judged: Judged) -> dict[str, float]:
@@ -82,8 +84,8 @@ def figures(judged: Judged) -> dict[str, float]:
         for place, kind in enumerate(KINDS):
             ranks = judged.guess[is_asked, place]
             for k in (1, 3, 10):
-                hits = (ranks <= k).sum()
-                scores[f"hits{k}_{kind}{condition}"] = float(hits / max(1, len(ranks)))
+                share = (ranks <= k).sum() / max(1, len(ranks))
+                scores[f"hits{k}_{kind}{condition}"] = float(share)
     return scores
 
 
@@ -190,7 +192,8 @@ class Graphmer(Supervised):
         batch["vector"] = below(1 + model.own_vectors, C)
         batch["chance"] = -floats(C)
         if objective.mlm_steps:
-            is_target = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
+            share = min(1.0, 2 * objective.mlm_ratio)
+            is_target = torch.rand(size, L, device=device) < share
             batch["masked_roots"] = batch["roots"].clone()
             batch["root_targets"] = torch.where(is_target, batch["roots"], IGNORE)
         return batch
@@ -286,7 +289,9 @@ class Graphmer(Supervised):
         return figures(self.guesses[COMBINED])
 
     def tallied(self, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
-        sums = [summed(judged, unit[judged.sample], units) for judged in rows.values()]
+        sums = []
+        for judged in rows.values():
+            sums.append(summed(judged, unit[judged.sample], units))
         return np.stack(sums, 1)
 
     def measured(self, sums: Array, reference: Array | None = None) -> Array:
@@ -298,11 +303,13 @@ class Graphmer(Supervised):
     def columns(self, judged: Judged) -> dict[str, float]:
         """Returns the figures that are not metrics, and MRRs of tails seen and unseen in training."""
         metrics = {metric.__name__ for metric in self.metrics}
-        columns = {name: value for name, value in figures(judged).items() if name not in metrics}
+        scores = figures(judged)
+        columns = {name: scores[name] for name in scores if name not in metrics}
         corpus = self.data.corpus
         triple = np.array(self.parts["test"].samples)[judged.sample, 0]
         relation = corpus.relation[triple]
-        is_seen = self.data.scorer.counts.of_tail[relation, corpus.tail[triple]] > 0
+        tail = corpus.tail[triple]
+        is_seen = self.data.scorer.counts.of_tail[relation, tail] > 0
         for kind, chosen in (("seen", is_seen), ("unseen", ~is_seen)):
             of_kind = figures(Judged(judged.true[chosen], judged.guess[chosen]))
             for name in self.shown:

@@ -50,7 +50,8 @@ class Samples:
         pieces = _starts(corpus.sizes[corpus.text])
         first = pieces[corpus.window_start[self.windows]]
         size = pieces[corpus.window_stop[self.windows]] - first
-        self.lengths = np.concatenate([size, np.zeros(len(heads), np.int64)])
+        no_text = np.zeros(len(heads), np.int64)
+        self.lengths = np.concatenate([size, no_text])
 
     def __len__(self) -> int:
         return len(self.begin) - 1
@@ -73,7 +74,8 @@ def queries(corpus: Corpus, split: str, structural: Array, most: int) -> list[tu
     triples = triples[~structural[corpus.relation[triples]]]
     triples = _sample(triples, most or len(triples))
     length = corpus.window_stop - corpus.window_start
-    order = np.lexsort((length[corpus.window_of[triples]], corpus.relation[triples]))
+    length = length[corpus.window_of[triples]]
+    order = np.lexsort((length, corpus.relation[triples]))
     ordered = triples[order].tolist()
     return [(triple, condition) for condition in range(len(CONDITIONS)) for triple in ordered]
 
@@ -91,11 +93,12 @@ class EntityTable:
     def __init__(self, corpus: Corpus, own_vectors: int):
         self.corpus = corpus
         words = (corpus.name, corpus.owner, corpus.package)
-        parts = [self._cut(part, most) for part, (_, most) in zip(words, PARTS, strict=True)]
-        self.pieces = np.concatenate(parts, 1)
+        limits = [most for _, most in PARTS]
+        self.pieces = np.concatenate(list(map(self._cut, words, limits)), 1)
         train = corpus.triples_of("train")
         file = corpus.window_file[corpus.window_of[train]]
-        pairs = np.unique(np.stack([corpus.tail[train], file], 1), axis=0)
+        pairs = np.stack([corpus.tail[train], file], 1)
+        pairs = np.unique(pairs, axis=0)
         files = np.bincount(pairs[:, 0], minlength=len(corpus.entity_type))
         frequent = np.argsort(-files, kind="stable")[:own_vectors]
         frequent = frequent[files[frequent] >= _FILES]
@@ -123,7 +126,8 @@ class EntityTable:
         size = np.minimum(self.corpus.sizes[word], most)
         row, at = expand(begin, np.where(words >= 0, size, 0))
         table = np.full((len(words), most), PAD, np.int64)
-        table[row, at - begin[row]] = self.corpus.piece_flat[at]
+        place = at - begin[row]
+        table[row, place] = self.corpus.piece_flat[at]
         return table
 
 
@@ -196,10 +200,12 @@ class Collator:
         windows = asked.window[np.searchsorted(row, np.arange(len(index)))]
         drop = self._dropped_parts(windows, uniform)
         is_hidden = asked.hidden >= 0
-        rows = self.layout.rows(windows, with_text, row[is_hidden], asked.hidden[is_hidden], drop)
+        hidden = asked.hidden[is_hidden]
+        rows = self.layout.rows(windows, with_text, row[is_hidden], hidden, drop)
         shown = rows.word[rows.word >= 0]
         files = corpus.window_file[windows]
-        among, chance = self.sampler.draw(tail, shown, files, uniform(len(corpus.entity_type)))
+        draws = uniform(len(corpus.entity_type))
+        among, chance = self.sampler.draw(tail, shown, files, draws)
         gold = among.place[tail].astype(np.int64)
         excluded = self.scorer.other_tails(asked, tail, among)
         return Drawn(asked, tail, row, slot, rows, among, gold, chance, excluded)
@@ -232,7 +238,8 @@ class Collator:
         shape = (size, int(drawn.slot.max()) + 1)
 
         def laid(values: Array, otherwise: float = 0) -> Array:
-            array = np.full((*shape, *values.shape[1:]), otherwise, values.dtype)
+            whole = (*shape, *values.shape[1:])
+            array = np.full(whole, otherwise, values.dtype)
             array[row, drawn.slot] = values
             return array
 
@@ -277,7 +284,8 @@ class Collator:
         row = np.arange(len(asked))
         has_text = asked.condition != NAME_ONLY
         is_hidden = asked.hidden >= 0
-        rows = self.layout.rows(asked.window, has_text, row[is_hidden], asked.hidden[is_hidden])
+        hidden = asked.hidden[is_hidden]
+        rows = self.layout.rows(asked.window, has_text, row[is_hidden], hidden)
         arrays = _of_rows(rows)
         arrays["relation"] = asked.relation[:, None]
         arrays["condition"] = asked.condition.astype(np.int64)[:, None]
@@ -294,9 +302,10 @@ class Collator:
             budget = round(self.objective.mlm_ratio * length)
             while budget > 0:
                 draws = torch.rand(3, generator=generator)
-                geometric = 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8))
-                span = min(_LONGEST_SPAN, budget, geometric)
-                start = int(float(draws[1]) * max(1, length - span + 1))
+                draw, place, _ = draws.tolist()
+                geometric = int(np.log(max(draw, 1e-9)) / np.log(0.8))
+                span = min(_LONGEST_SPAN, budget, 1 + geometric)
+                start = int(place * max(1, length - span + 1))
                 places = np.arange(start, min(start + span, length))
                 budget -= span
                 is_free = (ids[places] >= first) & (target[places] == IGNORE)

@@ -9,8 +9,8 @@ import pandas as pd
 from workloads.graphmer.settings import OF_REFERENCES, Array
 
 SURE = 0.9
-_SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
-_STEPS = 60  # of Newton's method at most
+_SHRINKAGE = 0.3  # weight of the squared weights: few questions do not move them far
+_STEPS = 60  # at most, by Newton's method
 
 
 def probabilities(choices: pd.DataFrame, weights: Array) -> pd.Series:

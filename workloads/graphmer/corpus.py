@@ -204,7 +204,7 @@ class Corpus:
         for name, limit in limits.items():
             array = getattr(self, name)
             is_index = array.ndim == 1 and array.dtype.kind in "iu"
-            if not is_index or np.any((array < -1) | (array >= limit)):
+            if not is_index or (array < -1).any() or (array >= limit).any():
                 raise ValueError(f"{name} leads out of the corpus")
 
 
@@ -254,7 +254,9 @@ def extended(trained: Corpus, graph: Graph, sources: Sources, chain: Chain) -> C
 
 
 def _mentioned(graph: Graph) -> list[str]:
-    return sorted({entity for t in graph.triples for entity in (t.head, t.tail)})
+    names = {t.head for t in graph.triples}
+    names |= {t.tail for t in graph.triples}
+    return sorted(names)
 
 
 def _behind(
@@ -271,7 +273,8 @@ def _behind(
     tokenizer = before.tokenizer.tobytes().decode()
     if not tokenizer:
         tokenizer = _pieces(text, lines, splits, names.values(), list(words), chain.vocabulary)
-    flat, offsets = _cut(tokenizer, [*words][len(before.word_list) :])
+    new_words = [*words][len(before.word_list) :]
+    flat, offsets = _cut(tokenizer, new_words)
     sizes = np.concatenate([before.sizes, np.diff(offsets)])
     windows = _windows(graph, text, lines, sizes, names, chain)
     index = _numbered(before.entities)
@@ -379,11 +382,13 @@ def _read_text(
             raise BadInput(
                 f"{sources.path(file)} can no longer be read ({error.strerror}). Run again."
             ) from None
-        index = np.array([words.setdefault(word, len(words)) for word in different], np.int64)
+        indices = [words.setdefault(word, len(words)) for word in different]
+        index = np.array(indices, np.int64)
         if different:
             index = index[np.frombuffer(numbers, np.int32)]
         texts.append(index)
-        lines[file] = np.frombuffer(starts, np.int32).astype(np.int64) + length
+        first_words = np.frombuffer(starts, np.int32).astype(np.int64)
+        lines[file] = first_words + length
         length += len(numbers)
     return np.concatenate(texts), lines
 
@@ -432,7 +437,7 @@ def _cut(text: str, words: Sequence[str]) -> tuple[Array, Array]:
     pieces = [encoding.ids for encoding in encodings]
     offsets = _offsets([len(ids) for ids in pieces])
     flat = itertools.chain.from_iterable(pieces)
-    return np.fromiter(flat, dtype=np.int32, count=int(offsets[-1])), offsets
+    return np.fromiter(flat, np.int32), offsets
 
 
 def header_room(roots: int) -> int:
@@ -456,7 +461,8 @@ def _windows(
             continue
         name_size = int(sizes[np.array(names[head])].sum())
         header = min(name_size, header_room(chain.roots)) + 1
-        first_lines, bounds = _stretches(entity, lines[file], cumulative, chain.roots - header)
+        room = chain.roots - header
+        first_lines, bounds = _stretches(entity, lines[file], cumulative, room)
         by_number: dict[int, list[Triple]] = defaultdict(list)
         for triple in triples:
             number = bisect_right(first_lines, triple.line) - 1

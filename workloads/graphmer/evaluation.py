@@ -23,7 +23,7 @@ from workloads.graphmer.model import MOST_MEANT
 from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Of trust and of likeness, which was learned on top of all of trust
+# Pairs of trust and likeness; likeness was learned on top of all of trust
 GATES = tuple((trust, likeness) for trust in OPEN for likeness in OPEN if likeness <= trust)
 _AT_ONCE = 64  # questions that are scored together
 
@@ -45,16 +45,16 @@ class Answering:
     def vectors(self) -> torch.Tensor:
         """(E, 2, d) the vectors and origins of all entities."""
         entities = np.arange(len(self.data.corpus.entity_type))
-        table = self.data.table
-        parts = [self._read(table.of(part)).float() for part in np.array_split(entities, 16)]
-        return torch.cat(parts)
+        batches = map(self.data.table.of, np.array_split(entities, 16))
+        return torch.cat([self._read(batch).float() for batch in batches])
 
     def scores(self, asked: Questions, among: CandidateSet) -> Callable[[float, float], Array]:
         """Returns a function of two gates that returns (Q, C) scores; shut gates give those of the counts alone."""
         batch, rows = self.data.collator.of_questions(asked)
-        added = {name: value[:, 0].float() for name, value in self._read(batch).items()}  # (Q, ...)
-        queries = added.pop("queries")
-        arrays = {name: value.cpu().numpy() for name, value in added.items()}
+        added = self._read(batch)
+        queries = added.pop("queries")[:, 0].float()
+        # (Q, ...)
+        arrays = {name: value[:, 0].float().cpu().numpy() for name, value in added.items()}
         entities = torch.from_numpy(among.entities).to(self.gate.device)
         vectors, origins = self.vectors[entities].unbind(1)  # (C, d)
         alike = (queries @ vectors.T).float().cpu().numpy()
@@ -101,7 +101,8 @@ class Scores:
             product = np.einsum("nd,nd->n", meanings, origins[column])
             weights = added["meant"][question, root]
             is_elsewhere = elsewhere[question, column]
-            of_type = weights[np.arange(len(question)), self.kind[column]]
+            pair = np.arange(len(question))
+            of_type = weights[pair, self.kind[column]]
             product = product * is_elsewhere + of_type
             of_near = weights[:, -len(NEAR) - 1 :]
             for at, name in enumerate(NEAR):
@@ -112,8 +113,10 @@ class Scores:
 
         @cache
         def trusting(trust: float) -> Array:
-            pointed = self.counted(trust * places, lambda *at: trust * meant(*at))
-            return pointed + trust * weighted
+            def trusted(*at: Array) -> Array:
+                return trust * meant(*at)
+
+            return self.counted(trust * places, trusted) + trust * weighted
 
         def gated(trust: float, likeness: float) -> Array:
             if not trust and not likeness:
@@ -159,7 +162,8 @@ class Evaluator:
         total = np.exp(scores - most[:, None]).sum(1)
         likelihood = own - (most + np.log(total))
         rank = _ranks(scores, own, is_there)
-        rank_trained = _ranks(scores[:, trained], own, is_there & trained[column])
+        is_trained = is_there & trained[column]
+        rank_trained = _ranks(scores[:, trained], own, is_trained)
         question, other = among.by_name.places(self.corpus.name[tail])
         score = scores[question, other]
         possible = np.isfinite(score) & is_there[question]
@@ -175,7 +179,7 @@ class Evaluator:
         answering = Answering(self.data, model)
         gates: tuple[Any, ...] = GATES if chooses_gate else (None,)
         conditions = list[Array]()
-        answers = list[Array]()  # of batches; (Q, gates, 4)
+        answers = list[Array]()  # one for each batch, (Q, gates, 4)
         for batch in loader:
             triples = batch["triple"].cpu().numpy()
             condition = batch["condition"].cpu().numpy()
@@ -183,9 +187,10 @@ class Evaluator:
             for asked, chosen, among in self._alike(triples, condition):
                 tail = self.corpus.tail[triples[chosen]]
                 gated = answering.scores(asked, among)
+                set_gate = answering.gate[int(asked.condition[0])].tolist()
                 for place, gate in enumerate(gates):
-                    opened = gate or answering.gate[int(asked.condition[0])].tolist()
-                    answer[chosen, place] = self.judged(tail, asked, gated(*opened))
+                    scores = gated(*(gate or set_gate))
+                    answer[chosen, place] = self.judged(tail, asked, scores)
             conditions.append(condition)
             answers.append(answer)
         condition = np.concatenate(conditions)
@@ -227,7 +232,8 @@ def _ranks(scores: Array, own: Array, is_there: Array) -> Array:
     """(Q, C) scores, (Q) those of the right tails -> (Q) ranks, ties at the mean; behind all if not `is_there`."""
     better = (scores > own[:, None]).sum(1)
     equal = (scores == own[:, None]).sum(1)
-    return np.where(is_there, better + (equal + 1) / 2, scores.shape[1] + 1.0)
+    rank = better + (equal + 1) / 2
+    return np.where(is_there, rank, scores.shape[1] + 1.0)
 
 
 def _firsts(question: Array, score: Array, own: Array) -> Array:

@@ -90,7 +90,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """x (B, P, d), bias (B, H, P, P) -> (B, P, d)."""
         B, P, d = x.shape
-        qkv = self.qkv(self.norm1(x)).view(B, P, 3, self.heads, d // self.heads)
+        qkv = self.qkv(self.norm1(x)).view(B, P, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         drop = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)
@@ -216,15 +216,15 @@ class Ranker(nn.Module):
         B, L = roots.shape
         G = distance.shape[1]
         place = torch.arange(L, device=roots.device)
-        chain = (place[:, None] - place[None, :]).abs().expand(B, L, L)
-        steps = torch.cat([chain, distance], 1)  # (B, P, L): to the roots
+        chain = (place[:, None] - place).abs()
+        steps = torch.cat([chain.expand(B, L, L), distance], 1)  # (B, P, L): to the roots
         undimmed = steps.sqrt()[:, None] - self.reach[:, None, None]
         decay = math.log(self.shape.decay) * F.gelu(undimmed)
         is_padding = (roots == PAD)[:, None, None]
         decay = decay.masked_fill(is_padding, _UNSEEN)  # (B, H, P, L)
         to_leaves = torch.full((L + G, G), _UNSEEN, device=roots.device)
         to_leaves[L:].fill_diagonal_(0)
-        to_leaves = to_leaves.to(decay.dtype).expand(*decay.shape[:2], L + G, G)
+        to_leaves = to_leaves.to(decay.dtype).expand(*decay.shape[:2], -1, -1)
         return torch.cat([decay, to_leaves], -1)
 
     def entities(self, pieces: Tensor, kind: Tensor, vector: Tensor) -> Tensor:
@@ -292,22 +292,26 @@ class Ranker(nn.Module):
         """
         features = batch["features"]
         kind = batch["kind"][0]
+        name = batch["name"][0]
+        owner = batch["name_owner"][0]
         trusting = batch["prior"] + _weighted(features, kind, added["weights"])
         entities = self.entities(batch["pieces"][0], kind, batch["vector"][0])
         vectors, origins = entities.unbind(1)
         near = batch["near"]  # its last one: whether other files have the entity
         is_kind = F.one_hot(kind, self.shape.types).to(near.dtype)
         is_kind = is_kind.expand(len(near), -1, -1)
-        meant = added["meant"][:, 0] @ torch.cat([is_kind, near], 2).mT
+        facts = torch.cat([is_kind, near], 2)
+        meant = added["meant"][:, 0] @ facts.mT
         alike = added["meanings"][:, 0] @ origins.T
         meant = meant + alike * near[:, None, :, -1]
         with torch.autocast(leaves.device.type, enabled=False):
             places = batch["places"] + added["places"]
-            pointing = pointed(places, meant, batch, batch["name"][0], batch["name_owner"][0])
-            trusting = trusting + pointing
-        of_file = self._of(self.own_file, batch)[..., None] * torch.log1p(batch["own"])
+            trusting = trusting + pointed(places, meant, batch, name, owner)
+        strength = self._of(self.own_file, batch)[..., None]
+        of_file = strength * torch.log1p(batch["own"])
         of_file = of_file + _weighted(features, kind, self.trust_beside_file(leaves))
-        return trusting, trusting.detach() + of_file + added["queries"] @ vectors.T
+        likeness = added["queries"] @ vectors.T
+        return trusting, trusting.detach() + of_file + likeness
 
     @staticmethod
     def _of(table: Tensor, batch: Batch) -> Tensor:
@@ -349,7 +353,8 @@ def pointed(places: Tensor, meant: Tensor, batch: Batch, name: Tensor, owner: Te
     most = places.detach().amax(-1, keepdim=True).clamp(min=0)
     weight = (places - most).exp()
     after_self = weight * (batch["is_self"] == 1)[:, None]
-    total = weight @ named + batch["boost"][..., None] * (weight @ owned)
+    boost = batch["boost"][..., None]
+    total = weight @ named + boost * (weight @ owned)
     total = total + batch["sibling"] * (after_self @ named)
     total = total.float().clamp(min=0)
     return torch.log1p(most.exp() * total)

@@ -67,7 +67,8 @@ class Standing:
         # The pairs of a file and an entity that it imports, ascending, as numbers
         triples = np.flatnonzero(np.array(corpus.relations)[corpus.relation] == "imports")
         file = corpus.window_file[corpus.window_of[triples]].astype(np.int64)
-        self.imports = np.unique(file * len(corpus.entity_type) + corpus.tail[triples])
+        code = file * len(corpus.entity_type) + corpus.tail[triples]
+        self.imports = np.unique(code)
 
     def described(
         self, answers: pd.DataFrame, window: Array, name: Array, rows: Rows
@@ -84,8 +85,8 @@ class Standing:
         is_dotted = dotted.any(1)
         is_bare = (is_place.any(1) & ~is_dotted)[question]
         after_self = (is_place & (rows.is_self == 1)).any(1)
-        owner = corpus.owner[entity][:, None]
-        owner_before = (dotted[question] & (rows.owner[question] == owner)).any(1)
+        is_owner = rows.owner[question] == corpus.owner[entity][:, None]
+        owner_before = (dotted[question] & is_owner).any(1)
         has_owner = np.bincount(question, owner_before, len(window)) > 0
         of_object = is_dotted & ~after_self & ~has_owner
         head = corpus.head[window][question]
@@ -131,7 +132,8 @@ class Standing:
 
     def _parent_of(self, entity: Array) -> Array:
         """(N) entities, or -1 -> (N) their parents, a negative number for none."""
-        return np.where(entity >= 0, self.corpus.parent[np.maximum(entity, 0)], -1)
+        parent = self.corpus.parent[np.maximum(entity, 0)]
+        return np.where(entity >= 0, parent, -1)
 
 
 def _only_after_super(dotted: Array, rows: Rows) -> Array:
@@ -212,7 +214,8 @@ class Calibration:
         relations = self.together if asked in self.together else [asked]
         scored = [self._scored(triples, r, number, entity, answering) for r in relations]
         nothing = np.zeros(0, np.int64)
-        rows = self.data.layout.rows(window, np.ones(len(triples), bool), nothing, nothing)
+        with_text = np.ones(len(triples), bool)
+        rows = self.data.layout.rows(window, with_text, nothing, nothing)
         choices = self.standing.described(pd.concat(scored), window, name, rows)
         choices["relation"] = choices["relation"].fillna(asked).astype(int)
         keys = ["question", "entity", "relation"]

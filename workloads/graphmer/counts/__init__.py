@@ -127,7 +127,8 @@ class Counts:
         fact, key, _ = self.keys(lift, asked)
         triple = self.train[fact]
         tail = corpus.tail[triple]
-        in_file = key * len(corpus.files) + self.file[corpus.window_of[triple]]
+        file = self.file[corpus.window_of[triple]]
+        in_file = key * len(corpus.files) + file
         entities = len(corpus.entities)
         return Table(key, tail, entities), Table(in_file, tail, entities)
 
@@ -162,7 +163,7 @@ class Counts:
         """The words within REACH of the places of a hidden name, each once for its offset."""
         question, place, first, last = self.hidden_places(asked)
         words = len(self.corpus.word_list)
-        keys = (2 * REACH + 1) * words  # of one relation: a word at each offset
+        keys = (2 * REACH + 1) * words  # a word at each offset, for one relation
         every = len(self.corpus.relations) * keys
         parts = []
         for offset in (*range(-REACH, 0), *range(1, REACH + 1)):
@@ -172,8 +173,8 @@ class Counts:
             word = self.corpus.text[there[inside]]
             is_shown = word != asked.hidden[row]
             row = row[is_shown]
-            key = asked.relation[row] * keys + (offset + REACH) * words + word[is_shown]
-            parts.append(row * every + key)
+            key = asked.relation[row] * keys + (offset + REACH) * words
+            parts.append(row * every + key + word[is_shown])
         row, key = np.divmod(np.unique(np.concatenate(parts)), every)
         return row, key, np.ones(len(row), np.float32)
 
@@ -223,7 +224,8 @@ class Counts:
         names = self.corpus.name
         entity, sub_token = self._of_words(names)
         frequency = np.bincount(sub_token, minlength=self._sub_tokens[2])
-        information = np.log(len(names) / np.maximum(frequency, 1))[sub_token]
+        share = len(names) / np.maximum(frequency, 1)
+        information = np.log(share)[sub_token]
         whole = np.bincount(entity, information, len(names))
         share = information / np.maximum(whole[entity], 1e-6)
         return Groups(sub_token), entity, share.astype(np.float32)
@@ -232,7 +234,7 @@ class Counts:
         """Returns all features, without the facts of each question's own file."""
         names = self.corpus.name
         own = self.own_count(asked, among)
-        count = self.of_tail[asked.relation[:, None], among.entities] - own
+        count = self.of_tail[np.ix_(asked.relation, among.entities)] - own
         name = names[self.corpus.head[asked.window]]
         name = np.where(asked.condition == MASKED, -2, name)
         dense = {"frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0}
@@ -284,13 +286,15 @@ class Counts:
         question = question[few]
         key = key[few]
         weight = weight[few]
-        in_file = key * len(self.corpus.files) + self.file[asked.window[question]]
+        file = self.file[asked.window[question]]
+        in_file = key * len(self.corpus.files) + file
         others = table[key] - of_files[in_file]
         others = others[:, among.entities].tocoo()
         row = question[others.row]
         column = others.col
         relation = asked.relation[row]
-        frequency = self.of_tail[relation, among.entities[column]] - own[row, column]
+        frequency = self.of_tail[relation, among.entities[column]]
+        frequency = frequency - own[row, column]
         of_file = self.own[self._own_key(asked)].sum(1).A1
         total = self.total[relation] - of_file[row]
         expected = np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))

@@ -10,7 +10,8 @@ def expand(begin: Array, length: Array) -> tuple[Array, Array]:
     """(N) where rows begin and how long they are -> (M) the row of each of their places, and the place itself."""
     row = np.repeat(np.arange(len(begin)), length)
     first = np.cumsum(length) - length
-    return row, begin[row] + (np.arange(len(row)) - first[row])
+    within = np.arange(len(row)) - first[row]
+    return row, begin[row] + within
 
 
 def find(values: Array, wanted: Array) -> Array:

@@ -87,7 +87,8 @@ class Layout:
         words = len(self.corpus.word_list)
         hidden = np.unique(hidden_row * words + hidden_word)
         is_separator = zone == _SEPARATOR
-        is_hidden = (find(hidden, row * words + word) >= 0) & ~is_separator
+        place = find(hidden, row * words + word)
+        is_hidden = (place >= 0) & ~is_separator
         size = self.corpus.sizes[np.maximum(word, 0)]
         length = np.where(is_separator | is_hidden, 1, size)
         # for each piece its word, and its place in it
@@ -106,7 +107,8 @@ class Layout:
             array[row[index], place] = values
             return array
 
-        begins = (zone[index] == _TEXT) & (at == 0) & ~is_hidden[index]
+        is_text = (zone[index] == _TEXT) & (at == 0)
+        begins = is_text & ~is_hidden[index]
         is_name = (zone[index] == _HEAD) & (part[index] == 0)
         marks = self._marks(row, word, zone, is_hidden)
         return Rows(
@@ -176,7 +178,8 @@ class Layout:
         is_self = np.isin(owner, [index("self"), index("cls")])
         # No text has closing brackets: super ( . m, and super ( Name self . m
         has_name = (owner >= 0) & (near(-3) != index("."))
-        of_two = has_name & (near(-4) == index("(")) & (near(-5) == index("super"))
+        of_call = (near(-4) == index("(")) & (near(-5) == index("super"))
+        of_two = has_name & of_call
         is_super = (owner == index("(")) & (near(-3) == index("super"))
         is_call = near(1) == index("(")
         marks = {"owner": owner, "previous": np.where(before >= 0, previous, 0)}

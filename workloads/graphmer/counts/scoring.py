@@ -19,9 +19,9 @@ from workloads.graphmer.model import IMPOSSIBLE, room
 from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 
 NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
-_MOST = 15.0  # of a place's score
+_MOST = 15.0  # limit of a place's score
 _SAMPLES = 48
-_RATE = 0.05  # of a step that fits
+_RATE = 0.05  # learning rate at the first step
 # Weight of the squared differences of a relation from all relations: a rare relation stays near them
 _SHRINKAGE = 1e-3
 # Where the weights start; others at 0.3
@@ -60,8 +60,10 @@ class Weights:
         return shapes
 
     def as_json(self) -> dict[str, Any]:
-        rounded = {name: np.round(value.astype(float), 4) for name, value in vars(self).items()}
-        return {name: value.tolist() for name, value in rounded.items()}
+        values = {}
+        for name, value in vars(self).items():
+            values[name] = np.round(value.astype(float), 4).tolist()
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], corpus: Corpus) -> "Weights":
@@ -111,7 +113,8 @@ class Scorer:
     def prior(self, asked: Questions, among: CandidateSet, features: Found) -> Array:
         """(Q, C) the sum of all features but the pointer's by the fitted weights; IMPOSSIBLE if it cannot be."""
         at = asked.condition, asked.relation
-        score = self.weighted(features, among, self.weights.features[at], self.weights.types[at])
+        of_features = self.weights.features[at]
+        score = self.weighted(features, among, of_features, self.weights.types[at])
         score[~self.is_allowed(asked.relation, among.entities)] = IMPOSSIBLE
         return score
 
@@ -126,7 +129,8 @@ class Scorer:
 
     def weighted(self, found: Found, among: CandidateSet, features: Array, types: Array) -> Array:
         """(Q, C) the sum of all features by weights of each question, (Q, FEATURES) and (Q, entity types)."""
-        score = types[:, self.corpus.entity_type[among.entities]].astype(np.float32)
+        kind = self.corpus.entity_type[among.entities]
+        score = types[:, kind].astype(np.float32)
         product = np.empty_like(score)
         for name, value in found.dense.items():
             weight = features[:, FEATURES.index(name)].astype(np.float32)
@@ -184,10 +188,11 @@ class Scorer:
         score = places[question, root]
         if meant is not None:
             score = score + meant(question, root, column)
-        shape = len(asked), len(among)
         code = question * len(among) + column
-        total = np.bincount(code, np.exp(score) * factor, shape[0] * shape[1])
-        return np.log1p(np.maximum(total, 0)).astype(np.float32).reshape(shape)
+        size = len(asked) * len(among)
+        total = np.bincount(code, np.exp(score) * factor, size)
+        pointed = np.log1p(np.maximum(total, 0)).astype(np.float32)
+        return pointed.reshape(len(asked), -1)
 
 
 class Sampler:
@@ -226,7 +231,8 @@ class Sampler:
         golds = np.unique(gold)
         every = np.arange(len(self.entities))
         named = self._among(self.by_name, every, np.unique(words), most // 4)
-        of_file = self._among(self.by_file, self._of_file, np.unique(files), 3 * most // 8)
+        files = np.unique(files)
+        of_file = self._among(self.by_file, self._of_file, files, 3 * most // 8)
         neither = (1 - named) * (1 - of_file)
         taken = (1 - neither).sum()
         free = most - len(golds) - 3 * np.sqrt(most) - taken
@@ -270,7 +276,8 @@ class Sampler:
             each *= total / taken
         chance = np.minimum(1.0, each / size)[group]
         without = np.log1p(-np.minimum(chance, 1 - 1e-12))
-        return -np.expm1(np.bincount(entity[place], without, len(self.entities)))
+        total = np.bincount(entity[place], without, len(self.entities))
+        return -np.expm1(total)
 
 
 class _Combination(nn.Module):
@@ -278,7 +285,8 @@ class _Combination(nn.Module):
 
     def __init__(self, corpus: Corpus):
         super().__init__()
-        start = {name: torch.zeros(shape) for name, shape in Weights.shapes(corpus).items()}
+        shapes = Weights.shapes(corpus)
+        start = {name: torch.zeros(shapes[name]) for name in shapes}
         start["features"] += torch.tensor([_START.get(name, 0.3) for name in FEATURES])
         start["place"] += torch.tensor([_START_PLACE, _START_BRACKET, *([0.0] * PREVIOUS)])
         start["boost"] += _START_BOOST
@@ -323,7 +331,7 @@ def fit(collator: Any, steps: int, seed: int = 0) -> Weights:
     order = permutation(mix(seed), 0, len(collator.samples))
     losses = []
     for step in range(steps):
-        places = np.arange(step * _SAMPLES, (step + 1) * _SAMPLES) % len(order)
+        places = (step * _SAMPLES + np.arange(_SAMPLES)) % len(order)
         generator = torch.Generator().manual_seed(mix(seed, step))
         loss = _loss(model, collator, collator.draw(order[places].tolist(), generator))
         cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
