@@ -43,7 +43,7 @@ class Glacier(methods.Comparing):
     shown = ("mcc", "mean_iou")
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
     _tests: Mapping[str, Any] = {}  # by method the `Tested` of the last evaluation on the test
-    _gate: Any = None  # of the last validation
+    _gate: Any = None  # the `Gate` of the last validation
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         super().__init__(config, source)
@@ -131,7 +131,7 @@ class Glacier(methods.Comparing):
         settings = self.settings
         initial = settings.initial
         if "layer1.0.conv1.weight" in given:
-            return encoder(given, settings.inputs)  # of ImageNet
+            return encoder(given, settings.inputs)  # published weights, of ImageNet
         bands = initial.bands or settings.inputs, settings.inputs
         classes = initial.classes or settings.source.classes, settings.source.classes
         return carry(given, model.state_dict(), bands, classes)

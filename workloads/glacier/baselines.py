@@ -31,7 +31,7 @@ EVERYWHERE = (slice(None), slice(None))  # rows and columns
 _EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too, which are three times the numbers
 _MOST_TILES = 400
 _MOST_PIXELS = 2_000_000  # that are learnt from or scored, so that the time has a bound
-_NODES = 61  # of a tree of 31 leaves, scikit-learn's most
+_NODES = 61  # a tree of 31 leaves, scikit-learn's most
 _NO_CATEGORIES = np.zeros((0, 8), np.uint32), np.zeros(0, np.uint32)  # all features are numbers
 _LEAST = -14.0  # log-probability of a class without an example
 
@@ -171,7 +171,7 @@ class Boosted(nn.Module):
         for nodes, bias, model in zip(self.nodes, self.bias, fitted, strict=True):
             classes = np.asarray(model.classes_).astype(int)
             bias[torch.from_numpy(classes)] = 0
-            # of two classes the second alone has trees
+            # with two classes only the second has trees
             outputs = classes[1:] if len(classes) == 2 else classes
             for turn, trees in enumerate(private.boosted_trees(model)):
                 for output, tree in zip(outputs.tolist(), trees, strict=True):

@@ -30,10 +30,10 @@ COLOURS = (
 )
 _WORST = 5  # scenes that the report names
 _SHOWN = 4  # tiles with most wrong pixels
-# Of the network's log-probabilities, the rest is boosting's; .9 has rare classes that .75 loses
+# Weights of the network's log-probabilities, the rest is boosting's; .9 has rare classes that .75 loses
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
-_SURE = 0.975  # of one side
-_MOST_PIXELS = 50_000  # of validation that choose
+_SURE = 0.975  # one-sided
+_MOST_PIXELS = 50_000  # pixels of validation that choose
 # A tile (bands, S, S), its mask (S, S) and perhaps a prediction (S, S)
 Shown = tuple[np.ndarray, ...]
 

@@ -33,7 +33,7 @@ from workloads.glacier.data import layout, readers
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.settings import IGNORE, Cut, Settings, Source
 
-VERSION = 10  # of the store's files
+VERSION = 10  # format of the store's files
 _FLOAT16_MAX = 65_504.0
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 SIDE = 8  # pixels of a window

@@ -37,7 +37,7 @@ _OFTEN = 10
 _CODES = 20  # tiles that no-data values are looked for in, pixels, values of a band
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
-_LEAST_SHARE = 1e-6  # of a class, in a logarithm
+_LEAST_SHARE = 1e-6  # least share of a class in a logarithm
 _INDEX_TILES = 200  # over which the indices' mean and deviation are taken
 _DRAWN = 2_000  # crops by which the shares of classes are estimated
 

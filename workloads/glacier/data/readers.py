@@ -36,7 +36,7 @@ _GDAL = {
     "GDAL_PAM_ENABLED": "NO",  # no .aux.xml
     "PROJ_NETWORK": "OFF",
 }
-_MOST_PIXELS = 2**31  # of a scene, 46,340 on a side; a Sentinel-2 tile has 10,980
+_MOST_PIXELS = 2**31  # a scene of 46,340 on a side; a Sentinel-2 tile has 10,980
 _MOST_ON_A_SIDE = 2**20
 # GDAL unpacks a block for one pixel, of all bands if they lie interleaved
 _MOST_BYTES_AT_ONCE = 2**29

@@ -15,7 +15,7 @@ from lib.errors import BadInput
 from lib.machine import disk
 from workloads.glacier.settings import Generator, Source
 
-VERSION = 1  # of what is drawn; a change of it is a change of the data
+VERSION = 1  # raised with every change of the drawn scenes
 METRES = 30.0  # a pixel, as in Landsat
 BANDS = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 _OPTICAL = [index for index, name in enumerate(BANDS) if name != "thermal"]
@@ -139,7 +139,7 @@ def _classes(draw: np.random.Generator, height: np.ndarray) -> tuple[np.ndarray,
     hollow = _blurred(height, size / 24) - height
     hollow /= hollow.std()
     high = (height - height.mean()) / height.std()
-    share = draw.uniform(0.18, 0.42)  # of the scene that is ice or debris
+    share = draw.uniform(0.18, 0.42)  # ice and debris in the scene
     likely = high + 0.55 * hollow + 0.12 * _noise(draw, size, 3.0)
     potential = _blurred(likely, 1.5)
     is_steep = _blurred(steepness, 2.0) > np.quantile(steepness, 0.93)
@@ -185,7 +185,7 @@ def _ground(
     below = (height.mean() - 0.4 * height.std() - height) / 250
     green = np.clip(below + 0.4 * _noise(draw, size, 2.5), 0, 0.8)
     image = spectrum["rock"] * (1 - green) + spectrum["vegetation"] * green
-    # of the rock, and so of its debris
+    # rock, and so its debris, differs from place to place
     geology = 1 + 0.2 * _noise(draw, size, 3.2) + 0.08 * _noise(draw, size, 1.5)
     image[_OPTICAL] *= geology
     # snow that is no glacier
