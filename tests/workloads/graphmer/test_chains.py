@@ -58,7 +58,8 @@ def names_in(corpus, roots):
     names = set()
     for word, name in enumerate(corpus.word_list):
         pieces = pieces_of(corpus, [word])
-        if any(visible[i : i + len(pieces)] == pieces for i in range(len(visible))):
+        starts = range(len(visible) - len(pieces) + 1)
+        if any(visible[start : start + len(pieces)] == pieces for start in starts):
             names.add(name)
     return names
 
