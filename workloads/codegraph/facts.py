@@ -156,12 +156,13 @@ def _root(node: ast.expr | None, hidden: frozenset[str]) -> str:
         return f"<{_DISPLAYS[type(node)]}>"
     if isinstance(node, ast.Compare):
         is_bool = all(isinstance(operator, _BOOLEAN) for operator in node.ops)
-        return "<bool>" if is_bool else "?"
+        if is_bool:
+            return "<bool>"
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return "<bool>"
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        is_text = _root(node.left, hidden) == "<str>"
-        return "<str>" if is_text else "?"
+    is_format = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
+    if is_format and _root(node.left, hidden) == "<str>":
+        return "<str>"
     return "?"
 
 

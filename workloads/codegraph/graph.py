@@ -113,8 +113,9 @@ def _of_definition(resolver: Resolver, facts: Facts, definition: Definition) -> 
         # Bound in a circle by two definitions of one name
         if is_class and identity in resolver.ancestors(target.id):
             continue
-        if target is not None and not is_class and target.kind != "external":
-            target = target if is_builtin_type(target) else None
+        is_known = is_class or (target is not None and target.kind == "external")
+        if target is not None and not is_known and not is_builtin_type(target):
+            target = None
         yield from _edge(resolver, identity, "inherits_from", target, path, path_line)
     yield from _returns(resolver, facts, definition)
 
@@ -167,8 +168,9 @@ def _returns(resolver: Resolver, facts: Facts, definition: Definition) -> Iterat
 def _calls(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
     target = resolver.path(facts, reference.scope, reference.path)
     if target is not None and target.kind == "instance":
-        method = resolver.member(target, "__call__")
-        target = method if method is not None and method.kind == "function" else None
+        target = resolver.member(target, "__call__")
+        if target is not None and target.kind != "function":
+            target = None
     makes = target is not None and (target.kind == "class" or is_builtin_type(target))
     relation = "instantiates" if makes else "calls"
     head = facts.scopes[reference.scope].owner
@@ -216,7 +218,9 @@ _REFERENCES = {"calls": _calls, "raises": _exceptions, "catches": _exceptions, "
 
 def builtin_kind(name: str) -> str:
     """Returns the entity type of `builtins.<name>`; a method such as "str.join" is an API."""
-    value = type(None) if name == "NoneType" else getattr(builtins, name, None)
+    if name == "NoneType":
+        return "Type"
+    value = getattr(builtins, name, None)
     if not isinstance(value, type):
         return "API"
     return "ExceptionType" if issubclass(value, BaseException) else "Type"

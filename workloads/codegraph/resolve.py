@@ -108,8 +108,9 @@ class Resolver:
             while index > 0 and facts.scopes[index].kind != "Class":
                 index = facts.scopes[index].parent
             owner = facts.scopes[index].owner
-            is_its = index > 0 and name[6:] in ("", owner.rpartition(".")[2])
-            return Target("super", owner, receiver) if is_its else None
+            if index > 0 and name[6:] in ("", owner.rpartition(".")[2]):
+                return Target("super", owner, receiver)
+            return None
         own = True
         while index >= 0:
             scope = facts.scopes[index]
@@ -133,16 +134,24 @@ class Resolver:
         # What is in the tree goes before what is not (C accelerators), and the first branch before others (platforms)
         named: list[Target | None] = []
         values: list[Target | None] = []
-        for binding in bindings if len(bindings) <= _MOST else []:
+        if len(bindings) > _MOST:
+            return None
+        for binding in bindings:
             target = self._bound(facts, binding)
-            if target is None or target.id != excluded:
-                (values if binding.kind == "value" else named).append(target)
+            if target is not None and target.id == excluded:
+                continue
+            if binding.kind == "value":
+                values.append(target)
+            else:
+                named.append(target)
         certain = [value for value in values if value is None or value[:2] != ("literal", _NONE)]
         if not named and not certain:
             return values[0] if values else None
         is_one = len(set(certain)) == 1
+        if not named and not is_one:
+            return None
         if not named:
-            return certain[0] if is_one else None
+            return certain[0]
         inside = [target for target in named if target is not None and target.kind != "external"]
         if not inside and None not in named and is_one:
             return certain[0]
@@ -156,7 +165,9 @@ class Resolver:
             is_outside = value is not None and value.kind == "external"
             return is_outside and value.id.rpartition(".")[2] == last_name
 
-        return best if all(map(agrees, certain)) else None
+        if all(map(agrees, certain)):
+            return best
+        return None
 
     def _bound(self, facts: Facts, binding: Binding) -> Target | None:
         kind = binding.kind
@@ -199,7 +210,7 @@ class Resolver:
         if dotted == "" or prefix + dotted in self.folders:
             return Target("module", prefix + dotted)
         target: Target | None = Target("module", prefix + first)
-        for step in rest.split(".") if rest else []:
+        for step in filter(None, rest.split(".")):
             if target is None:
                 break
             target = self._step(target, step)

@@ -178,7 +178,9 @@ class _Reader:
 
     def import_(self, node: ast.Import) -> None:
         for alias in node.names:
-            bound = alias.name if alias.asname else alias.name.partition(".")[0]
+            bound = alias.name
+            if not alias.asname:
+                bound = alias.name.partition(".")[0]
             self.bind(alias.asname or bound, "import", (self.absolute(bound),), node.lineno)
             self.refer("imports", (self.absolute(alias.name),), node.lineno)
 
@@ -256,8 +258,10 @@ class _Reader:
         for item in node.items:
             self.visit(item.context_expr)
             if item.optional_vars is not None:
-                path = (*path_of(item.context_expr, self.hidden), ENTER)
-                self.assign(item.optional_vars, path if isinstance(node, ast.With) else UNKNOWN)
+                path = UNKNOWN
+                if isinstance(node, ast.With):
+                    path = (*path_of(item.context_expr, self.hidden), ENTER)
+                self.assign(item.optional_vars, path)
         self.all(node.body)
 
     def captured(self, node: ast.MatchAs | ast.MatchStar | ast.MatchMapping) -> None:
