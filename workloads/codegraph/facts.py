@@ -35,12 +35,8 @@ _DISPLAYS = {
     ast.JoinedStr: "str", ast.List: "list", ast.ListComp: "list", ast.Dict: "dict", ast.DictComp: "dict",
     ast.Set: "set", ast.SetComp: "set", ast.Tuple: "tuple",
 }  # fmt: skip
-_BOOLEAN = (
-    ast.Is,
-    ast.IsNot,
-    ast.In,
-    ast.NotIn,
-)  # `==` and `<` may be overloaded, these give a bool
+# `==` and `<` may be overloaded, these give a bool
+_BOOLEAN = (ast.Is, ast.IsNot, ast.In, ast.NotIn)
 _TRANSPARENT_TYPES = {
     "Optional",
     "Union",
@@ -90,6 +86,10 @@ class Definition:
     annotation: Path | None = None
     returns: list[tuple[Path, int]] = field(default_factory=list)
     deferred: bool = False  # async or a generator: a call does not give what `return` gives
+
+    @property
+    def decorator_names(self) -> set[str]:
+        return {path[-1] for path, _ in self.decorators}
 
 
 @dataclass(slots=True)
@@ -154,16 +154,14 @@ def _root(node: ast.expr | None, hidden: frozenset[str]) -> str:
         return f"<{type(node.value).__name__}>"
     if type(node) in _DISPLAYS:
         return f"<{_DISPLAYS[type(node)]}>"
-    is_bool = isinstance(node, ast.Compare) and all(
-        isinstance(operator, _BOOLEAN) for operator in node.ops
-    )
-    if is_bool or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
+    if isinstance(node, ast.Compare):
+        is_bool = all(isinstance(operator, _BOOLEAN) for operator in node.ops)
+        if is_bool:
+            return "<bool>"
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return "<bool>"
-    if (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Mod)
-        and _root(node.left, hidden) == "<str>"
-    ):
+    is_format = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
+    if is_format and _root(node.left, hidden) == "<str>":
         return "<str>"
     return "?"
 

@@ -55,9 +55,8 @@ def _assembled(facts: list[Facts], skipped: list[tuple[str, str]]) -> Graph:
         for name, kind in ((f"file::{one.file}", "File"), (one.module, "Module")):
             entities[name] = Entity(name, kind, one.file, 1, one.lines)
         for made in one.definitions:
-            entities.setdefault(
-                made.id, Entity(made.id, made.kind, one.file, made.first_line, made.last_line)
-            )
+            entity = Entity(made.id, made.kind, one.file, made.first_line, made.last_line)
+            entities.setdefault(made.id, entity)
     triples: dict[tuple[str, str, str], Triple] = {}
     for one in facts:
         for head, relation, tail, kind, line in edges(resolver, one):
@@ -88,42 +87,36 @@ def _of_definition(resolver: Resolver, facts: Facts, definition: Definition) -> 
     """Yields the place of a definition, what it contains and overrides, and its header, read in the scope around it."""
     identity = definition.id
     outer = definition.outer
+    line = definition.first_line
     relation = "defines" if outer == 0 else "contains"
-    yield (
-        definition.parent,
-        relation,
-        identity,
-        resolver.definitions[identity][0].kind,
-        definition.first_line,
-    )
-    for name, line in definition.parameters:
-        yield identity, "has_parameter", f"param::{name}", "Parameter", line
+    kind = resolver.definitions[identity][0].kind
+    yield definition.parent, relation, identity, kind, line
+    for name, parameter_line in definition.parameters:
+        yield identity, "has_parameter", f"param::{name}", "Parameter", parameter_line
     if definition.kind == "Class":
         for name, bindings in facts.scopes[definition.inner].bindings.items():
-            if values := [binding for binding in bindings if binding.kind == "value"]:
-                yield identity, "has_attribute", f"attr::{name}", "Attribute", values[0].line
-    if definition.kind == "Method" and (
-        hidden := resolver.overridden(definition.parent, definition.name)
-    ):
-        yield identity, "overrides", hidden, "Method", definition.first_line
-    for path, line in definition.decorators:
+            lines = [binding.line for binding in bindings if binding.kind == "value"]
+            if lines:
+                yield identity, "has_attribute", f"attr::{name}", "Attribute", lines[0]
+    if definition.kind == "Method":
+        hidden = resolver.overridden(definition.parent, definition.name)
+        if hidden:
+            yield identity, "overrides", hidden, "Method", line
+    for path, path_line in definition.decorators:
         target = resolver.path(facts, outer, path, excluded=identity)
-        yield from _edge(resolver, identity, "annotated_with", target, path, line)
-    for path, line in definition.bases:
+        yield from _edge(resolver, identity, "annotated_with", target, path, path_line)
+    for path, path_line in definition.bases:
         target = resolver.path(facts, outer, path, excluded=identity)
-        is_circle = (
-            target is not None
-            and target.kind == "class"
-            and identity in resolver.ancestors(target.id)
-        )
-        # Bound in a circle by two definitions of one name; or object, which is a matter of the file's age
-        if not is_circle and target != Target("builtin", "object"):
-            is_class = target is not None and (
-                target.kind in ("class", "external") or is_builtin_type(target)
-            )
-            yield from _edge(
-                resolver, identity, "inherits_from", target if is_class else None, path, line
-            )
+        if target == Target("builtin", "object"):  # a matter of the file's age
+            continue
+        is_class = target is not None and target.kind == "class"
+        # Bound in a circle by two definitions of one name
+        if is_class and identity in resolver.ancestors(target.id):
+            continue
+        is_known = is_class or (target is not None and target.kind == "external")
+        if target is not None and not is_known and not is_builtin_type(target):
+            target = None
+        yield from _edge(resolver, identity, "inherits_from", target, path, path_line)
     yield from _returns(resolver, facts, definition)
 
 
@@ -152,41 +145,36 @@ def _edge(
 
 
 def _returns(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
-    if definition.deferred:
-        results = []
-    else:
-        results = [(definition.inner, path, line) for path, line in definition.returns]
+    results = []
     if definition.annotation is not None:
         path = definition.annotation
         line = definition.first_line
         results = [(definition.outer, path, line)]
         if path[-1] == INSTANCE:
             target = resolver.path(facts, definition.outer, path[:-1])
-        else:
-            target = None
-        if target is not None and target.kind == "external":
-            yield definition.id, "returns", target.id, "API", line
+            if target is not None and target.kind == "external":
+                yield definition.id, "returns", target.id, "API", line
+    elif not definition.deferred:
+        results = [(definition.inner, path, line) for path, line in definition.returns]
     for scope, path, line in results:
         target = resolver.path(facts, scope, path)
-        is_type = (
-            target is not None
-            and target.kind in ("instance", "literal")
-            and target.id != "ellipsis"
-        )
-        if is_type and (entity := _entity(resolver, target)):
+        if target is None or target.kind not in ("instance", "literal") or target.id == "ellipsis":
+            continue
+        entity = _entity(resolver, target)
+        if entity:
             yield definition.id, "returns", *entity, line
 
 
 def _calls(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
     target = resolver.path(facts, reference.scope, reference.path)
     if target is not None and target.kind == "instance":
-        method = resolver.member(target, "__call__")
-        target = method if method is not None and method.kind == "function" else None
+        target = resolver.member(target, "__call__")
+        if target is not None and target.kind != "function":
+            target = None
     makes = target is not None and (target.kind == "class" or is_builtin_type(target))
+    relation = "instantiates" if makes else "calls"
     head = facts.scopes[reference.scope].owner
-    yield from _edge(
-        resolver, head, "instantiates" if makes else "calls", target, reference.path, reference.line
-    )
+    yield from _edge(resolver, head, relation, target, reference.path, reference.line)
 
 
 def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
@@ -204,22 +192,23 @@ def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Itera
 
 
 def _imports(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
-    target, (name, *names) = resolver.imported(facts, reference.path), reference.path
-    tail = name
-    kind = "API"
-    if (
-        target is not None
-        and target.kind not in ("instance", "literal")
-        and (entity := _entity(resolver, target))
-    ):
+    target = resolver.imported(facts, reference.path)
+    name, *names = reference.path
+    entity = None
+    if target is not None and target.kind not in ("instance", "literal"):
+        entity = _entity(resolver, target)
+    if entity:
         tail, kind = entity
     elif names:
         base = resolver.imported(facts, reference.path[:1])
-        tail = f"{base.id if base is not None else name}.{names[0]}".lstrip(".")
+        module = base.id if base is not None else name
+        tail = f"{module}.{names[0]}".lstrip(".")
+        kind = "Variable"
         if tail in resolver.definitions:
             kind = resolver.definitions[tail][0].kind
-        else:
-            kind = "Variable"
+    else:
+        tail = name
+        kind = "API"
     if tail:
         yield facts.module, "imports", tail, kind, reference.line
 
@@ -229,7 +218,9 @@ _REFERENCES = {"calls": _calls, "raises": _exceptions, "catches": _exceptions, "
 
 def builtin_kind(name: str) -> str:
     """Returns the entity type of `builtins.<name>`; a method such as "str.join" is an API."""
-    value = type(None) if name == "NoneType" else getattr(builtins, name, None)
+    if name == "NoneType":
+        return "Type"
+    value = getattr(builtins, name, None)
     if not isinstance(value, type):
         return "API"
     return "ExceptionType" if issubclass(value, BaseException) else "Type"

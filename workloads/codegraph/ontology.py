@@ -83,24 +83,26 @@ def check(graph: Graph, ontology: Ontology) -> list[str]:
             )
     for triple in graph.triples:
         edge = f"{triple.file}:{triple.line}: {' '.join(triple.key)}"
-        if (relation := ontology.relations.get(triple.relation)) is None:
+        relation = ontology.relations.get(triple.relation)
+        if relation is None:
             unknown.append(f"{edge}: relations are {', '.join(ontology.relations)}")
             continue
-        for kind, name, types in (
-            ("domain", triple.head, relation.domain),
-            ("range", triple.tail, relation.range),
-        ):
-            if (entity := graph.entities.get(name)) is None:
+        ends = ("domain", triple.head), ("range", triple.tail)
+        for kind, name in ends:
+            types = getattr(relation, kind)
+            entity = graph.entities.get(name)
+            if entity is None:
                 unknown.append(f"{edge}: {name} is not among the entities")
             elif entity.type not in types:
-                unusual[kind].append(
-                    f"{edge}: {name} is a {entity.type}, not {', '.join(sorted(types))}."
-                )
+                wanted = ", ".join(sorted(types))
+                unusual[kind].append(f"{edge}: {name} is a {entity.type}, not {wanted}.")
     if unknown:
-        what = f"The graph does not keep to {ontology.source}: {len(unknown):,} names are unknown"
         lines = first_ten([printable(line, most=500) for line in unknown])
-        raise BadInput(f"{what}. Correct the graph or the ontology.\n{lines}")
-    return [
-        printable(f"{kind}: {len(of):,}, the first: {of[0]}", most=500)
-        for kind, of in sorted(unusual.items())
-    ]
+        raise BadInput(
+            f"The graph does not keep to {ontology.source}: {len(unknown):,} names are unknown. "
+            f"Correct the graph or the ontology.\n{lines}"
+        )
+    warnings = []
+    for kind, edges in sorted(unusual.items()):
+        warnings.append(printable(f"{kind}: {len(edges):,}, the first: {edges[0]}", most=500))
+    return warnings

@@ -87,14 +87,8 @@ def read(paths: Sequence[Path], bad_input_limit: int = 0) -> Graph:
         for place, entity in _parsed(file, Entity, bad, most):
             before = entities.setdefault(entity.id, entity)
             if before.type != entity.type:
-                bad.append(
-                    (
-                        place,
-                        printable(
-                            f"{entity.id!r} is a {entity.type} here and a {before.type} before"
-                        ),
-                    )
-                )
+                reason = f"{entity.id!r} is a {entity.type} here and a {before.type} before"
+                bad.append((place, printable(reason)))
     for file, _ in pairs:
         for _, triple in _parsed(file, Triple, bad, most):
             triples.setdefault(triple.key, triple)
@@ -129,10 +123,8 @@ def _parsed(
                 try:
                     if not line:
                         raise ValueError(f"this line has more than {_MOST_BYTES:,} bytes")
-                    yield (
-                        f"{path}:{number}",
-                        _checked(untrusted.parse(line.decode("utf-8-sig"), kind)),
-                    )
+                    item = _checked(untrusted.parse(line.decode("utf-8-sig"), kind))
+                    yield f"{path}:{number}", item
                 except ValueError as error:
                     bad.append((f"{path}:{number}", printable(error, most=500)))
     except OSError as error:
@@ -144,14 +136,15 @@ def _parsed(
 
 
 def _checked(item: Any) -> Any:
-    """Returns what a line holds. Raises ValueError for a name that is no text of one line."""
-    *names, last = astuple(item)  # of a triple its place
-    for text in (
-        t for t in (*names, *(last if isinstance(last, tuple) else ())) if isinstance(t, str)
-    ):
+    """Returns the item of a line. Raises ValueError for a name that is no text of one line."""
+    values = list(astuple(item))
+    if isinstance(values[-1], tuple):  # the place of a triple
+        values += values.pop()
+    for text in values:
+        if not isinstance(text, str):
+            continue
         if _CONTROL.search(text):  # the corpus has a name a line
             raise ValueError(f"{untrusted.shown(text)} is no text of one line")
-        text.encode(
-            "utf-8"
-        )  # half a surrogate pair would only fail when written or split into tokens
+        # half a surrogate pair would only fail when written or split into tokens
+        text.encode("utf-8")
     return item

@@ -65,14 +65,13 @@ class Resolver:
             for definition in source.definitions:
                 self.definitions.setdefault(definition.id, []).append(definition)
                 self.home[definition.id] = source
-        self.folders = {
-            name[:i] for name in self.modules for i in range(len(name)) if name[i] == "."
-        } | {*self.modules}
+        self.folders = set(self.modules)
+        for name in self.modules:
+            self.folders.update(name[:i] for i, letter in enumerate(name) if letter == ".")
         packages = [name for name, source in self.modules.items() if source.package == name]
         parents = {name.rpartition(".")[0] for name in packages}
-        self.source_roots = sorted(
-            parents - {*self.modules} - {""}
-        )  # `src` in a tree with src/package/__init__.py
+        # `src` in a tree with src/package/__init__.py
+        self.source_roots = sorted(parents - {*self.modules} - {""})
         self._paths: dict[tuple[str, int, Path, str, str], Target | None] = {}
         self._names: dict[tuple[str, str], Target | None] = {}
         self._orders: dict[str, list[str]] = {}
@@ -109,14 +108,14 @@ class Resolver:
             while index > 0 and facts.scopes[index].kind != "Class":
                 index = facts.scopes[index].parent
             owner = facts.scopes[index].owner
-            is_its = index > 0 and name[6:] in ("", owner.rpartition(".")[2])
-            return Target("super", owner, receiver) if is_its else None
+            if index > 0 and name[6:] in ("", owner.rpartition(".")[2]):
+                return Target("super", owner, receiver)
+            return None
         own = True
         while index >= 0:
             scope = facts.scopes[index]
-            if name in scope.bindings and (
-                own or scope.kind != "Class"
-            ):  # class bodies do not enclose functions
+            # class bodies do not enclose functions
+            if name in scope.bindings and (own or scope.kind != "Class"):
                 bindings = scope.bindings[name]
                 if own and receiver and len(bindings) == 1 and bindings[0].kind in ("self", "cls"):
                     return Target("instance" if bindings[0].kind == "self" else "class", receiver)
@@ -133,36 +132,38 @@ class Resolver:
     def _agreed(self, facts: Facts, bindings: list[Binding], excluded: str = "") -> Target | None:
         """Returns the one meaning of all bindings of a name, or None; a value None does not count."""
         # What is in the tree goes before what is not (C accelerators), and the first branch before others (platforms)
-        if len(bindings) <= _MOST:
-            targets = [(b.kind, self._bound(facts, b)) for b in bindings]
-        else:
-            targets = []
-        targets = [
-            (kind, target) for kind, target in targets if target is None or target.id != excluded
-        ]
-        named = [target for kind, target in targets if kind != "value"]
-        values = [target for kind, target in targets if kind == "value"]
+        named: list[Target | None] = []
+        values: list[Target | None] = []
+        if len(bindings) > _MOST:
+            return None
+        for binding in bindings:
+            target = self._bound(facts, binding)
+            if target is not None and target.id == excluded:
+                continue
+            if binding.kind == "value":
+                values.append(target)
+            else:
+                named.append(target)
         certain = [value for value in values if value is None or value[:2] != ("literal", _NONE)]
         if not named and not certain:
             return values[0] if values else None
-        if not named:
-            if len(set(certain)) == 1:
-                return certain[0]
+        is_one = len(set(certain)) == 1
+        if not named and not is_one:
             return None
+        if not named:
+            return certain[0]
         inside = [target for target in named if target is not None and target.kind != "external"]
-        if not inside and None not in named and len(set(certain)) == 1:
+        if not inside and None not in named and is_one:
             return certain[0]
         best = (inside or named)[0]
         last_name = best.id.rpartition(".")[2] if best is not None else None
 
         def agrees(value: Target | None) -> bool:
+            if value == best:
+                return True
             # A later `Name = _module.Name` from outside of the tree replaces the definition of that name in it
-            replaces = (
-                value is not None
-                and value.kind == "external"
-                and value.id.rpartition(".")[2] == last_name
-            )
-            return value == best or replaces
+            is_outside = value is not None and value.kind == "external"
+            return is_outside and value.id.rpartition(".")[2] == last_name
 
         if all(map(agrees, certain)):
             return best
@@ -176,20 +177,17 @@ class Resolver:
         if kind == "value":
             return self.path(facts, binding.scope, path)
         if kind == "definition":
-            if self.definitions[path[0]][0].kind == "Class":
-                kind = "cls"
-            else:
-                kind = "function"
-        return Target({"self": "instance", "cls": "class"}.get(kind, kind), path[0])
+            is_class = self.definitions[path[0]][0].kind == "Class"
+            return Target("class" if is_class else "function", path[0])
+        return Target("instance" if kind == "self" else "class", path[0])
 
     def imported(self, facts: Facts, path: Path) -> Target | None:
         """Returns what `import a.b` (a path of one step) or `from a import b` (of two) binds."""
         base = self._module(facts, path[0])
         if len(path) == 1 or base is None:
             return base
-        if (
-            base.kind == "module" and base.id == facts.module
-        ):  # `from . import part` in the package itself
+        # `from . import part` in the package itself
+        if base.kind == "module" and base.id == facts.module:
             part = f"{base.id}.{path[1]}"
             if part in self.folders:
                 return Target("module", part)
@@ -198,21 +196,24 @@ class Resolver:
 
     def _module(self, facts: Facts, dotted: str) -> Target | None:
         first, _, rest = dotted.partition(".")
-        roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
         prefix = ""
-        script = f"{facts.package}.{first}"
         if first and first not in self.folders:
-            is_script = (
-                facts.package and facts.package not in self.modules and script in self.folders
-            )
-            if not is_script and len(roots) != 1:
+            package = facts.package
+            is_script = package and package not in self.modules
+            roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
+            if is_script and f"{package}.{first}" in self.folders:  # the folder of a lone script
+                prefix = f"{package}."
+            elif len(roots) == 1:  # `src`
+                prefix = f"{roots[0]}."
+            else:
                 return Target("external", dotted)
-            prefix = f"{facts.package if is_script else roots[0]}."  # the folder of a lone script, or `src`
         if dotted == "" or prefix + dotted in self.folders:
             return Target("module", prefix + dotted)
         target: Target | None = Target("module", prefix + first)
-        for step in rest.split(".") if rest else []:
-            target = self._step(target, step) if target is not None else None
+        for step in filter(None, rest.split(".")):
+            if target is None:
+                break
+            target = self._step(target, step)
         return target
 
     def _in_module(self, module: str, name: str) -> Target | None:
@@ -223,18 +224,14 @@ class Resolver:
         facts = self.modules.get(module)
         part = f"{module}.{name}".lstrip(".")
         target = None
-        if facts is not None and name in facts.scopes[0].bindings:
+        is_bound = facts is not None and name in facts.scopes[0].bindings
+        if is_bound:
             target = self._agreed(facts, facts.scopes[0].bindings[name])
         elif facts is not None:
             target = self._starred(facts, name)
         if target is None and part in self.folders:
             target = Target("module", part)
-        if (
-            target is None
-            and facts is not None
-            and name not in facts.scopes[0].bindings
-            and self._opaque_star(facts)
-        ):
+        if target is None and facts is not None and not is_bound and self._opaque_star(facts):
             target = Target("external", part)
         self._names[key] = target
         return target
@@ -243,18 +240,15 @@ class Resolver:
         target = None
         for star in facts.stars:
             base = self._module(facts, star)
-            if (
-                base is None
-                or base.kind != "module"
-                or base.id == facts.module
-                or base.id not in self.modules
-            ):
+            if base is None or base.kind != "module":
+                continue
+            if base.id == facts.module or base.id not in self.modules:
                 continue
             exports = self.modules[base.id].exports
-            if name in exports if exports is not None else not name.startswith("_"):
-                target = (
-                    self._in_module(base.id, name) or target
-                )  # a later star hides an earlier one
+            is_exported = not name.startswith("_") if exports is None else name in exports
+            if is_exported:
+                # a later star hides an earlier one
+                target = self._in_module(base.id, name) or target
         return target
 
     def _opaque_star(self, facts: Facts) -> bool:
@@ -290,11 +284,10 @@ class Resolver:
         return None
 
     def _instance(self, target: Target) -> Target | None:
-        kind = (
-            "instance" if target.kind == "class" else "literal" if is_builtin_type(target) else ""
-        )
-        if kind:
-            return Target(kind, target.id)
+        if target.kind == "class":
+            return Target("instance", target.id)
+        if is_builtin_type(target):
+            return Target("literal", target.id)
         return None
 
     def _called(self, target: Target) -> Target | None:
@@ -312,22 +305,21 @@ class Resolver:
         return None
 
     def returned(self, function: str, receiver: str = "") -> Target | None:
-        """Returns the result of a call, from the annotation or all `return` statements; None where not certain."""
+        """Returns the result of a call, from the annotation or all `return` statements; None if not certain."""
         definition = self.definitions[function][0]
-        names = {path[-1] for path, _ in definition.decorators}
-        several = (
-            len(self.definitions[function]) > 1 and not names & _PROPERTIES
-        )  # of a property the getter is first
-        if definition.deferred or several or not names <= _SAME_RESULT:
+        names = definition.decorator_names
+        if definition.deferred or not names <= _SAME_RESULT:
+            return None
+        # the getter of a property is its first definition
+        if len(self.definitions[function]) > 1 and not names & _PROPERTIES:
             return None
         facts = self.home[function]
         if definition.annotation is not None:
             if definition.annotation == ("Self", INSTANCE):
                 return Target("instance", receiver) if receiver else None
             return self.path(facts, definition.outer, definition.annotation)
-        results = {
-            self.path(facts, definition.inner, path, receiver) for path, _ in definition.returns
-        }
+        paths = [path for path, _ in definition.returns]
+        results = {self.path(facts, definition.inner, path, receiver) for path in paths}
         results.discard(Target("literal", _NONE))
         if len(results) == 1:
             return results.pop()
@@ -361,27 +353,28 @@ class Resolver:
         if member is None:
             return None
         if member.kind == "function" and member.id.startswith(f"{owner}."):
-            if {path[-1] for path, _ in self.definitions[member.id][0].decorators} & _PROPERTIES:
-                if target.kind == "class":
-                    return None
-                return self.returned(member.id, through)
-            return Target("function", member.id, through)
+            if not self.definitions[member.id][0].decorator_names & _PROPERTIES:
+                return Target("function", member.id, through)
+            if target.kind == "class":
+                return None
+            return self.returned(member.id, through)
         if member.kind == "literal":
             order = self.order(owner)
-            bases = [
-                base for name in order if name in self.definitions for base in self.bases(name)
-            ]
-            outside = [base.id for base in bases if base is not None and base.kind == "external"]
-            if not _ENUMS.isdisjoint(order + outside):
+            names = set(order)
+            for name in order:
+                bases = self.bases(name) if name in self.definitions else []
+                names |= {base.id for base in bases if base and base.kind == "external"}
+            if not _ENUMS.isdisjoint(names):
                 return Target("instance", owner)
         return member
 
     def bases(self, owner: str) -> list[Target | None]:
-        definitions = self.definitions[owner][:_MOST]
-        pairs = (
-            (definition.outer, path) for definition in definitions for path, _ in definition.bases
-        )
-        return [self.path(self.home[owner], scope, path, excluded=owner) for scope, path in pairs]
+        facts = self.home[owner]
+        bases = []
+        for definition in self.definitions[owner][:_MOST]:
+            for path, _ in definition.bases:
+                bases.append(self.path(facts, definition.outer, path, excluded=owner))
+        return bases
 
     def overridden(self, owner: str, name: str) -> str | None:
         """Returns the method of the next class in the resolution order that a method of `owner` hides."""
@@ -391,11 +384,11 @@ class Resolver:
             if base == _OPAQUE:
                 return None
             for binding in self._own(base, name) if base in self.definitions else []:
-                if (
-                    binding.kind == "definition"
-                    and self.definitions[binding.path[0]][0].kind == "Method"
-                ):
-                    return binding.path[0]
+                if binding.kind != "definition":
+                    continue
+                hidden = binding.path[0]
+                if self.definitions[hidden][0].kind == "Method":
+                    return hidden
         return None
 
     def ancestors(self, owner: str) -> set[str]:
@@ -420,30 +413,33 @@ class Resolver:
             bases = [None]
         self._depth += 1
         for target in bases:
-            if target is not None and target.kind == "class":
+            if target is None:
+                lines.append([_OPAQUE])
+            elif target.kind == "class":
                 lines.append(self.order(target.id))
-            elif target is not None and is_builtin_type(target):
+            elif is_builtin_type(target):
                 lines.append([f"builtins.{target.id}"] if target.id != "object" else [])
-            elif target is None or target.kind != "external" or target.id not in _MARKERS | _ENUMS:
+            elif target.kind != "external" or target.id not in _MARKERS | _ENUMS:
                 lines.append([_OPAQUE])
         self._depth -= 1
         merged = _merge([*lines, [line[0] for line in lines if line]])
-        self._orders[owner] = [owner, *merged[:_MOST], *([_OPAQUE] if len(merged) > _MOST else [])]
+        if len(merged) > _MOST:
+            merged = [*merged[:_MOST], _OPAQUE]
+        self._orders[owner] = [owner, *merged]
         return self._orders[owner]
 
 
 def _merge(lines: list[list[str]]) -> list[str]:
-    """Merges lines by C3 linearisation; where that has no answer, returns the order of first mention."""
+    """Merges lines by C3 linearisation; without an answer returns the order of first mention."""
     mentioned = list(dict.fromkeys(name for line in lines for name in line))
     merged: list[str] = []
     rest = [list(line) for line in lines if line]
     while rest:
-        heads = (line[0] for line in rest)
-        chosen = next((head for head in heads if not any(head in line[1:] for line in rest)), None)
-        if chosen is None:
+        behind = {name for line in rest for name in line[1:]}
+        heads = [line[0] for line in rest if line[0] not in behind]
+        if not heads:
             return mentioned
-        merged.append(chosen)
-        rest = [
-            line for line in ([name for name in line if name != chosen] for line in rest) if line
-        ]
+        merged.append(heads[0])
+        rest = [[name for name in line if name != heads[0]] for line in rest]
+        rest = [line for line in rest if line]
     return merged

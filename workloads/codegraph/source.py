@@ -20,13 +20,8 @@ from workloads.codegraph.facts import (
     path_of,
 )
 
-_RECEIVERS = {
-    "self",
-    "cls",
-    "mcls",
-    "mcs",
-    "metacls",
-}  # without the convention, `f = staticmethod(f)` would mislead
+# Without the convention, `f = staticmethod(f)` would mislead
+_RECEIVERS = {"self", "cls", "mcls", "mcs", "metacls"}
 _TAKES_CLASS = {"__new__", "__init_subclass__", "__class_getitem__"}
 _READ_AS = "(read as Python {}.{})".format(*sys.version_info)  # newer syntax has no better message
 _MOST_STARS = 200  # star imports that are looked at; more are in files that want to cost time
@@ -54,20 +49,17 @@ def parse(
         return f"it is nested too deeply, or too large ({type(error).__name__}: {error})"
     text = of_file.decode(content)
     lines = max(1, text.count("\n") + (not text.endswith("\n")))
-    if file.rpartition("/")[2] == "__init__.py":
-        package = module
-    else:
+    package = module
+    if file.rpartition("/")[2] != "__init__.py":
         package = module.rpartition(".")[0]
-    reader = _Reader(
-        Facts(file, module, package, lines, [Scope(module, "Module", -1)]), taken, within, moved
-    )
+    facts = Facts(file, module, package, lines, [Scope(module, "Module", -1)])
     try:
-        reader.children(tree)
+        _Reader(facts, taken, within, moved).children(tree)
     except RecursionError:
         return "an expression is nested too deeply"
-    stars = list(dict.fromkeys(reversed(reader.facts.stars)))[::-1]  # each where it comes last
-    reader.facts.stars = stars if len(stars) <= _MOST_STARS else []
-    return reader.facts
+    stars = list(dict.fromkeys(reversed(facts.stars)))[::-1]  # each where it comes last
+    facts.stars = stars if len(stars) <= _MOST_STARS else []
+    return facts
 
 
 class _Reader:
@@ -118,22 +110,15 @@ class _Reader:
 
     def define(self, node: _Function | ast.ClassDef, kind: str) -> Definition:
         parent = self.facts.scopes[self.scope].owner
-        identity = (
-            f"{parent}{'.__init__' * (self.scope == 0 and node.name in self.taken)}.{node.name}"
-        )
+        identity = f"{parent}.{node.name}"
+        if self.scope == 0 and node.name in self.taken:
+            identity = f"{parent}.__init__.{node.name}"
         if self.kinds.setdefault(identity, kind) != kind:
             identity += f"#{kind}"  # a class and a function of one name, in two branches
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        definition = Definition(
-            identity,
-            node.name,
-            kind,
-            first,
-            node.end_lineno or node.lineno,
-            parent,
-            self.scope,
-            len(self.facts.scopes),
-        )
+        last = node.end_lineno or node.lineno
+        inner = len(self.facts.scopes)
+        definition = Definition(identity, node.name, kind, first, last, parent, self.scope, inner)
         for decorator in node.decorator_list:
             bare = decorator.func if isinstance(decorator, ast.Call) else decorator
             definition.decorators.append((path_of(bare, self.hidden), decorator.lineno))
@@ -169,24 +154,22 @@ class _Reader:
             self.functions.pop()
 
     def parameters(self, arguments: ast.arguments, definition: Definition, owner: str) -> None:
-        decorators = {path[-1] for path, _ in definition.decorators}
+        decorators = definition.decorator_names
         for position, argument in enumerate(_arguments(arguments)):
             name = argument.arg
             line = argument.lineno
             self.receivers.pop(name, None)
-            if position == 0 and owner and name in _RECEIVERS and "staticmethod" not in decorators:
+            is_first = position == 0 and owner and "staticmethod" not in decorators
+            if is_first and name in _RECEIVERS:
                 takes_class = "classmethod" in decorators or definition.name in _TAKES_CLASS
                 self.bind(name, "cls" if takes_class else "self", (owner,), line)
                 self.receivers[name] = owner
                 continue
             definition.parameters.append((name, line))
-            packed = argument in (arguments.vararg, arguments.kwarg)
-            self.bind(
-                name,
-                "value",
-                UNKNOWN if packed else of_file.annotation_path(argument.annotation, self.hidden),
-                line,
-            )
+            path = UNKNOWN
+            if argument not in (arguments.vararg, arguments.kwarg):
+                path = of_file.annotation_path(argument.annotation, self.hidden)
+            self.bind(name, "value", path, line)
 
     def absolute(self, name: str) -> str:
         if name.partition(".")[0] in self.moved:
@@ -195,7 +178,9 @@ class _Reader:
 
     def import_(self, node: ast.Import) -> None:
         for alias in node.names:
-            bound = alias.name if alias.asname else alias.name.partition(".")[0]
+            bound = alias.name
+            if not alias.asname:
+                bound = alias.name.partition(".")[0]
             self.bind(alias.asname or bound, "import", (self.absolute(bound),), node.lineno)
             self.refer("imports", (self.absolute(alias.name),), node.lineno)
 
@@ -203,11 +188,10 @@ class _Reader:
         parts = self.facts.package.split(".") if self.facts.package else []
         if node.level - 1 > len(parts):
             return  # beyond the top of the tree
-        above = [*parts[: len(parts) - (node.level - 1)], *([node.module] if node.module else [])]
+        base = self.absolute(node.module or "")
         if node.level:
-            base = ".".join(above)
-        else:
-            base = self.absolute(node.module or "")
+            above = parts[: len(parts) - (node.level - 1)]
+            base = ".".join([*above, node.module] if node.module else above)
         for alias in node.names:
             if alias.name == "*":
                 self.facts.stars.append(base)
@@ -235,32 +219,20 @@ class _Reader:
     def assign(self, target: ast.expr, path: Path) -> None:
         if isinstance(target, ast.Name):
             self.bind(target.id, "value", path, target.lineno)
-        elif isinstance(target, ast.Attribute):
-            if isinstance(target.value, ast.Name):
-                owner = self.receivers.get(target.value.id)
-            else:
-                owner = None
-            self.visit(target.value)
-            if owner is not None:
-                binding = Binding("value", path, self.scope, target.lineno)
-                self.facts.attributes.setdefault(owner, {}).setdefault(target.attr, []).append(
-                    binding
-                )
-        else:
+            return
+        if not isinstance(target, ast.Attribute):
             self.visit(target)
+            return
+        self.visit(target.value)
+        if isinstance(target.value, ast.Name) and target.value.id in self.receivers:
+            attributes = self.facts.attributes.setdefault(self.receivers[target.value.id], {})
+            binding = Binding("value", path, self.scope, target.lineno)
+            attributes.setdefault(target.attr, []).append(binding)
 
     def assignment(self, node: ast.Assign) -> None:
         self.visit(node.value)
         for target in node.targets:
-            pairs = [(target, node.value)]
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                lefts = target.elts
-                rights = node.value.elts
-                if len(lefts) == len(rights) and not any(
-                    isinstance(item, ast.Starred) for item in (*lefts, *rights)
-                ):
-                    pairs = list(zip(lefts, rights, strict=True))
-            for left, right in pairs:
+            for left, right in _pairs(target, node.value):
                 self.assign(left, path_of(right, self.hidden))
             if self.scope == 0 and isinstance(target, ast.Name) and target.id == "__all__":
                 self.facts.exports = _strings(node.value)
@@ -278,14 +250,18 @@ class _Reader:
         if self.scope == 0 and isinstance(node.target, ast.Name) and node.target.id == "__all__":
             exports = self.facts.exports
             more = _strings(node.value)
-            self.facts.exports = None if exports is None or more is None else [*exports, *more]
+            self.facts.exports = None
+            if exports is not None and more is not None:
+                self.facts.exports = [*exports, *more]
 
     def with_(self, node: ast.With | ast.AsyncWith) -> None:
         for item in node.items:
             self.visit(item.context_expr)
             if item.optional_vars is not None:
-                path = (*path_of(item.context_expr, self.hidden), ENTER)
-                self.assign(item.optional_vars, path if isinstance(node, ast.With) else UNKNOWN)
+                path = UNKNOWN
+                if isinstance(node, ast.With):
+                    path = (*path_of(item.context_expr, self.hidden), ENTER)
+                self.assign(item.optional_vars, path)
         self.all(node.body)
 
     def captured(self, node: ast.MatchAs | ast.MatchStar | ast.MatchMapping) -> None:
@@ -299,16 +275,15 @@ class _Reader:
     ) -> None:
         self.visit(node.generators[0].iter)  # read outside of the comprehension's own scope
         hidden_outside = self.hidden
-        targets = [
-            inner
-            for part in node.generators
-            for inner in ast.walk(part.target)
-            if isinstance(inner, ast.Name)
-        ]
-        self.hidden = hidden_outside | {target.id for target in targets}
+        for part in node.generators:
+            names = [inner.id for inner in ast.walk(part.target) if isinstance(inner, ast.Name)]
+            self.hidden = self.hidden.union(names)
         for position, part in enumerate(node.generators):
             self.all(part.ifs if position == 0 else [part.iter, *part.ifs])
-        self.all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
+        if isinstance(node, ast.DictComp):
+            self.all([node.key, node.value])
+        else:
+            self.visit(node.elt)
         self.hidden = hidden_outside
 
     def lambda_(self, node: ast.Lambda) -> None:
@@ -327,27 +302,24 @@ class _Reader:
             if node.exc is not None:
                 self.refer("raises", path_of(node.exc, self.hidden), node.lineno)
         elif self.functions and isinstance(node, ast.Return):
+            path = ("<NoneType>",)
             if node.value is not None:
                 path = path_of(node.value, self.hidden)
-            else:
-                path = ("<NoneType>",)
             self.functions[-1].returns.append((path, node.lineno))
         elif self.functions:
             self.functions[-1].deferred = True
         self.children(node)
 
     def handler(self, node: ast.ExceptHandler) -> None:
+        classes = [node.type] if node.type else []
         if isinstance(node.type, ast.Tuple):
             classes = node.type.elts
-        else:
-            classes = [node.type] if node.type else []
         for expression in classes:
             self.refer("catches", path_of(expression, self.hidden), expression.lineno)
         if node.name:
+            path = UNKNOWN
             if len(classes) == 1:
                 path = (*path_of(classes[0], self.hidden), INSTANCE)
-            else:
-                path = UNKNOWN
             self.bind(node.name, "value", path, node.lineno)
         self.children(node)
 
@@ -368,14 +340,22 @@ def _arguments(arguments: ast.arguments) -> list[ast.arg]:
     return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *packed]
 
 
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Returns the pairs of an assignment: those of two tuples of one length without stars, else the whole."""
+    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return [(target, value)]
+    has_star = any(isinstance(item, ast.Starred) for item in (*target.elts, *value.elts))
+    if has_star or len(target.elts) != len(value.elts):
+        return [(target, value)]
+    return list(zip(target.elts, value.elts, strict=True))
+
+
 def _strings(node: ast.expr) -> list[str] | None:
+    """Returns the texts of a list or tuple; None if it has anything else."""
     if not isinstance(node, ast.List | ast.Tuple):
         return None
-    values = [
-        item.value
-        for item in node.elts
-        if isinstance(item, ast.Constant) and isinstance(item.value, str)
-    ]
-    if len(values) == len(node.elts):
-        return values
+    values = [item.value for item in node.elts if isinstance(item, ast.Constant)]
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) == len(node.elts):
+        return texts
     return None

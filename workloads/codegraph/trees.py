@@ -3,15 +3,15 @@
 import errno
 import hashlib
 import importlib.metadata
-import itertools
 import os
 import re
 import sysconfig
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from lib.config.files import read_bytes
@@ -32,8 +32,8 @@ _PACKAGE = re.compile(r"\s*([A-Za-z0-9][\w.-]*?)\s*(?:==\s*([\w.!+-]+(?:\.\*)?))
 class Tree:
     """Python files below `root`, as sorted relative paths with forward slashes.
 
-    `label` stands before them where a graph has several trees. `is_own` is False for what Python's installers have put
-    there: its links may lead anywhere, and who trains cannot mend it.
+    `label` stands before them if a graph has several trees. `is_own` is False for files of Python's installers: their
+    links may lead anywhere, and the user cannot mend them.
     """
 
     name: str
@@ -52,9 +52,8 @@ class Tree:
     def read(self, file: str) -> bytes:
         """Reads a source file. Raises OSError for what is no file, is too large, or is a link out of the tree."""
         path = self.root / file
-        if self.is_own and not Path(os.path.realpath(path)).is_relative_to(
-            os.path.realpath(self.root)
-        ):
+        target = Path(os.path.realpath(path))
+        if self.is_own and not target.is_relative_to(os.path.realpath(self.root)):
             raise OSError(errno.EINVAL, "it is a link out of the tree", str(path))
         return read_bytes(path, _MOST_BYTES)
 
@@ -73,15 +72,14 @@ class Tree:
 
 
 def folder(root: Path) -> Tree:
-    """Returns the tree of the Python files under `root` but EXCLUDED folders. Raises BadInput where there are none."""
+    """Returns the tree of the Python files under `root` but EXCLUDED folders. Raises BadInput if there are none."""
     if not root.is_dir():
         raise BadInput(f"There is no folder {root}. Give the folder of a tree of Python files.")
     paths = []
     for place, inner, names in os.walk(root):
         inner[:] = [name for name in inner if not _EXCLUDED.fullmatch(name)]
-        paths += [
-            Path(place, name).relative_to(root).as_posix() for name in names if name.endswith(".py")
-        ]
+        files = [Path(place, name) for name in names if name.endswith(".py")]
+        paths += [file.relative_to(root).as_posix() for file in files]
     if not paths:
         raise BadInput(
             f"There is no .py file under {root} outside of folders of tests. Give a tree of Python files."
@@ -113,7 +111,8 @@ def name_of(text: str) -> str:
 
 
 def _installed(text: str) -> Tree:
-    if (parts := _PACKAGE.fullmatch(text)) is None:
+    parts = _PACKAGE.fullmatch(text)
+    if parts is None:
         raise BadInput(
             f"{text!r} is no package with a version. Write it as name==1.2.3, name==1.2.* or name."
         )
@@ -125,27 +124,32 @@ def _installed(text: str) -> Tree:
         raise BadInput(
             f"{name} is not installed in this Python. Run pip install {text.strip()!r}."
         ) from None
-    version = (
-        package.version if "+" in wanted else package.version.partition("+")[0]
-    )  # +cu128 need not be named
-    if wanted and not (
-        f"{version}.".startswith(wanted[:-1]) if wanted.endswith(".*") else version == wanted
-    ):
-        advice = f"Write {name}=={package.version} in workload.packages, or run pip install '{name}=={wanted}'."
-        raise BadInput(f"{name} has version {package.version} here, not {wanted}. {advice}")
-    paths = [PurePosixPath(path.as_posix()) for path in package.files or () if path.suffix == ".py"]
-    files = {
-        str(p)
-        for p in paths
-        if ".." not in p.parts and not any(map(_EXCLUDED.fullmatch, p.parts[:-1]))
-    }
+    if wanted and not _fits(package.version, wanted):
+        raise BadInput(
+            f"{name} has version {package.version} here, not {wanted}. Write {name}=={package.version} in "
+            f"workload.packages, or run pip install '{name}=={wanted}'."
+        )
+    files = set()
+    for path in package.files or ():
+        folders = path.parts[:-1]
+        is_excluded = ".." in path.parts or any(map(_EXCLUDED.fullmatch, folders))
+        if path.suffix == ".py" and not is_excluded:
+            files.add(path.as_posix())
     if not files:
         raise BadInput(
             f"{name} {package.version} lists no Python files of its own. Name its folder in data.dir."
         )
-    return Tree(
-        name_of(text), Path(str(package.locate_file(""))), tuple(sorted(files)), is_own=False
-    )
+    root = Path(str(package.locate_file("")))
+    return Tree(name_of(text), root, tuple(sorted(files)), is_own=False)
+
+
+def _fits(version: str, wanted: str) -> bool:
+    """Tells whether a version is the wanted one, such as 1.2.3 or 1.2.*; +cu128 need not be named."""
+    if "+" not in wanted:
+        version = version.partition("+")[0]
+    if wanted.endswith(".*"):
+        return f"{version}.".startswith(wanted[:-1])
+    return version == wanted
 
 
 class Job(NamedTuple):
@@ -168,17 +172,12 @@ class Sources:
     def __init__(self, trees: Sequence[Tree]):
         self.trees = list(trees)
         if len(trees) > 1:
-            labels: list[str] = []
+            labels: set[str] = set()
             self.trees.sort(key=lambda tree: (tree.name, tree.is_own, tree.content))
-            for tree in self.trees:
-                base = re.sub(r"\W+", "_", tree.name.removeprefix("the ")).strip("_") or "tree"
-                names = itertools.chain(
-                    [base], (f"{base}_{number}" for number in itertools.count(2))
-                )
-                labels.append(next(name for name in names if name not in labels))
-            self.trees = [
-                replace(tree, label=label) for tree, label in zip(self.trees, labels, strict=True)
-            ]
+            for place, tree in enumerate(self.trees):
+                label = _label(tree.name, labels)
+                labels.add(label)
+                self.trees[place] = replace(tree, label=label)
 
     def located(self, file: str) -> tuple[Tree, str]:
         """Returns the tree of a file of the graph, and the file's path in it."""
@@ -197,9 +196,8 @@ class Sources:
 
     @cached_property
     def content(self) -> str:
-        return hashlib.sha256(
-            "".join(f"{tree.label} {tree.content}\n" for tree in self.trees).encode()
-        ).hexdigest()
+        text = "".join(f"{tree.label} {tree.content}\n" for tree in self.trees)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def jobs(self) -> tuple[list[Job], list[tuple[str, str]]]:
         """Returns the files to parse, in the order of their names, and (file, reason) of those that are left out."""
@@ -207,20 +205,8 @@ class Sources:
         skipped: list[tuple[str, str]] = []
         tops: set[str] = set()
         for tree in self.trees:
-            own: dict[str, str] = {}
             before = f"{tree.label}/" if tree.label else ""
-            # Of a module and a package of one name the package counts, as in an import
-            for file in sorted(
-                tree.files, key=lambda file: (not file.endswith("__init__.py"), file)
-            ):
-                name = (tree.prefix + file.removesuffix(".py").replace("/", ".")).removesuffix(
-                    ".__init__"
-                )
-                if printable(file) != file:
-                    why = "its name is not valid Unicode, or has invisible characters"
-                    skipped.append((printable(before + file), why))
-                elif own.setdefault(name, file) != file:
-                    skipped.append((before + file, f"{own[name]} is the module {name} too"))
+            own = _modules(tree, before, skipped)
             first = {name.partition(".")[0] for name in own}
             moved = frozenset(first & tops)
             within = tree.label if moved else ""
@@ -228,18 +214,42 @@ class Sources:
                 within += "_"
             tops |= first
             for name, file in own.items():
+                module = name
                 if name.partition(".")[0] in moved:
                     module = f"{within}.{name}"
-                else:
-                    module = name
                 modules[module] = (before + file, within, moved)
-        parts: dict[str, set[str]] = {}
+        parts: dict[str, set[str]] = defaultdict(set)
         for name in modules:
             steps = name.split(".")
             for depth in range(1, len(steps)):
-                parts.setdefault(".".join(steps[:depth]), set()).add(steps[depth])
-        jobs = [
-            Job(file, name, frozenset(parts.get(name, ())), *more)
-            for name, (file, *more) in modules.items()
-        ]
+                parts[".".join(steps[:depth])].add(steps[depth])
+        jobs = []
+        for name, (file, within, moved) in modules.items():
+            jobs.append(Job(file, name, frozenset(parts[name]), within, moved))
         return sorted(jobs), skipped
+
+
+def _modules(tree: Tree, before: str, skipped: list[tuple[str, str]]) -> dict[str, str]:
+    """Returns the files of a tree by module; adds those that are left out to `skipped`, with a reason."""
+    modules: dict[str, str] = {}
+    # Of a module and a package of one name the package counts, as in an import
+    for file in sorted(tree.files, key=lambda file: (not file.endswith("__init__.py"), file)):
+        name = tree.prefix + file.removesuffix(".py").replace("/", ".")
+        name = name.removesuffix(".__init__")
+        if printable(file) != file:
+            reason = "its name is not valid Unicode, or has invisible characters"
+            skipped.append((printable(before + file), reason))
+        elif modules.setdefault(name, file) != file:
+            skipped.append((before + file, f"{modules[name]} is the module {name} too"))
+    return modules
+
+
+def _label(name: str, taken: Container[str]) -> str:
+    """Returns a label for a tree of this name, with a number if it is taken."""
+    base = re.sub(r"\W+", "_", name.removeprefix("the ")).strip("_") or "tree"
+    label = base
+    number = 2
+    while label in taken:
+        label = f"{base}_{number}"
+        number += 1
+    return label

@@ -16,12 +16,12 @@ from workloads.glacier.model import difference
 from workloads.glacier.settings import IGNORE
 
 Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) integers or IGNORE
-Fitted = dict[
-    str, tuple[int, Any]
-]  # by method how many features it sees, and its classifier of scikit-learn
+# By method how many features it sees, and its classifier of scikit-learn
+Fitted = dict[str, tuple[int, Any]]
 
 SIDES = (5, 15)  # pixels of the squares around a pixel whose means it sees
-METHODS = {  # sides of the squares that each sees the means of, and whether every class counts alike, however rare
+# For each method the sides of its squares, and whether rare classes count as much as frequent ones
+METHODS = {
     "boosting of pixels": ((), False),
     "boosting with surroundings": (SIDES, False),
     "balanced boosting with surroundings": (SIDES, True),
@@ -31,7 +31,7 @@ EVERYWHERE = (slice(None), slice(None))  # rows and columns
 _EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too, which are three times the numbers
 _MOST_TILES = 400
 _MOST_PIXELS = 2_000_000  # that are learnt from or scored, so that the time has a bound
-_NODES = 61  # of a tree of 31 leaves, scikit-learn's most
+_NODES = 61  # a tree of 31 leaves, scikit-learn's most
 _NO_CATEGORIES = np.zeros((0, 8), np.uint32), np.zeros(0, np.uint32)  # all features are numbers
 _LEAST = -14.0  # log-probability of a class without an example
 
@@ -39,21 +39,23 @@ _LEAST = -14.0  # log-probability of a class without an example
 def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.ndarray:
     """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of each of SIDES.
 
-    A mean is that of the pixels with data, and NaN where there are none.
+    A mean is over the pixels with data, and NaN if there are none.
     """
     from scipy.ndimage import uniform_filter
 
     image = torch.from_numpy(np.ascontiguousarray(bands, np.float32))
-    planes = torch.cat([image, *(difference(image, *pair) for pair in indices)]).numpy()
+    differences = [difference(image, *pair) for pair in indices]
+    planes = torch.cat([image, *differences]).numpy()
     known = ~np.isnan(planes)
+    values = np.where(known, planes, 0)
     parts = [planes]
     for side in SIDES:
-        square = {"size": (1, side, side), "mode": "constant"}
-        total = uniform_filter(np.where(known, planes, 0), **square)
-        number = uniform_filter(known.astype(np.float32), **square)
-        parts.append(
-            np.divide(total, number, out=np.full_like(total, np.nan), where=number > 0.5 / side**2)
-        )
+        shape = (1, side, side)
+        total = uniform_filter(values, size=shape, mode="constant")
+        number = uniform_filter(known.astype(np.float32), size=shape, mode="constant")
+        mean = np.full_like(total, np.nan)
+        np.divide(total, number, out=mean, where=number > 0.5 / side**2)
+        parts.append(mean)
     return np.concatenate(parts).reshape(len(planes) * len(parts), -1).T
 
 
@@ -68,10 +70,11 @@ def sample(
     labels = []
     for index in sorted(chosen):
         bands, mask = tiles[int(index)][:2]
-        valid = np.flatnonzero(mask.reshape(-1) != IGNORE)
+        mask = mask.reshape(-1)
+        valid = np.flatnonzero(mask != IGNORE)
         valid = np.sort(rng.permutation(valid)[:quota])
         values.append(features(bands, indices)[valid])
-        labels.append(mask.reshape(-1)[valid])
+        labels.append(mask[valid])
     return np.concatenate(values)[:pixels], np.concatenate(labels)[:pixels]
 
 
@@ -93,10 +96,10 @@ def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balan
 
 
 def scored(part: Sequence[Tile]) -> np.ndarray:
-    """Returns the numbers of the tiles of a part on which baselines are scored: all, or so many evenly out of them."""
-    return np.unique(
-        np.linspace(0, len(part) - 1, min(len(part), _MOST_TILES)).round().astype(np.int64)
-    )
+    """Returns the numbers of the tiles of a part on which baselines are scored: all, or an even sample of them."""
+    number = min(len(part), _MOST_TILES)
+    places = np.linspace(0, len(part) - 1, number).round()
+    return np.unique(places.astype(np.int64))
 
 
 def fit(
@@ -109,7 +112,8 @@ def fit(
     for name, (sides, balanced) in METHODS.items():
         some = slice(None, None, _EVERY if sides else 1)
         width = plain * (1 + len(sides))
-        methods[name] = width, fitted(values[some, :width], labels[some], seed, rounds, balanced)
+        model = fitted(values[some, :width], labels[some], seed, rounds, balanced)
+        methods[name] = width, model
     return methods
 
 
@@ -120,28 +124,29 @@ def compared(
     seed: int,
     indices: Sequence[tuple[int, int]],
 ) -> dict[str, np.ndarray]:
-    """Returns (tiles of `scored`, classes, classes) counts of each of what `fit` returned, by its name."""
+    """Returns (tiles of `scored`, classes, classes) counts of each method of `fit`, by its name."""
     counts: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     numbers = scored(part)
     rng = np.random.default_rng(seed)
     for index in numbers:
         bands, mask = part[int(index)][:2]
-        valid = mask.reshape(-1) != IGNORE
+        mask = mask.reshape(-1)
+        valid = mask != IGNORE
+        # the same in every tile, so that scores over all of them stay the same, but for chance
         share = _MOST_PIXELS / (len(numbers) * mask.size)
-        if (
-            share < 1
-        ):  # the same in every tile, so that scores over all of them stay what they are, but for chance
+        if share < 1:
             valid &= rng.random(valid.size) < share
         pixels = features(bands, indices)[valid]
-        truth = torch.from_numpy(mask.reshape(-1)[valid])[None]
+        truth = torch.from_numpy(mask[valid])[None]
         for name, (width, model) in methods.items():
-            guess = torch.from_numpy(model.predict(pixels[:, :width]).astype(np.uint8))[None]
-            counts[name].append(tile_counts(guess, truth, classes).numpy())
+            guess = model.predict(pixels[:, :width]).astype(np.uint8)
+            of_tile = tile_counts(torch.from_numpy(guess)[None], truth, classes)
+            counts[name].append(of_tile.numpy())
     return {name: np.concatenate(tiles) for name, tiles in counts.items()}
 
 
 class Boosted(nn.Module):
-    """The trees of HELD, and which of them answers with how much of the network.
+    """The trees of HELD, and the method and the weight of the network of the answer.
 
     `nodes` are (methods, trees, nodes, 6): feature, threshold, left, right, whether NaN goes left, value. A leaf has no
     children, 0. Tree t adds to class t % classes. They are buffers, so that checkpoints and archives have them.
@@ -164,34 +169,35 @@ class Boosted(nn.Module):
         """Copies fitted classifiers of scikit-learn, one for each of HELD."""
         self.bias.fill_(_LEAST)
         for nodes, bias, model in zip(self.nodes, self.bias, fitted, strict=True):
-            present = np.asarray(model.classes_).astype(int)
-            outputs = (
-                present[1:] if len(present) == 2 else present
-            )  # of two classes the second alone has trees
-            bias[torch.from_numpy(present)] = 0
+            classes = np.asarray(model.classes_).astype(int)
+            bias[torch.from_numpy(classes)] = 0
+            # with two classes only the second has trees
+            outputs = classes[1:] if len(classes) == 2 else classes
             for turn, trees in enumerate(private.boosted_trees(model)):
                 for output, tree in zip(outputs.tolist(), trees, strict=True):
-                    nodes[turn * len(bias) + output, : len(tree.nodes)] = torch.from_numpy(
-                        _columns(tree.nodes)
-                    )
+                    columns = torch.from_numpy(_columns(tree.nodes))
+                    nodes[turn * len(bias) + output, : len(columns)] = columns
             first = private.boosting_begins_with(model)
             if first is not None:
                 bias[torch.from_numpy(outputs)] = torch.from_numpy(first).float()
 
     def log_p(self, image: Tensor, method: int, places: tuple[slice, slice] = EVERYWHERE) -> Tensor:
         """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of the pixels in these rows and columns."""
-        nodes, bias = (buffer[method].double().cpu().numpy() for buffer in (self.nodes, self.bias))
+        nodes = self.nodes[method].double().cpu().numpy()
+        bias = self.bias[method].double().cpu().numpy()
+        threads = torch.get_num_threads()
         tiles = []
         for tile in image.float().cpu().numpy():
             seen = features(tile, self.indices).reshape(*tile.shape[1:], -1)[places]
             rows = np.ascontiguousarray(seen.reshape(-1, seen.shape[-1]), np.float64)
             scores = np.tile(bias, (len(rows), 1))
             for number, tree in _trees(nodes, rows.shape[1]):
-                scores[:, number % len(bias)] += tree.predict(
-                    rows, *_NO_CATEGORIES, torch.get_num_threads()
-                )
-            tiles.append(torch.from_numpy(scores).float().view(*seen.shape[:2], -1))
-        return torch.stack(tiles).to(image.device).log_softmax(-1).movedim(-1, 1)
+                added = tree.predict(rows, *_NO_CATEGORIES, threads)
+                scores[:, number % len(bias)] += added
+            of_tile = torch.from_numpy(scores).float()
+            tiles.append(of_tile.view(*seen.shape[:2], -1))
+        stacked = torch.stack(tiles).to(image.device)
+        return stacked.log_softmax(-1).movedim(-1, 1)
 
     def answer(
         self, image: Tensor, network: Tensor, places: tuple[slice, slice] = EVERYWHERE
@@ -200,48 +206,45 @@ class Boosted(nn.Module):
         weight = float(self.weight)
         if weight == 1:
             return network
-        return (1 - weight) * self.log_p(image, int(self.method), places) + weight * network
+        boosted = self.log_p(image, int(self.method), places)
+        return (1 - weight) * boosted + weight * network
 
 
 def _columns(nodes: np.ndarray) -> np.ndarray:
     """Returns (nodes, 6) of a tree of scikit-learn's boosting; thresholds are rounded down: fp32 meets them so."""
     is_inner = ~nodes["is_leaf"].astype(bool)
     threshold = nodes["num_threshold"].astype(np.float32)
-    threshold = np.where(
-        threshold > nodes["num_threshold"], np.nextafter(threshold, np.float32(-np.inf)), threshold
-    )
-    children = (nodes[side] * is_inner for side in ("left", "right"))
-    columns = (
-        nodes["feature_idx"],
-        threshold,
-        *children,
-        nodes["missing_go_to_left"],
-        nodes["value"],
-    )
+    below = np.nextafter(threshold, np.float32(-np.inf))
+    threshold = np.where(threshold > nodes["num_threshold"], below, threshold)
+    columns = [nodes["feature_idx"], threshold]
+    columns += [nodes[side] * is_inner for side in ("left", "right")]
+    columns += [nodes["missing_go_to_left"], nodes["value"]]
     return np.stack(columns, 1).astype(np.float32)
 
 
 def _trees(columns: np.ndarray, width: int) -> Iterator[tuple[int, Any]]:
-    """Yields the number and scikit-learn's predictor of each of (trees, nodes, 6) that says anything.
+    """Yields the number and scikit-learn's predictor of each of (trees, nodes, 6) that is not empty.
 
-    Its loop has no bounds: a node whose children do not come after it, or whose feature there is not, is a leaf.
+    Its loop has no bounds: a node whose children do not come after it, or whose feature does not exist, is a leaf.
     """
-    feature, left, right = (np.floor(np.nan_to_num(columns[..., n])) for n in (0, 2, 3))
-    after = np.arange(columns.shape[1])
+    feature = _whole(columns[..., 0])
+    left = _whole(columns[..., 2])
+    right = _whole(columns[..., 3])
     end = columns.shape[1]
-    is_inner = (
-        (left > after)
-        & (right > after)
-        & (left < end)
-        & (right < end)
-        & (feature >= 0)
-        & (feature < width)
-    )
+    after = np.arange(end)
+    are_children = (left > after) & (right > after) & (left < end) & (right < end)
+    is_inner = are_children & (feature >= 0) & (feature < width)
     nodes = private.tree_nodes(columns.shape[:2])
     nodes["is_leaf"] = ~is_inner
     for name, values in (("feature_idx", feature), ("left", left), ("right", right)):
         nodes[name] = np.where(is_inner, values, 0)
-    nodes["num_threshold"], nodes["missing_go_to_left"] = columns[..., 1], columns[..., 4] > 0
+    nodes["num_threshold"] = columns[..., 1]
+    nodes["missing_go_to_left"] = columns[..., 4] > 0
     nodes["value"] = columns[..., 5]
-    for number in np.flatnonzero(is_inner[:, 0] | (columns[:, 0, 5] != 0)):
+    has_value = columns[:, 0, 5] != 0
+    for number in np.flatnonzero(is_inner[:, 0] | has_value):
         yield number, private.tree_of(nodes[number], _NO_CATEGORIES[0])
+
+
+def _whole(values: np.ndarray) -> np.ndarray:
+    return np.floor(np.nan_to_num(values))

@@ -16,27 +16,25 @@ from workloads.glacier.settings import IGNORE, Loss
 
 def weights(loss: Loss, step: int) -> dict[str, float]:
     """Returns the weight of each term in a step; the boundary's rises linearly (Kervadec et al. 2021, section 3.3)."""
-    ramp = min(1.0, step / loss.ramp_steps) if loss.ramp_steps else 1.0
-    return {
-        term: getattr(loss, term) * (ramp if term == "boundary" else 1.0) for term in loss.terms
-    }
+    weights = {term: getattr(loss, term) for term in loss.terms}
+    if loss.ramp_steps and "boundary" in weights:
+        weights["boundary"] *= min(1.0, step / loss.ramp_steps)
+    return weights
 
 
 def count(loss: Loss, mask: Tensor) -> dict[str, float]:
-    """Returns what each term of `sums` is divided by. mask (B, H, W): integers, IGNORE where a pixel does not count."""
+    """Returns the divisor of each term of `sums`. mask (B, H, W): integers, IGNORE for pixels that do not count."""
     valid = mask != IGNORE
     lowest = mask.flatten(1).amin(1)  # (B); IGNORE is the highest label
     highest = mask.masked_fill(~valid, 0).flatten(1).amax(1)
+    is_mixed = (lowest != IGNORE) & (highest > lowest)
     tiles = int(valid.flatten(1).any(1).sum())
-    several = int(((lowest != IGNORE) & (highest > lowest)).sum())
+    several = int(is_mixed.sum())
     pixels: float = int(valid.sum())
     if loss.class_weights:
-        of_class = (
-            torch.bincount(mask[valid].long().flatten(), minlength=len(loss.class_weights))
-            .double()
-            .cpu()
-        )
-        pixels = float(of_class @ torch.tensor(loss.class_weights, dtype=torch.float64))
+        weights = torch.tensor(loss.class_weights, dtype=torch.float64)
+        of_class = torch.bincount(mask[valid].long().flatten(), minlength=len(weights))
+        pixels = float(of_class.double().cpu() @ weights)
     numbers = {"focal": pixels, "dice": tiles, "mcc": several, "boundary": several}
     return {term: numbers[term] for term in loss.terms}
 
@@ -52,10 +50,10 @@ def sums(
     with torch.autocast(logits.device.type, enabled=False):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         log_p = logits.log_softmax(1)
-        truth = (
-            mask[:, None] == torch.arange(logits.shape[1], device=mask.device)[:, None, None]
-        )  # all False: ignored
-        p = log_p.exp().masked_fill((mask == IGNORE)[:, None], 0.0)
+        classes = torch.arange(logits.shape[1], device=mask.device)
+        truth = mask[:, None] == classes[:, None, None]  # all False: ignored
+        is_ignored = (mask == IGNORE)[:, None]
+        p = log_p.exp().masked_fill(is_ignored, 0.0)
         total: dict[str, Tensor] = {}
         if loss.focal:
             total["focal"] = _focal(log_p, truth, loss.class_weights).sum()
@@ -75,12 +73,14 @@ def sums(
 def _focal(log_p: Tensor, truth: Tensor, class_weights: Sequence[float]) -> Tensor:
     """FL = -(1 - p_t)^2 log p_t of each pixel (Lin et al., ICCV 2017, equation 4), times its class's weight.
 
-    0 where a pixel is ignored. (B, K, H, W) -> (B, H, W).
+    0 for ignored pixels. (B, K, H, W) -> (B, H, W).
     """
     log_pt = log_p.masked_fill(~truth, 0.0).sum(1)
-    focal = -((-torch.expm1(log_pt)).clamp_min(1e-6) ** 2.0) * log_pt
+    rest = (-torch.expm1(log_pt)).clamp_min(1e-6)
+    focal = -(rest**2.0) * log_pt
     if class_weights:
-        return focal * (truth * focal.new_tensor(class_weights).view(-1, 1, 1)).sum(1)
+        weights = focal.new_tensor(class_weights).view(-1, 1, 1)
+        return focal * (truth * weights).sum(1)
     return focal
 
 
@@ -113,7 +113,8 @@ def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
     spread = (1 - (true**2).sum(1)) * (1 - (predicted**2).sum(1))
     # 1e-8: a tile predicted as one class altogether has no spread, and the root no slope there
     correlation = covariance / (spread.clamp_min(0.0) + 1e-8).sqrt()
-    return torch.where((true > 0).sum(1) > 1, 1 - correlation, 0.0)
+    is_mixed = (true > 0).sum(1) > 1
+    return torch.where(is_mixed, 1 - correlation, 0.0)
 
 
 def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:
@@ -121,7 +122,8 @@ def _boundary(p: Tensor, truth: Tensor, distances: Tensor) -> Tensor:
     present = truth.flatten(2).any(2)  # (B, K)
     pixels = truth.flatten(1).sum(1).clamp_min(1)
     total = (p * distances.to(p.dtype)).sum((2, 3))
-    mean = torch.where(present, total, 0.0).sum(1) / (pixels * present.sum(1).clamp_min(1))
+    of_present = torch.where(present, total, 0.0).sum(1)
+    mean = of_present / (pixels * present.sum(1).clamp_min(1))
     return torch.where(present.sum(1) > 1, mean, 0.0)
 
 
@@ -142,6 +144,7 @@ def distance_maps(mask: np.ndarray, classes: int) -> np.ndarray:
     away = {k: distance_transform_edt(mask != k) for k in present}
     for k in present:
         # the next pixel of another class is the next one of any of them, so one transform a class is enough
-        outside = np.minimum.reduce([away[other] for other in present if other != k])
-        maps[k] = np.where(mask == k, 1 - outside, away[k]) / max(mask.shape)
+        others = [away[other] for other in present if other != k]
+        inside = 1 - np.minimum.reduce(others)
+        maps[k] = np.where(mask == k, inside, away[k]) / max(mask.shape)
     return maps

@@ -20,7 +20,8 @@ from workloads.glacier.data.readers import Opened, Unusable
 from workloads.glacier.judging import COLOURS
 from workloads.glacier.settings import UNLIKE, Source
 
-_NODATA = 255  # in a map, wherever no class has this code
+_NODATA = 255  # in a map, unless a class has this code
+_FORM = {"driver": "COG", "compress": "DEFLATE", "blocksize": 512, "overview_resampling": "NEAREST"}
 
 
 def masks(
@@ -42,10 +43,12 @@ def masks(
     for scene in counted(match.scenes, "scenes predicted"):
         try:
             with readers.opened(scene, source) as opened:
-                predicted[scene.name] = mask = _predicted(models, opened, size, views)
+                mask = _predicted(models, opened, size, views)
+                predicted[scene.name] = mask
                 if out:
-                    predicted[scene.name] = path = out / f"{scene.name}.tif"
+                    path = out / f"{scene.name}.tif"
                     _write(mask, opened, path)
+                    predicted[scene.name] = path
         except Unusable as problem:
             match.problems.append(str(problem))
     for problem in match.problems:
@@ -56,89 +59,84 @@ def masks(
 
 
 def coding(codes: Sequence[int]) -> tuple[np.dtype, int]:
-    """Returns the type of a map of these codes, and the number in it that stands for no data."""
-    dtype = np.result_type(*(np.min_scalar_type(code) for code in (_NODATA, *codes)))
-    numbers = itertools.chain([_NODATA], range(np.iinfo(dtype).max, 0, -1))
+    """Returns the type of a map of these codes, and its number for no data."""
+    types = [np.min_scalar_type(code) for code in (_NODATA, *codes)]
+    dtype = np.result_type(*types)
+    numbers = (_NODATA, *range(np.iinfo(dtype).max, 0, -1))
     return dtype, next(number for number in numbers if number not in codes)
 
 
 def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: int) -> np.ndarray:
-    """Returns (h, w) codes; of each window the middle half is taken."""
+    """Returns (h, w) codes, each from the middle half of a window."""
     dtype, nodata = coding(opened.source.codes)
     codes = np.asarray(opened.source.codes, dtype)
     mask = np.full((opened.height, opened.width), nodata, dtype)
     squares = np.zeros(len(opened.source.bands))
     pixels = 0
-    for (top, rows), (left, columns) in itertools.product(
-        *(_cores(length, size) for length in mask.shape)
-    ):
+    cores = [_cores(length, size) for length in mask.shape]
+    for (top, rows), (left, columns) in itertools.product(*cores):
         image = opened.bands((top, left, size, size))
         squares += np.nansum(image.astype(np.float64) ** 2, (1, 2))
         pixels += np.isfinite(image[0]).sum()
-        part = (
-            slice(rows.start - top, rows.stop - top),
-            slice(columns.start - left, columns.stop - left),
-        )
+        inner_rows = slice(rows.start - top, rows.stop - top)
+        inner_columns = slice(columns.start - left, columns.stop - left)
+        part = inner_rows, inner_columns
         p = probabilities(models, torch.from_numpy(image)[None], views, part)[0]
         is_seen = ~np.isnan(image[0][part])
-        mask[rows, columns] = np.where(
-            is_seen, codes[p.argmax(0).numpy()], np.asarray(nodata, dtype)
-        )
+        classes = codes[p.argmax(0).numpy()]
+        mask[rows, columns] = np.where(is_seen, classes, np.asarray(nodata, dtype))
     _compare_units(models[0], np.sqrt(squares / max(pixels, 1)), opened)
     return mask
 
 
 def _compare_units(model: nn.Module, levels: np.ndarray, opened: Opened) -> None:
-    """Warns of a scene whose bands are in another unit than the training's: 0.2 there, and 2000 here."""
+    """Warns of a scene whose bands are in another unit than the training's, such as 2000 for 0.2."""
     if not hasattr(model, "mean"):
         return
     trained = torch.hypot(model.mean, model.deviation).flatten().tolist()  # type: ignore[operator, arg-type]
     for name, level, usual in zip(opened.source.bands, levels, trained, strict=False):
         if level and usual and max(level / usual, usual / level) > UNLIKE:
-            what = f"Warning: the band {name} of {opened.scene.name} is {level:.3g}, and {usual:.3g} in the training"
-            print(f"{what}. Bring it to that unit; scale and offset tags are applied.")
+            print(
+                f"Warning: the band {name} of {opened.scene.name} is {level:.3g}, and {usual:.3g} in the training. "
+                "Bring it to that unit; scale and offset tags are applied."
+            )
             return
 
 
 def _write(mask: np.ndarray, opened: Opened, path: Path) -> None:
     source = opened.source
     dtype = mask.dtype.name
-    place = {"crs": opened.crs, "transform": opened.transform} if opened.crs else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    shape = {"height": mask.shape[0], "width": mask.shape[1], "count": 1, "dtype": dtype, **place}
-    form = {
-        "driver": "COG",
-        "compress": "DEFLATE",
-        "blocksize": 512,
-        "overview_resampling": "NEAREST",
-    }
+    shape = {"height": mask.shape[0], "width": mask.shape[1], "count": 1, "dtype": dtype}
+    shape["nodata"] = coding(source.codes)[1]
+    if opened.crs:
+        shape |= {"crs": opened.crs, "transform": opened.transform}
+    names = zip(source.codes, source.classes, strict=True)
     with MemoryFile() as memory:
-        with memory.open(**form, **shape, nodata=coding(source.codes)[1]) as file:
+        with memory.open(**_FORM, **shape) as file:
             file.write(mask, 1)
             file.descriptions = ("class",)
-            file.update_tags(
-                **{
-                    f"CLASS_{code}": name
-                    for code, name in zip(source.codes, source.classes, strict=True)
-                }
-            )
+            file.update_tags(**{f"CLASS_{code}": name for code, name in names})
             if dtype in ("uint8", "uint16"):
-                colours = zip(source.codes, itertools.cycle(COLOURS), strict=False)
-                file.write_colormap(
-                    1, {code: (*bytes.fromhex(text[1:]), 255) for code, text in colours}
-                )
+                file.write_colormap(1, _colours(source.codes))
         with disk.whole(path) as aside:  # GDAL does not report a full disk in every case
             aside.write_bytes(memory.getbuffer())
 
 
+def _colours(codes: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Returns red, green, blue and opacity by code."""
+    colours = {}
+    for code, text in zip(codes, itertools.cycle(COLOURS), strict=False):
+        colours[code] = (*bytes.fromhex(text[1:]), 255)
+    return colours
+
+
 def _cores(length: int, size: int) -> list[tuple[int, slice]]:
-    """Starts of windows along a side, each with the stretch that is taken from it; the stretches tile the side."""
+    """Returns starts of windows along a side, each with its stretch of the map; the stretches tile the side."""
     begins = starts(length, size, size // 2)
-    borders = [0, *((a + b + size) // 2 for a, b in itertools.pairwise(begins)), length]
-    return [
-        (begin, slice(a, b))
-        for begin, (a, b) in zip(begins, itertools.pairwise(borders), strict=True)
-    ]
+    middles = [(a + b + size) // 2 for a, b in itertools.pairwise(begins)]
+    stretches = itertools.pairwise([0, *middles, length])
+    return [(begin, slice(a, b)) for begin, (a, b) in zip(begins, stretches, strict=True)]
 
 
 @torch.inference_mode()
@@ -158,18 +156,23 @@ def probabilities(
         model.eval()
         boosted: Any = getattr(model, "boosted", None)
         mean: Tensor | float = 0.0
-        for number in range(views if boosted is None or boosted.weight > 0 else 0):
-            flipped = [-1] * (number >= 4)
-            turn = number % 4
-            sides = (-2, -1)
-            with torch.autocast(device.type, torch.float16, enabled=device.type == "cuda"):
-                logits = model(image.to(device).flip(flipped).rot90(turn, sides))
-            mean = (
-                mean
-                + logits.float().softmax(1).rot90(-turn, sides).flip(flipped)[..., *places] / views
-            )
+        if boosted is None or boosted.weight > 0:
+            for number in range(views):
+                mean = mean + _viewed(model, image.to(device), number)[..., *places] / views
         if boosted is not None:
             network = torch.as_tensor(mean, device=device).clamp_min(1e-9).log()
             mean = boosted.answer(image.to(device), network, places).softmax(1)
         total = total + torch.as_tensor(mean).to(devices[0])
     return (total / len(models)).cpu()  # type: ignore[union-attr]
+
+
+def _viewed(model: nn.Module, image: Tensor, number: int) -> Tensor:
+    """Returns (B, classes, S, S) probabilities by one of 8 views: flipped from the 4th, turned by its number."""
+    device = image.device.type
+    flipped = [-1] * (number >= 4)
+    turn = number % 4
+    sides = (-2, -1)
+    with torch.autocast(device, torch.float16, enabled=device == "cuda"):
+        logits = model(image.flip(flipped).rot90(turn, sides))
+    p = logits.float().softmax(1)
+    return p.rot90(-turn, sides).flip(flipped)

@@ -1,5 +1,6 @@
 """The settings of the workload, one frozen dataclass a section of the configuration's `workload:`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
@@ -34,19 +35,19 @@ class Source:
     band_files: tuple[str, ...] = option((), "What {band} stands for; empty: the names of bands.")
 
     def __post_init__(self) -> None:
-        if len(self.codes) != len(self.classes) or len(set(self.codes)) < len(self.codes):
+        classes = len(self.classes)
+        if len(self.codes) != classes or len(set(self.codes)) < classes:
             raise ValueError(
-                f"There are {len(self.classes)} classes: codes must be as many, each another one."
+                f"There are {classes} classes: codes must be as many, each another one."
             )
-        if not 2 <= len(self.classes) < IGNORE:
-            raise ValueError(
-                f"There are {len(self.classes)} classes. Give at least two, background first."
-            )
+        if not 2 <= classes < IGNORE:
+            raise ValueError(f"There are {classes} classes. Give at least two, background first.")
         if not self.bands or len(set(self.bands)) < len(self.bands):
             raise ValueError("bands must name at least one band, and none twice.")
         if self.masks and not self.images:
             raise ValueError("masks is given without images. Give both patterns, or neither.")
-        if (BAND in self.images) < bool(self.band_files) or (BAND in self.images and self.channels):
+        unused = self.channels if BAND in self.images else self.band_files
+        if unused:
             raise ValueError(
                 "band_files belongs to {band} in images, and channels to images without it."
             )
@@ -150,14 +151,14 @@ class Sampling:
             raise ValueError(
                 "centred is given without crop. Say how large the crops are: crop: 64."
             )
-        if any(share <= 0 for share in self.centred.values()) or sum(self.centred.values()) >= 1:
+        shares = self.centred.values()
+        if any(share <= 0 for share in shares) or sum(shares) >= 1:
             raise ValueError(
                 "The shares of centred must be above 0 and add up to less than 1: {lake: 0.2}."
             )
-        if self.target_shares and abs(sum(self.target_shares) - 1) > 1e-6:
-            raise ValueError(
-                f"target_shares add up to {sum(self.target_shares):g}. Make them add up to 1."
-            )
+        total = sum(self.target_shares)
+        if self.target_shares and abs(total - 1) > 1e-6:
+            raise ValueError(f"target_shares add up to {total:g}. Make them add up to 1.")
 
 
 @dataclass(frozen=True)
@@ -249,24 +250,28 @@ class Settings:
 
     def __post_init__(self) -> None:
         shares = self.sampling.target_shares
+        weights = self.loss.class_weights
         classes = self.source.classes
         bands = self.source.bands
         if shares and len(shares) != len(classes):
             raise ValueError(
                 f"sampling.target_shares has {len(shares)} shares for {len(classes)} classes."
             )
-        if (weights := self.loss.class_weights) and len(weights) != len(classes):
+        if weights and len(weights) != len(classes):
             raise ValueError(
                 f"loss.class_weights has {len(weights)} weights for {len(classes)} classes."
             )
-        if strange := [name for name in self.sampling.centred if name not in classes]:
-            raise ValueError(
-                f"sampling.centred names {strange[0]}, and the classes are {', '.join(classes)}."
-            )
-        if strange := [name for pair in self.indices for name in pair if name not in bands]:
-            raise ValueError(
-                f"indices names the band {strange[0]}, and the bands are {', '.join(bands)}."
-            )
+        for name in self.sampling.centred:
+            if name not in classes:
+                raise ValueError(
+                    f"sampling.centred names {name}, and the classes are {', '.join(classes)}."
+                )
+        for pair in self.indices:
+            for name in pair:
+                if name not in bands:
+                    raise ValueError(
+                        f"indices names the band {name}, and the bands are {', '.join(bands)}."
+                    )
         if self.sampling.crop > self.tiles.size:
             raise ValueError(
                 f"sampling.crop {self.sampling.crop} is larger than tiles.size {self.tiles.size}."
@@ -274,18 +279,20 @@ class Settings:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return (*self.source.bands, *(f"{one}-{other}" for one, other in self.indices))
+        names = [f"{one}-{other}" for one, other in self.indices]
+        return (*self.source.bands, *names)
 
     @property
     def index_places(self) -> tuple[tuple[int, int], ...]:
-        bands = self.source.bands
-        return tuple((bands.index(one), bands.index(other)) for one, other in self.indices)
+        return self._places(self.indices)
 
     @property
     def boosted_places(self) -> tuple[tuple[int, int], ...]:
-        """The indices of boosting: those of the network, else the usual pairs of bands of which both are there."""
-        bands = self.source.bands
-        usual = tuple(
-            (bands.index(a), bands.index(b)) for a, b in _USUAL if a in bands and b in bands
-        )
-        return self.index_places or usual
+        """The indices of boosting: those of the network, else the usual pairs whose bands are both there."""
+        return self.index_places or self._places(_USUAL)
+
+    def _places(self, pairs: Sequence[Sequence[str]]) -> tuple[tuple[int, int], ...]:
+        """Returns the numbers of the bands of each pair, without pairs whose bands are not both there."""
+        number = {band: place for place, band in enumerate(self.source.bands)}
+        known = [(one, other) for one, other in pairs if one in number and other in number]
+        return tuple((number[one], number[other]) for one, other in known)

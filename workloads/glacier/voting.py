@@ -14,22 +14,22 @@ from trainbook.outputs.summary import Summary, with_all
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
     """Returns the folders of completed folds of `folds_of` of the same size, and of this queue's runs once all are."""
-    output_dir = platform.output_dir(queue[-1].config.output_dir)
-    runs = [
-        find_completed(entry.name, output_dir, entry.config)
-        for entry in queue
-        if not entry.is_earlier
-    ]
+    last = queue[-1]
+    output_dir = platform.output_dir(last.config.output_dir)
+    entries = [entry for entry in queue if not entry.is_earlier]
+    runs = [find_completed(entry.name, output_dir, entry.config) for entry in entries]
     if not all(runs):
         print("Not every run of the queue is completed. They vote once all of them are.")
         return []
-    name = folds_of + "_small" * queue[-1].kind.endswith("_small")
+    name = folds_of
+    if last.kind.endswith("_small"):
+        name += "_small"
     places = [output_dir, *inputs.mounted(platform.detect())]
     names = sorted({path.name for place in places for path in place.glob(f"{name}-fold*")})
-    folds = [folder for fold in names if (folder := find_completed(fold, output_dir))]
-    if not folds:
+    folds = [find_completed(fold, output_dir) for fold in names]
+    if not any(folds):
         print(f"No fold of {name} was found, here or among the inputs: the seeds vote alone.")
-    return [*folds, *filter(None, runs)]
+    return [folder for folder in (*folds, *runs) if folder]
 
 
 def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:

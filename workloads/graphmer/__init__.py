@@ -5,7 +5,6 @@ The embedded default is the standard library of the running Python.
 """
 
 import hashlib
-import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -30,13 +29,12 @@ from workloads.graphmer.settings import (
     Settings,
 )
 
-if (
-    TYPE_CHECKING
-):  # imported where they are used: a plan of the memory needs neither data nor evaluation
+# Imported where they are used: a plan of the memory needs neither data nor evaluation
+if TYPE_CHECKING:
     from workloads.graphmer.data import Data
     from workloads.graphmer.evaluation import Evaluator
 
-KINDS = ("", "trained_")  # of candidates: all that the ontology allows, the tails that training has
+KINDS = ("", "trained_")  # candidates: all that the ontology allows, the tails that training has
 MEANS = (*(f"mrr_{kind}{condition}" for kind in KINDS for condition in CONDITIONS), "resolved")
 _RANKING = (  # weights that learning the text does not reach
     "relation", "condition", "hgat", "query", "place_query", "place_key", "meaning", "meant", "compose", "kind",
@@ -50,39 +48,44 @@ _ABOUT = (
 
 
 def summed(judged: Judged, unit: Array, units: int) -> Array:
-    """Returns (units, 2, MEANS) the sums of what MEANS are the means of, and how many questions count.
+    """Returns (units, 2, MEANS) the sums behind MEANS, and the number of questions in each sum.
 
-    Of Q questions `true` has the conditions, `guess` (Q, 3) the right tail's ranks by KINDS and whether it is the first
-    of its name, see `Evaluator.judged`, and `unit` (Q) their files.
+    Of Q questions, `true` has the conditions, `guess` (Q, 3) the right tail's ranks by KINDS and whether it is the
+    first of its name (see `Evaluator.judged`), and `unit` (Q) their files.
     """
-    counts = np.where(judged.true[:, None] == np.arange(len(CONDITIONS)), 1.0, np.nan)
+    is_asked = judged.true[:, None] == np.arange(len(CONDITIONS))
+    counts = np.where(is_asked, 1.0, np.nan)
     ranks = judged.guess[:, : len(KINDS), None]
     first = judged.guess[:, -1:]
-    values = np.concatenate(
-        [(counts[:, None] / ranks).reshape(len(counts), -1), counts[:, :1] * first], 1
-    )
+    reciprocal = (counts[:, None] / ranks).reshape(len(counts), -1)
+    values = np.concatenate([reciprocal, counts[:, :1] * first], 1)
+    numbers = ~np.isnan(values)
+    added = np.stack([np.nan_to_num(values), numbers], 1)
     sums = np.zeros((units, 2, len(MEANS)))
-    np.add.at(sums, unit, np.stack([np.nan_to_num(values), ~np.isnan(values)], 1))
+    np.add.at(sums, unit, added)
     return sums
 
 
 def means(sums: Array) -> Array:
-    """(..., 2, MEANS) what `summed` returns -> (..., MEANS); 0 where no question counts."""
-    return sums[..., 0, :] / np.maximum(sums[..., 1, :], 1)
+    """(..., 2, MEANS) from `summed` -> (..., MEANS); 0 if no question counts."""
+    numbers = np.maximum(sums[..., 1, :], 1)
+    return sums[..., 0, :] / numbers
 
 
 def figures(judged: Judged) -> dict[str, float]:
-    """Returns MEANS, Hits@1, 3 and 10, and as `mrr` the mean of all MRRs: one number, steadier than each of them."""
-    whole = means(summed(judged, np.zeros(len(judged.true), int), 1)[0]).tolist()
-    scores = {"mrr": sum(whole[:-1]) / len(whole[:-1]), **dict(zip(MEANS, whole, strict=True))}
-    for (number, condition), (place, kind) in itertools.product(
-        enumerate(CONDITIONS), enumerate(KINDS)
-    ):
-        ranks = judged.guess[judged.true == number, place]
-        scores |= {
-            f"hits{k}_{kind}{condition}": float((ranks <= k).sum() / max(1, len(ranks)))
-            for k in (1, 3, 10)
-        }
+    """Returns MEANS, Hits@1, 3 and 10, and as `mrr` the mean of all MRRs, which is steadier than each of them."""
+    one_unit = np.zeros(len(judged.true), int)
+    values = means(summed(judged, one_unit, 1)[0]).tolist()
+    mrrs = values[:-1]
+    scores = {"mrr": sum(mrrs) / len(mrrs)}
+    scores |= zip(MEANS, values, strict=True)
+    for number, condition in enumerate(CONDITIONS):
+        is_asked = judged.true == number
+        for place, kind in enumerate(KINDS):
+            ranks = judged.guess[is_asked, place]
+            for k in (1, 3, 10):
+                share = (ranks <= k).sum() / max(1, len(ranks))
+                scores[f"hits{k}_{kind}{condition}"] = float(share)
     return scores
 
 
@@ -113,8 +116,9 @@ class Graphmer(Supervised):
     several = True
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a loader worker needs: the evaluation and its results stay in the training process."""
-        return {name: v for name, v in super().__getstate__().items() if name != "evaluator"}
+        """Returns the state for a loader worker, without the evaluation and its results."""
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "evaluator"}
 
     @cached_property
     def data(self) -> "Data":
@@ -127,22 +131,25 @@ class Graphmer(Supervised):
 
     def fingerprint(self) -> str:
         about = self.data.stored["about"]
-        return hashlib.sha256(f"{about['settings']} {about['content']}".encode()).hexdigest()[:16]
+        text = f"{about['settings']} {about['content']}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def read(self, source: Path | None = None) -> dict[str, Any]:
         return self.data.datasets()
 
     def group(self, sample: Any) -> str:
         corpus = self.data.corpus
-        return corpus.files[corpus.window_file[corpus.window_of[sample[0]]]]
+        window = corpus.window_of[sample[0]]
+        return corpus.files[corpus.window_file[window]]
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
-        """Returns the tensors of samples, see `batches.Collator`; of queries triple and condition (B) alone."""
+        """Returns the tensors of samples (see `batches.Collator`); for queries only triple and condition (B)."""
         self.data.use(self.learned()["counts"])
         items = [item.sample for item in samples]
         if samples[0].training:
             return self.data.collator.training(items, generator)
-        return dict(zip(("triple", "condition"), torch.tensor(items).T, strict=True))
+        triple, condition = torch.tensor(items).T
+        return {"triple": triple, "condition": condition}
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         """Returns texts, facts and candidates of the largest shapes; see `batches.Collator`."""
@@ -154,43 +161,54 @@ class Graphmer(Supervised):
         V = chain.vocabulary
         C = room(objective.candidates, size * G)
 
-        def below(most: int, *shape: int) -> Tensor:
-            return torch.randint(most, (size, *shape), device=device)
+        def below(limit: int, *shape: int) -> Tensor:
+            return torch.randint(limit, (size, *shape), device=device)
 
-        def floats(
-            *shape: int,
-        ) -> Tensor:  # one number in all places: features of all candidates take no memory here
+        def floats(*shape: int) -> Tensor:
+            # one number in all places: features of all candidates take no memory here
             return torch.rand((), device=device).expand(size, *shape)
 
-        batch = {
-            "roots": below(V - len(SPECIALS), L) + len(SPECIALS), "within": below(settings.LONGEST_WORD, L),
-            "word": below(V, L), "owner": below(V, L), "is_self": below(2, L),
-            "relation": below(model.relations, G), "condition": below(len(CONDITIONS), G), "gold": below(C, G),
-            "distance": 1 + below(L, G, L),
-            "prior": floats(G, C), "own": floats(G, C), "places": floats(G, L), "boost": floats(G),
-            "sibling": floats(G, C), "features": floats(G, C, len(settings.FEATURES)),
-            "near": floats(C, len(settings.NEAR) + 1), "name": below(V, C), "name_owner": below(V, C),
-            "pieces": below(V, C, WIDTH), "kind": below(model.types, C), "vector": below(1 + model.own_vectors, C),
-            "chance": -floats(C),
-        }  # fmt: skip
+        batch: Batch = {}
+        batch["roots"] = below(V - len(SPECIALS), L) + len(SPECIALS)
+        batch["within"] = below(settings.LONGEST_WORD, L)
+        batch["word"] = below(V, L)
+        batch["owner"] = below(V, L)
+        batch["is_self"] = below(2, L)
+        batch["relation"] = below(model.relations, G)
+        batch["condition"] = below(len(CONDITIONS), G)
+        batch["gold"] = below(C, G)
+        batch["distance"] = 1 + below(L, G, L)
+        batch["prior"] = floats(G, C)
+        batch["own"] = floats(G, C)
+        batch["places"] = floats(G, L)
+        batch["boost"] = floats(G)
+        batch["sibling"] = floats(G, C)
+        batch["features"] = floats(G, C, len(settings.FEATURES))
+        batch["near"] = floats(C, len(settings.NEAR) + 1)
+        batch["name"] = below(V, C)
+        batch["name_owner"] = below(V, C)
+        batch["pieces"] = below(V, C, WIDTH)
+        batch["kind"] = below(model.types, C)
+        batch["vector"] = below(1 + model.own_vectors, C)
+        batch["chance"] = -floats(C)
         if objective.mlm_steps:
-            chosen = torch.rand(size, L, device=device) < min(1.0, 2 * objective.mlm_ratio)
-            targets = torch.where(chosen, batch["roots"], IGNORE)
-            batch |= {"masked_roots": batch["roots"].clone(), "root_targets": targets}
+            share = min(1.0, 2 * objective.mlm_ratio)
+            is_target = torch.rand(size, L, device=device) < share
+            batch["masked_roots"] = batch["roots"].clone()
+            batch["root_targets"] = torch.where(is_target, batch["roots"], IGNORE)
         return batch
 
     def model(self) -> nn.Module:
         return Ranker(self.settings.chain, self.settings.model)
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
-        """Moves the strengths of the encoder faster; trains what only ranking uses once the text is learned."""
+        """Moves the strengths of the encoder faster; trains the ranking modules once the text is learned."""
         fast = {"names": ["strength*", "own_file", "reach"], "lr": 3.0, "weight_decay": 0.0}
-        if not (begin := self.settings.objective.mlm_steps):
+        begin = self.settings.objective.mlm_steps
+        if not begin:
             return [fast]
-        return [
-            {**fast, "from_step": begin},
-            {"names": [f"{name}.*" for name in _RANKING], "from_step": begin},
-        ]
+        ranking = [f"{name}.*" for name in _RANKING]
+        return [{**fast, "from_step": begin}, {"names": ranking, "from_step": begin}]
 
     def count(self, batch: Batch) -> dict[str, int]:
         facts = int((batch["gold"] != IGNORE).sum())
@@ -199,36 +217,35 @@ class Graphmer(Supervised):
             return counts
         if self.step >= self.settings.objective.mlm_steps:
             return {**counts, "mlm": 0}
-        return {**dict.fromkeys(counts, 0), "mlm": int((batch["root_targets"] != IGNORE).sum())}
+        masked = int((batch["root_targets"] != IGNORE).sum())
+        return {**dict.fromkeys(counts, 0), "mlm": masked}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Returns the sums of softmaxes over sampled candidates, with trust and with likeness too; see `Ranker`.
 
-        A third one is over the entities of the right name, of both. In the first `mlm_steps` the only one is over the
+        A third one is over the entities of the right name, in both. In the first `mlm_steps` the only one is over the
         masked pieces of the text.
         """
         if "root_targets" in batch and self.step < self.settings.objective.mlm_steps:
-            chosen = _places(batch["root_targets"] != IGNORE)
-            logits = model(batch, chosen).float()
-            return {
-                "mlm": F.cross_entropy(
-                    logits, batch["root_targets"].flatten()[chosen], reduction="sum"
-                )
-            }, {}
-        asked = _places(batch["gold"] != IGNORE)
-        gold = batch["gold"].flatten()[asked]
-        of_named = gold.where(_with_namesakes(batch).flatten()[asked], IGNORE)
+            return {"mlm": _masked_loss(model, batch)}, {}
+        facts = _places(batch["gold"] != IGNORE)
+        gold = batch["gold"].flatten()[facts]
+        has_namesakes = _with_namesakes(batch).flatten()[facts]
+        of_named = gold.where(has_namesakes, IGNORE)
         is_gold = F.one_hot(gold, batch["chance"].shape[1]).bool()
         # Each candidate stands for those that were not drawn: minus log of its chance, for all but the right one
         correction = batch["chance"][0].masked_fill(is_gold, 0)
-        is_other_name = batch["name"][0] != batch["name"][0][gold][:, None]
+        name = batch["name"][0]
+        is_other_name = name != name[gold][:, None]
         sums = {}
         of_name = []
         for term, scores in zip(("trust", "likeness"), model(batch), strict=True):
-            corrected = scores.float().flatten(0, 1)[asked] - correction
+            of_facts = scores.float().flatten(0, 1)[facts]
+            corrected = of_facts - correction
             sums[term] = F.cross_entropy(corrected, gold, reduction="sum")
-            others = corrected.masked_fill(is_other_name, IMPOSSIBLE)
-            of_name.append(F.cross_entropy(others, of_named, ignore_index=IGNORE, reduction="sum"))
+            namesakes = corrected.masked_fill(is_other_name, IMPOSSIBLE)
+            loss = F.cross_entropy(namesakes, of_named, ignore_index=IGNORE, reduction="sum")
+            of_name.append(loss)
         sums["name"] = torch.stack(of_name).sum()
         return sums, {}
 
@@ -236,7 +253,7 @@ class Graphmer(Supervised):
         return {"name": self.settings.objective.same_name_weight}
 
     def learned(self) -> dict[str, Any]:
-        """Returns the weights of the counts, fitted on training files, and what `Data.stored` has of the data."""
+        """Returns the weights of the counts, fitted on training files, and `Data.stored`."""
         from workloads.graphmer.counts.scoring import fit
 
         if self._learned is None:
@@ -245,8 +262,6 @@ class Graphmer(Supervised):
         if "data" not in vars(self):  # in a prediction
             return self._learned
         return {"counts": self._learned["counts"], **self.data.stored}
-
-    # --- evaluation ---------------------------------------------------------------------------------------------------
 
     @cached_property
     def evaluator(self) -> "Evaluator":
@@ -274,34 +289,41 @@ class Graphmer(Supervised):
         return figures(self.guesses[COMBINED])
 
     def tallied(self, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
-        return np.stack([summed(judged, unit[judged.sample], units) for judged in rows.values()], 1)
+        sums = []
+        for judged in rows.values():
+            sums.append(summed(judged, unit[judged.sample], units))
+        return np.stack(sums, 1)
 
     def measured(self, sums: Array, reference: Array | None = None) -> Array:
-        of_draws = means(sums)
-        return np.column_stack(
-            [of_draws[:, :-1].mean(1), of_draws[:, : len(CONDITIONS)], of_draws[:, -1]]
-        )
+        values = means(sums)
+        mrr = values[:, :-1].mean(1)
+        resolved = values[:, -1]
+        return np.column_stack([mrr, values[:, : len(CONDITIONS)], resolved])
 
     def columns(self, judged: Judged) -> dict[str, float]:
-        """Returns figures that are no metrics, and MRRs of tails that training has and has not."""
+        """Returns the figures that are not metrics, and MRRs of tails seen and unseen in training."""
         metrics = {metric.__name__ for metric in self.metrics}
+        scores = figures(judged)
+        columns = {name: scores[name] for name in scores if name not in metrics}
         corpus = self.data.corpus
-        columns = {name: value for name, value in figures(judged).items() if name not in metrics}
         triple = np.array(self.parts["test"].samples)[judged.sample, 0]
-        is_seen = self.data.scorer.counts.of_tail[corpus.relation[triple], corpus.tail[triple]] > 0
+        relation = corpus.relation[triple]
+        tail = corpus.tail[triple]
+        is_seen = self.data.scorer.counts.of_tail[relation, tail] > 0
         for kind, chosen in (("seen", is_seen), ("unseen", ~is_seen)):
             of_kind = figures(Judged(judged.true[chosen], judged.guess[chosen]))
-            columns |= {f"{name}_{kind}": of_kind[name] for name in self.shown}
+            for name in self.shown:
+                columns[f"{name}_{kind}"] = of_kind[name]
         return columns
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes evaluation.csv; returns what was asked and what the encoder adds."""
+        """Writes evaluation.csv; returns the question of the test and the encoder's gain."""
         if not self._tested:
             return ""
         facts = len(self.parts["test"]) // len(CONDITIONS)
-        asked = f"Filtered tail prediction on {facts:,} facts of held-out files. "
+        compared = self.compare({**self.guesses, **self._tested}, COMBINED, folder)
         return (
-            f"{asked}{_ABOUT}\n{self.compare({**self.guesses, **self._tested}, COMBINED, folder)}"
+            f"Filtered tail prediction on {facts:,} facts of held-out files. {_ABOUT}\n{compared}"
         )
 
     def predict(
@@ -316,16 +338,25 @@ class Graphmer(Supervised):
         return predict(self, models, source, out)
 
 
+def _masked_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Returns the sum of cross-entropies over the masked pieces of the text."""
+    masked = _places(batch["root_targets"] != IGNORE)
+    logits = model(batch, masked).float()
+    targets = batch["root_targets"].flatten()[masked]
+    return F.cross_entropy(logits, targets, reduction="sum")
+
+
 def _places(mask: Tensor) -> Tensor:
-    """Returns where a mask is true, of its flattened places: the one wait for the device in a loss."""
+    """Returns the flat places where a mask is true: the one wait for the device in a loss."""
     return mask.flatten().nonzero().squeeze(1)
 
 
 def _with_namesakes(batch: Batch) -> Tensor:
     """Returns (B, G) whether the question has its text and the right entity shares its name with another candidate."""
     name = batch["name"][0]
-    asked = (batch["gold"] != IGNORE) & (batch["condition"] == CONDITIONS.index("full_text"))
+    full_text = CONDITIONS.index("full_text")
+    asked = (batch["gold"] != IGNORE) & (batch["condition"] == full_text)
     gold = batch["gold"].clamp(min=0)
-    return asked & (
-        ((name[gold][..., None] == name) & (batch["prior"] > IMPOSSIBLE / 2)).sum(-1) > 1
-    )
+    is_possible = batch["prior"] > IMPOSSIBLE / 2
+    is_namesake = (name[gold][..., None] == name) & is_possible
+    return asked & (is_namesake.sum(-1) > 1)

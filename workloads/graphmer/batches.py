@@ -1,6 +1,6 @@
 """Leafy chain graphs as tensors: training samples with names hidden afresh, and the questions of an evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,31 +27,31 @@ class Samples:
     """The training set: windows of text with their facts, and behind them heads without text with all of theirs.
 
     A head has its facts in one of the two alone: seen with the text, they would be known by heart without it. The
-    triples of each item stand in `facts` between two of `begin`; `lengths` are about as many root tokens as it has.
+    triples of each item stand in `facts` between two of `begin`; `lengths` are the approximate root tokens of items.
     """
 
     def __init__(self, corpus: Corpus, structural: Array, name_only_ratio: float):
         triples = corpus.triples_of("train")
         triples = triples[~structural[corpus.relation[triples]]]
-        head = corpus.head[corpus.window_of[triples]]
-        heads = np.unique(head)
-        heads = _sample(heads, round(name_only_ratio * len(heads)))
-        self.windows = np.unique(corpus.window_of[triples][~np.isin(head, heads)])
-        of_windows, places = Groups(corpus.window_of[triples]).places(self.windows)
-        of_heads, others = Groups(head).places(heads)
-        self.facts = np.concatenate([triples[places], triples[others]])
-        sizes = [
-            np.bincount(of_windows, minlength=len(self.windows)),
-            np.bincount(of_heads, minlength=len(heads)),
-        ]
-        self.begin = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
-        self.groups = [
-            corpus.files[file]
-            for file in corpus.window_file[corpus.window_of[self.facts[self.begin[:-1]]]]
-        ]
-        text = np.concatenate([[0], np.cumsum(corpus.sizes[corpus.text])])
-        size = text[corpus.window_stop[self.windows]] - text[corpus.window_start[self.windows]]
-        self.lengths = np.concatenate([size, np.zeros(len(heads), np.int64)])
+        window = corpus.window_of[triples]
+        head = corpus.head[window]
+        all_heads = np.unique(head)
+        heads = _sample(all_heads, round(name_only_ratio * len(all_heads)))
+        is_name_only = np.isin(head, heads)
+        self.windows = np.unique(window[~is_name_only])
+        window_item, window_place = Groups(window).places(self.windows)
+        head_item, head_place = Groups(head).places(heads)
+        self.facts = np.concatenate([triples[window_place], triples[head_place]])
+        of_windows = np.bincount(window_item, minlength=len(self.windows))
+        of_heads = np.bincount(head_item, minlength=len(heads))
+        self.begin = _starts(np.concatenate([of_windows, of_heads])).astype(np.int64)
+        first_window = corpus.window_of[self.facts[self.begin[:-1]]]
+        self.groups = [corpus.files[file] for file in corpus.window_file[first_window]]
+        pieces = _starts(corpus.sizes[corpus.text])
+        first = pieces[corpus.window_start[self.windows]]
+        size = pieces[corpus.window_stop[self.windows]] - first
+        no_text = np.zeros(len(heads), np.int64)
+        self.lengths = np.concatenate([size, no_text])
 
     def __len__(self) -> int:
         return len(self.begin) - 1
@@ -60,22 +60,31 @@ class Samples:
         return index
 
 
+def _starts(sizes: Array) -> Array:
+    """(N) sizes of rows -> (N + 1) where each row begins in a flat array, and the end."""
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
 def queries(corpus: Corpus, split: str, structural: Array, most: int) -> list[tuple[int, int]]:
     """Returns up to `most` triples of a split (0: all), the same in every run, under every condition.
 
-    They are (triple, condition), sorted by condition, relation and length of the text: those of a batch are alike.
+    They are (triple, condition), sorted by condition, relation and length of the text, for batches of similar ones.
     """
     triples = corpus.triples_of(split)
     triples = triples[~structural[corpus.relation[triples]]]
     triples = _sample(triples, most or len(triples))
-    length = (corpus.window_stop - corpus.window_start)[corpus.window_of[triples]]
-    ordered = triples[np.lexsort((length, corpus.relation[triples]))]
-    return [(int(triple), condition) for condition in range(len(CONDITIONS)) for triple in ordered]
+    length = corpus.window_stop - corpus.window_start
+    length = length[corpus.window_of[triples]]
+    order = np.lexsort((length, corpus.relation[triples]))
+    ordered = triples[order].tolist()
+    return [(triple, condition) for condition in range(len(CONDITIONS)) for triple in ordered]
 
 
 def _sample(values: Array, most: int) -> Array:
     """(N) values -> at most `most` of them in ascending order, drawn by a seed that depends on N alone."""
-    return np.sort(values[permutation(mix(len(values)), 0, len(values))[:most]])
+    count = len(values)
+    order = permutation(mix(count), 0, count)
+    return np.sort(values[order[:most]])
 
 
 class EntityTable:
@@ -84,13 +93,12 @@ class EntityTable:
     def __init__(self, corpus: Corpus, own_vectors: int):
         self.corpus = corpus
         words = (corpus.name, corpus.owner, corpus.package)
-        self.pieces = np.concatenate(
-            [self._cut(w, most) for w, (_, most) in zip(words, PARTS, strict=True)], 1
-        )
+        limits = [most for _, most in PARTS]
+        self.pieces = np.concatenate(list(map(self._cut, words, limits)), 1)
         train = corpus.triples_of("train")
-        pairs = np.unique(
-            np.stack([corpus.tail[train], corpus.window_file[corpus.window_of[train]]], 1), axis=0
-        )
+        file = corpus.window_file[corpus.window_of[train]]
+        pairs = np.stack([corpus.tail[train], file], 1)
+        pairs = np.unique(pairs, axis=0)
         files = np.bincount(pairs[:, 0], minlength=len(corpus.entity_type))
         frequent = np.argsort(-files, kind="stable")[:own_vectors]
         frequent = frequent[files[frequent] >= _FILES]
@@ -99,32 +107,37 @@ class EntityTable:
 
     def of(self, entities: Array) -> dict[str, Tensor]:
         """(C) entities -> pieces (C, 13), and kind, vector, name, name_owner (C)."""
+
+        def rows(values: Array) -> Tensor:
+            return torch.from_numpy(values[entities].astype(np.int64))
+
         corpus = self.corpus
-        arrays = {
-            "pieces": self.pieces, "kind": corpus.entity_type, "vector": self.vector, "name": corpus.name,
-            "name_owner": corpus.owner,
-        }  # fmt: skip
-        return {
-            name: torch.from_numpy(values[entities].astype(np.int64))
-            for name, values in arrays.items()
-        }
+        pieces = rows(self.pieces)
+        kind = rows(corpus.entity_type)
+        vector = rows(self.vector)
+        name = rows(corpus.name)
+        owner = rows(corpus.owner)
+        return {"pieces": pieces, "kind": kind, "vector": vector, "name": name, "name_owner": owner}
 
     def _cut(self, words: Array, most: int) -> Array:
         """(E) words, or -1 -> (E, most) their pieces, cut and padded."""
-        begin = self.corpus.piece_offsets[np.maximum(words, 0)]
-        length = np.where(words >= 0, np.minimum(self.corpus.sizes[np.maximum(words, 0)], most), 0)
-        row, at = expand(begin, length)
+        word = np.maximum(words, 0)
+        begin = self.corpus.piece_offsets[word]
+        size = np.minimum(self.corpus.sizes[word], most)
+        row, at = expand(begin, np.where(words >= 0, size, 0))
         table = np.full((len(words), most), PAD, np.int64)
-        table[row, at - begin[row]] = self.corpus.piece_flat[at]
+        place = at - begin[row]
+        table[row, place] = self.corpus.piece_flat[at]
         return table
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A training batch before it is made tensors of: Q questions in B rows, and the candidates that compete.
+    """A training batch before it becomes tensors: Q questions in B rows, and the candidates that compete.
 
-    `row` and `slot` (Q) say where a question stands, `gold` (Q) is its tail's place among the candidates, `chance` (C)
-    the logarithm of each candidate's chance to be there, `excluded` the questions and candidates that are true as well.
+    `row` and `slot` (Q) are the places of questions, `gold` (Q) is the tail's place among the candidates, `chance` (C)
+    the logarithm of each candidate's chance to be drawn, `excluded` the pairs of a question and a candidate that is
+    true as well.
     """
 
     asked: Questions
@@ -161,112 +174,122 @@ class Collator:
         self.samples = data.samples
         self.objective = data.settings.objective
         self.chain = data.settings.chain
-        self.sampler = Sampler(
-            self.scorer, np.flatnonzero(~data.structural), self.objective.candidates
-        )
+        relations = np.flatnonzero(~data.structural)
+        self.sampler = Sampler(self.scorer, relations, self.objective.candidates)
 
     def draw(self, items: Sequence[int], generator: torch.Generator) -> Drawn:
-        """Draws facts, what is hidden, and the candidates of a training batch from `generator`."""
+        """Draws facts, hidden names, and the candidates of a training batch from `generator`."""
         corpus = self.corpus
-        samples = self.samples
         index = np.asarray(items)
 
         def uniform(*shape: int) -> Array:
             return torch.rand(shape, generator=generator).numpy()
 
-        # A few facts of each sample
-        begin, end = samples.begin[index], samples.begin[index + 1]
+        row, slot, triple = self._facts(index, uniform)
+        # In a share of the texts some names are hidden, and with each all facts of that name
+        with_text = index < len(self.samples.windows)
+        tail = corpus.tail[triple]
+        hides = with_text & (uniform(len(index)) < self.objective.masked_ratio)
+        is_drawn = (uniform(len(row)) < _HIDDEN) | (slot == 0)
+        is_hidden_fact = hides[row] & is_drawn
+        code = row * len(corpus.word_list) + corpus.name[tail]
+        is_masked = np.isin(code, code[is_hidden_fact])
+        condition = np.where(is_masked, MASKED, FULL_TEXT)
+        condition = np.where(with_text[row], condition, NAME_ONLY)
+        asked = Questions.of_facts(corpus, triple, condition)
+        windows = asked.window[np.searchsorted(row, np.arange(len(index)))]
+        drop = self._dropped_parts(windows, uniform)
+        is_hidden = asked.hidden >= 0
+        hidden = asked.hidden[is_hidden]
+        rows = self.layout.rows(windows, with_text, row[is_hidden], hidden, drop)
+        shown = rows.word[rows.word >= 0]
+        files = corpus.window_file[windows]
+        draws = uniform(len(corpus.entity_type))
+        among, chance = self.sampler.draw(tail, shown, files, draws)
+        gold = among.place[tail].astype(np.int64)
+        excluded = self.scorer.other_tails(asked, tail, among)
+        return Drawn(asked, tail, row, slot, rows, among, gold, chance, excluded)
+
+    def _facts(self, index: Array, uniform: Callable[..., Array]) -> tuple[Array, Array, Array]:
+        """(B) samples -> rows, slots and triples (Q) of a few facts of each sample."""
+        begin = self.samples.begin[index]
+        end = self.samples.begin[index + 1]
         row, at = expand(begin, end - begin)
         order = np.lexsort((uniform(len(row)), row))
         slot = np.arange(len(row)) - np.searchsorted(row, row)
         few = slot < self.chain.facts
-        row = row[few]
-        triple = samples.facts[at[order[few]]]
-        slot = slot[few]
-        # In a share of the texts some names are hidden, and with each all facts of that name
-        with_text = index < len(samples.windows)
-        tail = corpus.tail[triple]
-        hides = with_text & (uniform(len(index)) < self.objective.masked_ratio)
-        picked = hides[row] & ((uniform(len(row)) < _HIDDEN) | (slot == 0))
-        code = row * len(corpus.word_list) + corpus.name[tail]
-        condition = np.where(np.isin(code, code[picked]), MASKED, FULL_TEXT)
-        asked = Questions.of_facts(corpus, triple, np.where(with_text[row], condition, NAME_ONLY))
-        # Parts of the heads' paths are left out, so that files are not known by theirs
-        windows = asked.window[np.searchsorted(row, np.arange(len(index)))]
-        draws = uniform(2, len(index))
-        parts = np.diff(corpus.part_offsets)[corpus.head[windows]]
-        drop = np.where(
-            draws[0] < self.objective.path_dropout, (draws[1] * parts).astype(np.int64), 0
-        )
-        is_hidden = asked.hidden >= 0
-        rows = self.layout.rows(windows, with_text, row[is_hidden], asked.hidden[is_hidden], drop)
-        shown = rows.word[rows.word >= 0]
-        files = corpus.window_file[windows]
-        among, chance = self.sampler.draw(tail, shown, files, uniform(len(corpus.entity_type)))
-        excluded = self.scorer.other_tails(asked, tail, among)
-        return Drawn(
-            asked,
-            tail,
-            row,
-            slot,
-            rows,
-            among,
-            among.place[tail].astype(np.int64),
-            chance,
-            excluded,
-        )
+        triple = self.samples.facts[at[order[few]]]
+        return row[few], slot[few], triple
+
+    def _dropped_parts(self, windows: Array, uniform: Callable[..., Array]) -> Array:
+        """Returns (B) the parts of the heads' paths to leave out, so that files are not known by theirs."""
+        draws = uniform(2, len(windows))
+        head = self.corpus.head[windows]
+        parts = np.diff(self.corpus.part_offsets)[head]
+        count = (draws[1] * parts).astype(np.int64)
+        return np.where(draws[0] < self.objective.path_dropout, count, 0)
 
     def training(self, items: Sequence[int], generator: torch.Generator) -> Batch:
         """Returns a training batch of B samples, with everything random drawn from `generator`."""
         drawn = self.draw(items, generator)
         size = len(items)
-        counts = self.scorer.counts
-        asked = drawn.asked
-        among = drawn.among
         rows = drawn.rows
         row = drawn.row
-        features = counts.found(asked, among)
-        prior = self.scorer.prior(asked, among, features)
-        prior[drawn.excluded] = IMPOSSIBLE
-        sibling = self.scorer.siblings(asked, np.arange(len(asked))[:, None], among.entities[None])
-        boost = self.scorer.boosts(asked).astype(np.float32)
         shape = (size, int(drawn.slot.max()) + 1)
 
         def laid(values: Array, otherwise: float = 0) -> Array:
-            array = np.full((*shape, *values.shape[1:]), otherwise, values.dtype)
+            whole = (*shape, *values.shape[1:])
+            array = np.full(whole, otherwise, values.dtype)
             array[row, drawn.slot] = values
             return array
 
-        arrays = {
-            **_of_rows(rows), "relation": laid(asked.relation), "condition": laid(asked.condition.astype(np.int64)),
-            "gold": laid(drawn.gold, IGNORE), "distance": laid(rows.distance(row, asked.hidden), 1),
-            "prior": laid(prior), "features": laid(features.stacked()),
-            "own": laid(counts.own_count(asked, among)),
-            "places": laid(self.scorer.places(asked, rows, row), NOWHERE),
-            "near": self.scorer.near(asked[np.searchsorted(row, np.arange(size))], among),
-            "boost": laid(boost[:, 0]), "sibling": laid(sibling * boost[:, 1:]),
-        }  # fmt: skip
+        arrays = _of_rows(rows)
+        arrays["relation"] = laid(drawn.asked.relation)
+        arrays["condition"] = laid(drawn.asked.condition.astype(np.int64))
+        arrays["gold"] = laid(drawn.gold, IGNORE)
+        arrays["distance"] = laid(rows.distance(row, drawn.asked.hidden), 1)
+        for name, values in self._counted(drawn).items():
+            arrays[name] = laid(values)
+        arrays["places"] = laid(self.scorer.places(drawn.asked, rows, row), NOWHERE)
+        first = np.searchsorted(row, np.arange(size))
+        arrays["near"] = self.scorer.near(drawn.asked[first], drawn.among)
         if self.objective.mlm_steps:
             arrays |= self._masked_spans(arrays["roots"], generator)
-        shared = {
-            **self.table.of(among.entities),
-            "chance": torch.from_numpy(drawn.chance.astype(np.float32)),
-        }
-        of_all = {name: value[None].expand(size, *value.shape) for name, value in shared.items()}
-        return {**{name: torch.from_numpy(value) for name, value in arrays.items()}, **of_all}
+        batch = {name: torch.from_numpy(values) for name, values in arrays.items()}
+        shared = self.table.of(drawn.among.entities)
+        shared["chance"] = torch.from_numpy(drawn.chance.astype(np.float32))
+        for name, value in shared.items():
+            batch[name] = value[None].expand(size, *value.shape)
+        return batch
+
+    def _counted(self, drawn: Drawn) -> dict[str, Array]:
+        """Returns the tensors (Q, ...) that the counts have of questions and candidates."""
+        asked = drawn.asked
+        among = drawn.among
+        counts = self.scorer.counts
+        features = counts.found(asked, among)
+        prior = self.scorer.prior(asked, among, features)
+        prior[drawn.excluded] = IMPOSSIBLE
+        question = np.arange(len(asked))[:, None]
+        sibling = self.scorer.siblings(asked, question, among.entities[None])
+        boost = self.scorer.boosts(asked).astype(np.float32)
+        arrays = {"prior": prior, "features": features.stacked()}
+        arrays["own"] = counts.own_count(asked, among)
+        arrays["boost"] = boost[:, 0]
+        arrays["sibling"] = sibling * boost[:, 1:]
+        return arrays
 
     def of_questions(self, asked: Questions) -> tuple[Batch, Rows]:
-        """Returns what the encoder reads of questions, each in a row of its own, and the rows."""
+        """Returns the encoder's inputs for questions, each in a row of its own, and the rows."""
         row = np.arange(len(asked))
+        has_text = asked.condition != NAME_ONLY
         is_hidden = asked.hidden >= 0
-        rows = self.layout.rows(
-            asked.window, asked.condition != NAME_ONLY, row[is_hidden], asked.hidden[is_hidden]
-        )
-        arrays = {
-            **_of_rows(rows), "relation": asked.relation[:, None],
-            "condition": asked.condition.astype(np.int64)[:, None],
-            "distance": rows.distance(row, asked.hidden)[:, None],
-        }  # fmt: skip
+        hidden = asked.hidden[is_hidden]
+        rows = self.layout.rows(asked.window, has_text, row[is_hidden], hidden)
+        arrays = _of_rows(rows)
+        arrays["relation"] = asked.relation[:, None]
+        arrays["condition"] = asked.condition.astype(np.int64)[:, None]
+        arrays["distance"] = rows.distance(row, asked.hidden)[:, None]
         return {name: torch.from_numpy(value) for name, value in arrays.items()}, rows
 
     def _masked_spans(self, roots: Array, generator: torch.Generator) -> dict[str, Array]:
@@ -279,30 +302,26 @@ class Collator:
             budget = round(self.objective.mlm_ratio * length)
             while budget > 0:
                 draws = torch.rand(3, generator=generator)
-                span = min(
-                    _LONGEST_SPAN, budget, 1 + int(np.log(max(float(draws[0]), 1e-9)) / np.log(0.8))
-                )
-                start = int(float(draws[1]) * max(1, length - span + 1))
+                draw, place, _ = draws.tolist()
+                geometric = int(np.log(max(draw, 1e-9)) / np.log(0.8))
+                span = min(_LONGEST_SPAN, budget, 1 + geometric)
+                start = int(place * max(1, length - span + 1))
                 places = np.arange(start, min(start + span, length))
                 budget -= span
-                places = places[(ids[places] >= first) & (target[places] == IGNORE)]
+                is_free = (ids[places] >= first) & (target[places] == IGNORE)
+                places = places[is_free]
                 target[places] = ids[places]
                 if draws[2] < 0.8:
                     ids[places] = MASK
                 elif draws[2] < 0.9:
-                    pieces = torch.randint(
-                        first, self.chain.vocabulary, (len(places),), generator=generator
-                    )
+                    shape = (len(places),)
+                    pieces = torch.randint(first, self.chain.vocabulary, shape, generator=generator)
                     ids[places] = pieces.numpy()
         return {"masked_roots": masked, "root_targets": targets}
 
 
 def _of_rows(rows: Rows) -> dict[str, Array]:
-    within = np.minimum(rows.within, LONGEST_WORD - 1)
-    return {
-        "roots": rows.ids,
-        "within": within,
-        "word": rows.word,
-        "owner": rows.owner,
-        "is_self": rows.is_self,
-    }
+    arrays = {"roots": rows.ids, "within": np.minimum(rows.within, LONGEST_WORD - 1)}
+    for name in ("word", "owner", "is_self"):
+        arrays[name] = getattr(rows, name)
+    return arrays

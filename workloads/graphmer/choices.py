@@ -9,8 +9,8 @@ import pandas as pd
 from workloads.graphmer.settings import OF_REFERENCES, Array
 
 SURE = 0.9
-_SHRINKAGE = 0.3  # of the weights, in units of squared weight: what few questions say is not believed at once
-_STEPS = 60  # of Newton's method at most
+_SHRINKAGE = 0.3  # weight of the squared weights: few questions do not move them far
+_STEPS = 60  # at most, by Newton's method
 
 
 def probabilities(choices: pd.DataFrame, weights: Array) -> pd.Series:
@@ -21,35 +21,39 @@ def probabilities(choices: pd.DataFrame, weights: Array) -> pd.Series:
 
 
 def best(choices: pd.DataFrame, values: pd.Series) -> pd.Index:
-    """Returns the rows of the answers with the most of a value, one for each question: NaN has the least."""
-    return pd.Index(values.fillna(-1.0).groupby(choices["question"]).idxmax())
+    """Returns the row of the answer with the largest value for each question; NaN counts as the smallest."""
+    by_question = values.fillna(-1.0).groupby(choices["question"])
+    return pd.Index(by_question.idxmax())
 
 
 def judged(choices: pd.DataFrame, weights: Array) -> tuple[float, float]:
-    """Returns the share of right answers: of all, and of those given SURE or more, NaN where none is."""
+    """Returns the share of right answers among all, and among those with SURE or more (NaN if there are none)."""
     chance = probabilities(choices, weights)
     rows = best(choices, chance)
     right = choices.loc[rows, "right"]
-    return float(right.mean()), float(right[chance[rows] >= SURE].mean())
+    is_sure = chance[rows] >= SURE
+    return float(right.mean()), float(right[is_sure].mean())
 
 
 def fit(choices: pd.DataFrame, start: Array) -> Array:
-    """Returns (F) weights of most likelihood near `start`, by Newton's method."""
+    """Returns (F) the most likely weights near `start`, by Newton's method."""
     weights = start.astype(float)
     features = choices[OF_REFERENCES].to_numpy()
     number = pd.factorize(choices["question"])[0]
     right = choices["right"].to_numpy()
     begin = np.flatnonzero(np.diff(number, prepend=-1))
     prior = _SHRINKAGE * np.eye(len(start))
+    of_right = features[right].sum(0)
     for _ in range(_STEPS):
         shares = probabilities(choices, weights).to_numpy()[:, None]
         mean = np.add.reduceat(shares * features, begin)
-        gradient = mean.sum(0) - features[right].sum(0) + prior @ (weights - start)
+        gradient = mean.sum(0) - of_right + prior @ (weights - start)
         spread = features - mean[number]
-        step = np.linalg.solve(prior + (spread * shares).T @ spread, gradient)
-        step *= min(
-            1.0, 2.0 / max(1e-12, float(np.abs(step).max()))
-        )  # far from the minimum a whole step overshoots
+        curvature = prior + (spread * shares).T @ spread
+        step = np.linalg.solve(curvature, gradient)
+        largest = float(np.abs(step).max())
+        # far from the minimum a whole step overshoots
+        step *= min(1.0, 2.0 / max(1e-12, largest))
         weights -= step
         if np.abs(step).max() < 1e-6:
             break

@@ -28,10 +28,10 @@ from workloads.graphmer.settings import Array, Settings
 
 
 class Data:
-    """What a run trains on: a graph in JSON lines, or trees of Python files of which the graph is built.
+    """The data of a run: a graph in JSON lines, or trees of Python files from which the graph is built.
 
-    `given` are its folders or files; none stands for the standard library and `workload.packages`. `begun` has what
-    `stored` was when the run began.
+    `given` are its folders or files; if empty, the standard library and `workload.packages`. `begun` is the `stored` of
+    the run's begin.
     """
 
     def __init__(self, given: Sequence[Path], settings: Settings, begun: Mapping[str, Any]):
@@ -39,21 +39,21 @@ class Data:
         self.settings = settings
         kinds = {path.suffix == ".jsonl" or any(path.glob("*entities.jsonl")) for path in given}
         if len(kinds) > 1:
-            where = ", ".join(map(str, given))
+            paths = ", ".join(map(str, given))
             raise BadInput(
-                f"data.dir lists graphs in JSON lines beside trees of Python files ({where}). Give one kind."
+                "data.dir lists graphs in JSON lines beside trees of Python files "
+                f"({paths}). Give one kind."
             )
         self.is_graph = True in kinds
         self._used: Mapping[str, Any] | None = None
-        # A sentence, if the data is another than when the run began
+        # A sentence, if the data has changed since the run began
         self.changed = self._resume(begun) if "corpus" in begun else ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what collating needs. A loader worker gets no graph, which has millions of objects."""
+        """Returns the state for collating. A loader worker gets no graph, which has millions of objects."""
         self.collator.scorer.counts.tables  # noqa: B018  computed here once
-        return {
-            name: v for name, v in vars(self).items() if name not in ("graph", "rules", "sources")
-        }
+        unused = ("graph", "rules", "sources")
+        return {name: value for name, value in vars(self).items() if name not in unused}
 
     @cached_property
     def sources(self) -> Sources:
@@ -64,19 +64,18 @@ class Data:
 
     @cached_property
     def rules(self) -> ontology.Ontology:
-        if self.is_graph:
-            found = [ontology.find(path) for path in self.given]
-        else:
-            found = [ontology.load()]
-        if any(
-            (rules.relations, rules.entities) != (found[0].relations, found[0].entities)
-            for rules in found
-        ):
-            names = ", ".join(rules.source for rules in found)
-            raise BadInput(
-                f"The graphs of data.dir have different ontologies: {names}. Give all of them the same one."
-            )
-        return found[0]
+        if not self.is_graph:
+            return ontology.load()
+        ontologies = [ontology.find(path) for path in self.given]
+        first = ontologies[0]
+        for other in ontologies:
+            if (other.relations, other.entities) != (first.relations, first.entities):
+                names = ", ".join(rules.source for rules in ontologies)
+                raise BadInput(
+                    f"The graphs of data.dir have different ontologies: {names}. "
+                    "Give all of them the same one."
+                )
+        return first
 
     @cached_property
     def graph(self) -> Graph:
@@ -88,25 +87,22 @@ class Data:
                 print(warning)
         else:
             graph = build_graph(self.sources)
-            own = [
-                (file, reason)
-                for file, reason in graph.skipped
-                if self.sources.located(file)[0].is_own
-            ]
-            check_limit(
-                "Unreadable source files",
-                [f"{self.sources.path(f)}: {reason}" for f, reason in own],
-                limit,
-            )
+            unreadable = []
+            for file, reason in graph.skipped:
+                tree, _ = self.sources.located(file)
+                if tree.is_own:
+                    unreadable.append(f"{self.sources.path(file)}: {reason}")
+            check_limit("Unreadable source files", unreadable, limit)
         graph.print_skipped()
         return graph
 
     @cached_property
     def content(self) -> str:
-        """A hash of the data as it lies there now. Raises BadInput."""
+        """A hash of the data as it is now. Raises BadInput."""
         if not self.is_graph:
             return self.sources.content
-        return " ".join(fingerprint(path if path.is_dir() else path.parent) for path in self.given)
+        folders = [path if path.is_dir() else path.parent for path in self.given]
+        return " ".join(map(fingerprint, folders))
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -114,23 +110,29 @@ class Data:
         try:
             corpus = Corpus.load(self._cached)
         except (OSError, ValueError):
-            sources = None if self.is_graph else self.sources
-            corpus = arrays.build(self.graph, sources, self.settings.chain, self.settings.split)
-            try:
-                corpus.save(self._cached)
-            except OSError as error:
-                what = (
-                    f"The data cannot be kept in {self._cached.parent} ({error.strerror or error})"
-                )
+            corpus = self._built()
+        for kind, names in (("relations", corpus.relations), ("types", corpus.types)):
+            if len(names) > getattr(self.settings.model, kind):
+                key = f"workload.model.{kind}"
+                rows = getattr(self.settings.model, kind)
                 raise BadInput(
-                    f"{what}. Set TRAINBOOK_CACHE to a folder that can be written."
-                ) from None
-        for what, names in (("relations", corpus.relations), ("types", corpus.types)):
-            if len(names) > (rows := getattr(self.settings.model, what)):
-                key = f"workload.model.{what}"
-                raise BadInput(
-                    f"The data has {len(names)} {what} and {key} is {rows}. Set it to {len(names)} or more."
+                    f"The data has {len(names)} {kind} and {key} is {rows}. "
+                    f"Set it to {len(names)} or more."
                 )
+        return corpus
+
+    def _built(self) -> Corpus:
+        """Returns the arrays built from the graph, and writes them into the cache."""
+        sources = None if self.is_graph else self.sources
+        corpus = arrays.build(self.graph, sources, self.settings.chain, self.settings.split)
+        try:
+            corpus.save(self._cached)
+        except OSError as error:
+            reason = error.strerror or error
+            raise BadInput(
+                f"The data cannot be kept in {self._cached.parent} ({reason}). "
+                "Set TRAINBOOK_CACHE to a folder that can be written."
+            ) from None
         return corpus
 
     @cached_property
@@ -138,56 +140,60 @@ class Data:
         """The file of the arrays, named by a hash of the data, of the code that makes them, and of their settings."""
         settings = self.settings.chain, self.settings.split, self.settings.bad_input_limit
         digest = hashlib.sha256(repr((self.content, *settings)).encode())
-        for file in (*sorted(Path(trees.__file__).parent.glob("*.py")), Path(arrays.__file__)):
+        code = sorted(Path(trees.__file__).parent.glob("*.py"))
+        for file in (*code, Path(arrays.__file__)):
             digest.update(file.read_bytes())
-        return platform.detect().scratch_dir / "graphmer" / f"corpus-{digest.hexdigest()[:16]}.npz"
+        name = f"corpus-{digest.hexdigest()[:16]}.npz"
+        return platform.detect().scratch_dir / "graphmer" / name
 
     @property
     def _identity(self) -> dict[str, Any]:
-        """What the data is called, the same wherever it lies, and the settings that the arrays depend on."""
-        packages = [
-            "the standard library",
-            *sorted(trees.name_of(text) for text in self.settings.packages),
-        ]
-        names = sorted(path.resolve().name for path in self.given) or packages
+        """The name of the data, the same in any folder, and the settings that the arrays depend on."""
+        names = sorted(path.resolve().name for path in self.given)
+        if not names:
+            packages = sorted(trees.name_of(text) for text in self.settings.packages)
+            names = ["the standard library", *packages]
         return {"names": names, "settings": repr((self.settings.chain, self.settings.split))}
 
     @cached_property
     def stored(self) -> dict[str, Any]:
-        """The files of arrays and ontology, and of what they were made: a run resumes on them whatever is installed."""
+        """The files of arrays and ontology, and their origin: a run resumes on them in any environment."""
         self.corpus  # noqa: B018  which writes the file
         about = {**self._identity, "content": self.content}
         return {"corpus": self._cached, "ontology": Path(self.rules.source), "about": about}
 
     def _resume(self, begun: Mapping[str, Any]) -> str:
-        """Takes what `stored` was when the run began; returns a sentence if the data has changed since."""
+        """Takes the `stored` of the run's begin; returns a sentence if the data has changed since."""
         identity = self._identity
         try:
-            if begun["about"] != {**identity, "content": begun["about"]["content"]}:
+            content = begun["about"]["content"]
+            if begun["about"] != {**identity, "content": content}:
                 return ""
-            self.corpus, self.rules = Corpus.load(begun["corpus"]), ontology.load(begun["ontology"])
+            self.corpus = Corpus.load(begun["corpus"])
+            self.rules = ontology.load(begun["ontology"])
             self.stored = {name: begun[name] for name in ("corpus", "ontology", "about")}
         except (OSError, ValueError, LookupError, TypeError) as error:
-            return f"The data that the run kept cannot be read ({printable(error, most=200)}): it is built again."
-        with contextlib.suppress(
-            BadInput
-        ):  # of another image, which has other versions of the packages
-            if self.content == begun["about"]["content"]:
+            reason = printable(error, most=200)
+            return f"The data that the run kept cannot be read ({reason}): it is built again."
+        with contextlib.suppress(BadInput):  # another image has other versions of the packages
+            if self.content == content:
                 return ""
-        what = (
-            f"The data of this run, {', '.join(identity['names'])}, has changed since the run began"
+        names = ", ".join(identity["names"])
+        return (
+            f"The data of this run, {names}, has changed since the run began. "
+            "Resuming with the original corpus; to use the new data, choose another run.name."
         )
-        return f"{what}. Resuming with the original corpus; to use the new data, choose another run.name."
 
     def describe(self) -> str:
-        where = f"Data: {', '.join(map(str, self.given))}"
-        packages = ", ".join(self.settings.packages)
+        origin = f"Data: {', '.join(map(str, self.given))}"
         if not self.given:
-            where = "No data was given or found mounted. The embedded default is used: the standard library, "
-            where += f"{trees.STANDARD_LIBRARY}" + (
-                f", and the packages {packages}" if packages else ""
+            origin = (
+                "No data was given or found mounted. The embedded default is used: "
+                f"the standard library, {trees.STANDARD_LIBRARY}"
             )
-        return f"{where}.\n{self.corpus.summary()}.\n{self.changed}".strip()
+            if self.settings.packages:
+                origin += f", and the packages {', '.join(self.settings.packages)}"
+        return f"{origin}.\n{self.corpus.summary()}.\n{self.changed}".strip()
 
     @cached_property
     def structural(self) -> Array:
@@ -196,7 +202,7 @@ class Data:
 
     @cached_property
     def allowed(self) -> Array:
-        """(relations, entity types) bool, True where the ontology lets a relation have such a tail."""
+        """(relations, entity types) bool, True if the ontology lets a relation have such a tail."""
         ranges = [self.rules.relations[name].range for name in self.corpus.relations]
         return np.array([np.isin(self.corpus.types, tails) for tails in ranges])
 
@@ -206,25 +212,22 @@ class Data:
 
     def datasets(self) -> dict[str, Any]:
         sizes = self.settings.evaluation
-        most = {"validation": sizes.validation_triples, "test": sizes.test_triples}
-        held = {
-            part: queries(self.corpus, part, self.structural, number)
-            for part, number in most.items()
-        }
-        return {"train": self.samples, **held}
+        limits = {"validation": sizes.validation_triples, "test": sizes.test_triples}
+        datasets: dict[str, Any] = {"train": self.samples}
+        for split, most in limits.items():
+            datasets[split] = queries(self.corpus, split, self.structural, most)
+        return datasets
 
     @cached_property
     def scorer(self) -> Scorer:
         return Scorer(self.corpus, Counts(self.corpus), self.allowed)
 
     def use(self, weights: Mapping[str, Any]) -> None:
-        """Takes the weights of the counts as JSON has them. Raises BadInput where they belong to other data."""
+        """Takes the weights of the counts as JSON has them. Raises BadInput if they belong to other data."""
         if weights is self._used:
             return
-        with naming(
-            "Using the weights of the counts that the run began with",
-            "Start a run under another run.name.",
-        ):
+        action = "Using the weights of the counts that the run began with"
+        with naming(action, "Start a run under another run.name."):
             self.scorer.weights = Weights.from_json(weights, self.corpus)
         self._used = weights
 

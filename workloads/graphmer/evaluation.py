@@ -23,10 +23,8 @@ from workloads.graphmer.model import MOST_MEANT
 from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 
 OPEN = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Of trust and of likeness, which was learned on top of all of trust
-GATES = tuple(
-    (trust, likeness) for trust, likeness in itertools.product(OPEN, OPEN) if likeness <= trust
-)
+# Pairs of trust and likeness; likeness was learned on top of all of trust
+GATES = tuple((trust, likeness) for trust in OPEN for likeness in OPEN if likeness <= trust)
 _AT_ONCE = 64  # questions that are scored together
 
 
@@ -36,86 +34,96 @@ class Answering:
     def __init__(self, data: Data, model: nn.Module):
         self.data = data
         self.model = model
-        self.gate = model.get_buffer(
-            "gate"
-        )  # (conditions, 2) how far trust and likeness are opened
+        # (conditions, 2) how far trust and likeness are opened
+        self.gate = model.get_buffer("gate")
+
+    def _read(self, batch: Batch) -> Any:
+        device = self.gate.device
+        return self.model({name: value.to(device) for name, value in batch.items()})
 
     @cached_property
     def vectors(self) -> torch.Tensor:
         """(E, 2, d) the vectors and origins of all entities."""
-        parts = np.array_split(np.arange(len(self.data.corpus.entity_type)), 16)
-        batches = (
-            {n: v.to(self.gate.device) for n, v in self.data.table.of(part).items()}
-            for part in parts
-        )
-        return torch.cat([self.model(batch).float() for batch in batches])
+        entities = np.arange(len(self.data.corpus.entity_type))
+        batches = map(self.data.table.of, np.array_split(entities, 16))
+        return torch.cat([self._read(batch).float() for batch in batches])
 
     def scores(self, asked: Questions, among: CandidateSet) -> Callable[[float, float], Array]:
-        """Returns a function of two gates that returns (Q, C) scores; of shut ones those of the counts alone."""
+        """Returns a function of two gates that returns (Q, C) scores; shut gates give those of the counts alone."""
         batch, rows = self.data.collator.of_questions(asked)
-        read = self.model({name: value.to(self.gate.device) for name, value in batch.items()})
-        added = {name: value[:, 0].float() for name, value in read.items()}  # (Q, ...)
-        arrays = {name: value.cpu().numpy() for name, value in added.items() if name != "queries"}
-        vectors = self.vectors[torch.from_numpy(among.entities).to(self.gate.device)]  # (C, 2, d)
-        alike = (added["queries"] @ vectors[:, 0].T).float().cpu().numpy()
-        return Scores(self.data, asked, among, rows).encoded(
-            arrays, vectors[:, 1].cpu().numpy(), alike
-        )
+        added = self._read(batch)
+        queries = added.pop("queries")[:, 0].float()
+        # (Q, ...)
+        arrays = {name: value[:, 0].float().cpu().numpy() for name, value in added.items()}
+        entities = torch.from_numpy(among.entities).to(self.gate.device)
+        vectors, origins = self.vectors[entities].unbind(1)  # (C, d)
+        alike = (queries @ vectors.T).float().cpu().numpy()
+        scores = Scores(self.data, asked, among, rows)
+        return scores.encoded(arrays, origins.cpu().numpy(), alike)
 
 
 class Scores:
     """Scores of questions of one relation and condition."""
 
     def __init__(self, data: Data, asked: Questions, among: CandidateSet, rows: Rows):
-        self.data = data
+        self.scorer = data.scorer
         self.asked = asked
         self.among = among
         self.rows = rows
-        self.features = data.scorer.counts.found(asked, among)
-        self.prior = data.scorer.prior(asked, among, self.features)
-        self.places = data.scorer.places(asked, rows, np.arange(len(asked)))
+        self.kind = data.corpus.entity_type[among.entities]
+        self.features = self.scorer.counts.found(asked, among)
+        self.prior = self.scorer.prior(asked, among, self.features)
+        self.places = self.scorer.places(asked, rows, np.arange(len(asked)))
 
     def counted(
         self, added: Array | float = 0.0, meant: Callable[..., Array] | None = None
     ) -> Array:
-        """Returns (Q, C); `added` (Q, L) is what an encoder adds to each place, and `meant` for which candidate."""
-        places = np.where(
-            self.places > NOWHERE / 2, np.minimum(self.places + added, 15.0), self.places
-        )
-        return self.prior + self.data.scorer.pointer(
-            self.asked, self.among, self.rows, places, meant
-        )
+        """Returns (Q, C); an encoder adds `added` (Q, L) to each place, and `meant` to a place for a candidate."""
+        raised = np.minimum(self.places + added, 15.0)
+        places = np.where(self.places > NOWHERE / 2, raised, self.places)
+        pointed = self.scorer.pointer(self.asked, self.among, self.rows, places, meant)
+        return self.prior + pointed
 
     def encoded(
         self, added: Mapping[str, Array], origins: Array, alike: Array
     ) -> Callable[[float, float], Array]:
         """Returns a function of two gates that returns (Q, C), by what an encoder adds to questions (Q, ...).
 
-        `origins` (C, d) are those of candidates, and `alike` (Q, C) says how like each is to the query.
+        `origins` (C, d) are those of candidates, and `alike` (Q, C) are products of query and candidate.
         """
         places = added["places"]
         features, types = np.split(added["weights"], [len(FEATURES)], axis=1)
-        weighted = self.data.scorer.weighted(self.features, self.among, features, types)
-        kind = self.data.corpus.entity_type[self.among.entities]
-        elsewhere = self.data.scorer.counts.elsewhere(self.asked, self.among)
+        weighted = self.scorer.weighted(self.features, self.among, features, types)
+        elsewhere = self.scorer.counts.elsewhere(self.asked, self.among)
 
         def meant(question: Array, root: Array, column: Array) -> Array:
-            product = np.einsum("nd,nd->n", added["meanings"][question, root], origins[column])
+            meanings = added["meanings"][question, root]
+            product = np.einsum("nd,nd->n", meanings, origins[column])
             weights = added["meant"][question, root]
             is_elsewhere = elsewhere[question, column]
-            product = product * is_elsewhere + weights[np.arange(len(question)), kind[column]]
+            pair = np.arange(len(question))
+            of_type = weights[pair, self.kind[column]]
+            product = product * is_elsewhere + of_type
             of_near = weights[:, -len(NEAR) - 1 :]
             for at, name in enumerate(NEAR):
-                product += of_near[:, at] * self.features.dense[name][question, column]
-            return np.clip(product + of_near[:, -1] * is_elsewhere, -MOST_MEANT, MOST_MEANT)
+                is_near = self.features.dense[name][question, column]
+                product += of_near[:, at] * is_near
+            product = product + of_near[:, -1] * is_elsewhere
+            return np.clip(product, -MOST_MEANT, MOST_MEANT)
 
         @cache
         def trusting(trust: float) -> Array:
-            return self.counted(trust * places, lambda *at: trust * meant(*at)) + trust * weighted
+            def trusted(*at: Array) -> Array:
+                return trust * meant(*at)
 
-        return lambda trust, likeness: (
-            trusting(trust) + likeness * alike if trust or likeness else self.counted()
-        )
+            return self.counted(trust * places, trusted) + trust * weighted
+
+        def gated(trust: float, likeness: float) -> Array:
+            if not trust and not likeness:
+                return self.counted()
+            return trusting(trust) + likeness * alike
+
+        return gated
 
 
 class Evaluator:
@@ -125,15 +133,17 @@ class Evaluator:
         self.data = data
         self.corpus = data.corpus
         self.scorer = data.scorer
-        self.candidates = cache(self._candidates)
+        self._candidates: dict[int, tuple[CandidateSet, Array]] = {}
 
-    def _candidates(self, relation: int) -> tuple[CandidateSet, Array]:
-        """Returns the candidates of a relation by range (C), and which of them training has as its tails (C)."""
-        allowed = self.scorer.is_allowed(
-            np.array([relation]), np.arange(len(self.corpus.entity_type))
-        )[0]
-        among = CandidateSet(self.corpus, np.flatnonzero(allowed))
-        return among, self.scorer.counts.of_tail[relation, among.entities] > 0
+    def candidates(self, relation: int) -> tuple[CandidateSet, Array]:
+        """Returns the candidates of a relation by range (C), and whether each is a tail in training (C)."""
+        if relation not in self._candidates:
+            every = np.arange(len(self.corpus.entity_type))
+            allowed = self.scorer.is_allowed(np.array([relation]), every)[0]
+            among = CandidateSet(self.corpus, np.flatnonzero(allowed))
+            trained = self.scorer.counts.of_tail[relation, among.entities] > 0
+            self._candidates[relation] = among, trained
+        return self._candidates[relation]
 
     def judged(self, tail: Array, asked: Questions, scores: Array) -> Array:
         """Judges the right tails of Q questions of one relation by (Q, C) scores -> (Q, 4).
@@ -149,26 +159,16 @@ class Evaluator:
         scores[self.scorer.other_tails(asked, tail, among)] = -np.inf
         own = scores[np.arange(len(tail)), column]
         most = scores.max(1)
-        likelihood = own - (most + np.log(np.exp(scores - most[:, None]).sum(1)))
-
-        def rank(of: Array, is_there: Array) -> Array:
-            ranks = (of > own[:, None]).sum(1) + ((of == own[:, None]).sum(1) + 1) / 2
-            return np.where(is_there, ranks, of.shape[1] + 1.0)
-
+        total = np.exp(scores - most[:, None]).sum(1)
+        likelihood = own - (most + np.log(total))
+        rank = _ranks(scores, own, is_there)
+        is_trained = is_there & trained[column]
+        rank_trained = _ranks(scores[:, trained], own, is_trained)
         question, other = among.by_name.places(self.corpus.name[tail])
         score = scores[question, other]
         possible = np.isfinite(score) & is_there[question]
-        question = question[possible]
-        score = score[possible]
-        better = np.bincount(question, score > own[question], len(tail))
-        first = np.where(
-            better > 0,
-            0.0,
-            1 / np.maximum(np.bincount(question, score == own[question], len(tail)), 1),
-        )
-        namesake = np.where(np.bincount(question, minlength=len(tail)) > 1, first, np.nan)
-        ranks = rank(scores, is_there), rank(scores[:, trained], is_there & trained[column])
-        return np.stack([*ranks, namesake, np.where(is_there, likelihood, 0.0)], 1)
+        first = _firsts(question[possible], score[possible], own)
+        return np.stack([rank, rank_trained, first, np.where(is_there, likelihood, 0.0)], 1)
 
     def answer(self, model: nn.Module, loader: Iterable[Batch], chooses_gate: bool) -> Judged:
         """Returns the answers of the model to the questions of a loader, by its gate.
@@ -179,47 +179,73 @@ class Evaluator:
         answering = Answering(self.data, model)
         gates: tuple[Any, ...] = GATES if chooses_gate else (None,)
         conditions = list[Array]()
-        answers = list[Array]()  # of batches; (Q, gates, 4)
+        answers = list[Array]()  # one for each batch, (Q, gates, 4)
         for batch in loader:
-            triples, condition = (batch[name].cpu().numpy() for name in ("triple", "condition"))
-            conditions.append(condition)
-            answers.append(np.zeros((len(triples), len(gates), 4)))
+            triples = batch["triple"].cpu().numpy()
+            condition = batch["condition"].cpu().numpy()
+            answer = np.zeros((len(triples), len(gates), 4))
             for asked, chosen, among in self._alike(triples, condition):
                 tail = self.corpus.tail[triples[chosen]]
-                encoded = answering.scores(asked, among)
+                gated = answering.scores(asked, among)
+                set_gate = answering.gate[int(asked.condition[0])].tolist()
                 for place, gate in enumerate(gates):
-                    scores = encoded(*(gate or answering.gate[int(asked.condition[0])].tolist()))
-                    answers[-1][chosen, place] = self.judged(tail, asked, scores)
+                    scores = gated(*(gate or set_gate))
+                    answer[chosen, place] = self.judged(tail, asked, scores)
+            conditions.append(condition)
+            answers.append(answer)
         condition = np.concatenate(conditions)
         answered = np.concatenate(answers)
         best = np.zeros(len(CONDITIONS), int)
-        for number in range(len(CONDITIONS)) if chooses_gate else ():
-            total = answered[condition == number, :, 3].sum(0).round(3)
-            best[number] = min(
-                range(len(GATES)), key=lambda place: (-total[place], sum(GATES[place]))
-            )
-            answering.gate[number] = answering.gate.new_tensor(GATES[best[number]])
+        if chooses_gate:
+            for number in range(len(CONDITIONS)):
+                total = answered[condition == number, :, 3].sum(0).round(3)
+                best[number] = _best_gate(total)
+                answering.gate[number] = answering.gate.new_tensor(GATES[best[number]])
         every = np.arange(len(condition))
         return Judged(condition, answered[every, best[condition], :3], sample=every)
 
     def _alike(
         self, triples: Array, conditions: Array
     ) -> Iterator[tuple[Questions, Array, CandidateSet]]:
-        """Yields questions of one relation and condition each, their places among the triples, and who competes."""
+        """Yields questions of one relation and condition each, their places among the triples, and the candidates."""
         relation = self.corpus.relation[triples]
         for number, kind in itertools.product(np.unique(conditions), np.unique(relation)):
             of_kind = np.flatnonzero((conditions == number) & (relation == kind))
+            among, _ = self.candidates(int(kind))
             for first in range(0, len(of_kind), _AT_ONCE):
                 chosen = of_kind[first : first + _AT_ONCE]
                 asked = Questions.of_facts(self.corpus, triples[chosen], conditions[chosen])
-                yield asked, chosen, self.candidates(int(kind))[0]
+                yield asked, chosen, among
 
     def counted(self, queries: Iterable[tuple[int, int]]) -> Judged:
         triples, conditions = np.array([*queries]).T
         ranks = np.zeros((len(triples), 3))
         for asked, chosen, among in self._alike(triples, conditions):
-            scores = Scores(
-                self.data, asked, among, self.data.collator.of_questions(asked)[1]
-            ).counted()
-            ranks[chosen] = self.judged(self.corpus.tail[triples[chosen]], asked, scores)[:, :3]
+            _, rows = self.data.collator.of_questions(asked)
+            scores = Scores(self.data, asked, among, rows).counted()
+            tail = self.corpus.tail[triples[chosen]]
+            ranks[chosen] = self.judged(tail, asked, scores)[:, :3]
         return Judged(conditions, ranks, sample=np.arange(len(triples)))
+
+
+def _ranks(scores: Array, own: Array, is_there: Array) -> Array:
+    """(Q, C) scores, (Q) those of the right tails -> (Q) ranks, ties at the mean; behind all if not `is_there`."""
+    better = (scores > own[:, None]).sum(1)
+    equal = (scores == own[:, None]).sum(1)
+    rank = better + (equal + 1) / 2
+    return np.where(is_there, rank, scores.shape[1] + 1.0)
+
+
+def _firsts(question: Array, score: Array, own: Array) -> Array:
+    """(N) questions and scores of candidates of the right name, (Q) scores of right tails -> (Q) see `judged`."""
+    count = len(own)
+    better = np.bincount(question, score > own[question], count)
+    equal = np.bincount(question, score == own[question], count)
+    first = np.where(better > 0, 0.0, 1 / np.maximum(equal, 1))
+    has_namesakes = np.bincount(question, minlength=count) > 1
+    return np.where(has_namesakes, first, np.nan)
+
+
+def _best_gate(likelihood: Array) -> int:
+    """(GATES) -> the gate of most likelihood; of equal ones the one that opens least."""
+    return min(range(len(GATES)), key=lambda place: (-likelihood[place], sum(GATES[place])))

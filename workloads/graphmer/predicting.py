@@ -1,4 +1,4 @@
-"""What the unresolved names of a new tree mean: competing answers, their features, and a table."""
+"""Answers for the unresolved names of a new tree: competing entities, their features, and a table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,10 +30,8 @@ from workloads.graphmer.evaluation import Answering
 from workloads.graphmer.settings import OF_REFERENCES, Array, Settings
 
 UNRESOLVED = "Name"  # the type of what stands for a reference that is not resolved
-_TOGETHER = (
-    "calls",
-    "instantiates",
-)  # an unresolved call does not know whether it is that of a class
+# an unresolved call may be that of a class
+_TOGETHER = ("calls", "instantiates")
 _AT_ONCE = 64  # questions that are read together
 _FAR = 6  # levels of what stands in what that are looked through
 _MOST = 4000  # questions: as many as say something, and no more time
@@ -48,99 +46,105 @@ class Standing:
     """Describes answers by the text of their references: bare, after `self.`, after an owner's name, or an object's.
 
     A reference is of an object if that belongs to no answer. Answers that a bare name cannot mean are out (a method, or
-    what another function defines within itself), and those of the own class after `super().`, unless `self.` has them
-    too.
+    a local of another function), and those of the own class after `super().`, unless `self.` has them too.
     """
 
     def __init__(self, corpus: Corpus):
         self.corpus = corpus
         kind = np.array(corpus.types)[corpus.entity_type]
+        in_function = np.isin(kind, ("Function", "Method"))[np.maximum(corpus.parent, 0)]
+        builtins = corpus.word_index("builtins")
         self.is_method = kind == "Method"
-        self.is_local = (corpus.parent >= 0) & np.isin(kind, ("Function", "Method"))[
-            np.maximum(corpus.parent, 0)
-        ]
-        self.is_builtin = corpus.owner == corpus.word_index("builtins")
-        # Outside of the tree: os.write, and no zipfile.ZipFile.read or builtins.list.append; a class as its case tells
+        self.is_local = (corpus.parent >= 0) & in_function
+        self.is_builtin = corpus.owner == builtins
+        # Outside of the tree: os.write, and no zipfile.ZipFile.read or builtins.list.append; classes by their case
         is_class = np.array([word[:1].isupper() for word in corpus.word_list])
-        of_class = (corpus.package == corpus.word_index("builtins")) & (
-            np.diff(corpus.part_offsets) > 2
-        )
+        is_deep = np.diff(corpus.part_offsets) > 2
+        of_class = (corpus.package == builtins) & is_deep
         of_class |= (corpus.owner >= 0) & is_class[corpus.owner]
-        self.in_module = np.isin(kind, ("Function", "Class")) | (
-            (kind == "API") & ~(self.is_builtin | of_class)
-        )
+        is_function = (kind == "API") & ~(self.is_builtin | of_class)
+        self.in_module = np.isin(kind, ("Function", "Class")) | is_function
         # The pairs of a file and an entity that it imports, ascending, as numbers
         triples = np.flatnonzero(np.array(corpus.relations)[corpus.relation] == "imports")
         file = corpus.window_file[corpus.window_of[triples]].astype(np.int64)
-        self.imports = np.unique(file * len(corpus.entity_type) + corpus.tail[triples])
+        code = file * len(corpus.entity_type) + corpus.tail[triples]
+        self.imports = np.unique(code)
 
     def described(
         self, answers: pd.DataFrame, window: Array, name: Array, rows: Rows
     ) -> pd.DataFrame:
-        """Returns the answers that are not out, with features, and for each of Q references that none is right.
+        """Returns the answers that are not out, with features, and one row for each of Q references: none is right.
 
         `question` is a number below Q; window, name and rows are those of the references.
         """
         corpus = self.corpus
-        is_place = rows.word == name[:, None]
         question = answers["question"].to_numpy()
         entity = answers["entity"].to_numpy()
+        is_place = rows.word == name[:, None]
         dotted = is_place & (rows.owner >= 0)
-        after_self = (is_place & (rows.is_self == 1)).any(1)
         is_dotted = dotted.any(1)
-        is_bare = is_place.any(1) & ~dotted.any(1)
-        owner = corpus.owner[entity]
-        parent = corpus.parent[entity]
-        is_method = self.is_method[entity]
-        owner_before = (dotted[question] & (rows.owner[question] == owner[:, None])).any(1)
-        head = corpus.head[window]
+        is_bare = (is_place.any(1) & ~is_dotted)[question]
+        after_self = (is_place & (rows.is_self == 1)).any(1)
+        is_owner = rows.owner[question] == corpus.owner[entity][:, None]
+        owner_before = (dotted[question] & is_owner).any(1)
+        has_owner = np.bincount(question, owner_before, len(window)) > 0
+        of_object = is_dotted & ~after_self & ~has_owner
+        head = corpus.head[window][question]
         file = corpus.window_file[window][question]
-        of_object = (
-            is_dotted & ~after_self & ~(np.bincount(question, owner_before, len(window)) > 0)
-        )
+        is_own = corpus.parent[entity] == corpus.parent[head]
         in_file = corpus.entity_file[entity] == file
-        is_own = parent == corpus.parent[head][question]
+        is_inner, imported = self._surroundings(head, file, entity)
+        is_known = imported | in_file | self.is_builtin[entity]
+        is_function = self.in_module[entity] & ~owner_before
+        features = {"dotted function": is_dotted[question] & is_function}
+        features["owner before"] = owner_before
+        features["own class"] = after_self[question] & is_own
+        features["imported"] = imported
+        features["same file"] = in_file
+        features["out of sight"] = is_bare & ~is_known
+        is_foreign = self.is_method[entity] & (corpus.parent[entity] != head)
+        is_out = is_bare & (is_foreign | (self.is_local[entity] & ~is_inner))
+        of_super = _only_after_super(dotted, rows)[question]
+        is_out |= of_super & self.is_method[entity] & is_own
+        described = answers.assign(of_object=of_object[question], **features)
+        none = pd.DataFrame({"question": np.arange(len(window)), "entity": -1})
+        none = none.assign(of_object=of_object, none=1.0)
+        none["none of an object's"] = of_object
+        choices = pd.concat([none, described[~is_out]])
+        choices = choices.astype(dict.fromkeys(OF_REFERENCES, float))
+        return choices.fillna(dict.fromkeys(OF_REFERENCES, 0.0))
+
+    def _surroundings(self, head: Array, file: Array, entity: Array) -> tuple[Array, Array]:
+        """(N) heads, files, entities -> (N) whether the head is in what the entity stands in, and whether the file
+        imports the entity or what it stands in."""
+        parent = self.corpus.parent
         is_inner = np.zeros(len(entity), bool)
         imported = np.zeros(len(entity), bool)
-        outer = head[question]
+        code = file.astype(np.int64) * len(self.corpus.entity_type)
+        outer = head
         at = entity
-        code = file.astype(np.int64) * len(corpus.entity_type)
         for _ in range(_FAR):
-            is_inner |= (outer == parent) & (
-                parent >= 0
-            )  # the head is what the entity stands in, or is within it
-            imported |= (at >= 0) & np.isin(
-                code + at, self.imports
-            )  # the entity, or what it stands in
-            outer, at = (np.where(e >= 0, corpus.parent[np.maximum(e, 0)], -1) for e in (outer, at))
-        features = {
-            "dotted function": is_dotted[question] & self.in_module[entity] & ~owner_before,
-            "owner before": owner_before, "own class": after_self[question] & is_own, "imported": imported,
-            "same file": in_file, "out of sight": is_bare[question] & ~(imported | in_file | self.is_builtin[entity]),
-        }  # fmt: skip
-        is_out = is_bare[question] & (
-            (is_method & (parent != head[question])) | (self.is_local[entity] & ~is_inner)
-        )
-        is_super = dotted & (rows.is_super == 1)
-        is_out |= (
-            (is_super.any(1) & ~(dotted & ~is_super & (rows.is_self == 1)).any(1))[question]
-            & is_method
-            & is_own
-        )
-        none = pd.DataFrame(
-            {"question": np.arange(len(window)), "entity": -1, "of_object": of_object, "none": 1.0}
-        )
-        none["none of an object's"] = of_object
-        whole = pd.concat(
-            [none, answers.assign(of_object=of_object[question], **features)[~is_out]]
-        )
-        return whole.astype(dict.fromkeys(OF_REFERENCES, float)).fillna(
-            dict.fromkeys(OF_REFERENCES, 0.0)
-        )
+            is_inner |= (outer == parent[entity]) & (parent[entity] >= 0)
+            imported |= (at >= 0) & np.isin(code + at, self.imports)
+            outer = self._parent_of(outer)
+            at = self._parent_of(at)
+        return is_inner, imported
+
+    def _parent_of(self, entity: Array) -> Array:
+        """(N) entities, or -1 -> (N) their parents, a negative number for none."""
+        parent = self.corpus.parent[np.maximum(entity, 0)]
+        return np.where(entity >= 0, parent, -1)
+
+
+def _only_after_super(dotted: Array, rows: Rows) -> Array:
+    """(Q, L) places after a dot -> (Q) whether `super().` stands before one and `self.` before no other."""
+    is_super = dotted & (rows.is_super == 1)
+    is_self = dotted & ~is_super & (rows.is_self == 1)
+    return is_super.any(1) & ~is_self.any(1)
 
 
 def weights_of(model: nn.Module) -> Array:
-    """Returns (F) the weights of probabilities that were chosen on validation."""
+    """Returns (F) the weights of probabilities that were fitted on validation."""
     return model.get_buffer("of_references").double().cpu().numpy()
 
 
@@ -152,9 +156,9 @@ class Calibration:
     """
 
     def __init__(self, data: Data):
-        self.data = data
-        self.corpus = data.corpus
         corpus = data.corpus
+        self.data = data
+        self.corpus = corpus
         is_unresolved = np.array(corpus.types) == UNRESOLVED
         self.is_unresolved = is_unresolved[corpus.entity_type[corpus.tail]]  # (T)
         self.possible = np.flatnonzero(~is_unresolved[corpus.entity_type])
@@ -162,33 +166,30 @@ class Calibration:
         mentions = np.bincount(corpus.tail, minlength=len(corpus.entity_type))
         is_builtin = corpus.package == corpus.word_index("builtins")
         self.is_told_once = (corpus.entity_file < 0) & (mentions < 2) & ~is_builtin
-        self.together = [
-            corpus.relations.index(name) for name in _TOGETHER if name in corpus.relations
-        ]
+        known = [name for name in _TOGETHER if name in corpus.relations]
+        self.together = [corpus.relations.index(name) for name in known]
         self.standing = Standing(corpus)
         # The relations that an unresolved reference has, and those that it may turn out to be of
-        relations = np.flatnonzero(data.allowed[:, is_unresolved].any(1))
-        self.relations = np.union1d(
-            relations, self.together if np.isin(self.together, relations).any() else []
-        )
+        self.relations = np.flatnonzero(data.allowed[:, is_unresolved].any(1))
+        if np.isin(self.together, self.relations).any():
+            self.relations = np.union1d(self.relations, self.together)
 
     def known(self, triples: Array) -> Array:
-        """Returns those of the triples that are resolved references, to be hidden."""
-        return triples[
-            np.isin(self.corpus.relation[triples], self.relations) & ~self.is_unresolved[triples]
-        ]
+        """Returns the triples that are resolved references, to be hidden."""
+        is_reference = np.isin(self.corpus.relation[triples], self.relations)
+        return triples[is_reference & ~self.is_unresolved[triples]]
 
     def batches(self, triples: Array) -> list[Array]:
         """Returns which references are asked together: those of one relation and of names that are near."""
         relation = self.corpus.relation[triples]
         name = self.corpus.name[self.corpus.tail[triples]]
         order = np.lexsort((name, relation))
-        alike = np.split(order, np.flatnonzero(np.diff(relation[order])) + 1)
-        return [
-            part[first : first + _AT_ONCE]
-            for part in alike
-            for first in range(0, len(part), _AT_ONCE)
-        ]
+        ends = np.flatnonzero(np.diff(relation[order])) + 1
+        batches = []
+        for part in np.split(order, ends):
+            firsts = range(0, len(part), _AT_ONCE)
+            batches += [part[first : first + _AT_ONCE] for first in firsts]
+        return batches
 
     def ask(self, triples: Array, answering: Answering) -> Iterator[pd.DataFrame]:
         """Yields the choices of references, in batches: of triples whose tails are hidden, if they are known.
@@ -196,77 +197,81 @@ class Calibration:
         Beside the columns of `choices` they have entity (-1: none is right), relation, and of_object, whether it is an
         attribute of something that the text does not name. A question is a number of the triples.
         """
-        corpus = self.corpus
-        nothing = np.zeros(0, np.int64)
         for chosen in self.batches(triples):
-            part = triples[chosen]
-            window = corpus.window_of[part]
-            tail = corpus.tail[part]
-            asked = int(corpus.relation[part[0]])
-            number, place = self.by_name.places(corpus.name[tail])
-            relations = self.together if asked in self.together else [asked]
-            scored = [
-                self._scored(part, relation, number, self.possible[place], answering)
-                for relation in relations
-            ]
-            rows = self.data.layout.rows(window, np.ones(len(part), bool), nothing, nothing)
-            choices = self.standing.described(pd.concat(scored), window, corpus.name[tail], rows)
-            choices["relation"] = choices["relation"].fillna(asked).astype(int)
-            choices = choices.sort_values(
-                ["question", "entity", "relation"], kind="stable", ignore_index=True
-            )
+            choices = self._choices(triples[chosen], answering)
             question = choices["question"].to_numpy()
-            is_none = choices["entity"] == -1
-            right = (choices["entity"] == tail[question]) & (choices["relation"] == asked)
-            choices["right"] = right | (is_none & ~right.groupby(question).transform("any"))
             yield choices.assign(question=chosen[question])
+
+    def _choices(self, triples: Array, answering: Answering) -> pd.DataFrame:
+        """Returns the choices of references of one relation; a question is a place among the triples."""
+        corpus = self.corpus
+        window = corpus.window_of[triples]
+        tail = corpus.tail[triples]
+        name = corpus.name[tail]
+        asked = int(corpus.relation[triples[0]])
+        number, place = self.by_name.places(name)
+        entity = self.possible[place]
+        relations = self.together if asked in self.together else [asked]
+        scored = [self._scored(triples, r, number, entity, answering) for r in relations]
+        nothing = np.zeros(0, np.int64)
+        with_text = np.ones(len(triples), bool)
+        rows = self.data.layout.rows(window, with_text, nothing, nothing)
+        choices = self.standing.described(pd.concat(scored), window, name, rows)
+        choices["relation"] = choices["relation"].fillna(asked).astype(int)
+        keys = ["question", "entity", "relation"]
+        choices = choices.sort_values(keys, kind="stable", ignore_index=True)
+        question = choices["question"].to_numpy()
+        is_tail = choices["entity"] == tail[question]
+        right = is_tail & (choices["relation"] == asked)
+        has_right = right.groupby(question).transform("any")
+        is_none = choices["entity"] == -1
+        choices["right"] = right | (is_none & ~has_right)
+        return choices
 
     def _scored(
         self, triples: Array, relation: int, question: Array, entity: Array, answering: Answering
     ) -> pd.DataFrame:
         """Returns the answers that are possible as tails of a relation, with the scores of counts and model."""
-        window = self.corpus.window_of[triples]
         tail = self.corpus.tail[triples]
-        asked = Questions(
-            window, *(np.full(len(triples), value) for value in (relation, FULL_TEXT, -1))
-        )
+        values = [np.full(len(triples), value) for value in (relation, FULL_TEXT, -1)]
+        asked = Questions(self.corpus.window_of[triples], *values)
         may = self.data.scorer.is_allowed(asked.relation[:1], entity)[0]
         may &= ~(self.is_told_once[entity] & (entity == tail[question]))
-        row, other = self.data.scorer.true_tails(
-            asked
-        )  # facts of the graph beside the one that is hidden
+        # facts of the graph beside the hidden one
+        row, other = self.data.scorer.true_tails(asked)
         entities = len(self.corpus.entity_type)
-        may &= ~np.isin(question * entities + entity, (row * entities + other)[other != tail[row]])
+        facts = (row * entities + other)[other != tail[row]]
+        may &= ~np.isin(question * entities + entity, facts)
         question = question[may]
         entity = entity[may]
         among = CandidateSet(self.corpus, np.unique(entity))
-        encoded = answering.scores(asked, among)
+        gated = answering.scores(asked, among)
         at = (question, among.place[entity])
-        counts, trusting, whole = (
-            encoded(*gates)[at] for gates in ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0))
-        )
-        return pd.DataFrame({
-            "question": question, "entity": entity, "relation": relation, "counts": counts,
-            "trust": trusting - counts, "likeness": whole - trusting,
-        })  # fmt: skip
+        counts = gated(0.0, 0.0)[at]
+        trusting = gated(1.0, 0.0)[at]
+        whole = gated(1.0, 1.0)[at]
+        answers = pd.DataFrame({"question": question, "entity": entity, "relation": relation})
+        return answers.assign(counts=counts, trust=trusting - counts, likeness=whole - trusting)
 
     def fit(self, model: nn.Module) -> None:
         """Fits the weights of probabilities on validation, beginning at the counts alone."""
         choices = self.hidden(self.corpus.triples_of("validation"), Answering(self.data, model))
-        if choices is not None:
-            start = np.array([float(name == "counts") for name in OF_REFERENCES])
-            model.get_buffer("of_references").copy_(torch.from_numpy(fit(choices, start)))
+        if choices is None:
+            return
+        start = np.array([float(name == "counts") for name in OF_REFERENCES])
+        weights = torch.from_numpy(fit(choices, start))
+        model.get_buffer("of_references").copy_(weights)
 
     def hidden(
         self, triples: Array, answering: Answering, most: int = _MOST
     ) -> pd.DataFrame | None:
-        """Returns the choices of known references with what a model says; None if there are none."""
+        """Returns the choices of known references with the model's scores; None if there are no such references."""
         known = self.known(triples)
-        if not len(known):
+        count = len(known)
+        if not count:
             return None
-        known = known[
-            np.sort(permutation(mix(len(known)), 0, len(known))[:most])
-        ]  # the same ones in every run
+        order = permutation(mix(count), 0, count)  # the same ones in every run
+        known = known[np.sort(order[:most])]
         with torch.no_grad():
             return pd.concat(self.ask(known, answering), ignore_index=True)
 
@@ -279,16 +284,16 @@ def join(
     `weights` are those of the counts.
     """
     corpus = extended(trained, graph, sources, settings.chain)
+    roots = settings.chain.roots
     data = Data((), settings, {})
-    data.corpus, data.table, data.layout = (
-        corpus,
-        EntityTable(corpus, 0),
-        Layout(corpus, settings.chain.roots),
-    )
+    data.corpus = corpus
+    data.table = EntityTable(corpus, 0)
+    data.layout = Layout(corpus, roots)
     vectors = EntityTable(trained, settings.model.own_vectors).vector
     data.table.vector[: len(vectors)] = vectors
-    kinds = Layout(trained, settings.chain.roots).kind_before
-    data.layout.kind_before = np.pad(kinds, (0, len(corpus.word_list) - len(kinds)))
+    kinds = Layout(trained, roots).kind_before
+    new_words = len(corpus.word_list) - len(kinds)
+    data.layout.kind_before = np.pad(kinds, (0, new_words))
     data.use(weights)
     return data, np.arange(len(trained.relation), len(corpus.relation))
 
@@ -303,13 +308,9 @@ def predict(
         raise BadInput(
             f"Give one folder or file of Python to predict, not a {type(source).__name__}."
         )
-    path = Path(source)
-    kept = task.learned()
-    is_one = path.is_file() and path.suffix == ".py"
-    sources = Sources(
-        [trees.Tree(path.stem, path.parent, (path.name,)) if is_one else trees.folder(path)]
-    )
-    if "corpus" not in kept:
+    stored = task.learned()
+    sources = Sources([_tree(Path(source))])
+    if "corpus" not in stored:
         raise BadInput(
             "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
             "archive has up to 268 MB. Give the folder of the run, with data in it."
@@ -322,13 +323,8 @@ def predict(
                 f"No Python file of {printable(source)} can be read; the lines above say why."
             )
         with naming("Reading the data that the run kept, by this version,", "Train again."):
-            trained = Corpus.load(kept["corpus"])
-            trained.check()  # a stranger's
-            if not len(trained.text):
-                raise BadInput(
-                    "The model has read no text, but a graph alone. Train on a tree of Python files."
-                )
-            data, triples = join(trained, graph, sources, task.settings, kept["counts"])
+            trained = _trained(stored["corpus"])
+            data, triples = join(trained, graph, sources, task.settings, stored["counts"])
     if not all(weights_of(model).any() for model in models):
         print(
             "No references are asked for: the run's validation had none, so that probabilities were not fitted."
@@ -338,17 +334,39 @@ def predict(
     with torch.inference_mode():
         rows = _answered(calibration, triples, models, graph)
         quality = _quality(calibration, triples, models[0])
-    likely = [
-        row["probability"] for row in rows.values() if row["tail"] and row["probability"] >= _LIKELY
-    ]
-    print(
-        f"The tree has {len(graph.triples):,} facts. {len(rows):,} of them are references that could not be followed; "
-        f"asked is which entity of the name is meant. {len(likely):,} are answered with a probability of {_LIKELY:g} "
-        f"or more, {sum(chance >= SURE for chance in likely):,} of them {SURE:g} or more.\n{quality}".rstrip()
-    )
+    print(f"{_summary(len(graph.triples), rows)}\n{quality}".rstrip())
     if out is not None:
-        write_table(out / TABLE, [COLUMNS, *([*row.values()] for row in rows.values())])
+        table = [list(row.values()) for row in rows.values()]
+        write_table(out / TABLE, [COLUMNS, *table])
     return {" ".join(key): row for key, row in rows.items()}
+
+
+def _tree(path: Path) -> trees.Tree:
+    if path.is_file() and path.suffix == ".py":
+        return trees.Tree(path.stem, path.parent, (path.name,))
+    return trees.folder(path)
+
+
+def _trained(path: Path) -> Corpus:
+    """Loads the corpus of a run, which is untrusted. Raises BadInput or ValueError."""
+    corpus = Corpus.load(path)
+    corpus.check()
+    if not len(corpus.text):
+        raise BadInput(
+            "The model has read no text, but a graph alone. Train on a tree of Python files."
+        )
+    return corpus
+
+
+def _summary(facts: int, rows: Table) -> str:
+    answered = [row["probability"] for row in rows.values() if row["tail"]]
+    likely = sum(chance >= _LIKELY for chance in answered)
+    sure = sum(chance >= SURE for chance in answered)
+    return (
+        f"The tree has {facts:,} facts. {len(rows):,} of them are references that could not be followed; "
+        f"asked is which entity of the name is meant. {likely:,} are answered with a probability of "
+        f"{_LIKELY:g} or more, {sure:,} of them {SURE:g} or more."
+    )
 
 
 def _answered(
@@ -362,53 +380,47 @@ def _answered(
     rows = Table()
     triples = triples[asking.is_unresolved[triples]]
     places = {triple.key: triple for triple in graph.triples}
-    batches = zip(
-        *(asking.ask(triples, Answering(asking.data, model)) for model in models), strict=True
-    )
+    weights = [weights_of(model) for model in models]
+    asked = [asking.ask(triples, Answering(asking.data, model)) for model in models]
+    batches = zip(*asked, strict=True)
     for parts in counted(batches, "batches of references answered", len(asking.batches(triples))):
-        shares = [
-            probabilities(part, weights_of(model))
-            for part, model in zip(parts, models, strict=True)
-        ]
+        shares = [probabilities(part, w) for part, w in zip(parts, weights, strict=True)]
         choices = parts[0].assign(probability=sum(shares) / len(shares))
         for answer in choices.loc[best(choices, choices["probability"])].itertuples():
             triple = triples[answer.question]
-            head = corpus.head[corpus.window_of[triple]]
-            unresolved = corpus.tail[triple]
-            key = (
-                corpus.entities[head],
-                corpus.relations[corpus.relation[triple]],
-                corpus.entities[unresolved],
-            )
+            head = corpus.entities[corpus.head[corpus.window_of[triple]]]
+            unresolved = corpus.entities[corpus.tail[triple]]
+            key = head, corpus.relations[corpus.relation[triple]], unresolved
             tail = corpus.entities[answer.entity] if answer.entity >= 0 else ""
-            values = (
-                key[0],
-                corpus.relations[answer.relation],
-                tail,
-                round(answer.probability, 4),
-                key[2],
-            )
-            rows[key] = dict(
-                zip(COLUMNS, (*values, places[key].file, places[key].line), strict=True)
-            )
+            relation = corpus.relations[answer.relation]
+            chance = round(answer.probability, 4)
+            place = places[key]
+            values = head, relation, tail, chance, unresolved, place.file, place.line
+            rows[key] = dict(zip(COLUMNS, values, strict=True))
     return {key: rows[key] for key in sorted(rows)}
 
 
 def _quality(calibration: Calibration, triples: Array, model: nn.Module) -> str:
-    """Returns how well hidden known references are answered: those of an object, if there are any."""
+    """Returns the quality of answers for hidden known references: those of an object, if there are any."""
     choices = calibration.hidden(triples, Answering(calibration.data, model), _CHECKED)
-    of_object = ""
     if choices is None:
         return ""
     weights = weights_of(model)
-    alike = choices[choices["of_object"]] if choices["of_object"].any() else choices
+    alike = choices
+    if choices["of_object"].any():
+        alike = choices[choices["of_object"]]
     right, right_of_sure = judged(alike, weights)
-    if right_of_sure == right_of_sure:
+    sure = ""
+    if not np.isnan(right_of_sure):
         sure = f", and {right_of_sure:.1%} of those given {SURE:g} or more"
-    else:
-        sure = ""
+    of_object = ""
     if len(alike) < len(choices):
-        of_object = " like x.get(), as most unresolved ones are"
-        of_object += f"; of all {choices['right'].sum():,} it is {judged(choices, weights)[0]:.1%}"
-    known = f"{alike['right'].sum():,} known references of this tree{of_object}. Each was hidden in its turn."
-    return f"Expect {right:.1%} of the unresolved references to be answered rightly{sure}: so many are of {known}"
+        right_of_all, _ = judged(choices, weights)
+        of_object = (
+            " like x.get(), as most unresolved ones are; "
+            f"of all {choices['right'].sum():,} it is {right_of_all:.1%}"
+        )
+    return (
+        f"Expect {right:.1%} of the unresolved references to be answered rightly{sure}: so many are of "
+        f"{alike['right'].sum():,} known references of this tree{of_object}. Each was hidden in its turn."
+    )

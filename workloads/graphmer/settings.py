@@ -14,18 +14,13 @@ IGNORE = -100  # the target of a position that is not predicted
 COMBINED = "counts combined"
 ENCODER = "counts + encoder"  # the baseline, and the method
 CONDITIONS = ("full_text", "masked", "name_only")  # under which the evaluation asks for each triple
-FEATURES = (  # of a question and a candidate, that are counted
+FEATURES = (  # counted for a question and a candidate
     "frequency", "unseen", "same file", "same parent", "child of the head", "same package", "same folder", "same name",
     "head's name", "words of the head's name", "parent's name", "package", "folder", "context",
     "words shared with the head's name", "owner before", "self before",
 )  # fmt: skip
-NEAR = (
-    "same file",
-    "same parent",
-    "child of the head",
-    "same package",
-    "same folder",
-)  # of them, to the head alone
+# The features that depend on the head and the candidate alone
+NEAR = ("same file", "same parent", "child of the head", "same package", "same folder")
 # What the probabilities of predictions are made of, see `predicting`: of an answer, and of that none is right
 OF_REFERENCES = [
     "counts", "trust", "likeness", "dotted function", "owner before", "own class", "imported", "same file",

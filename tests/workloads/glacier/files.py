@@ -26,17 +26,12 @@ def write_tiff(path: Path, values, origin=(0, 0), crs="EPSG:32643", nodata=None,
 
 def write_image(path: Path, values, driver="PNG", **options):
     """(h, w) or (bands, h, w) values in a format of one's choice, without a place on the map if none is given."""
-    if np.ndim(values) == 3:
-        planes = np.asarray(values)
-    else:
-        planes = np.asarray(values)[None]
+    planes = np.asarray(values)
+    if planes.ndim == 2:
+        planes = planes[None]
     path.parent.mkdir(parents=True, exist_ok=True)
-    shape = {
-        "height": planes.shape[1],
-        "width": planes.shape[2],
-        "count": len(planes),
-        "dtype": planes.dtype.name,
-    }
+    count, height, width = planes.shape
+    shape = {"height": height, "width": width, "count": count, "dtype": planes.dtype.name}
     with rasterio.open(path, "w", driver=driver, **{**shape, **options}) as file:
         file.write(planes)
     path.with_name(f"{path.name}.aux.xml").unlink(missing_ok=True)
@@ -44,10 +39,12 @@ def write_image(path: Path, values, driver="PNG", **options):
 
 
 def scene(seed=0, size=(64, 64), bands=2):
-    """(bands, h, w) float32 and (h, w) classes 0 to 3, of which every quarter of the image holds one."""
-    image = np.random.default_rng(seed).normal(100, 10, (bands, *size)).astype(np.float32)
+    """(bands, h, w) float32 and (h, w) classes 0 to 3: every quarter of the image holds one."""
+    draw = np.random.default_rng(seed)
+    image = draw.normal(100, 10, (bands, *size)).astype(np.float32)
     rows, columns = np.mgrid[: size[0], : size[1]]
-    return image, (2 * (rows * 2 // size[0]) + columns * 2 // size[1]).astype(np.uint8)
+    classes = 2 * (rows * 2 // size[0]) + columns * 2 // size[1]
+    return image, classes.astype(np.uint8)
 
 
 def write_bands(folder: Path, name: str, image, classes, origin=(0, 0), **options):
@@ -62,13 +59,8 @@ def write_scenes(folder: Path, count=6, size=(64, 64), bands=2, classes=4):
     """Scenes that lie apart on the map; with three classes, without a lake."""
     for number in range(count):
         image, target = scene(number, size, bands)
-        write_bands(
-            folder,
-            f"img{number:03d}",
-            image,
-            np.minimum(target, classes - 1),
-            origin=(number * 100_000, 0),
-        )
+        target = np.minimum(target, classes - 1)
+        write_bands(folder, f"img{number:03d}", image, target, origin=(number * 100_000, 0))
     return folder
 
 
@@ -77,9 +69,7 @@ def write_patches(folder: Path, sources=3, patches=2, size=32, bands=5):
     folder.mkdir(parents=True, exist_ok=True)
     for source, patch in np.ndindex(sources, patches):
         image, classes = scene(10 * source + patch, (size, size), bands)
+        layers = np.stack([classes == 1, classes >= 2], 2)
         np.save(folder / f"slice_{source}_img_{patch:03d}.npy", image.transpose(1, 2, 0))
-        np.save(
-            folder / f"slice_{source}_mask_{patch:03d}.npy",
-            np.stack([classes == 1, classes >= 2], 2),
-        )
+        np.save(folder / f"slice_{source}_mask_{patch:03d}.npy", layers)
     return folder

@@ -42,7 +42,8 @@ def test_a_resumed_run_of_crops_ends_in_the_same_bytes_with_a_worker_too(tiny, t
     end, _ = checkpoint.load_newest(tmp_path / "cut" / "checkpoints")
     assert whole.step == end.step == 6
     for group, named in whole.tensors.items():
-        assert all(torch.equal(value, end.tensors[group][name]) for name, value in named.items())
+        for name, value in named.items():
+            assert torch.equal(value, end.tensors[group][name])
     assert whole.state["plateau"] == end.state["plateau"]
 
 
@@ -53,33 +54,33 @@ def test_metrics_are_scikit_learns_over_all_valid_pixels_and_do_not_depend_on_th
     torch.manual_seed(0)
     model = task.model().eval()
     assert model.mean.flatten().tolist() == pytest.approx([100, 100], rel=0.02), "with the weights"
-    loaders = [EvaluationLoader(task, part, size, torch.device("cpu")) for size in (1, 3)]
+    one, three = (EvaluationLoader(task, part, size, torch.device("cpu")) for size in (1, 3))
     with torch.inference_mode():
-        alone, scores = (task.evaluate(model, loader) for loader in loaders)
-        predicted = torch.cat([model(batch["image"]).argmax(1).flatten() for batch in loaders[1]])
-    truth = torch.cat([batch["target"].flatten() for batch in loaders[1]])
+        alone = task.evaluate(model, one)
+        scores = task.evaluate(model, three)
+        predicted = torch.cat([model(batch["image"]).argmax(1).flatten() for batch in three])
+    truth = torch.cat([batch["target"].flatten() for batch in three])
     valid = truth != IGNORE
-    assert scores["mcc"] == pytest.approx(
-        matthews_corrcoef(truth[valid], predicted[valid]), abs=1e-12
-    )
+    mcc = matthews_corrcoef(truth[valid], predicted[valid])
+    assert scores["mcc"] == pytest.approx(mcc, abs=1e-12)
     assert scores["loss"] == pytest.approx(alone["loss"], rel=1e-5)
 
 
-def test_settings_that_do_not_go_together_are_refused(tiny):
-    for change, sentence in (
-        ({"tiles.size": 40}, "40 is no multiple of 32. Write 32"),
-        ({"source.channels": "[1, 2, 3]"}, "2 bands, but channels names 3"),
-        ({"sampling.target_shares": "[0.5, 0.4, 0.0, 0.0]"}, "add up to 0.9"),
-        ({"split.folds": 5, "split.fold": 5}, "fold 5 of 5 folds does not exist"),
-        ({"sampling.centred": "{lake: 0.2}"}, "centred is given without crop"),
-        ({"sampling.crop": 32, "sampling.centred": "{pond: 0.2}"}, "centred names pond, and the"),
-        (
-            {"loss": "{focal: 0, dice: 0, mcc: 0, boundary: 0}"},
-            "Every term of the loss has the weight 0",
-        ),
-    ):
-        with pytest.raises(BadInput, match=sentence):
-            tiny({f"workload.{key}": value for key, value in change.items()})
+REFUSED = [
+    ({"tiles.size": 40}, "40 is no multiple of 32. Write 32"),
+    ({"source.channels": "[1, 2, 3]"}, "2 bands, but channels names 3"),
+    ({"sampling.target_shares": "[0.5, 0.4, 0.0, 0.0]"}, "add up to 0.9"),
+    ({"split.folds": 5, "split.fold": 5}, "fold 5 of 5 folds does not exist"),
+    ({"sampling.centred": "{lake: 0.2}"}, "centred is given without crop"),
+    ({"sampling.crop": 32, "sampling.centred": "{pond: 0.2}"}, "centred names pond, and the"),
+    ({"loss": "{focal: 0, dice: 0, mcc: 0, boundary: 0}"}, "Every term of the loss has the weight"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), REFUSED)
+def test_settings_that_do_not_go_together_are_refused(tiny, change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        tiny({f"workload.{key}": value for key, value in change.items()})
 
 
 class Fixed(nn.Module):
@@ -103,12 +104,14 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     assert methods == [*baselines.METHODS, "fold0", "fold1", "the vote"]
     assert (tmp_path / "scenes.csv").is_file()
     assert "'the vote' is " in text
+
+
+def test_a_vote_without_a_test_of_its_own_warns(tiny, tmp_path, without_figures):
     task = load_task(tiny({"workload.split.test": 0, "workload.split.folds": 3}))
     task.baselines = dict
     task.members = ["fold0", "fold1"]
-    assert task.vote([Fixed(1), Fixed(2)], tmp_path)[1].startswith(
-        "Warning: there is no test of its own"
-    )
+    _, text = task.vote([Fixed(1), Fixed(2)], tmp_path)
+    assert text.startswith("Warning: there is no test of its own")
 
 
 class Tiles:
@@ -132,40 +135,46 @@ class Tiles:
 
 def boosted(train, test, classes=3, indices=(), pixels=1500, rounds=10):
     """The counts of the first method: boosting of pixels."""
-    return compared(fit(train, 0, indices, pixels, rounds), test, classes, 0, indices)[
-        "boosting of pixels"
-    ].sum(0)
+    methods = fit(train, 0, indices, pixels, rounds)
+    counts = compared(methods, test, classes, 0, indices)
+    return counts["boosting of pixels"].sum(0)
 
 
-def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_and_no_ignored_one():
+def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_alone():
     train = [Tiles(8)[i] for i in range(5)]
     test = [Tiles(8)[i] for i in (6, 7)]
-    scores = scores_of(counts := boosted(train, test), "abc")
+    counts = boosted(train, test)
+    scores = scores_of(counts, "abc")
     assert counts.sum() == 2 * 21 * 24
     assert scores["mcc"] > 0.75
     # the Bayes rule of this noise, the largest of the bands, is the most that one pixel can give
-    assert (
-        scores["accuracy"]
-        < np.mean([np.mean(bands.argmax(0)[3:] == mask[3:]) for bands, mask in test]) + 0.01
-    )
+    most = np.mean([bands.argmax(0)[3:] == mask[3:] for bands, mask in test])
+    assert scores["accuracy"] < most + 0.01
+
+
+def ratio_tile(seed):
+    """Two bands of random light whose ratio tells two classes apart."""
+    rng = np.random.default_rng(seed)
+    mask = rng.choice(2, (24, 24)).astype(np.uint8)
+    light = rng.uniform(1, 1000, (24, 24))
+    other = light * np.where(mask, 1.02, 0.98)
+    return np.stack([light, other]).astype(np.float32), mask
 
 
 def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
-    def tile(seed):
-        rng = np.random.default_rng(seed)
-        mask = rng.choice(2, (24, 24)).astype(np.uint8)
-        light = rng.uniform(1, 1000, (24, 24))
-        return np.stack([light, light * np.where(mask, 1.02, 0.98)]).astype(np.float32), mask
-
-    without, with_index = (
-        boosted([tile(0)], [tile(1)], 2, indices, 500, 5) for indices in ((), [(0, 1)])
-    )
+    train = [ratio_tile(0)]
+    test = [ratio_tile(1)]
+    without = boosted(train, test, 2, (), 500, 5)
+    with_index = boosted(train, test, 2, [(0, 1)], 500, 5)
     assert np.trace(with_index) == 24 * 24 > 1.05 * np.trace(without)
+
+
+def test_usual_indices_are_those_whose_bands_are_there():
     five = Settings(source=Source(bands=("blue", "green", "red", "swir1", "thermal")))
     assert five.boosted_places == ((1, 3), (0, 2), (2, 3))
 
 
-def test_of_very_many_tiles_and_pixels_a_bounded_sample_is_fitted_and_an_even_share_is_scored(
+def test_a_bounded_sample_is_fitted_and_an_even_share_is_scored(
     monkeypatch,
 ):
     values, labels = sample(Tiles(3), 0, 10**6)

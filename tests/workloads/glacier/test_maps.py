@@ -11,7 +11,7 @@ from torch import nn
 from lib.errors import BadInput
 from tests.conftest import ROOT
 from tests.workloads.glacier.conftest import TINY
-from tests.workloads.glacier.files import TWO, scene, write_bands, write_scenes
+from tests.workloads.glacier.files import TWO, coded, scene, write_bands, write_scenes
 from trainbook.commands import main
 from trainbook.launch import ensemble
 from trainbook.outputs.summary import Summary
@@ -28,15 +28,17 @@ class ByPixel(nn.Module):
 
     def forward(self, image):
         if self.directed:
-            ramp = torch.linspace(-3, 3, image.shape[-1]).expand(image.shape[0], *image.shape[-2:])
+            side = image.shape[-1]
+            ramp = torch.linspace(-3, 3, side).expand(len(image), *image.shape[-2:])
             return torch.stack([ramp, -ramp], 1)
-        x = torch.where(image.isnan(), 0.0, image - 100)
-        return torch.stack([x[:, 0], x[:, 1], -x[:, 0], -x[:, 1] + self.shift], 1)
+        red, nir = torch.where(image.isnan(), 0.0, image - 100).unbind(1)
+        return torch.stack([red, nir, -red, self.shift - nir], 1)
 
 
 def expected(image):
-    x = image - 100
-    return np.asarray(TWO.codes, np.uint8)[np.stack([x[0], x[1], -x[0], -x[1]]).argmax(0)]
+    red, nir = image - 100
+    classes = np.stack([red, nir, -red, -nir]).argmax(0)
+    return coded(classes)
 
 
 @pytest.fixture
@@ -50,15 +52,18 @@ def predict(tmp_path):
     return masks
 
 
-def test_windows_give_what_the_whole_scene_gives(tmp_path, predict):
+@pytest.mark.parametrize("options", [{}, {"views": 2}])
+def test_windows_give_what_the_whole_scene_gives(tmp_path, predict, options):
     image, _ = scene(3, (100, 75))
     write_bands(tmp_path / "data", "img001", image, None)
-    for options in ({}, {"views": 2}):
-        assert np.array_equal(predict(out=None, **options)["img001"], expected(image))
+    assert np.array_equal(predict(out=None, **options)["img001"], expected(image))
+
+
+def test_all_views_together_see_no_direction():
+    model = ByPixel(directed=True)
     image = torch.randn(1, 2, 32, 32)
-    even, once = (
-        maps.probabilities([ByPixel(directed=True)], image, **views) for views in ({}, {"views": 1})
-    )
+    even = maps.probabilities([model], image)
+    once = maps.probabilities([model], image, views=1)
     assert torch.allclose(even[:, 0], even[:, 1], atol=1e-6)
     assert (once[:, 0] - once[:, 1]).abs().max() > 0.9
 
@@ -97,11 +102,8 @@ def test_a_scene_that_cannot_be_read_is_named_and_the_others_are_predicted(
 def entry_of_the_notebook():
     """`maskgeration` of notebook 04, which stands on its own: the notebook writes it to a file."""
     tree = ast.parse((ROOT / "notebooks_src" / "04_glacier_ensemble.py").read_text())
-    body = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name == "maskgeration"
-    ]
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    body = [function for function in functions if function.name == "maskgeration"]
     names = {}
     exec(compile(ast.Module(body, []), "maskgeration", "exec"), names)
     return names["maskgeration"]
@@ -122,16 +124,15 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, mon
     made = {path.stem: rasterio.open(path).read(1) for path in (tmp_path / "masks").glob("*.tif")}
     assert len(made) == 2
 
+    one = tmp_path / "one"
     options = ["--set", "workload.prediction.views=1"]
-    assert (
-        main(["predict", str(runs / "tiny-seed1"), str(data), str(tmp_path / "one"), *options]) == 0
-    )
-    assert len(list((tmp_path / "one").glob("*.tif"))) == 2
+    assert main(["predict", str(runs / "tiny-seed1"), str(data), str(one), *options]) == 0
+    assert len(list(one.glob("*.tif"))) == 2
 
     task, models = ensemble.load(runs)  # the folder of runs too
-    assert [bool(model.deviation.ne(1).all()) for model in models] == [True, True], (
-        "normalised as in training"
-    )
+    assert len(models) == 2
+    for model in models:
+        assert model.deviation.ne(1).all(), "normalised as in training"
     found = task.predict(models, data, None)
     assert all(np.array_equal(found[name], made[name]) for name in made)
 
@@ -139,14 +140,14 @@ def test_the_archive_of_a_queue_predicts_a_folder_of_bands(tmp_path, capsys, mon
     maskgeration = entry_of_the_notebook()
     folders = {f"Band{n}": str(data / f"Band{n}") for n in (1, 2)}
     monkeypatch.setenv("TRAINBOOK_ARCHIVE", str(runs / "outputs.tar.gz"))
-    by_id = [maskgeration(folders, str(tmp_path / "given"))]
-    assert sorted(by_id[0]) == ["000", "001"]
+    by_variable = maskgeration(folders, str(tmp_path / "given"))
+    assert sorted(by_variable) == ["000", "001"]
     assert len(list((tmp_path / "given").glob("*.tif"))) == 2
     monkeypatch.delenv("TRAINBOOK_ARCHIVE")
-    by_id.append(maskgeration(folders, str(runs / "outputs.tar.gz")))
-    assert all(
-        np.array_equal(found[name[3:]], mask) for found in by_id for name, mask in made.items()
-    )
+    by_argument = maskgeration(folders, str(runs / "outputs.tar.gz"))
+    for name, mask in made.items():
+        assert np.array_equal(by_variable[name[3:]], mask)
+        assert np.array_equal(by_argument[name[3:]], mask)
     with pytest.raises(BadInput, match="has no file Band2"):
         maskgeration({"Band1": folders["Band1"]}, str(runs))
 

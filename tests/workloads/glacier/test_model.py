@@ -19,16 +19,16 @@ from workloads.glacier.settings import IGNORE, TERMS, Loss, Model
 NARROW = Model(widths=(4, 4, 6, 8, 10), depths=(1, 1, 2, 1), decoder=(8, 6, 6, 4, 4))
 
 
-def test_every_parameter_gets_a_gradient_which_recomputation_does_not_change():
-    def trained(layers):
-        torch.manual_seed(0)
-        model = Net(
-            5, 4, Model((16,) * 5, (1, 2, 1, 1), (16,) * 5)
-        )  # wide enough that no ReLU is dead
-        assert recompute(model, layers) == layers
-        model(torch.randn(2, 5, 64, 64)).square().mean().backward()
-        return {name: p.grad for name, p in model.named_parameters()}, dict(model.named_buffers())
+def trained(layers):
+    """Gradients and buffers of a step; the network is wide enough that no ReLU is dead."""
+    torch.manual_seed(0)
+    model = Net(5, 4, Model((16,) * 5, (1, 2, 1, 1), (16,) * 5))
+    assert recompute(model, layers) == layers
+    model(torch.randn(2, 5, 64, 64)).square().mean().backward()
+    return {name: p.grad for name, p in model.named_parameters()}, dict(model.named_buffers())
 
+
+def test_every_parameter_gets_a_gradient_which_recomputation_does_not_change():
     first = trained(0)
     assert all(grad.abs().sum() > 0 for grad in first[0].values())
     for once, again in zip(first, trained(4), strict=True):
@@ -40,7 +40,8 @@ def test_the_normalisation_is_in_the_weights_and_no_data_is_the_mean_of_its_band
     net = Net(2, 3, NARROW).eval()
     plain = Net(2, 3, NARROW).eval()
     plain.load_state_dict(net.state_dict())
-    net.mean[:], net.deviation[:] = 100.0, 20.0
+    net.mean[:] = 100.0
+    net.deviation[:] = 20.0
     image = 100 + 20 * torch.randn(1, 2, 32, 32)
     image[:, 1, :5] = float("nan")
     normal = ((image - 100) / 20).nan_to_num(0.0)
@@ -60,24 +61,21 @@ def network(bands, classes, seed=0):
 
 
 def test_a_pretrained_network_is_carried_whole_and_counted():
-    old = network(LANDSAT7, PRETRAINED)
-    new = network(HACK, FINE, seed=1)
-    fresh = {name: value.clone() for name, value in weights.of(new).items()}
-    carried, text = carry(weights.of(old), fresh, (LANDSAT7, HACK), (PRETRAINED, FINE))
+    old = weights.of(network(LANDSAT7, PRETRAINED))
+    model = network(HACK, FINE, seed=1)
+    fresh = {name: value.clone() for name, value in weights.of(model).items()}
+    carried, text = carry(old, fresh, (LANDSAT7, HACK), (PRETRAINED, FINE))
     assert "Head: 2 of 4 classes by name, new: glacier, lake." in text
-    counted = weights.transfer(new, carried, 1.0)
-    assert counted.startswith(
-        f"Initial weights: {len(fresh)} of {len(fresh)} tensors match; 0 have another shape"
-    )
+    counted = weights.transfer(model, carried, 1.0)
+    count = len(fresh)
+    assert counted.startswith(f"Initial weights: {count} of {count} tensors match; 0 have another")
+    new = weights.of(model)
     for name in HEAD:
-        got = weights.of(new)[name]
-        source = weights.of(old)[name]
-        assert torch.equal(got[[0, 2]], source[[0, 2]])  # background and debris
-        assert torch.equal(got[[1, 3]], fresh[name][[1, 3]])
-    same = [
-        name for name in fresh if name not in (FIRST, *HEAD) and not name.startswith(STATISTICS)
-    ]
-    assert all(torch.equal(weights.of(new)[name], weights.of(old)[name]) for name in same)
+        assert torch.equal(new[name][[0, 2]], old[name][[0, 2]])  # background and debris
+        assert torch.equal(new[name][[1, 3]], fresh[name][[1, 3]])
+    others = [name for name in fresh if not name.startswith((FIRST, *HEAD, *STATISTICS))]
+    assert len(others) > 20
+    assert all(torch.equal(new[name], old[name]) for name in others)
 
 
 def in_timm(name):
@@ -94,21 +92,24 @@ def in_timm(name):
     return name
 
 
-def test_the_weights_of_a_published_resnet_34_compute_the_same_here():
+def published_resnet_34():
+    """A ResNet-34 of transformers whose batch norms are not the identity."""
     torch.manual_seed(0)
     sizes = {"depths": [3, 4, 6, 3], "hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"}
     published = ResNetModel(ResNetConfig(**sizes))
-    net = Net(3, 4, Model())
     for module in published.modules():
         if isinstance(module, nn.BatchNorm2d):
-            (
-                module.running_mean.normal_(),
-                module.running_var.uniform_(0.5, 2),
-                module.weight.data.uniform_(0.5, 1.5),
-            )
-    given = {in_timm(name): value for name, value in published.state_dict().items()} | {
-        "fc.weight": torch.ones(9, 512)
-    }
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            module.weight.data.uniform_(0.5, 1.5)
+    return published
+
+
+def test_the_weights_of_a_published_resnet_34_compute_the_same_here():
+    published = published_resnet_34()
+    net = Net(3, 4, Model())
+    given = {in_timm(name): value for name, value in published.state_dict().items()}
+    given["fc.weight"] = torch.ones(9, 512)
     carried, text = encoder(given, ("red", "green", "blue"))
     assert not net.load_state_dict(carried, strict=False).unexpected_keys
     assert "3 of 3 bands by name" in text
@@ -117,10 +118,10 @@ def test_the_weights_of_a_published_resnet_34_compute_the_same_here():
     net.blocks[4].register_forward_hook(lambda *given: seen.append(given[2]))
     with torch.no_grad():
         net.eval()(image)
-        torch.testing.assert_close(
-            seen[0], published.eval()(image).last_hidden_state, rtol=1e-3, atol=1e-3
-        )
-    assert encoder(given, ("red", "nir", "blue"))[0][FIRST].shape == (64, 3, 7, 7)
+        want = published.eval()(image).last_hidden_state
+    torch.testing.assert_close(seen[0], want, rtol=1e-3, atol=1e-3)
+    other, _ = encoder(given, ("red", "nir", "blue"))
+    assert other[FIRST].shape == (64, 3, 7, 7)
 
 
 ALL = Loss(focal=1, dice=1, mcc=1, boundary=1)
@@ -137,9 +138,8 @@ def maps(mask, classes=4):
 def scene(tiles=3, classes=4, size=8, ignored=0.2, dtype=torch.float64):
     """Logits, masks with coherent regions and ignored pixels, and distance maps."""
     generator = torch.Generator().manual_seed(classes)
-    coarse = torch.randint(
-        0, classes, (tiles, size // 2, size // 2), generator=generator, dtype=torch.uint8
-    )
+    shape = (tiles, size // 2, size // 2)
+    coarse = torch.randint(classes, shape, generator=generator, dtype=torch.uint8)
     mask = coarse.repeat_interleave(2, 1).repeat_interleave(2, 2)
     mask[torch.rand(mask.shape, generator=generator) < ignored] = IGNORE
     logits = 2 * torch.randn(tiles, classes, size, size, generator=generator, dtype=dtype)
@@ -147,33 +147,43 @@ def scene(tiles=3, classes=4, size=8, ignored=0.2, dtype=torch.float64):
 
 
 def slow(term, logits, mask):
-    """A term of one tile by plain loops; `p` (pixels, classes) and `true` (pixels) are of its valid pixels."""
+    """A term of one tile by plain loops over its valid pixels."""
     valid = (mask != IGNORE).numpy()
-    p = logits.double().softmax(0)[:, valid].T.numpy()
-    true = mask.numpy()[valid].astype(int)
+    p = logits.double().softmax(0)[:, valid].T.numpy()  # (pixels, classes)
+    true = mask.numpy()[valid].astype(int)  # (pixels)
     classes = sorted(set(true.tolist()))
     if term == "focal":
         right = p[np.arange(len(true)), true]
         return -((1 - right) ** 2 * np.log(right)).sum()
     if term == "dice":
-        scores = [
-            1 - 2 * p[true == k, k].sum() / (p[:, k].sum() + (true == k).sum()) for k in classes
-        ]
-        if scores:
-            return sum(scores) / len(scores)
-        return 0.0
+        return slow_dice(p, true, classes)
     if len(classes) < 2:
         return 0.0
-    if (
-        term == "mcc"
-    ):  # Gorodkin's first definition, of covariances of indicators, not by the confusion matrix
-        truth = np.eye(len(logits))[true]
-        # the variance of the prediction is that of shares: 1 - sum of squares of its mean, as for hard labels
-        covariance = ((truth - truth.mean(0)) * (p - p.mean(0))).sum(1).mean()
-        spread = (1 - (truth.mean(0) ** 2).sum()) * (1 - (p.mean(0) ** 2).sum())
-        return 1 - covariance / math.sqrt(spread + 1e-8)
-    phi = {k: slow_distance(mask.numpy(), k)[valid] / max(mask.shape) for k in classes}
-    return sum((p[:, k] * phi[k]).sum() for k in classes) / len(p) / len(classes)
+    if term == "mcc":
+        return slow_mcc(p, np.eye(len(logits))[true])
+    total = 0.0
+    for k in classes:
+        phi = slow_distance(mask.numpy(), k)[valid] / max(mask.shape)
+        total += (p[:, k] * phi).sum()
+    return total / len(p) / len(classes)
+
+
+def slow_dice(p, true, classes):
+    losses = []
+    for k in classes:
+        is_class = true == k
+        overlap = p[is_class, k].sum()
+        losses.append(1 - 2 * overlap / (p[:, k].sum() + is_class.sum()))
+    return np.mean(losses) if losses else 0.0
+
+
+def slow_mcc(p, truth):
+    """Gorodkin's first definition, of covariances of indicators, not by the confusion matrix."""
+    covariance = ((truth - truth.mean(0)) * (p - p.mean(0))).sum(1).mean()
+    # the variance of the prediction is that of shares: 1 - sum of squares of its mean, as for hard labels
+    true_spread = 1 - (truth.mean(0) ** 2).sum()
+    spread = 1 - (p.mean(0) ** 2).sum()
+    return 1 - covariance / math.sqrt(true_spread * spread + 1e-8)
 
 
 def slow_distance(mask, k):
@@ -183,8 +193,10 @@ def slow_distance(mask, k):
     others = [place for place in places if mask[place] not in (k, IGNORE)]
     distance = np.zeros(mask.shape)
     for place in places:
-        near = min(math.dist(place, other) for other in (others if mask[place] == k else inside))
-        distance[place] = 1 - near if mask[place] == k else near
+        if mask[place] == k:
+            distance[place] = 1 - min(math.dist(place, other) for other in others)
+        else:
+            distance[place] = min(math.dist(place, other) for other in inside)
     return distance
 
 
@@ -227,56 +239,66 @@ def test_a_tile_without_valid_pixels_is_zero_in_loss_gradient_and_count():
     assert losses.count(ALL, mask[1:2]) == dict.fromkeys(TERMS, 0)
 
 
-def test_a_tile_of_one_class_has_no_mcc_and_no_boundary_and_sure_answers_have_finite_gradients():
+def test_a_tile_of_one_class_has_no_mcc_and_no_boundary():
     logits, mask, _ = scene(tiles=1)
     mask[mask != IGNORE] = 0
     values = losses.sums(ALL, logits, mask, maps(mask))
     assert values["mcc"].item() == values["boundary"].item() == 0
-    assert losses.count(ALL, mask) == {
-        "focal": int((mask == 0).sum()),
-        "dice": 1,
-        "mcc": 0,
-        "boundary": 0,
-    }
+    pixels = int((mask == 0).sum())
+    assert losses.count(ALL, mask) == {"focal": pixels, "dice": 1, "mcc": 0, "boundary": 0}
+
+
+def test_sure_answers_have_finite_gradients():
+    _, mask, _ = scene(tiles=1)
+    mask[mask != IGNORE] = 0
     mask[:, :4] = 1
     sure = torch.zeros(1, 4, 8, 8)
     sure[:, 0] = 1e4  # p is exactly 0 or 1, and the MCC has no spread
     sure.requires_grad_()
-    sum(losses.sums(Loss(1, 1, 1, 1, 0.5), sure, mask, maps(mask)).values()).backward()
+    values = losses.sums(Loss(1, 1, 1, 1, 0.5), sure, mask, maps(mask))
+    sum(values.values()).backward()
     assert torch.isfinite(sure.grad).all()
 
 
-def test_sums_and_counts_add_up_over_micro_batches_and_under_autocast_stay_in_single_precision():
+@pytest.fixture
+def mixed():
+    """Five tiles, of which one has no valid pixel and one a single class."""
     logits, mask, _ = scene(tiles=5)
-    mask[2], mask[3] = IGNORE, torch.where(mask[3] == IGNORE, IGNORE, 1)
-    distances = maps(mask)
-    whole = losses.sums(ALL, logits, mask, distances)
-    counted = losses.count(ALL, mask)
+    mask[2] = IGNORE
+    mask[3] = torch.where(mask[3] == IGNORE, IGNORE, 1)
+    return logits, mask, maps(mask)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_sums_and_counts_add_up_over_micro_batches(mixed, term):
+    logits, mask, distances = mixed
     parts = [slice(0, 2), slice(2, 3), slice(3, 5)]
-    for term in TERMS:
-        assert torch.allclose(
-            sum(losses.sums(ALL, logits[s], mask[s], distances[s])[term] for s in parts),
-            whole[term],
-        )
-        assert sum(losses.count(ALL, mask[s])[term] for s in parts) == counted[term]
-    assert counted == {"focal": int((mask != IGNORE).sum()), "dice": 4, "mcc": 3, "boundary": 3}
+    total = sum(losses.sums(ALL, logits[s], mask[s], distances[s])[term] for s in parts)
+    number = sum(losses.count(ALL, mask[s])[term] for s in parts)
+    assert torch.allclose(total, losses.sums(ALL, logits, mask, distances)[term])
+    counts = {"focal": int((mask != IGNORE).sum()), "dice": 4, "mcc": 3, "boundary": 3}
+    assert number == losses.count(ALL, mask)[term] == counts[term]
+
+
+def test_sums_stay_in_single_precision_under_autocast(mixed):
+    logits, mask, distances = mixed
     logits = logits.bfloat16()
     want = losses.sums(ALL, logits.float(), mask, distances)
     with torch.autocast("cpu", torch.bfloat16):
         got = losses.sums(ALL, logits, mask, distances)
-    assert all(
-        got[term].dtype == torch.float32 and torch.equal(got[term], want[term]) for term in TERMS
-    )
+    for term in TERMS:
+        assert got[term].dtype == torch.float32
+        assert torch.equal(got[term], want[term])
 
 
-def test_terms_without_weight_are_neither_computed_nor_counted_and_the_boundary_comes_by_steps():
+def test_terms_without_weight_are_neither_computed_nor_counted():
     logits, mask, _ = scene()
     loss = Loss(focal=0.6, dice=0.4)
-    assert (
-        losses.sums(loss, logits, mask).keys()
-        == losses.count(loss, mask).keys()
-        == {"focal", "dice"}
-    )
+    assert losses.sums(loss, logits, mask).keys() == {"focal", "dice"}
+    assert losses.count(loss, mask).keys() == {"focal", "dice"}
+
+
+def test_the_weight_of_the_boundary_rises_by_steps():
     loss = Loss(0.25, 0.25, 0.35, 0.15, ramp_steps=30)
     assert losses.weights(loss, 0) == {"focal": 0.25, "dice": 0.25, "mcc": 0.35, "boundary": 0.0}
     assert losses.weights(loss, 10)["boundary"] == pytest.approx(0.05)

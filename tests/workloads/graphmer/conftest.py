@@ -53,9 +53,8 @@ def write_tree(home):
 
 
 def load(home, overrides=None):
-    return load_task(
-        load_config(home / "graphmer.yaml", {"data.dir": str(home / "tree"), **(overrides or {})})
-    )
+    overrides = {"data.dir": str(home / "tree"), **(overrides or {})}
+    return load_task(load_config(home / "graphmer.yaml", overrides))
 
 
 @pytest.fixture(scope="session")
@@ -112,20 +111,17 @@ def moved(task, seed=0):
 
 def words_of(corpus, window):
     """The words of a window's text."""
-    return [
-        corpus.word_list[word]
-        for word in corpus.text[corpus.window_start[window] : corpus.window_stop[window]]
-    ]
+    text = corpus.text[corpus.window_start[window] : corpus.window_stop[window]]
+    return [corpus.word_list[word] for word in text]
 
 
 def pieces_of(corpus, words):
     """The pieces of words, by their numbers."""
     begin = corpus.piece_offsets
-    return [
-        piece
-        for word in words
-        for piece in corpus.piece_flat[begin[word] : begin[word + 1]].tolist()
-    ]
+    pieces = []
+    for word in words:
+        pieces += corpus.piece_flat[begin[word] : begin[word + 1]].tolist()
+    return pieces
 
 
 def everything(corpus):
@@ -228,8 +224,6 @@ class Joined(NamedTuple):
 def joined_with(task, folder):
     """A tree beside training."""
     sources = trees.Sources([trees.folder(folder)])
-    return Joined(
-        *join(
-            task.data.corpus, build_graph(sources), sources, task.settings, task.learned()["counts"]
-        )
-    )
+    graph = build_graph(sources)
+    counts = task.learned()["counts"]
+    return Joined(*join(task.data.corpus, graph, sources, task.settings, counts))

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 
 from tests.workloads.graphmer.conftest import batch_of
 from workloads.graphmer.model import HGat, pointed
+from workloads.graphmer.settings import PAD
 
 
 def test_hgat_equals_its_formula_written_out():
     torch.manual_seed(0)
     hidden = 6
-    relations = 3
     rank = 2
-    gat = HGat(hidden, relations, rank)
+    gat = HGat(hidden, 3, rank)
     torch.nn.init.normal_(gat.up)
     leaves = torch.randn(2, 2, hidden)
     roots = torch.randn(2, 5, hidden)
@@ -26,81 +26,82 @@ def test_hgat_equals_its_formula_written_out():
     got = gat(leaves, relation, roots, span)
     for b, g in itertools.product(range(2), range(2)):
         r = int(relation[b, g])
-        low_rank = gat.down[:, r * rank : (r + 1) * rank] @ gat.up[r * rank : (r + 1) * rank]
-        W = torch.eye(hidden) + low_rank.T  # (d, d)
-        heads = [j for j in range(5) if span[b, g, j]]
-        e = [
-            F.leaky_relu(
-                gat.attend_leaf[r] @ (W @ leaves[b, g]) + gat.attend_head[r] @ (W @ roots[b, j]),
-                0.2,
-            )
-            for j in heads
-        ]
-        alpha = torch.stack(e).softmax(0)
-        want = leaves[b, g] + sum(a * (W @ roots[b, j]) for a, j in zip(alpha, heads, strict=True))
+        part = slice(r * rank, (r + 1) * rank)
+        W = torch.eye(hidden) + (gat.down[:, part] @ gat.up[part]).T  # (d, d)
+        mapped = roots[b][span[b, g]] @ W.T  # (heads, d)
+        of_leaf = gat.attend_leaf[r] @ (W @ leaves[b, g])
+        alpha = F.leaky_relu(of_leaf + mapped @ gat.attend_head[r], 0.2).softmax(0)
+        want = leaves[b, g] + alpha @ mapped
         assert torch.allclose(got[b, g], want, atol=1e-5)
 
 
 def test_attention_decays_by_the_papers_formula_with_the_distance_to_the_evidence(shared):
     model = shared.model()
     batch = batch_of(shared, range(12))
-    bias = model._bias(batch["roots"], batch["distance"])
-    L = batch["roots"].shape[1]
+    roots = batch["roots"]
+    bias = model._bias(roots, batch["distance"])
+    L = roots.shape[1]
     G = batch["distance"].shape[1]
-    for head, p in enumerate(model.reach.tolist()):
-        for b, q in itertools.product(range(4), (0, L - 1, L, L + G - 1)):
-            for j in range(0, L, 3):
-                if q < L:
-                    distance = abs(q - j)
-                else:
-                    distance = int(batch["distance"][b, q - L, j])
-                want = math.log(0.6) * float(F.gelu(torch.tensor(distance**0.5 - p)))
-                want = want if batch["roots"][b, j] else -1e4
-                assert bias[b, head, q, j].item() == pytest.approx(want, abs=1e-3)
+    place = torch.arange(L)
+    chain = (place[:, None] - place).abs().expand(len(roots), L, L)
+    distance = torch.cat([chain, batch["distance"]], 1)[:, None]  # (B, 1, P, L)
+    undimmed = distance.sqrt() - model.reach[:, None, None]
+    want = math.log(0.6) * F.gelu(undimmed)
+    want = torch.where(roots[:, None, None] == PAD, -1e4, want)
+    assert torch.allclose(bias[..., :L], want, atol=1e-3)
     assert (bias[:, :, :L, L:] == -1e4).all()  # roots read no leaf
     of_leaves = bias[:, :, L:, L:]
     assert torch.equal(of_leaves == 0, torch.eye(G, dtype=torch.bool).expand_as(of_leaves))
 
 
-def test_an_answer_does_not_depend_on_what_else_is_asked_nor_on_padding(shared):
+@pytest.fixture
+def short(shared):
+    """A model and a batch of samples without text."""
     texts = len(shared.data.samples.windows)
-    model = shared.model().eval()
-    batch = batch_of(shared, range(texts, texts + 9))  # short: no text
-    roots, leaves = model.read(batch)
+    batch = batch_of(shared, range(texts, texts + 9))
     assert batch["relation"].shape[1] > 1
-    alone = {
-        name: value[:, 1:2] if name in ("relation", "condition", "distance") else value
-        for name, value in batch.items()
-    }
-    assert torch.allclose(model.read(alone)[1][:, 0], leaves[:, 1], atol=1e-5)
-    longer = {**batch, **{n: F.pad(batch[n], (0, 2)) for n in ("roots", "within")}}
+    return shared.model().eval(), batch
+
+
+def test_an_answer_does_not_depend_on_other_questions(short):
+    model, batch = short
+    _, leaves = model.read(batch)
+    one = {name: batch[name][:, 1:2] for name in ("relation", "condition", "distance")}
+    _, alone = model.read({**batch, **one})
+    assert torch.allclose(alone[:, 0], leaves[:, 1], atol=1e-5)
+
+
+def test_an_answer_does_not_depend_on_padding(short):
+    model, batch = short
+    roots, _ = model.read(batch)
+    longer = {name: F.pad(batch[name], (0, 2)) for name in ("roots", "within")}
     longer["distance"] = F.pad(batch["distance"], (0, 2), value=9)
-    assert torch.allclose(model.read(longer)[0][:, : roots.shape[1]], roots, atol=1e-5)
+    padded, _ = model.read({**batch, **longer})
+    assert torch.allclose(padded[:, : roots.shape[1]], roots, atol=1e-5)
 
 
 def test_the_pointer_sums_the_places_of_each_candidates_name():
     torch.manual_seed(0)
     places = torch.randn(2, 3, 5)
     places[0, 0] = -30
-    batch = {
-        "word": torch.randint(4, (2, 5)), "owner": torch.randint(3, (2, 5)), "is_self": torch.randint(2, (2, 5)),
-        "boost": torch.rand(2, 3), "sibling": torch.rand(2, 3, 6),
-    }  # fmt: skip
+    batch = {"word": torch.randint(4, (2, 5)), "owner": torch.randint(3, (2, 5))}
+    batch["is_self"] = torch.randint(2, (2, 5))
+    batch["boost"] = torch.rand(2, 3)
+    batch["sibling"] = torch.rand(2, 3, 6)
     name = torch.randint(4, (6,))
     owner = torch.randint(3, (6,))
     meant = torch.randn(2, 5, 6)
     got = pointed(places, meant, batch, name, owner)
     for b, g, c in itertools.product(range(2), range(3), range(6)):
         total = 0.0
-        for j in range(5):
-            if batch["word"][b, j] == name[c]:
-                factor = 1 + batch["boost"][b, g] * (batch["owner"][b, j] == owner[c])
-                factor = factor + batch["sibling"][b, g, c] * (batch["is_self"][b, j] == 1)
-                total += math.exp(places[b, g, j] + meant[b, j, c]) * float(factor)
+        for j in torch.nonzero(batch["word"][b] == name[c]).flatten():
+            factor = 1 + batch["boost"][b, g] * (batch["owner"][b, j] == owner[c])
+            factor = factor + batch["sibling"][b, g, c] * (batch["is_self"][b, j] == 1)
+            total += math.exp(places[b, g, j] + meant[b, j, c]) * float(factor)
         assert got[b, g, c].item() == pytest.approx(math.log1p(total), abs=1e-4)
 
 
-def test_trust_is_learned_as_if_the_own_file_were_unknown_and_likeness_on_top_of_it(shared):
+def test_trust_does_not_know_the_own_file_and_likeness_is_learned_on_top(shared):
     model = shared.model().eval()
     batch = batch_of(shared, range(12))
     torch.nn.init.normal_(model.trust.weight, std=0.1)
@@ -123,11 +124,10 @@ def test_the_origin_of_an_entity_that_its_file_alone_has_says_nothing(shared):
     batch = batch_of(shared, range(12))
     torch.nn.init.constant_(model.strength_of_meaning, 5.0)
     torch.nn.init.normal_(model.vector.weight)
-    nowhere = {
-        **batch,
-        "near": batch["near"].index_fill(2, torch.tensor([batch["near"].shape[2] - 1]), 0.0),
-    }
-    (trusting, _), (without, _) = model(batch), model(nowhere)
+    near = batch["near"].clone()
+    near[..., -1] = 0
+    trusting, _ = model(batch)
+    without, _ = model({**batch, "near": near})
     elsewhere = batch["near"][:, None, :, -1].bool().expand_as(trusting)
     assert torch.equal(trusting[~elsewhere], without[~elsewhere])
     assert not torch.allclose(trusting[elsewhere], without[elsewhere])

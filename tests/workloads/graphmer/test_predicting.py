@@ -15,16 +15,15 @@ from workloads.graphmer.settings import OF_REFERENCES
 
 
 def facts(corpus, triples):
-    return {
-        (
-            corpus.entities[corpus.head[window]],
-            corpus.relations[corpus.relation[triple]],
-            corpus.entities[corpus.tail[triple]],
-            corpus.types[corpus.entity_type[corpus.tail[triple]]],
-            corpus.files[corpus.window_file[window]].removeprefix("<tree>/"),
-        )
-        for triple, window in zip(triples, corpus.window_of[triples], strict=True)
-    }
+    facts = set()
+    for triple, window in zip(triples, corpus.window_of[triples], strict=True):
+        tail = corpus.tail[triple]
+        head = corpus.entities[corpus.head[window]]
+        relation = corpus.relations[corpus.relation[triple]]
+        kind = corpus.types[corpus.entity_type[tail]]
+        file = corpus.files[corpus.window_file[window]].removeprefix("<tree>/")
+        facts.add((head, relation, corpus.entities[tail], kind, file))
+    return facts
 
 
 def facts_of(graph):
@@ -32,23 +31,23 @@ def facts_of(graph):
 
 
 def test_facts_and_texts_of_both_are_in_the_joined_corpus(fitted, new_tree):
-    task = fitted[0]
     trained = fitted[0].data.corpus
-    joined = joined_with(task, new_tree)
-    graph = build_graph(new_tree)
+    joined = joined_with(fitted[0], new_tree)
     corpus = joined.data.corpus
-    assert facts(corpus, joined.triples) == {
-        fact for fact in facts_of(graph) if fact[1] != "catches"
-    }
+    of_tree = facts_of(build_graph(new_tree))
     assert "catches" not in trained.relations
+    assert facts(corpus, joined.triples) == {fact for fact in of_tree if fact[1] != "catches"}
     own = np.arange(len(trained.relation))
     assert facts(corpus, own) == facts(trained, own)
-    for triple in joined.triples[
-        corpus.relation[joined.triples] == corpus.relations.index("calls")
-    ]:
-        assert corpus.word_list[corpus.name[corpus.tail[triple]]] in words_of(
-            corpus, corpus.window_of[triple]
-        )
+    is_call = corpus.relation[joined.triples] == corpus.relations.index("calls")
+    for triple in joined.triples[is_call]:
+        name = corpus.word_list[corpus.name[corpus.tail[triple]]]
+        assert name in words_of(corpus, corpus.window_of[triple])
+
+
+def test_entities_of_the_tree_are_new_and_none_is_a_builtin(fitted, new_tree):
+    trained = fitted[0].data.corpus
+    corpus = joined_with(fitted[0], new_tree).data.corpus
     inside = {corpus.entities[e] for e in np.flatnonzero(corpus.entity_file >= len(trained.files))}
     assert {"shop.doors.Door", "shop.main.visit", "file::shop/main.py"} <= inside
     assert not inside & set(trained.entities)
@@ -57,29 +56,22 @@ def test_facts_and_texts_of_both_are_in_the_joined_corpus(fitted, new_tree):
 
 def test_a_module_that_training_had_counts_as_the_tree_has_it_now(fitted, tmp_path):
     """A tree that was trained on is not asked with its own answers."""
-    task = fitted[0]
     trained = fitted[0].data.corpus
-    train = next(
-        f
-        for f in trained.files
-        if f.startswith("house") and trained.split[_window(trained, f)] == 0
-    )
+    in_training = trained.window_file[trained.split == 0]
+    houses = [file for file in trained.files if file.startswith("house")]
+    file = next(file for file in houses if trained.files.index(file) in in_training)
     (tmp_path / "again").mkdir()
-    (tmp_path / "again" / train).write_text("def fresh():\n    return len('a')\n")
-    joined = joined_with(task, tmp_path / "again")
+    (tmp_path / "again" / file).write_text("def fresh():\n    return len('a')\n")
+    joined = joined_with(fitted[0], tmp_path / "again")
     corpus = joined.data.corpus
-    own = np.flatnonzero(corpus.window_file == trained.files.index(train))
+    own = np.flatnonzero(corpus.window_file == trained.files.index(file))
     assert len(own)
-    assert not np.isin(own, np.flatnonzero(corpus.split == 0)).any()
+    assert not (corpus.split[own] == 0).any()
     assert np.isin(joined.triples, corpus.triples_of("train")).all()
-    module = train.removesuffix(".py")
+    module = file.removesuffix(".py")
     gone = corpus.entities.index(f"{module}.House{module.removeprefix('house')}")
     assert corpus.entity_file[gone] == -1
     assert corpus.entity_file[corpus.entities.index(f"{module}.fresh")] >= 0
-
-
-def _window(corpus, file):
-    return int(np.flatnonzero(corpus.window_file == corpus.files.index(file))[0])
 
 
 def batches(asking, wanted, answering):
@@ -93,9 +85,8 @@ def test_a_builtins_method_is_an_answer_though_no_other_fact_names_it(fitted, tm
     joined = joined_with(fitted[0], tmp_path / "once")
     asking = Calibration(joined.data)
     (part,) = batches(asking, asking.known(joined.triples), Answering(joined.data, fitted[1]))
-    assert [joined.data.corpus.entities[e] for e in part.loc[part.right, "entity"]] == [
-        "builtins.str.zfill"
-    ]
+    (right,) = part.loc[part.right, "entity"]
+    assert joined.data.corpus.entities[right] == "builtins.str.zfill"
 
 
 def asked(asking, wanted, answering):
@@ -104,13 +95,13 @@ def asked(asking, wanted, answering):
     found = {}
     for part in batches(asking, wanted, answering):
         for number, answers in part.groupby("question"):
-            head = corpus.entities[corpus.head[corpus.window_of[wanted[number]]]]
-            key = (
-                head.removeprefix("shop.main."),
-                corpus.word_list[corpus.name[corpus.tail[wanted[number]]]],
-            )
+            triple = wanted[number]
+            head = corpus.entities[corpus.head[corpus.window_of[triple]]]
+            word = corpus.word_list[corpus.name[corpus.tail[triple]]]
             names = [corpus.entities[e] if e >= 0 else None for e in answers["entity"]]
-            found[key] = dict(zip(names, answers[OF_REFERENCES].to_dict("records"), strict=True))
+            features = answers[OF_REFERENCES].to_dict("records")
+            key = head.removeprefix("shop.main."), word
+            found[key] = dict(zip(names, features, strict=True))
     return found
 
 
@@ -153,22 +144,18 @@ def test_what_follows_super_is_not_the_own_classs(fitted, tmp_path):
     names = {word: set(entities) - {None} for (_, word), entities in found.items()}
     assert names["paint"] == names["twice"] == set()
     asking, wanted = known(joined, "room.Room.twice")
-    parts = batches(asking, wanted, Answering(joined.data, fitted[1]))
-    right = {
-        joined.data.corpus.entities[e]
-        for part in parts
-        for e in part.loc[part.right, "entity"]
-        if e >= 0
-    }
-    assert "room.Room.twice" in right, "after self it is"
+    right = set()
+    for part in batches(asking, wanted, Answering(joined.data, fitted[1])):
+        right.update(part.loc[part.right, "entity"])
+    own = joined.data.corpus.entities.index("room.Room.twice")
+    assert own in right, "after self it is"
 
 
 def known(joined, head):
     asking = Calibration(joined.data)
     corpus = joined.data.corpus
-    triples = joined.triples[
-        corpus.head[corpus.window_of[joined.triples]] == corpus.entities.index(head)
-    ]
+    heads = corpus.head[corpus.window_of[joined.triples]]
+    triples = joined.triples[heads == corpus.entities.index(head)]
     return asking, asking.known(triples)
 
 
@@ -176,32 +163,31 @@ def test_a_known_reference_is_hidden_and_its_tail_is_the_right_answer(joined, fi
     asking, wanted = known(joined, "shop.main.Room.enter")
     corpus = joined.data.corpus
     answering = Answering(joined.data, fitted[1].eval())
-    assert {corpus.entities[t] for t in corpus.tail[wanted]} == {
-        "shop.main.Room.leave",
-        "shop.doors.Door",
-    }
+    tails = {corpus.entities[tail] for tail in corpus.tail[wanted]}
+    assert tails == {"shop.main.Room.leave", "shop.doors.Door"}
     for part in batches(asking, wanted, answering):
         right = part[part.right]
+        relations = {corpus.relations[relation] for relation in right["relation"]}
         assert right["entity"].tolist() == corpus.tail[wanted[right["question"]]].tolist()
-        assert {corpus.relations[relation] for relation in right["relation"]} <= {
-            "calls",
-            "instantiates",
-        }
+        assert relations <= {"calls", "instantiates"}
     found = asked(asking, wanted, answering)
     assert found["Room.enter", "leave"]["shop.main.Room.leave"]["own class"] == 1
-    door = found["Room.enter", "Door"]["shop.doors.Door"]
-    assert door["imported"] == 1
+    assert found["Room.enter", "Door"]["shop.doors.Door"]["imported"] == 1
 
 
-def test_the_encoder_adds_to_the_counts_and_an_answer_does_not_depend_on_what_else_is_asked(
-    joined, fitted
-):
+def test_the_encoder_adds_to_the_counts(joined, fitted):
+    asking = Calibration(joined.data)
+    wanted = asking.known(joined.triples)
+    for part in batches(asking, wanted, Answering(joined.data, fitted[1])):
+        assert part["trust"].any()
+        assert part["likeness"].any()
+
+
+def test_an_answer_does_not_depend_on_other_references(joined, fitted):
     asking = Calibration(joined.data)
     wanted = asking.known(joined.triples)
     answering = Answering(joined.data, fitted[1])
     together = asked(asking, wanted, answering)
-    assert any(f["trust"] for found in together.values() for f in found.values())
-    assert any(f["likeness"] for found in together.values() for f in found.values())
     for number in range(0, len(wanted), 3):
         for key, found in asked(asking, wanted[[number]], answering).items():
             for entity, features in found.items():
@@ -213,13 +199,14 @@ WEIGHTS = np.array([TRUE.get(name, 0.0) for name in OF_REFERENCES])
 
 
 def drawn(number, seed=0):
-    """Questions whose right answers are drawn by TRUE, of which the first is that none is right."""
+    """Questions whose right answers are drawn by TRUE; the first answer of each is that none is right."""
     random = np.random.default_rng(seed)
     question = np.repeat(np.arange(number), 1 + random.integers(0, 5, number))
     table = pd.DataFrame(0.0, np.arange(len(question)), OF_REFERENCES).assign(question=question)
-    is_none = ~table["question"].duplicated()
+    is_none = ~table["question"].duplicated().to_numpy()
     table["none"] = is_none.astype(float)
-    table[["counts", "trust"]] = random.normal(size=(len(table), 2)) * ~is_none.to_numpy()[:, None]
+    values = random.normal(size=(len(table), 2))
+    table[["counts", "trust"]] = values * ~is_none[:, None]
     shares = probabilities(table, WEIGHTS)
     right = [random.choice(of.index, p=of) for _, of in shares.groupby(question)]
     return table.assign(right=table.index.isin(right))
@@ -243,20 +230,25 @@ def test_none_is_right_where_the_probabilities_are_no_numbers():
     assert questions["none"][rows].tolist() == [1.0] * 5
 
 
-def test_a_validation_fits_probabilities_and_gives_an_encoder_that_adds_nothing_no_weight(shared):
-    model, still = moved(shared), shared.model()
+def test_a_validation_fits_probabilities(shared):
+    model = moved(shared)
     assert not weights_of(model).any()
-    for one in (model, still):
-        evaluated(shared, one, "validation")
-        assert weights_of(one).any()
+    evaluated(shared, model, "validation")
     calibration = Calibration(shared.data)
-    corpus = shared.data.corpus
-    choices = calibration.hidden(corpus.triples_of("validation"), Answering(shared.data, model))
+    triples = shared.data.corpus.triples_of("validation")
+    choices = calibration.hidden(triples, Answering(shared.data, model))
     start = np.array([float(name == "counts") for name in OF_REFERENCES])
 
     def likelihood(weights):
-        return np.log(probabilities(choices, weights)[choices["right"]]).sum()
+        chance = probabilities(choices, weights)
+        return np.log(chance[choices["right"]]).sum()
 
     assert likelihood(weights_of(model)) > likelihood(start)
+
+
+def test_an_encoder_that_adds_nothing_gets_no_weight(shared):
+    model = shared.model()
+    evaluated(shared, model, "validation")
+    assert weights_of(model).any()
     encoder = [OF_REFERENCES.index(name) for name in ("trust", "likeness")]
-    assert not weights_of(still)[encoder].any()
+    assert not weights_of(model)[encoder].any()

@@ -1,7 +1,7 @@
 """Cuts scenes into tiles once, one after another, into a store on disk; an interrupted cut is resumed.
 
-What is in archives never lies on disk as a whole: masks are unpacked before images, and a scene is cut, and its files
-are emptied, as soon as all of them are there.
+Archives are never unpacked as a whole: masks are unpacked before images, and a scene is cut, and its files are emptied,
+as soon as all of them are there.
 
 A store is a folder with two files a scene: `NAME.tiles` is one tile after another, (bands, S, S) floats with NaN for no
 data, then their classes, (S, S) bytes with IGNORE; `NAME.json` is a record of the scene and its tiles.
@@ -33,7 +33,7 @@ from workloads.glacier.data import layout, readers
 from workloads.glacier.data.readers import Opened, Scene, Unusable, Window
 from workloads.glacier.settings import IGNORE, Cut, Settings, Source
 
-VERSION = 10  # of the store's files
+VERSION = 10  # format of the store's files
 _FLOAT16_MAX = 65_504.0
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 SIDE = 8  # pixels of a window
@@ -50,9 +50,8 @@ class Table(NamedTuple):
 
     scene: np.ndarray  # (n) index into the store's records
     place: np.ndarray  # (n) index within the scene's files
-    space: list[
-        str
-    ]  # (n) coordinate system of the bounds: two tiles of one space can show the same ground
+    # (n) coordinate system of the bounds: two tiles of one space can show the same ground
+    space: list[str]
     corner: np.ndarray  # (n, 2) row and column of the scene
     counts: np.ndarray  # (n, classes) valid pixels of each class
     valid: np.ndarray  # (n) pixels with data, labelled or not
@@ -69,31 +68,26 @@ class Store:
     ):
         self.folder = folder
         self.size = size
-        self._form = np.dtype(
-            [("image", storage, (bands, size, size)), ("target", np.uint8, (size, size))]
-        )
-        keys = ("name", "group", "part", "digest", "file", "sketch", "scalings")
-        columns = ([scene[key] for scene in scenes] for key in keys)
-        (
-            self.names,
-            self.groups,
-            self.parts,
-            self.digests,
-            self.files,
-            self.sketches,
-            self.scalings,
-        ) = columns
-        tiles = [
-            (number, place, tile)
-            for number, s in enumerate(scenes)
-            for place, tile in enumerate(s["tiles"])
-        ]
-        self.table = Table(
-            np.array([number for number, _, _ in tiles], np.int64),
-            np.array([place for _, place, _ in tiles], np.int64),
-            [scenes[number]["space"] for number, _, _ in tiles],
-            *(np.array([tile[key] for _, _, tile in tiles]) for key in Table._fields[3:]),
-        )
+        image = ("image", storage, (bands, size, size))
+        self._form = np.dtype([image, ("target", np.uint8, (size, size))])
+        self.names = [scene["name"] for scene in scenes]
+        self.groups = [scene["group"] for scene in scenes]
+        self.parts = [scene["part"] for scene in scenes]
+        self.digests = [scene["digest"] for scene in scenes]
+        self.files = [scene["file"] for scene in scenes]
+        self.sketches = [scene["sketch"] for scene in scenes]
+        self.scalings = [scene["scalings"] for scene in scenes]
+        numbers = []
+        places = []
+        tiles = []
+        for number, scene in enumerate(scenes):
+            numbers += [number] * len(scene["tiles"])
+            places += range(len(scene["tiles"]))
+            tiles += scene["tiles"]
+        spaces = [scenes[number]["space"] for number in numbers]
+        facts = [np.array([tile[key] for tile in tiles]) for key in Table._fields[3:]]
+        of_scene = np.array(numbers, np.int64)
+        self.table = Table(of_scene, np.array(places, np.int64), spaces, *facts)
 
     def __len__(self) -> int:
         return len(self.table.scene)
@@ -101,13 +95,13 @@ class Store:
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns (bands, S, S) float32 with NaN for no data, and (S, S) uint8 classes with IGNORE."""
         path = self.folder / f"{self.files[self.table.scene[index]]}.tiles"
-        tile = np.fromfile(
-            path, self._form, 1, offset=int(self.table.place[index]) * self._form.itemsize
-        )[0]
+        offset = int(self.table.place[index]) * self._form.itemsize
+        tile = np.fromfile(path, self._form, 1, offset=offset)[0]
         return tile["image"].astype(np.float32), tile["target"]
 
     def fingerprint(self) -> str:
-        return hashlib.sha256("".join(sorted(self.digests)).encode()).hexdigest()[:32]
+        text = "".join(sorted(self.digests))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def cut(
@@ -120,25 +114,30 @@ def cut(
 ) -> Store:
     """Cuts the scenes into a store's folder, each of them once; prints progress, and adds to the match's problems.
 
-    `unpacked` yields scenes of archives, each while all of its files are there, and what changes with the files.
+    `unpacked` yields scenes of archives, each while all of its files are there, and a stamp that changes with them.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if unpacked is None:
+        unpacked = ((scene, None) for scene in counted(match.scenes, "scenes cut"))
     scenes = list[dict[str, Any]]()
-    for scene, given in unpacked or (
-        (scene, None) for scene in counted(match.scenes, "scenes cut")
-    ):
+    for scene, given in unpacked:
         try:
-            stamp = given or [
-                [str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in scene.files
-            ]
-            scenes.append(
-                earlier(folder, file_name(scene), stamp)
-                or _cut_one(scene, stamp, folder, source, tiles)
-            )
+            stamp = given or _stamp(scene)
+            record = earlier(folder, file_name(scene), stamp)
+            scenes.append(record or _cut_one(scene, stamp, folder, source, tiles))
         except Unusable as problem:
             match.problems.append(str(problem))
-    scenes.sort(key=lambda scene: scene["name"])  # in whatever order they came out of archives
+    scenes.sort(key=lambda scene: scene["name"])  # archives have them in any order
     return stored(scenes, match.problems, folder, source, tiles, limit)
+
+
+def _stamp(scene: Scene) -> list[Any]:
+    """Returns path, size and time of each file of a scene."""
+    stamp = []
+    for path in scene.files:
+        status = path.stat()
+        stamp.append([str(path), status.st_size, status.st_mtime_ns])
+    return stamp
 
 
 def stored(
@@ -151,17 +150,17 @@ def stored(
             f"Left out {len(problems)} unusable scenes (workload.bad_input_limit {limit}):\n{first_ten(problems)}"
         )
     store = Store(folder, scenes, len(source.bands), tiles.size, tiles.storage)
-    invalid, unlabelled = (sum(scene[key] for scene in scenes) for key in ("invalid", "unlabelled"))
-    summary = f"{len(store):,} tiles of {tiles.size} x {tiles.size} from {len(scenes):,} scenes; left out {invalid:,} "
-    summary += (
+    invalid = sum(scene["invalid"] for scene in scenes)
+    unlabelled = sum(scene["unlabelled"] for scene in scenes)
+    summary = (
+        f"{len(store):,} tiles of {tiles.size} x {tiles.size} from {len(scenes):,} scenes; left out {invalid:,} "
         f"with too few valid pixels and {unlabelled:,} with too few other than {source.classes[0]}."
     )
     print(summary)
     small = _smaller_scenes(scenes, tiles.size)
     if not len(store):
-        raise BadInput(
-            f"No tile is left. {summary} {small or 'Lower the shares in workload.tiles.'}"
-        )
+        advice = small or "Lower the shares in workload.tiles."
+        raise BadInput(f"No tile is left. {summary} {advice}")
     if small:
         print(f"Warning: {small}")
     return store
@@ -174,15 +173,17 @@ def _smaller_scenes(scenes: Sequence[Mapping[str, Any]], size: int) -> str:
     if not small:
         return ""
     height, width = small[0]["pixels"]
-    what = f"The scene {small[0]['name']} has {height} x {width} pixels, and a tile {size} x {size}"
-    more = f" ({len(small):,} such scenes give no tile)" if len(small) > 1 else ""
+    more = ""
+    if len(small) > 1:
+        more = f" ({len(small):,} such scenes give no tile)"
     return (
-        f"{what}{more}. Set workload.tiles.size to {min(height, width)} or less, or leave them out."
+        f"The scene {small[0]['name']} has {height} x {width} pixels, and a tile {size} x {size}{more}. "
+        f"Set workload.tiles.size to {min(height, width)} or less, or leave them out."
     )
 
 
 def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
-    """Returns the record of a scene cut before, out of files of this `stamp`; None without one, or a damaged one."""
+    """Returns the record of a scene cut before from files of this `stamp`; None without one, or a damaged one."""
     try:
         record = json.loads((folder / f"{file}.json").read_bytes())
         is_whole = (folder / f"{file}.tiles").stat().st_size == record["size"]
@@ -192,34 +193,32 @@ def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str
         is_whole = False
     if not is_whole:
         print(f"The cache {folder} is damaged ({file}): this scene is cut again.", flush=True)
-    if is_whole and stamp in (None, record["stamp"]):
-        return record
-    return None
+        return None
+    return record if stamp in (None, record["stamp"]) else None
 
 
 def _cut_one(
     scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles: Cut
 ) -> dict[str, Any]:
     """Cuts a scene into its file and then writes its record: a scene with a record is done."""
-    file, size, step = file_name(scene), tiles.size, tiles.stride or tiles.size
+    file = file_name(scene)
+    size = tiles.size
+    step = tiles.stride or size
     path = folder / f"{file}.tiles"
     with (
         readers.opened(scene, source) as opened,
         disk.whole(path, cache=True) as aside,
         aside.open("wb") as out,
     ):
-        corners = product(starts(opened.height, size, step), starts(opened.width, size, step))
-        facts = _written(opened, [(*corner, size, size) for corner in corners], tiles, out)
-    space = opened.crs or (f"{scene.part}/{scene.name}" if scene.part else scene.name)
-    record = {
-        "name": scene.name,
-        "group": scene.group,
-        "part": scene.part,
-        "space": space,
-        "file": file,
-        **facts,
-    }
-    record |= {"stamp": stamp, "size": path.stat().st_size}
+        rows = starts(opened.height, size, step)
+        columns = starts(opened.width, size, step)
+        windows = [(row, column, size, size) for row, column in product(rows, columns)]
+        facts = _written(opened, windows, tiles, out)
+    space = opened.crs
+    if not space:
+        space = f"{scene.part}/{scene.name}" if scene.part else scene.name
+    record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space}
+    record |= {"file": file, **facts, "stamp": stamp, "size": path.stat().st_size}
     record |= {"pixels": [opened.height, opened.width], "scalings": opened.scalings}
     with disk.whole(folder / f"{file}.json", cache=True) as aside:
         aside.write_text(json.dumps(record), "utf-8")
@@ -229,80 +228,92 @@ def _cut_one(
 def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) -> dict[str, Any]:
     """Appends the tiles that are kept to a scene's file; returns facts. Raises Unusable without data or label."""
     tiles: list[dict[str, Any]] = []
-    invalid = unlabelled = labels = pixels = 0
+    invalid = 0
+    unlabelled = 0
+    labels = 0
+    pixels = 0
     digest = hashlib.blake2b(digest_size=16)
     hashes = list[int]()
-    has_place = (
-        bool(opened.crs) or opened.scene.images[0].suffix == ".npy"
-    )  # patches have groups by their names
+    path = opened.scene.images[0]
+    has_place = bool(opened.crs) or path.suffix == ".npy"  # patches have groups by their names
     for window in places:
         image, target = opened.read(window)
         if cut.storage == "float16" and np.nanmax(np.abs(image), initial=0) > _FLOAT16_MAX:
-            above = f"holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold"
             raise Unusable(
-                f"{opened.scene.images[0]} {above}. Set workload.tiles.storage to float32."
+                f"{path} holds values above {_FLOAT16_MAX:,.0f}, which float16 cannot hold. "
+                "Set workload.tiles.storage to float32."
             )
         image = np.ascontiguousarray(image, cut.storage)
         if not has_place and not any(start % cut.size for start in window[:2]):
             hashes = sketch(image, hashes)
         values = image[:, ~np.isnan(image[0])].astype(np.float64)
         counts = np.bincount(target[target != IGNORE], minlength=len(opened.source.classes))
-        labels = labels + counts.sum()
+        labelled = counts.sum()
+        labels = labels + labelled
         pixels = pixels + values.shape[1]
-        if counts.sum() < max(1, cut.min_valid_share * target.size):
+        if labelled < max(1, cut.min_valid_share * target.size):
             invalid += 1
-        elif counts[1:].sum() < cut.min_label_share * counts.sum():
+        elif counts[1:].sum() < cut.min_label_share * labelled:
             unlabelled += 1
         else:
-            out.write(tile := image.tobytes() + target.tobytes())
+            tile = image.tobytes() + target.tobytes()
+            out.write(tile)
             digest.update(hashlib.blake2b(tile, digest_size=16).digest())
-            mean = values.mean(1)
-            squares = ((values - mean[:, None]) ** 2).sum(1).tolist()
-            tiles.append({"corner": window[:2], "counts": counts.tolist(), "valid": values.shape[1],
-                          "mean": mean.tolist(), "squares": squares, "bounds": opened.bounds(window)})  # fmt: skip
+            facts = {"corner": window[:2], "counts": counts.tolist(), **_moments(values)}
+            tiles.append({**facts, "bounds": opened.bounds(window)})
     if not pixels:
-        raise Unusable(
-            f"{opened.scene.images[0]} holds no data at all: every pixel is NaN or nodata."
-        )
+        raise Unusable(f"{path} holds no data at all: every pixel is NaN or nodata.")
     if not labels:
         raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
     facts = {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "sketch": hashes}
     return {**facts, "digest": digest.hexdigest()}
 
 
+def _moments(values: np.ndarray) -> dict[str, Any]:
+    """(bands, N) pixels -> their number, mean, and sum of squared differences from it."""
+    mean = values.mean(1)
+    squares = ((values - mean[:, None]) ** 2).sum(1)
+    return {"valid": values.shape[1], "mean": mean.tolist(), "squares": squares.tolist()}
+
+
 def starts(length: int, size: int, step: int) -> list[int]:
     """Returns where tiles begin along one side; the last one ends with the side."""
-    return [*range(0, max(0, length - size), step), max(0, length - size)]
+    last = max(0, length - size)
+    return [*range(0, last, step), last]
 
 
 def file_name(scene: Scene) -> str:
     """Returns a file name that no other scene has, and that a person recognises."""
     digest = hashlib.sha256(str(scene.images[0]).encode()).hexdigest()[:8]
-    return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', scene.name)[:60]}-{digest}"
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", scene.name)
+    return f"{name[:60]}-{digest}"
 
 
 def sketch(image: np.ndarray, before: Sequence[int] = ()) -> list[int]:
     """Returns the smallest hashes, at most _KEPT, of windows of (bands, h, w), together with those `before`.
 
-    Hashes choose the windows. So two scenes that show the same pixels, of any one band, choose the same of what they
-    share (sampling of fingerprints by value, as in Schleimer, Wilkerson and Aiken, SIGMOD 2003).
+    Hashes choose the windows. So two scenes that show the same pixels, of any one band, choose the same windows in
+    their common ground (sampling of fingerprints by value, as in Schleimer, Wilkerson and Aiken, SIGMOD 2003).
     """
-    inside = np.lib.stride_tricks.sliding_window_view
     hashes = [np.array(before, np.uint64)]
     weights = _mixed(np.arange(1, SIDE**2 + 1, dtype=np.uint64)) | np.uint64(1)
     for plane in np.ascontiguousarray(image, np.float32):
         pixels = _mixed(plane.view(np.uint32).astype(np.uint64))
-        corner = (
-            pixels[: 1 - SIDE, : 1 - SIDE] + _ODD * pixels[1 : 2 - SIDE, 2 : 3 - SIDE]
-        )  # what chooses a window
-        rows, columns = np.nonzero(_mixed(corner) % np.uint64(_ONE_IN) == 0)
-        values = np.sort(
-            inside(plane, (SIDE, SIDE))[rows, columns].reshape(-1, SIDE**2), 1
-        )  # NaN last
-        rich = ((values[:, 1:] != values[:, :-1]).sum(1) + 1 >= _VALUES) & ~np.isnan(values[:, -1])
-        windows = inside(pixels, (SIDE, SIDE))[rows[rich], columns[rich]].reshape(-1, SIDE**2)
+        below = _ODD * pixels[1 : 2 - SIDE, 2 : 3 - SIDE]
+        chooser = _mixed(pixels[: 1 - SIDE, : 1 - SIDE] + below)
+        rows, columns = np.nonzero(chooser % np.uint64(_ONE_IN) == 0)
+        values = np.sort(_windows(plane, rows, columns), 1)  # NaN last
+        different = (values[:, 1:] != values[:, :-1]).sum(1) + 1
+        rich = (different >= _VALUES) & ~np.isnan(values[:, -1])
+        windows = _windows(pixels, rows[rich], columns[rich])
         hashes.append(_mixed((windows * weights).sum(1, dtype=np.uint64)))
     return np.unique(np.concatenate(hashes))[:_KEPT].tolist()
+
+
+def _windows(plane: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Returns (N, SIDE * SIDE) the pixels of windows of (h, w) that begin at rows and columns (N)."""
+    windows = np.lib.stride_tricks.sliding_window_view(plane, (SIDE, SIDE))
+    return windows[rows, columns].reshape(-1, SIDE**2)
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
@@ -326,7 +337,7 @@ def pairs(sketches: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 def cut_archives(
     addresses: Sequence[str], downloads: Path, folder: Path, settings: Settings
 ) -> Store:
-    """Cuts all scenes of some archives into a store's folder; `downloads` holds those fetched, which are deleted then.
+    """Cuts all scenes of some archives into a store's folder; deletes the fetched archives in `downloads` then.
 
     Once all are cut no archive is needed. Raises BadInput for one that cannot be fetched or is damaged.
     """
@@ -335,24 +346,26 @@ def cut_archives(
     unpacked = folder / "unpacked"
     if complete.exists():
         known = json.loads(complete.read_bytes())
-        if all(records := [earlier(folder, file) for file in known["files"]]):
+        records = [earlier(folder, file) for file in known["files"]]
+        if all(records):
             return stored(records, known["problems"], *how, settings.bad_input_limit)
     archives = [fetch(address, downloads) for address in addresses]
-    stamps = {
-        unpacked / name: [name, size] for archive in archives for name, size, _ in _members(archive)
-    }
+    stamps = {}
+    for archive in archives:
+        for name, size, _ in _members(archive):
+            stamps[unpacked / name] = [name, size]
     shutil.rmtree(unpacked, ignore_errors=True)
-    for (
-        path
-    ) in stamps:  # empty files of the right names: the layout is found before anything is unpacked
+    # empty files of the right names: the layout is found before anything is unpacked
+    for path in stamps:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
     match = layout.find(unpacked, settings.source)
     print(match.text, flush=True)
     scenes = {scene: [stamps[path] for path in scene.files] for scene in match.scenes}
     store = cut(match, *how, settings.bad_input_limit, _whole(scenes, archives, folder))
+    facts = {"files": store.files, "problems": match.problems}
     with disk.whole(complete, cache=True) as aside:
-        aside.write_text(json.dumps({"files": store.files, "problems": match.problems}), "utf-8")
+        aside.write_text(json.dumps(facts), "utf-8")
     shutil.rmtree(unpacked)
     for archive in archives:
         if archive.parent == downloads:  # one that was given by its path is not ours
@@ -364,14 +377,16 @@ def _whole(
     scenes: Mapping[Scene, Any], archives: Sequence[Path], folder: Path
 ) -> Iterator[tuple[Scene, Any]]:
     """Yields the scenes with their stamps: those cut before, and each other one while all of its files are there."""
-    missing = {
-        scene: {*scene.files}
-        for scene, stamp in scenes.items()
-        if not earlier(folder, file_name(scene), stamp)
-    }
-    yield from ((scene, stamp) for scene, stamp in scenes.items() if scene not in missing)
+    missing = {}
+    for scene, stamp in scenes.items():
+        if not earlier(folder, file_name(scene), stamp):
+            missing[scene] = {*scene.files}
+    for scene, stamp in scenes.items():
+        if scene not in missing:
+            yield scene, stamp
+    before = len(scenes) - len(missing)
     print(
-        f"{len(scenes) - len(missing):,} scenes were cut before; {len(missing):,} are to be cut.",
+        f"{before:,} scenes were cut before; {len(missing):,} are to be cut.",
         flush=True,
     )
     scene_of = {path: scene for scene in missing for path in scene.files}
@@ -388,10 +403,11 @@ def _whole(
 
 def _unpacked(archives: Sequence[Path], folder: Path, *wanted: set[Path]) -> Iterator[Path]:
     """Unpacks the files of each set in turn and yields their paths."""
-    for files in wanted:
-        for archive in archives if files else ():
+    for files in filter(None, wanted):
+        for archive in archives:
             for name, _, content in _members(archive):
-                if (path := folder / name) in files:
+                path = folder / name
+                if path in files:
                     with _naming_damage(archive), path.open("wb") as file:
                         shutil.copyfileobj(content(), file)
                     yield path
@@ -399,25 +415,25 @@ def _unpacked(archives: Sequence[Path], folder: Path, *wanted: set[Path]) -> Ite
 
 def fetch(address: str, folder: Path) -> Path:
     """Returns the path of an archive, fetched if it is an address. Raises BadInput if it cannot be fetched."""
-    if not urlsplit(address).scheme:
+    parts = urlsplit(address)
+    if not parts.scheme:
         path = Path(address).expanduser()
         if not path.is_file():
             raise BadInput(
                 f"workload.download names {address}, which is no file. Give a path or an address."
             )
         return path
-    digest = hashlib.sha256(address.encode()).hexdigest()[
-        :8
-    ]  # archives of several addresses may have one name
-    path = folder / f"{digest}-{PurePosixPath(unquote(urlsplit(address).path)).name}"
+    # archives of several addresses may have one name
+    digest = hashlib.sha256(address.encode()).hexdigest()[:8]
+    path = folder / f"{digest}-{PurePosixPath(unquote(parts.path)).name}"
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if not path.is_file():
             torch.hub.download_url_to_file(address, str(path))
     except OSError as error:
-        how = "Switch the internet on (Kaggle: Settings > Internet), or fetch it by wget -c and name its path there."
         raise BadInput(
-            f"workload.download: {address} could not be fetched ({error}). {how}"
+            f"workload.download: {address} could not be fetched ({error}). Switch the internet on "
+            "(Kaggle: Settings > Internet), or fetch it by wget -c and name its path there."
         ) from None
     return path
 
@@ -444,11 +460,12 @@ def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]
 
 
 def _is_data(name: str, archive: Path) -> bool:
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
         raise BadInput(
             f"{archive} holds {name}, which points outside of the archive. Do not unpack it."
         )
-    return layout.has_pixels(PurePosixPath(name).name)
+    return layout.has_pixels(path.name)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ _OFTEN = 10
 _CODES = 20  # tiles that no-data values are looked for in, pixels, values of a band
 # From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
-_LEAST_SHARE = 1e-6  # of a class, in a logarithm
+_LEAST_SHARE = 1e-6  # least share of a class in a logarithm
 _INDEX_TILES = 200  # over which the indices' mean and deviation are taken
 _DRAWN = 2_000  # crops by which the shares of classes are estimated
 
@@ -56,9 +56,9 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
 
     # The convex dual: log of the mean of exp(shares c), minus goal c, plus the ridge; c (classes) are the coefficients
     def dual(c: np.ndarray, ridge: float) -> tuple[float, np.ndarray]:
-        return logsumexp(shares @ c) - goal @ c + ridge / 2 * c @ c, softmax(
-            shares @ c
-        ) @ shares - goal + ridge * c
+        exponents = shares @ c
+        value = logsumexp(exponents) - goal @ c + ridge / 2 * c @ c
+        return value, softmax(exponents) @ shares - goal + ridge * c
 
     def curvature(c: np.ndarray, ridge: float) -> np.ndarray:
         weight = softmax(shares @ c)
@@ -71,10 +71,11 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
     goal = np.asarray(sampling.target_shares, np.float64)[present]
     coefficients = np.zeros(len(goal))
     best = np.ones(len(shares))
+    # Out of reach coefficients grow as 1 / ridge, and steps are bounded by the radius, 1,000 unless it is given
+    options = {"gtol": 1e-10, "max_trust_radius": 1e12}
+    how = {"method": "trust-exact", "jac": True, "hess": curvature, "options": options}
     for ridge in _RIDGES:
-        # Out of reach coefficients grow as 1 / ridge, and steps are bounded by the radius, 1,000 unless it is given
-        how = {"method": "trust-exact", "options": {"gtol": 1e-10, "max_trust_radius": 1e12}}
-        coefficients = minimize(dual, coefficients, (ridge,), jac=True, hess=curvature, **how).x
+        coefficients = minimize(dual, coefficients, (ridge,), **how).x
         weight = softmax(shares @ coefficients) * len(shares)
         if weight.max() > sampling.most_often:
             break
@@ -91,7 +92,7 @@ def reached(counts: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
 
 
 class Draws(NamedTuple):
-    """What an epoch draws from: numbers of tiles, the class that a crop of each lies around, how often each comes."""
+    """The draws of an epoch: numbers of tiles, the class that a crop of each lies around, how often each comes."""
 
     tiles: np.ndarray
     classes: np.ndarray
@@ -106,23 +107,23 @@ class Draws(NamedTuple):
         All stand there as many times as it takes for an epoch to show about as many pixels as its tiles have. `counts`
         (tiles, classes) are pixels, `weights` (tiles) of crops anywhere, `centred` shares by class.
         """
-        around = [(tile, k) for k in sorted(centred) for tile in np.flatnonzero(counts[:, k])]
-        tiles = np.array([*range(len(counts)), *(tile for tile, _ in around)])
-        classes = np.array([ANYWHERE] * len(counts) + [k for _, k in around])
-        even = np.ones(len(counts)) if weights is None else weights
+        count = len(counts)
+        even = np.ones(count) if weights is None else weights
         shown = {k: share for k, share in centred.items() if counts[:, k].any()}
-        parts = [even / even.sum() * (1 - sum(shown.values()))]
-        # of a class every pixel is as likely, so a tile comes as often as it has pixels of it
-        parts += [
-            shown[k] * counts[counts[:, k] > 0, k] / counts[:, k].sum() for k in sorted(shown)
-        ]
-        times = max(1, round(float(counts.sum()) / size**2 / len(tiles)))
-        return cls(
-            *(
-                np.tile(column, times)
-                for column in (tiles, classes, np.concatenate(parts) * len(tiles))
-            )
-        )
+        tiles = [np.arange(count)]
+        classes = [np.full(count, ANYWHERE)]
+        shares = [even / even.sum() * (1 - sum(shown.values()))]
+        # every pixel of a class is as likely, so a tile comes as often as it has pixels of it
+        for k in sorted(shown):
+            pixels = counts[:, k]
+            having = np.flatnonzero(pixels)
+            tiles.append(having)
+            classes.append(np.full(len(having), k))
+            shares.append(shown[k] * pixels[having] / pixels.sum())
+        drawn = np.concatenate(tiles)
+        times = max(1, round(float(counts.sum()) / size**2 / len(drawn)))
+        columns = drawn, np.concatenate(classes), np.concatenate(shares) * len(drawn)
+        return cls(*(np.tile(column, times) for column in columns))
 
 
 def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
@@ -135,16 +136,20 @@ def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[
     needed = []
     corners = table.corner[chosen]
     off_grid = (corners % size).any(1)  # the grid of tiles that do not overlap
-    order = chosen[np.lexsort((corners[:, 1], corners[:, 0], off_grid, table.scene[chosen]))]
+    keys = (corners[:, 1], corners[:, 0], off_grid, table.scene[chosen])
+    order = chosen[np.lexsort(keys)]
     for scene, tiles in itertools.groupby(order, key=lambda index: table.scene[index]):
-        covered = np.zeros(table.corner[table.scene == scene].max(0) + size, bool)
+        extent = table.corner[table.scene == scene].max(0) + size
+        covered = np.zeros(extent, bool)
         for index in tiles:
             row, column = table.corner[index]
             window = covered[row : row + size, column : column + size]
-            if not window.all():
-                needed.append(index)
-                new_in |= {int(index): np.packbits(~window)} if window.any() else {}
-                window[:] = True
+            if window.all():
+                continue
+            needed.append(index)
+            if window.any():
+                new_in[int(index)] = np.packbits(~window)
+            window[:] = True
     return np.array(needed, dtype=chosen.dtype), new_in
 
 
@@ -153,7 +158,8 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.nd
     valid = table.valid[chosen].astype(np.float64)[:, None]  # (n, 1)
     total = max(valid.sum(), 1.0)
     mean = (valid * table.mean[chosen]).sum(0) / total
-    variance = (table.squares[chosen] + (valid * (table.mean[chosen] - mean) ** 2)).sum(0) / total
+    between = valid * (table.mean[chosen] - mean) ** 2
+    variance = (table.squares[chosen] + between).sum(0) / total
     return mean, np.where(variance > 0, np.sqrt(variance), 1.0)
 
 
@@ -166,13 +172,15 @@ def applied_scalings(store: Store) -> list[str]:
             scaled[name] = units[0]
     if not scaled:
         return []
-    what = f"Scale and offset tags are applied to {len(scaled):,} of {len(store.names):,} scenes"
     name, (scale, offset) = next(iter(scaled.items()))
-    return [f"{what}, such as {name}: value * {scale:g} + {offset:g}."]
+    return [
+        f"Scale and offset tags are applied to {len(scaled):,} of {len(store.names):,} scenes, such as {name}: "
+        f"value * {scale:g} + {offset:g}."
+    ]
 
 
 def unlike_scenes(store: Store, bands: Sequence[str]) -> list[str]:
-    """Returns a warning where a band has another unit in some scenes, by its values: 0.2 in one and 2000 in another."""
+    """Returns a warning if a band has another unit in some scenes, by its values: 0.2 in one and 2000 in another."""
     levels = _levels(store.table)
     names = [store.names[number] for number in np.unique(store.table.scene)]
     lines = []
@@ -202,25 +210,25 @@ def _levels(table: Table) -> np.ndarray:
 
 def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
     """Returns a sentence on each band whose least value comes often and far below all others, such as -9999."""
-    numbers = np.unique(
-        np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round().astype(int)
-    ).tolist()
+    sample = np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round()
+    numbers = np.unique(sample.astype(int)).tolist()
     tiles = np.stack([store.read(number)[0] for number in numbers], 1)
     lines = []
     for name, plane in zip(bands, tiles, strict=True):
         values, counts = np.unique(plane[~np.isnan(plane)], return_counts=True)
-        # A band of a few codes has gaps, too
-        if (
-            len(values) > _CODES
-            and counts[0] >= _OFTEN
-            and values[1] - values[0] > (values[-1] - values[1]) / 2
-        ):
-            share = counts[0] / counts.sum()
-            how = f"set workload.source.nodata: [{values[0]:g}]"
-            if applied_scalings(store):
-                how = "set workload.source.nodata to the number that the files have there, before scale and offset"
-            what = f"of the pixels of the band {name} are {values[0]:g}, far below all others"
-            lines.append(f"Warning: {share:.1%} {what}. If that means no data, {how}.")
+        if len(values) <= _CODES or counts[0] < _OFTEN:  # a band of a few codes has gaps, too
+            continue
+        gap = values[1] - values[0]
+        if gap <= (values[-1] - values[1]) / 2:
+            continue
+        share = counts[0] / counts.sum()
+        advice = f"set workload.source.nodata: [{values[0]:g}]"
+        if applied_scalings(store):
+            advice = "set workload.source.nodata to the number that the files have there, before scale and offset"
+        lines.append(
+            f"Warning: {share:.1%} of the pixels of the band {name} are {values[0]:g}, far below all others. "
+            f"If that means no data, {advice}."
+        )
     return lines
 
 
@@ -229,32 +237,32 @@ def augment(
 ) -> tuple[Tensor, Tensor]:
     """Changes (bands, S, S) and (S, S) alike, NaN stays; `deviation` is (bands)."""
     mirrored = torch.randint(2, (), generator=generator)
-    turns = torch.randint(4, (), generator=generator)
+    turns = int(torch.randint(4, (), generator=generator))
     gain, offset = torch.randn(2, len(image), 1, 1, generator=generator)
     if mirrored:
         image = image.flip(2)
         target = target.flip(1)
     if turns:
-        image = image.rot90(int(turns), (1, 2))
-        target = target.rot90(int(turns), (0, 1))
+        image = image.rot90(turns, (1, 2))
+        target = target.rot90(turns, (0, 1))
     shift = BAND_NOISE * deviation.view(-1, 1, 1) * offset
     return torch.addcmul(shift, image, 1 + BAND_NOISE * gain), target  # in one pass over the pixels
 
 
 def corner(target: Tensor, size: int, around: int, generator: torch.Generator) -> tuple[int, int]:
     """Draws where a crop begins in (S, S) classes: anywhere, or so that it shows a pixel of a class; by three draws."""
-    pixel, down, across = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
-    rest = [length - size for length in target.shape]
+    draws = torch.rand(3, generator=generator, dtype=torch.float64)
+    pixel, down, across = draws.tolist()
+    height, width = (length - size for length in target.shape)
+    places = target.new_empty(0)
     if around != ANYWHERE:
         places = (target == around).nonzero()
-    else:
-        places = target.new_empty(0)
     if not len(places):
-        return int(down * (rest[0] + 1)), int(across * (rest[1] + 1))
+        return int(down * (height + 1)), int(across * (width + 1))
     row, column = places[int(pixel * len(places))].tolist()
     top = row - int(down * size)
     left = column - int(across * size)
-    return min(max(top, 0), rest[0]), min(max(left, 0), rest[1])
+    return min(max(top, 0), height), min(max(left, 0), width)
 
 
 def _each_once(tiles: int, weights: np.ndarray | None = None) -> Draws:
@@ -274,12 +282,10 @@ class Tiles:
     """The tiles of a part, as `draws` has them or each once; every held-out pixel counts in one of them alone."""
 
     def __init__(self, store: Store, chosen: np.ndarray, part: str, draws: Draws | None = None):
-        self.store, self.part, self.chosen, self.new_in = (
-            store,
-            part,
-            chosen,
-            dict[int, np.ndarray](),
-        )
+        self.store = store
+        self.part = part
+        self.chosen = chosen
+        self.new_in = dict[int, np.ndarray]()
         if part != "train":
             self.chosen, self.new_in = once(store.table, chosen, store.size)
         self.draws = draws or _each_once(len(self.chosen))
@@ -291,29 +297,31 @@ class Tiles:
     def __getitem__(self, index: int) -> Sample:
         number = int(self.chosen[self.draws.tiles[index]])
         image, target = self.store.read(number)
-        if (bits := self.new_in.get(number)) is not None:
-            target[~np.unpackbits(bits, count=target.size).view(bool).reshape(target.shape)] = (
-                IGNORE
-            )
+        if number in self.new_in:
+            bits = np.unpackbits(self.new_in[number], count=target.size)
+            is_new = bits.view(bool).reshape(target.shape)
+            target[~is_new] = IGNORE
         return Sample(image, target, self.part == "train", int(self.draws.classes[index]))
 
 
 def _hashed(facts: object) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raises BadInput, which names the cache and its setting, where the block cannot write to it."""
+    """Raises BadInput, which names the cache and its setting, if the block cannot write to it."""
     try:
         yield
     except OSError as error:
         named = Path(os.fsdecode(error.filename)) if error.filename else folder
         if not (named.is_relative_to(folder) or folder.is_relative_to(named)):  # a file of the data
             raise
-        how = f"Make room on its disk, or name another folder in the environment variable {environment.CACHE}."
+        reason = error.strerror or error
         raise BadInput(
-            f"The cache folder {folder} cannot be written to ({error.strerror or error}). {how}"
+            f"The cache folder {folder} cannot be written to ({reason}). Make room on its disk, or name another "
+            f"folder in the environment variable {environment.CACHE}."
         ) from error
 
 
@@ -330,39 +338,36 @@ class Data:
 
     @cached_property
     def store(self) -> Store:
-        """All tiles. Raises BadInput where the data cannot be used, or the cache not be written to."""
+        """All tiles. Raises BadInput if the data cannot be used, or the cache not be written to."""
         settings = self.settings
         with _writing(self.cache):
             origin = Path("|".join(self.archives)) if self.archives else self.root
-            facts = [
-                VERSION,
-                str(origin.resolve()),
-                asdict(settings.source),
-                asdict(settings.tiles),
-            ]
+            facts = [VERSION, str(origin.resolve())]
+            facts += [asdict(settings.source), asdict(settings.tiles)]
             folder = self.cache / f"tiles-{_hashed(facts)[:16]}"
             if self.archives:
                 return cut_archives(self.archives, self.cache / "downloads", folder, settings)
             match = layout.find(origin, settings.source)
-            self._matched = match.text if self.source else ""
+            if self.source:
+                self._matched = match.text
             print(match.text)
             return cut(match, folder, settings.source, settings.tiles, settings.bad_input_limit)
 
     @cached_property
     def root(self) -> Path:
         """The folder of the given scenes, else of generated ones."""
-        folder = self.source or self.cache / f"generated-whole-{self._generator_key}"
-        if not self.source:
-            terrain.write(folder, self.settings.generator, self.settings.source)
+        if self.source:
+            return self.source
+        folder = self.cache / f"generated-whole-{self._generator_key}"
+        terrain.write(folder, self.settings.generator, self.settings.source)
         return folder
 
     @property
     def _generator_key(self) -> str:
         source = self.settings.source
         generator = asdict(self.settings.generator)
-        return _hashed([terrain.VERSION, generator, source.bands, source.classes, source.codes])[
-            :16
-        ]
+        facts = [terrain.VERSION, generator, source.bands, source.classes, source.codes]
+        return _hashed(facts)[:16]
 
     def fingerprint(self) -> str:
         """Hashes the generator's settings, else the content; and the split, a given one by its content."""
@@ -372,9 +377,8 @@ class Data:
             store = self.store
             content = store.fingerprint()
             if any(store.parts):
-                split["given"] = sorted(
-                    zip(store.digests, folds.given(store)[0], store.groups, strict=True)
-                )
+                parts, _ = folds.given(store)
+                split["given"] = sorted(zip(store.digests, parts, store.groups, strict=True))
         return _hashed([content, asdict(self.settings.tiles), split])[:32]
 
     @cached_property
@@ -408,12 +412,14 @@ class Data:
         if not size:
             return reached(self.counts, self.weights)
         generator = torch.Generator().manual_seed(0)
-        order = np.random.default_rng(0).choice(
-            len(draws.tiles), _DRAWN, p=draws.weights / draws.weights.sum()
-        )
+        p = draws.weights / draws.weights.sum()
+        order = np.random.default_rng(0).choice(len(draws.tiles), _DRAWN, p=p)
+        order = order[np.argsort(draws.tiles[order], kind="stable")]
         counts = np.zeros(self.counts.shape[1])
-        for index in order[np.argsort(draws.tiles[order], kind="stable")]:
-            target = torch.from_numpy(self.store.read(int(self.parts.train[draws.tiles[index]]))[1])
+        for index in order:
+            number = int(self.parts.train[draws.tiles[index]])
+            _, mask = self.store.read(number)
+            target = torch.from_numpy(mask)
             top, left = corner(target, size, int(draws.classes[index]), generator)
             crop = target[top : top + size, left : left + size].flatten()
             counts += torch.bincount(crop, minlength=256)[: len(counts)].numpy()
@@ -421,11 +427,9 @@ class Data:
 
     @property
     def prior(self) -> np.ndarray:
-        """(classes) what is added to logits: log of the true share in the training, less log of the drawn one."""
-        true, drawn = (
-            np.log(np.maximum(shares, _LEAST_SHARE))
-            for shares in (reached(self.counts), self.drawn_shares)
-        )
+        """(classes) the correction of logits: log of the true share in the training, less log of the drawn one."""
+        true = np.log(np.maximum(reached(self.counts), _LEAST_SHARE))
+        drawn = np.log(np.maximum(self.drawn_shares, _LEAST_SHARE))
         return true - drawn
 
     @cached_property
@@ -433,30 +437,30 @@ class Data:
         """Mean and deviation of each input of the network: bands, and indices over some training tiles."""
         places = self.settings.index_places
         train = self.parts.train
-        bands = tile_statistics(self.store.table, train)
+        mean, deviation = tile_statistics(self.store.table, train)
         if not places:
-            return bands
+            return mean, deviation
         planes = []
         for number in train[:: max(1, len(train) // _INDEX_TILES)]:
             image = torch.from_numpy(self.store.read(int(number))[0])
-            planes.append(
-                torch.cat([difference(image, *pair) for pair in places]).flatten(1).double().numpy()
-            )
+            indices = torch.cat([difference(image, *pair) for pair in places])
+            planes.append(indices.flatten(1).double().numpy())
         values = np.concatenate(planes, 1)
-        deviation = np.nanstd(values, 1)
-        indices = np.nanmean(values, 1), np.where(deviation > 0, deviation, 1.0)
-        return np.concatenate([bands[0], indices[0]]), np.concatenate([bands[1], indices[1]])
+        spread = np.nanstd(values, 1)
+        spread = np.where(spread > 0, spread, 1.0)
+        means = np.concatenate([mean, np.nanmean(values, 1)])
+        return means, np.concatenate([deviation, spread])
 
     @property
     def whole_tiles(self) -> Tiles:
         return Tiles(self.store, self.parts.train, "train")
 
     def tiles(self) -> dict[str, Tiles]:
-        held = {
-            name: Tiles(self.store, getattr(self.parts, name), name)
-            for name in ("validation", "test")
-        }
-        return {"train": Tiles(self.store, self.parts.train, "train", self.draws), **held}
+        parts = self.parts
+        train = Tiles(self.store, parts.train, "train", self.draws)
+        validation = Tiles(self.store, parts.validation, "validation")
+        test = Tiles(self.store, parts.test, "test")
+        return {"train": train, "validation": validation, "test": test}
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         images = []
@@ -464,60 +468,66 @@ class Data:
         for sample in samples:
             image = torch.from_numpy(sample.image)
             target = torch.from_numpy(sample.target)
-            if sample.training and (size := self.settings.sampling.crop):
-                top, left = corner(target, size, sample.around, generator)
-                image, target = (
-                    plane[..., top : top + size, left : left + size] for plane in (image, target)
-                )
             if sample.training:
+                size = self.settings.sampling.crop
+                if size:
+                    top, left = corner(target, size, sample.around, generator)
+                    image = image[:, top : top + size, left : left + size]
+                    target = target[top : top + size, left : left + size]
                 deviation = torch.from_numpy(self.statistics[1][: len(image)]).float()
                 image, target = augment(image, target, deviation, generator)
             images.append(image)
             targets.append(target)
         batch = {"image": torch.stack(images), "target": torch.stack(targets)}
         if self.settings.loss.boundary:
-            maps = [
-                distance_maps(target.numpy(), len(self.settings.source.classes))
-                for target in targets
-            ]
+            classes = len(self.settings.source.classes)
+            maps = [distance_maps(target.numpy(), classes) for target in targets]
             batch["distances"] = torch.from_numpy(np.stack(maps))
         return batch
 
     def describe(self) -> str:
-        """Says where the data comes from, how it is split, and which shares the classes have."""
+        """Returns the origin of the data, its split, and the shares of the classes, as text."""
         settings = self.settings
-        parts = self.parts
-        counts = self.store.table.counts
-        drawn = settings.generator
         split = settings.split
-        generated = f"{drawn.scenes} generated scenes of {drawn.size} x {drawn.size} pixels"
-        default = f"No data was given or found mounted. The embedded default is used: {generated}"
-        if self.source or self.archives:
-            where = f"Data: {self.source or ', '.join(self.archives)}"
-        else:
-            where = default
-        if split.folds:
-            fold = f"fold {split.fold + 1} of {split.folds} validates; "
-        else:
-            fold = ""
-        sizes = f"{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test"
-        rows = {
-            "training": reached(self.counts), "training, wanted": settings.sampling.target_shares,
-            "training, as drawn": self.drawn_shares, "validation": reached(counts[parts.validation]),
-            "test": reached(counts[parts.test]),
-        }  # fmt: skip
-        table = [
-            [name, *(f"{share:.2%}" for share in shares)]
-            for name, shares in rows.items()
-            if len(shares)
-        ]
-        lines = [f"{where}.", *filter(None, [self._matched]), f"{fold}{sizes}.", *parts.notes]
-        lines += applied_scalings(self.store)
-        lines += unlike_scenes(self.store, settings.source.bands)
-        lines += unnamed_nodata(self.store, settings.source.bands)
-        lines.append(aligned([["share of pixels", *settings.source.classes], *table], left=[0]))
-        means = enumerate(zip(*tile_statistics(self.store.table, parts.train), strict=True), 1)
-        bands = ", ".join(
-            f"{number}: {mean:.4g} ± {deviation:.3g}" for number, (mean, deviation) in means
+        parts = self.parts
+        bands = settings.source.bands
+        fold = f"fold {split.fold + 1} of {split.folds} validates; " if split.folds else ""
+        lines = [f"{self._origin()}."]
+        if self._matched:
+            lines.append(self._matched)
+        lines.append(
+            f"{fold}{len(parts.train):,} tiles train, {len(parts.validation):,} validate, {len(parts.test):,} test."
         )
-        return "\n".join([*lines, f"Bands (mean ± deviation of the training): {bands}"])
+        lines += parts.notes
+        lines += applied_scalings(self.store)
+        lines += unlike_scenes(self.store, bands)
+        lines += unnamed_nodata(self.store, bands)
+        lines.append(self._shares())
+        mean, deviation = tile_statistics(self.store.table, parts.train)
+        pairs = enumerate(zip(mean, deviation, strict=True), 1)
+        values = ", ".join(f"{number}: {m:.4g} ± {d:.3g}" for number, (m, d) in pairs)
+        lines.append(f"Bands (mean ± deviation of the training): {values}")
+        return "\n".join(lines)
+
+    def _origin(self) -> str:
+        if self.source or self.archives:
+            return f"Data: {self.source or ', '.join(self.archives)}"
+        generator = self.settings.generator
+        return (
+            "No data was given or found mounted. The embedded default is used: "
+            f"{generator.scenes} generated scenes of {generator.size} x {generator.size} pixels"
+        )
+
+    def _shares(self) -> str:
+        """Returns a table of the shares of the classes in each part."""
+        counts = self.store.table.counts
+        rows = {"training": reached(self.counts)}
+        if self.settings.sampling.target_shares:
+            rows["training, wanted"] = self.settings.sampling.target_shares
+        rows["training, as drawn"] = self.drawn_shares
+        rows["validation"] = reached(counts[self.parts.validation])
+        rows["test"] = reached(counts[self.parts.test])
+        table = [["share of pixels", *self.settings.source.classes]]
+        for name, shares in rows.items():
+            table.append([name, *(f"{share:.2%}" for share in shares)])
+        return aligned(table, left=[0])

@@ -31,26 +31,25 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     needed = (split.test > 0) + (split.folds or 2)
     fixed, notes = given(store)
     linked = pairs(store.sketches)
-    if any(fixed) or split.by == "map":
-        scenes = store.groups
-    else:
+    scenes = store.groups
+    if not any(fixed) and split.by == "scene":
         scenes = _joined(store, linked, needed, notes)
     names, group = np.unique(_group_names(store, split, fixed, scenes), return_inverse=True)
     counts = np.zeros((len(names), table.counts.shape[1]))
     np.add.at(counts, group, table.counts)
     wanted = np.full(len(names), _FREE)
-    np.maximum.at(wanted, group, np.array([_NUMBERS[fixed[scene]] for scene in table.scene]))
+    of_scene = np.array([_NUMBERS[part] for part in fixed])
+    np.maximum.at(wanted, group, of_scene[table.scene])
     if not any(fixed) and len(names) < needed:
-        how = "Take fewer folds, more data, or workload.split.by: map with a small workload.split.square."
         raise BadInput(
-            f"The data has {len(names)} groups to split ({split.by}s), and needs {needed}. {how}"
+            f"The data has {len(names)} groups to split ({split.by}s), and needs {needed}. Take fewer folds, more "
+            "data, or workload.split.by: map with a small workload.split.square."
         )
     of_tile = _dealt(counts, wanted, split, notes)[group]
     train, validation, test = (np.flatnonzero(of_tile == number) for number in range(3))
     validation = _without_leaks(store, validation, test, "validation", "the test", notes)
-    train = _without_leaks(
-        store, train, np.concatenate([validation, test]), "training", "validation or test", notes
-    )
+    held_out = np.concatenate([validation, test])
+    train = _without_leaks(store, train, held_out, "training", "validation or test", notes)
     named = {"training": train, "validation": validation, "test": test}
     if not split.test and not len(test):
         notes.append(
@@ -60,24 +59,26 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
         del named["test"]
     for name, chosen in named.items():
         notes += _missing_classes(table.counts[chosen], classes, name)
-    notes += _shared_ground(
-        store, linked, {name: table.scene[chosen] for name, chosen in named.items()}
-    )
+    by_part = {name: table.scene[chosen] for name, chosen in named.items()}
+    notes += _shared_ground(store, linked, by_part)
     return Parts(train, validation, test, notes, names[group])
 
 
 def given(store: Store) -> tuple[list[str], list[str]]:
-    """Returns the part of each scene by its folder, "" where the shares decide, and notes."""
+    """Returns the part of each scene by its folder, "" if the shares decide, and notes."""
     of_group: dict[str, set[str]] = defaultdict(set)
     for part, group in zip(store.parts, store.groups, strict=True):
-        of_group[group] |= {part} - {""}
-    if divided := sorted(group for group, several in of_group.items() if len(several) > 1):
-        shared = f"{len(divided):,} groups of scenes lie in two of them, such as {divided[0]}"
+        if part:
+            of_group[group].add(part)
+    divided = sorted(group for group, parts in of_group.items() if len(parts) > 1)
+    if divided:
         note = (
-            f"The folders called train, validation and test are not taken as the split: {shared}."
+            "The folders called train, validation and test are not taken as the split: "
+            f"{len(divided):,} groups of scenes lie in two of them, such as {divided[0]}."
         )
         return [""] * len(store.parts), [note]
-    return store.parts, ["The split is that of the folders."] if any(store.parts) else []
+    notes = ["The split is that of the folders."] if any(store.parts) else []
+    return store.parts, notes
 
 
 def _joined(
@@ -90,37 +91,39 @@ def _joined(
         groups = [first if group == second else group for group in groups]
     if not linked or len(set(groups)) < needed:
         return store.groups
-    count = (
-        f"{len({scene for pair in linked for scene in pair}):,} scenes without a place on the map"
-    )
+    scenes = {scene for pair in linked for scene in pair}
     notes.append(
-        f"{count} show ground of another one by equal windows of pixels, and are kept together."
+        f"{len(scenes):,} scenes without a place on the map show ground of another one by equal windows of pixels, "
+        "and are kept together."
     )
     return groups
 
 
 def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str]) -> np.ndarray:
-    """Returns (groups) the part of each, adds notes: `wanted` (groups) are parts, or _FREE, where the shares decide."""
+    """Returns (groups) the part of each, adds notes: `wanted` (groups) are parts, or _FREE if the shares decide."""
     part = np.where(wanted == _FREE, 0, wanted)
 
     def hold_out(pool: np.ndarray, share: float, number: int) -> None:
-        part[pool[stratify(counts[pool], [1 - share, share], split.seed) == 1]] = number
+        sides = stratify(counts[pool], [1 - share, share], split.seed)
+        part[pool[sides == 1]] = number
 
     is_test_dealt = split.test > 0 and not (wanted == 2).any()
     if is_test_dealt:
         free = np.flatnonzero(wanted == _FREE)
-        hold_out(free if len(free) else np.flatnonzero(wanted == 0), split.test, 2)
-        if not len(free):
+        if len(free):
+            hold_out(free, split.test, 2)
+        else:
+            hold_out(np.flatnonzero(wanted == 0), split.test, 2)
             notes.append(
                 f"The given split has no test: {split.test:.0%} of its training are held out as one."
             )
     if split.folds:
         pool = np.flatnonzero(part < 2)
-        part[pool] = (
-            stratify(counts[pool], [1 / split.folds] * split.folds, split.seed) == split.fold
-        )
+        fold = stratify(counts[pool], [1 / split.folds] * split.folds, split.seed)
+        part[pool] = fold == split.fold
     elif not (wanted == 1).any():
-        share = split.validation / (1 - split.test if is_test_dealt else 1)
+        rest = 1 - split.test if is_test_dealt else 1
+        share = split.validation / rest
         hold_out(np.flatnonzero(part == 0), share, 1)
         if (wanted >= 0).any():
             notes.append(
@@ -132,41 +135,43 @@ def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str
 def _group_names(
     store: Store, split: Split, fixed: Sequence[str], scenes: Sequence[str]
 ) -> list[str]:
-    """Returns (tiles) the name of what must not be split: the scene's group, or a square of the map within a part."""
+    """Returns (tiles) the names of groups that must not be split: scenes, or squares of the map within a part."""
     table = store.table
     if split.by == "scene":
         return [scenes[scene] for scene in table.scene]
-    edge = split.square * (table.bounds[:, 2] - table.bounds[:, 0])
-    x, y = ((table.bounds[:, k] + table.bounds[:, k + 2]) / 2 // edge for k in (0, 1))
-    places = zip(table.scene, table.space, x, y, strict=True)
-    return [
-        f"{f'{fixed[k]} {space}'.lstrip()} {int(column)} {int(row)}"
-        for k, space, column, row in places
-    ]
+    left, bottom, right, top = table.bounds.T
+    edge = split.square * (right - left)
+    columns = (left + right) / 2 // edge
+    rows = (bottom + top) / 2 // edge
+    names = []
+    for scene, space, column, row in zip(table.scene, table.space, columns, rows, strict=True):
+        place = f"{fixed[scene]} {space}".lstrip()
+        names.append(f"{place} {int(column)} {int(row)}")
+    return names
 
 
 def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> list[str]:
-    """Returns a sentence where a held-out part lacks classes. Raises BadInput for the training or an empty part."""
+    """Returns a sentence if a held-out part lacks classes. Raises BadInput for the training or an empty part."""
     if not len(counts):
         raise BadInput(f"No tile is left for the {name}. Give more data, or change workload.split.")
-    absent = ", ".join(
-        cls for cls, pixels in zip(classes, counts.sum(0), strict=True) if not pixels
-    )
-    if absent and name == "training":
-        how = "Take other folds (workload.split.seed), more data, or leave it out of workload.source.classes."
-        raise BadInput(f"No tile of the training shows {absent}, so it cannot be learnt. {how}")
-    if absent:
-        return [
-            f"The {name} shows no {absent}: its metrics say so instead of counting it as right."
-        ]
-    return []
+    pixels = counts.sum(0)
+    absent = ", ".join(cls for cls, number in zip(classes, pixels, strict=True) if not number)
+    if not absent:
+        return []
+    if name == "training":
+        raise BadInput(
+            f"No tile of the training shows {absent}, so it cannot be learnt. Take other folds "
+            "(workload.split.seed), more data, or leave it out of workload.source.classes."
+        )
+    return [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."]
 
 
 def _without_leaks(
     store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held_out: str, notes: list[str]
 ) -> np.ndarray:
     """Leaves out tiles that show ground of `others`, by place or as a copy, and adds a note on them."""
-    table, scenes = store.table, set(store.table.scene[others].tolist())
+    table = store.table
+    scenes = set(table.scene[others].tolist())
     digests = {store.digests[scene] for scene in scenes}
     of_space: dict[str, list[int]] = defaultdict(list)
     for index in others:
@@ -174,23 +179,29 @@ def _without_leaks(
     boxes = {space: table.bounds[indices].T for space, indices in of_space.items()}
 
     def is_leak(index: int) -> bool:
-        if (scene := table.scene[index]) not in scenes and store.digests[scene] in digests:
+        scene = table.scene[index]
+        if scene not in scenes and store.digests[scene] in digests:
             return True
-        x, y, right, top = table.bounds[index]
-        lefts, bottoms, rights, tops = boxes.get(table.space[index], np.empty((4, 0)))
-        slack = 1e-3 * (right - x)  # a thousandth of a tile is rounding
-        wide = np.minimum(right, rights) - np.maximum(x, lefts)
-        high = np.minimum(top, tops) - np.maximum(y, bottoms)
-        return bool(((wide > slack) & (high > slack)).any())
+        return _overlaps(table.bounds[index], boxes.get(table.space[index], np.empty((4, 0))))
 
     leaks = np.array([is_leak(index) for index in chosen], bool)
     if leaks.any():
         names = sorted({store.names[scene] for scene in table.scene[chosen[leaks]]})
-        shown = f"{held_out} and are left out ({', '.join(names[:5])})"
         notes.append(
-            f"{leaks.sum():,} tiles of the {name}, of {len(names):,} scenes, show ground of {shown}."
+            f"{leaks.sum():,} tiles of the {name}, of {len(names):,} scenes, show ground of {held_out} and are left "
+            f"out ({', '.join(names[:5])})."
         )
     return chosen[~leaks]
+
+
+def _overlaps(box: np.ndarray, boxes: np.ndarray) -> bool:
+    """(4) left, bottom, right, top, and (4, N) of others -> whether it overlaps one of them."""
+    x, y, right, top = box
+    lefts, bottoms, rights, tops = boxes
+    slack = 1e-3 * (right - x)  # a thousandth of a tile is rounding
+    wide = np.minimum(right, rights) - np.maximum(x, lefts)
+    high = np.minimum(top, tops) - np.maximum(y, bottoms)
+    return bool(((wide > slack) & (high > slack)).any())
 
 
 def _shared_ground(
@@ -198,12 +209,12 @@ def _shared_ground(
 ) -> list[str]:
     """Returns a warning on scenes without a place on the map that show ground of another part; `scenes` are by part."""
     part = {int(scene): name for name, chosen in scenes.items() for scene in chosen}
-    shared = [pair for pair in linked if len({part[scene] for scene in pair if scene in part}) == 2]
+    shared = [(a, b) for a, b in linked if a in part and b in part and part[a] != part[b]]
     if not shared:
         return []
     held_out = {scene for pair in shared for scene in pair if part[scene] != "training"}
     first, second = (store.names[scene] for scene in shared[0])
-    what = f"Warning: by equal windows of pixels {len(held_out):,} held-out scenes show ground of another part"
     return [
-        f"{what} (such as {first} and {second}), so their scores flatter. Put such scenes into one part's folder."
+        f"Warning: by equal windows of pixels {len(held_out):,} held-out scenes show ground of another part (such as "
+        f"{first} and {second}), so their scores flatter. Put such scenes into one part's folder."
     ]

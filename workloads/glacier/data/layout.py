@@ -58,27 +58,26 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
             f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images."
         )
     rows = [(source.images, source.masks)] if source.images else []
-    if not (rows and labelled):  # new scenes may lie in any layout, or without a folder
-        rows += [(up + images, up + masks) for up in ("", "{part}/") for images, masks in _LAYOUTS]
-    rows += [] if labelled else [("{scene}.*", "")]
+    if not rows or not labelled:  # new scenes may lie in any layout, or without a folder
+        for up in ("", "{part}/"):
+            rows += [(up + images, up + masks) for images, masks in _LAYOUTS]
+    if not labelled:
+        rows.append(("{scene}.*", ""))
     folder: Path | None = root
     while folder:  # archives often hold a single folder, one in another
-        if match := next(
-            filter(None, (_match(folder, *row, source, labelled) for row in rows)), None
-        ):
-            return match
+        for images, masks in rows:
+            match = _match(folder, images, masks, source, labelled)
+            if match:
+                return match
         inner = [path for path in folder.iterdir() if not path.name.startswith(".")]
-        if len(inner) == 1 and inner[0].is_dir():
-            folder = inner[0]
-        else:
-            folder = None
-    names = _unmatched(root, ())
-    there = (
-        f" Files there: {', '.join(names[:3])}." if names else " No raster and no .npy lies there."
-    )
-    held = "; ".join(f"{images} with {masks}" if labelled else images for images, masks in rows)
+        is_one = len(inner) == 1 and inner[0].is_dir()
+        folder = inner[0] if is_one else None
+    names = ", ".join(_unmatched(root, ())[:3])
+    there = f"Files there: {names}." if names else "No raster and no .npy lies there."
+    wanted = "scene with a mask" if labelled else "image"
+    patterns = [f"{images} with {masks}" if labelled else images for images, masks in rows]
     raise BadInput(
-        f"{root} has no {'scene with a mask' if labelled else 'image'} by {held}.{there} Set workload.source.images "
+        f"{root} has no {wanted} by {'; '.join(patterns)}. {there} Set workload.source.images "
         "and masks to patterns of your files (docs/glacier.md has examples), or name the folder that holds Band1 or "
         "images."
     )
@@ -87,60 +86,63 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
 def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) -> Match | None:
     """Returns the scenes of two patterns; None if one matches nothing."""
     mask_of = matching(root, masks) if masks else {}
-    if images == source.images:
-        words = source.band_files or source.bands
-    else:
-        words = tuple(map(str, source.chosen))
-    if BAND in images:
-        texts = [images.replace(BAND, word) for word in words]
-    else:
-        texts = [images]
-    by_band = {
-        text: matching(root, text, {file.path for file in mask_of.values()}) for text in texts
-    }
-    if (empty := [text for text, files in by_band.items() if not files]) and len(empty) < len(
-        by_band
-    ):
-        how = "Correct workload.source.images, or name the bands as the files do in workload.source.band_files."
-        raise BadInput(f"{root} has no file {empty[0]}. {how}")
+    by_band = _by_band(root, images, source, {file.path for file in mask_of.values()})
     files, problems = _joined(by_band)
     if not files or (labelled and not mask_of):
         return None
-    matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
     scenes = []
-    text = []
     for name, bands in files.items():
+        group = name
         if images != source.images and images.endswith(_PATCHES):
             group = name.split("/")[-2:][0]
-        else:
-            group = name
         mask = mask_of[name].path if labelled and name in mask_of else None
-        scenes.append(Scene(name, group, tuple(b.path for b in bands), mask, bands[0].part))
+        paths = tuple(band.path for band in bands)
+        scenes.append(Scene(name, group, paths, mask, bands[0].part))
+    facts = []
     if labelled:  # images of a folder without any mask can be predicted, and are no mistake
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
         if not labels:
-            examples = f"{min(files)} by {images}, {min(mask_of)} by {masks}"
             raise BadInput(
-                f"In {root} no mask has the name of an image (names: {examples}). {_HOW_TO_NAME}"
+                f"In {root} no mask has the name of an image (names: {min(files)} by {images}, {min(mask_of)} by "
+                f"{masks}). {_HOW_TO_NAME}"
             )
-        other = Counter(
-            scene.images[0].parent for scene in scenes if scene.images[0].parent not in labels
-        )
-        text += [
-            f"{number:,} images in {folder} have no masks and are left out"
-            for folder, number in other.items()
-        ]
-        bare = [scene for scene in scenes if not scene.mask and scene.images[0].parent in labels]
-        problems += [
-            f"{s.images[0]} has no mask by {masks}. Add it, or remove the image." for s in bare
-        ]
+        unlabelled = [scene for scene in scenes if not scene.mask]
+        other = Counter(scene.images[0].parent for scene in unlabelled)
+        for folder, number in other.items():
+            if folder not in labels:
+                facts.append(f"{number:,} images in {folder} have no masks and are left out")
+        for scene in unlabelled:
+            path = scene.images[0]
+            if path.parent in labels:
+                problems.append(f"{path} has no mask by {masks}. Add it, or remove the image.")
         scenes = [scene for scene in scenes if scene.mask]
     patterns = f"{images} and {masks}" if labelled else images
-    if names := _unmatched(root, matched):
-        text.append(f"{len(names):,} files do not match {patterns}, such as {', '.join(names[:3])}")
-    return Match(
-        scenes, problems, "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *text]) + "."
-    )
+    matched = {file.path for bands in (*files.values(), mask_of.values()) for file in bands}
+    names = _unmatched(root, matched)
+    if names:
+        facts.append(
+            f"{len(names):,} files do not match {patterns}, such as {', '.join(names[:3])}"
+        )
+    text = "; ".join([f"{root}: {len(scenes):,} scenes by {patterns}", *facts])
+    return Match(scenes, problems, f"{text}.")
+
+
+def _by_band(
+    root: Path, images: str, source: Source, others: Collection[Path]
+) -> dict[str, dict[str, File]]:
+    """Returns the files of each band by scene, by the band's pattern. Raises BadInput if some bands have none."""
+    words = tuple(map(str, source.chosen))
+    if images == source.images:
+        words = source.band_files or source.bands
+    patterns = [images.replace(BAND, word) for word in words] if BAND in images else [images]
+    by_band = {pattern: matching(root, pattern, others) for pattern in patterns}
+    empty = [pattern for pattern, files in by_band.items() if not files]
+    if empty and len(empty) < len(by_band):
+        raise BadInput(
+            f"{root} has no file {empty[0]}. Correct workload.source.images, or name the bands as the files do in "
+            "workload.source.band_files."
+        )
+    return by_band
 
 
 def _joined(by_band: Mapping[str, Mapping[str, File]]) -> tuple[dict[str, list[File]], list[str]]:
@@ -148,18 +150,16 @@ def _joined(by_band: Mapping[str, Mapping[str, File]]) -> tuple[dict[str, list[F
     images: dict[str, list[File]] = {}
     problems = []
     for name in sorted(set().union(*by_band.values())):
-        if lacking := [place for place, files in by_band.items() if name not in files]:
-            problems.append(
-                f"{name} has no file by {', '.join(lacking)}: a band is missing. Add it."
-            )
+        lacking = [place for place, files in by_band.items() if name not in files]
+        if lacking:
+            places = ", ".join(lacking)
+            problems.append(f"{name} has no file by {places}: a band is missing. Add it.")
         else:
             images[name] = [files[name] for files in by_band.values()]
     if problems and not images:
-        examples = ", ".join(
-            f"{min(files)} by {place}" for place, files in by_band.items() if files
-        )
+        examples = [f"{min(files)} by {place}" for place, files in by_band.items() if files]
         raise BadInput(
-            f"No scene has all of its bands by one name (names: {examples}). {_HOW_TO_NAME}"
+            f"No scene has all of its bands by one name (names: {', '.join(examples)}). {_HOW_TO_NAME}"
         )
     return images, problems
 
@@ -170,59 +170,56 @@ def matching(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[st
     Raises BadInput for a pattern that cannot be used, and if two files stand for one scene.
     """
     files: dict[str, File] = {}
-    is_named = "{scene}" in pattern
-    pieces = []
-    seen = set[str]()
-    for token in _TOKEN.split(pattern):
-        if token in ("{scene}", "{part}"):
-            pieces.append(
-                f"(?P={token[1:-1]})"
-                if token in seen
-                else "(?P<scene>[^/]+)"
-                if token[1] == "s"
-                else _PART
+    regex = _regex(pattern)
+    for path in sorted(root.glob(re.sub(r"\{(scene|part)\}", "*", pattern))):
+        match = regex.fullmatch(path.relative_to(root).as_posix())
+        if not match or path in others or not has_pixels(path.name) or not path.is_file():
+            continue
+        if not str(path).isprintable():
+            raise BadInput(
+                f"The name {str(path)!a} has control characters, which steer a terminal. Rename it."
             )
+        groups = [group for group in match.groups() if group]
+        folders = [match["part"]] if "part" in regex.groupindex else groups[:-1]
+        parts = [PARTS[folder.lower()] for folder in folders if folder.lower() in PARTS]
+        name = "/".join(groups) or "scene"
+        if name in files:
+            raise BadInput(
+                f"{files[name].path} and {path} are both called {name} by {pattern}. Correct workload.source.images "
+                "or masks."
+            )
+        files[name] = File(parts[0] if parts else "", path)
+    return files
+
+
+def _regex(pattern: str) -> re.Pattern[str]:
+    """Returns the expression of a pattern with placeholders. Raises BadInput if it cannot be used."""
+    is_named = "{scene}" in pattern
+    groups = {"{scene}": "(?P<scene>[^/]+)", "{part}": _PART}
+    pieces = []
+    for token in _TOKEN.split(pattern):
+        if token in groups:
+            pieces.append(groups[token])
+            groups[token] = f"(?P={token[1:-1]})"  # the same text, if it comes again
         elif _TOKEN.fullmatch(token):
             shell = {"*": "[^/]*", "?": "[^/]"}.get(token, token.replace("[!", "[^"))
             pieces.append(shell if is_named else f"({shell})")
         else:
             pieces.append(re.escape(token))
-        seen.add(token)
     try:
-        regex = re.compile("".join(pieces))
+        return re.compile("".join(pieces))
     except re.error as error:
         raise BadInput(
             f"The pattern {pattern} cannot be used ({error}). Correct workload.source."
         ) from None
-    for path in sorted(root.glob(re.sub(r"\{(scene|part)\}", "*", pattern))):
-        match = regex.fullmatch(path.relative_to(root).as_posix())
-        if match and path not in others and has_pixels(path.name) and path.is_file():
-            if not str(path).isprintable():
-                raise BadInput(
-                    f"The name {str(path)!a} has control characters, which steer a terminal. Rename it."
-                )
-            groups = [group for group in match.groups() if group]
-            if "part" in regex.groupindex:
-                folders = [match["part"]]
-            else:
-                folders = groups[:-1]
-            part = next(
-                (PARTS[folder.lower()] for folder in folders if folder.lower() in PARTS), ""
-            )
-            if (name := "/".join(groups) or "scene") in files:
-                both = f"{files[name].path} and {path} are both called {name} by {pattern}"
-                raise BadInput(f"{both}. Correct workload.source.images or masks.")
-            files[name] = File(part, path)
-    return files
 
 
 def _unmatched(root: Path, matched: Collection[Path]) -> list[str]:
-    paths = sorted(
-        path for path in root.rglob("*") if has_pixels(path.name) and path not in matched
-    )
-    return [printable(path.relative_to(root).as_posix()) for path in paths]
+    paths = [path for path in root.rglob("*") if has_pixels(path.name) and path not in matched]
+    return [printable(path.relative_to(root).as_posix()) for path in sorted(paths)]
 
 
 def has_pixels(name: str) -> bool:
     """Tells rasters and arrays by their names; macOS writes ._NAME beside each."""
-    return PurePosixPath(name).suffix.lower() in (*DRIVERS, ".npy") and not name.startswith("._")
+    suffix = PurePosixPath(name).suffix.lower()
+    return suffix in (*DRIVERS, ".npy") and not name.startswith("._")

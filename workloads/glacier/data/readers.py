@@ -1,7 +1,7 @@
 """Reads scenes in windows: rasters by GDAL, or arrays of NumPy.
 
-A window is float32 with NaN where there is no data, and classes with IGNORE where no label is. Files are other
-people's: a name decides the one format that is read, only the file itself is read, and memory is bounded by refusals.
+A window is float32 with NaN for no data, and classes with IGNORE for no label. Files are untrusted: a name decides the
+one format that is read, only the file itself is read, and memory is bounded by refusals.
 """
 
 import contextlib
@@ -36,14 +36,12 @@ _GDAL = {
     "GDAL_PAM_ENABLED": "NO",  # no .aux.xml
     "PROJ_NETWORK": "OFF",
 }
-_MOST_PIXELS = 2**31  # of a scene, 46,340 on a side; a Sentinel-2 tile has 10,980
+_MOST_PIXELS = 2**31  # a scene of 46,340 on a side; a Sentinel-2 tile has 10,980
 _MOST_ON_A_SIDE = 2**20
-_MOST_BYTES_AT_ONCE = (
-    2**29
-)  # that GDAL unpacks for one pixel: a block of all bands that lie interleaved
-_MOST_HEADER = (
-    10_000  # bytes of a .npy, NumPy's own limit, which it checks after reading all of them
-)
+# GDAL unpacks a block for one pixel, of all bands if they lie interleaved
+_MOST_BYTES_AT_ONCE = 2**29
+# Bytes of the header of a .npy, NumPy's own limit, which it checks after reading all of them
+_MOST_HEADER = 10_000
 _COLOUR = np.array((65536, 256, 1))  # times red, green and blue is a code
 _MOST_QUOTED = 200  # characters of what a file says
 
@@ -61,7 +59,7 @@ class Unusable(BadInput):
 class Scene:
     """One image: a file for each band or one with all of them; `mask` is None without a label.
 
-    `group` is what must not be split. `part` is train, validation or test if a folder says so, else "".
+    Scenes of one `group` must not be split. `part` is train, validation or test if a folder says so, else "".
     """
 
     name: str
@@ -85,50 +83,59 @@ class Opened:
         first = files[0]
         path = scene.images[0]
         if scene.mask and scene.mask.suffix.lower() in _LOSSY:
-            how = "Save the masks as PNG or GeoTIFF from where they were drawn."
             raise Unusable(
-                f"The mask {scene.mask} is a JPEG, which blurs the codes of classes. {how}"
+                f"The mask {scene.mask} is a JPEG, which blurs the codes of classes. Save the masks as PNG or GeoTIFF "
+                "from where they were drawn."
             )
         self.scene = scene
         self.source = source
         self.files = files
         self.height = first.height
         self.width = first.width
-        self.crs, self.transform = (
-            (first.crs.to_string(), first.transform) if first.crs else (None, None)
-        )
+        self.crs = first.crs.to_string() if first.crs else None
+        self.transform = first.transform if first.crs else None
         self.scalings = self._scalings()
-        if len(scene.images) == 1 and first.count < max(source.chosen):
-            what = f"{path} has {first.count} bands; the settings read band {max(source.chosen)}"
-            raise Unusable(f"{what}. Set workload.source.bands and workload.source.channels.")
+        most = max(source.chosen)
+        if len(scene.images) == 1 and first.count < most:
+            raise Unusable(
+                f"{path} has {first.count} bands; the settings read band {most}. Set workload.source.bands and "
+                "workload.source.channels."
+            )
         left, bottom, right, top = self.bounds((0, 0, self.height, self.width))
         if not (0 < right - left < np.inf and 0 < top - bottom < np.inf):
             raise Unusable(
                 f"{path} has no place on the map. Correct its transform, or remove its CRS."
             )
         for other, data in zip(scene.files[1:], files[1:], strict=True):
-            if other != scene.mask and len(_opaque(data)) > 1:
-                raise Unusable(
-                    f"{other} has several bands, and each band is a file of its own. Export the band."
-                )
-            if (data.height, data.width) != (self.height, self.width):
-                sizes = (
-                    f"{data.height} x {data.width} pixels and {path} {self.height} x {self.width}"
-                )
-                raise Unusable(f"{other} has {sizes}. Resample them to one grid.")
-            if other == scene.mask and not (
-                data.crs and first.crs
-            ):  # often exported without a georeference
-                continue
-            if data.crs != first.crs:
-                raise Unusable(
-                    f"{other} is in {data.crs} and {path} in {first.crs}. Project them to one of these."
-                )
-            if data.transform and not data.transform.almost_equals(
-                first.transform, 1e-6 * abs(first.transform.a)
-            ):
-                what = f"{other} and {path} have the same size but cover other ground"
-                raise Unusable(f"{what}. Resample them to one grid.")
+            self._check_grid(other, data)
+
+    def _check_grid(self, other: Path, data: Any) -> None:
+        """Raises Unusable if another file of the scene has other bands, size or ground than the first."""
+        first = self.files[0]
+        path = self.scene.images[0]
+        is_mask = other == self.scene.mask
+        if not is_mask and len(_opaque(data)) > 1:
+            raise Unusable(
+                f"{other} has several bands, and each band is a file of its own. Export the band."
+            )
+        if (data.height, data.width) != (self.height, self.width):
+            raise Unusable(
+                f"{other} has {data.height} x {data.width} pixels and {path} {self.height} x {self.width}. Resample "
+                "them to one grid."
+            )
+        if is_mask and not (data.crs and first.crs):  # often exported without a georeference
+            return
+        if data.crs != first.crs:
+            raise Unusable(
+                f"{other} is in {data.crs} and {path} in {first.crs}. Project them to one of these."
+            )
+        if not data.transform:
+            return
+        tolerance = 1e-6 * abs(first.transform.a)
+        if not data.transform.almost_equals(first.transform, tolerance):
+            raise Unusable(
+                f"{other} and {path} have the same size but cover other ground. Resample them to one grid."
+            )
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -145,9 +152,9 @@ class Opened:
             scale = _tag(self.files[file], "scales", number, 1.0)
             offset = _tag(self.files[file], "offsets", number, 0.0)
             if scale == 0 or not np.isfinite([scale, offset]).all():
-                what = f"{self.scene.images[file]} states the scale {scale:g} and the offset {offset:g}"
                 raise Unusable(
-                    f"{what}. Correct or remove these tags (gdal_edit.py -unsetscale -unsetoffset)."
+                    f"{self.scene.images[file]} states the scale {scale:g} and the offset {offset:g}. Correct or "
+                    "remove these tags (gdal_edit.py -unsetscale -unsetoffset)."
                 )
             scalings.append((scale, offset))
         return scalings
@@ -157,24 +164,23 @@ class Opened:
 
         Scale and offset that a file's tags state are applied; numbers of no data are those before that.
         """
-        paths = self.scene.images
         places = self.places
         image = np.full((len(places), *window[2:]), np.nan, np.float32)
-        for whole, (file, number), (scale, offset) in zip(
-            image, places, self.scalings, strict=True
-        ):
-            values = _read_window(paths[file], self.files[file], number, window)
+        for whole, (file, number), scaling in zip(image, places, self.scalings, strict=True):
+            data = self.files[file]
+            values = _read_window(self.scene.images[file], data, number, window)
             plane = whole[: values.shape[0], : values.shape[1]]
-            with np.errstate(
-                over="ignore", invalid="ignore"
-            ):  # a number that float32 lacks becomes no data
+            # a number that float32 lacks becomes no data
+            with np.errstate(over="ignore", invalid="ignore"):
                 plane[:] = values
-                if (scale, offset) != (1, 0):
+                if scaling != (1, 0):
+                    scale, offset = scaling
                     plane[:] = values * scale + offset
-            for nodata in (self.files[file].nodatavals[number - 1], *self.source.nodata):
+            for nodata in (data.nodatavals[number - 1], *self.source.nodata):
                 if nodata is not None:
                     plane[values == nodata] = np.nan
-        image[:, ~np.isfinite(image).all(0)] = np.nan
+        is_known = np.isfinite(image).all(0)
+        image[:, ~is_known] = np.nan
         return image
 
     def _mask(self, window: Window) -> np.ndarray:
@@ -185,33 +191,32 @@ class Opened:
         path = self.scene.files[-1]
         data = self.files[-1]
         source = self.source
-        planes = np.stack([_read_window(path, data, number, window) for number in _opaque(data)], 2)
+        layers = [_read_window(path, data, number, window) for number in _opaque(data)]
+        planes = np.stack(layers, 2)
         if getattr(data, "has_layers", False):
             return planes
         is_coloured = planes.shape[2] == 3 and planes.dtype == np.uint8
-        first = planes[..., 0]
         if is_coloured and max(*source.codes, *source.ignored_codes) > 255:
             return planes @ _COLOUR
-        if not np.array_equal(
-            planes, np.broadcast_to(first[..., None], planes.shape), equal_nan=True
-        ):
-            what = f"{planes.shape[2]} bands that differ"
-            how = "Export the one that has the codes."
-            if is_coloured:
-                colour = planes[(planes != first[..., None]).any(2)][0]
-                what = f"colours, such as {tuple(colour.tolist())}"
-                how = f"Give red * 65536 + green * 256 + blue in workload.source.codes (here {colour @ _COLOUR})."
-            raise Unusable(f"The mask {path} has {what}. {how}")
+        first = planes[..., 0]
+        repeated = np.broadcast_to(first[..., None], planes.shape)
+        if not np.array_equal(planes, repeated, equal_nan=True):
+            if not is_coloured:
+                raise Unusable(
+                    f"The mask {path} has {planes.shape[2]} bands that differ. Export the one that has the codes."
+                )
+            colour = planes[(planes != repeated).any(2)][0]
+            raise Unusable(
+                f"The mask {path} has colours, such as {tuple(colour.tolist())}. Give red * 65536 + green * 256 + "
+                f"blue in workload.source.codes (here {colour @ _COLOUR})."
+            )
         nodata = data.nodatavals[0]
-        is_marked = (
-            nodata is not None and nodata not in source.codes
-        )  # a class with this code stays a class
-        if is_marked:
-            return np.where(first == nodata, np.nan, first)
-        return first
+        if nodata is None or nodata in source.codes:  # a class with this code stays a class
+            return first
+        return np.where(first == nodata, np.nan, first)
 
     def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
-        """Reads bands, and (h, w) classes with IGNORE where there is no data or no label. Raises Unusable."""
+        """Reads bands, and (h, w) classes with IGNORE for no data or no label. Raises Unusable."""
         image = self.bands(window)
         classes = _decode(self._mask(window), self.source, self.scene.mask)
         target = np.full(window[2:], IGNORE, np.uint8)
@@ -220,10 +225,11 @@ class Opened:
         return image, target
 
     def bounds(self, window: Window) -> tuple[float, float, float, float]:
-        """Returns left, bottom, right, top in the units of `crs`, or in pixels of the scene where there is none."""
+        """Returns left, bottom, right, top in the units of `crs`, or in pixels of the scene without one."""
         row, column, h, w = window
         a, b, c, d, e, f = (self.transform or rasterio.Affine.identity())[:6]
-        ends = (column, row), (min(column + w, self.width), min(row + h, self.height))
+        end = min(column + w, self.width), min(row + h, self.height)
+        ends = (column, row), end
         xs = [a * x + b * y + c for x, y in ends]
         ys = [d * x + e * y + f for x, y in ends]
         return min(xs), min(ys), max(xs), max(ys)
@@ -233,18 +239,17 @@ class Opened:
 def opened(scene: Scene, source: Source) -> Iterator[Opened]:
     """Opens a scene and checks that its files fit together. Raises Unusable, which names the file."""
     with contextlib.ExitStack() as stack:
-        arrays = {
-            path: _Array(path, path == scene.mask) for path in scene.files if path.suffix == ".npy"
-        }
-        yield Opened(
-            scene,
-            source,
-            [arrays.get(path) or stack.enter_context(raster(path)) for path in scene.files],
-        )
+        files: list[Any] = []
+        for path in scene.files:
+            if path.suffix == ".npy":
+                files.append(_Array(path, path == scene.mask))
+            else:
+                files.append(stack.enter_context(raster(path)))
+        yield Opened(scene, source, files)
 
 
 def _tag(data: Any, name: str, number: int, default: float) -> float:
-    """Returns what a tag of a raster states of a band; an array has no tags."""
+    """Returns the value of a raster's tag for a band; an array has no tags."""
     values = getattr(data, name, ())
     if number <= len(values):
         return float(values[number - 1])
@@ -252,7 +257,7 @@ def _tag(data: Any, name: str, number: int, default: float) -> float:
 
 
 def _opaque(data: Any) -> list[int]:
-    """Returns the numbers of a file's bands but for the one that says how opaque a pixel is."""
+    """Returns the numbers of a file's bands but for the alpha band."""
     return [number for number, kind in enumerate(data.colorinterp, 1) if kind != ColorInterp.alpha]
 
 
@@ -270,12 +275,14 @@ class _Array:
         if is_mask and array.ndim == 3 and array.shape[0] == 1:
             array = array[0]
         self.has_layers = is_mask and array.ndim == 3
-        array = array[..., None] if array.ndim == 2 else array
-        self.array = (
-            array if is_mask or array.shape[2] <= array.shape[0] else np.moveaxis(array, 0, 2)
-        )
-        self.height, self.width, self.count = self.array.shape
-        self.nodatavals = self.colorinterp = [None] * self.count
+        if array.ndim == 2:
+            array = array[..., None]
+        if not is_mask and array.shape[2] > array.shape[0]:
+            array = np.moveaxis(array, 0, 2)
+        self.array = array
+        self.height, self.width, self.count = array.shape
+        self.nodatavals = [None] * self.count
+        self.colorinterp = self.nodatavals
         _check_size(path, self.height, self.width)
 
     def read(self, number: int, window: Any) -> np.ndarray:
@@ -286,73 +293,77 @@ class _Array:
 def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     """Returns (h, w) uint8 classes with IGNORE, from (h, w) codes or (h, w, layers) of zeros and ones.
 
-    Of layers, the last that is set decides (debris lies on ice). Raises Unusable, which names `path`.
+    The last layer that is set decides (debris lies on ice). Raises Unusable, which names `path`.
     """
     if mask.ndim == 3:
-        if (layers := mask.shape[2]) != len(source.classes) - 1:
-            beside = f"there are {len(source.classes) - 1} classes beside {source.classes[0]}"
+        layers = mask.shape[2]
+        wanted = len(source.classes) - 1
+        if layers != wanted:
             raise Unusable(
-                f"The mask {path} has {layers} layers, and {beside}. Correct workload.source.classes."
+                f"The mask {path} has {layers} layers, and there are {wanted} classes beside {source.classes[0]}. "
+                "Correct workload.source.classes."
             )
-        return ((mask > 0) * np.arange(1, layers + 1)).max(2).astype(np.uint8)
+        numbered = (mask > 0) * np.arange(1, layers + 1)
+        return numbered.max(2).astype(np.uint8)
     target = np.full(mask.shape, IGNORE, np.uint8)
     for index, code in enumerate(source.codes):
         target[mask == code] = index
-    unknown = (target == IGNORE) & ~np.isin(mask, source.ignored_codes) & np.isfinite(mask)
+    is_named = np.isin(mask, source.ignored_codes)
+    unknown = (target == IGNORE) & ~is_named & np.isfinite(mask)
     if unknown.any():
         codes = np.unique(mask[unknown]).tolist()
-        values = f"{'values' if len(codes) > 1 else 'the value'} {', '.join(f'{code:g}' for code in codes[:5])}"
-        what = f"{values} in {int(unknown.sum()):,} pixels of a window; its coding is {list(source.codes)}"
+        values = ", ".join(f"{code:g}" for code in codes[:5])
+        kind = "values" if len(codes) > 1 else "the value"
         raise Unusable(
-            f"The mask {path} holds {what}. Correct workload.source.codes or ignored_codes."
+            f"The mask {path} holds {kind} {values} in {int(unknown.sum()):,} pixels of a window; its coding is "
+            f"{list(source.codes)}. Correct workload.source.codes or ignored_codes."
         )
     return target
 
 
 @contextlib.contextmanager
 def raster(path: Path) -> Iterator[Any]:
-    """Opens one raster in the format that its name says. Raises Unusable, also where reading takes too much memory."""
+    """Opens one raster in the format of its name. Raises Unusable, also if reading takes too much memory."""
     driver = DRIVERS.get(path.suffix.lower())
     name = os.fspath(path.absolute())
-    if (
-        driver is None or not path.is_file() or name.startswith("/vsi")
-    ):  # by which GDAL opens archives and addresses
+    # /vsi: GDAL opens archives and addresses by it
+    if driver is None or not path.is_file() or name.startswith("/vsi"):
         raise Unusable(
             f"{path} is no file named {', '.join(DRIVERS)}. Export it to a GeoTIFF on this disk."
         )
+    kind = "a GeoTIFF" if driver == "GTiff" else path.suffix[1:].upper()
     with contextlib.ExitStack() as stack:
         stack.enter_context(rasterio.Env(**_GDAL))
-        with _naming(
-            path,
-            f"cannot be opened as {'a GeoTIFF' if driver == 'GTiff' else path.suffix[1:].upper()}",
-        ):
+        with _naming(path, f"cannot be opened as {kind}"):
             data = stack.enter_context(rasterio.open(name, driver=driver))
             _check_size(path, data.height, data.width)
-            if strange := [
-                name for name in data.dtypes if not name.startswith(("int", "uint", "float"))
-            ]:
-                raise Unusable(
-                    f"{path} holds numbers of the type {strange[0]}. Convert it to real numbers."
-                )
-            is_whole = driver in ("PNG", "JPEG")  # unpacked at once
-            rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
-            if is_whole or str(data.interleaving).lower().endswith("pixel"):
-                planes = data.count
-            else:
-                planes = 1
-            if (
-                size := rows * columns * planes * np.dtype(data.dtypes[0]).itemsize
-            ) > _MOST_BYTES_AT_ONCE:
-                what = f"{path} can only be read in pieces of {amount(size)}"
-                raise Unusable(f"{what}. Run gdal_translate -co TILED=YES.")
+            for dtype in data.dtypes:
+                if not dtype.startswith(("int", "uint", "float")):
+                    raise Unusable(
+                        f"{path} holds numbers of the type {dtype}. Convert it to real numbers."
+                    )
+            _check_blocks(path, data, driver in ("PNG", "JPEG"))
         yield data
+
+
+def _check_blocks(path: Path, data: Any, is_whole: bool) -> None:
+    """Raises Unusable if a raster, which is unpacked at once if `is_whole`, has large blocks."""
+    rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
+    planes = 1
+    if is_whole or str(data.interleaving).lower().endswith("pixel"):
+        planes = data.count
+    size = rows * columns * planes * np.dtype(data.dtypes[0]).itemsize
+    if size > _MOST_BYTES_AT_ONCE:
+        raise Unusable(
+            f"{path} can only be read in pieces of {amount(size)}. Run gdal_translate -co TILED=YES."
+        )
 
 
 def _check_size(path: Path, height: int, width: int) -> None:
     if height * width > _MOST_PIXELS or max(height, width) > _MOST_ON_A_SIDE:
-        most = f"at most {_MOST_PIXELS:,} are read, and {_MOST_ON_A_SIDE:,} on a side"
         raise Unusable(
-            f"{path} states {height:,} x {width:,} pixels; {most}. Cut it (gdal_translate -srcwin)."
+            f"{path} states {height:,} x {width:,} pixels; at most {_MOST_PIXELS:,} are read, and "
+            f"{_MOST_ON_A_SIDE:,} on a side. Cut it (gdal_translate -srcwin)."
         )
 
 
@@ -364,7 +375,7 @@ def _read_window(path: Path, data: Any, number: int, window: Window) -> np.ndarr
 
 @contextlib.contextmanager
 def _naming(path: Path, what: str) -> Iterator[None]:
-    """Raises Unusable, which names the file, for what rasterio and GDAL raise."""
+    """Raises Unusable, which names the file, for errors of rasterio and GDAL."""
     try:
         yield
     except Unusable:
@@ -384,18 +395,16 @@ def _load_array(path: Path) -> np.ndarray:
         if not path.is_file():
             raise ValueError("it is no file")
         with path.open("rb") as file:
-            size = int.from_bytes(
-                file.read(2 if np.lib.format.read_magic(file) == (1, 0) else 4), "little"
-            )
+            is_short = np.lib.format.read_magic(file) == (1, 0)
+            size = int.from_bytes(file.read(2 if is_short else 4), "little")
         if size > _MOST_HEADER:
             raise ValueError(f"its header has {size:,} bytes")
         array = np.lib.format.open_memmap(path, mode="r")
-    except (
-        Exception
-    ) as error:  # whatever NumPy's parser of headers raises, from OSError to tokenize.TokenError
-        why = str(error)[:_MOST_QUOTED]
+    # whatever NumPy's parser of headers raises, from OSError to tokenize.TokenError
+    except Exception as error:
+        reason = str(error)[:_MOST_QUOTED]
         raise Unusable(
-            f"{path} cannot be read as a NumPy array ({why}). Copy or download it again."
+            f"{path} cannot be read as a NumPy array ({reason}). Copy or download it again."
         ) from None
     if array.dtype.kind not in "biuf":
         kind = str(array.dtype)[:_MOST_QUOTED]

@@ -1,4 +1,4 @@
-"""What counting says of a fact: numbers of the training facts that are like it, without those of its own file.
+"""Features of a fact by counting the training facts that are like it, without those of its own file.
 
 Every number comes from training files alone. A training fact is asked as if its file were not there, so that the
 weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
@@ -19,7 +19,7 @@ FULL_TEXT, MASKED, NAME_ONLY = range(len(CONDITIONS))
 REACH = 3  # words on each side of a hidden name
 _LONGEST = 5000  # tails of a key; a word that stands beside more of them says little
 _SUB_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
-# Of each lift: how many facts its tail's own frequency weighs as, chosen on validation of the standard library
+# How many facts the tail's own frequency weighs as in each lift, chosen on validation of the standard library
 _WEIGHT_OF_FREQUENCY = {
     "head's name": 5.0, "words of the head's name": 10.0, "parent's name": 10.0, "package": 20.0, "folder": 20.0,
     "context": 10.0,
@@ -40,12 +40,14 @@ class Questions:
         return len(self.window)
 
     def __getitem__(self, chosen: Array) -> "Questions":
-        return Questions(*(value[chosen] for value in vars(self).values()))
+        values = [value[chosen] for value in vars(self).values()]
+        return Questions(*values)
 
     @classmethod
     def of_facts(cls, corpus: Corpus, triple: Array, condition: Array) -> "Questions":
         """Returns the questions for the tails of known triples; in `masked` the name of the tail is hidden."""
-        hidden = np.where(condition == MASKED, corpus.name[corpus.tail[triple]], -1)
+        name = corpus.name[corpus.tail[triple]]
+        hidden = np.where(condition == MASKED, name, -1)
         return cls(corpus.window_of[triple], corpus.relation[triple], condition, hidden)
 
 
@@ -71,8 +73,9 @@ class CandidateSet:
 
     def inside(self, entity: Array, *values: Array) -> tuple[Array, ...]:
         """(N) entities -> (M) the places of those that compete, and their (N) values."""
-        competes = self.place[entity] >= 0
-        return self.place[entity[competes]], *(value[competes] for value in values)
+        place = self.place[entity]
+        competes = place >= 0
+        return place[competes], *(value[competes] for value in values)
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,12 @@ class Found:
     def stacked(self) -> Array:
         """Returns (Q, C, FEATURES)."""
         shape = next(iter(self.dense.values())).shape
+        size = shape[0] * shape[1]
         stacked = np.zeros((*shape, len(FEATURES)), np.float32)
         for name, value in self.dense.items():
             stacked[:, :, FEATURES.index(name)] = value
         for name, (row, column, value) in self.sparse.items():
-            summed = np.bincount(row * shape[1] + column, value, shape[0] * shape[1])
+            summed = np.bincount(row * shape[1] + column, value, size)
             stacked[:, :, FEATURES.index(name)] = summed.reshape(shape)
         return stacked
 
@@ -102,86 +106,88 @@ class Counts:
         self.train = corpus.triples_of("train")
         tail = corpus.tail[self.train]
         relation = corpus.relation[self.train]
+        entities = len(corpus.entities)
         self.file = corpus.window_file.astype(np.int64)
-        self.of_tail = np.zeros((len(corpus.relations), len(corpus.entities)), np.float32)
+        self.of_tail = np.zeros((len(corpus.relations), entities), np.float32)
         np.add.at(self.of_tail, (relation, tail), 1)
         self.total = self.of_tail.sum(1)
         file = self.file[corpus.window_of[self.train]]
-        self.own = Table(relation * len(corpus.files) + file, tail, len(corpus.entities))
-        self.of_file = Table(file, tail, len(corpus.entities))
+        self.own = Table(relation * len(corpus.files) + file, tail, entities)
+        self.of_file = Table(file, tail, entities)
 
     @cached_property
     def tables(self) -> dict[str, tuple[Table, Table]]:
         """The tails of each lift's keys, and of these keys in each file, so that the number without one is exact."""
+        return {lift: self._tables_of(lift) for lift in _WEIGHT_OF_FREQUENCY}
+
+    def _tables_of(self, lift: str) -> tuple[Table, Table]:
         corpus = self.corpus
-        tables = {}
-        for lift in _WEIGHT_OF_FREQUENCY:
-            condition = np.full(len(self.train), MASKED if lift == "context" else NAME_ONLY)
-            fact, key, _ = self.keys(lift, Questions.of_facts(corpus, self.train, condition))
-            triple = self.train[fact]
-            in_file = key * len(corpus.files) + self.file[corpus.window_of[triple]]
-            tables[lift] = tuple(
-                Table(keys, corpus.tail[triple], len(corpus.entities)) for keys in (key, in_file)
-            )
-        return tables
+        condition = np.full(len(self.train), MASKED if lift == "context" else NAME_ONLY)
+        asked = Questions.of_facts(corpus, self.train, condition)
+        fact, key, _ = self.keys(lift, asked)
+        triple = self.train[fact]
+        tail = corpus.tail[triple]
+        file = self.file[corpus.window_of[triple]]
+        in_file = key * len(corpus.files) + file
+        entities = len(corpus.entities)
+        return Table(key, tail, entities), Table(in_file, tail, entities)
 
     def keys(self, lift: str, asked: Questions) -> tuple[Array, Array, Array]:
         """Returns (P) questions with a key of the lift, the keys, and the weights with which several add up."""
-        corpus = self.corpus
         if lift == "context":
             return self._contexts(asked)
         if lift == "words of the head's name":
-            row, sub_token = self.head_words(asked)
-            key = asked.relation[row] * (self._sub_tokens[2] + 1) + sub_token
-            return row, key, 1 / np.bincount(row, minlength=len(asked))[row].astype(np.float32)
+            return self._words_of_heads(asked)
+        corpus = self.corpus
         if lift == "folder":
             value = corpus.folder[self.file[asked.window]]
             size = len(corpus.files)
         else:
-            names = {
-                "head's name": corpus.name,
-                "parent's name": corpus.owner,
-                "package": corpus.package,
-            }
+            names = {"head's name": corpus.name, "parent's name": corpus.owner}
+            names["package"] = corpus.package
             value = names[lift][corpus.head[asked.window]]
             size = len(corpus.word_list)
-            value = np.where(
-                value == asked.hidden, -1, value
-            )  # a name that is hidden is so in the head's id too
+            # a hidden name is hidden in the head's id too
+            value = np.where(value == asked.hidden, -1, value)
         row = np.flatnonzero(value >= 0)
-        return row, asked.relation[row] * size + value[row], np.ones(len(row), np.float32)
+        key = asked.relation[row] * size + value[row]
+        return row, key, np.ones(len(row), np.float32)
+
+    def _words_of_heads(self, asked: Questions) -> tuple[Array, Array, Array]:
+        row, sub_token = self.head_words(asked)
+        key = asked.relation[row] * (self._sub_tokens[2] + 1) + sub_token
+        number = np.bincount(row, minlength=len(asked))
+        return row, key, 1 / number[row].astype(np.float32)
 
     def _contexts(self, asked: Questions) -> tuple[Array, Array, Array]:
         """The words within REACH of the places of a hidden name, each once for its offset."""
         question, place, first, last = self.hidden_places(asked)
         words = len(self.corpus.word_list)
-        keys = (2 * REACH + 1) * words  # of one relation: a word at each offset
-        parts = []
+        keys = (2 * REACH + 1) * words  # a word at each offset, for one relation
         every = len(self.corpus.relations) * keys
+        parts = []
         for offset in (*range(-REACH, 0), *range(1, REACH + 1)):
-            inside = (place + offset >= first) & (place + offset < last)
+            there = place + offset
+            inside = (there >= first) & (there < last)
             row = question[inside]
-            word = self.corpus.text[place[inside] + offset]
+            word = self.corpus.text[there[inside]]
             is_shown = word != asked.hidden[row]
             row = row[is_shown]
-            word = word[is_shown]
-            key = asked.relation[row] * keys + (offset + REACH) * words + word
-            parts.append(row * every + key)
+            key = asked.relation[row] * keys + (offset + REACH) * words
+            parts.append(row * every + key + word[is_shown])
         row, key = np.divmod(np.unique(np.concatenate(parts)), every)
         return row, key, np.ones(len(row), np.float32)
 
     def hidden_places(self, asked: Questions) -> tuple[Array, Array, Array, Array]:
         """Returns (N) questions whose hidden word stands in their text, its places, and the bounds of the text."""
         masked = np.flatnonzero(asked.hidden >= 0)
-        first, last = (
-            bound[asked.window[masked]]
-            for bound in (self.corpus.window_start, self.corpus.window_stop)
-        )
+        window = asked.window[masked]
+        first = self.corpus.window_start[window]
+        last = self.corpus.window_stop[window]
         row, place = expand(first, last - first)
         hit = self.corpus.text[place] == asked.hidden[masked[row]]
         row = row[hit]
-        place = place[hit]
-        return masked[row], place, first[row], last[row]
+        return masked[row], place[hit], first[row], last[row]
 
     @cached_property
     def _sub_tokens(self) -> tuple[Array, Array, int]:
@@ -189,20 +195,20 @@ class Counts:
         numbers: dict[str, int] = {}
         begin = [0]
         flat = []
-        is_name = np.isin(np.arange(len(self.corpus.word_list)), self.corpus.name)
-        for word, wanted in zip(self.corpus.word_list, is_name.tolist(), strict=True):
+        words = self.corpus.word_list
+        is_name = np.isin(np.arange(len(words)), self.corpus.name)
+        for word, wanted in zip(words, is_name.tolist(), strict=True):
             if wanted:
-                parts = sorted({part.lower() for part in _SUB_TOKEN.findall(word)})
-            else:
-                parts = []
-            flat += [numbers.setdefault(part, len(numbers)) for part in parts]
+                parts = {part.lower() for part in _SUB_TOKEN.findall(word)}
+                flat += [numbers.setdefault(part, len(numbers)) for part in sorted(parts)]
             begin.append(len(flat))
         return np.array(begin, np.int64), np.array(flat, np.int64), len(numbers)
 
     def _of_words(self, word: Array) -> tuple[Array, Array]:
         """(N) words -> (M) the index of each, and a sub-token of it."""
         begin, flat, _ = self._sub_tokens
-        row, at = expand(begin[word], begin[word + 1] - begin[word])
+        first = begin[word]
+        row, at = expand(first, begin[word + 1] - first)
         return row, flat[at]
 
     def head_words(self, asked: Questions) -> tuple[Array, Array]:
@@ -215,51 +221,55 @@ class Counts:
     @cached_property
     def _by_sub_token(self) -> tuple[Groups, Array, Array]:
         """The places of each sub-token in the names of entities: the entity, and the share of its name."""
-        entity, sub_token = self._of_words(self.corpus.name)
+        names = self.corpus.name
+        entity, sub_token = self._of_words(names)
         frequency = np.bincount(sub_token, minlength=self._sub_tokens[2])
-        information = np.log(len(self.corpus.name) / np.maximum(frequency, 1))
-        whole = np.bincount(entity, information[sub_token], len(self.corpus.name))
-        share = information[sub_token] / np.maximum(whole[entity], 1e-6)
+        share = len(names) / np.maximum(frequency, 1)
+        information = np.log(share)[sub_token]
+        whole = np.bincount(entity, information, len(names))
+        share = information / np.maximum(whole[entity], 1e-6)
         return Groups(sub_token), entity, share.astype(np.float32)
 
     def found(self, asked: Questions, among: CandidateSet) -> Found:
-        """Returns all features, without what the own file of each question has."""
+        """Returns all features, without the facts of each question's own file."""
+        names = self.corpus.name
         own = self.own_count(asked, among)
-        count = self.of_tail[asked.relation[:, None], among.entities] - own
-        name = np.where(
-            asked.condition == MASKED, -2, self.corpus.name[self.corpus.head[asked.window]]
-        )
-        dense = {
-            "frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0, **self.near(asked, among),
-            "same name": self.corpus.name[among.entities][None] == name[:, None],
-        }  # fmt: skip
-        lifts = {lift: self._lift(lift, asked, among, own) for lift in _WEIGHT_OF_FREQUENCY}
-        shared = {"words shared with the head's name": self._shared_words(asked, among)}
-        return Found(dense, {**lifts, **shared, **self._before(asked, among)})
+        count = self.of_tail[np.ix_(asked.relation, among.entities)] - own
+        name = names[self.corpus.head[asked.window]]
+        name = np.where(asked.condition == MASKED, -2, name)
+        dense = {"frequency": np.log(count + np.float32(0.2)), "unseen": count <= 0}
+        dense |= self.near(asked, among)
+        dense["same name"] = names[among.entities][None] == name[:, None]
+        sparse = {lift: self._lift(lift, asked, among, own) for lift in _WEIGHT_OF_FREQUENCY}
+        sparse["words shared with the head's name"] = self._shared_words(asked, among)
+        sparse |= self._before(asked, among)
+        return Found(dense, sparse)
 
     def near(self, asked: Questions, among: CandidateSet) -> dict[str, Array]:
-        """Returns what candidates are to the head, each (Q, C)."""
+        """Returns the relations of candidates to the head, each (Q, C)."""
         corpus = self.corpus
         entities = among.entities
         head = corpus.head[asked.window]
         file = self.file[asked.window]
         of_file = corpus.entity_file[entities]
-        parent = corpus.parent[entities]
+        parent = corpus.parent[entities][None]
         package = corpus.package[head]
-        package = np.where(package == asked.hidden, -2, package)
+        package = np.where(package == asked.hidden, -2, package)[:, None]
+        in_package = corpus.package[entities][None] == package
         folder = np.where(of_file >= 0, corpus.folder[of_file], -1)
-        return {
-            "same file": of_file[None] == file[:, None],
-            "same parent": parent[None] == corpus.parent[head][:, None],
-            "child of the head": parent[None] == head[:, None],
-            "same package": (corpus.package[entities][None] == package[:, None]) & (of_file >= 0),
-            "same folder": folder[None] == corpus.folder[file][:, None],
-        }
+        near = {"same file": of_file[None] == file[:, None]}
+        near["same parent"] = parent == corpus.parent[head][:, None]
+        near["child of the head"] = parent == head[:, None]
+        near["same package"] = in_package & (of_file >= 0)
+        near["same folder"] = folder[None] == corpus.folder[file][:, None]
+        return near
 
     def elsewhere(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) whether training has the tail outside of the question's own file, with any relation."""
-        own = self.of_file[self.file[asked.window]][:, among.entities].toarray()
-        return self.of_tail[:, among.entities].sum(0)[None] - own > 0
+        of_file = self.of_file[self.file[asked.window]]
+        own = of_file[:, among.entities].toarray()
+        total = self.of_tail[:, among.entities].sum(0)
+        return total[None] - own > 0
 
     def own_count(self, asked: Questions, among: CandidateSet) -> Array:
         """(Q, C) how many facts of the question's own file have the relation and the tail, 0 outside of training."""
@@ -276,21 +286,19 @@ class Counts:
         question = question[few]
         key = key[few]
         weight = weight[few]
-        others = (
-            table[key] - of_files[key * len(self.corpus.files) + self.file[asked.window[question]]]
-        )
+        file = self.file[asked.window[question]]
+        in_file = key * len(self.corpus.files) + file
+        others = table[key] - of_files[in_file]
         others = others[:, among.entities].tocoo()
         row = question[others.row]
         column = others.col
-        number = others.data
-        frequency = self.of_tail[asked.relation[row], among.entities[column]] - own[row, column]
+        relation = asked.relation[row]
+        frequency = self.of_tail[relation, among.entities[column]]
+        frequency = frequency - own[row, column]
         of_file = self.own[self._own_key(asked)].sum(1).A1
-        total = self.total[asked.relation[row]] - of_file[row]
-        value = np.log1p(
-            number
-            * total
-            / (np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2)))
-        )
+        total = self.total[relation] - of_file[row]
+        expected = np.float32(_WEIGHT_OF_FREQUENCY[lift]) * (frequency + np.float32(0.2))
+        value = np.log1p(others.data * total / expected)
         return row, column, value * weight[others.row]
 
     def _shared_words(self, asked: Questions, among: CandidateSet) -> Sparse:
@@ -309,15 +317,15 @@ class Counts:
         question = question[far]
         place = place[far]
         dotted = corpus.text[place - 1] == corpus.word_index(".")
-        pairs = np.unique(np.stack([question[dotted], corpus.text[place[dotted] - 2]], 1), axis=0)
-        pair, column = among.by_owner.places(pairs[:, 1])
-        owner = pairs[pair, 0], column, np.ones(len(pair), np.float32)
-        asking = np.unique(
-            pairs[np.isin(pairs[:, 1], [corpus.word_index("self"), corpus.word_index("cls")]), 0]
-        )
-        of_class = corpus.parent[corpus.head[asked.window[asking]]]
-        row, column = np.nonzero(corpus.parent[among.entities][None] == of_class[:, None])
-        return {
-            "owner before": owner,
-            "self before": (asking[row], column, np.ones(len(row), np.float32)),
-        }
+        before = corpus.text[place[dotted] - 2]
+        pairs = np.unique(np.stack([question[dotted], before], 1), axis=0)
+        question, word = pairs.T
+        pair, column = among.by_owner.places(word)
+        owner = question[pair], column, np.ones(len(pair), np.float32)
+        is_self = np.isin(word, [corpus.word_index("self"), corpus.word_index("cls")])
+        after_self = np.unique(question[is_self])
+        of_class = corpus.parent[corpus.head[asked.window[after_self]]]
+        is_sibling = corpus.parent[among.entities][None] == of_class[:, None]
+        row, column = np.nonzero(is_sibling)
+        sibling = after_self[row], column, np.ones(len(row), np.float32)
+        return {"owner before": owner, "self before": sibling}

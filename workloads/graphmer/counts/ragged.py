@@ -9,11 +9,13 @@ from workloads.graphmer.settings import Array
 def expand(begin: Array, length: Array) -> tuple[Array, Array]:
     """(N) where rows begin and how long they are -> (M) the row of each of their places, and the place itself."""
     row = np.repeat(np.arange(len(begin)), length)
-    return row, begin[row] + (np.arange(len(row)) - np.repeat(np.cumsum(length) - length, length))
+    first = np.cumsum(length) - length
+    within = np.arange(len(row)) - first[row]
+    return row, begin[row] + within
 
 
 def find(values: Array, wanted: Array) -> Array:
-    """(M) ascending values, (N) wanted ones -> (N) the place of each, -1 where it is not among them."""
+    """(M) ascending values, (N) wanted ones -> (N) the place of each, -1 if it is not among them."""
     if not len(values):
         return np.full(len(wanted), -1)
     place = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
@@ -31,14 +33,13 @@ class Groups:
     def sizes(self, wanted: Array) -> Array:
         """(M) values -> (M) how often each stands in the array."""
         place = find(self.values, wanted)
-        return np.where(place >= 0, self.begin[place + 1] - self.begin[place], 0)
+        size = self.begin[place + 1] - self.begin[place]
+        return np.where(place >= 0, size, 0)
 
     def places(self, wanted: Array, longest: int | None = None) -> tuple[Array, Array]:
         """(M) values -> (L) the index of each among them, and a place where it stands, unless more than `longest`."""
         size = self.sizes(wanted)
-        if longest is None:
-            size = size
-        else:
+        if longest is not None:
             size = np.where(size > longest, 0, size)
         row, at = expand(self.begin[find(self.values, wanted)], size)
         return row, self.order[at]
@@ -49,10 +50,10 @@ class Table:
 
     def __init__(self, key: Array, tail: Array, entities: int):
         self.keys, row = np.unique(key, return_inverse=True)
-        # The last row is that of a key which is not there, which `find` gives as -1
-        self.counts = csr_matrix(
-            (np.ones(len(tail), np.float32), (row, tail)), (len(self.keys) + 1, entities)
-        )
+        ones = np.ones(len(tail), np.float32)
+        # The last row is for keys that are not there, which `find` gives as -1
+        shape = (len(self.keys) + 1, entities)
+        self.counts = csr_matrix((ones, (row, tail)), shape)
 
     def __getitem__(self, key: Array) -> csr_matrix:
         """(P) keys -> (P, E) the numbers of all tails."""

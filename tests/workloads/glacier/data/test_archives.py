@@ -105,7 +105,7 @@ def test_a_damaged_archive_is_named_and_a_broken_header_not_taken_for_the_end(tm
         cut_archives(tmp_path, archive)
 
 
-def test_an_address_is_fetched_and_deleted_when_cut_and_what_is_not_there_or_points_outside_is_refused(
+def test_an_address_is_fetched_and_deleted_and_a_wrong_one_is_refused(
     tmp_path,
 ):
     data = write_patches(tmp_path / "there" / "data")

@@ -1,6 +1,7 @@
 """No ground is on two sides of a split; tiles are weighed and crops drawn towards wanted shares of the classes."""
 
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
@@ -33,10 +34,9 @@ def split(store, source=TWO, **options):
 
 
 def sides(values, parts):
-    """What the tiles of training, validation and test belong to; no two have anything in common."""
-    train, validation, test = (
-        {values[s] for s in part} for part in (parts.train, parts.validation, parts.test)
-    )
+    """The values of the tiles of training, validation and test; no two parts have a value in common."""
+    indices = (parts.train, parts.validation, parts.test)
+    train, validation, test = ({values[s] for s in part} for part in indices)
     assert not train & validation
     assert not train & test
     assert not validation & test
@@ -50,22 +50,26 @@ def scenes_of(store, parts):
 def test_folds_divide_what_is_not_the_test_and_share_one_test(tmp_path):
     store = store_of(write_scenes(tmp_path / "data", 12))
     every = [split(store, folds=5, test=0.15, fold=k) for k in range(5)]
-    assert all(
-        np.array_equal(parts.test, every[0].test) and sides(store.table.scene, parts)
-        for parts in every
-    )
-    everything = np.sort(np.concatenate([every[0].test, *(parts.validation for parts in every)]))
-    assert np.array_equal(everything, np.arange(len(store)))
+    test = every[0].test
+    for parts in every:
+        assert np.array_equal(parts.test, test)
+        assert sides(store.table.scene, parts)
+    everything = np.concatenate([test, *(parts.validation for parts in every)])
+    assert np.array_equal(np.sort(everything), np.arange(len(store)))
+
+
+def test_without_a_test_the_validation_is_repeated(tmp_path):
+    store = store_of(write_scenes(tmp_path / "data", 12))
     parts = split(store, validation=0.15, test=0)
     assert np.array_equal(parts.test, parts.validation)
     assert any("no test of its own" in note for note in parts.notes)
 
 
 def test_one_large_scene_is_split_by_squares_of_the_map(tmp_path):
-    classes = np.random.default_rng(0).integers(0, 4, (512, 512), dtype=np.uint8)
-    write_bands(
-        tmp_path / "data", "scene", scene(size=(512, 512))[0], classes, origin=(960_000, 9_600_000)
-    )
+    size = (512, 512)
+    classes = np.random.default_rng(0).integers(0, 4, size, dtype=np.uint8)
+    image, _ = scene(size=size)
+    write_bands(tmp_path / "data", "scene", image, classes, origin=(960_000, 9_600_000))
     store = store_of(tmp_path / "data")
     parts = split(store, by="map", square=2, test=0.2, validation=0.2)
     assert len(parts.train) + len(parts.validation) + len(parts.test) == len(store) == 256
@@ -74,55 +78,53 @@ def test_one_large_scene_is_split_by_squares_of_the_map(tmp_path):
 
 
 def overlapping(table, first, others):
-    """Pairs of tiles of one space that touch, by looking at all of them."""
+    """Whether a tile of one side touches one of the other in the same space, by looking at all pairs."""
     boxes = table.bounds
-    return [
-        (i, o) for i in first for o in others if table.space[i] == table.space[o]
-        and (np.minimum(boxes[i, 2:], boxes[o, 2:]) - np.maximum(boxes[i, :2], boxes[o, :2]) > 1).all()
-    ]  # fmt: skip
+    for i, o in itertools.product(first, others):
+        low = np.maximum(boxes[i, :2], boxes[o, :2])
+        high = np.minimum(boxes[i, 2:], boxes[o, 2:])
+        if table.space[i] == table.space[o] and (high - low > 1).all():
+            return True
+    return False
 
 
 def test_training_tiles_that_show_held_out_ground_are_left_out_and_said(tmp_path):
     write_scenes(tmp_path / "data", 8)
     image, classes = scene(3)
-    write_bands(
-        tmp_path / "data", "img900", image + 1, classes, origin=(3 * 100_000 + 480, 0)
-    )  # half over img003
+    half_over_img003 = (3 * 100_000 + 480, 0)
+    write_bands(tmp_path / "data", "img900", image + 1, classes, origin=half_over_img003)
     store = store_of(tmp_path / "data")
-    every = [split(store, seed=seed) for seed in range(12)]
-    for parts in every:
+    notes = []
+    for seed in range(12):
+        parts = split(store, seed=seed)
         held = np.concatenate([parts.validation, parts.test])
         assert not overlapping(store.table, parts.train, held)
         assert not overlapping(store.table, parts.validation, parts.test)
-    (note, *_) = [
-        parts.notes[0] for parts in every if parts.notes
-    ]  # where the two fell to different parts
-    assert "show ground of" in note
-    assert "img" in note
+        notes += parts.notes[:1]
+    assert "show ground of" in notes[0], "where the two fell to different parts"
+    assert "img" in notes[0]
 
 
 def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
-    for name, number in [*((f"img{n:03d}", n) for n in range(8)), ("copy", 3)]:
+    numbers = {f"img{n:03d}": n for n in range(8)}
+    for name, number in {**numbers, "copy": 3}.items():
         write_bands(tmp_path / "data", name, *scene(number), crs=None)
     store = store_of(tmp_path / "data")
+    digests = [store.digests[s] for s in store.table.scene]
     left_out = 0
     for seed in range(20):
         with contextlib.suppress(BadInput):  # the copy was all that this part had
             parts = split(store, seed=seed, test=0.3, validation=0.3)
             left_out += any("show ground of" in note for note in parts.notes)
-            sides([store.digests[s] for s in store.table.scene], parts)
+            sides(digests, parts)
     assert left_out
 
 
 def test_folders_are_the_split_and_what_they_lack_comes_out_of_the_training(tmp_path):
-    for part, first, count in (("train", 0, 8), ("val", 20, 2)):
-        for number in range(first, first + count):
-            write_bands(
-                tmp_path / "data" / part,
-                f"img{number:03d}",
-                *scene(number),
-                origin=(number * 10**5, 0),
-            )
+    numbers = {**dict.fromkeys(range(8), "train"), 20: "val", 21: "val"}
+    for number, part in numbers.items():
+        place = {"origin": (number * 10**5, 0)}
+        write_bands(tmp_path / "data" / part, f"img{number:03d}", *scene(number), **place)
     store = store_of(tmp_path / "data")
     parts = split(store, test=0.2)
     train, validation, test = scenes_of(store, parts)
@@ -156,16 +158,11 @@ def pairs(chips):
 def test_chips_that_overlap_anywhere_are_a_pair_and_others_are_none(row, column):
     whole = ground(1)
     elevation = ground(3, 128, 3)
-    elevation[2, :70, :70] = whole[
-        0, row : row + 70, column : column + 70
-    ]  # one equal band, under another day's light
-    chips = [
-        whole[:, :160, :],
-        whole[:, row : row + 96, column : column + 70],
-        ground(2, 128),
-        elevation,
-    ]
-    assert pairs(chips) == [(0, 1), (0, 3), (1, 3)]
+    # one equal band, under another day's light
+    elevation[2, :70, :70] = whole[0, row : row + 70, column : column + 70]
+    left = whole[:, :160, :]
+    part = whole[:, row : row + 96, column : column + 70]
+    assert pairs([left, part, ground(2, 128), elevation]) == [(0, 1), (0, 3), (1, 3)]
     assert len(cutter.sketch(ground(3, 512))) == 512, "a sketch does not grow with the scene"
 
 
@@ -175,48 +172,49 @@ def chips(tmp_path_factory):
     source = Source(bands=("red", "nir"), classes=("land", "ice"), codes=(0, 85))
     folder = tmp_path_factory.mktemp("chips")
     whole = ground(7, 128)
-    for number, image in enumerate(
-        [*(ground(n, 64) for n in range(6)), whole[:, :64, :64], whole[:, 20:84, 20:84]]
-    ):
+    images = [ground(n, 64) for n in range(6)]
+    images += [whole[:, :64, :64], whole[:, 20:84, 20:84]]
+    for number, image in enumerate(images):
         write_image(folder / "images" / f"c{number}.tif", image, "GTiff")
         chessboard = np.indices(image.shape[1:]).sum(0) % 2
         write_image(folder / "masks" / f"c{number}.png", (85 * chessboard).astype(np.uint8))
     return store_of(folder, source)
 
 
-def test_shared_ground_is_one_group_or_one_warning_where_folders_or_squares_part_it(
-    chips, monkeypatch
-):
-    def notes(given, **options):
-        parts = [
-            {"t": "train", "v": "validation", "s": "test", "-": ""}[letter] for letter in given
-        ]
-        with monkeypatch.context() as patched:
-            patched.setattr(chips, "parts", parts)
-            return [
-                n for n in folds.parts(chips, Split(**options), "ab").notes if "equal windows" in n
-            ]
+def ground_notes(store, **options):
+    """The notes on shared ground of a split."""
+    parts = folds.parts(store, Split(**options), "ab")
+    return [note for note in parts.notes if "equal windows" in note]
 
-    (warning,) = notes("ttttvstv")
+
+FOLDERS = {"t": "train", "v": "validation", "s": "test"}
+
+
+def test_shared_ground_in_two_folders_is_one_warning(chips, monkeypatch):
+    monkeypatch.setattr(chips, "parts", [FOLDERS[letter] for letter in "ttttvstv"])
+    (warning,) = ground_notes(chips)
     assert "1 held-out scenes show ground of another part (such as c6 and c7)" in warning
-    assert notes("ttttvstt") == []
-    assert any(
-        "held-out" in n
-        for seed in range(4)
-        for n in notes("--------", by="map", square=2, seed=seed)
-    )
-    for seed in range(4):
-        parts = folds.parts(chips, Split(seed=seed, test=0.25, validation=0.25), "ab")
-        assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
-        assert not any("held-out" in note for note in parts.notes)
-        groups = {
-            chips.names[s]: group for s, group in zip(chips.table.scene, parts.groups, strict=True)
-        }
-        assert groups["c6"] == groups["c7"]
-        assert len(set(groups.values())) == 7
+    monkeypatch.setattr(chips, "parts", [FOLDERS[letter] for letter in "ttttvstt"])
+    assert ground_notes(chips) == []
 
 
-def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the_tile():
+def test_shared_ground_in_two_squares_is_a_warning(chips):
+    notes = [ground_notes(chips, by="map", square=2, seed=seed) for seed in range(4)]
+    assert any("held-out" in note for of_seed in notes for note in of_seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_scenes_of_shared_ground_are_one_group(chips, seed):
+    parts = folds.parts(chips, Split(seed=seed, test=0.25, validation=0.25), "ab")
+    assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
+    assert not any("held-out" in note for note in parts.notes)
+    names = [chips.names[s] for s in chips.table.scene]
+    groups = dict(zip(names, parts.groups, strict=True))
+    assert groups["c6"] == groups["c7"]
+    assert len(set(groups.values())) == 7
+
+
+def test_a_crop_around_a_class_shows_one_of_its_pixels_and_stays_inside():
     target = torch.zeros(96, 96, dtype=torch.uint8)
     target[3, 90] = target[50, 50] = 2
     generator = torch.Generator().manual_seed(0)
@@ -235,17 +233,11 @@ def test_a_crop_around_a_class_shows_one_of_its_pixels_anywhere_and_stays_in_the
     assert abs(places.mean() - 32) < 4
 
 
-def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_it_back(
-    tiny, tmp_path
-):
-    """A lake of four pixels stands in every second scene."""
-    crops = {
-        "tiles.size": 64,
-        "tiles.stride": 0,
-        "sampling.crop": 32,
-        "sampling.target_shares": "[]",
-        "prior": True,
-    }
+@pytest.fixture
+def lakes(tiny, tmp_path):
+    """A task whose training draws crops; a lake of four pixels stands in every second scene."""
+    crops = {"tiles.size": 64, "tiles.stride": 0, "sampling.crop": 32, "prior": True}
+    crops["sampling.target_shares"] = "[]"
     crops["sampling.centred"] = "{lake: 0.5}"
     config = tiny({f"workload.{key}": value for key, value in crops.items()})
     for number in range(8):
@@ -253,25 +245,36 @@ def test_the_wanted_part_of_the_crops_lies_around_the_class_and_the_prior_takes_
         classes = np.minimum(classes, 2)
         if number % 2:
             classes[40:42, 9:11] = 3
-        write_bands(
-            tmp_path / "scenes", f"img{number:03d}", image, classes, origin=(number * 100_000, 0)
-        )
+        place = {"origin": (number * 100_000, 0)}
+        write_bands(tmp_path / "scenes", f"img{number:03d}", image, classes, **place)
     task = load_task(config)
     train = task.datasets()["train"]
-    data = task.data
-    order = Order.of(train, config)
+    return task, train, Order.of(train, config)
+
+
+def test_the_wanted_part_of_the_crops_lies_around_the_class(lakes):
+    _, train, order = lakes
     drawn = np.concatenate([order._epoch(epoch) for epoch in range(200)])
     around = train.draws.classes[drawn]
     assert (around == 3).mean() == pytest.approx(0.5, abs=0.02)
     tiles = np.bincount(train.draws.tiles[drawn[around == ANYWHERE]])
     assert tiles.min() > 0.8 * tiles.mean(), "the others lie evenly"
+
+
+def test_the_shares_of_drawn_crops_are_estimated(lakes):
+    task, train, order = lakes
     counts = np.zeros(4)
     for epoch in range(6):
         samples = [train[int(index)] for index in order._epoch(epoch)[:40]]
-        made = task.collate(samples, torch.Generator().manual_seed(epoch))
-        assert made["image"].shape[2:] == made["target"].shape[1:] == (32, 32)
-        counts += np.bincount(made["target"].flatten(), minlength=256)[:4]
-    assert data.drawn_shares == pytest.approx(counts / counts.sum(), rel=0.25)
+        batch = task.collate(samples, torch.Generator().manual_seed(epoch))
+        assert batch["image"].shape[2:] == batch["target"].shape[1:] == (32, 32)
+        counts += np.bincount(batch["target"].flatten(), minlength=256)[:4]
+    assert task.data.drawn_shares == pytest.approx(counts / counts.sum(), rel=0.25)
+
+
+def test_the_prior_takes_the_draw_back(lakes):
+    task, _, _ = lakes
+    data = task.data
     true = data.counts.sum(0) / data.counts.sum()
     assert data.prior == pytest.approx(np.log(true) - np.log(data.drawn_shares))
     assert data.prior[3] < -0.5
@@ -293,7 +296,7 @@ def test_tilted_weights_reach_the_wanted_shares_where_they_can():
     assert np.allclose(datasets.reached(counts, weight), wanted, atol=0.01)
 
 
-def test_mask_and_image_are_turned_alike_in_all_eight_ways_and_noise_goes_by_the_deviation_of_each_band(
+def test_mask_and_image_turn_alike_and_noise_goes_by_each_bands_deviation(
     monkeypatch,
 ):
     target = torch.arange(64, dtype=torch.uint8).view(8, 8)

@@ -131,7 +131,7 @@ def test_public_collections_load_by_at_most_six_lines(tmp_path, name):
     assert scenes[0].part == ("train" if "train" in first.lower() else "")
 
 
-def test_without_labels_masks_are_not_looked_for_and_scenes_may_lie_in_none_of_the_layouts(
+def test_without_labels_scenes_need_no_masks_and_none_of_the_layouts(
     tmp_path,
 ):
     write_bands(tmp_path / "bands", "img001", scene()[0], None)
@@ -218,87 +218,134 @@ def test_the_last_layer_that_a_patchs_mask_sets_is_its_class(tmp_path):
     assert np.array_equal(target, np.minimum(classes, 2))
 
 
-def test_patches_group_by_image_as_documented_and_by_themselves_where_a_pattern_was_written(
-    tmp_path,
-):
+def test_patches_group_by_image_as_documented(tmp_path):
+    scenes = layout.find(write_patches(tmp_path), PATCHES).scenes
+    (group,) = {scene.group for scene in scenes[:2]}
+    assert group.startswith("slice")
+
+
+def test_patches_are_groups_of_their_own_by_a_written_pattern(tmp_path):
     write_patches(tmp_path / "north")
     write_patches(tmp_path / "south")
-    (found,) = {
-        scene.group for scene in layout.find(write_patches(tmp_path / "plain"), PATCHES).scenes[:2]
-    }
-    assert found.startswith("slice")
     written = dataclasses.replace(PATCHES, images="*/*_img_*.npy", masks="*/*_mask_*.npy")
     groups = [scene.group for scene in layout.find(tmp_path, written).scenes]
     assert len(set(groups)) == len(groups)
 
 
-def test_nan_nodata_and_ignored_codes_become_ignored_pixels_but_a_class_marked_as_nodata_stays_one(
-    tmp_path,
-):
+def test_nan_nodata_and_ignored_codes_become_ignored_pixels(tmp_path):
+    """A class whose code is the mask's nodata stays a class."""
     image, classes = scene()
-    image[0, 0, 0], image[1, 1, 1], image[0, 2, 2] = np.nan, -9999, -1
+    image[0, 0, 0] = np.nan
+    image[1, 1, 1] = -9999
+    image[0, 2, 2] = -1
     write_bands(tmp_path, "img001", image, classes, nodata=-9999)
     mask = coded(classes)
     mask[3, 3] = 7
     write_tiff(tmp_path / "label" / "img001.tif", mask, nodata=255)
     got, target = read(tmp_path, dataclasses.replace(TWO, nodata=(-1.0,), ignored_codes=(7,)))
     ignored = [[0, 0], [1, 1], [2, 2]]
-    assert (
-        np.argwhere(np.isnan(got).all(0)).tolist()
-        == np.argwhere(np.isnan(got).any(0)).tolist()
-        == ignored
-    )
+    unknown = np.isnan(got)
+    assert np.argwhere(unknown.all(0)).tolist() == ignored
+    assert np.argwhere(unknown.any(0)).tolist() == ignored
     assert np.argwhere(target == IGNORE).tolist() == [*ignored, [3, 3]]
     assert (target[classes == 3] == 3).all()
 
 
-def test_a_mask_is_equal_bands_or_colours_and_refused_otherwise(tmp_path):
-    classes = scene(size=(16, 16))[1]
-    grey = coded(classes)
-    layers = np.stack([classes == k for k in (1, 2, 3)])
-    colours = np.stack([grey, grey * 0, grey * 0])
-    for mask, options, sentence in (
-        (np.stack([grey] * 3), {}, ""),
-        (np.stack([grey, grey * 0 + 200]), {}, ""),  # the last band says how opaque a pixel is
-        (np.stack([grey, grey, grey, grey * 0 + 200]), {}, ""),
-        (colours, {}, r"has colours, such as \(85, 0, 0\).*\(here 5570560\)"),
-        (colours, {"codes": tuple(code * 65536 for code in TWO.codes)}, ""),
-        (
-            layers.astype(np.uint16),
-            {},
-            "has 3 bands that differ. Export the one that has the codes",
-        ),
-    ):
-        write_tiff(tmp_path / "images" / "0.tif", np.ones((2, 16, 16), np.float32))
-        write_image(tmp_path / "masks" / "0.png", mask)
-        source = dataclasses.replace(TWO, **options)
-        if sentence:
-            with pytest.raises(Unusable, match=sentence):
-                read(tmp_path, source, 16)
-        else:
-            assert np.array_equal(read(tmp_path, source, 16)[1], classes)
+CLASSES = scene(size=(16, 16))[1]
+GREY = coded(CLASSES)
+ALPHA = np.full_like(GREY, 200)  # the last band says how opaque a pixel is
+RED = np.stack([GREY, GREY * 0, GREY * 0])
+LAYERS = (np.arange(1, 4)[:, None, None] == CLASSES).astype(np.uint16)
+
+
+def read_mask(folder, mask, **options):
+    write_tiff(folder / "images" / "0.tif", np.ones((2, 16, 16), np.float32))
+    write_image(folder / "masks" / "0.png", mask)
+    return read(folder, dataclasses.replace(TWO, **options), 16)[1]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pytest.param(np.stack([GREY] * 3), id="equal bands"),
+        pytest.param(np.stack([GREY, ALPHA]), id="grey and alpha"),
+        pytest.param(np.stack([GREY, GREY, GREY, ALPHA]), id="colours and alpha"),
+    ],
+)
+def test_a_mask_of_equal_bands_is_read(tmp_path, mask):
+    assert np.array_equal(read_mask(tmp_path, mask), CLASSES)
+
+
+def test_a_mask_of_colours_is_read_by_their_codes(tmp_path):
+    codes = tuple(code * 65536 for code in TWO.codes)
+    assert np.array_equal(read_mask(tmp_path, RED, codes=codes), CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("mask", "sentence"),
+    [
+        (RED, r"has colours, such as \(85, 0, 0\).*\(here 5570560\)"),
+        (LAYERS, "has 3 bands that differ. Export the one that has the codes"),
+    ],
+    ids=["colours", "layers"],
+)
+def test_a_mask_of_bands_that_differ_is_refused(tmp_path, mask, sentence):
+    with pytest.raises(Unusable, match=sentence):
+        read_mask(tmp_path, mask)
 
 
 BAND = "Band2/img001.tif"
 LABEL = "label/img001.tif"
-BROKEN = {  # what is done to a folder, and words of what is said
-    "another size": (lambda f: write_tiff(f / BAND, scene(0, (64, 60))[0][0]), [BAND, "64 x 60 pixels"]),
-    "another place": (lambda f: write_tiff(f / BAND, scene()[0][0], (900, 0)), [BAND, "other ground"]),
-    "no band": (lambda f: (f / BAND).rename(f / "Band2/img002.tif"), ["img001", "a band is missing"]),
-    "no mask": (lambda f: (f / LABEL).rename(f / "label/x.tif"), ["img001.tif", "has no mask"]),
-    "a code": (lambda f: write_tiff(f / LABEL, np.full((64, 64), 99, np.uint8)),
-               [LABEL, "the value 99 in 4,096 pixels", "[0, 85, 170, 255]"]),
-    "complex": (lambda f: write_tiff(f / BAND, scene()[0][0].astype(np.complex64)), [BAND, "of the type complex64"]),
-    "complex integers": (lambda f: write_tiff(f / BAND, scene()[0][0].astype(np.complex64), dtype="complex_int16"),
-                         [BAND, "of the type complex_int16"]),
-    "half": (lambda f: (f / BAND).write_bytes((f / BAND).read_bytes()[:9000]), [BAND, "again"]),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("change, words", BROKEN.values(), ids=BROKEN)
-def test_what_cannot_be_used_is_named_by_its_file_and_what_lies_beside_it_is_not(
-    tmp_path, change, words
-):
+def no_band(folder):
+    (folder / BAND).rename(folder / "Band2/img002.tif")
+
+
+def no_mask(folder):
+    (folder / LABEL).rename(folder / "label/x.tif")
+
+
+def half_a_band(folder):
+    content = (folder / BAND).read_bytes()
+    (folder / BAND).write_bytes(content[:9000])
+
+
+def another_size(folder):
+    write_tiff(folder / BAND, scene(0, (64, 60))[0][0])
+
+
+def another_place(folder):
+    write_tiff(folder / BAND, scene()[0][0], (900, 0))
+
+
+def another_code(folder):
+    write_tiff(folder / LABEL, np.full((64, 64), 99, np.uint8))
+
+
+def complex_numbers(folder):
+    write_tiff(folder / BAND, scene()[0][0].astype(np.complex64))
+
+
+def complex_integers(folder):
+    plane = scene()[0][0].astype(np.complex64)
+    write_tiff(folder / BAND, plane, dtype="complex_int16")
+
+
+BROKEN = [  # a change of a folder, and words of the message
+    (no_band, ["img001", "a band is missing"]),
+    (no_mask, ["img001.tif", "has no mask"]),
+    (half_a_band, [BAND, "again"]),
+    (another_size, [BAND, "64 x 60 pixels"]),
+    (another_place, [BAND, "other ground"]),
+    (another_code, [LABEL, "the value 99 in 4,096 pixels", "[0, 85, 170, 255]"]),
+    (complex_numbers, [BAND, "of the type complex64"]),
+    (complex_integers, [BAND, "of the type complex_int16"]),
+]
+
+
+@pytest.mark.parametrize("change, words", BROKEN)
+def test_a_scene_that_cannot_be_used_is_named_by_its_file_alone(tmp_path, change, words):
     for name in ("img001", "img009"):
         write_bands(tmp_path, name, *scene())
     change(tmp_path)
