@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         labelled_pictures,
         pictures_with_masks,
     )
+    from trainbook.supervised.kinds import Classes, Labels, NextTokens, Numbers, Text, Tokens
     from trainbook.supervised.pictures import mask, picture
     from trainbook.supervised.samples import IGNORED, padded, split
     from trainbook.supervised.scoring import Judged
@@ -31,11 +32,17 @@ PUBLIC = {
     "BESIDE_MASKS": "trainbook.supervised.folders",
     "BadInput": "lib.errors",
     "Batch": "lib.task.contract",
+    "Classes": "trainbook.supervised.kinds",
     "IGNORED": "trainbook.supervised.samples",
     "IN_FOLDERS": "trainbook.supervised.folders",
     "Judged": "trainbook.supervised.scoring",
+    "Labels": "trainbook.supervised.kinds",
+    "NextTokens": "trainbook.supervised.kinds",
+    "Numbers": "trainbook.supervised.kinds",
     "Supervised": "trainbook.supervised.task",
     "Task": "lib.task.contract",
+    "Text": "trainbook.supervised.kinds",
+    "Tokens": "trainbook.supervised.kinds",
     "fingerprint": "lib.task.contract",
     "labelled_pictures": "trainbook.supervised.folders",
     "mask": "trainbook.supervised.pictures",
@@ -48,8 +55,9 @@ PUBLIC = {
     "split": "trainbook.supervised.samples",
 }
 __all__ = [
-    "BESIDE_MASKS", "HOME", "IGNORED", "IN_FOLDERS", "BadInput", "Batch", "Judged", "Supervised", "Task", "fingerprint",
-    "labelled_pictures", "mask", "option", "padded", "paragraphs", "picture", "pictures_with_masks", "records", "split",
+    "BESIDE_MASKS", "HOME", "IGNORED", "IN_FOLDERS", "BadInput", "Batch", "Classes", "Judged", "Labels", "NextTokens",
+    "Numbers", "Supervised", "Task", "Text", "Tokens", "fingerprint", "labelled_pictures", "mask", "option", "padded",
+    "paragraphs", "picture", "pictures_with_masks", "records", "split",
 ]  # fmt: skip
 
 _PACKAGE = Path(__file__).resolve().parent

@@ -26,7 +26,7 @@ from lib.training.order import INITIALISE, mix
 from trainbook.launch.run import CODE
 from trainbook.outputs import packing
 from trainbook.outputs.summary import Summary
-from trainbook.supervised import submission
+from trainbook.supervised import kinds, submission
 from trainbook.supervised.task import Supervised
 
 _MOST_RUNS = 1000
@@ -172,7 +172,7 @@ def load_members(
             _check_averaged(first, task)
         models.append(_model(task, saved, run))
         if not is_alike:
-            first.owners = {**first.owners, models[-1]: task}
+            first._owners = {**first._owners, models[-1]: task}
     assert first
     first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
@@ -195,10 +195,11 @@ def _check_averaged(first: Task, task: Task) -> None:
         for each in (first, task)
     ):
         raise BadInput(f"{what}: their inputs or answers differ, or what they learned from data.")
-    if first.kind != task.kind:
-        raise BadInput(f"{what}: its kind is {task.kind!r}, and there {first.kind!r}.")
-    names = task.known_names()
-    others = first.known_names()
+    kind, other = kinds.name_of(task), kinds.name_of(first)
+    if kind != other:
+        raise BadInput(f"{what}: its kind is {kind!r}, and there {other!r}.")
+    names = task.names
+    others = first.names
     if names != others:
         both = " and ".join(
             printable(", ".join(each) or "none", most=200) for each in (others, names)

@@ -20,8 +20,9 @@ from trainbook.launch import ensemble
 from trainbook.launch.queue import Entry
 from trainbook.launch.run import Run
 from trainbook.outputs import figure
-from trainbook.supervised import prediction, submission
+from trainbook.supervised import kinds, prediction, submission
 from trainbook.supervised.batches import in_batches
+from trainbook.supervised.targets import class_counts
 
 _AT_ONCE = 32  # samples of a test, where no micro-batch is set
 _COLUMNS = 8  # of pictures, and of answers that are printed
@@ -37,12 +38,14 @@ def batch(run: Run, number: int = 16) -> io.BytesIO | None:
         data = task.collate(some, torch.Generator())
     if (images := _images(run, data)) is None:
         return None
-    counts = task.class_counts("train").tolist()
+    counts = class_counts(task, "train").tolist()
     print(
         "Training images:",
-        ", ".join(f"{task.named(label)} ({count:,})" for label, count in enumerate(counts)),
+        ", ".join(
+            f"{prediction.named(task, label)} ({count:,})" for label, count in enumerate(counts)
+        ),
     )
-    return _drawn(images, [task.named(label) for label in data["labels"].tolist()])
+    return _drawn(images, [prediction.named(task, label) for label in data["labels"].tolist()])
 
 
 @torch.inference_mode()
@@ -56,7 +59,7 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
 
     def title(label: int, shares: Sequence[float]) -> str:
         guess = int(np.argmax(shares))
-        return f"true {task.named(label)}\npredicted {task.named(guess)}: {shares[guess]:.0%}"
+        return f"true {prediction.named(task, label)}\npredicted {prediction.named(task, guess)}: {shares[guess]:.0%}"
 
     def judged(indices: Sequence[int]) -> list[tuple[float, int, str]]:
         data = task.collate([part[index] for index in indices], torch.Generator())
@@ -66,7 +69,7 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
             indices,
             data["labels"].tolist(),
             shares.tolist(),
-            task.known(data["labels"]),
+            task._kind.known(data["labels"]),
             strict=True,
         )
         return [
@@ -86,7 +89,7 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
 def _images(run: Run, data: Batch) -> Tensor | None:
     """Returns the first tensor (samples, 1 or 3, height, width) of a batch whose samples have a class each."""
     fitting = (value for value in data.values() if value.dim() == 4 and value.shape[1] in (1, 3))
-    if getattr(run.task, "kind", "") == "classes":
+    if kinds.name_of(run.task) == "classes":
         return next(fitting, None)
     return None
 
@@ -141,7 +144,7 @@ def _predicted(
     try:
         data = inputs.find_input(source, here)
         task, models = load()
-        task.tta = tta
+        task._tta = tta
         answers = task.predict(models, data, out)
         lines.append(_table(answers))
         lines.append(f"{len(answers):,} predictions: {out / prediction.FILE}")

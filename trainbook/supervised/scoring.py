@@ -29,7 +29,7 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
     "r2": ("r2_score", {}),
 }  # fmt: skip
 # What needs a probability for each class
-_PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
+PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
 _NOT_NEGATIVE = (
     "rmsle",
     "root_mean_squared_log_error",
@@ -80,39 +80,39 @@ def better(metric: Metric) -> str:
     name = name_of(metric)
     if name in _SMALLER_NAMES or name.endswith(_SMALLER):
         return "min"
-    if isinstance(metric, str) or name in (*_GUESSES, *_PROBABILITIES) or name.endswith("_score"):
+    if isinstance(metric, str) or name in (*_GUESSES, *PROBABILITIES) or name.endswith("_score"):
         return "max"
     return ""
 
 
 def needs_probabilities(metrics: Sequence[Metric]) -> bool:
-    return any(metric in _PROBABILITIES for metric in metrics)
+    return any(metric in PROBABILITIES for metric in metrics)
 
 
-def check(metrics: Sequence[Metric], kind: str) -> None:
-    """Raises BadInput for a name that scikit-learn does not have, or one that the targets have no answer to."""
+def check(metrics: Sequence[Metric], kind: Any) -> None:
+    """Raises BadInput for a name that scikit-learn does not have, or one that a `Kind` has no answer to."""
     for metric in metrics:
-        if metric not in _PROBABILITIES:
+        if metric not in PROBABILITIES:
             _function(metric)
-        elif kind == "numbers" or (
-            kind == "labels" and metric not in ("roc_auc", "average_precision")
-        ):
+        elif metric not in kind.probability_metrics:
             raise BadInput(
-                f"The metric {metric!r} judges one class a sample, and kind is {kind!r}. Name another one."
+                f"The metric {metric!r} judges one class a sample, and kind is {kind.name!r}. "
+                "Name another one."
             )
 
 
 def can_weigh(metrics: Sequence[Metric]) -> bool:
-    """Whether every metric takes truths and guesses with a number beside each pair: how often it came."""
-    names = [
-        metric for metric in metrics if isinstance(metric, str) and metric not in _PROBABILITIES
-    ]
-    takes = (inspect.signature(_function(name)).parameters for name in names)
-    return len(names) == len(metrics) and all("sample_weight" in parameters for parameters in takes)
+    """Returns whether every metric takes truths and guesses with a number beside each pair: how often it came."""
+    for metric in metrics:
+        if not isinstance(metric, str) or metric in PROBABILITIES:
+            return False
+        if "sample_weight" not in inspect.signature(_function(metric)).parameters:
+            return False
+    return True
 
 
 def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
-    """Returns each metric; of numbers of which some are unknown, its mean over columns. Raises BadInput."""
+    """Returns each metric; its mean over columns of numbers if some are unknown. Raises BadInput."""
     values = {}
     for metric in metrics:
         try:
@@ -120,11 +120,10 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
         except (ValueError, TypeError) as error:
             if callable(metric):
                 raise
-            what = (
-                f"The metric {metric!r} cannot judge these targets ({printable(error, most=300)})"
-            )
             raise BadInput(
-                f"{what}. Name another one in the task's `metrics`, or write a function there."
+                f"The metric {metric!r} cannot judge these targets "
+                f"({printable(error, most=300)}). Name another one in the task's `metrics`, "
+                "or write a function there."
             ) from error
     return values
 
@@ -133,44 +132,54 @@ def score(metric: Metric, judged: Judged) -> float:
     """Returns one metric of the targets. Raises what the metric raises."""
     true, guess, counts, shares, _ = judged
     if getattr(metric, "rows", False):
-        return float(_function(metric)(true.reshape(len(true), -1), guess.reshape(len(guess), -1)))
-    if metric in _PROBABILITIES:
+        return float(_function(metric)(_rows(true), _rows(guess)))
+    if metric in PROBABILITIES:
         return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
-    weighed = {} if counts is None or callable(metric) else {"sample_weight": counts}
-    guess = np.maximum(guess, 0) if metric in _NOT_NEGATIVE else guess
+    if metric in _NOT_NEGATIVE:
+        guess = np.maximum(guess, 0)
     function = _function(metric)
-    if true.dtype.kind == "f":
-        unknown = np.isnan(true)
-    else:
-        unknown = np.zeros(0, bool)
-    if not unknown.any():
-        return float(function(true, guess, **weighed))
-    columns = zip(
-        *(array.reshape(len(true), -1).T for array in (true, guess, ~unknown)), strict=True
-    )
-    return float(
-        np.mean(
-            [function(truth[known], value[known]) for truth, value, known in columns if known.any()]
-        )
-    )
+    unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
+    if unknown.any():
+        return _mean_of_columns(function, _rows(true), _rows(guess))
+    if counts is None or callable(metric):
+        return float(function(true, guess))
+    return float(function(true, guess, sample_weight=counts))
+
+
+def _rows(values: np.ndarray) -> np.ndarray:
+    """Returns (samples, numbers)."""
+    return values.reshape(len(values), -1)
+
+
+def _mean_of_columns(function: Callable[..., float], true: np.ndarray, guess: np.ndarray) -> float:
+    """Returns the mean of a metric over columns (samples) with known numbers, by these alone."""
+    scores = []
+    for truths, guesses in zip(true.T, guess.T, strict=True):
+        known = ~np.isnan(truths)
+        if known.any():
+            scores.append(function(truths[known], guesses[known]))
+    return float(np.mean(scores))
 
 
 def _function(metric: Metric) -> Callable[..., float]:
+    """Returns the function of (true, guess) of a metric. Raises BadInput for a name that nothing has."""
     if callable(metric):
         return metric
     from sklearn import metrics  # a second that a process which only loads data does not need
 
-    name, more = _GUESSES.get(metric, (metric, {}))
+    name, options = _GUESSES.get(metric, (metric, {}))
     function = getattr(metrics, name, None) or getattr(metrics, f"{name}_score", None)
     if not callable(function) or isinstance(function, type):
-        what = f"There is no metric {metric!r}. Known: {', '.join([*_GUESSES, *_PROBABILITIES])}, every function of"
         raise BadInput(
-            f"{what} sklearn.metrics of truths and guesses, or one of your own of (true, guess)."
+            f"There is no metric {metric!r}. Known: {', '.join([*_GUESSES, *PROBABILITIES])}, "
+            "every function of sklearn.metrics of truths and guesses, or one of your own of "
+            "(true, guess)."
         )
-    return partial(function, **more)
+    return partial(function, **options)
 
 
 def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> float:
+    """Returns a metric of PROBABILITIES of (targets) classes or (targets, classes) marks."""
     from sklearn import metrics
 
     classes = np.arange(shares.shape[1])
@@ -178,28 +187,24 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
         return float(metrics.log_loss(true, shares, labels=classes))
     if metric in ("top_3_accuracy", "top_5_accuracy"):
         most = int(str(metric).split("_")[1])
-        return float(
-            np.mean((np.argsort(-shares, 1, kind="stable")[:, :most] == true[:, None]).any(1))
-        )
-    if true.ndim == 1:
-        true, shares = (
-            (true[:, None] == 1, shares[:, 1:])
-            if len(classes) == 2
-            else (true[:, None] == classes, shares)
-        )
+        likeliest = np.argsort(-shares, 1, kind="stable")[:, :most]
+        return float(np.mean((likeliest == true[:, None]).any(1)))
+    if true.ndim == 1 and len(classes) == 2:
+        true = true[:, None] == 1
+        shares = shares[:, 1:]
+    elif true.ndim == 1:
+        true = true[:, None] == classes
     # A class that is never or always there ranks nothing.
-    ranked = np.flatnonzero((true.sum(0) > 0) & (true.sum(0) < len(true)))
+    number = true.sum(0)
+    ranked = np.flatnonzero((number > 0) & (number < len(true)))
     if not len(ranked):
         return float("nan")
     true = true[:, ranked]
     shares = shares[:, ranked]
     if metric == "roc_auc":
         return float(_areas(true, shares).mean())
-    return float(
-        np.mean(
-            [metrics.average_precision_score(t, s) for t, s in zip(true.T, shares.T, strict=True)]
-        )
-    )
+    pairs = zip(true.T, shares.T, strict=True)
+    return float(np.mean([metrics.average_precision_score(*pair) for pair in pairs]))
 
 
 def _areas(true: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -217,24 +222,28 @@ def _areas(true: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return (ranks - positive * (positive + 1) / 2) / (positive * (len(marks) - positive))
 
 
-def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:
-    """Returns (units, 3, classes) right, true, guessed targets; of numbers (units, 5, columns) sums of powers."""
-    true = judged.true
-    guess = judged.guess
-    counts = judged.counts
-    if kind == "numbers":
-        true, guess = (
-            values.reshape(len(values), -1).astype(np.float64) for values in (true, guess)
-        )
-        known = ~np.isnan(true)
-        centred, error = (np.where(known, true - of, 0.0) for of in (np.nanmean(true, 0), guess))
-        powers = np.stack([known.astype(float), centred, centred**2, np.abs(error), error**2], 1)
-        sums = np.zeros((units, *powers.shape[1:]))
-        np.add.at(sums, unit, powers)
-        return sums
-    sums = np.zeros((units, 3, classes))
+def tallied_numbers(judged: Judged, unit: np.ndarray, units: int) -> np.ndarray:
+    """Returns (units, 5, columns) sums of powers: number, truth, its square, distance, squared error.
+
+    `unit` is each target's. Truths count from their mean, so that no square loses its digits.
+    """
+    true = _rows(judged.true).astype(np.float64)
+    guess = _rows(judged.guess).astype(np.float64)
+    known = ~np.isnan(true)
+    centred = np.where(known, true - np.nanmean(true, 0), 0.0)
+    error = np.where(known, true - guess, 0.0)
+    powers = np.stack([known.astype(float), centred, centred**2, np.abs(error), error**2], 1)
+    sums = np.zeros((units, *powers.shape[1:]))
+    np.add.at(sums, unit, powers)
+    return sums
+
+
+def tallied_classes(judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:
+    """Returns (units, 3, classes) the number of right, true and guessed targets; `unit` is each target's."""
+    true, guess, counts, *_ = judged
     number = np.ones(len(true)) if counts is None else counts
     right = true == guess
+    sums = np.zeros((units, 3, classes))
     np.add.at(sums[:, 0], (unit[right], true[right]), number[right])
     np.add.at(sums[:, 1], (unit, true), number)
     np.add.at(sums[:, 2], (unit, guess), number)
@@ -250,17 +259,23 @@ def by_class(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def of_classes(sums: np.ndarray, reference: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """(..., 3, classes) right, true and guessed targets -> (...) each metric, as scikit-learn has it."""
     right, true, guessed = np.moveaxis(np.asarray(sums, np.float64), -2, 0)
-    known = (sums if reference is None else sums + reference)[..., 1:, :].sum(-2) > 0
-    total = np.maximum(true.sum(-1), 1)
+    both = sums if reference is None else sums + reference
+    known = both[..., 1:, :].sum(-2) > 0
     classes = np.maximum(known.sum(-1), 1)
+    total = np.maximum(true.sum(-1), 1)
     f1, iou = by_class(sums)
+    macro_f1 = f1.sum(-1) / classes
     covariance = right.sum(-1) * total - (true * guessed).sum(-1)
     spread = (total**2 - (true**2).sum(-1)) * (total**2 - (guessed**2).sum(-1))
+    mcc = np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0)
     return {
-        "accuracy": right.sum(-1) / total, "macro_f1": f1.sum(-1) / classes, "mean_iou": iou.sum(-1) / classes,
-        "mean_dice": f1.sum(-1) / classes, "weighted_f1": (f1 * true).sum(-1) / total,
-        "mcc": np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0),
-    }  # fmt: skip
+        "accuracy": right.sum(-1) / total,
+        "macro_f1": macro_f1,
+        "mean_iou": iou.sum(-1) / classes,
+        "mean_dice": macro_f1,
+        "weighted_f1": (f1 * true).sum(-1) / total,
+        "mcc": mcc,
+    }
 
 
 def of_numbers(sums: np.ndarray) -> dict[str, np.ndarray]:
@@ -276,25 +291,6 @@ def of_numbers(sums: np.ndarray) -> dict[str, np.ndarray]:
         "r2": 1 - share,
     }
     return {name: values.mean(-1) for name, values in columns.items()}
-
-
-def constant(
-    kind: str, train: np.ndarray, number: int, classes: int
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns the guess, `number` times, of whoever knows the training targets alone; of classes their shares too."""
-    if kind == "numbers":
-        if np.isnan(train).any():
-            mean = np.ma.masked_invalid(train).mean(0).filled(0.0)
-        else:
-            mean = train.mean(0)
-        return np.broadcast_to(mean, (number, *train.shape[1:])), None
-    if kind == "labels":
-        often = np.broadcast_to(train.mean(0), (number, train.shape[1]))
-        return (often > 0.5).astype(np.int64), often
-    counts = np.bincount(train, minlength=classes)
-    return np.full(number, counts.argmax()), np.broadcast_to(
-        counts / counts.sum(), (number, len(counts))
-    )
 
 
 def balanced(counts: np.ndarray, classes: int) -> np.ndarray:

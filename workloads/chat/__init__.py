@@ -205,7 +205,7 @@ class Chat(Supervised):
         return "\n".join([
             f"{where} {sizes}.",
             *self._about_calls(),
-            *self.notes,
+            *self._notes,
             f"Tokens of a row: median {lengths[len(lengths) // 2]}, longest {lengths[-1]}. Of all "
             f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(ends)}.",
             *(f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings),
@@ -461,7 +461,7 @@ class Chat(Supervised):
             return ""
         lines = [super().report(metrics, folder)]
         judged = [*self._tested.values()][-1]
-        answers = {"tuned": judged.guess, **self._beside, **self.guesses}
+        answers = {"tuned": judged.guess, **self._beside, **self._guesses}
         lines.append("\n".join(self._about_scores(judged.true, answers)))
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
             cells = [

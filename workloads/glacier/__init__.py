@@ -201,7 +201,7 @@ class Glacier(methods.Comparing):
     def baseline(self) -> dict[str, float]:
         """Returns the scores on the test of the strongest by MCC of the methods of `baselines`."""
         names = self.settings.source.classes
-        strongest = self.guesses[self.strongest(self.guesses)]
+        strongest = self._guesses[self._strongest(self._guesses)]
         matrix = np.zeros((len(names), len(names)), np.int64)
         np.add.at(matrix, (strongest.true, strongest.guess), strongest.counts)
         return scores_of(matrix, names)
@@ -236,7 +236,8 @@ class Glacier(methods.Comparing):
         test = self.datasets()["test"]
         return {"test": SimpleNamespace(samples=test.chosen[baselines.scored(test)])}
 
-    def known_names(self) -> list[str]:
+    @property
+    def names(self) -> list[str]:
         return list(self.settings.source.classes)
 
     def columns(self, judged: Any) -> dict[str, float]:
@@ -247,7 +248,7 @@ class Glacier(methods.Comparing):
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
         """Writes tables and figures of the test, if it was evaluated; returns the tables and a line on the gate."""
         if self._tests:
-            lines = [self._judged(self._tests, vars(self).get("guesses", {}), folder)]
+            lines = [self._judged(self._tests, vars(self).get("_guesses", {}), folder)]
         else:
             lines = []
         if (weight := metrics.get("network_weight")) == 0:
@@ -274,7 +275,7 @@ class Glacier(methods.Comparing):
             some = f"{len(numbers):,} of {tiles:,} tiles of the test:\n"
         else:
             some = ""
-        return f"{some}{self.compare(rows, self.strongest(others), folder)}\n\n{worst}"
+        return f"{some}{self._compare(rows, self._strongest(others), folder)}\n\n{worst}"
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts each tile of the test in all its flips and turns, by the mean of all models and by each alone."""
@@ -294,7 +295,7 @@ class Glacier(methods.Comparing):
             ):
                 test.add(batch, p.argmax(1))
         scores = scores_of(tested["the vote"].counts.sum(0), names)
-        text = self._judged(tested, self.guesses, folder)
+        text = self._judged(tested, self._guesses, folder)
         if not settings.split.test and len(models) > 1:
             warning = "Warning: there is no test of its own (workload.split.test is 0). The vote is judged on the "
             warning += "validation of its first member, on which others trained: it flatters. Take the folds' mean."

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.task import Batch
-from trainbook import Judged, Supervised
+from trainbook import Judged, Supervised, Tokens
 from workloads.graphmer import settings
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
 from workloads.graphmer.settings import (
@@ -96,12 +96,25 @@ class Figure:
         return figures(Judged(true, guess))[self.__name__]
 
 
+class Ranks(Tokens):
+    """Ranks of right answers, whose figures follow from sums of their own."""
+
+    def tallied(self, metrics: Any, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
+        return np.stack([summed(judged, unit[judged.sample], units) for judged in rows.values()], 1)
+
+    def measured(self, metrics: Any, sums: Array, reference: Array | None = None) -> Array:
+        of_draws = means(sums)
+        return np.column_stack(
+            [of_draws[:, :-1].mean(1), of_draws[:, : len(CONDITIONS)], of_draws[:, -1]]
+        )
+
+
 class Graphmer(Supervised):
     """Predicts the tail of a triple from the text around its head."""
 
     Settings = Settings
     sentinels = ("entities.jsonl", "*.entities.jsonl")
-    kind = "tokens"
+    kind = Ranks
     unit = "file"
     metrics = tuple(map(Figure, ("mrr", *MEANS[: len(CONDITIONS)], "resolved")))
     selection = ("mrr", "max")
@@ -271,16 +284,7 @@ class Graphmer(Supervised):
         return {COMBINED: self.evaluator.counted(self.parts["test"].samples)}
 
     def baseline(self) -> dict[str, float]:
-        return figures(self.guesses[COMBINED])
-
-    def tallied(self, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
-        return np.stack([summed(judged, unit[judged.sample], units) for judged in rows.values()], 1)
-
-    def measured(self, sums: Array, reference: Array | None = None) -> Array:
-        of_draws = means(sums)
-        return np.column_stack(
-            [of_draws[:, :-1].mean(1), of_draws[:, : len(CONDITIONS)], of_draws[:, -1]]
-        )
+        return figures(self._guesses[COMBINED])
 
     def columns(self, judged: Judged) -> dict[str, float]:
         """Returns figures that are no metrics, and MRRs of tails that training has and has not."""
@@ -301,7 +305,7 @@ class Graphmer(Supervised):
         facts = len(self.parts["test"]) // len(CONDITIONS)
         asked = f"Filtered tail prediction on {facts:,} facts of held-out files. "
         return (
-            f"{asked}{_ABOUT}\n{self.compare({**self.guesses, **self._tested}, COMBINED, folder)}"
+            f"{asked}{_ABOUT}\n{self._compare({**self._guesses, **self._tested}, COMBINED, folder)}"
         )
 
     def predict(

@@ -28,6 +28,7 @@ from trainbook import Judged, Supervised, padded
 from trainbook.supervised import scoring
 from trainbook.supervised.batches import in_batches
 from trainbook.supervised.coverage import covering
+from trainbook.supervised.evaluation import outputs_of
 from trainbook.supervised.notes import collecting
 from workloads.legal import documents, generated, product
 from workloads.legal import model as network
@@ -63,7 +64,7 @@ class Legal(Supervised):
     shown = ("macro_f1", "network_macro_f1")
     unit = "document"
     constant = MAJORITY
-    draws = 4000
+    _draws = 4000
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -152,7 +153,7 @@ class Legal(Supervised):
                 f"What was learned from data names {len(names)} roles, and the network has {outputs}."
             )
         if values != self._learned:
-            for name in ("parts", "_parts_and_notes", "guesses", "stack", "tokens"):
+            for name in ("parts", "_parts_and_notes", "_guesses", "stack", "tokens"):
                 vars(self).pop(name, None)
             super().take_learned(values)
 
@@ -245,7 +246,7 @@ class Legal(Supervised):
         return {"loss": float(batch["weight"].sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        losses = F.cross_entropy(self.passed(model, batch), batch["labels"], reduction="none")
+        losses = F.cross_entropy(outputs_of(self, model, batch), batch["labels"], reduction="none")
         return {"loss": (losses * batch["weight"]).sum()}, {
             "padding": 1 - batch["mask"].float().mean()
         }
@@ -276,7 +277,7 @@ class Legal(Supervised):
         each |= {COUNTS: counts, STRONGEST: counts + self.stack.offsets}
         return {name: of.argmax(1)[self.parts["test"].samples.places] for name, of in each.items()}
 
-    def strongest(self, baselines: Mapping[str, Judged]) -> str:
+    def _strongest(self, baselines: Mapping[str, Judged]) -> str:
         """Returns the counts with offsets, whichever is best on the test."""
         return STRONGEST
 
@@ -349,7 +350,7 @@ class Legal(Supervised):
         roles = ", ".join(printable(name, most=40) for name in self.learned()["classes"])
         return "\n".join(
             filter(
-                None, [f"{where}. {sizes}.", matched, *left_out, *self.notes, f"Roles: {roles}."]
+                None, [f"{where}. {sizes}.", matched, *left_out, *self._notes, f"Roles: {roles}."]
             )
         )
 

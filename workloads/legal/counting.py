@@ -357,9 +357,8 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
         for value in _GRID:
             shifted = scores + offsets
             shifted[:, k] = scores[:, k] + value
-            sums = scoring.tallied(
-                "classes", scoring.Judged(truth, shifted.argmax(1)), unit, 1, classes
-            )
+            judged = scoring.Judged(truth, shifted.argmax(1))
+            sums = scoring.tallied_classes(judged, unit, 1, classes)
             values.append(scoring.of_classes(sums)["macro_f1"][0] - _SMALLER * abs(value))
         offsets[k] = _GRID[int(np.argmax(values))]
     return offsets

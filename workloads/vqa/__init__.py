@@ -28,6 +28,7 @@ from lib.task import Batch
 from lib.task.blocks import find_blocks
 from trainbook import IGNORED, Judged, Supervised, padded
 from trainbook.supervised import encoders, scoring, text
+from trainbook.supervised.evaluation import Scored
 from trainbook.supervised.intervals import least
 from trainbook.supervised.text import commonest, exact, normal, words
 from workloads.vqa import data, generated, pictures, tokens
@@ -194,7 +195,7 @@ class Vqa(Supervised):
 
     def __init__(self, config: Any, source: Any = None):
         super().__init__(config, source)
-        self.beams_at_once = self.settings.writing.at_once
+        self._beams_at_once = self.settings.writing.at_once
 
     def read(self, source: Path | None = None) -> dict[str, Any]:
         settings = self.settings if source else Settings()
@@ -396,13 +397,13 @@ class Vqa(Supervised):
             {each: math.exp(each.score(weight)) for each in answer.candidates} for answer in written
         ]
 
-    def scored(self, model: nn.Module, loader: Any) -> tuple[dict[str, float], dict[str, Judged]]:
+    def _scored(self, model: nn.Module, loader: Any) -> Scored:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
         # The question types of this evaluation, and below the weight of the network in it
         self.judged_types = np.array(
             [record.kind or data.OTHER for record in loader.dataset.samples]
         )
-        scores, rows = super().scored(model, loader)
+        scores, rows, _ = super()._scored(model, loader)
         network = rows["network"]
         if loader.dataset.name == "validation":
             shown = [record.picture for record in loader.dataset.samples[: len(network.true)]]
@@ -415,7 +416,12 @@ class Vqa(Supervised):
             "network_exact": scores["exact"],
             "network_weight": self.weight,
         }
-        return {"loss": scores["loss"], **figures, **beside}, {NETWORK: network, "answer": answer}
+        about = f"Validation shows no sure gain over {WORDS!r}, so these answers count, not the network's."
+        if self.weight:
+            rest = "and the words of the question the rest of the weight."
+            about = f"Validation gives the network {self.weight:g} {rest}"
+        rows = {NETWORK: network, "answer": answer}
+        return Scored({"loss": scores["loss"], **figures, **beside}, rows, about)
 
     def group(self, sample: Record) -> str:
         return sample.picture
@@ -457,9 +463,6 @@ class Vqa(Supervised):
         }
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        how = f"Validation gives the network {self.weight:g} and the words of the question the rest of the weight."
-        none = f"Validation shows no sure gain over {WORDS!r}, so these answers count, not the network's."
-        self.about_gate = how if self.weight else none
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
     def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:

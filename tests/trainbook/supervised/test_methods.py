@@ -12,7 +12,7 @@ from lib.errors import BadInput
 from tests.trainbook.supervised.tasks import Heights, Pixels, PixelsLast, Tags, Topics, Words
 from tests.trainbook.supervised.test_supervised import Loader, batch_of
 from trainbook import Judged, records, split
-from trainbook.supervised import bootstrap
+from trainbook.supervised import bootstrap, kinds
 from trainbook.supervised.intervals import resampled
 from trainbook.supervised.scoring import of_classes
 
@@ -128,7 +128,7 @@ def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_pai
     task = pages()
     _, scores = evaluated(task)
     true = task.targets("test")
-    nearly = task.guesses["nearly right"]
+    nearly = task._guesses["nearly right"]
     assert task.baseline()["macro_f1"] == reference.f1_score(true, nearly, average="macro")
     text = task.report({}, tmp_path)
     rows = {row["method"]: row for row in rows_of(tmp_path / "evaluation.csv")}
@@ -167,10 +167,12 @@ def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
     evaluated(task)
     judged = task._tested["network"]
     constant = judged._replace(guess=0 * judged.guess)
-    scores, *_ = task.compared({"constant": constant, "network": judged}, "constant")
+    scores, *_ = task._compared({"constant": constant, "network": judged}, "constant")
     groups = np.array([task.group(sample) for sample in task.parts["test"].samples])[judged.sample]
     names = sorted({*groups})
-    weights = resampled(np.eye(len(names)), task.draws)[:, [names.index(group) for group in groups]]
+    weights = resampled(np.eye(len(names)), task._draws)[
+        :, [names.index(group) for group in groups]
+    ]
     for place, score in enumerate((
         lambda w: reference.f1_score(*judged[:2], average="macro", sample_weight=w, zero_division=0),
         lambda w: reference.accuracy_score(*judged[:2], sample_weight=w),
@@ -182,15 +184,13 @@ def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
         )
 
 
-def test_metrics_that_follow_from_sums_are_scikit_learns(configured):
+def test_metrics_that_follow_from_sums_are_scikit_learns():
     draw = np.random.default_rng(0)
     true, guess = draw.integers(4, size=(2, 60))
-    task = type(
-        "Every", (Pages,), {"metrics": ("macro_f1", "weighted_f1", "accuracy", "mcc", "kappa")}
-    )
+    metrics = ("macro_f1", "weighted_f1", "accuracy", "mcc", "kappa")
     judged = Judged(true, guess, sample=np.arange(60))
-    sums = task(configured("Words")).tallied({"a": judged}, np.zeros(60, int), 1)[:, 0]
-    values = task(configured("Words")).measured(sums)
+    sums = kinds.of("classes").tallied(metrics, {"a": judged}, np.zeros(60, int), 1)[:, 0]
+    values = kinds.of("classes").measured(metrics, sums)
     sklearn = [
         reference.f1_score(true, guess, average="macro"), reference.f1_score(true, guess, average="weighted"),
         reference.accuracy_score(true, guess), reference.matthews_corrcoef(true, guess),

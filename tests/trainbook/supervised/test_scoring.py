@@ -5,8 +5,8 @@ import pytest
 from sklearn import metrics as reference
 from sklearn.utils.class_weight import compute_class_weight
 
-from trainbook.supervised import scoring
-from trainbook.supervised.scoring import Judged, balanced, better, constant
+from trainbook.supervised import kinds, scoring
+from trainbook.supervised.scoring import Judged, balanced, better
 
 TRUE = np.array([0, 0, 1, 2, 2, 2])
 GUESS = np.array([0, 1, 1, 2, 2, 0])
@@ -58,7 +58,7 @@ def test_metrics_of_numbers_take_any_guess_and_judge_the_known_ones_of_each_row(
         reference.mean_absolute_error(*pair) for pair in (([1, 3], [2, 3]), ([4, 8], [4, 6]))
     ]
     assert scores(("mae",), true, guess) == {"mae": np.mean(columns)}
-    mean, _ = constant("numbers", true, 2, 0)
+    mean, _ = kinds.of("numbers").constant(true, 2, 0)
     assert mean.tolist() == [[2.0, 6.0]] * 2
 
 
@@ -82,10 +82,10 @@ def test_which_direction_is_better_follows_from_the_name():
 
 
 def test_a_constant_is_the_commonest_class_or_the_mean_and_weights_are_scikit_learns():
-    guess, shares = constant("classes", np.array([1, 1, 0, 1]), 3, 4)
+    guess, shares = kinds.of("classes").constant(np.array([1, 1, 0, 1]), 3, 4)
     assert guess.tolist() == [1, 1, 1]
     assert shares.tolist() == [[0.25, 0.75, 0, 0]] * 3
-    guess, _ = constant("numbers", np.array([[1.0, 2.0], [3.0, 6.0]]), 2, 0)
+    guess, _ = kinds.of("numbers").constant(np.array([[1.0, 2.0], [3.0, 6.0]]), 2, 0)
     assert guess.tolist() == [[2.0, 4.0]] * 2
     weights = balanced(np.bincount(TRUE), 4)
     assert weights[:3] == pytest.approx(

@@ -99,7 +99,7 @@ def test_a_run_that_starts_from_a_simple_method_and_has_none_is_refused(values, 
     task = Heights(configured("Heights", {"training.start_from_baseline": True}))
     task.take_learned({"variance of targets": 1.0, "simple": values})
     with pytest.raises(BadInput, match="there is none"):
-        _ = task.simple
+        _ = task._simple
 
 
 def test_an_undamaged_one_answers_as_its_trees_say(configured):

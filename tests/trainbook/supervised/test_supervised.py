@@ -19,6 +19,7 @@ from lib.training import identity
 from lib.training.order import weights_of
 from tests.conftest import ROOT
 from trainbook import Supervised, launch
+from trainbook.supervised.samples import prepared
 
 TASKS = ROOT / "tests" / "trainbook" / "supervised" / "tasks.py"
 
@@ -242,7 +243,7 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
     ]
     topics = task("Topics")
     assert topics.names == ["long", "vowel"]
-    assert topics.prepared(("x", ["vowel"])) == (
+    assert prepared(topics, ("x", ["vowel"])) == (
         "x",
         [0.0, 1.0],
     )
@@ -260,7 +261,7 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
     assert topics.baseline()["accuracy"] == (true == (share > 0.5)).all(1).mean()
     batch["labels"][0, 0] = math.nan
     assert topics.count(batch) == {"loss": 19}
-    assert topics.judged(batch["labels"]).shape == (9, 2)
+    assert topics._kind.judged(batch["labels"], batch["labels"]).shape == (9, 2)
     topics.loss(model, batch)[0]["loss"].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
     with torch.no_grad():
@@ -275,7 +276,7 @@ def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered
     assert answer == {"prediction": "", "probability": "", "long": 0.2689414, "vowel": 0.2689414}
     assert "1 of 1 samples have no class with a probability above 0.5" in capsys.readouterr().out
     with pytest.raises(BadInput):
-        topics.prepared(("x", ["wide"]))
+        prepared(topics, ("x", ["wide"]))
 
 
 def test_loader_workers_are_sent_no_samples_twice_and_draw_in_training_alone(task, monkeypatch):

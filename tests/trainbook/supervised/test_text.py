@@ -138,7 +138,7 @@ def test_another_model_writes_beside_the_tested_one(capitals, tmp_path, monkeypa
 def test_where_memory_runs_out_it_goes_on_from_there(capitals):
     model = capitals.model()
     batch = {"ids": torch.ones(7, 3, dtype=torch.long)}
-    capitals.beams_at_once = 8
+    capitals._beams_at_once = 8
     capitals.most = 2
     assert len(text.in_parts(capitals, model, batch, 2, capitals.write)) == 7
     assert capitals.tried == (4, 2, 2, 2, 1)
