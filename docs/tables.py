@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from docs import figures, notebooks, pictures, reference, tried
+from docs import figures, notebooks, pictures, public, reference, tried
 from docs.facts import FACTS
 from docs.reference import table
 from lib.config import reader
@@ -365,6 +365,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "own-task": own_task,
     "own-config": own_config,
     "words": words,
+    **public.TABLES,
     **reference.TABLES,
     **notebooks.TABLES,
     **pictures.TABLES,

@@ -101,8 +101,10 @@ class Parcel:
 
 def steps(folder: Path) -> list[int]:
     """Lists the committed steps in `folder`, ascending by number and not by name."""
-    paths = folder.iterdir() if folder.is_dir() else ()
-    return sorted(int(m[1]) for p in paths if p.is_dir() and (m := _NAME.fullmatch(p.name)))
+    if not folder.is_dir():
+        return []
+    names = [path.name for path in folder.iterdir() if path.is_dir()]
+    return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
 
 
 def newest_step(folder: Path) -> int:
@@ -134,19 +136,16 @@ def pack(step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: str) -> 
 def write(folder: Path, parcel: Parcel) -> Path:
     """Commits a checkpoint: after any kill or loss of power it is either whole or absent. Raises CheckpointNotSaved."""
     final = path_of(folder, parcel.step)
-    aside = final.with_name(
-        final.name + ".tmp"
-    )  # its files and itself are synced, then it is renamed
+    aside = final.with_name(final.name + ".tmp")
+    files = {}
     try:
         disk.make_folders(folder)
         disk.remove_tree(aside)
         disk.calls.mkdir(aside)
-        files = {
-            name: disk.write_file(aside / name, parts) for name, parts in parcel.contents.items()
-        }
-        disk.write_file(
-            aside / MANIFEST, [_sealed({"format": FORMAT, "step": parcel.step, "files": files})]
-        )
+        for name, parts in parcel.contents.items():
+            files[name] = disk.write_file(aside / name, parts)
+        manifest = {"format": FORMAT, "step": parcel.step, "files": files}
+        disk.write_file(aside / MANIFEST, [_sealed(manifest)])
         disk.calls.sync_folder(aside)
         _put_in_place(aside, final)
     except OSError as error:
@@ -178,23 +177,21 @@ def _safetensors(group: Mapping[str, Tensor]) -> list[memoryview]:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     views = []
     end = 0
-    for name, value in sorted(group.items(), key=lambda item: (-item[1].element_size(), item[0])):
+    for name in sorted(group, key=lambda name: (-group[name].element_size(), name)):
+        value = group[name]
         if value.dtype not in _DTYPES:
             raise TypeError(
                 f"The tensor {name} is of {value.dtype}, which a checkpoint cannot hold."
             )
         view = memoryview(b"")
         if value.numel():
-            view = memoryview(
-                value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            )
-        header[name] = {
-            "dtype": _DTYPES[value.dtype],
-            "shape": [*value.shape],
-            "data_offsets": [end, end + len(view)],
-        }
-        views.append(view)
+            flat: Any = value.detach().cpu().contiguous().reshape(-1)
+            view = memoryview(flat.view(torch.uint8).numpy())
+        begin = end
         end += len(view)
+        dtype = _DTYPES[value.dtype]
+        header[name] = {"dtype": dtype, "shape": [*value.shape], "data_offsets": [begin, end]}
+        views.append(view)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that the first tensor is aligned
     return [memoryview(struct.pack("<Q", len(text)) + text), *views]
@@ -232,9 +229,8 @@ def verify(path: Path) -> Manifest:
 
 
 def _why(error: Exception) -> str:
-    return (
-        f"{type(error).__name__}: {printable(getattr(error, 'strerror', None) or error, most=200)}"
-    )
+    reason = getattr(error, "strerror", None) or error
+    return f"{type(error).__name__}: {printable(reason, most=200)}"
 
 
 def _manifest(path: Path) -> Manifest:
@@ -246,9 +242,10 @@ def _manifest(path: Path) -> Manifest:
     if _sealed(values) != raw:
         raise DamagedCheckpoint("the manifest does not match its own sha256")
     if type(values.get("format")) is int and values["format"] > FORMAT:
-        advice = "Take that one or a newer one, or choose another run.name to start afresh. It is left as it is."
-        what = f"has format {shown(values['format'])}; this version reads up to {FORMAT}"
-        raise NewerFormat(f"Checkpoint {path} {what}. {advice}")
+        raise NewerFormat(
+            f"Checkpoint {path} has format {shown(values['format'])}; this version reads up to {FORMAT}. Take that "
+            "one or a newer one, or choose another run.name to start afresh. It is left as it is."
+        )
     manifest = untrusted.parse(values, Manifest)
     if (named := _NAME.fullmatch(path.name)) and int(named[1]) != manifest.step:
         raise DamagedCheckpoint(f"its manifest is that of step {manifest.step:,}")
@@ -271,14 +268,16 @@ def load(path: Path) -> Checkpoint:
 
 
 def load_model(path: Path) -> Checkpoint:
-    """Does what `load` does. Raises DamagedCheckpoint where there is no model in it, too."""
+    """Loads a checkpoint like `load`. Raises DamagedCheckpoint also if it has no model."""
     if "model" not in (saved := load(path)).tensors:
         raise DamagedCheckpoint("it has no model.safetensors")
     return saved
 
 
 def load_newest(
-    folder: Path, quarantine: bool = False, check: Callable[[Checkpoint], None] = lambda found: None
+    folder: Path,
+    quarantine: bool = False,
+    check: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> tuple[Checkpoint | None, list[str]]:
     """Returns the newest checkpoint that verifies, and one sentence for each damaged one that was skipped.
 
@@ -286,8 +285,11 @@ def load_newest(
     without a good one the sentences name those renamed earlier too. Raises NewerFormat.
     """
     paths = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
-    # a `.old` counts where the one to replace it is not there
-    by_step = {int(m[1]): p for p in paths if (m := _NAME.fullmatch(p.name.removesuffix(".old")))}
+    by_step = {}
+    for path in paths:
+        # `.old` comes first in this order, so it counts only if its replacement is missing
+        if name := _NAME.fullmatch(path.name.removesuffix(".old")):
+            by_step[int(name[1])] = path
     damaged: list[tuple[Path, str]] = []
     for _, path in sorted(by_step.items(), reverse=True):
         try:
@@ -299,9 +301,8 @@ def load_newest(
         return newest, [_passed_over(path, reason, quarantine) for path, reason in damaged]
     earlier = sorted(path for path in paths if _QUARANTINED.fullmatch(path.name))
     sentences = [f"Checkpoint {printable(path)} is damaged ({reason})." for path, reason in damaged]
-    return None, sentences + [
-        f"Checkpoint {printable(path)} was found damaged earlier." for path in earlier
-    ]
+    sentences += [f"Checkpoint {printable(path)} was found damaged earlier." for path in earlier]
+    return None, sentences
 
 
 def _passed_over(path: Path, reason: str, quarantine: bool) -> str:
@@ -309,11 +310,11 @@ def _passed_over(path: Path, reason: str, quarantine: bool) -> str:
     sentence = f"Checkpoint {printable(path)} is damaged ({reason}); the one before it is used."
     if not quarantine:
         return sentence
-    names = (
-        path.with_name(f"{path.name}.damaged{suffix}")
-        for suffix in ("", *(f"-{n}" for n in range(2, 1000)))
-    )
-    aside = next(name for name in names if not disk.exists(name))
+    aside = path.with_name(f"{path.name}.damaged")
+    number = 2
+    while disk.exists(aside):
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+        number += 1
     try:
         disk.calls.rename(path, aside)
     except OSError as error:

@@ -12,9 +12,8 @@ from lib.checkpoint import Checkpoint, DamagedCheckpoint
 from lib.errors import BadInput
 from lib.untrusted import Natural, shown
 
-_PREFIXES = re.compile(
-    r"(^|\.)((module|_orig_mod)\.)+"
-)  # DistributedDataParallel's and torch.compile's
+# prefixes of DistributedDataParallel and of torch.compile
+_PREFIXES = re.compile(r"(^|\.)((module|_orig_mod)\.)+")
 
 
 @dataclass
@@ -40,7 +39,7 @@ class _Stopping:
 
 @dataclass(kw_only=True)
 class Names:
-    """What a state names of weights and of what was learned; nothing in an earlier version."""
+    """The entries of a state on weights and learned values; earlier versions have none."""
 
     trained: dict[str, str] = field(default_factory=dict)
     frozen: dict[str, str] = field(default_factory=dict)
@@ -64,12 +63,12 @@ class _State(Names):
 
 
 def plain(name: str) -> str:
-    """Returns a weight's name without the prefixes of wrappers, wherever and however often they stand."""
+    """Returns a weight's name without the prefixes of wrappers, anywhere in the name."""
     return _PREFIXES.sub(r"\1", name)
 
 
 def check(checkpoint: Checkpoint) -> None:
-    """Raises DamagedCheckpoint where no run can resume from a checkpoint, whatever its configuration."""
+    """Raises DamagedCheckpoint if no configuration can resume from a checkpoint."""
     state = parsed(checkpoint.state, _State)
     _expect(state.micro_batch > 0, "micro_batch in state.json is 0")
     for name, value in state.pending.items():
@@ -86,43 +85,46 @@ def parsed(state: dict[str, Any], kind: type[untrusted.T]) -> untrusted.T:
 
 
 def _check_tensors(groups: dict[str, dict[str, Tensor]]) -> None:
-    """Raises DamagedCheckpoint where optimizer or average are not those of the model."""
+    """Raises DamagedCheckpoint if optimizer or average do not fit the model."""
     _expect("model" in groups, "it has no model.safetensors")
     shapes = {name: value.shape for name, value in groups["model"].items()}
     averaged = groups.get("ema", {})
     for name, value in averaged.items():
-        fits = value.shape == shapes.get(
-            plain(name), value.shape
-        )  # of tied weights one name is there
+        expected = shapes.get(plain(name), value.shape)  # tied weights have one name
+        fits = value.shape == expected
         _expect(fits, f"{shown(name)} of ema.safetensors has not the shape of its weight")
     for key, value in groups.get("optimizer", {}).items():
         kind, _, name = key.partition("/")
+        shape: tuple[int, ...] = shapes.get(plain(name), value.shape)
         if kind == "step":
             shape = ()
-        else:
-            shape = shapes.get(plain(name), value.shape)
         fits = name != "" and value.is_floating_point() and value.shape == shape
         _expect(fits, f"{shown(key)} of optimizer.safetensors is no state of a weight")
         _expect("ema" not in groups or name in averaged, f"{shown(name)} is not in ema.safetensors")
 
 
 def _is_pending(name: str, value: Any) -> bool:
-    """Returns whether a value of `pending` is a number, or what its two other names hold."""
-    if name == "figures":
-        return untrusted.fits(value, list[dict[str, list]]) and all(
-            _is_sum(f) for each in value for f in each.values()
-        )
-    return untrusted.fits(value, list[str] if name == "order of terms" else float)
+    """Returns whether a value of `pending` is a number, or has the type of its two other names."""
+    if name == "order of terms":
+        return untrusted.fits(value, list[str])
+    if name != "figures":
+        return untrusted.fits(value, float)
+    if not untrusted.fits(value, list[dict[str, list]]):
+        return False
+    return all(_is_sum(figure) for figures in value for figure in figures.values())
 
 
 def _is_sum(figure: list[Any]) -> bool:
-    """Returns whether it is [a sum, its samples]; a number that JSON lacks is text."""
-    if len(figure) != 2 or not untrusted.fits(figure[1], Natural) or figure[1] == 0:
+    """Returns whether a figure is [a sum, its samples]; numbers that JSON lacks, such as nan, are text."""
+    if len(figure) != 2:
         return False
-    if isinstance(figure[0], str) and len(figure[0]) < 30:
+    total, samples = figure
+    if not untrusted.fits(samples, Natural) or samples == 0:
+        return False
+    if isinstance(total, str) and len(total) < 30:
         with contextlib.suppress(ValueError):
-            return isinstance(float(figure[0]), float)
-    return untrusted.fits(figure[0], float)
+            return isinstance(float(total), float)
+    return untrusted.fits(total, float)
 
 
 def _expect(fits: bool, sentence: str) -> None:

@@ -36,24 +36,28 @@ class Retention:
         self._kept_files = here.output_files
 
     def make_room(self, name: str, parcel: checkpoint.Parcel) -> None:
-        """Deletes what this save replaces, if it does not fit otherwise. Raises CheckpointNotSaved if it cannot fit."""
+        """Deletes old checkpoints if this one does not fit otherwise. Raises CheckpointNotSaved if it cannot fit."""
         if parcel.size > self.available():
             checkpoint.tidy(self.folder / name)  # a failed save may have left its own
         if parcel.size > self.available() and name == "checkpoints":
             steps = self._written(name)
             keep = max(1, self.options.keep_last - 1)
-            if steps[:-keep] and any(map(self._is_good, reversed(steps[-keep:]))):
+            newest = reversed(steps[-keep:])
+            if len(steps) > keep and any(map(self._is_good, newest)):
                 self._drop_oldest(steps, keep, lambda: parcel.size <= self.available())
-        if parcel.size > (available := self.available()):
-            needs = (
-                f"it needs {amount(parcel.size)}, and {amount(max(0, available))} are available in"
+        available = max(0, self.available())
+        if parcel.size > available:
+            raise CheckpointNotSaved(
+                parcel.step,
+                f"it needs {amount(parcel.size)}, and {amount(available)} are available in {self._output_dir}. "
+                "Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best",
             )
-            advice = "Delete files there, or lower checkpoint.keep_last or checkpoint.keep_best"
-            raise CheckpointNotSaved(parcel.step, f"{needs} {self._output_dir}. {advice}")
 
     def available(self) -> int:
         """Returns the bytes that can be written, by the disk and by the platform's limit on the output folder."""
-        folder = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
+        folder = self.folder.absolute()
+        while not folder.is_dir():
+            folder = folder.parent
         free = shutil.disk_usage(folder).free
         most = self._output_bytes
         if most is None:
@@ -63,8 +67,9 @@ class Retention:
     def after_checkpoint(self, step: int, best: Collection[int]) -> None:
         """Deletes, after a step was saved, all but the last and the best ones, and more to stay within the budget."""
         try:
-            # What was just saved counts as the newest, also in a run that was taken back to an earlier step.
-            steps = [s for s in self._written("checkpoints") if s != step] + [step]
+            # the one just saved is the newest, also in a run that was taken back to an earlier step
+            earlier = [other for other in self._written("checkpoints") if other != step]
+            steps = [*earlier, step]
             self._drop_oldest(steps, self.options.keep_last, lambda: False)
             self.keep_best(best)
             self._drop_oldest(steps[-self.options.keep_last :], 1, self._within_budget)
@@ -85,7 +90,7 @@ class Retention:
         return size <= (self._kept_bytes or size) and number <= (self._kept_files or number)
 
     def _drop_oldest(self, steps: list[int], keep: int, enough: Callable[[], bool]) -> None:
-        """Deletes checkpoints, oldest first, until there is `enough` room or `keep` are left."""
+        """Deletes checkpoints, oldest first, until `enough` is true or `keep` are left."""
         for step in steps[:-keep]:
             if enough():
                 return
@@ -100,18 +105,18 @@ class Retention:
     def _written(self, name: str) -> list[int]:
         """Lists the steps whose folder has a manifest, which only a run writes."""
         folder = self.folder / name
-        return [
-            s
-            for s in checkpoint.steps(folder)
-            if (checkpoint.path_of(folder, s) / checkpoint.MANIFEST).is_file()
-        ]
+
+        def has_manifest(step: int) -> bool:
+            return (checkpoint.path_of(folder, step) / checkpoint.MANIFEST).is_file()
+
+        return list(filter(has_manifest, checkpoint.steps(folder)))
 
 
 class Saver:
     """Saves one checkpoint at a time. A failure is a warning at the next save, or an error in `wait`.
 
     `record` gets the seconds from the call of `save` until everything is on the disk. `before` is called on the thread
-    before each checkpoint: what it relies on must be on the disk first.
+    before each checkpoint, to sync the files that it relies on.
     """
 
     def __init__(
@@ -122,20 +127,20 @@ class Saver:
         self.retention = retention
         self.record = record
         self.before = before
-        self._thread, self._works = ThreadPoolExecutor(1, "checkpoint"), list[Future[None]]()
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._works: list[Future[None]] = []
         self._buffers: dict[Key, Tensor] = {}
         self._in_use: set[str] = (
             set()
-        )  # the kinds of checkpoint that the thread may be writing from their buffers
+        )  # kinds of checkpoint whose buffers the thread may be reading
 
     def prepare(self, name: str, tensors: Tensors) -> None:
         """Makes the buffers in the background: the first touch of memory can take ten times as long as a copy."""
         self._in_use.add(name)
 
         def touch() -> None:
-            with contextlib.suppress(
-                RuntimeError, MemoryError
-            ):  # a save makes those for which memory runs out
+            # if memory runs out here, a save makes the rest
+            with contextlib.suppress(RuntimeError, MemoryError):
                 for key, value in _items(name, tensors):
                     self._buffer(key, value).zero_()
 
@@ -152,7 +157,8 @@ class Saver:
         """Copies the tensors now, commits the checkpoint into `folder / name` in the background, then calls `then`."""
         begin = time.perf_counter()
         text = checkpoint.to_json({**state, "step": step})
-        if name in self._in_use or any(work.done() and work.exception() for work in self._works):
+        has_failed = any(work.exception() for work in self._works if work.done())
+        if name in self._in_use or has_failed:
             self._join()  # the thread may still be writing from these buffers
         copies = self._copied_where_memory_allows(name, tensors)
         parcel = None if copies is None else checkpoint.pack(step, copies, text)
@@ -171,8 +177,9 @@ class Saver:
         try:
             self.wait()
         except CheckpointNotSaved as error:
-            what = "This was the last save of the session: the next one resumes from the checkpoint before it."
-            raise TrainingFailed(f"{error} {what}") from error
+            raise TrainingFailed(
+                f"{error} This was the last save of the session: the next one resumes from the checkpoint before it."
+            ) from error
 
     def _join(self) -> None:
         """Waits for the thread and warns of failed saves. Raises any other error of the thread."""
@@ -199,9 +206,7 @@ class Saver:
         self.before()
         try:
             self._write(name, parcel)
-        except (
-            CheckpointNotSaved
-        ):  # once more, from the same buffers: an error of the disk may be a passing one
+        except CheckpointNotSaved:  # retried from the same buffers: a disk error may pass
             self._write(name, parcel)
         self.record(time.perf_counter() - begin)
         if then:
@@ -217,15 +222,15 @@ class Saver:
     def _copied_where_memory_allows(
         self, name: str, tensors: Tensors
     ) -> dict[str, dict[str, Tensor]] | None:
-        """Returns copies of the tensors; None where memory runs out, also after all that can be freed was freed."""
+        """Returns copies of the tensors, or None if memory runs out twice, the second time after freeing it."""
         items = _items(name, tensors)
         for _ in range(2):
             try:
                 copies: dict[str, dict[str, Tensor]] = {group: {} for group in tensors}
                 for key, value in items:
-                    copies[key[1]][key[2]] = self._buffer(key, value).copy_(
-                        value, non_blocking=True
-                    )
+                    _, group, tensor = key
+                    buffer = self._buffer(key, value)
+                    copies[group][tensor] = buffer.copy_(value, non_blocking=True)
                 if any(value.is_cuda for _, value in items):
                     torch.cuda.synchronize()
                 return copies
@@ -257,8 +262,7 @@ class Saver:
 
 
 def _items(kind: str, tensors: Tensors) -> list[tuple[Key, Tensor]]:
-    return [
-        ((kind, group, name), value.detach())
-        for group, named in tensors.items()
-        for name, value in named.items()
-    ]
+    items: list[tuple[Key, Tensor]] = []
+    for group, named in tensors.items():
+        items += [((kind, group, name), value.detach()) for name, value in named.items()]
+    return items

@@ -33,10 +33,8 @@ def of(model: nn.Module) -> dict[str, Tensor]:
     named: dict[str, Tensor] = {}
     seen: set[tuple[int, torch.Size]] = set()
     for name, value in model.state_dict(keep_vars=True).items():
-        key = (
-            id(value) if value.is_meta else value.data_ptr(),
-            value.shape,
-        )  # what is on `meta` has no address
+        address = id(value) if value.is_meta else value.data_ptr()  # none on `meta`
+        key = (address, value.shape)
         if value.numel() == 0 or key not in seen:
             named[plain(name)] = value.detach()
             seen.add(key)
@@ -57,52 +55,53 @@ def put_back(
     model: nn.Module, tensors: Mapping[str, Tensor], left_out: Container[str] = ()
 ) -> None:
     """Copies saved weights into a model. Raises BadInput unless they are its tensors, but for some `left_out`."""
-    # a model of 16 bits of which all is trained is made fp32 where that was saved: a run trains it so
     saved = {plain(name): value for name, value in tensors.items()}
-    wider = any(
-        n in saved and saved[n].dtype is torch.float32
-        for n, v in of(model).items()
-        if v.dtype in _HALVES
-    )
+    # a run trains a wholly trained model of 16 bits in fp32, and saves it so
+    halves = [name for name, value in of(model).items() if value.dtype in _HALVES]
+    wider = any(saved[name].dtype is torch.float32 for name in halves if name in saved)
     if wider and all(parameter.requires_grad for parameter in model.parameters()):
         widen(model)
-    expected = {
-        name: value for name, value in of(model).items() if name in saved or name not in left_out
-    }
-    wrong = [
-        name
-        for name, value in expected.items()
-        if name not in saved or saved[name].shape != value.shape
-    ]
+    named = of(model)
+    expected = {n: value for n, value in named.items() if n in saved or n not in left_out}
+    wrong = _misfits(expected, saved)
     extra = sorted(set(saved) - set(expected))
     if wrong or extra:
-        misfits = f"{len(wrong)} of {len(expected)} tensors are missing or of another shape ({', '.join(wrong[:3])})"
-        unknown = f"{len(extra)} are unknown ({', '.join(extra[:3])})"
-        advice = "Compare the workload settings with config.yaml of the saved run."
-        raise BadInput(f"The saved weights do not fit the model: {misfits}, {unknown}. {advice}")
+        raise BadInput(
+            f"The saved weights do not fit the model: {len(wrong)} of {len(expected)} tensors are missing or of "
+            f"another shape ({', '.join(wrong[:3])}), {len(extra)} are unknown ({', '.join(extra[:3])}). Compare the "
+            "workload settings with config.yaml of the saved run."
+        )
     _copy(expected, saved)
+
+
+def _misfits(expected: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]:
+    """Returns the names that `source` lacks or has in another shape."""
+    return [n for n, value in expected.items() if n not in source or source[n].shape != value.shape]
 
 
 def transfer(model: nn.Module, tensors: Mapping[str, Tensor], least_share: float) -> str:
     """Copies another model's tensors of same name and shape; returns the counts. Raises BadInput if too few match."""
     expected = of(model)
     source = {plain(name): value for name, value in tensors.items()}
-    absent = [name for name in expected if name not in source]
-    matched = {
-        n: value for n, value in expected.items() if n in source and source[n].shape == value.shape
-    }
-    reshaped = [name for name in expected if name in source and name not in matched]
+    misfits = _misfits(expected, source)
+    absent = [name for name in misfits if name not in source]
+    reshaped = [name for name in misfits if name in source]
+    matched = {name: value for name, value in expected.items() if name not in misfits}
     counts = (
-        f"{len(matched)} of {len(expected)} tensors match; {len(reshaped)} have another shape "
-        f"({', '.join(reshaped[:3]) or 'none'}), {len(absent)} are not there ({', '.join(absent[:3]) or 'none'})"
+        f"{len(matched)} of {len(expected)} tensors match; {len(reshaped)} have another shape ({_first(reshaped)}), "
+        f"{len(absent)} are not there ({_first(absent)})"
     )
     if len(matched) < least_share * len(expected):
-        what = f"That is less than {least_share:.0%} (run.initial_weights_share)"
         raise BadInput(
-            f"The initial weights hardly fit the model: {counts}. {what}. Give other weights, or lower it."
+            f"The initial weights hardly fit the model: {counts}. That is less than {least_share:.0%} "
+            "(run.initial_weights_share). Give other weights, or lower it."
         )
     _copy(matched, source)
     return f"Initial weights: {counts}."
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:3]) or "none"
 
 
 def _copy(into: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
@@ -127,12 +126,17 @@ def _described(value: Tensor) -> str:
 
 
 def seal(value: Tensor, like: str = "") -> str:
-    """Returns type, shape and sha256 of a tensor's values; in the type of another seal where one is given."""
+    """Returns type, shape and sha256 of a tensor's values, in the float type of the seal `like` if it has one."""
     whole = value.detach().cpu()
-    if (kind := _FLOATS.get(like.partition(" ")[0])) and whole.is_floating_point():
+    kind = _float_of(like)
+    if kind and whole.is_floating_point():
         whole = whole.to(kind)
     content: Any = whole.contiguous().reshape(-1).view(torch.uint8).numpy()
     return f"{_described(whole)} {hashlib.sha256(content).hexdigest()}"
+
+
+def _float_of(seal: str) -> torch.dtype | None:
+    return _FLOATS.get(seal.partition(" ")[0])
 
 
 def seal_of_all(named: Mapping[str, Tensor]) -> str:
@@ -142,79 +146,89 @@ def seal_of_all(named: Mapping[str, Tensor]) -> str:
 
 
 def unsaved(model: nn.Module) -> tuple[str, list[str]]:
-    """Returns one hash of the buffers that no checkpoint has, "" for none, and their names."""
+    """Returns one hash of the buffers that checkpoints omit, or "", and their names."""
     in_checkpoints = model.state_dict().keys()
     buffers = {plain(name): b for name, b in model.named_buffers() if name not in in_checkpoints}
     return seal_of_all(buffers) if buffers else "", list(buffers)
 
 
 def with_own(model: nn.Module, found: checkpoint.Checkpoint) -> dict[str, Tensor]:
-    """Returns the weights of a checkpoint with those of this model that it omits. Raises BadInput if these differ."""
+    """Adds the model's frozen weights to a checkpoint that omits them. Raises BadInput if their hashes differ."""
     named = found.tensors["model"]
     here = of(model)
-    left_out = {
-        n: known
-        for n, known in found.state.get("frozen", {}).items()
-        if n in here and n not in named
-    }
-    own = {name: here[name].cpu() for name in left_out}
-    if wrong := [name for name, known in left_out.items() if seal(own[name], known) != known]:
-        what = f"The initial weights {printable(found.path)} lack {len(wrong)} frozen tensors ({_listed(wrong)})"
-        advice = "Let model() load the same weights, with the same training.frozen_precision"
+    seals = found.state.get("frozen", {})
+    omitted = {name: here[name].cpu() for name in seals if name in here and name not in named}
+    wrong = [name for name, value in omitted.items() if seal(value, seals[name]) != seals[name]]
+    if wrong:
         raise BadInput(
-            f"{what}, and this model has others. {advice}, or train that run with checkpoint.frozen: save."
+            f"The initial weights {printable(found.path)} lack {len(wrong)} frozen tensors ({_listed(wrong)}), and "
+            "this model has others. Let model() load the same weights, with the same training.frozen_precision, or "
+            "train that run with checkpoint.frozen: save."
         )
-    return {**named, **own}
+    return {**named, **omitted}
 
 
 def restore(model: nn.Module, saved: checkpoint.Checkpoint) -> None:
     """Copies a checkpoint's weights into a model; frozen ones that it omits stay. Raises BadInput if any differ."""
-    left_out = saved.state.get("frozen", {})
+    seals = saved.state.get("frozen", {})
     _check_trained(model, saved)
-    put_back(model, saved.tensors["model"], left_out)
-    here = of(model) if left_out else {}
-    if wrong := [
+    put_back(model, saved.tensors["model"], seals)
+    if not seals:
+        return
+    here = of(model)
+    wrong = [
         name
-        for name, hashed in left_out.items()
-        if name not in here or seal(here[name], hashed) != hashed
-    ]:
-        published = [
-            printable(n, most=100)
-            for n, taken in saved.state.get("published", {}).items()
-            if "config" in taken
-        ]
-        source = f"published as {', '.join(published)}" if published else "loaded by model()"
-        what = f"of {len(left_out)} that it omits, {len(wrong)} have another hash now ({_listed(wrong)})"
-        where = f"The frozen weights are not those of {printable(saved.path)}"
-        raise BadInput(f"{where}: {what}. They were {source}: mount exactly these.")
+        for name, expected in seals.items()
+        if name not in here or seal(here[name], expected) != expected
+    ]
+    if wrong:
+        source = "loaded by model()"
+        names = published_names(saved.state.get("published", {}))
+        if names:
+            source = f"published as {', '.join(printable(name, most=100) for name in names)}"
+        raise BadInput(
+            f"The frozen weights are not those of {printable(saved.path)}: of {len(seals)} that it omits, {len(wrong)} "
+            f"have another hash now ({_listed(wrong)}). They were {source}: mount exactly these."
+        )
     with torch.no_grad():
-        for name, hashed in left_out.items():
-            here[name].copy_(here[name].to(_FLOATS.get(hashed.partition(" ")[0], here[name].dtype)))
+        for name, hashed in seals.items():
+            value = here[name]
+            value.copy_(value.to(_float_of(hashed) or value.dtype))
+
+
+def published_names(published: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Returns the names of published weights that `Task.pretrained` has loaded."""
+    return [name for name, facts in published.items() if "config" in facts]
 
 
 def _check_trained(model: nn.Module, saved: checkpoint.Checkpoint) -> None:
     """Raises BadInput if the saved run trained other parameters."""
     before = saved.state.get("trained")
     now = trained(model)
-    if before is None or before == now:  # best weights name none
+    if before is None or before == now:  # missing in best weights
         return
-    then = [f"{name} {kind}" for name, kind in before.items() if now.get(name) != kind]
-    since = [f"{name} {kind}" for name, kind in now.items() if before.get(name) != kind]
-    what = f"What is trained differs from {printable(saved.path)}: then {_listed(then)}; now {_listed(since)}"
-    why = "loaded adapters come back frozen unless asked to be trainable, and a model wrapped twice has other names"
-    raise BadInput(f"{what}. model() must return the same model each time: {why}.")
-
-
-def _listed(names: list[str]) -> str:
-    return (
-        ", ".join(printable(name, most=100) for name in names[:3]) + ", ..." * (len(names) > 3)
-        or "nothing more"
+    then = [f"{name} {kind}" for name, kind in sorted(before.items() - now.items())]
+    since = [f"{name} {kind}" for name, kind in sorted(now.items() - before.items())]
+    raise BadInput(
+        f"What is trained differs from {printable(saved.path)}: then {_listed(then)}; now {_listed(since)}. model() "
+        "must return the same model each time: loaded adapters come back frozen unless asked to be trainable, and a "
+        "model wrapped twice has other names."
     )
 
 
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "nothing more"
+    shown = [printable(name, most=100) for name in names[:3]]
+    if len(names) > 3:
+        shown.append("...")
+    return ", ".join(shown)
+
+
 def read(path: Path) -> checkpoint.Checkpoint:
-    """Reads weights: of a .safetensors file, a checkpoint with its state, a run, a published model. Raises BadInput."""
-    if not (inside := _checkpoint_in(path)):
+    """Reads weights from a .safetensors file, a checkpoint, a run, or a published model. Raises BadInput."""
+    inside = _checkpoint_in(path)
+    if not inside:
         return checkpoint.Checkpoint(path, 0, {"model": _tensors(path)}, {})
     try:
         saved = checkpoint.load_model(inside)
@@ -233,14 +247,14 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         try:
             return published.read(published.find_model(str(path)))
         except BadInput as error:
-            advice = "Give a .safetensors file, a checkpoint, the folder of a run, or one with published weights."
             raise BadInput(
-                f"There are no weights in {path} that can be taken. {error} {advice}"
+                f"There are no weights in {path} that can be taken. {error} Give a .safetensors file, a checkpoint, "
+                "the folder of a run, or one with published weights."
             ) from None
     if path.suffix != ".safetensors":
-        why = "Pickled weights (.pt, .pth, .bin) can run code, and are never opened here"
         raise BadInput(
-            f"{path} is no .safetensors file. {why}: convert them once with safetensors.torch.save_file."
+            f"{path} is no .safetensors file. Pickled weights (.pt, .pth, .bin) can run code, and are never opened "
+            "here: convert them once with safetensors.torch.save_file."
         )
     try:
         size_of(path)  # a pipe would be waited for
@@ -252,7 +266,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _checkpoint_in(path: Path) -> Path | None:
-    """Returns a checkpoint itself, or the best or newest one of a run; None where there is none."""
+    """Returns the checkpoint at `path`, the best or newest one of a run, or None."""
     for folder in (path, path / "best", path / "checkpoints"):
         if steps := checkpoint.steps(folder):
             return checkpoint.path_of(folder, steps[-1])

@@ -219,7 +219,9 @@ class Memory:
 class Optimizer:
     """How gradients become updates."""
 
-    name: Literal["adamw", "sgd"] = option("adamw", "The optimizer.")
+    name: Literal["adamw", "sgd", "muon"] = option(
+        "adamw", "The optimizer; muon updates matrices in the repeated layers, and adamw the rest."
+    )
     lr: float = option(3e-4, "Highest learning rate, after the warm-up.", above=0)
     weight_decay: float = option(
         0.01, "Decoupled weight decay; for sgd part of the gradient.", minimum=0

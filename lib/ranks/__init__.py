@@ -1,4 +1,4 @@
-"""Joins the processes that train one run: who they are, and what they decide together.
+"""Joins the processes that train one run: their numbers, and their common decisions.
 
 `launch` or torchrun starts a process for each GPU and numbers them; `start` joins them. In a single process, such as a
 notebook's kernel or a plain `trainbook train`, every function here is a no-op.
@@ -76,7 +76,7 @@ def check_count(processes: int) -> None:
 
 
 def start() -> None:
-    """Joins the ranks, and chooses this process's GPU. Raises BadInput where that fails."""
+    """Joins the ranks, and chooses this process's GPU. Raises BadInput if that fails."""
     global _here
     if _here.size > 1:
         return
@@ -105,18 +105,16 @@ def _join() -> None:
         dist.init_process_group(backend, timeout=timedelta(seconds=JOIN_SECONDS))
     except (ValueError, RuntimeError) as error:  # torch's DistError is a RuntimeError
         first = str(error).strip().splitlines()[0]
-        if (
-            environment.RANK_FOLDER in os.environ
-        ):  # one machine, so no wrong address: a fresh launch may do
+        if environment.RANK_FOLDER in os.environ:
+            # one machine, so the address is right: a fresh launch may succeed
             raise RuntimeError(
                 f"Timed out waiting for the other ranks to start: {first}"
             ) from error
-        where = (
-            f"{os.environ.get('MASTER_ADDR', '(unset)')}:{os.environ.get('MASTER_PORT', '(unset)')}"
-        )
-        what = f"This process on {socket.gethostname()} did not find the other ranks at {where}: {first}"
+        address = os.environ.get("MASTER_ADDR", "(unset)")
+        port = os.environ.get("MASTER_PORT", "(unset)")
         raise BadInput(
-            f"{what} Start all with this address and a free port (torchrun: --master-port)."
+            f"This process on {socket.gethostname()} did not find the other ranks at {address}:{port}: {first} "
+            "Start all with this address and a free port (torchrun: --master-port)."
         ) from error
 
 
@@ -165,15 +163,15 @@ def tensors_from_first(groups: Groups | None) -> Groups | None:
     """Returns the first rank's tensors on every rank, or None if it gives None; the others get them on the CPU."""
     if _here.size == 1:
         return groups
-    shapes = {
-        group: {k: (v.shape, v.dtype) for k, v in named.items()}
-        for group, named in (groups or {}).items()
-    }
-    if (shapes := from_first(shapes if groups is not None else None)) is None:
+    mine: dict[str, dict[str, Any]] = {}
+    for group, named in (groups or {}).items():
+        mine[group] = {name: (value.shape, value.dtype) for name, value in named.items()}
+    shapes = from_first(None if groups is None else mine)
+    if shapes is None:
         return None
     received: dict[str, dict[str, Tensor]] = {group: {} for group in shapes}
-    for group, named in shapes.items():
-        for name, (shape, dtype) in named.items():
+    for group, described in shapes.items():
+        for name, (shape, dtype) in described.items():
             if is_first() and groups:
                 tensor = groups[group][name]
             else:
@@ -187,7 +185,7 @@ def tensors_from_first(groups: Groups | None) -> Groups | None:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Raises on all ranks the BadInput or TrainingFailed of one, with its name, so that none waits in vain."""
+    """Raises the BadInput or TrainingFailed of one rank on all, with its name, so that all end."""
     failure: Exception | None = None
     try:
         yield
@@ -204,6 +202,5 @@ def together() -> Iterator[None]:
     if len(failures) == _here.size and len(texts) == 1:
         raise kind(*texts) from failure
     hosts = gathered(socket.gethostname())
-    raise kind(
-        "\n".join(f"Rank {n} on {hosts[n]}: {text}" for n, (_, text) in failures.items())
-    ) from failure
+    lines = [f"Rank {rank} on {hosts[rank]}: {text}" for rank, (_, text) in failures.items()]
+    raise kind("\n".join(lines)) from failure

@@ -22,8 +22,9 @@ def die_with(parent: int) -> None:
 
 if __name__ == "__main__":
     die_with(int(sys.argv[1]))
-    # As for `python -m`, instead of the folder of this file; but a folder lib of one's own is not taken for this one.
-    sys.path[:1] = [str(Path(__file__).resolve().parents[2]), str(Path.cwd())]
+    # As for `python -m`, instead of the folder of this file; but a user's folder lib does not hide this one.
+    library = Path(__file__).resolve().parents[2]
+    sys.path[:1] = [str(library), str(Path.cwd())]
     module = sys.argv[3]
     sys.argv[1:] = sys.argv[4:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

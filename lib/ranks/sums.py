@@ -14,31 +14,32 @@ from lib import private, ranks
 from lib.errors import BadInput
 from lib.ranks import gathered
 
-BUCKET_BYTES = (
-    25 * 2**20
-)  # gradients are summed in pieces of this size; each takes as much memory for a moment
+BUCKET_BYTES = 25 * 2**20  # gradients are summed in pieces, to copy little at a time
 
 
 def add_counts(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Sums numbers by name over several mappings and over the ranks, exactly. Raises BadInput for what is no count."""
+    """Sums numbers by name over several mappings and over the ranks, exactly. Raises BadInput for other values."""
     mine = [{name: _checked(name, number) for name, number in named.items()} for named in counts]
     numbers: dict[str, list[float]] = {}
     for named in itertools.chain.from_iterable(gathered(mine)):
         for name, number in named.items():
             numbers.setdefault(name, []).append(number)
-    return {
-        name: sum(each) if all(type(n) is int for n in each) else math.fsum(each)
-        for name, each in numbers.items()
-    }
+    return {name: _exact_sum(each) for name, each in numbers.items()}
+
+
+def _exact_sum(numbers: Sequence[float]) -> float:
+    if all(isinstance(number, int) for number in numbers):
+        return sum(numbers)
+    return math.fsum(numbers)
 
 
 def _checked(term: str, number: Any) -> float:
-    value = number.item() if hasattr(number, "item") else number  # of torch or NumPy
-    if not isinstance(value, Real) or not 0 <= value < math.inf:
-        advice = (
-            "Return how many valid targets the term has in the batch: a finite number, 0 or more."
+    value = number.item() if hasattr(number, "item") else number  # a scalar of torch or NumPy
+    if not isinstance(value, Real) or not 0 <= value < math.inf:  # type: ignore[operator]
+        raise BadInput(
+            f"Task.count returned {value} for the loss term {term!r}. Return how many valid targets the term has in "
+            "the batch: a finite number, 0 or more."
         )
-        raise BadInput(f"Task.count returned {value} for the loss term {term!r}. {advice}")
     if isinstance(value, Integral):
         return int(value)
     return float(value)
@@ -58,7 +59,7 @@ def over_ranks(
     parameters: Sequence[nn.Parameter], means: Mapping[str, Tensor], with_buffers: Sequence[nn.Module],
     buffers: Sequence[Mapping[str, Tensor]],
 ) -> None:  # fmt: skip
-    """Turns each rank's gradients, losses and batch statistics into those of the whole effective batch, in place.
+    """Reduces gradients, losses and batch statistics of each rank to the whole effective batch, in place.
 
     `buffers` has, for each of the modules `with_buffers`, copies of its buffers from before this step.
     """
@@ -66,22 +67,18 @@ def over_ranks(
         return
     used = ranks.highest(*(parameter.grad is not None for parameter in parameters))
     for parameter, somewhere in zip(parameters, used, strict=True):
-        if somewhere and parameter.grad is None:  # -0.0 is what leaves every addend its bits
-            parameter.grad = torch.full_like(parameter, -0.0)
-    add_up(
-        [
-            *means.values(),
-            *(parameter.grad for parameter in parameters if parameter.grad is not None),
-        ]
-    )
+        if somewhere and parameter.grad is None:
+            parameter.grad = torch.full_like(parameter, -0.0)  # x + -0.0 has the bits of x
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    add_up([*means.values(), *gradients])
     # Batch statistics, each of shape (channels,): a rank's update is r -> D r + u, where D is the decay over its
     # micro-batches; of n ranks in turn it is D^n r + the sum over the ranks i of D^(n - 1 - i) u_i.
-    summed = list[Tensor]()
-    after = []
+    summed: list[Tensor] = []
+    after: list[tuple[Tensor, Tensor, float]] = []
     for module, old in zip(with_buffers, buffers, strict=True):
         if not (isinstance(module, private.NORMS) and module.track_running_stats):
             continue
-        counter = module.num_batches_tracked
+        counter = module.get_buffer("num_batches_tracked")
         seen = int(old["num_batches_tracked"])
         passes = int(counter) - seen
         decay, whole, share = decays(module.momentum, passes, seen)

@@ -62,9 +62,6 @@ class Task:
     members: Sequence[
         str
     ] = ()  # names of the runs whose models vote or predict together, in their order
-    saved_values: Mapping[
-        str, Any
-    ] = {}  # what `learned` returned, as checkpoints have it; the trainer sets it
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):
         """Sets `config`, `sources` (folders or files with the data; none if it is embedded) and `source`, the first."""
@@ -230,6 +227,13 @@ class Task:
             what = f"{type(self).__name__}.loss returns no term in evaluation mode, which the best weights need"
             raise BadInput(f"{what}. Return the terms there too, or write evaluate(model, loader).")
         return {**means, "loss": sum(means.values())}
+
+    def after_evaluation(self, step: int, scores: Mapping[str, float]) -> None:
+        """Is called after each validation with the number of steps and its metrics, on every rank, to look or to log.
+
+        A resumed run calls it again for the steps that it repeats. Its time counts as the validation's, not training's.
+        Draw no random numbers and change no weights here: the run would not resume with the same bits.
+        """
 
     def baseline(self) -> dict[str, float]:
         """Returns the keys of `evaluate` on the test set, as the strongest baseline reaches them, or some."""

@@ -39,14 +39,12 @@ class _SlotBatches(Dataset):
         seed = mix(COLLATE, self.order.seed, step, slot)
         seed_draws(seed)
         samples = [self.dataset[i] for i in self.order.indices(step, slot)]
-        batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
-        # torch does not pin tensors whose values share memory, as those of `expand` do
-        shared = {
-            name: v.contiguous()
-            for name, v in batch.items()
-            if isinstance(v, Tensor) and 0 in v.stride()
-        }
-        return {**batch, **shared}
+        batch = {**self.task.collate(samples, torch.Generator().manual_seed(seed))}
+        for name, value in batch.items():
+            # torch does not pin tensors whose values share memory, as after `expand`
+            if isinstance(value, Tensor) and 0 in value.stride():
+                batch[name] = value.contiguous()
+        return batch
 
 
 def train_batches(
@@ -67,7 +65,7 @@ def train_batches(
 def _loaded(
     batches: _SlotBatches, count: int, options: Data, must_stop: Stop, note: Note
 ) -> Iterator[Batch]:
-    """Yields the first `count` batches. When a worker is lost, half as many load from that batch on."""
+    """Yields the first `count` batches. After the loss of a worker half as many load the rest."""
     done = 0
     number = options.num_workers
     pins = options.pin_memory and torch.cuda.is_available()
@@ -76,13 +74,7 @@ def _loaded(
         slots: Any = ()
         try:
             workers.start_server()
-            loader = DataLoader(
-                sent, batch_size=None, sampler=range(done, count), collate_fn=workers.share, pin_memory=pins,
-                num_workers=number, prefetch_factor=options.prefetch_factor, timeout=_SLICE,
-                multiprocessing_context=workers.context, worker_init_fn=workers.end_with_parent,
-                generator=torch.Generator(),  # for the workers' own seeds; without it torch's default one is drawn from
-            )  # type: ignore[arg-type]  # fmt: skip
-            slots = iter(loader)
+            slots = iter(_loader(sent, range(done, count), number, options, pins))
             for batch in workers.waiting(slots, must_stop, note):
                 yield batch
                 done += 1
@@ -90,13 +82,30 @@ def _loaded(
         except (RuntimeError, OSError, EOFError) as error:
             loss = workers.loss_of(slots, error)
             number = number // 2
-        advice = "(0 loads in the training process). No result changes. Lower it for the next run."
         note(
-            f"A process that loads data {loss}. From here on data.num_workers is {number} {advice}"
+            f"A process that loads data {loss}. From here on data.num_workers is {number} "
+            "(0 loads in the training process). No result changes. Lower it for the next run."
         )
     for place in range(done, count):
         batch = batches[place]
         yield _pinned(batch) if pins else batch
+
+
+def _loader(sent: Any, places: range, number: int, options: Data, pins: bool) -> DataLoader:
+    """Starts `number` workers that load the batches of `places`."""
+    return DataLoader(
+        sent,
+        batch_size=None,
+        sampler=places,
+        collate_fn=workers.share,
+        pin_memory=pins,
+        num_workers=number,
+        prefetch_factor=options.prefetch_factor,
+        timeout=_SLICE,
+        multiprocessing_context=workers.context,
+        worker_init_fn=workers.end_with_parent,
+        generator=torch.Generator(),  # seeds the workers; torch's default one would advance
+    )
 
 
 def _pinned(batch: Batch) -> Batch:
@@ -107,33 +116,39 @@ def _pinned(batch: Batch) -> Batch:
 
 
 def limit_workers(task: Task, dataset: Any, options: Data, note: Note) -> Data:
-    """Returns the options with `num_workers` at most this process's share of the CPUs, 0 if the data cannot be sent."""
+    """Limits `num_workers` to this process's share of the CPUs; 0 if task or data set cannot be pickled."""
     if not options.num_workers:
         return options
-    changed = f"data.num_workers is {options.num_workers}, but"
-    if reason := workers.unsendable("the task", task) or workers.unsendable(
-        "the data set", dataset
-    ):
-        advice = "To use workers, open or make such a thing where it is first used, and leave it out in __getstate__."
-        what = f"{changed} what loads the data cannot be sent to another process: {reason}."
-        note(f"{what} The training process loads the data. No result changes. {advice}")
+    wanted = options.num_workers
+    reason = workers.unsendable("the task", task) or workers.unsendable("the data set", dataset)
+    if reason:
+        note(
+            f"data.num_workers is {wanted}, but what loads the data cannot be sent to another process: {reason}. "
+            "The training process loads the data. No result changes. To use workers, open or make such a thing "
+            "where it is first used, and leave it out in __getstate__."
+        )
         return dataclasses.replace(options, num_workers=0)
     workers.start_server()
-    if (most := hardware.cpus_per_process(ranks.local_world())) >= options.num_workers:
+    processes = ranks.local_world()
+    most = hardware.cpus_per_process(processes)
+    if most >= wanted:
         return options
-    why = f"{hardware.cpus():g} CPUs serve {ranks.local_world()} process(es): {most} load data. No result changes."
-    note(f"{changed} {why}")
+    note(
+        f"data.num_workers is {wanted}, but {hardware.cpus():g} CPUs serve {processes} process(es): "
+        f"{most} load data. No result changes."
+    )
     return dataclasses.replace(options, num_workers=most)
 
 
 def subset(dataset: Any, ratio: float, seed: int) -> Any:
-    """Returns a fixed random share of a data set, one sample or more, or what its `subset(share, seed)` chooses."""
+    """Returns a fixed random share of a data set, or its own `subset(share, seed)`; at least one sample."""
     if ratio >= 1:
         return dataset
     if callable(choose := getattr(dataset, "subset", None)):
         return choose(ratio, seed)
     shuffled = permutation(mix(SUBSET, seed), 0, len(dataset))
-    return Subset(dataset, sorted(shuffled[: max(1, round(len(dataset) * ratio))].tolist()))
+    size = max(1, round(len(dataset) * ratio))
+    return Subset(dataset, sorted(shuffled[:size].tolist()))
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -145,17 +160,20 @@ def size_of(batch: Batch) -> int:
 
 
 def check_samples(batch: Batch) -> None:
-    """Raises BadInput unless a batch has tensors alone, with as many samples along the first dimension."""
+    """Raises BadInput unless all values of a batch are tensors of the same length."""
     lengths = {value.shape[:1] if isinstance(value, Tensor) else () for value in batch.values()}
     if len(lengths) != 1 or () in lengths:
-        shapes = {
-            n: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__
-            for n, v in batch.items()
-        }
-        advice = "Repeat what holds for all samples for each of them, or keep it in the task"
+        shapes = {name: _shape(value) for name, value in batch.items()}
         raise BadInput(
-            f"Task.collate must return tensors, samples along the first dimension. {advice}: {shapes}."
+            "Task.collate must return tensors, samples along the first dimension. Repeat what holds for all "
+            f"samples for each of them, or keep it in the task: {shapes}."
         )
+
+
+def _shape(value: object) -> tuple[int, ...] | str:
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return type(value).__name__
 
 
 def micro_batches(batch: Batch, most: int) -> Iterator[Batch]:

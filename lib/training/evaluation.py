@@ -1,5 +1,6 @@
-"""A whole data set through the model, in batches that fit."""
+"""Evaluates a model on a whole data set, in batches that fit into memory."""
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,7 +22,7 @@ from lib.training.state import State
 
 
 class EvaluationStopped(BaseException):
-    """A signal came between two batches. It is no Exception, which a task's `evaluate` may catch."""
+    """A signal came between two batches. Not an Exception, which a task's `evaluate` may catch."""
 
 
 class EvaluationLoader:
@@ -46,24 +47,22 @@ class EvaluationLoader:
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.dataset), self.batch_size)
-        return whole * -(-self.batch_size // self.most) + -(-rest // self.most)
+        slices = math.ceil(self.batch_size / self.most)
+        return whole * slices + math.ceil(rest / self.most)
 
     def __iter__(self) -> Iterator[Batch]:
         done = 0
-        for first in range(0, len(self.dataset), self.batch_size):
+        places = range(len(self.dataset))
+        for first in places[:: self.batch_size]:
             seed = mix(EVALUATE, self.seed, first)
             with seeded_draws(seed):
-                samples = [
-                    self.dataset[i]
-                    for i in range(first, min(first + self.batch_size, len(self.dataset)))
-                ]
+                samples = [self.dataset[i] for i in places[first : first + self.batch_size]]
                 batch = self.task.collate(samples, torch.Generator().manual_seed(seed))
             check_samples(batch)
             for number, part in enumerate(micro_batches(batch, self.most)):
                 if self.step is not None:
-                    seed_all(
-                        mix(EVALUATE, self.seed, self.step, first + number * self.most), self.device
-                    )
+                    place = first + number * self.most
+                    seed_all(mix(EVALUATE, self.seed, self.step, place), self.device)
                 yield to_device(part, self.device)
                 done += 1
                 self.on_batch(done, len(self))
@@ -73,15 +72,14 @@ def evaluate(
     state: State, task: Task, config: Config, dataset: Any, progress: Progress | Within | None = None,
     must_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, float]:  # fmt: skip
-    """Returns the task's metrics on a data set. Raises TrainingFailed where a single sample does not fit.
+    """Returns the task's metrics on a data set. Raises TrainingFailed if a single sample does not fit.
 
-    Every rank evaluates the whole data set, because metrics are no sums over parts; the first rank's scores count.
-    Where memory runs out the evaluation is repeated with half as many samples at once: no metric changes. All ranks
+    Every rank evaluates the whole data set, because metrics are not sums over parts; the first rank's scores count.
+    If memory runs out, the evaluation is repeated with half as many samples at once: no metric changes. All ranks
     raise EvaluationStopped if one of them `must_stop` after a batch.
     """
-    collated = (
-        config.data.evaluation_batch or config.training.largest_micro_batch
-    )  # padding and draws follow from it
+    # padding and draws follow from this size
+    collated = config.data.evaluation_batch or config.training.largest_micro_batch
     text = time_left("batches evaluated")
 
     def after_batch(done: int, total: int) -> None:
@@ -102,35 +100,37 @@ def evaluate(
         cast = autocast(state.precision, state.device)
         try:
             with put_back(state.device), state.averaged(), torch.inference_mode(), cast:
-                seed_all(
-                    mix(EVALUATE, config.seed, state.step, -1), state.device
-                )  # before the first sample
+                # before the first sample
+                seed_all(mix(EVALUATE, config.seed, state.step, -1), state.device)
                 scores = checked_scores(task, task.evaluate(state.model, loader))
         except EvaluationStopped:
             is_stopped = True
         except Exception as error:
             if not memory.is_oom(error):
                 raise
-        # outside the except block, where the traceback no longer pins the activations
+        # outside the except block the traceback no longer pins the activations
         stops_anywhere, lacks_anywhere = ranks.highest(is_stopped, scores is None)
         if stops_anywhere:
             raise EvaluationStopped
         if not lacks_anywhere:
+            assert scores is not None
             return ranks.from_first(scores)
         state.evaluation_batch = _halved(state, loader.most)
 
 
 def _halved(state: State, before: int) -> int:
     """Clears memory; returns half of an evaluation's batch, with an event. Raises TrainingFailed for one sample."""
-    where = f"Memory ran out in the evaluation at step {state.step}"
     if before <= 1:
-        advice = (
-            "Let Task.evaluate keep its results on the CPU, make the model or its input smaller"
+        raise TrainingFailed(
+            f"Memory ran out in the evaluation at step {state.step} with one sample at once. Let Task.evaluate "
+            "keep its results on the CPU, make the model or its input smaller, or take a larger card."
         )
-        raise TrainingFailed(f"{where} with one sample at once. {advice}, or take a larger card.")
     memory.clear_memory()
     size = (before + 1) // 2
-    sentence = f"{where}: it is repeated with {size} samples at once instead of {before}; no metric changes."
+    sentence = (
+        f"Memory ran out in the evaluation at step {state.step}: it is repeated with {size} samples at once "
+        f"instead of {before}; no metric changes."
+    )
     state.events.record(state.step, "oom_evaluation", before, size, sentence)
     return size
 
@@ -139,7 +139,7 @@ _baselines: "weakref.WeakKeyDictionary[Task, dict[str, float]]" = weakref.WeakKe
 
 
 def baseline_of(task: Task) -> dict[str, float]:
-    """Returns the baseline's metrics, computed once for a task: that may take minutes, which are shown."""
+    """Returns the baseline's metrics. They are computed once a task, which may take minutes and prints a line."""
     if task not in _baselines:
         with working("Scoring the baseline"), seeded_draws(mix(EVALUATE, task.config.seed)):
             _baselines[task] = checked_numbers(task, "baseline", task.baseline())

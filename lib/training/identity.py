@@ -1,9 +1,9 @@
-"""Compares a saved run with the run of now: data order, settings, code, machine."""
+"""Compares a saved run with the current one: data order, settings, code, machine."""
 
 import functools
 import hashlib
-import itertools
 import json
+import math
 import platform
 import sys
 import textwrap
@@ -34,41 +34,38 @@ _HARMLESS = (
     "data.prefetch_factor", "data.pin_memory", "training.smoke_steps", "training.stop_after_evaluations",
     "tracking.",
 )  # fmt: skip
-# Of the machine: it changes bits, and nothing that a user chose.
+# Facts about the machine: they change bits, and no user chose them.
 _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "ranks")
-# How a run is computed and how long it is, not what it learns from: a warning. Any other difference is an edit.
+# These change arithmetic or length of a run, not its data: a warning. Any other difference is an edit.
 _COMPUTED = (
     *_MACHINE, "code of lib", "data.evaluation_batch", "memory.", "training.max_steps", "training.micro_batch",
     "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.compile",
     "training.log_every_steps", "training.evaluate_every",
 )  # fmt: skip
 _HASHED = ("data fingerprint", "code of lib", "code of the task")
-_TRAINS = (
-    "task/*.py",
-    "scores.py",
-    "training/*.py",
-    "ranks/*.py",
-)  # in lib: what decides the numbers of a run
+# in lib: what decides the numbers of a run
+_TRAINS = ("task/*.py", "scores.py", "training/*.py", "ranks/*.py")
 _SAMPLES = "data samples"  # hashes that tell samples from the bytes of their files: see Supervised.replaceable
 
 Differences = Mapping[str, tuple[Any, Any]]  # key -> its value saved, and now
 
 
 def facts(config: Config, task: Task) -> dict[str, Any]:
-    """Returns what a checkpoint keeps to be recognised by: configuration, data, and the machine that computed it."""
+    """Identifies a run in its checkpoints by configuration, data, code, and the machine that computed it."""
     training = config.training
-    # Micro-batches of a step. Two gradients add up to the same bits in either order, more do not: then the number of
-    # ranks changes bits.
-    addends = training.slots * -(-training.slot // training.largest_micro_batch)
-    return {
-        **{key: value for key, value in _values(config).items() if not key.startswith(_HARMLESS)},
-        "data fingerprint": task.fingerprint(), "CPU threads": torch.get_num_threads(),
-        "version of torch": torch.__version__, "version of Python": platform.python_version(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-        **({"ranks": ranks.world()} if addends > 2 else {}),
-        **({_SAMPLES: hashes} if (hashes := getattr(task, "replaceable", {})) else {}),
-        **_code(type(task), tuple(named_files(config).values())),
-    }  # fmt: skip
+    saved = {key: value for key, value in _values(config).items() if not key.startswith(_HARMLESS)}
+    saved["data fingerprint"] = task.fingerprint()
+    saved["CPU threads"] = torch.get_num_threads()
+    saved["version of torch"] = torch.__version__
+    saved["version of Python"] = platform.python_version()
+    saved["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    # Two gradients add up to the same bits in either order, more do not: then the number of ranks changes bits.
+    micro_batches = training.slots * math.ceil(training.slot / training.largest_micro_batch)
+    if micro_batches > 2:
+        saved["ranks"] = ranks.world()
+    if hashes := getattr(task, "replaceable", {}):
+        saved[_SAMPLES] = hashes
+    return saved | _code_of(type(task), config)
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -77,21 +74,22 @@ def _values(config: Config) -> dict[str, Any]:
     return json.loads(json.dumps(values))
 
 
+def _code_of(task: type[Task], config: Config) -> dict[str, str]:
+    files = named_files(config).values()
+    return _code(task, tuple(files))  # type: ignore[arg-type]  # classes are hashable
+
+
 @functools.cache  # the code that this process runs, whatever is done to its files later
 def _code(task: type[Task], named: tuple[Path, ...]) -> dict[str, str]:
-    """Returns a digest of what lib trains with, and one of the task's source with the files that its settings name."""
+    """Hashes the code of lib that trains, and the task's source with the files `named` by its settings."""
     lib = Path(__file__).resolve().parents[1]
-    of_lib = {
-        "code of lib": _digest(path for pattern in _TRAINS for path in sorted(lib.glob(pattern)))
-    }
+    trains = (path for pattern in _TRAINS for path in sorted(lib.glob(pattern)))
+    of_lib = {"code of lib": _digest(trains)}
     source = Path(getattr(sys.modules.get(task.__module__), "__file__", None) or "").resolve()
     if not source.is_file():  # a class that was typed into a notebook
         return of_lib
     if WORKLOADS in source.parents:
         package = WORKLOADS / source.relative_to(WORKLOADS).parts[0]
-    else:
-        package = None
-    if package:
         files = sorted(package.rglob("*.py"))
     else:
         files = [*own_files(source).files, *named]
@@ -99,9 +97,11 @@ def _code(task: type[Task], named: tuple[Path, ...]) -> dict[str, str]:
 
 
 def _digest(files: Iterable[Path]) -> str:
-    return hashlib.sha256(
-        b"".join(f"{file.name}\n".encode() + file.read_bytes() for file in files)
-    ).hexdigest()[:12]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}\n".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def check(
@@ -111,31 +111,17 @@ def check(
     is_completed: bool = False,
     accepted: str | None = None,
 ) -> str:
-    """Returns a warning about what differs between the run saved in the folder `run` and this one, or "".
+    """Compares the run saved in the folder `run` with this one; returns a warning about differences, or "".
 
-    Raises BadInput, with a table and the line to write, where settings, code of the task or data differ. Keys that
-    begin with `accepted` may differ, those of the order of samples aside.
+    Raises BadInput, with a table and the line to write, if settings, code of the task or data differ. Keys that
+    begin with `accepted` may differ, except those that decide the order of samples.
     """
     different, is_other = compare(saved, now, is_completed, accepted)
     if is_other:
-        is_not = "was completed with another" if is_completed else "cannot be resumed with this"
-        free = next(
-            name
-            for n in itertools.count(2)
-            if not (run.parent / (name := f"{run.name}-{n}")).exists()
+        problem = "was completed with another" if is_completed else "cannot be resumed with this"
+        raise BadInput(
+            f"The run in {run} {problem} configuration:\n{_table(different)}\n{_ways(different, run)}"
         )
-        line = "--set {}={}"
-        where = "on the command line"
-        yes = "true"
-        if machine_platform.in_notebook():
-            line = 'OVERRIDES["{}"] = {!r}'
-            where = "at the end of the Parameters cell"
-            yes = True
-        ways = f"To train this configuration as a run of its own, write {where}:\n  {line.format('run.name', free)}"
-        if different.keys().isdisjoint(_REFUSED):
-            ways += "\nTo keep the trained weights and continue with the changes:\n  "
-            ways += line.format("run.accept_changes", yes)
-        raise BadInput(f"The run in {run} {is_not} configuration:\n{_table(different)}\n{ways}")
     lines = [_replaced(saved, now)]
     if different:
         outcome = (
@@ -145,25 +131,46 @@ def check(
     return "\n".join(filter(None, lines))
 
 
+def _ways(different: Differences, run: Path) -> str:
+    """Returns the lines to write for a new run, or to continue the one in the folder `run`."""
+    number = 2
+    while run.with_name(f"{run.name}-{number}").exists():
+        number += 1
+    name = f"{run.name}-{number}"
+    if machine_platform.in_notebook():
+        where = "at the end of the Parameters cell"
+        rename = f'OVERRIDES["run.name"] = {name!r}'
+        accept = 'OVERRIDES["run.accept_changes"] = True'
+    else:
+        where = "on the command line"
+        rename = f"--set run.name={name}"
+        accept = "--set run.accept_changes=true"
+    ways = f"To train this configuration as a run of its own, write {where}:\n  {rename}"
+    if different.keys().isdisjoint(_REFUSED):
+        ways += f"\nTo keep the trained weights and continue with the changes:\n  {accept}"
+    return ways
+
+
 def _has_same_samples(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Returns whether samples, targets and splits are the same, whatever bytes the samples' files have."""
-    one = saved.get(_SAMPLES)
-    other = now.get(_SAMPLES)
-    if not (isinstance(one, dict) and isinstance(other, dict)):
+    """Returns whether samples, targets and splits are equal, whatever bytes the samples' files have."""
+    before = saved.get(_SAMPLES)
+    after = now.get(_SAMPLES)
+    if not (isinstance(before, dict) and isinstance(after, dict)):
         return False
-    return one.get("rest") == other["rest"] and isinstance(one.get("files"), str)
+    return before.get("rest") == after["rest"] and isinstance(before.get("files"), str)
 
 
 def _replaced(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Returns how many files of the samples have other bytes than saved; "" for none."""
-    if saved.get("data fingerprint") == now.get("data fingerprint") or not _has_same_samples(
-        saved, now
-    ):
+    is_same = saved.get("data fingerprint") == now.get("data fingerprint")
+    if is_same or not _has_same_samples(saved, now):
         return ""
     number = differing(saved[_SAMPLES]["files"], now[_SAMPLES]["files"])
     total = now[_SAMPLES]["number"]
-    what = f"Other bytes than when the run was saved: at least {number:,} of the samples' {total:,} files"
-    return f"{what}. Samples, targets and splits are the same."
+    return (
+        f"Other bytes than when the run was saved: at least {number:,} of the samples' {total:,} files. "
+        "Samples, targets and splits are the same."
+    )
 
 
 def compare(
@@ -172,77 +179,75 @@ def compare(
     is_completed: bool = False,
     accepted: str | None = None,
 ) -> tuple[Differences, bool]:
-    """Returns what differs, and whether that makes another run; then only what makes it one."""
+    """Returns the differences, and whether they make another run; then only those that make it one."""
     if _has_same_samples(saved, now):
         now = {**now, "data fingerprint": saved.get("data fingerprint")}
-    saved, now = (
-        {key: value for key, value in side.items() if key != _SAMPLES} for side in (saved, now)
-    )
-    saved = _portable({**{key: value for key, value in _defaults().items() if key in now}, **saved})
-    now = _portable(now)
-    left_out = {*(REMOVED.keys() - now.keys()), *(_MACHINE if is_completed else ())}
-    keys = [
-        key for key in {**saved, **now} if key not in left_out and saved.get(key) != now.get(key)
-    ]
-    is_shorter = is_completed and now.get("training.max_steps", 0) < saved.get(
-        "training.max_steps", 0
-    )
-    allowed = tuple(key for key in _COMPUTED if not (is_shorter and key == "training.max_steps"))
-    allowed += () if accepted is None else (accepted,)
-    refused = [key for key in keys if key in _REFUSED or not key.startswith(allowed)]
-    return {key: (saved.get(key, "-"), now.get(key, "-")) for key in refused or keys}, bool(refused)
+    defaults = {key: value for key, value in _defaults().items() if key in now}
+    before = _portable({**defaults, **saved})
+    after = _portable(now)
+    ignored = {_SAMPLES, *(REMOVED.keys() - now.keys())}
+    if is_completed:
+        ignored.update(_MACHINE)
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    keys = [key for key in keys if key not in ignored]
+    allowed = {*_COMPUTED}
+    length = "training.max_steps"
+    if is_completed and after.get(length, 0) < before.get(length, 0):
+        allowed.remove(length)  # a completed run cannot become shorter
+    if accepted is not None:
+        allowed.add(accepted)
+    refused = [key for key in keys if key in _REFUSED or not key.startswith(tuple(allowed))]
+    differences = {key: (before.get(key, "-"), after.get(key, "-")) for key in refused or keys}
+    return differences, bool(refused)
 
 
 def in_a_line(different: Differences) -> str:
-    """Returns `optimizer.lr 0.1 -> 0.2, code of the task`: of a hash its name alone."""
-    words = (
-        key if key in _HASHED else f"{key} {old} -> {new}" for key, (old, new) in different.items()
-    )
-    return ", ".join(printable(word, most=100) for word in words)
+    """Returns the differences in one line: `optimizer.lr 0.1 -> 0.2, code of the task` (hashes by name)."""
+    words = []
+    for key, (old, new) in different.items():
+        word = key if key in _HASHED else f"{key} {old} -> {new}"
+        words.append(printable(word, most=100))
+    return ", ".join(words)
 
 
 def _table(different: Differences) -> str:
-    shown = (
-        tuple(printable(value, most=80) for value in (key, *values))
-        for key, values in different.items()
-    )
-    return textwrap.indent(aligned([("", "saved", "now"), *shown], left={0, 1, 2}), "  ")
+    rows = [("", "saved", "now")]
+    for key, (old, new) in different.items():
+        rows.append((printable(key, most=80), printable(old, most=80), printable(new, most=80)))
+    return textwrap.indent(aligned(rows, left={0, 1, 2}), "  ")
 
 
 def _portable(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the facts with names for paths: elsewhere, and from elsewhere, task files and folders lie differently."""
+    """Replaces paths by file names, so that a run compares equal on another machine."""
+    portable = dict(facts)
+    for key, value in facts.items():
+        if key.startswith("workload.") and isinstance(value, str) and "/" in value:
+            portable[key] = PurePath(value).name
     file, colon, name = str(facts.get("task", "")).rpartition(":")
-    texts = {
-        key: value
-        for key, value in facts.items()
-        if key.startswith("workload.") and isinstance(value, str)
-    }
-    named = {key: PurePath(value).name for key, value in texts.items() if "/" in value}
-    return {**facts, **named, **({"task": f"{PurePath(file).name}:{name}"} if colon else {})}
+    if colon:
+        portable["task"] = f"{PurePath(file).name}:{name}"
+    return portable
 
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
-    """Returns the defaults of keys: an earlier version did what the default of a key does that it did not have."""
+    """Returns the defaults of keys: before a key existed, a run did what its default does."""
     values = _values(Config(task="", training=Training(effective_batch=1)))
-    return {
-        key: value
-        for key, value in values.items()
-        if key not in _REFUSED and not key.startswith(_HARMLESS)
-    }
+    compared = [key for key in values if not key.startswith(_HARMLESS)]
+    return {key: values[key] for key in compared if key not in _REFUSED}
 
 
 def check_settings(
     saved: Mapping[str, Any], config: Config, run: Path, accepted: str | None = None
 ) -> None:
-    """Does what `check` does for a completed run, without its data: lengths in epochs are not compared."""
-    now = _values(config) | _code(find_task(config.task), tuple(named_files(config).values()))
+    """Checks a completed run like `check`, without its data. Lengths in epochs are not compared."""
+    now = _values(config) | _code_of(find_task(config.task), config)
     unknown = set()
-    for key in (key for key, value in now.items() if key.endswith("epochs") and value):
-        section, dot, name = key.rpartition(".")
-        unknown |= {key, f"{section}{dot}{other_unit(name)}"}
-    keys = {key for key in now if not key.startswith(_HARMLESS)} - unknown
-    saved, now = (
-        {key: value for key, value in side.items() if key in keys} for side in (saved, now)
-    )
-    check(saved, now, run, is_completed=True, accepted=accepted)
+    for key, value in now.items():
+        if key.endswith("epochs") and value:
+            section, dot, name = key.rpartition(".")
+            unknown |= {key, f"{section}{dot}{other_unit(name)}"}
+    compared = {key for key in now if not key.startswith(_HARMLESS)} - unknown
+    before = {key: value for key, value in saved.items() if key in compared}
+    after = {key: value for key, value in now.items() if key in compared}
+    check(before, after, run, is_completed=True, accepted=accepted)

@@ -1,4 +1,4 @@
-"""Hands what a task learned from its data to its run and back: values in each checkpoint, files in the run's folder."""
+"""Stores learned values of a task with its run: values in each checkpoint, files in the run's folder."""
 
 import hashlib
 import json
@@ -14,19 +14,17 @@ from lib.machine import disk
 from lib.task import Task
 from lib.text import amount
 
-_MOST_BYTES = (
-    12 * 2**20
-)  # as JSON; a state.json of more than 16 MiB is not read, because it may be anybody's
-_REFERENCE = {"file", "bytes", "sha256"}  # keys of what a checkpoint has of a file
+_MOST_BYTES = 12 * 2**20  # of JSON; an untrusted state.json of more than 16 MiB is not read
+_REFERENCE = {"file", "bytes", "sha256"}  # keys of a file's entry in a checkpoint
 
 
 def take(
     task: Task, saved: checkpoint.Checkpoint | None, run: Path | None = None
 ) -> Mapping[str, Any]:
-    """Hands a task the values of a checkpoint, else its own, as JSON gives them back; returns them. Raises BadInput.
+    """Gives a task its learned values after a round trip through JSON, and returns them. Raises BadInput.
 
-    Only the first rank's `saved` counts. Files are the task's, which `restored` has given to it in a resumed run; they
-    are stored in the folder `run`.
+    They come from the first rank's checkpoint `saved`, or from `task.learned()`. Files always come from the task, which
+    has them from `restored` in a resumed run; they are stored in the folder `run`.
     """
     name = type(task).__name__
     own = task.learned()
@@ -41,24 +39,22 @@ def take(
         plain = {key: value for key, value in values.items() if not _is_reference(value)}
         text = json.dumps(plain, allow_nan=False, sort_keys=True)
     except (TypeError, ValueError) as error:
-        advice = "Return text, finite numbers, paths of files, lists, and dicts whose keys are text: str(key)."
         raise BadInput(
-            f"{name}.learned returned values that JSON cannot hold ({printable(error)}). {advice}"
+            f"{name}.learned returned values that JSON cannot hold ({printable(error)}). Return text, finite numbers, "
+            "paths of files, lists, and dicts whose keys are text: str(key)."
         ) from None
     if len(text) > _MOST_BYTES:
-        what = f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold"
         raise BadInput(
-            f"{what}; {_MOST_BYTES:,} are the most. Write a large table into a file and return its Path."
+            f"{name}.learned returned {len(text):,} bytes, which every checkpoint would hold; {_MOST_BYTES:,} are "
+            "the most. Write a large table into a file and return its Path."
         )
     _check_same(values, files)
     if own and type(task).take_learned is Task.take_learned:
         raise BadInput(
             f"{name} has learned() and no take_learned(values), which a resumed run needs. Write it too."
         )
-    plain = json.loads(
-        json.dumps(json.loads(text), sort_keys=True)
-    )  # whole numbers, as keys, became text
-    task.saved_values = {**plain, **{key: _reference(key, path) for key, path in files.items()}}
+    # sorted once more, because whole numbers as keys became text
+    plain = json.loads(json.dumps(json.loads(text), sort_keys=True))
     if run and ranks.is_first():
         store(task, run)
     if taken := {**plain, **files}:
@@ -66,8 +62,14 @@ def take(
     return taken
 
 
+def as_saved(taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of `take` for a checkpoint, with name, size and hash in place of each file."""
+    files = {key: _reference(key, path) for key, path in _files(taken).items()}
+    return {**taken, **files}
+
+
 def _check_same(values: Mapping[str, Any], files: Mapping[str, Path]) -> None:
-    """Raises BadInput where a file of a resumed run is damaged, and what the task has in its place is another."""
+    """Raises BadInput if a file of a resumed run is damaged and the task has another in its place."""
     for name, path in files.items():
         before: Any = values.get(name)
         if _is_reference(before) and _reference(name, path) != before:
@@ -78,7 +80,7 @@ def _check_same(values: Mapping[str, Any], files: Mapping[str, Path]) -> None:
 
 
 def store(task: Task, run: Path) -> None:
-    """Copies the files that a task learned into its run's folder; after an error of the disk a later call does."""
+    """Copies the files that a task learned into its run's folder. A later call retries after a disk error."""
     for name, path in _files(task.learned()).items():
         reference = _reference(name, path)
         place = run / DATA / reference["file"]
@@ -90,18 +92,18 @@ def store(task: Task, run: Path) -> None:
                 shutil.copyfile(path, aside)
             disk.calls.sync_folder(place.parent)
         except OSError as error:
-            what = f"The data of the run is not kept, because {place} cannot be written ({error.strerror or error})."
-            print(f"{what} The run resumes only where its data is the same as now.")
+            reason = error.strerror or error
+            print(
+                f"The data of the run is not kept, because {place} cannot be written ({reason}). "
+                "The run resumes only where its data is the same as now."
+            )
             continue
         size = disk.held(place.parent)[0]
-        archived = (
-            ""
-            if size <= DATA_BYTES
-            else f"; the archive leaves it out, which takes {amount(DATA_BYTES)} of it"
-        )
+        details = amount(size)
+        if size > DATA_BYTES:
+            details += f"; the archive leaves it out, which takes {amount(DATA_BYTES)} of it"
         print(
-            f"The data of the run is kept in {place} ({amount(size)}{archived}): it resumes on that.",
-            flush=True,
+            f"The data of the run is kept in {place} ({details}): it resumes on that.", flush=True
         )
 
 
@@ -131,7 +133,7 @@ def _is_reference(value: object) -> bool:
 
 
 def _is_stored(name: str, reference: Mapping[str, Any], path: Path) -> bool:
-    """Returns whether a file is the one of a reference. One of another size is not read."""
+    """Returns whether a file has the size and hash of a reference. A file of another size is not read."""
     if not untrusted.is_name(reference["file"]) or untrusted.size_of(path) != reference["bytes"]:
         return False
     return _reference(name, path) == reference

@@ -1,4 +1,4 @@
-"""Batch norms need two values for each channel: which micro-batches have them, and torch's refusal in words."""
+"""Finds micro-batches in which batch norms get two values for each channel, and explains torch's refusal."""
 
 from torch import nn
 
@@ -18,7 +18,7 @@ def has_batch_norms(model: nn.Module) -> bool:
 
 
 def smaller(before: int, slot: int, least: int) -> int:
-    """Returns about half of a micro-batch, of which each piece of a slot has at least `least` samples; 0 for none."""
+    """Returns about half of a micro-batch, such that each piece of a slot has `least` samples; 0 if none does."""
     sizes = range((before + 1) // 2, before)
     return next((size for size in sizes if smallest_piece(slot, size) >= least), 0)
 
@@ -33,9 +33,11 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def refused(slot: int, micro_batch: int) -> BatchNormRefused:
-    """Words torch's refusal of a micro-batch with a single value for each channel."""
+    """Returns an error that explains a micro-batch with a single value for each channel."""
     piece = smallest_piece(slot, micro_batch)
-    what = f"A batch norm got one value for each channel, in a micro-batch of {piece} sample{'s' * (piece > 1)}"
-    sizes = f"training.micro_batch is {micro_batch}, and a slot has {slot} samples"
-    advice = "Choose sizes that leave at least two samples everywhere, or another norm (nn.GroupNorm, nn.LayerNorm)."
-    return BatchNormRefused(f"{what}. Its variance needs two. {sizes}. {advice}")
+    plural = "s" if piece > 1 else ""
+    return BatchNormRefused(
+        f"A batch norm got one value for each channel, in a micro-batch of {piece} sample{plural}. Its variance needs "
+        f"two. training.micro_batch is {micro_batch}, and a slot has {slot} samples. Choose sizes that leave at least "
+        "two samples everywhere, or another norm (nn.GroupNorm, nn.LayerNorm)."
+    )

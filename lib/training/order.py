@@ -1,4 +1,4 @@
-"""What step k sees and draws, as pure functions of (seed, step, slot): a resumed run never replays earlier steps."""
+"""Chooses the samples and seeds of a step by (seed, step, slot) alone: a resumed run never replays earlier steps."""
 
 import contextlib
 import random
@@ -35,10 +35,9 @@ def mix(*values: int) -> int:
 
 def permutation(seed: int, epoch: int, size: int) -> np.ndarray:
     """Returns an epoch's order, (size) int64: a stable argsort of hashed positions (0.13 s for a million)."""
+    offset = np.uint64(mix(ORDER, seed, epoch))
     with np.errstate(over="ignore"):
-        keys = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(
-            mix(ORDER, seed, epoch)
-        )
+        keys = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + offset
         keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(_MIX1)
         keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(_MIX2)
         keys ^= keys >> np.uint64(31)
@@ -54,12 +53,13 @@ def weighted(seed: int, epoch: int, weights: np.ndarray) -> np.ndarray:
     bounds = np.cumsum(weights)
     n = len(bounds)
     offset = mix(WEIGHTS, seed, epoch) / 2**63
-    drawn = np.searchsorted(bounds, (np.arange(n) + offset) * (bounds[-1] / n), side="right")
+    points = (np.arange(n) + offset) * (bounds[-1] / n)
+    drawn = np.searchsorted(bounds, points, side="right")
     return np.minimum(drawn, n - 1)[permutation(seed, epoch, n)]
 
 
 def buckets(
-    lengths: Sequence[float], seed: int, epoch: int, batch: int, pool: int = 50
+    lengths: Sequence[float] | np.ndarray, seed: int, epoch: int, batch: int, pool: int = 50
 ) -> np.ndarray:
     """Returns an epoch's order, (samples) int64: shuffled, sorted within pools of `pool` batches, these shuffled.
 
@@ -71,13 +71,14 @@ def buckets(
     count = (len(sizes) - first) // batch
     last = first + count * batch
     middle = shuffled[first:last]
-    in_pools = middle[np.lexsort((sizes[middle], np.arange(len(middle)) // (pool * batch)))]
+    pools = np.arange(len(middle)) // (pool * batch)
+    in_pools = middle[np.lexsort((sizes[middle], pools))]
     batches = in_pools.reshape(count, batch)[permutation(mix(BUCKETS, seed), epoch, count)]
     return np.concatenate([shuffled[:first], batches.ravel(), shuffled[last:]])
 
 
 def weights_of(dataset: Any, name: str = "weights") -> np.ndarray | None:
-    """Returns the `weights` of a data set, or of what it is a subset of: (samples) float64; None for an even draw."""
+    """Returns the attribute `name` of a data set or of the whole of a subset, (samples) float64; None without it."""
     if isinstance(dataset, Subset):
         whole = weights_of(dataset.dataset, name)
         if whole is None:
@@ -90,74 +91,89 @@ def weights_of(dataset: Any, name: str = "weights") -> np.ndarray | None:
 
 
 def _by_method(dataset: Any, seed: int, epoch: int) -> np.ndarray:
-    """Returns `dataset.order(seed, epoch)`; of a subset the places of those samples that are in it."""
+    """Returns `dataset.order(seed, epoch)`; for a subset the places of its samples."""
     if isinstance(dataset, Subset):
-        places = np.full(len(dataset.dataset), -1)
+        whole: Any = dataset.dataset
+        places = np.full(len(whole), -1)
         places[dataset.indices] = np.arange(len(dataset))
-        order = places[_by_method(dataset.dataset, seed, epoch)]
+        order = places[_by_method(whole, seed, epoch)]
         return order[order >= 0]
     order = np.asarray(dataset.order(seed, epoch))
-    if outside := order[(order < 0) | (order >= len(dataset))].tolist():
-        what = f"{type(dataset).__name__}.order returned the index {outside[0]} in epoch {epoch}"
-        raise BadInput(f"{what}, of {len(dataset)} samples.")
+    outside = order[(order < 0) | (order >= len(dataset))]
+    if len(outside):
+        raise BadInput(
+            f"{type(dataset).__name__}.order returned the index {outside[0]} in epoch {epoch}, of "
+            f"{len(dataset)} samples."
+        )
     return order
+
+
+def _lengths_of(dataset: Any, pool: int) -> np.ndarray:
+    lengths = weights_of(dataset, "lengths")
+    size = len(dataset)
+    if lengths is None or lengths.shape != (size,):
+        raise BadInput(
+            f"data.buckets is {pool}, and the training data set has no attribute `lengths` with a number for each of "
+            f"its {size} samples. Set it, or write 0."
+        )
+    return lengths
 
 
 @dataclass(frozen=True)
 class Order:
     """Deals the samples of endless epochs to steps and slots. Epochs flow into each other: no batch is short."""
 
-    samples: int  # of an epoch
+    samples: int  # in an epoch
     seed: int
     effective_batch: int
     slots: int
     make: Callable[[int], np.ndarray] | None = None  # the order of an epoch; None: an even shuffle
-    _made: dict[int, np.ndarray] = field(
-        default_factory=dict, init=False, compare=False
-    )  # of the last two epochs
+    # of the last two epochs
+    _made: dict[int, np.ndarray] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def of(cls, dataset: Any, config: Config) -> "Order":
-        """Returns the order of a run's training samples: shuffled, in buckets, or by the set's weights or `order`."""
-        seed = config.seed
-        batch = config.training.effective_batch
-        pool = config.data.buckets
-        size = len(dataset)
-        make = None
+        """Returns the order of a run's training samples: shuffled, in buckets, or by the set's weights or `order`.
+
+        Raises BadInput if two of these are set, or one is malformed.
+        """
         weights = weights_of(dataset)
         whole = dataset
         while isinstance(whole, Subset):
             whole = whole.dataset
         has_order = callable(getattr(whole, "order", None))
-        if has_order + (weights is not None) + bool(pool) > 1:
-            deciding = "Two of a method `order`, `weights` and data.buckets"
-            raise BadInput(f"{deciding} decide the order of the training samples. Leave one.")
+        ways = [has_order, weights is not None, config.data.buckets > 0]
+        if sum(ways) > 1:
+            raise BadInput(
+                "Two of a method `order`, `weights` and data.buckets decide the order of the training samples. "
+                "Leave one."
+            )
+        seed = config.seed
+        batch = config.training.effective_batch
+        new = partial(cls, seed=seed, effective_batch=batch, slots=config.training.slots)
         if has_order:
             make = partial(_by_method, dataset, seed)
-            size = len(first := make(0))
-            if not size or not np.array_equal(first, make(0)):
-                what = f"{type(whole).__name__}.order returned no sample, or two orders for the same seed and epoch"
+            first = make(0)
+            if not len(first) or not np.array_equal(first, make(0)):
                 raise BadInput(
-                    f"{what}. Draw from what it is given: np.random.default_rng([seed, epoch])."
+                    f"{type(whole).__name__}.order returned no sample, or two orders for the same seed and epoch. "
+                    "Draw from what it is given: np.random.default_rng([seed, epoch])."
                 )
-        elif weights is not None:
-            make = partial(weighted, seed, weights=weights)
-        elif pool:
-            lengths = weights_of(dataset, "lengths")
-            if lengths is None or lengths.shape != (size,):
-                lacks = f"no attribute `lengths` with a number for each of its {size} samples"
-                raise BadInput(
-                    f"data.buckets is {pool}, and the training data set has {lacks}. Set it, or write 0."
-                )
-            make = partial(buckets, lengths, seed, batch=batch, pool=pool)
-        return cls(size, seed, batch, config.training.slots, make)
+            return new(len(first), make=make)
+        if weights is not None:
+            return new(len(dataset), make=partial(weighted, seed, weights=weights))
+        if config.data.buckets:
+            lengths = _lengths_of(dataset, config.data.buckets)
+            pool = config.data.buckets
+            return new(len(dataset), make=partial(buckets, lengths, seed, batch=batch, pool=pool))
+        return new(len(dataset))
 
     def epoch(self, step: int) -> float:
         """Returns how often the samples have been seen before a step, to a ten-thousandth."""
         return round(step * self.effective_batch / self.samples, 4)
 
     def share(self, rank: int, ranks: int) -> range:
-        """Returns the slots of one of so many ranks: neighbours, the same number for each."""
+        """Returns the slots of a rank: neighbours, the same number for each of `ranks`."""
         each = self.slots // ranks
         return range(rank * each, (rank + 1) * each)
 
@@ -179,8 +195,10 @@ class Order:
             else:
                 order = permutation(self.seed, number, self.samples)
             if len(order) != self.samples:
-                what = f"The method `order` gives {len(order)} samples in epoch {number}, and {self.samples} in epoch 0"
-                raise BadInput(f"{what}. Return as many in every epoch.")
+                raise BadInput(
+                    f"The method `order` gives {len(order)} samples in epoch {number}, and {self.samples} in epoch 0. "
+                    "Return as many in every epoch."
+                )
             self._made[number] = order
         return self._made[number]
 
@@ -189,7 +207,7 @@ class Order:
 
 
 def seed_draws(seed: int) -> None:
-    """Seeds the three generators, each with other bits: of the same 32 torch and NumPy draw the same numbers."""
+    """Seeds the three generators with different bits: from the same 32, torch and NumPy draw the same numbers."""
     mixed = mix(DRAWS, seed)
     torch.default_generator.manual_seed(mixed & 0xFFFFFFFF)  # its Mersenne twister takes no more
     np.random.seed(mixed >> 31)
@@ -197,7 +215,7 @@ def seed_draws(seed: int) -> None:
 
 
 def seed_all(seed: int, device: torch.device) -> None:
-    """Seeds the three generators and the device's, for what a model or a loss draws; it takes 15 microseconds."""
+    """Seeds the three generators and the device's for a model or a loss, in 15 microseconds."""
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 150
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
@@ -207,7 +225,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def put_back(device: torch.device | None = None) -> Iterator[None]:
-    """Puts the three generators back after the block, and a device's. NumPy takes 200 microseconds: no step does it."""
+    """Restores the three generators and a device's after the block. NumPy takes 200 microseconds: no step does it."""
     generators = [torch.default_generator]
     if device and device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])

@@ -20,40 +20,36 @@ from lib.task.place import place_of
 Precision = Literal["fp32", "fp16", "bf16"]
 _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 LARGEST_FP16 = 65_504  # IEEE 754 binary16
+_AMPERE = (8, 0)  # compute capability from which a card has bf16 and TF32
 AUTO = "auto"  # among training.fp32_modules, until a run has decided
 
 
 def set_determinism(training: Training) -> None:
     """Switches torch to deterministic algorithms if asked, and on every CPU, where threads would change some sums."""
     if training.deterministic:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # cuBLAS reads it when its first handle is made
+        # cuBLAS reads it when its first handle is made
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # This call and not use_deterministic_algorithms, which imports the compiler for a second and more.
     always = training.deterministic or memory.device().type == "cpu"
     torch.set_deterministic_debug_mode("error" if always else "default")
-    torch.utils.deterministic.fill_uninitialized_memory = (
-        False  # for finding bugs; here it would only cost time
-    )
+    # it costs time and finds only bugs
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if training.deterministic:
         torch.backends.cudnn.benchmark = False  # which may choose another algorithm each time
 
 
 def choose_precision(setting: str, on: torch.device) -> Precision:
-    """Returns the precision to compute in: "auto" is bf16 where the card has it, else fp16, and fp32 on a CPU."""
+    """Returns the precision to compute in: "auto" is fp32 on a CPU, bf16 on a card that has it, or fp16."""
     if on.type == "cpu":
         return "fp32" if setting == "auto" else setting  # type: ignore[return-value]
-    return precision_on_card(
-        setting, torch.cuda.get_device_capability(on), torch.cuda.get_device_name(on)
-    )
+    capability = torch.cuda.get_device_capability(on)
+    return precision_on_card(setting, capability, torch.cuda.get_device_name(on))
 
 
 def precision_on_card(setting: str, capability: tuple[int, int], card: str) -> Precision:
-    """Returns what `choose_precision` gives on a card with this capability, here or not. Raises BadInput."""
-    has_bf16 = capability >= (
-        8,
-        0,
-    )  # torch.cuda.is_bf16_supported() is True on a T4, which only emulates it
+    """Returns the choice of `choose_precision` for a card with this capability. Raises BadInput."""
+    # torch.cuda.is_bf16_supported() is True on a T4, which only emulates it
+    has_bf16 = capability >= _AMPERE
     if setting == "bf16" and not has_bf16:
         raise BadInput(f"training.precision is bf16, which {card} lacks. Write auto or fp16.")
     if setting == "auto":
@@ -62,16 +58,16 @@ def precision_on_card(setting: str, capability: tuple[int, int], card: str) -> P
 
 
 def about_precision(in_precision: Precision, on: torch.device) -> list[str]:
-    warning = "fp16 on a CPU takes 10 to 20 times as long as fp32. Use it to try in a few steps what a T4 computes."
+    warning = "fp16 on a CPU takes 10 to 20 times as long as fp32. Use it to try a T4's arithmetic in a few steps."
     if (in_precision, on.type) == ("fp16", "cpu"):
         return [warning]
     return []
 
 
 def allow_tf32(in_precision: Precision, on: torch.device) -> None:
-    """Lets what autocast leaves in fp32 use TF32, where the card has it (8.0 and up); a configured fp32 stays fp32."""
+    """Allows TF32 for operators that autocast leaves in fp32, if the card has it; a configured fp32 stays fp32."""
     if on.type == "cuda":
-        fits = in_precision != "fp32" and torch.cuda.get_device_capability(on) >= (8, 0)
+        fits = in_precision != "fp32" and torch.cuda.get_device_capability(on) >= _AMPERE
         torch.set_float32_matmul_precision("high" if fits else "highest")
 
 
@@ -97,8 +93,10 @@ def _naming_constants(cast: contextlib.AbstractContextManager) -> Iterator[None]
     except RuntimeError as error:
         if not is_beyond_fp16(error):
             raise
-        what = f"A constant is beyond fp16, which ends at {LARGEST_FP16:,} ({place_of(error)})"
-        raise BeyondFp16(f"{what}. Write torch.finfo(x.dtype).min in its place.") from error
+        raise BeyondFp16(
+            f"A constant is beyond fp16, which ends at {LARGEST_FP16:,} ({place_of(error)}). "
+            "Write torch.finfo(x.dtype).min in its place."
+        ) from error
 
 
 def is_beyond_fp16(error: Exception) -> bool:
@@ -115,14 +113,18 @@ def keep_in_fp32(model: nn.Module, globs: Sequence[str], on: torch.device) -> No
 def named_by(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     """Returns the modules whose names match one of `globs`. Raises BadInput for a glob that none matches."""
     modules = {name: module for name, module in model.named_modules() if name}
-    globs = [glob for glob in globs if glob != AUTO]  # of a plan, which looks at no values
+    names: set[str] = set()
     for glob in globs:
-        if not fnmatch.filter(modules, glob):
+        if glob == AUTO:  # in a plan, which looks at no values
+            continue
+        matches = fnmatch.filter(modules, glob)
+        if not matches:
             some = ", ".join(list(modules)[:8])
             raise BadInput(
                 f"training.fp32_modules has {glob!r}, and the model has no such module. It has {some} ..."
             )
-    return [m for name, m in modules.items() if any(fnmatch.fnmatch(name, glob) for glob in globs)]
+        names.update(matches)
+    return [module for name, module in modules.items() if name in names]
 
 
 def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
@@ -140,28 +142,27 @@ def _in_fp32(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
 
 
 def set_types(model: nn.Module, config: Config, precision: Precision) -> None:
-    """Gives frozen matrices the type of `frozen_precision`, and makes fp32 what is trained. Raises BadInput."""
-    wide = {
-        id(p)
-        for module in named_by(model, config.training.fp32_modules)
-        for p in module.parameters()
-    }
-    parameters = [p for p in model.parameters() if p.is_floating_point() and id(p) not in wide]
-    trained, frozen = (
-        [p for p in parameters if p.requires_grad == state] for state in (True, False)
-    )
+    """Gives frozen matrices the type of `frozen_precision`, and trained parameters fp32. Raises BadInput."""
+    wide: set[nn.Parameter] = set()
+    for module in named_by(model, config.training.fp32_modules):
+        wide.update(module.parameters())
+    parameters = [p for p in model.parameters() if p.is_floating_point() and p not in wide]
+    frozen = [p for p in parameters if not p.requires_grad]
     kind = config.training.frozen_precision if frozen else ""
     if kind and precision == "fp32":
-        advice = "Leave it empty here, or write training.precision: bf16 or fp16 where the processor has it."
         raise BadInput(
-            f"training.frozen_precision is {kind}, but this run computes in fp32. {advice}"
+            f"training.frozen_precision is {kind}, but this run computes in fp32. Leave it empty here, or write "
+            "training.precision: bf16 or fp16 where the processor has it."
         )
     for parameter in frozen:
         if kind and parameter.dim() >= 2:
             parameter.data = parameter.data.to(_HALVES[kind])
-    if halves := [p for p in trained if p.dtype in _HALVES.values()]:
-        for module in model.modules():
-            if (inside := list(module.parameters())) and all(p.requires_grad for p in inside):
-                weights.widen(module)  # with its buffers, which its layers compute with
-        for parameter in halves:
-            parameter.data = parameter.data.float()
+    halves = [p for p in parameters if p.requires_grad and p.dtype in _HALVES.values()]
+    if not halves:
+        return
+    for module in model.modules():
+        inside = list(module.parameters())
+        if inside and all(p.requires_grad for p in inside):
+            weights.widen(module)  # with its buffers, which its layers compute with
+    for parameter in halves:
+        parameter.data = parameter.data.float()

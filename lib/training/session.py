@@ -21,13 +21,13 @@ _STOPS: tuple[Reason | None, ...] = (None, "deadline", "interrupted")  # the lat
 
 
 def _clock() -> float:
-    """Returns seconds that nobody sets and that go on while the machine is suspended, where the system counts these."""
+    """Returns seconds of a clock that cannot be set and, on Linux, counts while the machine is suspended."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
-# The clock on the wall is read once: set back or forward in mid-session, it moves no deadline.
+# The system's time is read once: a clock that is set in mid-session moves no deadline.
 _ANCHOR = time.time() - _clock()
 _STARTED = psutil.Process().create_time()
 # Reserves: how much longer than the longest of the last eight a save or an evaluation may take. With a margin of 120 s
@@ -38,7 +38,7 @@ _ECHO_SECONDS = 1.0  # torchrun passes on a signal that its ranks got from the t
 
 
 def now() -> float:
-    """Returns the Unix time that it would be if nobody had set the clock since this process began."""
+    """Returns the Unix time as if the system's clock had not been set since this process began."""
     return _ANCHOR + _clock()
 
 
@@ -48,11 +48,12 @@ class Session:
     def __init__(self, minutes: float | None, margin_seconds: float, start: float):
         self.deadline = start + 60 * minutes if minutes else float("inf")
         self.margin_seconds = margin_seconds
-        self._seconds: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
-        self.reserves = dict(
-            _CONSTANT_SECONDS
-        )  # seconds to keep free, from the longest of the last eight
-        self.is_signalled, self._signalled_at, self._process = False, 0.0, os.getpid()
+        self._last: dict[str, deque[float]] = {name: deque(maxlen=8) for name in _FACTOR}
+        # seconds to keep free, from the longest of the last eight
+        self.reserves = dict(_CONSTANT_SECONDS)
+        self.is_signalled = False
+        self._signalled_at = 0.0
+        self._process = os.getpid()
 
     def remaining(self) -> float:
         return self.deadline - now()
@@ -65,21 +66,19 @@ class Session:
         self.record(name, time.perf_counter() - begin)
 
     def record(self, name: str, seconds: float) -> None:
-        """Notes how long something took; a "save" goes on in the background."""
-        self._seconds[name].append(seconds)
-        self.reserves[name] = _FACTOR[name] * max(self._seconds[name]) + _CONSTANT_SECONDS[name]
+        """Takes the seconds of a "step", "evaluate", "save" or "package"; a save ends in the background."""
+        last = self._last[name]
+        last.append(seconds)
+        self.reserves[name] = _FACTOR[name] * max(last) + _CONSTANT_SECONDS[name]
 
     def stop_reason(self, evaluates_next: bool = False) -> Reason | None:
         """Returns why the run must stop now: a signal came, or a further step leaves no time for saving and packing."""
         if self.is_signalled:
             return "interrupted"
-        needed = (
-            self.margin_seconds
-            + self.reserves["step"]
-            + self.reserves["save"]
-            + self.reserves["package"]
-        )
-        needed += self.reserves["evaluate"] if evaluates_next else 0.0
+        names = ["step", "save", "package"]
+        if evaluates_next:
+            names.append("evaluate")
+        needed = self.margin_seconds + sum(self.reserves[name] for name in names)
         return "deadline" if self.remaining() < needed else None
 
     def stop_alone(self) -> Reason | None:
@@ -105,15 +104,15 @@ class Session:
 
     def catching_signals(self) -> AbstractContextManager[None]:
         """Stops at the step's end on the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt."""
-        # To a rank torchrun sends a signal once more, maybe only afterwards; it would end the packaging.
-        return handling_signals(
-            self._on_signal, lambda: self.is_signalled and ranks.under_torchrun()
-        )
+        return handling_signals(self._on_signal, self._comes_again)
+
+    def _comes_again(self) -> bool:
+        """Returns whether torchrun may send this rank its signal again, which would end the packaging."""
+        return self.is_signalled and ranks.under_torchrun()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if (
-            os.getpid() != self._process
-        ):  # a forked loader process: Ctrl-C in a terminal reaches all of them
+        # Ctrl-C in a terminal reaches forked loader processes too
+        if os.getpid() != self._process:
             if number == signal.SIGTERM:
                 os._exit(128 + number)
             return
@@ -158,7 +157,7 @@ def start_session(minutes: float, margin_seconds: float) -> Session:
 
 
 def handed_down() -> str:
-    """Returns SESSION_START for a child that is started now, which reads the clock on the wall once too."""
+    """Returns SESSION_START for a child that is started now, which reads the system's time once too."""
     return str(time.time() - (now() - _process_start()))
 
 

@@ -1,4 +1,4 @@
-"""One optimizer step, and its repetition where memory runs out."""
+"""Takes one optimizer step, and retries it in smaller micro-batches if memory runs out."""
 
 import contextlib
 import functools
@@ -17,12 +17,12 @@ from lib.report.meter import Logged, Meter, add_figures
 from lib.task import Batch, Task
 from lib.task.contract import check_loss_terms, check_terms
 from lib.training import data, norms, optimization
-from lib.training.optimization import make_moments
+from lib.training.optimization import Group, make_moments
 from lib.training.order import DROPOUT, Order, mix, seed_all
 from lib.training.precision import autocast
 from lib.training.state import State
 
-LOW_SCALE = 64  # of fp16's loss, where gradients of 1e-9 become 0
+LOW_SCALE = 64  # of fp16's loss: gradients of 1e-9 become 0
 NON_FINITE_LIMIT = 20  # in a row; a diverged run only burns quota
 
 
@@ -37,18 +37,14 @@ def optimizer_step(
 ) -> dict[str, Tensor]:
     """Takes one step on the whole effective batch; returns the mean of each loss term as a () tensor on the device.
 
-    Where memory runs out before the weights change, all ranks repeat the step with half the micro-batch. A step whose
-    gradient is not finite is skipped by all and returns no losses. Raises TrainingFailed after 20 of those in a row.
+    If memory runs out before the weights change, all ranks retry the step with half the micro-batch. A step with a
+    gradient that is not finite is skipped by all and returns no losses. Raises TrainingFailed after 20 skips in a row.
     """
     for slot in slots:
         data.check_samples(slot)
     task.step = step
-    state.frozen = [
-        p for group in state.groups if not group.is_trained(step) for p in group.parameters.values()
-    ]
-    counts = add_counts(
-        map(task.count, slots)
-    )  # of the whole effective batch, before the first backward pass
+    # over the whole effective batch, before the first backward pass
+    counts = add_counts(map(task.count, slots))
     while (computed := _before_update(state, task, config, slots, step, counts, meter)) is None:
         _halve_micro_batch(state, config.training.slot, step)
     means, logged, is_finite = computed
@@ -59,7 +55,7 @@ def optimizer_step(
             state.ema.update(step)
         meter.log(logged)
     else:
-        _name_marred(state, step, order, slots)
+        _name_nan_samples(state, step, order, slots)
         _count_skipped(state, step, order)
     state.scaler.update()
     _drop_gradients(state.parameters)
@@ -76,13 +72,14 @@ def _before_update(
     counts: Mapping[str, float],
     meter: Meter,
 ) -> tuple[dict[str, Tensor], Logged, bool] | None:
-    """Computes losses, figures and the clipped gradient; returns None, with all as before, where memory ran out."""
-    buffers = list[dict[str, Tensor]]()
+    """Computes losses, figures and the clipped gradient. Returns None, with the state as before, if memory ran out."""
+    buffers: list[dict[str, Tensor]] = []
     computed = None
+    frozen = _frozen(state.groups, step)
     try:
         # A failed step must leave batch statistics alone.
         buffers = [_copied(module) for module in state.with_buffers]
-        for parameter in state.frozen:
+        for parameter in frozen:
             parameter.requires_grad_(False)
         computed = _gradients(state, task, config, slots, step, counts, meter)
     except Exception as error:
@@ -91,18 +88,18 @@ def _before_update(
         if not memory.is_oom(error):
             raise
     finally:
-        for parameter in state.frozen:
+        for parameter in frozen:
             parameter.requires_grad_(True)
-    # Outside the except block, where the traceback no longer pins the activations.
-    _drop_gradients(state.frozen)
+    # Outside the except block the traceback no longer pins the activations.
+    _drop_gradients(frozen)
     if not ranks.anywhere(computed is None):
+        assert computed
         means, logged = computed
         try:
             over_ranks(state.parameters, means, state.with_buffers, buffers)
-            if not (is_finite := _prepare_update(state, config.training.clip_norm)):
-                _restore_buffers(
-                    state, buffers
-                )  # batch statistics that saw such values would stay so for ever
+            is_finite = _prepare_update(state, config.training.clip_norm)
+            if not is_finite:  # batch statistics would keep such values
+                _restore_buffers(state, buffers)
             return means, logged, is_finite
         except Exception as error:
             # Between two ranks' sums no other rank can be told, so a fresh launch repeats the step.
@@ -113,6 +110,12 @@ def _before_update(
     if state.scaler.is_enabled():
         private.forget_unscaling(state.scaler, state.optimizer)
     return None
+
+
+def _frozen(groups: Iterable[Group], step: int) -> list[nn.Parameter]:
+    """Returns the parameters of groups that are not trained in a step."""
+    resting = [group for group in groups if not group.is_trained(step)]
+    return [parameter for group in resting for parameter in group.parameters.values()]
 
 
 def _prepare_update(state: State, clip_norm: float) -> bool:
@@ -130,9 +133,10 @@ def _prepare_update(state: State, clip_norm: float) -> bool:
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Computes the norm of all gradients as torch's `get_total_norm` does, in half the time."""
-    return torch.linalg.vector_norm(
-        torch.stack(private.norms_of(gradients) if gradients else [torch.zeros(())])
-    )
+    if not gradients:
+        return torch.zeros(())
+    lengths = torch.stack(private.norms_of(gradients))
+    return torch.linalg.vector_norm(lengths)
 
 
 def _gradients(
@@ -154,7 +158,8 @@ def _gradients(
     micro_batches = (
         micro for slot in slots for micro in data.micro_batches(slot, state.micro_batch)
     )
-    for micro in (data.to_device(micro, state.device) for micro in micro_batches):
+    for host_batch in micro_batches:
+        micro = data.to_device(host_batch, state.device)
         # Dropout is a function of (seed, step, position of the micro-batch): a resumed step draws the same masks, and
         # so does a repeated one in micro-batches of the same size. Others draw other masks. So does a user's loss.
         seed_all(mix(DROPOUT, config.seed, step, position), state.device)
@@ -167,61 +172,59 @@ def _gradients(
         parts = {}
         for term in filter(counts.get, sums):
             value = sums[term].float()
-            by = weight.get(term, 1.0)
-            parts[term] = (value if by == 1 else by * value) / counts[term]
+            factor = weight.get(term, 1.0)
+            if factor != 1:
+                value = factor * value
+            parts[term] = value / counts[term]
         meter.allocated_at("after forward")
         if parts:
             total = functools.reduce(torch.add, parts.values())
             if not total.requires_grad:
-                what = f"The loss of step {step} has no gradient: {type(task).__name__}.loss computes it"
                 raise BadInput(
-                    f"{what} with .detach() or torch.no_grad(), or of what is frozen (until_step, say)."
+                    f"The loss of step {step} has no gradient: {type(task).__name__}.loss computes it with .detach() "
+                    "or torch.no_grad(), or from frozen parameters only (until_step, say)."
                 )
             state.scaler.scale(total).backward()
         meter.allocated_at("after backward")
         for term, value in parts.items():
-            means[term] = means[term] + value.detach() if term in means else value.detach()
+            mean = value.detach()
+            means[term] = means[term] + mean if term in means else mean
         if figures:
-            add_figures(logged, figures, size, counts, optimization.rates(state.groups, 0.0, step))
-    if ranks.world() == 1 and (
-        weight or means.keys() != counts.keys()
-    ):  # else the counts are those of all ranks
+            columns = optimization.rates(state.groups, 0.0, step)
+            add_figures(logged, figures, size, counts, columns)
+    # several ranks share the counts, and a term may be missing on one
+    if ranks.world() == 1 and (weight or means.keys() != counts.keys()):
         check_terms(task, counts, weight, means)
-    means = {
-        term: means[term] if term in means else torch.zeros((), device=state.device)
-        for term in counts
-    }
-    return means, logged
+    for term in counts.keys() - means.keys():
+        means[term] = torch.zeros((), device=state.device)
+    return {term: means[term] for term in counts}, logged
 
 
 @contextlib.contextmanager
 def memory_for_next_launch(state: State, slot: int) -> Iterator[None]:
-    """Turns torch's error about memory that ran out, where nothing inside could repeat the work, into OutOfMemory."""
+    """Turns an out-of-memory error after which no step can be retried into OutOfMemory."""
     try:
         yield
     except Exception as error:
-        in_worker = "DataLoader worker process" in str(
-            error
-        )  # which a smaller micro-batch does not help
+        # a smaller micro-batch does not help a worker
+        in_worker = "DataLoader worker process" in str(error)
         if in_worker or isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
             raise
         before = state.micro_batch
         has_norms = norms.has_batch_norms(state.model)
         smaller = norms.smaller(before, slot, 2 if has_norms else 1)
-        why = (
-            "the other ranks wait for this one"
-            if ranks.world() > 1
-            else "the weights may have changed in part"
-        )
+        why = "the weights may have changed in part"
+        if ranks.world() > 1:
+            why = "the other ranks wait for this one"
         advice = _advice(has_norms)
         if smaller:
             advice = f"Set training.micro_batch to {smaller} and run again; it resumes from the newest checkpoint."
-        what = f"Memory ran out at step {state.step} in micro-batches of {before}, where it cannot be repeated: {why}."
-        raise OutOfMemory(what, smaller, advice, before) from error
+        text = f"Memory ran out at step {state.step} in micro-batches of {before}, where it cannot be repeated: {why}."
+        raise OutOfMemory(text, smaller, advice, before) from error
 
 
 def _halve_micro_batch(state: State, slot: int, step: int) -> None:
-    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed where none is smaller."""
+    """Clears memory and halves the micro-batch, with an event. Raises TrainingFailed if none is smaller."""
     before = state.micro_batch
     has_norms = norms.has_batch_norms(state.model)
     size = norms.smaller(before, slot, 2 if has_norms else 1)
@@ -230,10 +233,11 @@ def _halve_micro_batch(state: State, slot: int, step: int) -> None:
             f"Memory ran out at step {step} with {_samples(before)} at once. {_advice(has_norms)}"
         )
     memory.clear_memory()
-    what = f"Memory ran out at step {step}: it is repeated with {_samples(size)} at once instead of {before}"
-    state.events.record(
-        state.step, "oom_training", before, size, f"{what}; the effective batch stays the same."
+    text = (
+        f"Memory ran out at step {step}: it is repeated with {_samples(size)} at once instead of {before}; "
+        "the effective batch stays the same."
     )
+    state.events.record(state.step, "oom_training", before, size, text)
     state.micro_batch = size
 
 
@@ -242,17 +246,19 @@ def _samples(number: int) -> str:
 
 
 def _advice(has_norms: bool) -> str:
-    """Returns what to do where no smaller micro-batch is left."""
+    """Returns the advice for a micro-batch that cannot be smaller."""
     advice = "Set training.gradient_checkpointing to all, make the model or its input smaller, or take a larger card."
     if not has_norms:
         return advice
-    why = "The model has batch norms, whose statistics need two samples in each micro-batch: it is not made smaller"
-    return f"{why}. {advice} If each norm sees many pixels of a sample, training.micro_batch: 1 works too."
+    return (
+        "The model has batch norms, whose statistics need two samples in each micro-batch: it is not made smaller. "
+        f"{advice} If each norm sees many pixels of a sample, training.micro_batch: 1 works too."
+    )
 
 
 def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for parameter in parameters:
-        parameter.grad = None  # what zero_grad does, in a tenth of its time
+        parameter.grad = None  # zero_grad takes ten times as long
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:
@@ -260,31 +266,32 @@ def _copied(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _restore_buffers(state: State, buffers: list[dict[str, Tensor]]) -> None:
-    if buffers:  # else memory ran out while they were copied, before anything changed
-        with torch.no_grad():
-            for module, copies in zip(state.with_buffers, buffers, strict=True):
-                for name, value in copies.items():
-                    module.get_buffer(name).copy_(value)
+    if not buffers:  # memory ran out while they were copied, before anything changed
+        return
+    with torch.no_grad():
+        for module, copies in zip(state.with_buffers, buffers, strict=True):
+            for name, value in copies.items():
+                module.get_buffer(name).copy_(value)
 
 
-def _name_marred(state: State, step: int, order: Order, slots: list[Batch]) -> None:
-    """Names once each training sample of a skipped step with a value that is no finite number; labels may be NaN."""
+def _name_nan_samples(state: State, step: int, order: Order, slots: list[Batch]) -> None:
+    """Names each training sample of a skipped step with NaN or infinity once; labels may be NaN."""
     for slot, batch in zip(order.share(ranks.rank(), ranks.world()), slots, strict=True):
+        indices = order.indices(step, slot)
         for name, value in batch.items():
             if name == "labels" or not value.is_floating_point():
                 continue
-            is_marred = ~value.isfinite().reshape(len(value), -1).all(1)
-            places = {
-                index
-                for index, bad in zip(order.indices(step, slot), is_marred.tolist(), strict=True)
-                if bad
-            }
-            if new := sorted(places - state.marred)[:5]:
-                state.marred |= places
-                what = f"Step {step:,} is skipped: {name!r} of the training samples {new} has NaN or infinity"
-                state.events.record(
-                    step, "skipped", 0, 0, f"{what}. Fill in numbers there, or leave them out."
-                )
+            finite = value.isfinite().reshape(len(value), -1).all(1).tolist()
+            samples = {index for index, good in zip(indices, finite, strict=True) if not good}
+            new = sorted(samples - state.nan_samples)
+            if not new:
+                continue
+            state.nan_samples |= samples
+            text = (
+                f"Step {step:,} is skipped: {name!r} of the training samples {new[:5]} has NaN or infinity. "
+                "Fill in numbers there, or leave them out."
+            )
+            state.events.record(step, "skipped", 0, 0, text)
 
 
 def _count_skipped(state: State, step: int, order: Order) -> None:
@@ -294,26 +301,29 @@ def _count_skipped(state: State, step: int, order: Order) -> None:
     _watch_scale(state, step)
     if state.skipped_in_a_row >= NON_FINITE_LIMIT:
         samples = [i for slot in range(order.slots) for i in order.indices(step, slot)]
-        last = f"the last of them step {step} on samples {samples[:16]}{'...' if len(samples) > 16 else ''}"
-        what = f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, {last}"
-        advice = (
-            "Look at these, or lower optimizer.lr and run again: skipped steps change no weights."
+        more = "..." if len(samples) > 16 else ""
+        raise TrainingFailed(
+            f"The gradient was not finite in {NON_FINITE_LIMIT} steps in a row, the last of them step {step} on "
+            f"samples {samples[:16]}{more}. Look at these, or lower optimizer.lr and run again: skipped steps change "
+            "no weights."
         )
-        raise TrainingFailed(f"{what}. {advice}")
 
 
 def _watch_scale(state: State, step: int) -> None:
-    """Names the layer where a loss scale sinks below 64. Raises TrainingFailed below 1: gradients become 0 in fp16."""
-    if not state.scaler.is_enabled():  # then it has no factors
+    """Names the layer at which a loss scale sinks below 64. Raises TrainingFailed below 1: gradients become 0."""
+    if not state.scaler.is_enabled():  # it has no factors
         return
     scale = state.scaler.get_scale() * state.scaler.get_backoff_factor()  # after this step
     if scale >= 1 and not scale < LOW_SCALE <= 2 * scale:
         return
-    trained = ((name, p.grad) for name, p in state.model.named_parameters() if p.grad is not None)
-    names = [name for name, gradient in trained if not bool(gradient.isfinite().all())]
-    advice = "`trainbook precision CONFIG` finds the layer to name in training.fp32_modules."
-    why = f"because the gradient of {names[-1]} is not finite"
-    sentence = f"The loss scale of fp16 is {scale:g} after step {step}, {why}. {advice}"
+    names = []
+    for name, parameter in state.model.named_parameters():
+        if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+            names.append(name)
+    sentence = (
+        f"The loss scale of fp16 is {scale:g} after step {step}, because the gradient of {names[-1]} is not finite. "
+        "`trainbook precision CONFIG` finds the layer to name in training.fp32_modules."
+    )
     if scale < 1:
         raise TrainingFailed(
             f"{sentence} Smaller gradients are 0 at this scale, so the run ends here."

@@ -1,7 +1,7 @@
 """Starts the processes that load data, sends them task and data set, and ends them.
 
 They are forked from a server without threads: a fork of this process would copy locks that its threads hold. So task
-and data set are pickled; what a worker cannot import goes with its code, large arrays in a file that all workers map.
+and data set are pickled, with the code that a worker cannot import; all workers map one file with the large arrays.
 """
 
 import contextlib
@@ -33,15 +33,14 @@ from lib.task import find_task
 
 _LIBRARY = Path(__file__).resolve().parents[2]
 _LARGE = 2**16  # bytes from which an array is mapped and not copied
-_ALIGNMENT = 64  # bytes; where a large array begins in the file
-# of torch's message for an error of the data set itself, or of the card
+_ALIGNMENT = 64  # bytes; large arrays begin at multiples of it in the file
+# torch's message for an error of the data set itself, or of the card
 _OF_DATA = re.compile("^Caught .* in (DataLoader worker process|pin memory thread)")
-_LONGEST_FOLDER = 107 - len(
-    "/pymp-12345678/listener-12345678"
-)  # bytes; 107 are the most of a socket's path on Linux
+# bytes; a socket's path has at most 107 on Linux
+_LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _BASE: Any = multiprocessing.get_context(_METHOD)
-# What a lost worker's exit code means. 255 stands for every worker whose server is gone.
+# Meanings of a lost worker's exit code. 255: its server is gone.
 _LOSSES = {
     -signal.SIGKILL: "was killed, most likely because the machine's RAM was full",
     -signal.SIGBUS: "was killed because /dev/shm was full",
@@ -50,12 +49,13 @@ _LOSSES = {
 }
 
 
-class _Process(_BASE.Process):
-    """A process that does not run the main module of this one again: what it needs of that is sent."""
+class _Process(_BASE.Process):  # type: ignore[misc]
+    """A process that does not run this one's main module again: the definitions that it needs are sent."""
 
     @staticmethod
     def _Popen(process: Any) -> Any:
-        main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
         try:
             return _BASE.Process._Popen(process)
         finally:
@@ -70,22 +70,21 @@ context = _Context()
 
 
 def start_server() -> None:
-    """Starts the server that workers are forked from, unless it runs; returns at once, while it imports torch."""
+    """Starts the server that workers are forked from, unless it runs. Returns while it still imports torch."""
     if _METHOD != "forkserver":
         return
-    context.set_forkserver_preload(
-        ["lib.training.data", "lib.training.workers"]
-    )  # and with them torch and NumPy
-    path = os.pathsep.join([str(_LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # with them it imports torch and NumPy
+    context.set_forkserver_preload(["lib.training.data", "lib.training.workers"])
     former = dict(os.environ)
     folder = tempfile.gettempdir()
-    os.environ.update(
-        PYTHONPATH=path, PYTHONSAFEPATH="1"
-    )  # a folder lib of one's own is not taken for this one
+    os.environ["PYTHONPATH"] = str(_LIBRARY)
+    if former.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] += f"{os.pathsep}{former['PYTHONPATH']}"
+    os.environ["PYTHONSAFEPATH"] = "1"  # a user's folder lib is not taken for this one
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:  # as Python does from 3.14 on (its issue 132124)
         tempfile.tempdir = "/tmp"
     try:
-        multiprocessing.util.get_temp_dir()  # of its sockets; it keeps the folder that it makes at the first call
+        multiprocessing.util.get_temp_dir()  # its sockets stay in the folder of the first call
         forkserver.ensure_running()
     finally:
         tempfile.tempdir = folder
@@ -95,34 +94,29 @@ def start_server() -> None:
 
 
 class Sent:
-    """A data set that is pickled once, and is another object in each worker; `task` is the name of its task."""
+    """A data set that is pickled once and unpickled in each worker; `task` is the name of its task."""
 
     def __init__(self, dataset: Any, task: str):
         self.task = task
         large: list[memoryview] = []
         self.pickled = _pickled(dataset, large)
-        self.pieces: list[
-            tuple[int, int]
-        ] = []  # where each large array begins and ends in the file
-        self.file: Any = tempfile.TemporaryFile() if large else None  # noqa: SIM115  it lives as long as the loader
-        for piece in large:
-            begin = self.file.seek(-self.file.tell() % _ALIGNMENT, os.SEEK_CUR)
-            self.file.write(piece)
-            self.pieces.append((begin, begin + piece.nbytes))
-        if self.file:
-            self.file.flush()
+        self.pieces: list[tuple[int, int]] = []  # begin and end of each large array in the file
+        self.file: Any = None
+        if large:
+            file = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the loader
+            for piece in large:
+                begin = file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+                file.write(piece)
+                self.pieces.append((begin, begin + piece.nbytes))
+            file.flush()
+            self.file = file
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Is called while a worker starts, which inherits the file."""
         file = reduction.DupFd(self.file.fileno()) if self.file else None
-        return _received, (
-            self.task,
-            dict(os.environ),
-            str(Path.cwd()),
-            self.pickled,
-            file,
-            self.pieces,
-        )
+        variables = dict(os.environ)
+        folder = str(Path.cwd())
+        return _received, (self.task, variables, folder, self.pickled, file, self.pieces)
 
 
 def _received(
@@ -148,7 +142,7 @@ def _received(
 
 
 def end_with_parent(worker: int) -> None:
-    """Ends this worker when the training process is gone, even by kill -9. An interrupt is for that process alone."""
+    """Ends this worker when the training process is gone, even by kill -9. Only that process handles interrupts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent
@@ -161,7 +155,7 @@ def end_with_parent(worker: int) -> None:
 
 
 def share(batch: Any) -> Any:
-    """Moves a batch to shared memory, or pickles it where that is full: torch's own thread would lose it."""
+    """Moves a batch to shared memory, or pickles it if that is full: torch's own thread would lose it."""
     try:
         for value in batch.values():
             value.share_memory_()
@@ -173,7 +167,7 @@ def share(batch: Any) -> Any:
 def waiting(
     batches: Any, must_stop: Callable[[], object], note: Callable[[str], None]
 ) -> Iterator[Any]:
-    """Yields a loader's batches, with a note if /dev/shm is full. Ends if `must_stop` says so while one is late."""
+    """Yields a loader's batches, with a note if /dev/shm is full. Ends if `must_stop` is true while one is late."""
     is_noted = False
     while True:
         try:
@@ -190,34 +184,32 @@ def waiting(
             batch = pickle.loads(batch)
             if not is_noted:
                 is_noted = True
-                advice = "Give the container more (docker run --shm-size=2g), or lower data.prefetch_factor."
                 note(
-                    f"/dev/shm is full: batches come through a slower pipe. {advice} No result changes."
+                    "/dev/shm is full: batches come through a slower pipe. Give the container more (docker run "
+                    "--shm-size=2g), or lower data.prefetch_factor. No result changes."
                 )
         yield batch
 
 
 def loss_of(batches: Any, error: Exception) -> str:
-    """Returns how the system took a worker away. Raises the error itself if the data set's own code is to blame."""
+    """Returns how the system ended a worker. Raises the error itself if the data set's code has raised it."""
     processes = private.processes_of(batches)
     if _OF_DATA.search(str(error)) or not processes:
         raise error
     multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
-    pid, code = next(
-        ((process.pid, process.exitcode) for process in processes if process.exitcode), (0, 0)
-    )
-    if not code:
+    lost = [process for process in processes if process.exitcode]
+    if not lost:
         raise error
-    if code not in _LOSSES:
-        if code < 0:
-            how = f"is killed by signal: {signal.strsignal(-code)}"
-        else:
-            how = f"exited with code {code}"
-        raise RuntimeError(f"DataLoader worker (pid {pid}) {how}.") from error
-    return _LOSSES[code]
+    code = lost[0].exitcode
+    if code in _LOSSES:
+        return _LOSSES[code]
+    how = f"exited with code {code}"
+    if code < 0:
+        how = f"is killed by signal: {signal.strsignal(-code)}"
+    raise RuntimeError(f"DataLoader worker (pid {lost[0].pid}) {how}.") from error
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Also sends mapped arrays as path and offset, and tensors as arrays."""
 
     def reducer_override(self, value: Any) -> Any:
@@ -246,15 +238,15 @@ def _pickled(value: Any, large: list[memoryview]) -> bytes:
 def _place_of(array: np.ndarray) -> tuple[Any, ...] | None:
     """Returns the file of a mapped array, its offset, type, shape and strides; None for one in memory."""
     whole: Any = array
-    while isinstance(whole, np.ndarray) and not (
-        isinstance(whole, np.memmap) and isinstance(whole.base, mmap.mmap)
-    ):
+    while isinstance(whole, np.ndarray):
+        if isinstance(whole, np.memmap) and isinstance(whole.base, mmap.mmap):
+            break
         whole = whole.base
     if not isinstance(whole, np.memmap) or whole.mode != "r" or not whole.filename:
         return None
-    offset = (
-        whole.offset + array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-    )
+    begin, _ = whole.__array_interface__["data"]
+    address, _ = array.__array_interface__["data"]
+    offset = whole.offset + address - begin
     return str(whole.filename), offset, array.dtype, array.shape, array.strides
 
 
@@ -265,11 +257,11 @@ def _mapped(
 
 
 def unsendable(name: str, value: Any) -> str:
-    """Returns what of a value cannot be pickled, as "the task.attribute: reason"; empty where all can."""
+    """Returns the part of a value that cannot be pickled, as "the task.attribute: reason"; "" for none."""
     try:
         _pickled(value, [])
         return ""
-    except Exception as error:  # of a user's __getstate__ too
+    except Exception as error:  # a user's __getstate__ may raise any
         parts = {} if "." in name else getattr(value, "__dict__", {})
         inside = (unsendable(f"{name}.{key}", part) for key, part in parts.items())
         return next(filter(None, inside), f"{name}: {str(error) or type(error).__name__}")

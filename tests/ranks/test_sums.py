@@ -16,49 +16,53 @@ from lib.ranks.sums import add_counts, add_up, decays
 
 @settings(derandomize=True, max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([torch.float32, torch.float16]))))
-def test_each_tensor_is_added_once_in_buckets_of_one_kind_of_number_and_none_too_large(kinds):
-    tensors = [torch.full((size,), float(n), dtype=dtype) for n, (size, dtype) in enumerate(kinds)]
+def test_tensors_are_added_once_in_small_buckets_of_one_dtype(kinds):
+    tensors = []
+    for number, (size, dtype) in enumerate(kinds):
+        tensors.append(torch.full((size,), float(number), dtype=dtype))
     buckets = []
+
+    def all_reduce(flat):
+        buckets.append(flat.nbytes)
+        flat.mul_(2)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sums, "BUCKET_BYTES", 16)
         patch.setattr(ranks, "_here", ranks._Place(0, 2))
-        patch.setattr(
-            sums.dist, "all_reduce", lambda flat: buckets.append(flat.nbytes) or flat.mul_(2)
-        )
+        patch.setattr(sums.dist, "all_reduce", all_reduce)
         add_up(tensors)
-    assert all(bool((tensor == 2 * n).all()) for n, tensor in enumerate(tensors))
-    assert all(size <= 16 or size in {tensor.nbytes for tensor in tensors} for size in buckets)
+    for number, tensor in enumerate(tensors):
+        assert bool((tensor == 2 * number).all())
+    sizes = {tensor.nbytes for tensor in tensors}
+    assert all(size <= 16 or size in sizes for size in buckets)
     assert [tensor.dtype for tensor in tensors] == [dtype for _, dtype in kinds]
 
 
-def test_the_statistics_of_ranks_in_a_chain_are_those_of_one_process(monkeypatch):
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_the_statistics_of_ranks_in_a_chain_are_those_of_one_process(monkeypatch, momentum):
     """Three ranks with two micro-batches each, against a batch norm that sees all six."""
-    batches = [
-        torch.randn(8, 3, generator=torch.Generator().manual_seed(n)) * (n + 1) for n in range(6)
-    ]
-    for momentum in (0.1, None):
-        alone = torch.nn.BatchNorm1d(3, momentum=momentum)
-        alone(batches[0])
-        start = {
-            name: value.clone() for name, value in alone.state_dict().items() if "running" in name
-        }
-        seen = int(alone.num_batches_tracked)
-        total = {name: torch.zeros(3) for name in start}
-        for rank in range(3):
-            monkeypatch.setattr(ranks, "_here", ranks._Place(rank, 3))
-            mine = torch.nn.BatchNorm1d(3, momentum=momentum)
-            mine.load_state_dict(
-                {**alone.state_dict(), **start, "num_batches_tracked": torch.tensor(seen)}
-            )
-            for batch in batches[2 * rank : 2 * rank + 2]:
-                mine(batch)
-            decay, whole, share = decays(momentum, 2, seen)
-            for name, value in total.items():
-                value += share * (mine.state_dict()[name] - decay * start[name])
-        for batch in batches:
-            alone(batch)
-        for name, value in total.items():
-            torch.testing.assert_close(value + whole * start[name], alone.state_dict()[name])
+    draw = torch.Generator().manual_seed(0)
+    batches = [torch.randn(8, 3, generator=draw) * (n + 1) for n in range(6)]
+    alone = torch.nn.BatchNorm1d(3, momentum=momentum)
+    alone(batches[0])
+    start = {name: value.clone() for name, value in alone.state_dict().items()}
+    seen = int(alone.num_batches_tracked)
+    names = ("running_mean", "running_var")
+    total = {name: torch.zeros(3) for name in names}
+    for rank in range(3):
+        monkeypatch.setattr(ranks, "_here", ranks._Place(rank, 3))
+        mine = torch.nn.BatchNorm1d(3, momentum=momentum)
+        mine.load_state_dict(start)
+        for batch in batches[2 * rank : 2 * rank + 2]:
+            mine(batch)
+        decay, whole, share = decays(momentum, 2, seen)
+        for name in names:
+            total[name] += share * (mine.state_dict()[name] - decay * start[name])
+    for batch in batches:
+        alone(batch)
+    for name in names:
+        expected = alone.state_dict()[name]
+        torch.testing.assert_close(total[name] + whole * start[name], expected)
 
 
 def test_counts_keep_their_fraction_and_whole_ones_stay_whole():
@@ -68,7 +72,8 @@ def test_counts_keep_their_fraction_and_whole_ones_stay_whole():
     assert [type(number) for number in total.values()] == [int, float, float, int]
 
 
-named = st.dictionaries(st.sampled_from("abc"), st.floats(0, 1e12) | st.integers(0, 10**12))
+numbers = st.floats(0, 1e12) | st.integers(0, 10**12)
+named = st.dictionaries(st.sampled_from("abc"), numbers)
 
 
 @settings(derandomize=True, max_examples=40, deadline=None)

@@ -15,6 +15,11 @@ from tests.toy import Toy
 from tests.training.test_loop import check_resume
 
 
+def draw_of_three():
+    """One number from each of the three generators, added."""
+    return float(torch.rand(())) + random.random() + np.random.rand()
+
+
 class Rows:
     def __init__(self, count):
         self.count = count
@@ -23,7 +28,7 @@ class Rows:
         return self.count
 
     def __getitem__(self, index):
-        return index, float(torch.rand(())) + random.random() + np.random.rand() + np.random.randn()
+        return index, draw_of_three() + np.random.randn()
 
 
 class Noisy(Toy):
@@ -34,11 +39,8 @@ class Noisy(Toy):
 
     def collate(self, samples, generator):
         batch = super().collate([index for index, _ in samples], generator)
-        noise = (
-            torch.tensor([drawn for _, drawn in samples])
-            + torch.randn(len(samples))
-            + random.gauss(0, 1)
-        )
+        noise = torch.tensor([drawn for _, drawn in samples])
+        noise = noise + torch.randn(len(samples)) + random.gauss(0, 1)
         return {**batch, "x": batch["x"] + noise[:, None]}
 
 
@@ -47,16 +49,14 @@ class Draws(Toy):
 
     def evaluate(self, model, loader):
         first = [float(torch.rand(())), np.random.rand(), random.random()]
-        batches = [np.random.rand() + random.random() + float(torch.rand(())) for batch in loader]
-        named = {f"first_{n}": value for n, value in enumerate(first)}
-        return {
-            "loss": sum(batches),
-            **named,
-            **{f"batch_{n}": value for n, value in enumerate(batches)},
-        }
+        batches = [draw_of_three() for batch in loader]
+        scores = {"loss": sum(batches)}
+        scores |= {f"first_{n}": value for n, value in enumerate(first)}
+        scores |= {f"batch_{n}": value for n, value in enumerate(batches)}
+        return scores
 
     def baseline(self):
-        return {"loss": np.random.rand() + random.random() + float(torch.rand(()))}
+        return {"loss": draw_of_three()}
 
 
 @pytest.fixture
@@ -65,12 +65,9 @@ def noisy(toy):
 
 
 def states():
-    legacy = np.random.get_state()
-    return (
-        torch.random.get_rng_state().tolist(),
-        (*legacy[:1], legacy[1].tolist(), *legacy[2:]),
-        random.getstate(),
-    )
+    of_torch = torch.random.get_rng_state().tolist()
+    name, keys, *rest = np.random.get_state()
+    return of_torch, (name, keys.tolist(), *rest), random.getstate()
 
 
 def disturb():
@@ -83,11 +80,8 @@ def batches(config, steps, workers=0):
     train_set = task.datasets()["train"]
     options = config.data.__class__(num_workers=workers)
     order = Order(len(train_set), config.seed, 8, 2)
-    return [
-        batch["x"]
-        for _, slots in data.train_batches(task, train_set, order, steps, options)
-        for batch in slots
-    ]
+    loaded = data.train_batches(task, train_set, order, steps, options)
+    return [batch["x"] for _, slots in loaded for batch in slots]
 
 
 def test_draws_of_any_kind_follow_from_step_and_slot(noisy):
@@ -99,9 +93,7 @@ def test_draws_of_any_kind_follow_from_step_and_slot(noisy):
     assert not torch.equal(whole, torch.stack(batches(noisy(seed=1), range(4))))
 
 
-def test_a_run_whose_data_set_draws_from_all_three_ends_in_the_same_bytes_after_a_resume(
-    noisy, tmp_path
-):
+def test_a_data_set_that_draws_from_all_three_resumes_to_the_same_bytes(noisy, tmp_path):
     check_resume(noisy(), tmp_path, 5, between=disturb)
 
 

@@ -14,6 +14,7 @@ from lib import checkpoint
 from lib.checkpoint import weights
 from lib.errors import BadInput
 from tests.conftest import ROOT
+from tests.training.test_loop import same_tensors
 from trainbook import launch
 from trainbook.launch import ensemble
 
@@ -51,10 +52,8 @@ def newest(tmp_path, name="toy"):
 
 
 def same(one, other):
-    pairs = [(one.tensors[group], other.tensors[group]) for group in ("model", "optimizer")]
-    return all(
-        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in pairs
-    )
+    groups = ("model", "optimizer")
+    return all(same_tensors(one.tensors[group], other.tensors[group]) for group in groups)
 
 
 def test_a_base_that_is_not_published_is_in_each_checkpoint_and_resuming_is_exact(

@@ -36,13 +36,11 @@ def test_a_factor_and_a_weight_decay_of_its_own_give_what_torch_gives_with_them(
         parameter.grad = torch.randn_like(parameter)
         twin = nn.Parameter(parameter.detach().clone())
         twin.grad = parameter.grad.clone()
-        lr, decay = (
-            (3.0, 0.0)
-            if name.endswith("bias")
-            else (10.0, 0.0)
-            if name.startswith("blocks.3")
-            else (1.0, 0.5)
-        )
+        lr, decay = 1.0, 0.5
+        if name.endswith("bias"):
+            lr, decay = 3.0, 0.0
+        elif name.startswith("blocks.3"):
+            lr, decay = 10.0, 0.0
         torch.optim.AdamW([twin], lr=0.01 * lr, weight_decay=decay).step()
         expected[name] = twin
     state.optimizer.step()
@@ -56,33 +54,31 @@ def test_a_frozen_group_keeps_weights_and_moments(toy, tmp_path, grouped, monkey
     set_rate = optimization.set_learning_rate
 
     def watched(optimizer, value):
+        """Copies weight and moments of the first two parameters, which are those of BODY."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        seen.append(
-            [
-                [p.detach().clone(), *map(torch.clone, optimizer.state.get(p, {}).values())]
-                for p in parameters
-            ]
-        )
+        copies = []
+        for parameter in parameters[:2]:
+            moments = optimizer.state.get(parameter, {}).values()
+            copies.append([parameter.detach().clone(), *map(torch.clone, moments)])
+        seen.append(copies)
         set_rate(optimizer, value)
 
     monkeypatch.setattr(optimization, "set_learning_rate", watched)
     fit(config, tmp_path)
     rows = [row for row in stable(tmp_path / "metrics.csv") if row["split"] == "train"]
-    base, head, body = (
-        [float(row[name]) for row in rows] for name in ("lr", "lr_blocks.3", "lr_blocks.0")
-    )
+    base = [float(row["lr"]) for row in rows]
     assert len(base) == 12
-    assert head == pytest.approx([10 * lr for lr in base])
-    assert body == pytest.approx([0.5 * lr if 4 <= step < 9 else 0 for step, lr in enumerate(base)])
-    changes = [
-        not all(
-            len(a) == len(b) and all(map(torch.equal, a, b))
-            for a, b in zip(one[:2], two[:2], strict=True)
-        )
-        for one, two in itertools.pairwise(seen)
-    ]
-    assert changes == [4 <= step < 9 for step in range(11)]
-    assert all(len(seen[4][i]) == 1 for i in (0, 1)), "no moments before its first step"
+    trained = range(4, 9)
+    for step, (row, lr) in enumerate(zip(rows, base, strict=True)):
+        assert float(row["lr_blocks.3"]) == pytest.approx(10 * lr)
+        assert float(row["lr_blocks.0"]) == pytest.approx(0.5 * lr * (step in trained))
+    for step, (before, after) in enumerate(itertools.pairwise(seen)):
+        assert all(map(same, before, after)) == (step not in trained)
+    assert [len(copies) for copies in seen[4]] == [1, 1], "no moments before its first step"
+
+
+def same(one, other):
+    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 @pytest.mark.parametrize(
@@ -100,27 +96,27 @@ def test_a_run_killed_while_groups_are_frozen_ends_in_the_same_bytes(
         check_resume(toy({"training.log_every_steps": 1, **overrides}), tmp_path, cut)
 
 
-def test_a_mistake_in_a_group_is_named_with_its_entry(toy, grouped):
-    mistakes = [
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
         ({"lr": 1.0}, "it has no names"),
         ({"names": "*", "rate": 1}, "rate is 1. Known are names"),
         ({"names": "*", "lr": float("nan")}, "lr is nan"),
         ({"names": ["blocks.0.*", "head.*"]}, "'head.*' matches no trained parameter"),
-    ]
-    for entry, sentence in mistakes:
-        grouped(entry)
-        with pytest.raises(BadInput, match=f"Toy.parameter_groups, entry 1: .*{sentence}"):
-            new_state(load_task(toy()), toy())
+    ],
+)
+def test_a_mistake_in_a_group_is_named_with_its_entry(toy, grouped, entry, sentence):
+    grouped(entry)
+    with pytest.raises(BadInput, match=f"Toy.parameter_groups, entry 1: .*{sentence}"):
+        new_state(load_task(toy()), toy())
 
 
-def test_a_tied_weight_has_all_of_its_names_and_what_model_has_frozen_is_in_no_group(toy):
+def test_a_tied_weight_has_all_of_its_names_and_frozen_ones_no_group(toy):
     model = nn.Module()
     task = load_task(toy())
-    model.embed, model.head, model.base = (
-        nn.Embedding(4, 3),
-        nn.Linear(3, 4),
-        nn.Linear(2, 2).requires_grad_(False),
-    )
+    model.embed = nn.Embedding(4, 3)
+    model.head = nn.Linear(3, 4)
+    model.base = nn.Linear(2, 2).requires_grad_(False)
     model.head.weight = model.embed.weight
     task.parameter_groups = lambda model: [{"names": "head.weight", "lr": 2.0}]
     groups = groups_of(task, model)

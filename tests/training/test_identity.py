@@ -90,9 +90,7 @@ def test_edited_code_of_the_task_or_of_what_it_imports_is_not_trained_in_silence
         launch.train(own())
 
 
-def test_an_edit_becomes_a_run_of_its_own_beside_the_others_and_going_back_finds_the_earlier_one(
-    own, tmp_path, cut
-):
+def test_an_edit_becomes_a_run_of_its_own_and_undoing_it_finds_the_earlier(own, tmp_path, cut):
     def run(**more):
         identity._code.cache_clear()  # a new process
         prepared = launch.prepare(own(**{"run.on_change": "new", **more}))

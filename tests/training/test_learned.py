@@ -63,7 +63,7 @@ def run(own, cut, quick):
     return train
 
 
-def test_a_resumed_run_and_a_prediction_take_what_the_fresh_one_had_first_whatever_the_data_gives_now(
+def test_a_resumed_run_and_a_prediction_keep_the_values_of_the_first_session(
     run, tmp_path, monkeypatch
 ):
     fresh = run(2)

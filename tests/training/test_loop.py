@@ -43,7 +43,9 @@ def stable(path):
 
 
 def same_tensors(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    if a.keys() != b.keys():
+        return False
+    return all(torch.equal(a[name], b[name]) for name in a)
 
 
 def gradient(config, micro_batch):
@@ -53,18 +55,10 @@ def gradient(config, micro_batch):
     state = new_state(task, config)
     slots = config.training.slots
     order = Order(config.workload.samples, config.seed, config.training.effective_batch, slots)
-    _, batches = next(
-        data.train_batches(task, task.datasets()["train"], order, range(1), config.data)
-    )
-    _gradients(
-        state,
-        task,
-        config,
-        batches,
-        0,
-        add_counts(map(task.count, batches)),
-        Meter({}, state.device),
-    )
+    train_set = task.datasets()["train"]
+    _, batches = next(data.train_batches(task, train_set, order, range(1), config.data))
+    counts = add_counts(map(task.count, batches))
+    _gradients(state, task, config, batches, 0, counts, Meter({}, state.device))
     return torch.cat([p.grad.flatten() for p in state.model.parameters()]), batches, state
 
 
@@ -150,6 +144,17 @@ def test_validation_runs_in_evaluation_mode_and_training_goes_on_in_training_mod
     )
     fit(toy(), tmp_path, task=task)
     assert set(modes) == {(True, True), (False, False)}
+
+
+def test_the_task_gets_the_scores_of_each_validation(toy, tmp_path):
+    config = toy({"training.evaluate_every_steps": 5, "training.max_steps": 12})
+    task = load_task(config)
+    calls = []
+    task.after_evaluation = lambda step, scores: calls.append((step, scores["loss"]))
+    fit(config, tmp_path, task=task)
+    rows = [row for row in stable(tmp_path / "metrics.csv") if row["split"] == "validation"]
+    assert [step for step, _ in calls] == [5, 10, 12]
+    assert calls == [(int(row["step"]), float(row["loss"])) for row in rows]
 
 
 def test_a_first_signal_finishes_the_step_and_saves_a_second_one_raises(toy, tmp_path):

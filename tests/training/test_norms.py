@@ -62,7 +62,7 @@ def test_memory_halves_down_to_one_where_a_model_has_none(toy, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(("micro_batch", "batch"), [(1, 8), (4, 5), (2, 5)])
-def test_a_micro_batch_of_one_sample_is_refused_by_checks_by_training_and_by_a_plan(
+def test_checks_training_and_plan_refuse_a_micro_batch_of_one_sample(
     toy, tmp_path, micro_batch, batch
 ):
     config = toy({**NORM, "training.micro_batch": micro_batch, "training.effective_batch": batch})

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from lib.errors import BadInput
 from lib.planner import find_card
 from lib.planner.trace import predict_task
 from lib.report.metrics import read, series
@@ -19,7 +20,9 @@ KINDS = {
     "sgd": {"optimizer.name": "sgd"},
     "sgd without momentum": {"optimizer.name": "sgd", "optimizer.momentum": 0},
 }
-BYTES = {"adamw": 8, "sgd": 4, "sgd without momentum": 0}  # of the states of a parameter
+MUON = {"optimizer.name": "muon"}
+# of the states of a parameter; with muon those of the one large matrix
+BYTES = {"adamw": 8, "sgd": 4, "sgd without momentum": 0, "muon": 4}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,17 +98,95 @@ def test_a_checkpoint_of_another_optimizer_says_that_its_states_begin_anew(toy, 
 
 @pytest.mark.parametrize("kind", BYTES)
 def test_plan_and_preflight_count_the_bytes_that_each_optimizer_takes_a_parameter(toy, kind):
-    config = toy(KINDS[kind])
+    config = toy(KINDS.get(kind, MUON))
     task = load_task(config)
     task.model = lambda: nn.Sequential(
         nn.Linear(3, 1000), nn.Linear(1000, 1000), nn.Linear(1000, 1)
     )
+    task.blocks = lambda model: [model[1]]
     planned = predict_task(task, config, find_card("t4"), 4, 1, 1).by_category
     parameters = sum(p.numel() for p in task.model().parameters())
     assert planned.get("optimizer", 0) / parameters == pytest.approx(BYTES[kind], abs=0.1)
     whole, model = saved_bytes(task, config)
     assert model == 4 * parameters
     assert (whole - model) / parameters == pytest.approx(BYTES[kind], abs=0.1)
+
+
+class Words(nn.Module):
+    """Two blocks between an embedding and a head that are tied."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(5, 4)
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(4, 1, 8) for _ in range(2))
+        self.blocks[0].places = nn.Embedding(3, 4)
+        self.blocks[1].linear1.requires_grad_(False)
+        self.head = nn.Linear(4, 5)
+        self.head.weight = self.words.weight
+
+
+def test_muon_has_the_matrices_of_the_blocks_without_embeddings_and_frozen_ones():
+    model = Words()
+    hidden = optimization.hidden_matrices(model, model.blocks)
+    names = {name for name, parameter in model.named_parameters() if parameter in hidden}
+    first = {"self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear2.weight"}
+    second = {f"blocks.1.{name}" for name in first}
+    assert names == {f"blocks.0.{name}" for name in [*first, "linear1.weight"]} | second
+
+
+def test_muon_needs_matrices_in_blocks():
+    with pytest.raises(BadInput, match="this one has none.*choose adamw"):
+        optimization.hidden_matrices(nn.Sequential(nn.Linear(2, 2)), [])
+
+
+def test_muon_updates_hidden_matrices_as_torchs_muon_and_the_rest_as_adamw(toy):
+    config = toy(MUON)
+    options = config.optimizer
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(shape)) for shape in [(6, 4), (4, 6), (5, 4), (4,)]]
+    theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    groups = [Group(dict(zip("abcd", ours, strict=True)))]
+    optimizer = optimization.build(groups, config, set(ours[:2]))
+    optimization.set_learning_rate(optimizer, options.lr)
+    muon = torch.optim.Muon(
+        theirs[:2], options.lr, options.weight_decay, 0.95, adjust_lr_fn="match_rms_adamw"
+    )
+    rest = [
+        {"params": theirs[2:3], "weight_decay": options.weight_decay},
+        {"params": theirs[3:], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(rest, options.lr, options.betas, options.eps)
+    for _ in range(3):
+        for mine, its in zip(ours, theirs, strict=True):
+            mine.grad = torch.randn_like(mine)
+            its.grad = mine.grad.clone()
+        make_moments(optimizer)
+        optimizer.step()
+        muon.step()
+        adamw.step()
+    for mine, its in zip(ours, theirs, strict=True):
+        assert torch.equal(mine, its)
+        states = muon.state.get(its) or adamw.state[its]
+        assert optimizer.state[mine].keys() == states.keys()
+        assert all(torch.equal(optimizer.state[mine][name], states[name]) for name in states)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_run_with_muon_ends_in_the_same_bytes_wherever_it_is_cut(toy, tmp_path, precision):
+    config = toy({**MUON, "training.precision": precision, "training.ema_decay": 0.9})
+    end = check_resume(config, tmp_path, 5)
+    kinds = {name: set() for name, _ in load_task(config).model().named_parameters()}
+    for key in end.tensors["optimizer"]:
+        kind, _, name = key.partition("/")
+        kinds[name].add(kind)
+    momentum = {"momentum_buffer"}
+    moments = {"step", "exp_avg", "exp_avg_sq"}
+    assert kinds == {
+        "blocks.0.weight": momentum,
+        "blocks.0.bias": moments,
+        "blocks.3.weight": momentum,
+        "blocks.3.bias": moments,
+    }
 
 
 def test_schedules_warm_up_and_fall_to_their_floor(toy):

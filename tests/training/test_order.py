@@ -28,37 +28,41 @@ LENGTHS = np.random.default_rng(0).integers(1, 200, 203)
 def test_slots_deal_epochs_in_which_every_sample_comes_once(
     samples, seed, slots, slot_size, by_weight
 ):
-    """Batches cross the end of an epoch, slots are pieces of the step, and ranks have all slots between them."""
+    """Batches cross the end of an epoch, and slots are pieces of the step."""
     batch = slots * slot_size
     make = partial(weighted, seed, weights=np.ones(samples)) if by_weight else None
     order = Order(samples, seed, batch, slots, make)
-    dealt = [
-        i for step in range(samples) for slot in range(slots) for i in order.indices(step, slot)
-    ]
-    assert dealt == [
-        i for step in range(samples) for i in Order(samples, seed, batch, 1, make).indices(step, 0)
-    ]
-    assert all(
-        sorted(dealt[k * samples : (k + 1) * samples]) == list(range(samples)) for k in range(batch)
-    )
-    for ranks in (n for n in range(1, slots + 1) if slots % n == 0):
-        assert [slot for rank in range(ranks) for slot in order.share(rank, ranks)] == list(
-            range(slots)
-        )
+    in_one_slot = Order(samples, seed, batch, 1, make)
+    dealt = []
+    for step in range(samples):
+        indices = [index for slot in range(slots) for index in order.indices(step, slot)]
+        assert indices == in_one_slot.indices(step, 0)
+        dealt += indices
+    for epoch in range(batch):
+        seen = dealt[epoch * samples : (epoch + 1) * samples]
+        assert sorted(seen) == list(range(samples))
+
+
+@pytest.mark.parametrize(("ranks", "slots"), [(1, 1), (1, 4), (2, 4), (4, 4), (3, 6)])
+def test_ranks_share_all_slots(ranks, slots):
+    order = Order(9, 0, slots, slots)
+    shares = [slot for rank in range(ranks) for slot in order.share(rank, ranks)]
+    assert shares == list(range(slots))
 
 
 def test_permutations_differ_by_seed_and_epoch_and_are_stable_over_versions():
-    assert (
-        permutation(0, 0, 8).tolist()
-        != permutation(0, 1, 8).tolist()
-        != permutation(1, 0, 8).tolist()
-    )
-    # The values themselves are a contract: a checkpoint of today is resumed by tomorrow's version.
+    orders = [permutation(seed, epoch, 8).tolist() for seed, epoch in [(0, 0), (0, 1), (1, 0)]]
+    assert orders[0] != orders[1] != orders[2]
+    # The values themselves are a contract: tomorrow's version resumes a checkpoint of today.
     assert mix(1, 2, 3) == 2623250113353451629
-    assert permutation(0, 0, 8).tolist() == [0, 2, 3, 1, 7, 6, 4, 5]
-    firsts = np.bincount([int(permutation(seed, 0, 5)[0]) for seed in range(2000)], minlength=5)
-    assert firsts.min() > 330
-    assert firsts.max() < 470  # 400 expected, 4 standard deviations are 71
+    assert orders[0] == [0, 2, 3, 1, 7, 6, 4, 5]
+
+
+def test_each_sample_comes_first_equally_often():
+    firsts = [int(permutation(seed, 0, 5)[0]) for seed in range(2000)]
+    counts = np.bincount(firsts, minlength=5)
+    assert counts.min() > 330
+    assert counts.max() < 470  # 400 expected, 4 standard deviations are 71
 
 
 @cheap
@@ -87,21 +91,24 @@ class Lengthy(list):
 
 
 def test_a_step_has_samples_of_near_lengths_in_every_epoch(toy):
-    """203 samples are no multiple of 16: batches go on from epoch to epoch, and only those where two meet are mixed."""
+    """203 samples are no multiple of 16: batches cross epochs, and only those in which two meet are mixed."""
 
     def spread(order, steps):
-        return np.mean([np.ptp(LENGTHS[order.indices(step, 0)]) for step in steps])
+        lengths = [LENGTHS[order.indices(step, 0)] for step in steps]
+        return np.mean([np.ptp(each) for each in lengths])
 
     order = Order.of(Lengthy(range(203)), toy({"data.buckets": 4, "training.effective_batch": 16}))
     plain = Order(203, 0, 16, 1)
+    first = np.arange(60) * 16 // 203  # epochs of a step's first and last sample
+    last = (np.arange(60) * 16 + 15) // 203
     for epoch in range(4):
-        steps = [s for s in range(60) if {s * 16 // 203, (s * 16 + 15) // 203} == {epoch}]
+        steps = np.flatnonzero((first == epoch) & (last == epoch)).tolist()
         assert len(steps) >= 11
         assert spread(order, steps) < 0.4 * spread(plain, steps)
-    means = [
-        LENGTHS[order.indices(step, 0)].mean() for step in range(12)
-    ]  # sorted batches would be a curriculum
-    assert np.abs(np.corrcoef(means, np.arange(12))[0, 1]) < 0.8
+    # sorted batches would be a curriculum
+    means = [LENGTHS[order.indices(step, 0)].mean() for step in range(12)]
+    correlation = np.corrcoef(means, np.arange(12))[0, 1]
+    assert np.abs(correlation) < 0.8
     assert np.diff(means).min() < 0 < np.diff(means).max()
 
 
@@ -112,9 +119,8 @@ def test_weights_and_lengths_are_those_of_a_subset_and_lengths_must_be_there(toy
     assert weights_of(part).tolist() == [index + 1 for index in part.indices]
     assert weights_of(range(4)) is None
     rows.weights = None
-    assert np.array_equal(
-        Order.of(part, toy({"data.buckets": 4})).make.args[0], LENGTHS[part.indices]
-    )
+    lengths = Order.of(part, toy({"data.buckets": 4})).make.args[0]
+    assert np.array_equal(lengths, LENGTHS[part.indices])
     rows.lengths = None
     with pytest.raises(
         BadInput, match="data.buckets is 4, and the training data set has no attribute `lengths`"
@@ -127,7 +133,8 @@ class Mixture(list):
 
     def order(self, seed, epoch):
         half = len(self) // 2
-        places = [*range(half), *range(half, len(self) - 1), *range(half, len(self) - 1)]
+        second = [*range(half, len(self) - 1)]
+        places = [*range(half), *second, *second]
         return np.random.default_rng([seed, epoch]).permutation(places)
 
 
@@ -138,22 +145,27 @@ def test_the_order_of_a_data_set_deals_its_epochs_which_flow_into_each_other(toy
     assert order.epoch(13) == 8.0  # 13 steps of 8 are 8 epochs of 13
     dealt = [i for step in range(13) for i in order.indices(step, 0)]
     assert dealt == [i for epoch in range(8) for i in rows.order(3, epoch).tolist()]
-    late, slots = (
-        Order.of(rows, toy({"seed": 3, "training.micro_batch_slots": n})) for n in (1, 2)
-    )
-    assert late.indices(9, 0) == order.indices(9, 0) == slots.indices(9, 0) + slots.indices(9, 1)
+    late = Order.of(rows, toy({"seed": 3}))
+    slots = Order.of(rows, toy({"seed": 3, "training.micro_batch_slots": 2}))
+    indices = order.indices(9, 0)
+    assert late.indices(9, 0) == indices
+    assert slots.indices(9, 0) + slots.indices(9, 1) == indices
 
 
-def test_an_order_that_is_none_is_refused(toy):
-    mistakes = {
-        "two orders for the same seed and epoch": lambda seed, epoch: np.random.permutation(10),
-        "the index 10 in epoch 0": lambda seed, epoch: [0, 10],
-    }
-    for sentence, give in mistakes.items():
-        with pytest.raises(BadInput, match=f"Rows.order .*{sentence}"):
-            Order.of(
-                type("Rows", (list,), {"order": staticmethod(give)})(range(10)), toy()
-            ).indices(1, 0)
+@pytest.mark.parametrize(
+    ("give", "sentence"),
+    [
+        (lambda: np.random.permutation(10), "two orders for the same seed and epoch"),
+        (lambda: [0, 10], "the index 10 in epoch 0"),
+    ],
+)
+def test_a_malformed_order_is_refused(toy, give, sentence):
+    class Rows(list):
+        def order(self, seed, epoch):
+            return give()
+
+    with pytest.raises(BadInput, match=f"Rows.order .*{sentence}"):
+        Order.of(Rows(range(10)), toy())
 
 
 class Sorted(Toy):
@@ -184,9 +196,8 @@ def test_epochs_are_those_of_the_order_and_other_buckets_are_another_run(toy):
         toy({**SORTED, "workload.noise": 0, "training.max_steps": 0, "training.epochs": 2})
     )
     assert run.config.training.max_steps == 7  # 2 * 28 / 8; 20 samples would give 5
-    saved, now = (
-        identity.facts(toy({**SORTED, "data.buckets": number}), Sorted(toy(SORTED)))
-        for number in (0, 2)
-    )
+    task = Sorted(toy(SORTED))
+    saved = identity.facts(toy({**SORTED, "data.buckets": 0}), task)
+    now = identity.facts(toy({**SORTED, "data.buckets": 2}), task)
     with pytest.raises(BadInput, match="data.buckets"):
         identity.check(saved, now, Path("x"))

@@ -79,9 +79,7 @@ class Sinking(Toy):
         return sums, figures
 
 
-def test_a_loss_scale_that_sinks_is_told_with_its_layer_and_ends_the_run_before_gradients_are_zero(
-    toy, tmp_path
-):
+def test_a_sinking_loss_scale_names_its_layer_and_ends_the_run(toy, tmp_path):
     config = toy(
         {"training.precision": "fp16", "training.max_steps": 60, "training.log_every_steps": 1}
     )

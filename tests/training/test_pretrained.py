@@ -187,7 +187,7 @@ class Evil:
         return os.mkdir, ("ran",)
 
 
-def test_a_model_begins_with_pickled_weights_without_running_code_and_with_an_index_that_stays_inside(
+def test_pickled_weights_run_no_code_and_an_index_stays_inside_its_folder(
     tmp_path,
 ):
     sizes = {"vocab_size": 11, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -212,9 +212,7 @@ def test_a_model_begins_with_pickled_weights_without_running_code_and_with_an_in
         published.pretrained(task, str(tmp_path), transformers.BertModel, {})
 
 
-def test_options_of_an_earlier_transformers_are_renamed_with_a_line_or_refused_with_what_to_write(
-    toy, tmp_path, capsys
-):
+def test_options_of_an_earlier_transformers_are_renamed_or_refused(toy, tmp_path, capsys):
     sizes = {"vocab_size": 11, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2}
     transformers.BertModel(transformers.BertConfig(**sizes, intermediate_size=4)).save_pretrained(
         tmp_path / "model"

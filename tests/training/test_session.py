@@ -48,9 +48,7 @@ def test_the_limit_is_counted_from_the_process_or_from_what_the_parent_hands_dow
     assert start_session(30, 0).deadline == pytest.approx(1000 + 1800)
 
 
-def test_an_imitated_kaggle_did_not_begin_with_this_machine_and_a_real_one_with_its_container(
-    monkeypatch, tmp_path
-):
+def test_a_session_on_kaggle_begins_with_its_container(monkeypatch, tmp_path):
     assert start_session(0, 0).remaining() == float("inf"), "at home there is no limit"
     container = mock.Mock(**{"create_time.return_value": session.now() - 13 * 3600})
     monkeypatch.setattr(session.psutil, "Process", lambda number: container)

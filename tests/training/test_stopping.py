@@ -6,7 +6,7 @@ import pytest
 
 from lib.report.metrics import read
 from lib.training import optimization
-from lib.training.optimization import Stopping
+from lib.training.stopping import Stopping
 from tests.training.test_loop import StopAfter, check_resume, fit, newest
 from trainbook import launch
 from trainbook.notebook import ended

@@ -41,6 +41,12 @@ def seen_by_a_worker(toy, dataset, monkeypatch):
     return batch
 
 
+def as_tensor(value):
+    if isinstance(value, np.ndarray):
+        value = np.array(value)
+    return torch.as_tensor(value)
+
+
 def test_arrays_tensors_and_code_arrive_as_they_were(toy, tmp_path, monkeypatch):
     np.save(tmp_path / "mapped.npy", np.arange(10_000).reshape(100, 100))
     mapped = np.load(tmp_path / "mapped.npy", mmap_mode="r")
@@ -60,19 +66,13 @@ def test_arrays_tensors_and_code_arrive_as_they_were(toy, tmp_path, monkeypatch)
         self.given["a large array"][0] = self.given["a large array"][0]  # its own to write to
         assert os.environ["A_VARIABLE"].startswith("set")
         assert Path.cwd() == self.folder
-        tensors = {
-            name: torch.as_tensor(np.array(v) if isinstance(v, np.ndarray) else v)
-            for name, v in given.items()
-        }
+        tensors = {name: as_tensor(value) for name, value in given.items()}
         return {**tensors, "process": torch.tensor([os.getpid(), os.getppid()])}
 
     batch = seen_by_a_worker(toy, Given(look, given=given, folder=tmp_path), monkeypatch)
     assert os.getpid() not in batch.pop("process")
     for name, value in given.items():
-        assert torch.equal(
-            batch[name],
-            torch.as_tensor(np.array(value) if isinstance(value, np.ndarray) else value),
-        )
+        assert torch.equal(batch[name], as_tensor(value))
 
 
 def test_a_mapped_file_and_a_large_array_are_not_copied_for_each_worker(tmp_path):

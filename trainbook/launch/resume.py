@@ -9,7 +9,7 @@ from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import disk, memory
 from lib.machine.inputs import saved_facts
 from lib.report.metrics import EVENTS, METRICS, EventLog
-from lib.training import identity, loop, optimization
+from lib.training import identity, loop, optimization, stopping
 from lib.training.session import Session
 from trainbook.launch.run import Run, accepted_changes, progress
 from trainbook.outputs.packing import TRACKING
@@ -78,8 +78,9 @@ def check_completed(run: Run, summary: Summary) -> str:
 
 def how_to_continue(summary: Summary) -> str:
     """Names the key that continues a completed run; a run that stopped early needs another one."""
-    early = f"{summary.why_early} A larger training.stop_after_evaluations, or 0, continues it."
-    return early if summary.why_early else "A larger training.max_steps continues it."
+    if summary.why_early:
+        return f"{summary.why_early} {stopping.HOW_TO_CONTINUE}"
+    return "A larger training.max_steps continues it."
 
 
 def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
@@ -88,11 +89,9 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
     name = run.config.run.name
     if saved is None:
         return f"No earlier checkpoint of {name}: training starts at step 0 of {total:,}."
-    waited = saved.state.get("stopping", {}).get("waited", 0)
     left = max(0, total - saved.step)
-    if left and 0 < run.config.training.stop_after_evaluations <= waited:
-        how = "a larger training.stop_after_evaluations, or 0, continues it"
-        return f"{name} stopped early at step {saved.step:,} ({saved.path}): {how}."
+    if left and stopping.is_stopped(saved.state, run.config.training):
+        return f"{name} stopped early at step {saved.step:,} ({saved.path}). {stopping.HOW_TO_CONTINUE}"
     resuming = (
         f"Resuming {name} from {saved.path}, step {saved.step:,}: {left:,} of {total:,} steps left."
     )

@@ -219,7 +219,7 @@ def test_an_unusual_task_that_keeps_its_promises_passes(cls, toy):
 @pytest.mark.parametrize("cls", ["Heights", "Topics"])
 def test_tasks_with_targets_pass(cls, toy):
     """Also for a batch of one sample, whose number is no more than a scalar to squeeze()."""
-    config = toy({"task": f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:{cls}"})
+    config = toy({"task": f"{ROOT / 'tests' / 'trainbook' / 'supervised' / 'tasks.py'}:{cls}"})
     findings = checks.examine(load_task(config), config)
     assert all("too. Split them" in finding.value for finding in findings), findings
 
@@ -266,7 +266,7 @@ def test_what_may_be_meant_is_a_doubt_and_stops_nothing(toy):
 
 
 def test_samples_with_targets_that_are_in_two_splits_are_counted(toy, monkeypatch):
-    config = toy({"task": f"{ROOT / 'tests' / 'supervised' / 'tasks.py'}:Heights"})
+    config = toy({"task": f"{ROOT / 'tests' / 'trainbook' / 'supervised' / 'tasks.py'}:Heights"})
     task = load_task(config)
     rows = task.read()
     leaks = {**rows, "test": [*rows["test"], *((x, -y) for x, y in rows["train"][3:5])]}
