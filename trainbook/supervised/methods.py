@@ -4,6 +4,7 @@ evaluation.csv has a row a method: each metric and its gain with 95 % intervals,
 has a row a sample: what names it, its target, and the guess of each method.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -265,13 +266,9 @@ class Comparing(Task):
         gains = [f"gain_{name}" for name in bounds]
         table: list[list[Any]] = [["method", *bounds, *gains, *further]]
         for name, figures in columns.items():
-            cells = [
-                value
-                for interval in (*compared.scores[name], *compared.gains[name])
-                for value in interval
-            ]
+            cells = [*itertools.chain(*compared.scores[name], *compared.gains[name])]
             cells += [figures.get(column, np.nan) for column in further]
-            table.append([name, *("" if np.isnan(cell) else f"{cell:.6f}" for cell in cells)])
+            table.append([name, *map(_cell, cells)])
         result.write_table(folder / "evaluation.csv", table)
 
     def _compared(self, rows: Mapping[str, Judged], strongest: str) -> Compared:
@@ -392,6 +389,10 @@ class Comparing(Task):
             named = [kind.cell(self, guess) for guess in row]
             table.append([*first.values(), *named, *last.values()])
         yield from sorted(table, key=lambda row: row[: len(cells[0])])
+
+
+def _cell(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.6f}"
 
 
 def _known(values: np.ndarray, others: np.ndarray) -> np.ndarray:

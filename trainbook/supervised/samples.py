@@ -123,7 +123,8 @@ def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
         text = printable(repr(texts[0]), most=60)
         raise BadInput(f"padded() was given text, {text}. Make numbers of it in batch().")
     width = max(1, min(length, max(map(len, rows), default=1)))
-    return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
+    filler = [value] * width
+    return torch.tensor([[*row[:width], *filler[len(row) :]] for row in rows])
 
 
 def target_of(sample: Any) -> Any:
@@ -163,7 +164,8 @@ def path_of(sample: Any) -> Path | None:
 
 def prepared(task: Any, sample: Any) -> Any:
     """Returns a sample with classes as numbers or marks if its target has names. Raises BadInput for others."""
-    names = task._kind.names_in(target_of(sample))
+    kind = task._kind
+    names = kind.names_in(target_of(sample)) if kind.has_names else None
     if names is None:
         return sample
     numbers = task._numbers
@@ -171,7 +173,7 @@ def prepared(task: Any, sample: Any) -> Any:
         if name not in numbers:
             shown = printable(repr(name), most=60)
             raise BadInput(f"There is no class {shown}. Name it in the setting `classes`.")
-    return with_target(sample, task._kind.numbered(names, numbers))
+    return with_target(sample, kind.numbered(names, numbers))
 
 
 class Item(NamedTuple):
@@ -236,7 +238,8 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
     with collecting() as more:
         _note_copies(parts, source)
         _note_classes(task._kind, task._given_names(), parts)
-    return {part: Part(task, part, rows) for part, rows in parts.items()}, [*notes, *more]
+    named = {part: Part(task, part, rows) for part, rows in parts.items()}
+    return named, [*notes, *more]
 
 
 def _dealt(samples: Any, name: str) -> dict[str, list[Any]]:
@@ -342,9 +345,9 @@ def _spelled(name: str) -> Hashable:
 
 def _is_unknown(tags: Any) -> bool:
     """Returns whether a target is tags of words, all of them unknown."""
-    return isinstance(tags, list | tuple) and all(
-        isinstance(tag, str | int) and tag in ("", IGNORED) for tag in tags
-    )
+    if not isinstance(tags, list | tuple):
+        return False
+    return all(isinstance(tag, str | int) and tag in ("", IGNORED) for tag in tags)
 
 
 def in_order(samples: Any, root: Path | None) -> Any:

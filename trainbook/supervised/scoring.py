@@ -12,29 +12,34 @@ from lib.errors import BadInput, printable
 # A function whose attribute `rows` is True judges whole samples: it takes (samples, numbers), NaN where unknown.
 Metric = str | Callable[[np.ndarray, np.ndarray], float]
 
+_SCORES = ("f1", "precision", "recall")
+_AVERAGES = {
+    f"{average}_{short}": (f"{short}_score", {"average": average, "zero_division": 0})
+    for average in ("macro", "micro", "weighted")
+    for short in _SCORES
+}
 # Short name -> function of scikit-learn and its arguments. Without zero_division it warns of each class never guessed.
 _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
-    "accuracy": ("accuracy_score", {}), "balanced_accuracy": ("balanced_accuracy_score", {}),
-    **{
-        f"{average}_{short}": (f"{short}_score", {"average": average, "zero_division": 0})
-        for average in ("macro", "micro", "weighted") for short in ("f1", "precision", "recall")
-    },
-    **{short: (f"{short}_score", {"zero_division": 0}) for short in ("f1", "precision", "recall")},
+    "accuracy": ("accuracy_score", {}),
+    "balanced_accuracy": ("balanced_accuracy_score", {}),
+    **_AVERAGES,
+    **{short: (f"{short}_score", {"zero_division": 0}) for short in _SCORES},
     "mean_iou": ("jaccard_score", {"average": "macro", "zero_division": 0}),
-    "mean_dice": ("f1_score", {"average": "macro", "zero_division": 0}),  # Dice of a class is its F1 over pixels
-    "mcc": ("matthews_corrcoef", {}), "kappa": ("cohen_kappa_score", {}),
-    "quadratic_kappa": ("cohen_kappa_score", {"weights": "quadratic"}), "mse": ("mean_squared_error", {}),
-    "rmse": ("root_mean_squared_error", {}), "mae": ("mean_absolute_error", {}),
-    "mape": ("mean_absolute_percentage_error", {}), "rmsle": ("root_mean_squared_log_error", {}),
+    "mean_dice": _AVERAGES["macro_f1"],  # Dice of a class is its F1 over pixels
+    "mcc": ("matthews_corrcoef", {}),
+    "kappa": ("cohen_kappa_score", {}),
+    "quadratic_kappa": ("cohen_kappa_score", {"weights": "quadratic"}),
+    "mse": ("mean_squared_error", {}),
+    "rmse": ("root_mean_squared_error", {}),
+    "mae": ("mean_absolute_error", {}),
+    "mape": ("mean_absolute_percentage_error", {}),
+    "rmsle": ("root_mean_squared_log_error", {}),
     "r2": ("r2_score", {}),
-}  # fmt: skip
+}
 # What needs a probability for each class
 PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
-_NOT_NEGATIVE = (
-    "rmsle",
-    "root_mean_squared_log_error",
-    "mean_squared_log_error",
-)  # whose guesses count from 0
+# Their guesses count from 0
+_NOT_NEGATIVE = ("rmsle", "root_mean_squared_log_error", "mean_squared_log_error")
 # "functions ending with _error, _loss, or _deviance return a value to minimize", "_score" to maximize: its guide, 3.4
 _SMALLER = ("_error", "_loss", "_deviance")
 _SMALLER_NAMES = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
@@ -62,7 +67,9 @@ class Judged(NamedTuple):
         """Returns the targets at these places, each as often as its place is named."""
         counts = None if self.counts is None else self.counts[places]
         shares = None if self.shares is None else self.shares[places]
-        return Judged(self.true[places], self.guess[places], counts, shares, self.sample[places])
+        true = self.true[places]
+        guess = self.guess[places]
+        return Judged(true, guess, counts, shares, self.sample[places])
 
 
 def name_of(metric: Metric) -> str:
@@ -219,7 +226,9 @@ def _areas(true: np.ndarray, shares: np.ndarray) -> np.ndarray:
     marks = true.astype(bool)
     positive = marks.sum(0)
     ranks = np.where(marks, stats.rankdata(shares, axis=0), 0).sum(0)
-    return (ranks - positive * (positive + 1) / 2) / (positive * (len(marks) - positive))
+    least = positive * (positive + 1) / 2  # the sum of their ranks if all are the lowest
+    pairs = positive * (len(marks) - positive)
+    return (ranks - least) / pairs
 
 
 def tallied_numbers(judged: Judged, unit: np.ndarray, units: int) -> np.ndarray:
@@ -232,7 +241,8 @@ def tallied_numbers(judged: Judged, unit: np.ndarray, units: int) -> np.ndarray:
     known = ~np.isnan(true)
     centred = np.where(known, true - np.nanmean(true, 0), 0.0)
     error = np.where(known, true - guess, 0.0)
-    powers = np.stack([known.astype(float), centred, centred**2, np.abs(error), error**2], 1)
+    number = known.astype(float)
+    powers = np.stack([number, centred, centred**2, np.abs(error), error**2], 1)
     sums = np.zeros((units, *powers.shape[1:]))
     np.add.at(sums, unit, powers)
     return sums
@@ -242,9 +252,10 @@ def tallied_classes(judged: Judged, unit: np.ndarray, units: int, classes: int) 
     """Returns (units, 3, classes) the number of right, true and guessed targets; `unit` is each target's."""
     true, guess, counts, *_ = judged
     number = np.ones(len(true)) if counts is None else counts
-    right = true == guess
+    right = np.flatnonzero(true == guess)
     sums = np.zeros((units, 3, classes))
-    np.add.at(sums[:, 0], (unit[right], true[right]), number[right])
+    of_right = (unit[right], true[right])
+    np.add.at(sums[:, 0], of_right, number[right])
     np.add.at(sums[:, 1], (unit, true), number)
     np.add.at(sums[:, 2], (unit, guess), number)
     return sums
@@ -253,7 +264,8 @@ def tallied_classes(judged: Judged, unit: np.ndarray, units: int, classes: int) 
 def by_class(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(..., 3, classes) right, true and guessed targets -> (..., classes) F1 and IoU; 0 of a class that is nowhere."""
     right, true, guessed = np.moveaxis(np.asarray(sums, np.float64), -2, 0)
-    return 2 * right / np.maximum(true + guessed, 1), right / np.maximum(true + guessed - right, 1)
+    both = true + guessed
+    return 2 * right / np.maximum(both, 1), right / np.maximum(both - right, 1)
 
 
 def of_classes(sums: np.ndarray, reference: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -266,14 +278,19 @@ def of_classes(sums: np.ndarray, reference: np.ndarray | None = None) -> dict[st
     f1, iou = by_class(sums)
     macro_f1 = f1.sum(-1) / classes
     covariance = right.sum(-1) * total - (true * guessed).sum(-1)
-    spread = (total**2 - (true**2).sum(-1)) * (total**2 - (guessed**2).sum(-1))
+    of_true = total**2 - (true**2).sum(-1)
+    of_guessed = total**2 - (guessed**2).sum(-1)
+    spread = of_true * of_guessed
     mcc = np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0)
+    accuracy = right.sum(-1) / total
+    mean_iou = iou.sum(-1) / classes
+    weighted_f1 = (f1 * true).sum(-1) / total
     return {
-        "accuracy": right.sum(-1) / total,
+        "accuracy": accuracy,
         "macro_f1": macro_f1,
-        "mean_iou": iou.sum(-1) / classes,
+        "mean_iou": mean_iou,
         "mean_dice": macro_f1,
-        "weighted_f1": (f1 * true).sum(-1) / total,
+        "weighted_f1": weighted_f1,
         "mcc": mcc,
     }
 
@@ -284,12 +301,8 @@ def of_numbers(sums: np.ndarray) -> dict[str, np.ndarray]:
     number = np.maximum(number, 1)
     spread = squared - centred**2 / number
     share = np.divide(error, spread, out=np.ones_like(error), where=spread > 1e-12 * squared)
-    columns = {
-        "rmse": np.sqrt(error / number),
-        "mse": error / number,
-        "mae": distance / number,
-        "r2": 1 - share,
-    }
+    mse = error / number
+    columns = {"rmse": np.sqrt(mse), "mse": mse, "mae": distance / number, "r2": 1 - share}
     return {name: values.mean(-1) for name, values in columns.items()}
 
 

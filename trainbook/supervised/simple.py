@@ -176,11 +176,8 @@ def _neighbours(rows: Sequence[Sequence[int]], offsets: Sequence[int]) -> np.nda
     texts = []
     for row in rows:
         for place in range(len(row)):
-            around = [
-                f"{number}:{row[place + offset]}"
-                for number, offset in enumerate(offsets)
-                if 0 <= place + offset < len(row)
-            ]
+            places = [*enumerate(place + offset for offset in offsets)]
+            around = [f"{number}:{row[at]}" for number, at in places if 0 <= at < len(row)]
             texts.append(" ".join(around))
     return np.array(texts, object)
 
@@ -222,7 +219,8 @@ def _scored(values: Any, weights: np.ndarray, bias: np.ndarray, trees: np.ndarra
         for _ in range(_DEPTH):
             is_left = some[rows, feature[tree, node]] <= trees[tree, node, 1]
             node = np.where(is_left, left[tree, node], right[tree, node])
-        np.add.at(scores[first : first + _MOST].T, output[:, 0], trees[tree, node, 4].T)
+        added = scores[first : first + _MOST]
+        np.add.at(added.T, output[:, 0], trees[tree, node, 4].T)
     return scores
 
 
@@ -301,7 +299,8 @@ def _constant(kind: str, rows: _Rows, width: int) -> Simple:
 def _collected(task: Any, common: np.ndarray) -> _Rows | None:
     """Returns what is seen of training samples whose class is in `common`; None for an unknown form."""
     part = task.parts["train"]
-    places = np.unique(np.linspace(0, len(part) - 1, min(len(part), _MOST)).astype(int)).tolist()
+    even = np.linspace(0, len(part) - 1, min(len(part), _MOST))
+    places = np.unique(even.astype(int)).tolist()
     collected = []
     for first in range(0, len(places), AT_ONCE):
         some = places[first : first + AT_ONCE]
@@ -365,7 +364,8 @@ def _stacked(models: Sequence[Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
     """Returns weights, bias and trees of all models by name, filled to the most trees."""
     weights, bias, trees = zip(*models, strict=True)
     most = max(map(len, trees))
-    padded = [np.pad(tree, ((0, most - len(tree)), (0, 0), (0, 0))) for tree in trees]
+    rest = ((0, 0), (0, 0))
+    padded = [np.pad(tree, ((0, most - len(tree)), *rest)) for tree in trees]
     arrays = (np.stack(weights), np.stack(bias), np.stack(padded))
     return dict(zip(_ARRAYS, arrays, strict=True))
 

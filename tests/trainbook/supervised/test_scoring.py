@@ -17,47 +17,62 @@ def scores(metrics, true, guess, shares=None):
     return scoring.scores(metrics, Judged(true, guess, shares=shares))
 
 
-def test_metrics_are_those_of_scikit_learn_by_short_or_whole_names_and_functions_have_their_own():
-    def misses(true, guess):
-        return float((true != guess).sum())
+def misses(true, guess):
+    return float((true != guess).sum())
 
-    assert scores(("macro_f1", "mcc", "quadratic_kappa", "zero_one_loss", misses), TRUE, GUESS) == {
-        "macro_f1": reference.f1_score(TRUE, GUESS, average="macro"), "misses": 2.0,
-        "mcc": reference.matthews_corrcoef(TRUE, GUESS), "zero_one_loss": reference.zero_one_loss(TRUE, GUESS),
-        "quadratic_kappa": reference.cohen_kappa_score(TRUE, GUESS, weights="quadratic"),
-    }  # fmt: skip
-    shared = scores(
-        ("roc_auc", "log_loss", "average_precision", "top_3_accuracy"), TRUE, GUESS, SHARES
-    )
-    assert shared["roc_auc"] == pytest.approx(
-        reference.roc_auc_score(TRUE, SHARES, multi_class="ovr")
-    )
-    assert shared["log_loss"] == pytest.approx(reference.log_loss(TRUE, SHARES))
-    assert shared["top_3_accuracy"] == 1.0
-    wider = np.hstack([SHARES, np.zeros((6, 1))])  # classes that are not there are left out
-    assert scores(("roc_auc",), TRUE, GUESS, wider)["roc_auc"] == shared["roc_auc"]
-    two = scores(
-        ("roc_auc",),
-        np.array([0, 1, 1]),
-        GUESS[:3],
-        np.array([[0.9, 0.1], [0.2, 0.8], [0.95, 0.05]]),
-    )
-    assert two["roc_auc"] == 0.5
-    assert np.isnan(scores(("roc_auc",), np.array([1, 1]), GUESS[:2], SHARES[:2, :2])["roc_auc"])
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("macro_f1", reference.f1_score(TRUE, GUESS, average="macro")),
+        ("mcc", reference.matthews_corrcoef(TRUE, GUESS)),
+        ("quadratic_kappa", reference.cohen_kappa_score(TRUE, GUESS, weights="quadratic")),
+        ("zero_one_loss", reference.zero_one_loss(TRUE, GUESS)),
+        (misses, 2.0),
+    ],
+)
+def test_a_metric_of_classes_is_scikit_learns(metric, value):
+    assert scores((metric,), TRUE, GUESS) == {scoring.name_of(metric): value}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("roc_auc", reference.roc_auc_score(TRUE, SHARES, multi_class="ovr")),
+        ("log_loss", reference.log_loss(TRUE, SHARES)),
+        ("top_3_accuracy", 1.0),
+    ],
+)
+def test_a_metric_of_probabilities_is_scikit_learns(metric, value):
+    assert scores((metric,), TRUE, GUESS, SHARES)[metric] == pytest.approx(value)
+
+
+def test_classes_that_are_not_there_are_left_out():
+    wider = np.hstack([SHARES, np.zeros((6, 1))])
+    area = scores(("roc_auc",), TRUE, GUESS, SHARES)
+    assert scores(("roc_auc",), TRUE, GUESS, wider) == area
+
+
+def test_the_area_of_two_classes_is_that_of_the_second():
+    shares = np.array([[0.9, 0.1], [0.2, 0.8], [0.95, 0.05]])
+    assert scores(("roc_auc",), np.array([0, 1, 1]), GUESS[:3], shares) == {"roc_auc": 0.5}
+
+
+def test_one_class_alone_has_no_area():
+    area = scores(("roc_auc",), np.array([1, 1]), GUESS[:2], SHARES[:2, :2])
+    assert np.isnan(area["roc_auc"])
 
 
 def test_metrics_of_numbers_take_any_guess_and_judge_the_known_ones_of_each_row():
     true = np.array([1.0, 2.0])
     guess = np.array([-3.0, 2.0])
-    assert scores(("rmsle",), true, guess)["rmsle"] == reference.root_mean_squared_log_error(
-        true, [0.0, 2.0]
-    )
+    error = reference.root_mean_squared_log_error(true, [0.0, 2.0])
+    assert scores(("rmsle",), true, guess) == {"rmsle": error}
     true = np.array([[1.0, np.nan], [np.nan, 4.0], [3.0, 8.0]])
     guess = np.array([[2.0, 9.0], [9.0, 4.0], [3.0, 6.0]])
-    columns = [
-        reference.mean_absolute_error(*pair) for pair in (([1, 3], [2, 3]), ([4, 8], [4, 6]))
-    ]
-    assert scores(("mae",), true, guess) == {"mae": np.mean(columns)}
+    first = reference.mean_absolute_error([1, 3], [2, 3])
+    second = reference.mean_absolute_error([4, 8], [4, 6])
+    assert scores(("mae",), true, guess) == {"mae": np.mean([first, second])}
     mean, _ = kinds.of("numbers").constant(true, 2, 0)
     assert mean.tolist() == [[2.0, 6.0]] * 2
 

@@ -95,11 +95,10 @@ class Labels(Floats):
 
     def _row(self, task: Any, shares: Sequence[float]) -> dict[str, Any]:
         likely = [(number, share) for number, share in enumerate(shares) if share > 0.5]
-        return {
-            "prediction": "; ".join(prediction.named(task, number) for number, _ in likely),
-            "probability": "; ".join(f"{share:.6f}" for _, share in likely),
-            **prediction.class_shares(task, shares),
-        }
+        names = "; ".join(prediction.named(task, number) for number, _ in likely)
+        probabilities = "; ".join(f"{share:.6f}" for _, share in likely)
+        row = {"prediction": names, "probability": probabilities}
+        return {**row, **prediction.class_shares(task, shares)}
 
     def note_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         empty = sum(row.get("prediction") == "" for row in rows)

@@ -63,7 +63,8 @@ class Text(Classes):
         sums = np.zeros((units, len(rows), 1 + len(metrics)))
         for place, (true, guess, *_) in enumerate(rows.values()):
             scores = [metric.each(true, guess) for metric in metrics]
-            np.add.at(sums[:, place], unit, np.array([np.ones(len(unit)), *scores]).T)
+            each = np.array([np.ones(len(unit)), *scores]).T  # (samples, 1 + metrics)
+            np.add.at(sums[:, place], unit, each)
         return sums
 
     def measured(
