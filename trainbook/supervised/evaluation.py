@@ -138,12 +138,13 @@ def _answered(
     sample = torch.arange(number, number + len(labels), device=labels.device)
     sample = sample.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
     if type(outputs) is tuple:
-        guess = chunks.guesses(*outputs, labels)
+        hidden, head = outputs
+        guess = chunks.guesses(hidden, head, labels)
     else:
         guess = kind.guess(outputs)
     columns = [kind.judged(labels, values) for values in (sample, labels, guess)]
     if kind.has_positions and scoring.can_weigh(task.metrics) and not has_scores:
-        columns = _counted(*columns, task._width)
+        columns = _counted(columns, task._width)
     elif columns[0].dim() > 1:
         columns[0] = columns[0][:, 0]
     scores = torch.zeros(0)
@@ -152,8 +153,9 @@ def _answered(
     return _Answered([column.cpu().numpy() for column in columns], scores)
 
 
-def _counted(sample: Tensor, true: Tensor, guess: Tensor, classes: int) -> list[Tensor]:
-    """Returns each different triple of (targets) columns once, and how often it came."""
+def _counted(columns: Sequence[Tensor], classes: int) -> list[Tensor]:
+    """Returns each different triple of (targets) sample, truth and guess once, and how often it came."""
+    sample, true, guess = columns
     keys = (sample * classes + true) * classes + guess
     pairs, counts = keys.unique(return_counts=True)
     return [pairs // classes**2, pairs // classes % classes, pairs % classes, counts]

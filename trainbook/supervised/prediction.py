@@ -190,7 +190,7 @@ def _averaged(task: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]
     """Returns the mean of the members' rows for a sample; what is no number must be equal. Raises BadInput."""
     row: dict[str, Any] = {}
     for column, value in rows[0].items():
-        values = [other.get(column) for other in rows]
+        values: list[Any] = [other.get(column) for other in rows]
         if all(type(each) in (int, float) for each in values):
             total = sum(each * size for each, size in zip(values, sizes, strict=True))
             row[column] = total / sum(sizes)
