@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         labelled_pictures,
         pictures_with_masks,
     )
+    from trainbook.supervised.kinds import Classes, Labels, NextTokens, Numbers, Text, Tokens
     from trainbook.supervised.pictures import mask, picture
     from trainbook.supervised.samples import IGNORED, padded, split
     from trainbook.supervised.scoring import Judged
@@ -32,12 +33,18 @@ PUBLIC = {
     "BESIDE_MASKS": "trainbook.supervised.folders",
     "BadInput": "lib.errors",
     "Batch": "lib.task.contract",
+    "Classes": "trainbook.supervised.kinds",
     "IGNORED": "trainbook.supervised.samples",
     "IN_FOLDERS": "trainbook.supervised.folders",
     "Judged": "trainbook.supervised.scoring",
     "Keep": "trainbook.keep",
+    "Labels": "trainbook.supervised.kinds",
+    "NextTokens": "trainbook.supervised.kinds",
+    "Numbers": "trainbook.supervised.kinds",
     "Supervised": "trainbook.supervised.task",
     "Task": "lib.task.contract",
+    "Text": "trainbook.supervised.kinds",
+    "Tokens": "trainbook.supervised.kinds",
     "fingerprint": "lib.task.contract",
     "labelled_pictures": "trainbook.supervised.folders",
     "mask": "trainbook.supervised.pictures",
@@ -56,10 +63,16 @@ __all__ = [
     "IN_FOLDERS",
     "BadInput",
     "Batch",
+    "Classes",
     "Judged",
     "Keep",
+    "Labels",
+    "NextTokens",
+    "Numbers",
     "Supervised",
     "Task",
+    "Text",
+    "Tokens",
     "fingerprint",
     "labelled_pictures",
     "mask",

@@ -170,7 +170,7 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
         task._groups = lambda _, units=units: units
         rows = {method: judged(reference) for method, reference in methods.items()}
         for method, reference in methods.items():
-            gains = task.compared(
+            gains = task._compared(
                 {method: rows[method], **{n: judged(c) for n, c in own.items()}}, method
             )[1]
             above = {
@@ -179,7 +179,7 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
                 for key, one in zip(task.metrics, gains[n], strict=True)
             }
             found[name][method] = {**shown(reference, names), **above}
-        found[name]["strongest"] = task.strongest(rows)
+        found[name]["strongest"] = task._strongest(rows)
     return found
 
 

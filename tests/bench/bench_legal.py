@@ -116,7 +116,7 @@ def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
     for method, counts in methods.items():
         best = methods[STRONGEST]
         units = len(counts)
-        drawn, reference = (resampled(of, Legal.draws) for of in (counts, best))
+        drawn, reference = (resampled(of, Legal._draws) for of in (counts, best))
         judged = intervals(scores(counts.sum(0)), scores(drawn), units)
         gains = intervals(gain(counts.sum(0), best.sum(0)), gain(drawn, reference), units)
         table[method] = dict(zip(Legal.metrics, map(str, judged), strict=True))
@@ -154,7 +154,7 @@ def mean_of(seeds: list[list[dict]]) -> dict[str, object]:
         pairs = [(counts_of(own, method), counts_of(own, STRONGEST)) for own in whole]
         value = np.mean([scores(one.sum(0)) for one, _ in pairs], 0)
         gains = [gain(one.sum(0), other.sum(0)) for one, other in pairs]
-        draws = np.mean([gain(*(resampled(of, Legal.draws) for of in pair)) for pair in pairs], 0)
+        draws = np.mean([gain(*(resampled(of, Legal._draws) for of in pair)) for pair in pairs], 0)
         ends = zip(
             Legal.metrics,
             np.mean(gains, 0),

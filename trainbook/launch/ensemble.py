@@ -26,7 +26,7 @@ from lib.training.order import INITIALISE, mix
 from trainbook.launch.run import CODE
 from trainbook.outputs import packing
 from trainbook.outputs.summary import Summary
-from trainbook.supervised import submission
+from trainbook.supervised import kinds, submission
 from trainbook.supervised.task import Supervised
 
 _MOST_RUNS = 1000
@@ -167,7 +167,8 @@ def load_members(
         model = _model(task, saved, run)
         models.append(model)
         if not is_alike:
-            first.owners = {**first.owners, model: task}
+            first._owners = {**first._owners, models[-1]: task}
+    assert first
     first.members = [run.name for run in members]
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
@@ -203,10 +204,11 @@ def _check_averaged(first: Task, task: Task) -> None:
     what = f"{printable(task.config.run.name)} cannot vote together with {printable(first.config.run.name)}"
     if not _answers_as_supervised(first) or not _answers_as_supervised(task):
         raise BadInput(f"{what}: their inputs or answers differ, or what they learned from data.")
-    if first.kind != task.kind:
-        raise BadInput(f"{what}: its kind is {task.kind!r}, and there {first.kind!r}.")
-    names = task.known_names()
-    others = first.known_names()
+    kind, other = kinds.name_of(task), kinds.name_of(first)
+    if kind != other:
+        raise BadInput(f"{what}: its kind is {kind!r}, and there {other!r}.")
+    names = task.names
+    others = first.names
     if names != others:
         listed = [", ".join(each) or "none" for each in (others, names)]
         both = " and ".join(printable(each, most=200) for each in listed)

@@ -21,8 +21,9 @@ from trainbook.launch import ensemble
 from trainbook.launch.queue import Entry
 from trainbook.launch.run import Run
 from trainbook.outputs import figure
-from trainbook.supervised import prediction, submission
+from trainbook.supervised import kinds, prediction, submission
 from trainbook.supervised.batches import in_batches
+from trainbook.supervised.targets import class_counts
 
 _AT_ONCE = 32  # samples of a test, where no micro-batch is set
 _COLUMNS = 8  # of pictures, and of answers that are printed
@@ -40,10 +41,10 @@ def batch(run: Run, number: int = 16) -> io.BytesIO | None:
     images = _images(run, data)
     if images is None:
         return None
-    counts = task.class_counts("train").tolist()
-    classes = [f"{task.named(label)} ({count:,})" for label, count in enumerate(counts)]
+    counts = class_counts(task, "train").tolist()
+    classes = [f"{prediction.named(task, label)} ({count:,})" for label, count in enumerate(counts)]
     print("Training images:", ", ".join(classes))
-    return _drawn(images, [task.named(label) for label in data["labels"].tolist()])
+    return _drawn(images, [prediction.named(task, label) for label in data["labels"].tolist()])
 
 
 @torch.inference_mode()
@@ -57,7 +58,7 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
 
     def title(label: int, shares: Sequence[float]) -> str:
         guess = int(np.argmax(shares))
-        return f"true {task.named(label)}\npredicted {task.named(guess)}: {shares[guess]:.0%}"
+        return f"true {prediction.named(task, label)}\npredicted {prediction.named(task, guess)}: {shares[guess]:.0%}"
 
     def judged(indices: Sequence[int]) -> list[tuple[float, int, str]]:
         """Returns the probability of the true class, the index and a title of each sample."""
@@ -67,7 +68,7 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
         labels = data["labels"].tolist()
         shares = task.outputs(model, data).float().softmax(-1).tolist()
         judgments = []
-        for place, is_known in enumerate(task.known(data["labels"])):
+        for place, is_known in enumerate(task._kind.known(data["labels"])):
             if is_known:
                 label = labels[place]
                 row = shares[place]
@@ -86,7 +87,7 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
 
 def _images(run: Run, data: Batch) -> Tensor | None:
     """Returns the images, (samples, 1 or 3, height, width), of a batch with a class for each sample."""
-    if getattr(run.task, "kind", "") != "classes":
+    if kinds.name_of(run.task) != "classes":
         return None
     for value in data.values():
         if value.dim() == 4 and value.shape[1] in (1, 3):
@@ -144,7 +145,7 @@ def _predicted(
     try:
         data = inputs.find_input(source, here)
         task, models = load()
-        task.tta = tta
+        task._tta = tta
         answers = task.predict(models, data, out)
         lines.append(_table(answers))
         lines.append(f"{len(answers):,} predictions: {out / prediction.FILE}")

@@ -57,7 +57,12 @@ class Figures:
         self.step = int(values.pop(_STEP, self.step if _STEP in self._patterns else seconds))
         self.latest |= values
         machine = {"ram_share": psutil.virtual_memory().percent / 100, **self._load()}
-        row: dict[str, Any] = {"step": self.step, "split": "train", **values, "elapsed_seconds": round(seconds, 1)}
+        row: dict[str, Any] = {
+            "step": self.step,
+            "split": "train",
+            **values,
+            "elapsed_seconds": round(seconds, 1),
+        }
         self._rows.append({**row, **machine})
         self._row = {}
 

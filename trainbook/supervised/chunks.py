@@ -15,7 +15,9 @@ _POSITIONS = 256  # at once: of 152,000 words their logits take 156 MB in fp32, 
 
 def logits(hidden: Tensor, head: Any) -> Tensor:
     """(..., D) -> (..., V) in fp32."""
-    return (head(hidden) if callable(head) else F.linear(hidden, head)).float()
+    if callable(head):
+        return head(hidden).float()
+    return F.linear(hidden, head).float()
 
 
 def width(hidden: Tensor, head: Any) -> int:
@@ -31,23 +33,22 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
     rows = hidden.flatten(0, 1)
     targets = labels.flatten()
     if not hidden.is_meta:
-        places = (
-            (targets != IGNORED).nonzero().squeeze(1)
-        )  # once: each x[mask] waits for the GPU anew
+        # once: each x[mask] waits for the GPU anew
+        places = (targets != IGNORED).nonzero().squeeze(1)
         rows = rows[places]
         targets = targets[places]
 
     def part(rows: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(
-            logits(rows, head), targets, weights, ignore_index=IGNORED, reduction="sum"
-        )
+        scores = logits(rows, head)
+        return F.cross_entropy(scores, targets, weights, ignore_index=IGNORED, reduction="sum")
 
     chunks = zip(rows.split(_POSITIONS), targets.split(_POSITIONS), strict=True)
     # Also for a head alone that is trained. A mode that simulates fp16 is not there in the backward pass.
     again = torch.is_grad_enabled() and (hidden.is_meta or not private.current_function_mode())
-    sums = [
-        checkpoint(part, *chunk, use_reentrant=False) if again else part(*chunk) for chunk in chunks
-    ]
+    if again:
+        sums = [checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]
+    else:
+        sums = [part(*chunk) for chunk in chunks]
     return torch.stack(sums).sum()
 
 
@@ -55,7 +56,6 @@ def guesses(hidden: Tensor, head: Any, labels: Tensor) -> Tensor:
     """(B, L, D), (B, L) -> (B, L) the likeliest classes where a label is not IGNORED."""
     known = labels != IGNORED
     classes = labels.clone()
-    classes[known] = torch.cat(
-        [logits(rows, head).argmax(-1) for rows in hidden[known].split(_POSITIONS)]
-    )
+    rows = hidden[known].split(_POSITIONS)
+    classes[known] = torch.cat([logits(some, head).argmax(-1) for some in rows])
     return classes

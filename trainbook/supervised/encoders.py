@@ -18,9 +18,10 @@ def choose(name: str, what: str) -> tuple[str, Path] | None:
     is_plan = torch.empty(0).is_meta
     weights = published.located(name, download=not is_plan) if name else None
     if name and weights is None and not is_plan:
-        where = f"The weights {printable(name)} for {what} are neither mounted nor cached nor on the Hugging Face hub"
         print(
-            f"{where}. The run begins with {what} from scratch, which is worth less. Mount them for another run."
+            f"The weights {printable(name)} for {what} are neither mounted nor cached nor on the "
+            f"Hugging Face hub. The run begins with {what} from scratch, which is worth less. "
+            "Mount them for another run."
         )
     return weights
 
@@ -50,13 +51,17 @@ def tokenizer(folder: Path, *needed: str) -> tuple[Any, str]:
         loaded: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         text = loaded.backend_tokenizer.to_str()
         lacking = [name for name in needed if getattr(loaded, f"{name}_token_id") is None]
-    except Exception as error:  # of many kinds: files that lack, code that it would have to run, a library that lacks
-        what = f"The tokenizer in {printable(folder)} cannot be used ({printable(repr(error), most=300)})"
-        raise BadInput(f"{what}. It needs tokenizer.json, vocab.txt or spiece.model.") from None
-    if lacking or len(text) > _MOST_CHARACTERS:
-        why = f"lacks tokens ({', '.join(lacking) or 'none'}), or is larger than {_MOST_CHARACTERS:,} characters"
+    except Exception as error:  # files that lack, code that it would have to run, other libraries
         raise BadInput(
-            f"The tokenizer in {printable(folder)} {why}. Take an encoder like BERT's, a decoder like T5's."
+            f"The tokenizer in {printable(folder)} cannot be used "
+            f"({printable(repr(error), most=300)}). It needs tokenizer.json, vocab.txt or "
+            "spiece.model."
+        ) from None
+    if lacking or len(text) > _MOST_CHARACTERS:
+        names = ", ".join(lacking) or "none"
+        raise BadInput(
+            f"The tokenizer in {printable(folder)} lacks tokens ({names}), or is larger than "
+            f"{_MOST_CHARACTERS:,} characters. Take an encoder like BERT's, a decoder like T5's."
         )
     return loaded, text
 

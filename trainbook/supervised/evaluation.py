@@ -1,8 +1,7 @@
 """Scores outputs by losses and metrics of a whole set, and opens the gate. Each `task` is a `Supervised`."""
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,54 +9,51 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.errors import BadInput
-from lib.report.progress import working
 from lib.task import Batch, Task
 from trainbook.supervised import chunks, scoring, simple
 from trainbook.supervised.intervals import least
-from trainbook.supervised.samples import FLOATS, MOST_CLASSES, Part, target_of
+from trainbook.supervised.samples import MOST_CLASSES
+from trainbook.supervised.scoring import Judged
+from trainbook.supervised.targets import class_counts
 
-_AT_ONCE = 64  # samples that are batched to look at their targets
-_TRIED = 16  # samples whose target is compared with its label
-_MEASURED = 1024  # samples by which the targets' variance is known to 5 %
 _GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 _MOST_ROWS = 20_000  # that calibrate an answer
-_SURE = 0.995
-_MOST_UNITS = (
-    100  # of one side: every validation asks; of validation: of more units several are one
-)
+_SURE = 0.995  # on one side: every validation asks
+_MOST_UNITS = 100  # of validation: of more units several are one
 
 
-def classes_last(kind: str, outputs: Tensor, labels: Tensor) -> Tensor:
-    """(B, C, ...) -> (B, ..., C) scores of the tokens or pixels of labels (B, ...); others as they are."""
-    is_first = (
-        outputs.shape[:1] + outputs.shape[2:] == labels.shape and outputs.shape[:-1] != labels.shape
-    )
-    if kind == "tokens" and is_first:
-        return outputs.movedim(1, -1)
+class Scored(NamedTuple):
+    """Losses and metrics by name, the answers of each method, the last of which counts, and a sentence on that one."""
+
+    scores: dict[str, float]
+    rows: Mapping[str, Judged]
+    about: str = ""
+
+
+class _Watched(dict[str, Tensor]):
+    """A batch of an evaluation. It has the outputs once they are computed, which losses and metrics need."""
+
+    model: nn.Module | None = None
+    outputs: Any = None
+
+
+class _Answered(NamedTuple):
+    """What a batch adds: sample, truth, guess and perhaps number of known targets; and (targets, ...) scores."""
+
+    columns: list[np.ndarray]
+    scores: Tensor
+
+
+def outputs_of(task: Any, model: nn.Module, batch: Batch) -> Any:
+    """Returns the task's `outputs` of a batch without the simple method's scores; in an evaluation once a batch."""
+    if isinstance(batch, _Watched) and batch.model is model:
+        return batch.outputs
+    inputs = {name: value for name, value in batch.items() if name != simple.KEY}
+    outputs = task.outputs(model, inputs)
+    if isinstance(batch, _Watched):
+        batch.model = model
+        batch.outputs = outputs
     return outputs
-
-
-def misfit(kind: str, outputs: Tensor, labels: Tensor, width: int) -> str:
-    """Returns what to return instead of outputs whose shape does not fit the labels; "" where it does."""
-    if kind == "numbers":
-        fits = outputs.shape in (labels.shape, (*labels.shape, 1)) or labels.shape == (
-            *outputs.shape,
-            1,
-        )
-        return "" if fits else "Return a number for each label."
-    if kind == "labels":
-        fits = labels.dim() == 2 and outputs.shape == labels.shape
-        return (
-            ""
-            if fits
-            else "With kind = 'labels' both are (samples, classes): a score for each mark."
-        )
-    fits = outputs.shape[:-1] == labels.shape and width > 1
-    return (
-        ""
-        if fits
-        else "Return the labels' shape and one dimension more at the end: a score for each class."
-    )
 
 
 def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
@@ -66,260 +62,214 @@ def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
         return None
     if outputs.is_meta:  # of a plan, which is made where there is no data
         return torch.ones(classes, device=outputs.device)
-    return torch.from_numpy(scoring.balanced(task.class_counts("train"), classes)).to(
-        outputs.device
-    )
+    each = scoring.balanced(class_counts(task, "train"), classes)
+    return torch.from_numpy(each).to(outputs.device)
 
 
 @torch.no_grad()
-def evaluate(
-    task: Any, model: nn.Module, loader: Any
-) -> tuple[dict[str, float], dict[str, scoring.Judged]]:
-    """Returns losses and metrics, and what each method of `combined` answers. Raises BadInput."""
-    answered = list[tuple[list[np.ndarray], Tensor]]()
+def evaluate(task: Any, model: nn.Module, loader: Any) -> Scored:
+    """Returns losses and metrics, what each method of `combined` answers, and a sentence on the gate, if any.
+
+    Raises BadInput if no target is known.
+    """
+    answered = list[_Answered]()
     starts = list[Tensor]()
 
     def watched() -> Iterator[Batch]:
         number = 0  # of the batch's first sample
-        for batch in loader:
-            yield batch  # whoever iterates computes its losses now, and the outputs that these have are used again
-            outputs, labels = task.matched(task.passed(model, batch), batch["labels"])
-            answered.append(_answered(task, number, outputs, labels, task.combines))
+        for plain in loader:
+            batch = _Watched(plain)
+            yield batch  # its losses are computed now, and their outputs used again
+            outputs, labels = task.matched(outputs_of(task, model, batch), batch["labels"])
+            answered.append(_answered(task, number, outputs, labels, task._combines))
             number += len(labels)
-            if task.starts:
-                starts.append(_of_known(task, labels, simple.shaped(batch[simple.KEY], outputs)))
+            if task._starts:
+                start = simple.shaped(batch[simple.KEY], outputs)
+                starts.append(_of_known(task, labels, start))
 
     losses = Task.evaluate(task, model, watched())
-    judged, scores = _joined(task, answered)
-    rows = {"network": judged}
-    if task.combines:
-        task.started = torch.cat(starts) if starts else None, judged
-        answers = task.combined(
-            model, scores, getattr(getattr(loader, "dataset", None), "name", "")
-        )
-        rows = {name: task.guessed(torch.as_tensor(of), judged) for name, of in answers.items()}
-    return {**losses, **scoring.scores(task.metrics, [*rows.values()][-1])}, rows
+    network, scores = _joined(task, answered)
+    rows = {"network": network}
+    about = ""
+    if task._starts:
+        answer, about = _gated(task, model, scores, torch.cat(starts), network, part_of(loader))
+        rows = {"network": guessed(task, scores, network), "answer": guessed(task, answer, network)}
+    elif task._combines:
+        answers = task.combined(model, scores, part_of(loader))
+        rows = {
+            name: guessed(task, torch.as_tensor(each), network) for name, each in answers.items()
+        }
+    *_, last = rows.values()
+    return Scored({**losses, **scoring.scores(task.metrics, last)}, rows, about)
 
 
-def simple_rows(task: Any) -> dict[str, scoring.Judged]:
+def part_of(loader: Any) -> str:
+    """Returns the part of the samples that a loader is of; "" for other batches."""
+    part = getattr(loader, "dataset", None)
+    return getattr(part, "name", "")
+
+
+def simple_rows(task: Any) -> dict[str, Judged]:
     """Returns what the simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
-    if task.simple is None or task.simple.name == "constant":
+    method = task._simple
+    if method is None or method.name == "constant":
         return {}
     part = task.parts["test"]
-    width = 0 if task.kind in FLOATS else max(task.width, len(task.class_counts("test")))
+    width = 0
+    if task._kind.has_classes:
+        width = max(task._width, len(class_counts(task, "test")))
     answered = []
     for first in range(0, len(part), simple.AT_ONCE):
-        batch = task.labelled(
-            [part[index].sample for index in range(first, min(first + simple.AT_ONCE, len(part)))]
-        )
-        scores = task.simple.scores(task, batch)
-        scores = simple.shaped(
-            scores, torch.empty(*scores.shape[:-1], max(width, scores.shape[-1]))
-        )
+        places = range(first, min(first + simple.AT_ONCE, len(part)))
+        batch = task.labelled([part[place].sample for place in places])
+        scores = method.scores(task, batch)
+        outputs = torch.empty(*scores.shape[:-1], max(width, scores.shape[-1]))
+        scores = simple.shaped(scores, outputs)
         answered.append(_answered(task, first, *task.matched(scores, batch["labels"])))
-    return {task.simple.name: _joined(task, answered)[0]}
+    judged, _ = _joined(task, answered)
+    return {method.name: judged}
 
 
 def _answered(
     task: Any, number: int, outputs: Any, labels: Tensor, has_scores: bool = False
-) -> tuple[list[np.ndarray], Tensor]:
-    """Returns samples from `number` on, truths, guesses (of tokens how often) of known targets, and scores."""
+) -> _Answered:
+    """Returns what a batch whose first sample is `number` adds; of tokens how often each pair came."""
+    kind = task._kind
     sample = torch.arange(number, number + len(labels), device=labels.device)
     sample = sample.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
     if type(outputs) is tuple:
-        guess = chunks.guesses(*outputs, labels)
+        hidden, head = outputs
+        guess = chunks.guesses(hidden, head, labels)
     else:
-        guess = guesses(task.kind, outputs)
-    sample, true, guess = columns = [
-        task.judged(labels, values) for values in (sample, labels, guess)
-    ]
-    if (
-        task.kind in ("tokens", "next_tokens")
-        and scoring.can_weigh(task.metrics)
-        and not has_scores
-    ):
-        classes = task.width
-        pairs, counts = ((sample * classes + true) * classes + guess).unique(return_counts=True)
-        columns = [pairs // classes**2, pairs // classes % classes, pairs % classes, counts]
-    elif sample.dim() > 1:
-        columns[0] = sample[:, 0]
-    has_scores = has_scores or _has_shares(task, outputs)
-    scores = _of_known(task, labels, outputs) if has_scores else torch.zeros(0)
-    return [column.cpu().numpy() for column in columns], scores
+        guess = kind.guess(outputs)
+    columns = [kind.judged(labels, values) for values in (sample, labels, guess)]
+    if kind.has_positions and scoring.can_weigh(task.metrics) and not has_scores:
+        columns = _counted(columns, task._width)
+    elif columns[0].dim() > 1:
+        columns[0] = columns[0][:, 0]
+    scores = torch.zeros(0)
+    if has_scores or _has_shares(task, outputs):
+        scores = _of_known(task, labels, outputs)
+    return _Answered([column.cpu().numpy() for column in columns], scores)
 
 
-def _joined(
-    task: Any, answered: Sequence[tuple[list[np.ndarray], Tensor]]
-) -> tuple[scoring.Judged, Tensor]:
-    if not sum(len(columns[0]) for columns, _ in answered):
+def _counted(columns: Sequence[Tensor], classes: int) -> list[Tensor]:
+    """Returns each different triple of (targets) sample, truth and guess once, and how often it came."""
+    sample, true, guess = columns
+    keys = (sample * classes + true) * classes + guess
+    pairs, counts = keys.unique(return_counts=True)
+    return [pairs // classes**2, pairs // classes % classes, pairs % classes, counts]
+
+
+def _joined(task: Any, answered: Sequence[_Answered]) -> tuple[Judged, Tensor]:
+    """Returns the answers of all batches together, and (targets, ...) their scores. Raises BadInput for none."""
+    if not sum(len(batch.columns[0]) for batch in answered):
         raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
-    columns, scores = zip(*answered, strict=True)
-    sample, true, guess, *counts = (np.concatenate(column) for column in zip(*columns, strict=True))
-    whole = torch.cat(scores)
-    return scoring.Judged(
-        true, guess, counts[0] if counts else None, shares(task, whole), sample
-    ), whole
+    columns = zip(*(batch.columns for batch in answered), strict=True)
+    sample, true, guess, *counts = (np.concatenate(column) for column in columns)
+    scores = torch.cat([batch.scores for batch in answered])
+    number = counts[0] if counts else None
+    return Judged(true, guess, number, _shares(task, scores), sample), scores
 
 
 def _of_known(task: Any, labels: Tensor, values: Any) -> Tensor:
-    if task.kind == "numbers":
-        return task.judged(labels, values).cpu()
-    if task.kind == "labels":
-        known = task.known(labels).all(1)
-    else:
-        known = task.known(labels)
-    return (
-        chunks.logits(values[0][known], values[1]) if isinstance(values, tuple) else values[known]
-    ).cpu()
+    """Returns (targets, ...) the scores for known labels, on the CPU."""
+    kind = task._kind
+    if not isinstance(values, tuple):
+        return kind.of_known(labels, values).cpu()
+    hidden, head = values
+    return chunks.logits(hidden[kind.known(labels)], head).cpu()
 
 
 def _has_shares(task: Any, outputs: Any) -> bool:
+    """Returns whether a metric or answers.csv needs probabilities."""
     if scoring.needs_probabilities(task.metrics):
         return True
-    has_few = task.kind in ("classes", "labels") and outputs.shape[-1] <= MOST_CLASSES
-    return has_few and not task.has_own_scores  # which are no logits
+    has_few = task._kind.has_names and outputs.shape[-1] <= MOST_CLASSES
+    return has_few and not task._has_own_scores  # which are no logits
 
 
-def shares(task: Any, scores: Tensor) -> np.ndarray | None:
-    """Returns (targets, classes) probabilities, where a metric or answers.csv needs them."""
+def _shares(task: Any, scores: Tensor) -> np.ndarray | None:
+    """Returns (targets, classes) probabilities, if a metric or answers.csv needs them."""
     if not _has_shares(task, scores):
         return None
-    return (scores.sigmoid() if task.kind == "labels" else scores.softmax(-1)).numpy()
+    return task._kind.averaged(scores).numpy()
 
 
-def guesses(kind: str, outputs: Tensor) -> Tensor:
-    if kind == "numbers":
-        return outputs
-    return outputs > 0 if kind == "labels" else outputs.argmax(-1)
+def guessed(task: Any, scores: Tensor, judged: Judged) -> Judged:
+    """Returns the answer by (targets, classes) scores, for the targets of `judged`."""
+    guess = task._kind.guess(scores).numpy()
+    return Judged(judged.true, guess, None, _shares(task, scores), judged.sample)
 
 
-def tested(task: Any) -> scoring.Judged:
-    """Returns the targets of the test set as if each were guessed rightly; tokens by how often each class comes."""
-    if task.kind in ("tokens", "next_tokens") and scoring.can_weigh(task.metrics):
-        counts = task.class_counts("test")
-        (true,) = counts.nonzero()
-        return scoring.Judged(true, true, counts[true])
-    true = task.targets("test")
-    return scoring.Judged(true, true)
-
-
-def baselines(task: Any, test: scoring.Judged) -> dict[str, scoring.Judged]:
-    """Returns what always guessing the commonest class, or the mean, of the training answers, and the task's own."""
-    if task.kind == "text":  # whose `guesses` have it
-        return judged(test, task.guesses)
-    if test.counts is not None:
-        guess = np.full(len(test.true), task.class_counts("train").argmax())
-        shares = None
-    else:
-        train = task.targets("train")
-        if task.kind in FLOATS:
-            classes = 0
-        else:
-            classes = max(task.width, int(max(train.max(), test.true.max())) + 1)
-        guess, shares = scoring.constant(task.kind, train, len(test.true), classes)
-    return {task.constant: test._replace(guess=guess, shares=shares), **judged(test, task.guesses)}
-
-
-def judged(test: scoring.Judged, guesses: Mapping[str, Any]) -> dict[str, scoring.Judged]:
+def judged(test: Judged, guesses: Mapping[str, Any]) -> dict[str, Judged]:
     """Returns guesses for the targets of `test` by method. `Judged` ones stay, if need be with its samples."""
     rows = {}
     for name, values in guesses.items():
         row = values
-        if not isinstance(values, scoring.Judged):
+        if not isinstance(values, Judged):
             row = test._replace(guess=np.asarray(values), shares=None)
         rows[name] = row if len(row.sample) == len(row.true) else row._replace(sample=test.sample)
     return rows
 
 
-def variance(task: Any) -> float:
-    rows = task.parts["train"].samples
-    places = sorted(random.Random(0).sample(range(len(rows)), min(len(rows), _MEASURED)))
-    values = np.concatenate(
-        [*targets(task, Part(task, "train", [rows[place] for place in places]))]
-    )
-    columns = np.ma.masked_invalid(values.astype(np.float64).reshape(len(values), -1))
-    variance = float(columns.var(0).mean())
-    if variance > 1e-12 * float((columns**2).mean()):
-        return variance
-    return 1.0
-
-
-def targets(task: Any, part: Part) -> Iterator[np.ndarray]:
-    """Yields the known targets of a part. Where samples have theirs as numbers, tried on some, nothing is decoded."""
-
-    def plain(indices: Sequence[int]) -> np.ndarray | None:
-        numbers = [target_of(part[index].sample) for index in indices]
-        if task.kind not in ("classes", "numbers") or not all(
-            isinstance(n, int | float | np.number) for n in numbers
-        ):
-            return None
-        values = torch.tensor(
-            numbers, dtype=torch.float32 if task.kind == "numbers" else torch.int64
-        )
-        return values[task.known(values)].numpy()
-
-    def batched(indices: Sequence[int]) -> np.ndarray:
-        return task.judged(
-            task.placed(task.labelled([part[index].sample for index in indices])["labels"])
-        ).numpy()
-
-    tried = sorted({round(index) for index in np.linspace(0, len(part) - 1, _TRIED)})
-    some = plain(tried)
-    is_plain = some is not None and np.array_equal(some, batched(tried))
-    if is_plain and (values := plain(range(len(part)))) is not None:
-        yield values
-        return
-    with working(f"Looking at the targets of {part.name}"):
-        for first in range(0, len(part), _AT_ONCE):
-            yield batched(range(first, min(first + _AT_ONCE, len(part))))
-
-
-def combined(task: Any, model: nn.Module, scores: Tensor, part: str) -> dict[str, Tensor]:
-    """Returns the network's scores and those that the gate lets through; a validation sets the gate."""
-    start, judged = task.started
+def _gated(
+    task: Any, model: nn.Module, scores: Tensor, start: Tensor, network: Judged, part: str
+) -> tuple[Tensor, str]:
+    """Returns the scores that the gate lets through, and a sentence on it; a validation sets the gate."""
     if part == "validation":
-        model.get_buffer(simple.GATE).fill_(_opened(task, scores, start, judged))
-    name = task.simple.name
+        model.get_buffer(simple.GATE).fill_(_opened(task, scores, start, network))
+    name = task._simple.name
     gate = float(model.get_buffer(simple.GATE))
-    share = f"The gate is open by {gate:g}: the answer is that share of the network, and {name!r} for the rest."
-    shut = f"The gate is shut: validation shows no sure gain, so {name!r} alone answers."
-    task.about_gate = share if gate else shut
-    return {"network": scores, "answer": simple.gated(model, scores, start)}
+    about = f"The gate is shut: validation shows no sure gain, so {name!r} alone answers."
+    if gate:
+        about = (
+            f"The gate is open by {gate:g}: the answer is that share of the network, "
+            f"and {name!r} for the rest."
+        )
+    return simple.gated(model, scores, start), about
 
 
-def _opened(task: Any, scores: Tensor, start: Tensor, judged: scoring.Judged) -> float:
-    """Returns 1 where the network is surely better than the simple method, else the best sure share, else 0.
+def _opened(task: Any, scores: Tensor, start: Tensor, network: Judged) -> float:
+    """Returns 1 if the network is surely better than the simple method, else the best sure share, else 0.
 
-    Better: with less loss, and no worse by the metric of `selection`; or by that metric, where it follows from sums,
-    and with less loss once both are calibrated: any answer but the commonest gains macro F1 where nothing is learned.
+    Better: with less loss, and no worse by the metric of `selection`; or by that metric, if it follows from sums, and
+    with less loss once both are calibrated: any answer but the commonest gains macro F1 where nothing is learned.
     Surely: the lower end of the paired interval over validation's groups is above 0.
     """
-    if task.has_groups:
-        named = task._groups("validation")
-    else:
-        named = range(1 + int(judged.sample.max()))
-    names, unit = np.unique(np.array(named), return_inverse=True)
-    unit = unit % _MOST_UNITS
-    units = min(len(names), _MOST_UNITS)
+    unit, units = _units(task, network)
     if units < 2:
         return 0.0
     answers = [start + gate * (scores - start) for gate in _GATES]
     rows = {
-        str(gate): task.guessed(answer, judged)
+        str(gate): guessed(task, answer, network)
         for gate, answer in zip(_GATES, answers, strict=True)
     }
     by_metric = _of_metric(task, rows, unit, units)
-    by_loss = _of_loss(task, answers, judged, unit, units)
-    by_loss[
-        :, [task.strongest({"both": row, "alone": rows["0.0"]}) == "alone" for row in rows.values()]
-    ] = 0
-    if task.kind not in FLOATS:
-        calibrated = [_calibrated(answer, torch.from_numpy(judged.true)) for answer in answers]
-        known = _of_loss(task, calibrated, judged, unit, units)
+    by_loss = _of_loss(task, answers, network, unit, units)
+    alone = rows["0.0"]
+    is_worse = [task._strongest({"both": row, "alone": alone}) == "alone" for row in rows.values()]
+    by_loss[:, is_worse] = 0
+    if task._kind.has_classes:
+        true = torch.from_numpy(network.true)
+        calibrated = [_calibrated(answer, true) for answer in answers]
+        known = _of_loss(task, calibrated, network, unit, units)
         by_metric[:, ~(least(known[0], known[1:], _SURE) > 0)] = 0  # nor where no power was found
     sure = np.any([least(gains[0], gains[1:], _SURE) > 0 for gains in (by_metric, by_loss)], axis=0)
+    if sure[-1]:
+        return _GATES[-1]
     gains = [*zip(np.nan_to_num(by_metric[0]), by_loss[0], strict=True)]
-    return _GATES[-1 if sure[-1] else max(np.flatnonzero(sure), key=gains.__getitem__, default=0)]
+    return _GATES[max(np.flatnonzero(sure), key=gains.__getitem__, default=0)]
+
+
+def _units(task: Any, network: Judged) -> tuple[np.ndarray, int]:
+    """Returns the unit of each validation sample, groups or samples, of which several may be one; and their number."""
+    if task._has_groups:
+        groups = task._groups("validation")
+    else:
+        groups = range(1 + int(network.sample.max()))
+    names, unit = np.unique(np.array(groups), return_inverse=True)
+    return unit % _MOST_UNITS, min(len(names), _MOST_UNITS)
 
 
 def _calibrated(scores: Tensor, true: Tensor) -> Tensor:
@@ -342,32 +292,38 @@ def _calibrated(scores: Tensor, true: Tensor) -> Tensor:
     return power.detach() * scores + factors.detach()
 
 
-def _of_metric(
-    task: Any, rows: Mapping[str, scoring.Judged], unit: np.ndarray, units: int
-) -> np.ndarray:
+def _of_metric(task: Any, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
     """Returns (1 + units, gates) what each gains over the first: of all units, and without each; NaN if unknown."""
-    if (tallies := task.tallied(rows, unit, units)) is None:
+    kind = task._kind
+    tallies = kind.tallied(task.metrics, rows, unit, units)
+    if tallies is None:
         return np.full((1 + units, len(rows)), np.nan)
     sums = np.concatenate([tallies.sum(0)[None], tallies.sum(0) - tallies])
-    place, sign = task.selected
-    gains = [
-        task.measured(sums[:, n], sums[:, 0]) - task.measured(sums[:, 0], sums[:, n])
-        for n in range(len(rows))
-    ]
-    return sign * np.stack(gains, 1)[..., place]
+    first = sums[:, 0]
+    gains = []
+    for place in range(len(rows)):
+        method = sums[:, place]
+        score = kind.measured(task.metrics, method, first)
+        gains.append(score - kind.measured(task.metrics, first, method))
+    selected, sign = task._selected
+    return sign * np.stack(gains, 1)[..., selected]
 
 
 def _of_loss(
-    task: Any, answers: Sequence[Tensor], judged: scoring.Judged, unit: np.ndarray, units: int
+    task: Any, answers: Sequence[Tensor], network: Judged, unit: np.ndarray, units: int
 ) -> np.ndarray:
     """Returns (1 + units, gates) as `_of_metric`, of the loss."""
-    counts = task.class_counts("train") if task.balanced else None
-    each = np.stack(
-        [simple.losses(task, answer, judged.true, counts).double().numpy() for answer in answers], 1
-    )
+    counts = class_counts(task, "train") if task.balanced else None
+    losses = [
+        simple.losses(task._kind, answer, network.true, counts).double().numpy()
+        for answer in answers
+    ]
+    each = np.stack(losses, 1)
     sums = np.zeros((units, len(answers)))
-    sizes = np.bincount(unit[judged.sample], minlength=units)[:, None]
-    np.add.at(sums, unit[judged.sample], each[:, :1] - each)
-    return np.concatenate(
-        [sums.sum(0)[None] / sizes.sum(), (sums.sum(0) - sums) / np.maximum(sizes.sum() - sizes, 1)]
-    )
+    units_of_targets = unit[network.sample]
+    sizes = np.bincount(units_of_targets, minlength=units)[:, None]
+    np.add.at(sums, units_of_targets, each[:, :1] - each)
+    whole = sums.sum(0)
+    number = sizes.sum()
+    without_each = (whole - sums) / np.maximum(number - sizes, 1)
+    return np.concatenate([whole[None] / number, without_each])

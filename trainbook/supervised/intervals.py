@@ -61,9 +61,9 @@ def resampled(counts: np.ndarray, draws: int) -> np.ndarray:
     """(units, ...) counts -> (draws, ...) sums over as many units, drawn with replacement."""
     flat = counts.reshape(len(counts), -1)
     weights = weights_of_draws(len(counts), draws)
-    sums = [
-        np.array(some, np.float64) @ flat for some in iter(lambda: [*islice(weights, _AT_ONCE)], [])
-    ]
+    sums = []
+    while some := [*islice(weights, _AT_ONCE)]:
+        sums.append(np.array(some, np.float64) @ flat)
     return np.concatenate(sums).reshape(draws, *counts.shape[1:])
 
 
@@ -85,7 +85,8 @@ def least(whole: np.ndarray, others: np.ndarray, sure: float) -> np.ndarray:
 
     units = len(others)
     pseudo = units * whole - (units - 1) * others
-    return pseudo.mean(0) - stats.t.ppf(sure, units - 1) * pseudo.std(0, ddof=1) / math.sqrt(units)
+    spread = stats.t.ppf(sure, units - 1) * pseudo.std(0, ddof=1)
+    return pseudo.mean(0) - spread / math.sqrt(units)
 
 
 def concluded(
@@ -102,18 +103,18 @@ def concluded(
 
     Of an error, of which less is better, it says "better than". `why`: the reason for a gain without interval.
     """
-    sides = (
-        ("level with", "worse than", "better than")
-        if is_error
-        else ("level with", "above", "below")
-    )
-    beside = (
-        f"{name} is {sides[gain.side]} the strongest baseline by {measure}, {best}: {gain.signed}"
-    )
+    sides = ("level with", "above", "below")
+    if is_error:
+        sides = ("level with", "worse than", "better than")
+    side = sides[gain.side]
+    beside = f"{name} is {side} the strongest baseline by {measure}, {best}: {gain.signed}"
     if units == 1:
         return f"{beside}. There is one {unit} alone, so nothing says how far chance goes."
     if not gain.has_bounds:
         return f"{beside}. {why or f'{measure} has no interval.'} Nothing says how far chance goes."
     if gain.low <= 0 <= gain.high:
-        return f"{beside}. The interval, over draws of {units:,} {unit}s, holds 0: this test does not tell them apart."
+        return (
+            f"{beside}. The interval, over draws of {units:,} {unit}s, holds 0: "
+            "this test does not tell them apart."
+        )
     return f"{beside}. The interval is over draws of {units:,} {unit}s, paired."

@@ -14,12 +14,10 @@ from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.task.place import naming
 from trainbook.outputs.result import write_image, write_table
-from trainbook.supervised import simple, text
+from trainbook.supervised import evaluation, simple
 from trainbook.supervised.batches import in_batches
-from trainbook.supervised.evaluation import classes_last
 from trainbook.supervised.notes import collecting, note
 from trainbook.supervised.samples import (
-    IGNORED,
     MOST_CLASSES,
     in_order,
     path_of,
@@ -29,55 +27,58 @@ from trainbook.supervised.samples import (
 )
 
 FILE = "predictions.csv"
-_AT_ONCE = 32  # samples, where no micro-batch is set: training, which fits, takes more memory
-_COLUMNS = (
-    "sample",
-    "target",
-    "prediction",
-    "probability",
-)  # no class has one of these as its column
+_AT_ONCE = 32  # samples, if no micro-batch is set: training, which fits, takes more memory
+_COLUMNS = ("sample", "target", "prediction", "probability")  # no class has one of these
 _Members = list[tuple[Any, list[nn.Module]]]  # tasks, each with its models
 
 
 def read(task: Any, source: Path) -> list[Any]:
-    """Returns samples to predict; of their targets, which nobody knows, none counts, and they may be None.
+    """Returns samples to predict, whose targets do not count and may be None. Raises BadInput for none.
 
-    By default every file with a suffix of the training's, where a sample is a file and its target, in the folder of the
-    training's where targets are files too; else what `read` finds, in one list. Raises BadInput.
+    By default every file with a suffix of the training's, if a sample is a file and its target, in the folder of the
+    training's if targets are files too; else what `read` finds, in one list.
     """
     suffixes = set(task.learned().get("suffixes", []))
     name = type(task).__name__
     advice = f"Give data laid out as the training data, targets aside, or write read_new(source) in {name}."
     if suffixes:
-        folder = source / task.learned().get("folder", "")  # beside that of masks, say
-        is_below = folder.is_dir() and folder.resolve().is_relative_to(
-            source.resolve()
-        )  # an archive is untrusted
-        paths = [source] if source.is_file() else (folder if is_below else source).rglob("*")
-        samples = [(path, None) for path in paths if path.suffix in suffixes and path.is_file()]
+        samples = _files(task, source, suffixes)
+        wanted = f"file ending in {', '.join(sorted(suffixes))}"
     else:
-        with naming(f"{name}.read", advice), reading(source, is_new=True):
-            parts = task.read(source)
-            lists = [
-                list(rows)
-                for rows in (parts.values() if isinstance(parts, Mapping) else [parts])
-                if rows
-            ]
-        samples = [sample for rows in lists for sample in rows]
-        names = {path_of(sample) for sample in samples} - {None}
-        if len(lists) > 1 and len(names) < len(samples):
-            what = f"{name}.read returns the new data in {len(lists)} parts, whose rows no number in {FILE} would name"
-            raise BadInput(
-                f"{what}. Write read_new(source) in {name}, which returns one list, or deal by split()."
-            )
+        samples = _read_parts(task, source, advice)
+        wanted = f"sample that {name}.read finds"
     if not samples:
-        what = (
-            f"file ending in {', '.join(sorted(suffixes))}"
-            if suffixes
-            else f"sample that {name}.read finds"
-        )
-        raise BadInput(f"There is no {what} in {printable(source)}. {advice}")
+        raise BadInput(f"There is no {wanted} in {printable(source)}. {advice}")
     return in_order(samples, source)
+
+
+def _files(task: Any, source: Path, suffixes: set[str]) -> list[Any]:
+    """Returns (path, None) for a file, or for each in a folder with one of the suffixes."""
+    folder = source / task.learned().get("folder", "")  # for example beside that of masks
+    # an archive, which names the folder, is untrusted
+    is_below = folder.is_dir() and folder.resolve().is_relative_to(source.resolve())
+    paths = (folder if is_below else source).rglob("*")
+    if source.is_file():
+        paths = [source]
+    return [(path, None) for path in paths if path.suffix in suffixes and path.is_file()]
+
+
+def _read_parts(task: Any, source: Path, advice: str) -> list[Any]:
+    """Returns what `read` finds, in one list. Raises BadInput for several parts whose rows nothing names."""
+    name = type(task).__name__
+    with naming(f"{name}.read", advice), reading(source, is_new=True):
+        parts = task.read(source)
+        lists = [*parts.values()] if isinstance(parts, Mapping) else [parts]
+        lists = [list(rows) for rows in lists if rows]
+    samples = [sample for rows in lists for sample in rows]
+    paths = {path_of(sample) for sample in samples} - {None}
+    if len(lists) > 1 and len(paths) < len(samples):
+        raise BadInput(
+            f"{name}.read returns the new data in {len(lists)} parts, whose rows no number in "
+            f"{FILE} would name. Write read_new(source) in {name}, which returns one list, "
+            "or deal by split()."
+        )
+    return samples
 
 
 def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
             rows += more
             progress.update(len(rows), len(items), partial(line, len(rows), len(items)))
         progress.close()
-        _note_empty(task, rows)
+        task._kind.note_rows(rows)
     for sentence in notes:
         print(sentence)
     names = _names([first for first, *_ in items], source)
@@ -110,8 +111,8 @@ def _members(task: Any, models: Sequence[nn.Module]) -> _Members:
     """Returns the tasks whose learned values models were trained with, each with its models."""
     members: dict[int, tuple[Any, list[nn.Module]]] = {}
     for model in models:
-        owner = task.owners.get(model, task)
-        owner.tta = task.tta
+        owner = task._owners.get(model, task)
+        owner._tta = task._tta
         _, own_models = members.setdefault(id(owner), (owner, []))
         own_models.append(model)
     return [*members.values()] or [(task, [])]
@@ -122,19 +123,21 @@ def new_samples(task: Any, source: Path) -> list[Any]:
     with reading(source, is_new=True):
         samples = list(task.read_new(source))
     if not samples:
-        what = f"{type(task).__name__}.read_new found no samples in {printable(source)}"
-        raise BadInput(f"{what}. Give new data laid out as it reads it.")
+        raise BadInput(
+            f"{type(task).__name__}.read_new found no samples in {printable(source)}. "
+            "Give new data laid out as it reads it."
+        )
     return samples
 
 
 def _read_by_all(members: _Members, source: Path) -> list[tuple[Any, ...]]:
-    """Returns each new sample as each member reads it. Raises BadInput where they read other numbers of samples."""
+    """Returns each new sample as each member reads it. Raises BadInput if they read other numbers of samples."""
     samples = [new_samples(task, source) for task, _ in members]
     numbers = sorted({len(rows) for rows in samples})
     if len(numbers) > 1:
-        what = f"The members read {' and '.join(map(str, numbers))} samples of {printable(source)}"
         raise BadInput(
-            f"{what}. Let read, or read_new, return the same new samples whatever was learned."
+            f"The members read {' and '.join(map(str, numbers))} samples of {printable(source)}. "
+            "Let read, or read_new, return the same new samples whatever was learned."
         )
     return [*zip(*samples, strict=True)]
 
@@ -142,12 +145,11 @@ def _read_by_all(members: _Members, source: Path) -> list[tuple[Any, ...]]:
 def _answered(members: _Members, items: Sequence[Sequence[Any]]) -> list[Mapping[str, Any]]:
     """Returns a row for each item, a sample as each member reads it, by the mean of all models. Raises BadInput."""
     first, models = members[0]
-    samples = [
-        [_completed(task, item[place]) for item in items] for place, (task, _) in enumerate(members)
-    ]
+    by_member = zip(members, zip(*items, strict=True), strict=True)
+    samples = [[_completed(task, sample) for sample in some] for (task, _), some in by_member]
     if len(members) == 1:
         return _own_rows(first, models, samples[0])
-    if type(first).answers is answers and first.kind not in ("text", "next_tokens"):
+    if first._averages_outputs:
         return _mean_rows(members, samples)
     rows = [
         _own_rows(task, models, some) for (task, models), some in zip(members, samples, strict=True)
@@ -157,6 +159,7 @@ def _answered(members: _Members, items: Sequence[Sequence[Any]]) -> list[Mapping
 
 
 def _own_rows(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
+    """Returns the rows of one task's models. Raises BadInput for another number of rows."""
     rows = task.answers(models, samples)
     if len(rows) != len(samples):
         raise BadInput(
@@ -168,32 +171,36 @@ def _own_rows(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Ma
 def _mean_rows(members: _Members, samples: Sequence[list[Any]]) -> list[Mapping[str, Any]]:
     """Returns rows by the mean of what the models of all members answer. Raises BadInput for other shapes."""
     sums = [
-        _summed(task, models, some) for (task, models), some in zip(members, samples, strict=True)
+        summed(task, models, some) for (task, models), some in zip(members, samples, strict=True)
     ]
     shapes = {tuple(total.shape[1:]) for total, _ in sums}
     if len(shapes) > 1:
-        what = f"The members answer in different shapes: {', '.join(map(str, sorted(shapes)))}"
-        raise BadInput(f"{what}. Choose one by --run NAME.")
+        shown = ", ".join(map(str, sorted(shapes)))
+        raise BadInput(
+            f"The members answer in different shapes: {shown}. Choose one by --run NAME."
+        )
     total = torch.stack([total for total, _ in sums]).sum(0)
+    number = sum(len(models) for _, models in members)
+    first, _ = members[0]
     _, labels = sums[0]
-    return _rows(members[0][0], total / sum(len(models) for _, models in members), labels)
+    return first._kind.rows(first, total / number, labels)
 
 
 def _averaged(task: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
     """Returns the mean of the members' rows for a sample; what is no number must be equal. Raises BadInput."""
     row: dict[str, Any] = {}
     for column, value in rows[0].items():
-        values = [other.get(column) for other in rows]
+        values: list[Any] = [other.get(column) for other in rows]
         if all(type(each) in (int, float) for each in values):
             total = sum(each * size for each, size in zip(values, sizes, strict=True))
             row[column] = total / sum(sizes)
         elif all(np.array_equal(each, value) for each in values):
             row[column] = value
         else:
-            what = f"{type(task).__name__}.answers returns a {column} that is no number"
-            advice = "Answer in numbers, such as a probability for each class, or choose one by --run NAME."
             raise BadInput(
-                f"{what}, which members that learned different values cannot average. {advice}"
+                f"{type(task).__name__}.answers returns a {column} that is no number, which "
+                "members that learned different values cannot average. Answer in numbers, such as "
+                "a probability for each class, or choose one by --run NAME."
             )
     return row
 
@@ -201,119 +208,63 @@ def _averaged(task: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]
 def _completed(task: Any, sample: Any) -> Any:
     """Gives a new sample the example's target; tokens keep theirs, whose length counts. Raises BadInput."""
     example = task.example()
-    is_row = isinstance(sample, tuple | list)
-    if (
-        isinstance(sample, Mapping)
-        and isinstance(example, Mapping)
-        and sample.keys() >= {*[*example][:-1]}
-    ):
-        last = [*example][-1]
-        sample = {
-            **{key: value for key, value in sample.items() if key != last},
-            last: sample.get(last),
-        }
-    elif is_row and len(sample) == len(example) - 1:
-        if isinstance(sample, list):
-            sample = [*sample, None]
-        else:
-            sample = (*sample, None)
-    elif not is_row or len(sample) != len(example):
-        new, whole = (printable(repr(value), most=100) for value in (sample, example))
-        what = f"A new sample is {new}, and {type(task).__name__}.example() is {whole}, its target last"
-        raise BadInput(
-            f"{what}. Let read, or read_new, return all of that; the target may be None or left out."
-        )
+    sample = _with_place(sample, example, type(task).__name__)
     value = target_of(sample)
     is_there = value is not None and not (isinstance(value, Path) and not value.exists())
-    if is_there and task.kind in ("tokens", "next_tokens"):
+    if is_there and task._kind.has_positions:
         return sample
-    return with_target(sample, target_of(task.numbered(example)))
+    return with_target(sample, target_of(task._numbered(example)))
 
 
-def answers(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
-    """Returns a row for each sample by the mean of the models; of pixels an array of classes, written as a PNG.
+def _with_place(sample: Any, example: Any, name: str) -> Any:
+    """Returns a new sample with a last element for its target, which may lack. Raises BadInput for another form."""
+    if isinstance(sample, Mapping) and isinstance(example, Mapping):
+        *inputs, last = example
+        if sample.keys() >= {*inputs}:
+            others = {key: value for key, value in sample.items() if key != last}
+            return {**others, last: sample.get(last)}
+    is_row = isinstance(sample, tuple | list)
+    if is_row and len(sample) == len(example) - 1:
+        return [*sample, None] if isinstance(sample, list) else (*sample, None)
+    if is_row and len(sample) == len(example):
+        return sample
+    new = printable(repr(sample), most=100)
+    whole = printable(repr(example), most=100)
+    raise BadInput(
+        f"A new sample is {new}, and {name}.example() is {whole}, its target last. "
+        "Let read, or read_new, return all of that; the target may be None or left out."
+    )
 
-    Where a sample has classes, each has a column with its probability.
-    """
-    if task.kind == "text":
-        best = [
-            max(row.items(), key=lambda pair: pair[1])
-            for row in text.together(task, models, samples)
-        ]
-        return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
-    if task.kind == "next_tokens":
-        raise BadInput(
-            f"Write answers(models, samples) in {type(task).__name__}: how a text goes on is generated."
-        )
-    total, labels = _summed(task, models, samples)
-    return _rows(task, total / len(models), labels)
 
-
-def _summed(task: Any, models: Sequence[nn.Module], samples: list[Any]) -> tuple[Tensor, Tensor]:
+def summed(task: Any, models: Sequence[nn.Module], samples: list[Any]) -> tuple[Tensor, Tensor]:
     """Returns (samples, ..., classes) probabilities, or numbers, summed over models, and the batch's labels."""
+    kind = task._kind
     device = next(models[0].parameters()).device
-    batch = {
-        key: value.to(device) for key, value in simple.batch(task, task.labelled(samples)).items()
-    }
+    made = simple.batch(task, task.labelled(samples))
+    batch = {key: value.to(device) for key, value in made.items()}
+    labels = batch["labels"]
     batches = [batch]
-    if task.tta and task.kind in ("classes", "labels", "numbers"):
-        batches.append(
-            {key: value.flip(-1) if value.dim() == 4 else value for key, value in batch.items()}
-        )
+    if task._tta and not kind.has_positions and not kind.is_generated:
+        batches.append({key: _mirrored(value) for key, value in batch.items()})
     total: Any = 0.0
     for model in models:
         for each in batches:
-            outputs = task.passed(model, each).float()
-            if task.starts:
+            outputs = evaluation.outputs_of(task, model, each).float()
+            if task._starts:
                 outputs = simple.gated(model, outputs, batch[simple.KEY])
-            else:
-                outputs = outputs
-            total = total + _shares(
-                task.kind, classes_last(task.kind, outputs, batch["labels"])
-            ) / len(batches)
-    return total, batch["labels"]
+            total = total + kind.averaged(kind.arranged(outputs, labels)) / len(batches)
+    return total, labels
 
 
-def _shares(kind: str, outputs: Tensor) -> Tensor:
-    if kind == "numbers":
-        return outputs
-    if kind == "labels":
-        return outputs.sigmoid()
-    return outputs.softmax(-1)
+def _mirrored(values: Tensor) -> Tensor:
+    """Returns images (samples, channels, height, width) from right to left; other tensors as they are."""
+    return values.flip(-1) if values.dim() == 4 else values
 
 
-def _rows(task: Any, mean: Tensor, labels: Tensor) -> list[Mapping[str, Any]]:
-    """Returns a row for each sample of (samples, ..., classes) probabilities, or numbers."""
-    name = task.named
-    if task.kind == "numbers":
-        columns = mean.reshape(len(labels), -1)
-        keys = number_columns(task, columns.shape[1])
-        return [dict(zip(keys, row, strict=True)) for row in columns.tolist()]
-    if task.kind == "labels":
-        return [_of_labels(task, row) for row in mean.tolist()]
-    shares, classes = mean.max(-1)
-    if classes.dim() > 2:
-        kind = np.uint8 if mean.shape[-1] <= 256 else np.uint16
-        return [{"prediction": image.cpu().numpy().astype(kind)} for image in classes]
-    if classes.dim() > 1:
-        known = zip(classes, labels != IGNORED, strict=True)
-        return [
-            {"prediction": " ".join(map(name, row[is_known].tolist()))} for row, is_known in known
-        ]
-    each = [class_shares(task, row) for row in mean.tolist()]
-    answered = zip(classes.tolist(), shares.tolist(), each, strict=True)
-    return [
-        {"prediction": name(k), "probability": round(share, 6), **columns}
-        for k, share, columns in answered
-    ]
-
-
-def _of_labels(task: Any, row: list[float]) -> dict[str, Any]:
-    likely = [(task.named(k), f"{share:.6f}") for k, share in enumerate(row) if share > 0.5]
-    names, shares = (
-        "; ".join(column) for column in (zip(*likely, strict=True) if likely else ((), ()))
-    )
-    return {"prediction": names, "probability": shares, **class_shares(task, row)}
+def named(task: Any, number: int) -> str:
+    """Returns the name of a class; its number if it has none."""
+    names = task._known_names()
+    return names[number] if number < len(names) else str(number)
 
 
 def number_columns(task: Any, count: int) -> list[str]:
@@ -328,7 +279,7 @@ def number_columns(task: Any, count: int) -> list[str]:
 
 def class_columns(task: Any, count: int) -> list[str]:
     """Returns the column of each class, its name unless a file has such a column already."""
-    names = (task.named(number) for number in range(count))
+    names = (named(task, number) for number in range(count))
     return [f"probability_{name}" if name in _COLUMNS else name for name in names]
 
 
@@ -336,25 +287,12 @@ def class_shares(task: Any, row: Sequence[float]) -> dict[str, float]:
     """Returns the probability of each class by its column, in 7 digits as fp32 has them; none of too many classes."""
     if len(row) > MOST_CLASSES:
         note(
-            f"Only the likeliest of {len(row):,} classes is written: more than {MOST_CLASSES:,} have no column each."
+            f"Only the likeliest of {len(row):,} classes is written: "
+            f"more than {MOST_CLASSES:,} have no column each."
         )
         return {}
-    return {
-        column: float(f"{share:.7g}")
-        for column, share in zip(class_columns(task, len(row)), row, strict=True)
-    }
-
-
-def _note_empty(task: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    if task.kind == "labels":
-        empty = sum(row.get("prediction") == "" for row in rows)
-    else:
-        empty = 0
-    if empty:
-        about = f"{empty:,} of {len(rows):,} samples have no class with a probability above 0.5"
-        note(
-            f"{about}: their prediction is empty. The columns of the classes have the probabilities."
-        )
+    columns = class_columns(task, len(row))
+    return {column: float(f"{share:.7g}") for column, share in zip(columns, row, strict=True)}
 
 
 def base_of(source: Path) -> Path:
@@ -363,13 +301,13 @@ def base_of(source: Path) -> Path:
 
 
 def _names(samples: list[Any], source: Path) -> list[str]:
-    """Returns the file of each sample below `source`, or its number: all are numbers where two have the same name."""
+    """Returns the file of each sample below `source`, or its number; numbers for all if two have the same name."""
     base = base_of(source)
     paths = [absolute(path) for sample in samples if (path := path_of(sample))]
-    names = [
-        p.relative_to(base).as_posix() if p.is_relative_to(base) else str(n)
-        for n, p in enumerate(paths)
-    ]
+    names = []
+    for number, path in enumerate(paths):
+        is_below = path.is_relative_to(base)
+        names.append(path.relative_to(base).as_posix() if is_below else str(number))
     if len(set(names)) == len(samples):
         return names
     return [str(number) for number in range(len(samples))]
@@ -377,19 +315,19 @@ def _names(samples: list[Any], source: Path) -> list[str]:
 
 def _write(answers: Mapping[str, Mapping[str, Any]], out: Path) -> None:
     """Writes a table; an image of labels (height, width) becomes a PNG, and its path is the cell."""
-
-    def cell(value: Any, name: str) -> Any:
-        if not isinstance(value, np.ndarray) or value.ndim != 2:
-            return value
-        if Path(name).suffix:
-            path = (out / name).with_suffix(".png")
-        else:
-            path = out / f"{name}.png"
-        return write_image(path, value).relative_to(out).as_posix()
-
     columns = dict.fromkeys(column for row in answers.values() for column in row)
-    rows = (
-        [name, *(cell(row.get(c, ""), f"{c}s/{name}") for c in columns)]
-        for name, row in answers.items()
-    )
-    write_table(out / FILE, [["sample", *columns], *rows])
+    table = [["sample", *columns]]
+    for name, row in answers.items():
+        cells = [_cell(row.get(column, ""), out, f"{column}s/{name}") for column in columns]
+        table.append([name, *cells])
+    write_table(out / FILE, table)
+
+
+def _cell(value: Any, out: Path, name: str) -> Any:
+    """Returns a value as the table has it; an image is written into `out`, with its suffix replaced by .png."""
+    if not isinstance(value, np.ndarray) or value.ndim != 2:
+        return value
+    path = out / f"{name}.png"
+    if Path(name).suffix:
+        path = (out / name).with_suffix(".png")
+    return write_image(path, value).relative_to(out).as_posix()

@@ -21,31 +21,27 @@ from trainbook.supervised.coverage import covering, dealing
 from trainbook.supervised.notes import collecting, note
 
 IGNORED = -100  # the label of what has no target, as in torch and transformers
-FLOATS = ("numbers", "labels")  # kinds whose labels are floats, unknown where they are NaN
 MOST_CLASSES = 1000  # whose probabilities are kept and written: those of more would take more memory than a model
 FOLDS = 5  # of training samples, for the simple method
 PARTS = ("train", "validation", "test")
-_MISSING = (
-    "na",
-    "n/a",
-    "nan",
-    "null",
-    "nil",
-    "none",
-    "?",
-    "-",
-    "--",
-    "#n/a",
-)  # as programs write no value
+# A class that is called so may be a missing value, as programs write it
+_MISSING = ("na", "n/a", "nan", "null", "nil", "none", "?", "-", "--", "#n/a")
 _ORDERING = (
     "weights",
     "lengths",
     "order",
-)  # what a sequence of samples may have that decides the order of an epoch
-# What is being read: the folder that paths count from, whether it is new data, which is not dealt, the task's groups
-_reading: ContextVar[tuple[Path | None, bool, Any]] = ContextVar(
-    "reading", default=(None, False, None)
-)
+)  # of a sequence of samples: decides the order of an epoch
+
+
+class _Reading(NamedTuple):
+    """What is being read: the folder that paths count from, whether the data is new, the task's `group`."""
+
+    root: Path | None = None
+    is_new: bool = False  # new data is not dealt
+    group: Callable[[Any], Any] | None = None
+
+
+_reading: ContextVar[_Reading] = ContextVar("reading", default=_Reading())  # noqa: B039
 
 
 @contextlib.contextmanager
@@ -53,7 +49,7 @@ def reading(
     root: Path | None, is_new: bool = False, group: Callable[[Any], Any] | None = None
 ) -> Iterator[None]:
     """Lets `split` inside the block count paths from `root`, so that the parts are the same wherever data lies."""
-    token = _reading.set((root, is_new, group))
+    token = _reading.set(_Reading(root, is_new, group))
     try:
         with covering(root):
             yield
@@ -64,39 +60,51 @@ def reading(
 def split(
     items: Iterable[Any], validation: float = 0.15, test: float = 0.15
 ) -> dict[str, list[Any]]:
-    """Deals items to three parts by a hash of their group or input: more items move none. New data is not dealt.
+    """Deals items to "train", "validation" and "test" by a hash of their group or input.
 
-    Files with the same bytes go where the first of them goes by name, unless groups decide.
+    More items move none; new data, which is predicted, all goes to "test". Files with the same bytes go where the
+    first of them goes by name, unless groups decide. Raises BadInput for shares that leave nothing to train on.
     """
-    root, is_new, group = _reading.get()
-    parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
         raise BadInput(
-            f"split(validation={validation}, test={test}) leaves nothing to train on. Give smaller shares."
+            f"split(validation={validation}, test={test}) leaves nothing to train on. "
+            "Give smaller shares."
         )
-    with contextlib.nullcontext() if is_new else dealing():
+    root, is_new, group = _reading.get()
+    parts: dict[str, list[Any]] = {part: [] for part in PARTS}
+    if is_new:
+        parts["test"] += items
+        return parts
+    with dealing():
         items = list(items)
-    leaders = {} if is_new or group else _leaders(items, root)
+    leaders = {} if group else _leaders(items, root)
     for number, item in enumerate(items):
-        leader = leaders.get(number, item)
-        if is_new:
-            share = -1.0
+        shared = group(item) if group else None
+        place = _hashed(leaders.get(number, item), shared, root) / 16**12
+        if place < test:
+            parts["test"].append(item)
+        elif place < test + validation:
+            parts["validation"].append(item)
         else:
-            share = _hashed(leader, group(item) if group else None, root) / 16**12
-        parts[
-            "test" if share < test else "validation" if share < test + validation else "train"
-        ].append(item)
+            parts["train"].append(item)
     return parts
 
 
 def _leaders(items: Sequence[Any], root: Path | None) -> dict[int, Any]:
     """Returns for each item with a copy of its files, by number, the first of these by name."""
     contents = same_files(map(input_of, items))
+    if not contents:
+        return {}
     groups: dict[Hashable, list[tuple[str, int]]] = defaultdict(list)
-    for number, item in enumerate(items if contents else ()):
-        groups[key_of(input_of(item), contents)].append((canonical(input_of(item), root), number))
-    repeated = [sorted(group) for group in groups.values() if len(group) > 1]
-    return {number: items[group[0][1]] for group in repeated for _, number in group}
+    for number, item in enumerate(items):
+        given = input_of(item)
+        groups[key_of(given, contents)].append((canonical(given, root), number))
+    leaders = {}
+    for group in groups.values():
+        _, first = min(group)
+        if len(group) > 1:
+            leaders.update({number: items[first] for _, number in group})
+    return leaders
 
 
 def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> int:
@@ -106,13 +114,17 @@ def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> in
 
 
 def padded(rows: Sequence[Sequence[Any]], value: Any, length: int) -> Tensor:
-    """Returns rows cut to `length` and filled with `value` to the longest of them, as a tensor (rows, longest)."""
-    if text := next((value for row in rows for value in row[:1] if isinstance(value, str)), None):
-        raise BadInput(
-            f"padded() was given text, {printable(repr(text), most=60)}. Make numbers of it in batch()."
-        )
+    """Returns (rows, longest) a tensor of rows that are cut to `length` and filled with `value`.
+
+    Raises BadInput for text.
+    """
+    texts = [first for row in rows for first in row[:1] if isinstance(first, str)]
+    if texts:
+        text = printable(repr(texts[0]), most=60)
+        raise BadInput(f"padded() was given text, {text}. Make numbers of it in batch().")
     width = max(1, min(length, max(map(len, rows), default=1)))
-    return torch.tensor([[*row[:width], *[value] * (width - len(row))] for row in rows])
+    filler = [value] * width
+    return torch.tensor([[*row[:width], *filler[len(row) :]] for row in rows])
 
 
 def target_of(sample: Any) -> Any:
@@ -144,39 +156,24 @@ def with_target(sample: Any, target: Any) -> Any:
 
 
 def path_of(sample: Any) -> Path | None:
-    if isinstance(sample, tuple | list) and sample:
-        first = sample[0]
-    else:
-        first = sample
+    """Returns the path that a sample is or begins with; None for others."""
+    is_row = isinstance(sample, tuple | list) and len(sample) > 0
+    first = sample[0] if is_row else sample
     return first if isinstance(first, Path) else None
-
-
-def names_in(kind: str, target: Any) -> list[str] | None:
-    if kind == "classes":
-        if isinstance(target, str):
-            return [target]
-        return None
-    is_collection = kind == "labels" and isinstance(target, list | tuple | set | frozenset)
-    if is_collection and all(isinstance(name, str) for name in target):
-        return [*target]
-    return None
 
 
 def prepared(task: Any, sample: Any) -> Any:
     """Returns a sample with classes as numbers or marks if its target has names. Raises BadInput for others."""
-    if task.kind in ("classes", "labels"):
-        names = names_in(task.kind, target_of(sample))
-    else:
-        names = None
+    kind = task._kind
+    names = kind.names_in(target_of(sample)) if kind.has_names else None
     if names is None:
         return sample
-    if unknown := [name for name in names if name not in task._numbers]:
-        raise BadInput(
-            f"There is no class {printable(repr(unknown[0]), most=60)}. Name it in the setting `classes`."
-        )
-    if task.kind == "classes":
-        return with_target(sample, task._numbers[names[0]])
-    return with_target(sample, [float(name in names) for name in task._numbers])
+    numbers = task._numbers
+    for name in names:
+        if name not in numbers:
+            shown = printable(repr(name), most=60)
+            raise BadInput(f"There is no class {shown}. Name it in the setting `classes`.")
+    return with_target(sample, kind.numbered(names, numbers))
 
 
 class Item(NamedTuple):
@@ -197,7 +194,7 @@ class Part:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> Item:
-        return Item(self.task.prepared(self.samples[index]), self.training)
+        return Item(prepared(self.task, self.samples[index]), self.training)
 
     def fold(self, index: int) -> int:
         """Returns the fold of a sample among training samples, by a hash of its group or of its input."""
@@ -207,9 +204,8 @@ class Part:
         return _hashed(sample, shared, self.task.source, "fold ") % FOLDS
 
     def __getattr__(self, name: str) -> Any:
-        if name not in (*_ORDERING, "subset") or "samples" not in vars(
-            self
-        ):  # as in a copy while it is made
+        is_made = "samples" in vars(self)  # unlike a copy while it is made
+        if name not in (*_ORDERING, "subset") or not is_made:
             raise AttributeError(f"A part of the samples has no {name}.")
         value = getattr(self.samples, name)
         if name != "subset":
@@ -233,86 +229,92 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
     advice = "Look at data.dir, and at how the data is read."
     with naming(name, advice), collecting() as notes, reading(source, group=task.group):
         data = task.read() if source is None else task.read(source)
-        order = next((order for order in _ORDERING if hasattr(data, order)), "")
-        if order and not isinstance(data, Mapping):
-            what = f"{name} returned one list with `{order}`, which belongs to the training samples"
-            raise BadInput(f'{what}. Return {{"train": ..., "validation": ..., "test": ...}}.')
-        data = data if isinstance(data, Mapping) else split(data)
+        if not isinstance(data, Mapping):
+            data = _dealt(data, name)
         parts = {part: in_order(rows, source) for part, rows in data.items() if rows is not None}
     if not any(map(len, parts.values())):
-        if source:
-            endings = Counter(path.suffix for path in source.rglob("*") if path.is_file())
-        else:
-            endings = Counter()
-        has = ", ".join(
-            f"{number:,} {printable(ending)}" for ending, number in endings.most_common(3)
-        )
-        where = f" in {printable(source)}, which has files: {has or 'none'}" if source else ""
-        raise BadInput(f"{name} found no samples{where}. {advice}")
-    _check_targets(task.kind, name, parts, notes)
+        raise BadInput(f"{name} found no samples{_found_in(source)}. {advice}")
+    _check_targets(task._kind, name, parts, notes)
     with collecting() as more:
         _note_copies(parts, source)
-        _note_classes(task.kind, task._given_names(), parts)
-    return {part: Part(task, part, rows) for part, rows in parts.items()}, [*notes, *more]
+        _note_classes(task._kind, task._given_names(), parts)
+    named = {part: Part(task, part, rows) for part, rows in parts.items()}
+    return named, [*notes, *more]
 
 
-def _check_targets(kind: str, name: str, parts: Mapping[str, Any], notes: Sequence[str]) -> None:
+def _dealt(samples: Any, name: str) -> dict[str, list[Any]]:
+    """Returns one list of samples as `split` deals it. Raises BadInput if it decides the order of an epoch."""
+    for order in _ORDERING:
+        if hasattr(samples, order):
+            raise BadInput(
+                f"{name} returned one list with `{order}`, which belongs to the training samples. "
+                'Return {"train": ..., "validation": ..., "test": ...}.'
+            )
+    return split(samples)
+
+
+def _found_in(source: Path | None) -> str:
+    """Returns words on the commonest suffixes of files in a folder."""
+    if source is None:
+        return ""
+    endings = Counter(path.suffix for path in source.rglob("*") if path.is_file())
+    counts = [f"{number:,} {printable(ending)}" for ending, number in endings.most_common(3)]
+    return f" in {printable(source)}, which has files: {', '.join(counts) or 'none'}"
+
+
+def _check_targets(kind: Any, name: str, parts: Mapping[str, Any], notes: Sequence[str]) -> None:
     """Raises BadInput for samples whose target is None, or a class without a letter; `notes` are of the reading."""
     rows = [row for samples in parts.values() if isinstance(samples, list) for row in samples]
-    empty = [row for row in rows if _is_empty(kind, target_of(row))]
+    empty = [row for row in rows if kind.is_empty(target_of(row))]
     if not empty:
         return
     example = printable(repr(empty[0]), most=200)
     about = "\n".join(["Look at the target's column.", *notes])
     raise BadInput(
-        f"{name} returned {len(empty):,} samples whose target is None or empty, such as {example}. {about}"
+        f"{name} returned {len(empty):,} samples whose target is None or empty, "
+        f"such as {example}. {about}"
     )
 
 
-def _is_empty(kind: str, target: Any) -> bool:
-    is_blank = kind == "classes" and isinstance(target, str) and not target.strip()
-    return target is None or is_blank
-
-
 def _note_copies(parts: Mapping[str, Any], root: Path | None) -> None:
-    lists = {part: rows for part, rows in parts.items() if isinstance(rows, list)}
-    samples = [
-        copies.Sample(part, input_of(row), target_of(row))
-        for part, rows in lists.items()
-        for row in rows
-    ]
+    samples = []
+    for part, rows in parts.items():
+        if isinstance(rows, list):
+            samples += [copies.Sample(part, input_of(row), target_of(row)) for row in rows]
     for sentence in copies.sentences(samples, root):
         note(sentence)
 
 
-def _note_classes(kind: str, names: Sequence[str], parts: Mapping[str, Any]) -> None:
-    """Notes classes without a training sample, tags that are no class, and names that differ by spaces or capitals."""
+def _note_classes(kind: Any, names: Sequence[str], parts: Mapping[str, Any]) -> None:
+    """Notes classes without a training sample, tags that are no class, and names that differ by spaces or capitals.
+
+    Raises BadInput if no training sample has a tag.
+    """
     train = parts.get("train")
-    if kind not in ("classes", "labels", "tokens") or not isinstance(train, list):
+    if not isinstance(train, list):
         return
-    seen = Counter(label for row in train for label in _labels_in(kind, target_of(row)))
-    if (
-        kind == "tokens"
-        and not seen
-        and train
-        and all(_is_unknown(target_of(row)) for row in train)
-    ):
+    seen = Counter(label for row in train for label in kind.labels_in(target_of(row)))
+    if kind.has_tags:
+        _note_tags(train, seen, names)
+    absent = [name for number, name in enumerate(names) if name not in seen and number not in seen]
+    if seen and absent:
+        shown = printable(", ".join(absent), most=400)
+        note(
+            f"Classes without a training sample: {shown}. Is a folder or a label spelled otherwise?"
+        )
+    _note_spellings([name for name in seen if isinstance(name, str)])
+
+
+def _note_tags(train: Sequence[Any], seen: Mapping[Any, int], names: Sequence[str]) -> None:
+    if train and not seen and all(_is_unknown(target_of(row)) for row in train):
         example = printable(repr(train[0]), most=200)
         raise BadInput(
             f"No training sample has a tag, such as {example}. Look at the target's column."
         )
-    absent = [name for number, name in enumerate(names) if name not in seen and number not in seen]
-    if seen and absent:
-        what = f"Classes without a training sample: {printable(', '.join(absent), most=400)}"
-        note(f"{what}. Is a folder or a label spelled otherwise?")
-    tags = [
-        f"{tag!r} ({number:,})"
-        for tag, number in seen.items()
-        if isinstance(tag, str) and tag not in names
-    ]
-    if kind == "tokens" and names and tags:
-        note(f"Tags in no setting `classes`: {printable(', '.join(sorted(tags)), most=400)}.")
-    _note_spellings([name for name in seen if isinstance(name, str)])
+    other = {tag: number for tag, number in seen.items() if isinstance(tag, str)}
+    tags = sorted(f"{tag!r} ({number:,})" for tag, number in other.items() if tag not in names)
+    if names and tags:
+        note(f"Tags in no setting `classes`: {printable(', '.join(tags), most=400)}.")
 
 
 def _note_spellings(names: Sequence[str]) -> None:
@@ -322,14 +324,14 @@ def _note_spellings(names: Sequence[str]) -> None:
         spellings[_spelled(name)].append(name)
     for alike in spellings.values():
         if len(alike) > 1:
-            note(
-                f"Classes that differ in spelling alone: {printable(', '.join(map(repr, alike)), most=200)}."
-            )
+            shown = printable(", ".join(map(repr, alike)), most=200)
+            note(f"Classes that differ in spelling alone: {shown}.")
     missing = [name for name in names if name.strip().casefold() in _MISSING]
     if missing and len(names) > len(missing):
         shown = printable(", ".join(map(repr, missing)), most=200)
         note(
-            f"Classes that are called as a missing value: {shown}. Leave their samples out, if they have no class."
+            f"Classes that are called as a missing value: {shown}. "
+            "Leave their samples out, if they have no class."
         )
 
 
@@ -343,27 +345,9 @@ def _spelled(name: str) -> Hashable:
 
 def _is_unknown(tags: Any) -> bool:
     """Returns whether a target is tags of words, all of them unknown."""
-    return isinstance(tags, list | tuple) and all(
-        isinstance(tag, str | int) and tag in ("", IGNORED) for tag in tags
-    )
-
-
-def _labels_in(kind: str, target: Any) -> Sequence[Hashable]:
-    """Returns the names or numbers of classes in a target; none of one of another form."""
-    if kind == "classes":
-        if isinstance(target, str | int):
-            return [target]
-        return []
-    if isinstance(target, list | tuple | set | frozenset):
-        names = target
-    else:
-        names = ()
-    is_known = all(
-        isinstance(name, str) or (kind == "tokens" and type(name) is int) for name in names
-    )
-    if is_known:
-        return [name for name in names if name not in ("", IGNORED)]
-    return []
+    if not isinstance(tags, list | tuple):
+        return False
+    return all(isinstance(tag, str | int) and tag in ("", IGNORED) for tag in tags)
 
 
 def in_order(samples: Any, root: Path | None) -> Any:
@@ -380,14 +364,15 @@ def digest(parts: Mapping[str, Part]) -> str:
     """Returns a hash of which samples are in which part; of a lazy sequence, or what has no text, their number."""
     digest = hashlib.sha256()
     for name, part in parts.items():
-        source, digested = (
-            part.task.source,
-            list | tuple if part.task.source else list | tuple | np.ndarray,
-        )
+        source = part.task.source
+        digested = list | tuple if source else list | tuple | np.ndarray
         digest.update(f"{name} {len(part)}\n".encode())
+        if not isinstance(part.samples, digested):
+            continue
         try:
-            for sample in part.samples if isinstance(part.samples, digested) else ():
-                digest.update(canonical(sample, source).encode("utf-8", "surrogateescape") + b"\n")
+            for sample in part.samples:
+                text = canonical(sample, source)
+                digest.update(text.encode("utf-8", "surrogateescape") + b"\n")
         except BadInput:
             if source is None:
                 raise
@@ -397,54 +382,50 @@ def digest(parts: Mapping[str, Part]) -> str:
 
 def is_same(one: Part, other: Part) -> bool:
     """Tells whether two parts have the same samples, in any order; lazy sequences only if they are one."""
-    lists = [part.samples for part in (one, other)]
-    if lists[0] is lists[1]:
+    samples = one.samples
+    others = other.samples
+    if samples is others:
         return True
-    if len(lists[0]) != len(lists[1]) or not all(isinstance(rows, list | tuple) for rows in lists):
+    if len(samples) != len(others):
         return False
-    if all(first is second for first, second in zip(*lists, strict=True)):
+    if not isinstance(samples, list | tuple) or not isinstance(others, list | tuple):
+        return False
+    if all(first is second for first, second in zip(samples, others, strict=True)):
         return True
+    source = one.task.source
     with contextlib.suppress(BadInput):
-        texts = ([canonical(row, one.task.source) for row in rows] for rows in lists)
-        first, second = map(sorted, texts)
-        return first == second
+        texts = sorted(canonical(row, source) for row in samples)
+        return texts == sorted(canonical(row, source) for row in others)
     return False
-
-
-def class_names(kind: str, samples: Any) -> list[str]:
-    if kind != "labels" and not (
-        kind == "classes" and len(samples) and names_in(kind, target_of(samples[0]))
-    ):
-        return []
-    return sorted({name for sample in samples for name in names_in(kind, target_of(sample)) or ()})
 
 
 def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
     """Raises BadInput for samples whose class, a name, is none of `names`: all such classes."""
-    missing = Counter[str]()
-    for rows in (part for part in parts.values() if isinstance(part.samples, list | tuple)):
-        missing.update(
-            name
-            for sample in rows.samples
-            for name in names_in(rows.task.kind, target_of(sample)) or ()
-        )
-    if shown := [f"{name!r} ({missing[name]:,})" for name in sorted(missing.keys() - names)]:
-        what = f"Classes in no training sample and in no setting `classes`: {printable(', '.join(shown), most=600)}"
+    numbers = Counter[str]()
+    for part in parts.values():
+        if isinstance(part.samples, list | tuple):
+            kind = part.task._kind
+            numbers.update(
+                name for sample in part.samples for name in kind.names_in(target_of(sample)) or ()
+            )
+    missing = sorted(numbers.keys() - names)
+    if missing:
+        shown = ", ".join(f"{name!r} ({numbers[name]:,})" for name in missing)
         raise BadInput(
-            f"{what}. List them there, or leave their samples (in brackets: how many) out in read()."
+            f"Classes in no training sample and in no setting `classes`: "
+            f"{printable(shown, most=600)}. List them there, or leave their samples "
+            "(in brackets: how many) out in read()."
         )
 
 
 def of_files(samples: Any, source: Path | None) -> dict[str, Any]:
-    """Returns the suffixes of files that samples are beside their targets; the folder, where targets are files too."""
+    """Returns the suffixes of files that samples are beside their targets; the folder, if targets are files too."""
     if not (isinstance(samples, list) and samples and len(samples[0]) == 2 and path_of(samples[0])):
         return {}
     paths = [path for sample in samples if (path := path_of(sample))]
-    first, *others = {canonical(path.parent, source) for path in paths}
-    has_folder = (
-        isinstance(target_of(samples[0]), Path) and not others and not Path(first).is_absolute()
-    )
-    return {
-        "suffixes": sorted({path.suffix for path in paths}),
-        **({"folder": first} if has_folder else {}),
-    }
+    values: dict[str, Any] = {"suffixes": sorted({path.suffix for path in paths})}
+    folder, *others = {canonical(path.parent, source) for path in paths}
+    has_file = isinstance(target_of(samples[0]), Path)
+    if has_file and not others and not Path(folder).is_absolute():
+        values["folder"] = folder
+    return values

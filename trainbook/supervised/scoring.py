@@ -12,29 +12,34 @@ from lib.errors import BadInput, printable
 # A function whose attribute `rows` is True judges whole samples: it takes (samples, numbers), NaN where unknown.
 Metric = str | Callable[[np.ndarray, np.ndarray], float]
 
+_SCORES = ("f1", "precision", "recall")
+_AVERAGES = {
+    f"{average}_{short}": (f"{short}_score", {"average": average, "zero_division": 0})
+    for average in ("macro", "micro", "weighted")
+    for short in _SCORES
+}
 # Short name -> function of scikit-learn and its arguments. Without zero_division it warns of each class never guessed.
 _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
-    "accuracy": ("accuracy_score", {}), "balanced_accuracy": ("balanced_accuracy_score", {}),
-    **{
-        f"{average}_{short}": (f"{short}_score", {"average": average, "zero_division": 0})
-        for average in ("macro", "micro", "weighted") for short in ("f1", "precision", "recall")
-    },
-    **{short: (f"{short}_score", {"zero_division": 0}) for short in ("f1", "precision", "recall")},
+    "accuracy": ("accuracy_score", {}),
+    "balanced_accuracy": ("balanced_accuracy_score", {}),
+    **_AVERAGES,
+    **{short: (f"{short}_score", {"zero_division": 0}) for short in _SCORES},
     "mean_iou": ("jaccard_score", {"average": "macro", "zero_division": 0}),
-    "mean_dice": ("f1_score", {"average": "macro", "zero_division": 0}),  # Dice of a class is its F1 over pixels
-    "mcc": ("matthews_corrcoef", {}), "kappa": ("cohen_kappa_score", {}),
-    "quadratic_kappa": ("cohen_kappa_score", {"weights": "quadratic"}), "mse": ("mean_squared_error", {}),
-    "rmse": ("root_mean_squared_error", {}), "mae": ("mean_absolute_error", {}),
-    "mape": ("mean_absolute_percentage_error", {}), "rmsle": ("root_mean_squared_log_error", {}),
+    "mean_dice": _AVERAGES["macro_f1"],  # Dice of a class is its F1 over pixels
+    "mcc": ("matthews_corrcoef", {}),
+    "kappa": ("cohen_kappa_score", {}),
+    "quadratic_kappa": ("cohen_kappa_score", {"weights": "quadratic"}),
+    "mse": ("mean_squared_error", {}),
+    "rmse": ("root_mean_squared_error", {}),
+    "mae": ("mean_absolute_error", {}),
+    "mape": ("mean_absolute_percentage_error", {}),
+    "rmsle": ("root_mean_squared_log_error", {}),
     "r2": ("r2_score", {}),
-}  # fmt: skip
+}
 # What needs a probability for each class
-_PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
-_NOT_NEGATIVE = (
-    "rmsle",
-    "root_mean_squared_log_error",
-    "mean_squared_log_error",
-)  # whose guesses count from 0
+PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
+# Their guesses count from 0
+_NOT_NEGATIVE = ("rmsle", "root_mean_squared_log_error", "mean_squared_log_error")
 # "functions ending with _error, _loss, or _deviance return a value to minimize", "_score" to maximize: its guide, 3.4
 _SMALLER = ("_error", "_loss", "_deviance")
 _SMALLER_NAMES = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
@@ -62,7 +67,9 @@ class Judged(NamedTuple):
         """Returns the targets at these places, each as often as its place is named."""
         counts = None if self.counts is None else self.counts[places]
         shares = None if self.shares is None else self.shares[places]
-        return Judged(self.true[places], self.guess[places], counts, shares, self.sample[places])
+        true = self.true[places]
+        guess = self.guess[places]
+        return Judged(true, guess, counts, shares, self.sample[places])
 
 
 def name_of(metric: Metric) -> str:
@@ -80,39 +87,39 @@ def better(metric: Metric) -> str:
     name = name_of(metric)
     if name in _SMALLER_NAMES or name.endswith(_SMALLER):
         return "min"
-    if isinstance(metric, str) or name in (*_GUESSES, *_PROBABILITIES) or name.endswith("_score"):
+    if isinstance(metric, str) or name in (*_GUESSES, *PROBABILITIES) or name.endswith("_score"):
         return "max"
     return ""
 
 
 def needs_probabilities(metrics: Sequence[Metric]) -> bool:
-    return any(metric in _PROBABILITIES for metric in metrics)
+    return any(metric in PROBABILITIES for metric in metrics)
 
 
-def check(metrics: Sequence[Metric], kind: str) -> None:
-    """Raises BadInput for a name that scikit-learn does not have, or one that the targets have no answer to."""
+def check(metrics: Sequence[Metric], kind: Any) -> None:
+    """Raises BadInput for a name that scikit-learn does not have, or one that a `Kind` has no answer to."""
     for metric in metrics:
-        if metric not in _PROBABILITIES:
+        if metric not in PROBABILITIES:
             _function(metric)
-        elif kind == "numbers" or (
-            kind == "labels" and metric not in ("roc_auc", "average_precision")
-        ):
+        elif metric not in kind.probability_metrics:
             raise BadInput(
-                f"The metric {metric!r} judges one class a sample, and kind is {kind!r}. Name another one."
+                f"The metric {metric!r} judges one class a sample, and kind is {kind.name!r}. "
+                "Name another one."
             )
 
 
 def can_weigh(metrics: Sequence[Metric]) -> bool:
-    """Whether every metric takes truths and guesses with a number beside each pair: how often it came."""
-    names = [
-        metric for metric in metrics if isinstance(metric, str) and metric not in _PROBABILITIES
-    ]
-    takes = (inspect.signature(_function(name)).parameters for name in names)
-    return len(names) == len(metrics) and all("sample_weight" in parameters for parameters in takes)
+    """Returns whether every metric takes truths and guesses with a number beside each pair: how often it came."""
+    for metric in metrics:
+        if not isinstance(metric, str) or metric in PROBABILITIES:
+            return False
+        if "sample_weight" not in inspect.signature(_function(metric)).parameters:
+            return False
+    return True
 
 
 def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
-    """Returns each metric; of numbers of which some are unknown, its mean over columns. Raises BadInput."""
+    """Returns each metric; its mean over columns of numbers if some are unknown. Raises BadInput."""
     values = {}
     for metric in metrics:
         try:
@@ -120,11 +127,10 @@ def scores(metrics: Sequence[Metric], judged: Judged) -> dict[str, float]:
         except (ValueError, TypeError) as error:
             if callable(metric):
                 raise
-            what = (
-                f"The metric {metric!r} cannot judge these targets ({printable(error, most=300)})"
-            )
             raise BadInput(
-                f"{what}. Name another one in the task's `metrics`, or write a function there."
+                f"The metric {metric!r} cannot judge these targets "
+                f"({printable(error, most=300)}). Name another one in the task's `metrics`, "
+                "or write a function there."
             ) from error
     return values
 
@@ -133,44 +139,54 @@ def score(metric: Metric, judged: Judged) -> float:
     """Returns one metric of the targets. Raises what the metric raises."""
     true, guess, counts, shares, _ = judged
     if getattr(metric, "rows", False):
-        return float(_function(metric)(true.reshape(len(true), -1), guess.reshape(len(guess), -1)))
-    if metric in _PROBABILITIES:
+        return float(_function(metric)(_rows(true), _rows(guess)))
+    if metric in PROBABILITIES:
         return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
-    weighed = {} if counts is None or callable(metric) else {"sample_weight": counts}
-    guess = np.maximum(guess, 0) if metric in _NOT_NEGATIVE else guess
+    if metric in _NOT_NEGATIVE:
+        guess = np.maximum(guess, 0)
     function = _function(metric)
-    if true.dtype.kind == "f":
-        unknown = np.isnan(true)
-    else:
-        unknown = np.zeros(0, bool)
-    if not unknown.any():
-        return float(function(true, guess, **weighed))
-    columns = zip(
-        *(array.reshape(len(true), -1).T for array in (true, guess, ~unknown)), strict=True
-    )
-    return float(
-        np.mean(
-            [function(truth[known], value[known]) for truth, value, known in columns if known.any()]
-        )
-    )
+    unknown = np.isnan(true) if true.dtype.kind == "f" else np.zeros(0, bool)
+    if unknown.any():
+        return _mean_of_columns(function, _rows(true), _rows(guess))
+    if counts is None or callable(metric):
+        return float(function(true, guess))
+    return float(function(true, guess, sample_weight=counts))
+
+
+def _rows(values: np.ndarray) -> np.ndarray:
+    """Returns (samples, numbers)."""
+    return values.reshape(len(values), -1)
+
+
+def _mean_of_columns(function: Callable[..., float], true: np.ndarray, guess: np.ndarray) -> float:
+    """Returns the mean of a metric over columns (samples) with known numbers, by these alone."""
+    scores = []
+    for truths, guesses in zip(true.T, guess.T, strict=True):
+        known = ~np.isnan(truths)
+        if known.any():
+            scores.append(function(truths[known], guesses[known]))
+    return float(np.mean(scores))
 
 
 def _function(metric: Metric) -> Callable[..., float]:
+    """Returns the function of (true, guess) of a metric. Raises BadInput for a name that nothing has."""
     if callable(metric):
         return metric
     from sklearn import metrics  # a second that a process which only loads data does not need
 
-    name, more = _GUESSES.get(metric, (metric, {}))
+    name, options = _GUESSES.get(metric, (metric, {}))
     function = getattr(metrics, name, None) or getattr(metrics, f"{name}_score", None)
     if not callable(function) or isinstance(function, type):
-        what = f"There is no metric {metric!r}. Known: {', '.join([*_GUESSES, *_PROBABILITIES])}, every function of"
         raise BadInput(
-            f"{what} sklearn.metrics of truths and guesses, or one of your own of (true, guess)."
+            f"There is no metric {metric!r}. Known: {', '.join([*_GUESSES, *PROBABILITIES])}, "
+            "every function of sklearn.metrics of truths and guesses, or one of your own of "
+            "(true, guess)."
         )
-    return partial(function, **more)
+    return partial(function, **options)
 
 
 def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> float:
+    """Returns a metric of PROBABILITIES of (targets) classes or (targets, classes) marks."""
     from sklearn import metrics
 
     classes = np.arange(shares.shape[1])
@@ -178,28 +194,24 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
         return float(metrics.log_loss(true, shares, labels=classes))
     if metric in ("top_3_accuracy", "top_5_accuracy"):
         most = int(str(metric).split("_")[1])
-        return float(
-            np.mean((np.argsort(-shares, 1, kind="stable")[:, :most] == true[:, None]).any(1))
-        )
-    if true.ndim == 1:
-        true, shares = (
-            (true[:, None] == 1, shares[:, 1:])
-            if len(classes) == 2
-            else (true[:, None] == classes, shares)
-        )
+        likeliest = np.argsort(-shares, 1, kind="stable")[:, :most]
+        return float(np.mean((likeliest == true[:, None]).any(1)))
+    if true.ndim == 1 and len(classes) == 2:
+        true = true[:, None] == 1
+        shares = shares[:, 1:]
+    elif true.ndim == 1:
+        true = true[:, None] == classes
     # A class that is never or always there ranks nothing.
-    ranked = np.flatnonzero((true.sum(0) > 0) & (true.sum(0) < len(true)))
+    number = true.sum(0)
+    ranked = np.flatnonzero((number > 0) & (number < len(true)))
     if not len(ranked):
         return float("nan")
     true = true[:, ranked]
     shares = shares[:, ranked]
     if metric == "roc_auc":
         return float(_areas(true, shares).mean())
-    return float(
-        np.mean(
-            [metrics.average_precision_score(t, s) for t, s in zip(true.T, shares.T, strict=True)]
-        )
-    )
+    pairs = zip(true.T, shares.T, strict=True)
+    return float(np.mean([metrics.average_precision_score(*pair) for pair in pairs]))
 
 
 def _areas(true: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -214,28 +226,36 @@ def _areas(true: np.ndarray, shares: np.ndarray) -> np.ndarray:
     marks = true.astype(bool)
     positive = marks.sum(0)
     ranks = np.where(marks, stats.rankdata(shares, axis=0), 0).sum(0)
-    return (ranks - positive * (positive + 1) / 2) / (positive * (len(marks) - positive))
+    least = positive * (positive + 1) / 2  # the sum of their ranks if all are the lowest
+    pairs = positive * (len(marks) - positive)
+    return (ranks - least) / pairs
 
 
-def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:
-    """Returns (units, 3, classes) right, true, guessed targets; of numbers (units, 5, columns) sums of powers."""
-    true = judged.true
-    guess = judged.guess
-    counts = judged.counts
-    if kind == "numbers":
-        true, guess = (
-            values.reshape(len(values), -1).astype(np.float64) for values in (true, guess)
-        )
-        known = ~np.isnan(true)
-        centred, error = (np.where(known, true - of, 0.0) for of in (np.nanmean(true, 0), guess))
-        powers = np.stack([known.astype(float), centred, centred**2, np.abs(error), error**2], 1)
-        sums = np.zeros((units, *powers.shape[1:]))
-        np.add.at(sums, unit, powers)
-        return sums
-    sums = np.zeros((units, 3, classes))
+def tallied_numbers(judged: Judged, unit: np.ndarray, units: int) -> np.ndarray:
+    """Returns (units, 5, columns) sums of powers: number, truth, its square, distance, squared error.
+
+    `unit` is each target's. Truths count from their mean, so that no square loses its digits.
+    """
+    true = _rows(judged.true).astype(np.float64)
+    guess = _rows(judged.guess).astype(np.float64)
+    known = ~np.isnan(true)
+    centred = np.where(known, true - np.nanmean(true, 0), 0.0)
+    error = np.where(known, true - guess, 0.0)
+    number = known.astype(float)
+    powers = np.stack([number, centred, centred**2, np.abs(error), error**2], 1)
+    sums = np.zeros((units, *powers.shape[1:]))
+    np.add.at(sums, unit, powers)
+    return sums
+
+
+def tallied_classes(judged: Judged, unit: np.ndarray, units: int, classes: int) -> np.ndarray:
+    """Returns (units, 3, classes) the number of right, true and guessed targets; `unit` is each target's."""
+    true, guess, counts, *_ = judged
     number = np.ones(len(true)) if counts is None else counts
-    right = true == guess
-    np.add.at(sums[:, 0], (unit[right], true[right]), number[right])
+    right = np.flatnonzero(true == guess)
+    sums = np.zeros((units, 3, classes))
+    of_right = (unit[right], true[right])
+    np.add.at(sums[:, 0], of_right, number[right])
     np.add.at(sums[:, 1], (unit, true), number)
     np.add.at(sums[:, 2], (unit, guess), number)
     return sums
@@ -244,23 +264,35 @@ def tallied(kind: str, judged: Judged, unit: np.ndarray, units: int, classes: in
 def by_class(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(..., 3, classes) right, true and guessed targets -> (..., classes) F1 and IoU; 0 of a class that is nowhere."""
     right, true, guessed = np.moveaxis(np.asarray(sums, np.float64), -2, 0)
-    return 2 * right / np.maximum(true + guessed, 1), right / np.maximum(true + guessed - right, 1)
+    both = true + guessed
+    return 2 * right / np.maximum(both, 1), right / np.maximum(both - right, 1)
 
 
 def of_classes(sums: np.ndarray, reference: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """(..., 3, classes) right, true and guessed targets -> (...) each metric, as scikit-learn has it."""
     right, true, guessed = np.moveaxis(np.asarray(sums, np.float64), -2, 0)
-    known = (sums if reference is None else sums + reference)[..., 1:, :].sum(-2) > 0
-    total = np.maximum(true.sum(-1), 1)
+    both = sums if reference is None else sums + reference
+    known = both[..., 1:, :].sum(-2) > 0
     classes = np.maximum(known.sum(-1), 1)
+    total = np.maximum(true.sum(-1), 1)
     f1, iou = by_class(sums)
+    macro_f1 = f1.sum(-1) / classes
     covariance = right.sum(-1) * total - (true * guessed).sum(-1)
-    spread = (total**2 - (true**2).sum(-1)) * (total**2 - (guessed**2).sum(-1))
+    of_true = total**2 - (true**2).sum(-1)
+    of_guessed = total**2 - (guessed**2).sum(-1)
+    spread = of_true * of_guessed
+    mcc = np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0)
+    accuracy = right.sum(-1) / total
+    mean_iou = iou.sum(-1) / classes
+    weighted_f1 = (f1 * true).sum(-1) / total
     return {
-        "accuracy": right.sum(-1) / total, "macro_f1": f1.sum(-1) / classes, "mean_iou": iou.sum(-1) / classes,
-        "mean_dice": f1.sum(-1) / classes, "weighted_f1": (f1 * true).sum(-1) / total,
-        "mcc": np.divide(covariance, np.sqrt(spread), out=np.zeros_like(total), where=spread > 0),
-    }  # fmt: skip
+        "accuracy": accuracy,
+        "macro_f1": macro_f1,
+        "mean_iou": mean_iou,
+        "mean_dice": macro_f1,
+        "weighted_f1": weighted_f1,
+        "mcc": mcc,
+    }
 
 
 def of_numbers(sums: np.ndarray) -> dict[str, np.ndarray]:
@@ -269,32 +301,9 @@ def of_numbers(sums: np.ndarray) -> dict[str, np.ndarray]:
     number = np.maximum(number, 1)
     spread = squared - centred**2 / number
     share = np.divide(error, spread, out=np.ones_like(error), where=spread > 1e-12 * squared)
-    columns = {
-        "rmse": np.sqrt(error / number),
-        "mse": error / number,
-        "mae": distance / number,
-        "r2": 1 - share,
-    }
+    mse = error / number
+    columns = {"rmse": np.sqrt(mse), "mse": mse, "mae": distance / number, "r2": 1 - share}
     return {name: values.mean(-1) for name, values in columns.items()}
-
-
-def constant(
-    kind: str, train: np.ndarray, number: int, classes: int
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns the guess, `number` times, of whoever knows the training targets alone; of classes their shares too."""
-    if kind == "numbers":
-        if np.isnan(train).any():
-            mean = np.ma.masked_invalid(train).mean(0).filled(0.0)
-        else:
-            mean = train.mean(0)
-        return np.broadcast_to(mean, (number, *train.shape[1:])), None
-    if kind == "labels":
-        often = np.broadcast_to(train.mean(0), (number, train.shape[1]))
-        return (often > 0.5).astype(np.int64), often
-    counts = np.bincount(train, minlength=classes)
-    return np.full(number, counts.argmax()), np.broadcast_to(
-        counts / counts.sum(), (number, len(counts))
-    )
 
 
 def balanced(counts: np.ndarray, classes: int) -> np.ndarray:

@@ -13,9 +13,8 @@ _PARTS = {
     "dev": "validation",
     "eval": "validation",
 }
-_PART = re.compile(
-    rf"(?<![a-z])({'|'.join(_PARTS)})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])"
-)
+_NAMES = "|".join(_PARTS)
+_PART = re.compile(rf"(?<![a-z])({_NAMES})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])")
 _TRIES = 64  # random orders of the groups; the split that is nearest to the shares is taken
 
 
@@ -27,31 +26,35 @@ def stratify(counts: np.ndarray, shares: Sequence[float], seed: int) -> np.ndarr
     iterative stratification of Sechidis et al., ECML PKDD 2011). A pure function of its arguments.
     """
     goal = np.asarray(shares)  # (parts)
-    classes = counts[:, counts.sum(0) > 0]
-    weight = classes / classes.sum(0)  # (groups, classes) share of a class that lies in a group
-    weight = np.concatenate(
-        [weight, np.full((len(counts), 1), 1 / len(counts))], 1
-    )  # and of the groups themselves
+    there = counts[:, counts.sum(0) > 0]
+    of_classes = there / there.sum(0)  # (groups, classes) share of a class that lies in a group
+    of_groups = np.full((len(counts), 1), 1 / len(counts))
+    weight = np.concatenate([of_classes, of_groups], 1)  # (groups, classes + 1)
     best = np.zeros(len(counts), int)
     least = np.inf
     for attempt in range(_TRIES if len(counts) <= 1000 else 4):
         draw = np.random.default_rng([seed, attempt])
-        order = np.argsort(-weight.max(1) * draw.uniform(0.8, 1.25, len(counts)), kind="stable")
-        part = np.zeros(len(weight), int)
-        lacking = goal[:, None] * np.ones(weight.shape[1])  # (parts, classes + 1)
-        for group in order:
-            # The fall of the squared lack, relative to the part's size, that this group would bring to each part
-            gain = (weight[group] * (2 * lacking - weight[group])).sum(1) / goal
-            part[group] = int(gain.argmax())
-            lacking[part[group]] -= weight[group]
-        held = np.stack(
-            [weight[part == number].sum(0) for number in range(len(goal))]
-        )  # (parts, classes + 1)
-        distance = (((held - goal[:, None]) / goal[:, None]) ** 2).sum() + 1e3 * (held == 0).sum()
+        factors = draw.uniform(0.8, 1.25, len(counts))
+        part = _dealt(weight, goal, np.argsort(-weight.max(1) * factors, kind="stable"))
+        held = np.stack([weight[part == number].sum(0) for number in range(len(goal))])
+        distances = (held - goal[:, None]) / goal[:, None]  # (parts, classes + 1)
+        distance = (distances**2).sum() + 1e3 * (held == 0).sum()
         if distance < least:
             best = part
             least = distance
     return best
+
+
+def _dealt(weight: np.ndarray, goal: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Returns (groups) the part of each group, dealt in this order to the part that lacks most."""
+    part = np.zeros(len(weight), int)
+    lacking = goal[:, None] * np.ones(weight.shape[1])  # (parts, classes + 1)
+    for group in order:
+        # The fall of the squared lack, relative to the part's size, that this group would bring to each part
+        fall = weight[group] * (2 * lacking - weight[group])
+        part[group] = int((fall.sum(1) / goal).argmax())
+        lacking[part[group]] -= weight[group]
+    return part
 
 
 def part_of(path: PurePath) -> str:

@@ -7,7 +7,6 @@ import numpy as np
 
 from lib.errors import BadInput, printable
 from trainbook.supervised import simple
-from trainbook.supervised.samples import FLOATS
 from trainbook.supervised.simple import FORMS, NODES, Simple
 
 _ARRAYS = {"middle": 1, "spread": 1, "weights": 3, "bias": 2, "trees": 4}  # name: dimensions
@@ -19,14 +18,16 @@ def simple_of(task: Any, values: Any) -> Simple:
     """Returns the method that `Simple.as_json` stored for a task, in fp32. Raises BadInput with what is wrong."""
     try:
         method = _parsed(values)
-        _check_words(method, task.kind)
+        _check_words(method, task._kind.name)
         _check_shapes(method.arrays, len(method.terms))
         _check_values(method.arrays)
         _check_trees(method.arrays)
         _check_outputs(method.arrays, task)
     except ValueError as error:
-        what = f"The stored simple method cannot be used: {printable(error, most=200)}"
-        raise BadInput(f"{what}. Copy the run or archive again, or train without it.") from None
+        raise BadInput(
+            f"The stored simple method cannot be used: {printable(error, most=200)}. "
+            "Copy the run or archive again, or train without it."
+        ) from None
     return method
 
 
@@ -34,9 +35,8 @@ def _parsed(values: Any) -> Simple:
     if not isinstance(values, Mapping):
         raise ValueError("there is none (key 'simple' of what was learned from data)")
     if values.keys() != {*Simple._fields}:
-        raise ValueError(
-            f"it has the keys {', '.join(map(str, values))} instead of {', '.join(Simple._fields)}"
-        )
+        keys = ", ".join(map(str, values))
+        raise ValueError(f"it has the keys {keys} instead of {', '.join(Simple._fields)}")
     terms = values["terms"]
     if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
         raise ValueError("terms is no list of texts")
@@ -64,20 +64,18 @@ def _check_words(method: Simple, kind: str) -> None:
 
 def _check_shapes(arrays: Mapping[str, np.ndarray], terms: int) -> None:
     shapes = {name: array.shape for name, array in arrays.items()}
-    if shapes.keys() != _ARRAYS.keys() or any(
-        len(shapes[name]) != number for name, number in _ARRAYS.items()
-    ):
+    if {name: len(shape) for name, shape in shapes.items()} != _ARRAYS:
         raise ValueError(f"its arrays are {shapes}")
     models, features, outputs = shapes["weights"]
-    fits = (
-        min(models, features, outputs) > 0
-        and shapes["spread"] == (terms or features,)
-        and shapes["middle"] == ((0,) if terms else (features,))
-        and features == (terms or features)
-        and shapes["bias"] == (models, outputs)
-        and shapes["trees"] == (models, shapes["trees"][1], NODES, 6)
-    )
-    if not fits:
+    trees = shapes["trees"][1]
+    fitting = {
+        "weights": (models, terms or features, outputs),
+        "spread": (features,),
+        "middle": (0,) if terms else (features,),
+        "bias": (models, outputs),
+        "trees": (models, trees, NODES, 6),
+    }
+    if shapes != fitting or min(models, features, outputs) < 1:
         raise ValueError(
             f"the shapes of its arrays do not fit each other: {shapes}, {terms:,} terms"
         )
@@ -104,12 +102,13 @@ def _check_trees(arrays: Mapping[str, np.ndarray]) -> None:
     }
     for name, (place, limit) in limits.items():
         numbers = arrays["trees"][..., place]
-        if ((numbers < 0) | (numbers >= limit) | (numbers != np.floor(numbers))).any():
+        is_outside = (numbers < 0) | (numbers >= limit)
+        if (is_outside | (numbers != np.floor(numbers))).any():
             raise ValueError(f"a tree has a {name} that is no number from 0 to {limit - 1}")
 
 
 def _check_outputs(arrays: Mapping[str, np.ndarray], task: Any) -> None:
     outputs = arrays["weights"].shape[2]
-    classes = len(task.known_names())
-    if task.kind not in FLOATS and classes and outputs != classes:
+    classes = len(task._known_names())
+    if task._kind.has_classes and classes and outputs != classes:
         raise ValueError(f"it has {outputs} outputs, and there are {classes} classes")

@@ -9,7 +9,7 @@ from typing import Any
 
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from trainbook.supervised import ids, prediction, tables
+from trainbook.supervised import ids, kinds, prediction, tables
 from trainbook.supervised.names import listed
 from trainbook.supervised.notes import collecting, note
 from trainbook.supervised.tables import Table
@@ -123,10 +123,10 @@ def _filled(task: Any, answers: Mapping[str, Answer], table: Table) -> Cells:
 
 def _classes(task: Any, answer: Answer) -> dict[str, str]:
     """Returns the answer's column of each class by its name, in the order of the classes."""
-    if getattr(task, "kind", "") not in _OF_CLASSES:
+    if kinds.name_of(task) not in _OF_CLASSES:
         return {}
-    count = len(task.known_names()) or len(answer)
-    names = [task.named(number) for number in range(count)]
+    count = len(task._known_names()) or len(answer)
+    names = [prediction.named(task, number) for number in range(count)]
     columns = prediction.class_columns(task, count)
     pairs = zip(names, columns, strict=True)
     return {name: column for name, column in pairs if column in answer}
@@ -136,7 +136,7 @@ def _keys(task: Any, answer: Answer, classes: Mapping[str, str]) -> dict[str, st
     """Returns the columns of an answer by the names that a sample may have for them."""
     keys = {name.casefold(): name for name in answer}
     keys |= {name: name for name in answer}
-    if getattr(task, "kind", "") not in _OF_CLASSES:
+    if kinds.name_of(task) not in _OF_CLASSES:
         return keys
     # In a sample these may be the class's number, and the probability of another class
     doubtful = ("prediction", "probability")
@@ -179,11 +179,11 @@ def _predicted(
     task: Any, answer: Answer, classes: Mapping[str, str], column: str, values: Sequence[str]
 ) -> Cells:
     """Returns how the column of a sample with one answer is filled; notes a doubtful one."""
-    kind = getattr(task, "kind", "")
+    kind = kinds.name_of(task)
     key = "prediction"
     values = [value.strip() for value in values if value.strip()]
     if kind == "classes" and key in answer:
-        return _of_class([*classes] or task.known_names(), classes, column, values)
+        return _of_class([*classes] or task._known_names(), classes, column, values)
     if kind == "labels" and classes:
         return _of_labels(classes, column, values)
     if key not in answer and len(answer) == 1:

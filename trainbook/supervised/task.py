@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lib.config import with_changes
 from lib.errors import BadInput, printable
@@ -22,28 +21,18 @@ from lib.task.place import naming
 from trainbook.supervised import (
     chunks,
     evaluation,
+    kinds,
     look,
     replaced,
     samples,
     scoring,
     simple,
     stored,
-    text,
 )
 from trainbook.supervised.methods import Comparing
 from trainbook.supervised.notes import collecting
-from trainbook.supervised.samples import (
-    FLOATS,
-    IGNORED,
-    Item,
-    Part,
-    names_in,
-    target_of,
-    with_target,
-)
+from trainbook.supervised.samples import IGNORED, Item, Part, target_of, with_target
 
-Kind = Literal["classes", "numbers", "tokens", "next_tokens", "labels", "text"]
-_METRICS = {"numbers": ("rmse", "r2"), "text": ("exact", "token_f1")}  # of a class that names none
 _MOST_NAMES = 100_000
 
 
@@ -52,25 +41,21 @@ class Supervised(Comparing):
 
     `kind` says what the batch's "labels" are: "classes" (a number or a name a sample), "numbers" (one or several a
     sample), "tokens" (a class for each position), "next_tokens" (the same, and the output at a position is for the
-    label of the next one), "labels" (any number of classes a sample: names, or marks of 0 or 1), or "text" (tokens of
-    the text that `write` should write). -100 is no target; among numbers and marks NaN. `metrics` are names in
-    scikit-learn or functions of (true, guess); of texts "exact", "token_f1", "rouge_l" or functions of one (right,
-    written). The first decides which weights are best, unless `selection` names another. With `balanced` all classes
-    weigh alike in the loss. Names of classes come from a setting `classes`, or from the training data.
+    label of the next one), "labels" (any number of classes a sample: names, or marks of 0 or 1), "text" (tokens of
+    the text that `write` should write), or a class that derives from one of `trainbook.supervised.kinds`. -100 is no
+    target; among numbers and marks NaN. `metrics` are names in scikit-learn or functions of (true, guess); of texts
+    "exact", "token_f1", "rouge_l" or functions of one (right, written). The first decides which weights are best,
+    unless `selection` names another. With `balanced` all classes weigh alike in the loss. Names of classes come from a
+    setting `classes`, or from the training data.
     """
 
-    kind: ClassVar[Kind] = "classes"
+    kind: ClassVar[str | type[kinds.Kind]] = "classes"
     balanced: ClassVar[bool] = False
-    tta: bool = False  # whether an answer to an image (4 dimensions) is the mean over it and its mirror image
-    sentinels: ClassVar[tuple[str, ...]] = (
-        "*",
-        "*/*",
-        "*/*/*",
-        "*/*/*/*",
-    )  # the input itself, whatever is in it
+    # the input itself, whatever is in it
+    sentinels: ClassVar[tuple[str, ...]] = ("*", "*/*", "*/*/*", "*/*/*/*")
     selection: ClassVar[tuple[str, str]] = ("accuracy", "max")
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
-    beams_at_once: int = 0  # of the texts of all samples; 0: any number
+    _beams_at_once: int = 0  # of the texts of all samples; 0: any number
 
     def __init_subclass__(cls, **more: Any):
         """Sets `selection` and `shown` from `metrics`, unless the class sets them. Raises BadInput."""
@@ -78,53 +63,64 @@ class Supervised(Comparing):
         fields = vars(cls)
         if "model" in fields:
             cls.model = simple.with_buffers(cls.model)  # type: ignore[assignment, method-assign]
-        if cls.kind not in get_args(Kind):
+        if not kinds.is_kind(cls.kind):
             raise BadInput(
-                f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(get_args(Kind))}."
+                f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(kinds.BY_NAME)}; "
+                "or a class that derives from trainbook.supervised.kinds.Kind."
             )
-        if cls.balanced and cls.kind in FLOATS:
+        kind = kinds.of(cls.kind)
+        if cls.balanced and not kind.has_classes:
             raise BadInput(
-                f"{cls.__name__}.balanced is for classes and tokens, and its kind is {cls.kind!r}."
+                f"{cls.__name__}.balanced is for classes and tokens, and its kind is {kind.name!r}."
             )
+        metrics = fields.get("metrics")
         if cls.metrics is Supervised.metrics:
-            cls.metrics = _METRICS.get(cls.kind, cls.metrics)
-        elif isinstance(metric := fields.get("metrics"), str) or callable(metric):
-            cls.metrics = (metric,)
+            cls.metrics = kind.metrics
+        elif isinstance(metrics, str) or callable(metrics):
+            cls.metrics = (metrics,)
         if {"metrics", "kind"} & fields.keys():
-            names = tuple(map(scoring.name_of, cls.metrics)) or ("loss",)
-            better = scoring.better(cls.metrics[0]) if cls.metrics else "min"
-            cls.selection, cls.shown = (
-                fields.get("selection", (names[0], better)),
-                fields.get("shown", names),
+            cls._select()
+        cls.metrics = tuple(map(kind.metric, cls.metrics))
+
+    @classmethod
+    def _select(cls) -> None:
+        """Sets `selection` and `shown` by the metrics. Raises BadInput if it is unknown whether more is better."""
+        fields = vars(cls)
+        names = tuple(map(scoring.name_of, cls.metrics)) or ("loss",)
+        better = scoring.better(cls.metrics[0]) if cls.metrics else "min"
+        cls.selection = fields.get("selection", (names[0], better))
+        cls.shown = fields.get("shown", names)
+        if not cls.selection[1]:
+            raise BadInput(
+                f"Whether more or less of the metric {names[0]!r} is better cannot be seen from "
+                f'its name. Write selection = ("{names[0]}", "min") or "max" in {cls.__name__}.'
             )
-            if not cls.selection[1]:
-                what = f"Whether more or less of the metric {names[0]!r} is better cannot be seen from its name"
-                raise BadInput(
-                    f'{what}. Write selection = ("{names[0]}", "min") or "max" in {cls.__name__}.'
-                )
-        if cls.kind == "text":
-            cls.metrics = tuple(text.Mean(metric) for metric in cls.metrics)
 
     def __init__(self, config: Any, source: Path | Sequence[Path] | None = None):
         super().__init__(config, source)
         self._learned: dict[str, Any] | None = None
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
-        self.starts, cls = config.training.start_from_baseline, type(self)
-        is_own = (cls.combined, cls.collate) != (Supervised.combined, Supervised.collate)
-        if self.starts and (is_own or self.kind in ("next_tokens", "text")):
-            why = (
-                "which has its own `combined` or `collate`"
-                if is_own
-                else f"whose kind is {self.kind!r}"
-            )
-            raise BadInput(
-                f"training.start_from_baseline is not for {cls.__name__}, {why}. Leave the key out."
-            )
+        self._starts = config.training.start_from_baseline
+        if self._starts:
+            self._check_start()
+
+    def _check_start(self) -> None:
+        """Raises BadInput if answers cannot start from the simple method."""
+        has_own = type(self).collate is not Supervised.collate or self._has_own_scores
+        if not has_own and not self._kind.is_generated:
+            return
+        why = f"whose kind is {self._kind.name!r}"
+        if has_own:
+            why = "which has its own `combined` or `collate`"
+        raise BadInput(
+            f"training.start_from_baseline is not for {type(self).__name__}, {why}. "
+            "Leave the key out."
+        )
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
         """Returns lists of tuples, their targets last, "train", "validation" and "test", or one list for `split`.
 
-        Where the data does not come from `data.dir`, give `source` a default.
+        If the data does not come from `data.dir`, give `source` a default.
         """
         raise to_write(
             self, "read(source)", "the samples as a list of tuples whose last element is the target"
@@ -198,7 +194,7 @@ class Supervised(Comparing):
         return self._parts_and_notes[0]
 
     @property
-    def notes(self) -> list[str]:
+    def _notes(self) -> list[str]:
         """The sentences of readers on what they took of the data and what they left out, as `note` was given them."""
         return self._parts_and_notes[1]
 
@@ -214,28 +210,30 @@ class Supervised(Comparing):
         return parts, [*notes, *more]
 
     def _has_data(self) -> bool:
-        """Whether there is a source, or `read` needs none."""
+        """Returns whether there is a source, or `read` needs none."""
+        if self.source is not None:
+            return True
         parameters = inspect.signature(self.read).parameters.values()
-        return self.source is not None or all(
-            parameter.default is not parameter.empty for parameter in parameters
-        )
+        return all(parameter.default is not parameter.empty for parameter in parameters)
 
     def datasets(self) -> dict[str, Any]:
-        scoring.check(self.metrics, self.kind)
+        scoring.check(self.metrics, self._kind)
         parts = dict(self.parts)
-        self.check_groups()
-        if self.kind in ("classes", "labels") and self.names:
+        self._check_groups()
+        if self._kind.has_names and self.names:
             samples.check_names(parts, self.names)
         return parts
 
     def describe_data(self) -> str:
-        names = printable(", ".join(self.names), most=400)
-        about = super().describe_data() + (f" Classes: {names}." if names else "")
-        return "\n".join([about, *self.notes])
+        about = super().describe_data()
+        if self.names:
+            about += f" Classes: {printable(', '.join(self.names), most=400)}."
+        return "\n".join([about, *self._notes])
 
     @cached_property
     def _digest(self) -> str:
-        return " ".join([*([self._files_hash] if self.source else []), samples.digest(self.parts)])
+        of_samples = samples.digest(self.parts)
+        return f"{self._files_hash} {of_samples}" if self.source else of_samples
 
     def fingerprint(self) -> str:
         """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
@@ -243,77 +241,70 @@ class Supervised(Comparing):
 
     @cached_property
     def replaceable(self) -> dict[str, Any]:
-        """Hashes by which a run recognises samples of which files alone were replaced; {} where none can be."""
+        """Hashes by which a run recognises samples whose files alone were replaced; {} if it cannot."""
         if type(self).fingerprint is not Supervised.fingerprint or not self.sources:
             return {}
-        digests = {
-            source: digests for source, (_, digests) in zip(self.sources, self._hashes, strict=True)
-        }
+        digests = {}
+        for source, (_, of_files) in zip(self.sources, self._hashes, strict=True):
+            digests[source] = of_files
         return replaced.hashes(self.parts, digests)
 
-    prepared = samples.prepared
-    baselines = evaluation.simple_rows
+    def baselines(self) -> Mapping[str, Any]:
+        """Returns what the simple method answers, by its name; `{**super().baselines(), ...}` adds to it."""
+        return evaluation.simple_rows(self)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         if not all(isinstance(sample, Item) for sample in samples):
             raise BadInput(
-                f"{type(self).__name__}.datasets() is its own. Then write collate(samples, generator) too."
+                f"{type(self).__name__}.datasets() is its own. "
+                "Then write collate(samples, generator) too."
             )
-        batch = self.labelled([item.sample for item in samples], samples[0].training)
-        if samples[0].training:
-            return batch
-        return simple.batch(self, batch)
+        training = samples[0].training
+        batch = self.labelled([item.sample for item in samples], training)
+        return batch if training else simple.batch(self, batch)
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
-        """Returns `batch` of these samples. Raises BadInput where its labels are not those of `kind`."""
+        """Returns `batch` of these samples. Raises BadInput if its labels are not those of `kind`."""
         batch = self.batch(samples, training)
         name = f"{type(self).__name__}.batch"
         labels = batch.get("labels") if isinstance(batch, Mapping) else None
         if not isinstance(labels, Tensor):
             raise BadInput(f'{name} returned no tensor "labels". Put the targets there.')
-        if self.kind == "labels" and bool(
-            ((labels != 0) & (labels != 1) & ~labels.isnan()).any()
-        ):  # on the CPU
-            raise BadInput(
-                f"{name}: With kind = 'labels' a label is 1 for a class that the sample has, else 0 or NaN."
-            )
-        if labels.is_floating_point() and self.kind not in FLOATS:
-            what = f"{name} returned labels of {labels.dtype}. Classes are whole numbers"
-            raise BadInput(
-                f"{what}; or set kind = 'numbers', or 'labels' for any number of classes a sample."
-            )
-        whole = labels if labels.is_floating_point() else labels.float()
-        return {**batch, "labels": whole if self.kind in FLOATS else labels.long()}
+        return {**batch, "labels": self._kind.checked(labels, name)}
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
-        example = self.numbered(self.example())
+        example = self._numbered(self.example())
         return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
 
-    def numbered(self, example: Any) -> Any:
+    def _numbered(self, example: Any) -> Any:
         """Returns an example whose names of classes, which may come from data, are numbers or marks."""
-        if not names_in(self.kind, target_of(example)):
+        if not self._kind.names_in(target_of(example)):
             return example
-        return with_target(example, 0 if self.kind == "classes" else [0.0] * len(self.names))
+        return with_target(example, self._kind.placeholder(self))
 
     @property
     def names(self) -> list[str]:
         """The names of the classes in their order, as given or of the training data. Raises BadInput if these lack."""
-        names = self.known_names()
-        is_unknown = not names and self._learned is None and not self._has_data()
-        if is_unknown and names_in(self.kind, target_of(self.example())):
-            what = f"The names of the classes of {type(self).__name__} come from training data, and there is none here"
+        names = self._known_names()
+        if names or self._learned is not None or self._has_data():
+            return names
+        if self._kind.names_in(target_of(self.example())):
             raise BadInput(
-                f"{what}. For a plan give the classes in a setting `classes`, in the order of the outputs."
+                f"The names of the classes of {type(self).__name__} come from training data, and "
+                "there is none here. For a plan give the classes in a setting `classes`, in the "
+                "order of the outputs."
             )
         return names
 
-    def known_names(self) -> list[str]:
-        return self._given_names() or (
-            [] if self.kind == "numbers" else list(self.learned().get("classes", []))
-        )
+    def _known_names(self) -> list[str]:
+        """Returns the names of the classes as given or learned; none if these lack."""
+        names = self._given_names()
+        if names or not (self._kind.has_classes or self._kind.has_names):
+            return names
+        return list(self.learned().get("classes", []))
 
     def _given_names(self) -> list[str]:
-        """Returns the names of the classes that the class or a setting `classes` lists; none where data tells them."""
+        """Returns the names of the classes that the class or a setting `classes` lists; none if data tells them."""
         names = getattr(self, "classes", None) or getattr(self.settings, "classes", None)
         if isinstance(names, tuple | list):
             return [*map(str, names)]
@@ -324,78 +315,81 @@ class Supervised(Comparing):
         return {name: number for number, name in enumerate(self.names)}
 
     def learned(self) -> dict[str, Any]:
-        if self._learned is not None:
-            return self._learned
-        with torch.device("cpu"):  # of a plan, too, which makes the model on `meta`
-            if self._has_data():
-                train = self.parts["train"].samples
-                names = [] if self._given_names() else samples.class_names(self.kind, train)
-                values = {"classes": names} if names else {}
-                values |= {**samples.of_files(train, self.source), **self.learn(train)}
-                with naming(
-                    f"JSON of what {type(self).__name__}.learn returns",
-                    "Return numbers, text, or lists.",
-                ):
-                    self._learned = json.loads(
-                        json.dumps(values, allow_nan=False)
-                    )  # as a checkpoint has it
-                if self.kind == "numbers":
-                    self._learned["variance of targets"] = evaluation.variance(self)
-                if self.starts:  # whose batches need what is learned so far
-                    if (fitted := simple.fit(self)) is None:
-                        raise BadInput(
-                            "No simple method takes what features(batch) gives. Return texts or numbers."
-                        )
-                    self._learned[simple.KEY] = fitted.as_json()
-            else:  # in a plan, which is not handed the data
-                data = None
-                with contextlib.suppress(BadInput):
-                    data = locate_data(next(iter(self.config.data.dirs), ""), self.sentinels)
-                plain = with_changes(self.config, {"training.start_from_baseline": False})
-                self._learned = type(self)(plain, data).learned() if data else None
-            # in a plan where there is no data shapes count, and not values
-            if self._learned is None:
-                return dict(self.learn([self.example()] * 2))
-            return self._learned
+        if self._learned is None:
+            with torch.device("cpu"):  # of a plan, too, which makes the model on `meta`
+                self._learned = self._learn() if self._has_data() else self._learned_in_plan()
+                if self._learned is None:  # a plan without data: shapes count, and not values
+                    return dict(self.learn([self.example()] * 2))
+        return self._learned
+
+    def _learn(self) -> dict[str, Any]:
+        """Returns what the training samples teach, as a checkpoint has it. Raises BadInput."""
+        train = self.parts["train"].samples
+        values: dict[str, Any] = {}
+        names = [] if self._given_names() else self._kind.class_names(train)
+        if names:
+            values["classes"] = names
+        values |= samples.of_files(train, self.source)
+        values |= self.learn(train)
+        what = f"JSON of what {type(self).__name__}.learn returns"
+        with naming(what, "Return numbers, text, or lists."):
+            learned = json.loads(json.dumps(values, allow_nan=False))
+        self._learned = learned  # which batches need
+        self._kind.learn(self, learned)
+        if self._starts:
+            fitted = simple.fit(self)
+            if fitted is None:
+                raise BadInput(
+                    "No simple method takes what features(batch) gives. Return texts or numbers."
+                )
+            learned[simple.KEY] = fitted.as_json()
+        return learned
+
+    def _learned_in_plan(self) -> dict[str, Any] | None:
+        """Returns what data teaches that a plan is not handed, if it is there."""
+        data = None
+        with contextlib.suppress(BadInput):
+            data = locate_data(next(iter(self.config.data.dirs), ""), self.sentinels)
+        if not data:
+            return None
+        plain = with_changes(self.config, {"training.start_from_baseline": False})
+        return type(self)(plain, data).learned()
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         for name in {"classes", "suffixes", "folder"} & values.keys():
             texts = [values[name]] if name == "folder" else values[name]
-            if (
-                not isinstance(texts, list)
-                or len(texts) > _MOST_NAMES
-                or not all(isinstance(t, str) for t in texts)
-            ):
-                raise BadInput(
-                    f"{name} of what was learned from data are no names: {printable(repr(texts), most=60)}."
-                )
+            is_list = isinstance(texts, list) and len(texts) <= _MOST_NAMES
+            if not is_list or not all(isinstance(text, str) for text in texts):
+                shown = printable(repr(texts), most=60)
+                raise BadInput(f"{name} of what was learned from data are no names: {shown}.")
         self._learned = dict(values)
         self._seen.clear()
-        for name in ("_numbers", "simple"):
+        for name in ("_numbers", "_simple"):
             vars(self).pop(name, None)
 
     @cached_property
-    def simple(self) -> Any:
-        """The simple method: what the run learned where it starts from it, else fitted now; None in a plan."""
-        if self.starts:
+    def _simple(self) -> Any:
+        """The simple method: what the run learned if it starts from it, else fitted now; None in a plan."""
+        if self._starts:
             values = self.learned().get(simple.KEY)
             if self._learned is None:
                 return None
             return stored.simple_of(self, values)
-        if self.kind == "text":
-            return None
-        return simple.fit(self)
+        if self._kind.has_simple:
+            return simple.fit(self)
+        return None
 
     def count(self, batch: Batch) -> Mapping[str, float]:
-        labels = self.placed(batch["labels"])
-        if self.width and self.kind not in FLOATS:
+        labels = self._kind.placed(batch["labels"])
+        if self._width and self._kind.has_classes:
             self._check_classes(labels)
-        return {"loss": int(self.known(labels).sum())}
+        return {"loss": int(self._kind.known(labels).sum())}
 
     def loss(
         self, model: nn.Module, batch: Batch
     ) -> tuple[Mapping[str, Tensor], Mapping[str, float]]:
-        return {"loss": self.summed_loss(self.passed(model, batch), batch["labels"])}, {}
+        outputs = evaluation.outputs_of(self, model, batch)
+        return {"loss": self.summed_loss(outputs, batch["labels"])}, {}
 
     def summed_loss(self, outputs: Tensor | tuple[Tensor, Any], labels: Tensor) -> Tensor:
         """Returns () the sum over the targets: of cross-entropy for classes and marks, of squares for numbers.
@@ -403,104 +397,54 @@ class Supervised(Comparing):
         Squares are in units of the training targets' variance: fp16 holds neither prices nor their gradients.
         """
         outputs, labels = self.matched(outputs, labels)
-        if isinstance(outputs, tuple):
-            weights = evaluation.weights(self, outputs[0], self.width or chunks.width(*outputs))
-            return chunks.loss(*outputs, labels, weights)
-        if self.kind in FLOATS:
-            distance = F.mse_loss if self.kind == "numbers" else F.binary_cross_entropy_with_logits
-            each = distance(outputs, labels.nan_to_num(), reduction="none")
-            total = torch.where(self.known(labels), each, 0.0).sum()
-            has_unit = self.kind == "numbers" and not outputs.is_meta
-            if has_unit:
-                return total / self.learned().get("variance of targets", 1.0)
-            return total
-        weights = evaluation.weights(self, outputs, outputs.shape[-1])
-        return F.cross_entropy(
-            outputs.flatten(0, -2), labels.flatten(), weights, ignore_index=IGNORED, reduction="sum"
-        )
+        return self._kind.loss(self, outputs, labels)
 
     def matched(self, outputs: Any, labels: Tensor) -> tuple[Any, Tensor]:
         """Returns outputs in fp32, or a pair as it is, and labels in shapes that fit. Raises BadInput."""
-        labels = self.placed(labels)
+        kind = self._kind
+        labels = kind.placed(labels)
         head = None
-        if isinstance(outputs, tuple) and self.kind in ("next_tokens", "text"):
+        if isinstance(outputs, tuple) and kind.is_generated:
             outputs, head = outputs
-        if self.kind == "next_tokens":
-            outputs = outputs[:, :-1]
-        else:
-            outputs = evaluation.classes_last(self.kind, outputs, labels)
+        outputs = kind.arranged(outputs, labels)
         if head is None:
-            width = outputs.shape[-1]
+            width = outputs.shape[-1] if outputs.dim() else 0
         else:
-            width = self.width or chunks.width(outputs, head)
-        if advice := evaluation.misfit(self.kind, outputs, labels, width):
-            shapes = f"has the shape {tuple(outputs.shape)}, and the labels {tuple(labels.shape)}"
-            raise BadInput(f"{type(self).__name__}.outputs {shapes}. {advice}")
-        if self.kind not in FLOATS and self.width != width and not outputs.is_meta:
-            self.width = width
+            width = self._width or chunks.width(outputs, head)
+        advice = kind.misfit(outputs, labels, width)
+        if advice:
+            raise BadInput(
+                f"{type(self).__name__}.outputs has the shape {tuple(outputs.shape)}, and the "
+                f"labels {tuple(labels.shape)}. {advice}"
+            )
+        if kind.has_classes and self._width != width and not outputs.is_meta:
+            self._width = width
             self._check_classes(labels)
         if head is not None:
             return (outputs, head), labels
-        return outputs.float().reshape(
-            labels.shape
-        ) if self.kind == "numbers" else outputs.float(), labels
-
-    def placed(self, labels: Tensor) -> Tensor:
-        if self.kind == "next_tokens":
-            return labels[:, 1:]
-        return labels
-
-    def known(self, labels: Tensor) -> Tensor:
-        if self.kind in FLOATS:
-            return ~labels.isnan()
-        return labels != IGNORED
+        return outputs.float(), labels
 
     def _check_classes(self, labels: Tensor) -> None:
-        """Raises BadInput where a label is no class of the outputs: on a GPU it would end the process."""
-        known = labels[self.known(labels)]
-        least, most = (int(known.min()), int(known.max())) if len(known) else (0, 0)
-        most = max(most, len(self.known_names()) - 1)
-        if least < 0 or most >= self.width:
-            what = f"The labels go from {least} to {most}, and the model has outputs for {self.width} classes"
+        """Raises BadInput if a label is no class of the outputs: on a GPU it would end the process."""
+        known = labels[self._kind.known(labels)]
+        least = int(known.min()) if len(known) else 0
+        most = int(known.max()) if len(known) else 0
+        most = max(most, len(self._known_names()) - 1)
+        if least < 0 or most >= self._width:
             raise BadInput(
-                f"{what}, which are labelled 0 to {self.width - 1}. {IGNORED} is for no target."
+                f"The labels go from {least} to {most}, and the model has outputs for "
+                f"{self._width} classes, which are labelled 0 to {self._width - 1}. "
+                f"{IGNORED} is for no target."
             )
-
-    def judged(self, labels: Tensor, values: Tensor | None = None) -> Tensor:
-        """Returns what belongs to known labels: of numbers rows with one (others stay NaN), of marks rows with all."""
-        values = labels if values is None else values
-        known = self.known(labels)
-        if self.kind == "labels":
-            return values[known.all(1)].long()
-        if self.kind == "numbers" and labels.dim() > 1:
-            values = values.flatten(1)
-            known = known.flatten(1).any(1)
-            if values.shape[1] > 1:
-                return values[known]
-            return values[known][:, 0]
-        return values[known]
 
     def targets(self, part: str) -> np.ndarray:
         """Returns the known targets of a part as its batches have them: (targets,), or (samples, numbers)."""
-        if self.kind == "text":
-            return text.targets(self.parts[part])
         if part not in self._seen:
-            self._seen[part] = np.concatenate([*evaluation.targets(self, self.parts[part])])
+            self._seen[part] = self._kind.targets(self, part)
         return self._seen[part]
-
-    def class_counts(self, part: str) -> np.ndarray:
-        """Returns how often each class is a target of a part, (classes); no more targets than a batch's are held."""
-        if (key := f"classes of {part}") not in self._seen:
-            counts = np.zeros(0, np.int64)
-            for labels in evaluation.targets(self, self.parts[part]):
-                more = np.bincount(labels, minlength=len(counts))
-                more[: len(counts)] += counts
-                counts = more
-            self._seen[key] = counts
-        return self._seen[key]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the samples: a loader worker is sent those that it needs."""
-        without: dict[str, Any] = {"_seen": {}, "_tested": {}, "_beside": {}, "_passed": None}
-        samples = ("parts", "_parts_and_notes", "guesses", "_hashes", "replaceable")
-        return {name: value for name, value in vars(self).items() if name not in samples} | without
+        samples = {"parts", "_parts_and_notes", "_guesses", "_hashes", "replaceable"}
+        state = {name: value for name, value in vars(self).items() if name not in samples}
+        return {**state, "_seen": {}, "_tested": {}, "_beside": {}}

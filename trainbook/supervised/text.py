@@ -16,19 +16,19 @@ from lib.task import Batch
 from trainbook.supervised import scoring
 from trainbook.supervised.batches import in_batches
 from trainbook.supervised.samples import IGNORED, target_of
+from trainbook.supervised.scoring import Judged
 
 
 def normal(text: str) -> str:
     """Returns a text as it is compared: NFC, small letters, single spaces, without punctuation around it."""
-    text = " ".join(
-        unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).lower()).split()
-    )
+    small = unicodedata.normalize("NFC", text).lower()
+    text = " ".join(unicodedata.normalize("NFC", small).split())
     begin = 0
     end = len(text)
     is_outer = [unicodedata.category(letter)[0] in "PZC" for letter in text]
-    while (
-        begin < end and is_outer[begin] and not text[begin + 1 : begin + 2].isdecimal()
-    ):  # the sign of -5
+    while begin < end and is_outer[begin]:
+        if text[begin + 1 : begin + 2].isdecimal():  # the sign of -5
+            break
         begin += 1
     while end > begin and is_outer[end - 1]:
         end -= 1
@@ -36,9 +36,13 @@ def normal(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of a text in order, with their accents: neither punctuation nor signs are any."""
-    letters = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in normal(text))
+    """Returns the words of a text in order, with their accents, without punctuation and signs."""
+    letters = [letter if _is_of_word(letter) else " " for letter in normal(text)]
     return "".join(letters).split()
+
+
+def _is_of_word(letter: str) -> bool:
+    return letter.isalnum() or unicodedata.category(letter)[0] == "M"
 
 
 def exact(right: str, written: str) -> float:
@@ -51,7 +55,8 @@ def token_f1(right: str, written: str) -> float:
     given = words(written)
     if not given or not wanted:  # signs alone, "-" or "+"
         return exact(right, written)
-    return 2 * sum((Counter(given) & Counter(wanted)).values()) / (len(given) + len(wanted))
+    common = Counter(given) & Counter(wanted)
+    return 2 * sum(common.values()) / (len(given) + len(wanted))
 
 
 def rouge_l(right: str, written: str) -> float:
@@ -65,7 +70,8 @@ def rouge_l(right: str, written: str) -> float:
         above = row
         row = [0]
         for place, other in enumerate(wanted):
-            row.append(above[place] + 1 if word == other else max(above[place + 1], row[place]))
+            longest = max(above[place + 1], row[place])
+            row.append(above[place] + 1 if word == other else longest)
     return 2 * row[-1] / (len(given) + len(wanted))
 
 
@@ -84,7 +90,8 @@ class Mean:
         self.score = METRICS.get(metric, metric)
         if isinstance(self.score, str):
             raise BadInput(
-                f"There is no metric {metric!r} of texts. Name {', '.join(METRICS)}, or write a function."
+                f"There is no metric {metric!r} of texts. "
+                f"Name {', '.join(METRICS)}, or write a function."
             )
 
     def each(self, right: np.ndarray, written: np.ndarray) -> list[float]:
@@ -101,18 +108,15 @@ def commonest(texts: Iterable[str]) -> str:
     for text, number in spelled.items():
         counts[normal(text)] += number
     best = min(counts, key=lambda text: (-counts[text], text))
-    return min(
-        (text for text in spelled if normal(text) == best), key=lambda text: (-spelled[text], text)
-    )
+    spellings = [text for text in spelled if normal(text) == best]
+    return min(spellings, key=lambda text: (-spelled[text], text))
 
 
 def losses(outputs: Tensor, labels: Tensor) -> Tensor:
     """(B, L, V), (B, L) -> (B, L) cross-entropies; 0 where a label is IGNORED."""
-    flat = (
-        outputs.float().flatten(0, 1),
-        labels.flatten(),
-    )  # of more dimensions a GPU refuses it, if deterministic
-    return F.cross_entropy(*flat, reduction="none", ignore_index=IGNORED).view_as(labels)
+    scores = outputs.float().flatten(0, 1)  # a GPU refuses more dimensions, if deterministic
+    each = F.cross_entropy(scores, labels.flatten(), reduction="none", ignore_index=IGNORED)
+    return each.view_as(labels)
 
 
 def generate(model: Any, beams: int, length: int, returned: int = 1, **inputs: Any) -> Tensor:
@@ -130,18 +134,17 @@ def generate(model: Any, beams: int, length: int, returned: int = 1, **inputs: A
 def in_parts(
     task: Any, model: nn.Module, batch: Batch, beams: int, work: Callable[..., Sequence[Any]]
 ) -> list[Any]:
-    """Returns `work(model, batch, beams)` in parts of `task.beams_at_once` beams; half as many once memory runs out."""
+    """Returns `work(model, batch, beams)` in parts of so many beams at once; half as many once memory runs out."""
     size = len(next(iter(batch.values())))
-    most = max(1, (task.beams_at_once or size * beams) // beams)
+    most = max(1, (task._beams_at_once or size * beams) // beams)
 
     def part(rows: Sequence[int]) -> Sequence[Any]:
+        some = {name: value[rows[0] : rows[-1] + 1] for name, value in batch.items()}
         try:
-            return work(
-                model, {name: value[rows[0] : rows[-1] + 1] for name, value in batch.items()}, beams
-            )
+            return work(model, some, beams)
         except Exception as error:
             if memory.is_oom(error):
-                task.beams_at_once = max(1, len(rows) // 2) * beams
+                task._beams_at_once = max(1, len(rows) // 2) * beams
             raise
 
     parts: Iterable[Sequence[Any]] = in_batches(part, range(size), most)
@@ -149,24 +152,24 @@ def in_parts(
 
 
 @torch.no_grad()
-def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], scoring.Judged]:
+def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float], Judged]:
     """Returns the mean loss of a token of the right texts with the task's metrics, and right and written texts."""
-    dataset = loader.dataset
+    part = loader.dataset
     written = list[str]()
     total = 0.0
     tokens = 0
     for batch in loader:
         labels = batch["labels"]
+        known = labels != IGNORED
         outputs = task.outputs(model, batch)
         if isinstance(outputs, tuple):
-            each = task.summed_loss(outputs, labels)
+            total += float(task.summed_loss(outputs, labels))
         else:
-            each = losses(outputs, labels)
-        total += float(each if each.dim() == 0 else each[labels != IGNORED].sum())
-        tokens += int((labels != IGNORED).sum())
-        written += in_parts(task, model, batch, task.beams(dataset.name), task.write)
-    right = targets(dataset)[: len(written)]  # a check looks at the first ones alone
-    judged = scoring.Judged(right, np.array(written, object), sample=np.arange(len(written)))
+            total += float(losses(outputs, labels)[known].sum())
+        tokens += int(known.sum())
+        written += in_parts(task, model, batch, task.beams(part.name), task.write)
+    right = targets(part)[: len(written)]  # a check looks at the first ones alone
+    judged = Judged(right, np.array(written, object), sample=np.arange(len(written)))
     return {"loss": total / max(tokens, 1), **scoring.scores(task.metrics, judged)}, judged
 
 
@@ -180,15 +183,17 @@ def together(
     """Returns the different texts for each sample with their mean probability by several models, spelled as first."""
     device = next(models[0].parameters()).device
     batch = {name: value.to(device) for name, value in task.labelled(samples).items()}
-    by_model = [
-        in_parts(task, model, batch, task.beams("test"), task.candidates) for model in models
-    ]
-    rows = []
-    for candidates in zip(*by_model, strict=True):
-        first: dict[str, str] = {}
-        shares: dict[str, float] = {}
-        for text, share in (pair for texts in candidates for pair in texts.items()):
+    beams = task.beams("test")
+    by_model = [in_parts(task, model, batch, beams, task.candidates) for model in models]
+    return [_joined(candidates) for candidates in zip(*by_model, strict=True)]
+
+
+def _joined(candidates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean probability of each different text over the models, spelled as first."""
+    first: dict[str, str] = {}
+    shares: dict[str, float] = {}
+    for texts in candidates:
+        for text, share in texts.items():
             spelled = first.setdefault(normal(text), text)
-            shares[spelled] = shares.get(spelled, 0.0) + share / len(models)
-        rows.append(shares)
-    return rows
+            shares[spelled] = shares.get(spelled, 0.0) + share / len(candidates)
+    return shares

@@ -207,7 +207,7 @@ class Chat(Supervised):
         sizes = []
         for name, part in self.datasets().items():
             sizes.append(f"{_conversations(part.samples):,} conversations in {name}")
-        lines = [f"{where} {', '.join(sizes)}.", *self._about_calls(), *self.notes]
+        lines = [f"{where} {', '.join(sizes)}.", *self._about_calls(), *self._notes]
         lines.append(self._about_tokens())
         lines += [f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings]
         lines.append(f"{_SHOWN} rows, with what is trained marked:")
@@ -475,7 +475,7 @@ class Chat(Supervised):
             return ""
         paragraphs = [super().report(metrics, folder)]
         judged = [*self._tested.values()][-1]
-        answers = {"tuned": judged.guess, **self._beside, **self.guesses}
+        answers = {"tuned": judged.guess, **self._beside, **self._guesses}
         paragraphs.append("\n".join(self._about_scores(judged.true, answers)))
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
             cells = {"question": row.question, "right": row.answer}

@@ -202,7 +202,7 @@ class Glacier(methods.Comparing):
     def baseline(self) -> dict[str, float]:
         """Returns the scores on the test of the strongest method of `baselines` by MCC."""
         names = self.settings.source.classes
-        strongest = self.guesses[self.strongest(self.guesses)]
+        strongest = self._guesses[self._strongest(self._guesses)]
         matrix = np.zeros((len(names), len(names)), np.int64)
         np.add.at(matrix, (strongest.true, strongest.guess), strongest.counts)
         return scores_of(matrix, names)
@@ -238,7 +238,8 @@ class Glacier(methods.Comparing):
         test = self.datasets()["test"]
         return {"test": SimpleNamespace(samples=test.chosen[baselines.scored(test)])}
 
-    def known_names(self) -> list[str]:
+    @property
+    def names(self) -> list[str]:
         return list(self.settings.source.classes)
 
     def columns(self, judged: Any) -> dict[str, float]:
@@ -249,7 +250,7 @@ class Glacier(methods.Comparing):
         """Writes tables and figures of the test, if it was evaluated; returns the tables and a line on the gate."""
         lines = []
         if self._tests:
-            lines.append(self._judged(self._tests, vars(self).get("guesses", {}), folder))
+            lines.append(self._judged(self._tests, vars(self).get("_guesses", {}), folder))
         weight = metrics.get("network_weight")
         if weight == 0:
             lines.append(
@@ -278,7 +279,7 @@ class Glacier(methods.Comparing):
         some = ""
         if len(numbers) < tiles:
             some = f"{len(numbers):,} of {tiles:,} tiles of the test:\n"
-        compared = self.compare({**others, **rows}, self.strongest(others), folder)
+        compared = self._compare({**others, **rows}, self._strongest(others), folder)
         return f"{some}{compared}\n\n{worst}"
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
@@ -297,7 +298,7 @@ class Glacier(methods.Comparing):
             for test, p in zip(tested.values(), answers, strict=True):
                 test.add(batch, p.argmax(1))
         scores = scores_of(tested["the vote"].counts.sum(0), names)
-        text = self._judged(tested, self.guesses, folder)
+        text = self._judged(tested, self._guesses, folder)
         if not self.settings.split.test and len(models) > 1:
             text = f"{_FLATTERED}\n\n{text}"
         return scores, text

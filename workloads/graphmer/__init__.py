@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lib.task import Batch
-from trainbook import Judged, Supervised
+from trainbook import Judged, Supervised, Tokens
 from workloads.graphmer import settings
 from workloads.graphmer.model import IMPOSSIBLE, WIDTH, Ranker, room
 from workloads.graphmer.settings import (
@@ -99,12 +99,28 @@ class Figure:
         return figures(Judged(true, guess))[self.__name__]
 
 
+class Ranks(Tokens):
+    """Ranks of right answers, whose figures follow from sums of their own."""
+
+    def tallied(self, metrics: Any, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
+        sums = []
+        for judged in rows.values():
+            sums.append(summed(judged, unit[judged.sample], units))
+        return np.stack(sums, 1)
+
+    def measured(self, metrics: Any, sums: Array, reference: Array | None = None) -> Array:
+        values = means(sums)
+        mrr = values[:, :-1].mean(1)
+        resolved = values[:, -1]
+        return np.column_stack([mrr, values[:, : len(CONDITIONS)], resolved])
+
+
 class Graphmer(Supervised):
     """Predicts the tail of a triple from the text around its head."""
 
     Settings = Settings
     sentinels = ("entities.jsonl", "*.entities.jsonl")
-    kind = "tokens"
+    kind = Ranks
     unit = "file"
     metrics = tuple(map(Figure, ("mrr", *MEANS[: len(CONDITIONS)], "resolved")))
     selection = ("mrr", "max")
@@ -286,19 +302,7 @@ class Graphmer(Supervised):
         return {COMBINED: self.evaluator.counted(self.parts["test"].samples)}
 
     def baseline(self) -> dict[str, float]:
-        return figures(self.guesses[COMBINED])
-
-    def tallied(self, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
-        sums = []
-        for judged in rows.values():
-            sums.append(summed(judged, unit[judged.sample], units))
-        return np.stack(sums, 1)
-
-    def measured(self, sums: Array, reference: Array | None = None) -> Array:
-        values = means(sums)
-        mrr = values[:, :-1].mean(1)
-        resolved = values[:, -1]
-        return np.column_stack([mrr, values[:, : len(CONDITIONS)], resolved])
+        return figures(self._guesses[COMBINED])
 
     def columns(self, judged: Judged) -> dict[str, float]:
         """Returns the figures that are not metrics, and MRRs of tails seen and unseen in training."""
@@ -321,7 +325,7 @@ class Graphmer(Supervised):
         if not self._tested:
             return ""
         facts = len(self.parts["test"]) // len(CONDITIONS)
-        compared = self.compare({**self.guesses, **self._tested}, COMBINED, folder)
+        compared = self._compare({**self._guesses, **self._tested}, COMBINED, folder)
         return (
             f"Filtered tail prediction on {facts:,} facts of held-out files. {_ABOUT}\n{compared}"
         )

@@ -29,6 +29,7 @@ from trainbook import Judged, Supervised, padded
 from trainbook.supervised import scoring
 from trainbook.supervised.batches import in_batches
 from trainbook.supervised.coverage import covering
+from trainbook.supervised.evaluation import outputs_of
 from trainbook.supervised.notes import collecting
 from workloads.legal import documents, generated, product
 from workloads.legal import model as network
@@ -68,7 +69,7 @@ class Legal(Supervised):
     shown = ("macro_f1", "network_macro_f1")
     unit = "document"
     constant = MAJORITY
-    draws = 4000
+    _draws = 4000
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,7 +159,7 @@ class Legal(Supervised):
                 f"What was learned from data names {len(names)} roles, and the network has {outputs}."
             )
         if values != self._learned:
-            for name in ("parts", "_parts_and_notes", "guesses", "stack", "tokens"):
+            for name in ("parts", "_parts_and_notes", "_guesses", "stack", "tokens"):
                 vars(self).pop(name, None)
             super().take_learned(values)
 
@@ -245,7 +246,7 @@ class Legal(Supervised):
         return {"loss": float(batch["weight"].sum())}
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        losses = F.cross_entropy(self.passed(model, batch), batch["labels"], reduction="none")
+        losses = F.cross_entropy(outputs_of(self, model, batch), batch["labels"], reduction="none")
         loss = (losses * batch["weight"]).sum()
         return {"loss": loss}, {"padding": 1 - batch["mask"].float().mean()}
 
@@ -280,7 +281,7 @@ class Legal(Supervised):
         places = self.parts["test"].samples.places
         return {name: values.argmax(1)[places] for name, values in scores.items()}
 
-    def strongest(self, baselines: Mapping[str, Judged]) -> str:
+    def _strongest(self, baselines: Mapping[str, Judged]) -> str:
         """Returns the counts with offsets, whichever is best on the test."""
         return STRONGEST
 
@@ -346,7 +347,7 @@ class Legal(Supervised):
             sentences = sum(map(len, part))
             sizes.append(f"{sentences:,} sentences of {len(part):,} documents in {name}")
         roles = ", ".join(printable(name, most=40) for name in self.learned()["classes"])
-        lines = [f"{where}. {', '.join(sizes)}.", matched, *left_out, *self.notes]
+        lines = [f"{where}. {', '.join(sizes)}.", matched, *left_out, *self._notes]
         return "\n".join(filter(None, [*lines, f"Roles: {roles}."]))
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:

@@ -383,7 +383,7 @@ def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
             shifted = scores + offsets
             shifted[:, k] = scores[:, k] + value
             judged = scoring.Judged(truth, shifted.argmax(1))
-            sums = scoring.tallied("classes", judged, unit, 1, classes)
+            sums = scoring.tallied_classes(judged, unit, 1, classes)
             macro_f1 = scoring.of_classes(sums)["macro_f1"][0]
             values.append(macro_f1 - _SMALLER * abs(value))
         offsets[k] = _GRID[int(np.argmax(values))]

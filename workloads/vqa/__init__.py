@@ -28,6 +28,7 @@ from lib.task import Batch
 from lib.task.blocks import find_blocks
 from trainbook import IGNORED, Judged, Supervised, padded
 from trainbook.supervised import encoders, scoring, text
+from trainbook.supervised.evaluation import Scored
 from trainbook.supervised.intervals import least
 from trainbook.supervised.text import commonest, exact, normal, words
 from workloads.vqa import data, generated, pictures, tokens
@@ -190,7 +191,7 @@ class Vqa(Supervised):
 
     def __init__(self, config: Any, source: Any = None):
         super().__init__(config, source)
-        self.beams_at_once = self.settings.writing.at_once
+        self._beams_at_once = self.settings.writing.at_once
 
     def read(self, source: Path | None = None) -> dict[str, Any]:
         settings = self.settings if source else Settings()
@@ -400,12 +401,12 @@ class Vqa(Supervised):
             rows.append({each: math.exp(each.score(weight)) for each in answer.candidates})
         return rows
 
-    def scored(self, model: Any, loader: Any) -> tuple[dict[str, float], dict[str, Judged]]:
+    def _scored(self, model: nn.Module, loader: Any) -> Scored:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
         samples = loader.dataset.samples
         # The question types of this evaluation, and below the weight of the network in it
         self.judged_types = np.array([record.kind or data.OTHER for record in samples])
-        scores, rows = super().scored(model, loader)
+        scores, rows, _ = super()._scored(model, loader)
         network = rows["network"]
         if loader.dataset.name == "validation":
             shown = [record.picture for record in samples[: len(network.true)]]
@@ -415,7 +416,18 @@ class Vqa(Supervised):
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
         figures |= {"valid": scores["valid"], "network_exact": scores["exact"]}
         figures |= {"network_weight": self.weight}
-        return {"loss": scores["loss"], **figures}, {NETWORK: network, "answer": answer}
+        if self.weight:
+            about = (
+                f"Validation gives the network {self.weight:g} "
+                "and the words of the question the rest of the weight."
+            )
+        else:
+            about = (
+                f"Validation shows no sure gain over {WORDS!r}, "
+                "so these answers count, not the network's."
+            )
+        rows = {NETWORK: network, "answer": answer}
+        return Scored({"loss": scores["loss"], **figures}, rows, about)
 
     def group(self, sample: Record) -> str:
         return sample.picture
@@ -457,16 +469,6 @@ class Vqa(Supervised):
         }
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        if self.weight:
-            self.about_gate = (
-                f"Validation gives the network {self.weight:g} "
-                f"and the words of the question the rest of the weight."
-            )
-        else:
-            self.about_gate = (
-                f"Validation shows no sure gain over {WORDS!r}, "
-                f"so these answers count, not the network's."
-            )
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
     def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:

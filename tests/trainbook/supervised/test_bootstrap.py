@@ -48,15 +48,11 @@ def test_a_functions_interval_is_that_of_the_same_metric_by_name(few):
 
 
 def test_pairs_that_came_several_times_are_drawn_as_often(few):
-    once = Judged(
-        np.array([0, 0, 1, 1, 2]), np.array([0, 0, 1, 0, 2]), sample=np.array([0, 0, 0, 1, 1])
-    )
-    counted = Judged(
-        np.array([0, 1, 1, 2]),
-        np.array([0, 1, 0, 2]),
-        np.array([2, 1, 1, 1]),
-        sample=np.array([0, 0, 1, 1]),
-    )
+    sample = np.array([0, 0, 0, 1, 1])
+    once = Judged(np.array([0, 0, 1, 1, 2]), np.array([0, 0, 1, 0, 2]), sample=sample)
+    true = np.array([0, 1, 1, 2])
+    guess = np.array([0, 1, 0, 2])
+    counted = Judged(true, guess, np.array([2, 1, 1, 1]), sample=sample[1:])
     scores = [
         bootstrap.of_metric("balanced_accuracy", [rows], np.arange(2), 2).scores
         for rows in (once, counted)

@@ -88,7 +88,7 @@ def test_a_task_may_return_a_pair_and_is_trained_and_scored_as_before(task, monk
         each = task("Following")
         losses.append(each.loss(model, batch)[0]["loss"])
         scores.append(each.evaluate(model, Loader(each, "test")))
-        assert each.width == 6
+        assert each._width == 6
         assert each.baseline()["accuracy"] > 0
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
     assert scores[1] == pytest.approx(scores[0], rel=1e-6)

@@ -12,7 +12,7 @@ from lib.errors import BadInput
 from tests.trainbook.supervised.tasks import Heights, Pixels, PixelsLast, Tags, Topics, Words
 from tests.trainbook.supervised.test_supervised import Loader, batch_of
 from trainbook import Judged, records, split
-from trainbook.supervised import bootstrap
+from trainbook.supervised import kinds
 from trainbook.supervised.intervals import resampled
 from trainbook.supervised.scoring import of_classes
 
@@ -128,7 +128,7 @@ def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_pai
     task = pages()
     _, scores = evaluated(task)
     true = task.targets("test")
-    nearly = task.guesses["nearly right"]
+    nearly = task._guesses["nearly right"]
     assert task.baseline()["macro_f1"] == reference.f1_score(true, nearly, average="macro")
     text = task.report({}, tmp_path)
     rows = {row["method"]: row for row in rows_of(tmp_path / "evaluation.csv")}
@@ -153,13 +153,11 @@ def test_the_strongest_baseline_is_judged_and_each_method_has_a_row_with_its_pai
     assert [*answers[0]][-4:] == ["consonant", "vowel", "2", "3"], (
         "the probabilities of four outputs"
     )
-    assert all(
-        float(row[row["network"]]) == max(float(row[name]) for name in [*row][-4:])
-        for row in answers
-    )
-    assert all(
-        row["target"] == row["nearly right"] or int(row["sample"]) % 5 == 0 for row in answers
-    )
+    for row in answers:
+        shares = [float(row[name]) for name in [*row][-4:]]
+        assert float(row[row["network"]]) == max(shares)
+        is_wrong = int(row["sample"]) % 5 == 0
+        assert is_wrong or row["target"] == row["nearly right"]
 
 
 def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
@@ -167,34 +165,37 @@ def test_intervals_are_those_of_scikit_learn_on_draws_of_groups(pages):
     evaluated(task)
     judged = task._tested["network"]
     constant = judged._replace(guess=0 * judged.guess)
-    scores, *_ = task.compared({"constant": constant, "network": judged}, "constant")
+    scores, *_ = task._compared({"constant": constant, "network": judged}, "constant")
     groups = np.array([task.group(sample) for sample in task.parts["test"].samples])[judged.sample]
     names = sorted({*groups})
-    weights = resampled(np.eye(len(names)), task.draws)[:, [names.index(group) for group in groups]]
-    for place, score in enumerate((
-        lambda w: reference.f1_score(*judged[:2], average="macro", sample_weight=w, zero_division=0),
-        lambda w: reference.accuracy_score(*judged[:2], sample_weight=w),
-    )):  # fmt: skip
-        low, high = np.percentile([score(weight) for weight in weights[:200]], (2.5, 97.5))
-        interval = scores["network"][place]
-        assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.06), (
-            "of fewer draws"
-        )
+    places = [names.index(group) for group in groups]
+    weights = resampled(np.eye(len(names)), task._draws)[:200, places]
+
+    def macro_f1(weight):
+        options = {"average": "macro", "zero_division": 0, "sample_weight": weight}
+        return reference.f1_score(judged.true, judged.guess, **options)
+
+    def accuracy(weight):
+        return reference.accuracy_score(judged.true, judged.guess, sample_weight=weight)
+
+    for interval, score in zip(scores["network"], (macro_f1, accuracy), strict=True):
+        bounds = np.percentile([*map(score, weights)], (2.5, 97.5))
+        assert (interval.low, interval.high) == pytest.approx(bounds, abs=0.06), "of fewer draws"
 
 
-def test_metrics_that_follow_from_sums_are_scikit_learns(configured):
+def test_metrics_that_follow_from_sums_are_scikit_learns():
     draw = np.random.default_rng(0)
     true, guess = draw.integers(4, size=(2, 60))
-    task = type(
-        "Every", (Pages,), {"metrics": ("macro_f1", "weighted_f1", "accuracy", "mcc", "kappa")}
-    )
+    metrics = ("macro_f1", "weighted_f1", "accuracy", "mcc", "kappa")
     judged = Judged(true, guess, sample=np.arange(60))
-    sums = task(configured("Words")).tallied({"a": judged}, np.zeros(60, int), 1)[:, 0]
-    values = task(configured("Words")).measured(sums)
+    sums = kinds.of("classes").tallied(metrics, {"a": judged}, np.zeros(60, int), 1)[:, 0]
+    values = kinds.of("classes").measured(metrics, sums)
     sklearn = [
-        reference.f1_score(true, guess, average="macro"), reference.f1_score(true, guess, average="weighted"),
-        reference.accuracy_score(true, guess), reference.matthews_corrcoef(true, guess),
-    ]  # fmt: skip
+        reference.f1_score(true, guess, average="macro"),
+        reference.f1_score(true, guess, average="weighted"),
+        reference.accuracy_score(true, guess),
+        reference.matthews_corrcoef(true, guess),
+    ]
     assert values[0, :4] == pytest.approx(sklearn)
     assert np.isnan(values[0, 4])
     assert of_classes(sums)["mean_iou"] == pytest.approx(
@@ -202,28 +203,25 @@ def test_metrics_that_follow_from_sums_are_scikit_learns(configured):
     )
 
 
-def test_numbers_and_tokens_have_intervals_too_also_of_a_metric_without_sums(
-    configured, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("kind", "metrics"),
+    [(Heights, ("rmse", "mae", "r2", "mape")), (Tags, ("accuracy", "macro_f1", "kappa"))],
+)
+def test_numbers_and_tokens_have_intervals_also_of_a_metric_without_sums(
+    configured, tmp_path, monkeypatch, few, kind, metrics
 ):
-    monkeypatch.setattr(bootstrap, "_MOST_DRAWS", 60)
-    for kind, metrics in (
-        (Heights, ("rmse", "mae", "r2", "mape")),
-        (Tags, ("accuracy", "macro_f1", "kappa")),
-    ):
-        monkeypatch.setattr(kind, "metrics", metrics)
-        task = kind(configured(kind.__name__))
-        _, scores = evaluated(task)
-        task.report({}, tmp_path)
-        _, simple, network = rows_of(tmp_path / "evaluation.csv")  # of which the second knows all
-        for metric in metrics:
-            assert float(network[metric]) == pytest.approx(scores[metric], rel=1e-4)
-            assert (
-                float(network[f"{metric}_low"])
-                <= float(network[metric])
-                <= float(network[f"{metric}_high"])
-            )
-        gain = float(network[metrics[0]]) - float(simple[metrics[0]])
-        assert float(network[f"gain_{metrics[0]}"]) == pytest.approx(gain, abs=3e-6)
+    monkeypatch.setattr(kind, "metrics", metrics)
+    task = kind(configured(kind.__name__))
+    _, scores = evaluated(task)
+    task.report({}, tmp_path)
+    _, simple, row = rows_of(tmp_path / "evaluation.csv")
+    network = {name: float(cell) for name, cell in row.items() if cell and name != "method"}
+    for metric in metrics:
+        assert network[metric] == pytest.approx(scores[metric], rel=1e-4)
+        assert network[f"{metric}_low"] <= network[metric] <= network[f"{metric}_high"]
+    first = metrics[0]
+    gain = network[first] - float(simple[first])
+    assert network[f"gain_{first}"] == pytest.approx(gain, abs=3e-6)
 
 
 def test_pixels_are_judged_alike_with_classes_second_or_last_and_by_iou_and_dice(configured):

@@ -215,7 +215,7 @@ def test_own_answers_of_members_are_averaged_where_they_are_numbers(configured, 
     one = Heights(configured("Heights"))
     other = Heights(configured("Heights"))
     models = [nn.Linear(2, 1) for _ in range(3)]
-    one.owners = {models[2]: other}
+    one._owners = {models[2]: other}
     given = {id(one): {"mean": 1.0, "name": "a"}, id(other): {"mean": 4.0, "name": "a"}}
     monkeypatch.setattr(
         Heights, "answers", lambda self, models, samples: [given[id(self)]] * len(samples)

@@ -5,8 +5,8 @@ import pytest
 from sklearn import metrics as reference
 from sklearn.utils.class_weight import compute_class_weight
 
-from trainbook.supervised import scoring
-from trainbook.supervised.scoring import Judged, balanced, better, constant
+from trainbook.supervised import kinds, scoring
+from trainbook.supervised.scoring import Judged, balanced, better
 
 TRUE = np.array([0, 0, 1, 2, 2, 2])
 GUESS = np.array([0, 1, 1, 2, 2, 0])
@@ -17,48 +17,63 @@ def scores(metrics, true, guess, shares=None):
     return scoring.scores(metrics, Judged(true, guess, shares=shares))
 
 
-def test_metrics_are_those_of_scikit_learn_by_short_or_whole_names_and_functions_have_their_own():
-    def misses(true, guess):
-        return float((true != guess).sum())
+def misses(true, guess):
+    return float((true != guess).sum())
 
-    assert scores(("macro_f1", "mcc", "quadratic_kappa", "zero_one_loss", misses), TRUE, GUESS) == {
-        "macro_f1": reference.f1_score(TRUE, GUESS, average="macro"), "misses": 2.0,
-        "mcc": reference.matthews_corrcoef(TRUE, GUESS), "zero_one_loss": reference.zero_one_loss(TRUE, GUESS),
-        "quadratic_kappa": reference.cohen_kappa_score(TRUE, GUESS, weights="quadratic"),
-    }  # fmt: skip
-    shared = scores(
-        ("roc_auc", "log_loss", "average_precision", "top_3_accuracy"), TRUE, GUESS, SHARES
-    )
-    assert shared["roc_auc"] == pytest.approx(
-        reference.roc_auc_score(TRUE, SHARES, multi_class="ovr")
-    )
-    assert shared["log_loss"] == pytest.approx(reference.log_loss(TRUE, SHARES))
-    assert shared["top_3_accuracy"] == 1.0
-    wider = np.hstack([SHARES, np.zeros((6, 1))])  # classes that are not there are left out
-    assert scores(("roc_auc",), TRUE, GUESS, wider)["roc_auc"] == shared["roc_auc"]
-    two = scores(
-        ("roc_auc",),
-        np.array([0, 1, 1]),
-        GUESS[:3],
-        np.array([[0.9, 0.1], [0.2, 0.8], [0.95, 0.05]]),
-    )
-    assert two["roc_auc"] == 0.5
-    assert np.isnan(scores(("roc_auc",), np.array([1, 1]), GUESS[:2], SHARES[:2, :2])["roc_auc"])
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("macro_f1", reference.f1_score(TRUE, GUESS, average="macro")),
+        ("mcc", reference.matthews_corrcoef(TRUE, GUESS)),
+        ("quadratic_kappa", reference.cohen_kappa_score(TRUE, GUESS, weights="quadratic")),
+        ("zero_one_loss", reference.zero_one_loss(TRUE, GUESS)),
+        (misses, 2.0),
+    ],
+)
+def test_a_metric_of_classes_is_scikit_learns(metric, value):
+    assert scores((metric,), TRUE, GUESS) == {scoring.name_of(metric): value}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("roc_auc", reference.roc_auc_score(TRUE, SHARES, multi_class="ovr")),
+        ("log_loss", reference.log_loss(TRUE, SHARES)),
+        ("top_3_accuracy", 1.0),
+    ],
+)
+def test_a_metric_of_probabilities_is_scikit_learns(metric, value):
+    assert scores((metric,), TRUE, GUESS, SHARES)[metric] == pytest.approx(value)
+
+
+def test_classes_that_are_not_there_are_left_out():
+    wider = np.hstack([SHARES, np.zeros((6, 1))])
+    area = scores(("roc_auc",), TRUE, GUESS, SHARES)
+    assert scores(("roc_auc",), TRUE, GUESS, wider) == area
+
+
+def test_the_area_of_two_classes_is_that_of_the_second():
+    shares = np.array([[0.9, 0.1], [0.2, 0.8], [0.95, 0.05]])
+    assert scores(("roc_auc",), np.array([0, 1, 1]), GUESS[:3], shares) == {"roc_auc": 0.5}
+
+
+def test_one_class_alone_has_no_area():
+    area = scores(("roc_auc",), np.array([1, 1]), GUESS[:2], SHARES[:2, :2])
+    assert np.isnan(area["roc_auc"])
 
 
 def test_metrics_of_numbers_take_any_guess_and_judge_the_known_ones_of_each_row():
     true = np.array([1.0, 2.0])
     guess = np.array([-3.0, 2.0])
-    assert scores(("rmsle",), true, guess)["rmsle"] == reference.root_mean_squared_log_error(
-        true, [0.0, 2.0]
-    )
+    error = reference.root_mean_squared_log_error(true, [0.0, 2.0])
+    assert scores(("rmsle",), true, guess) == {"rmsle": error}
     true = np.array([[1.0, np.nan], [np.nan, 4.0], [3.0, 8.0]])
     guess = np.array([[2.0, 9.0], [9.0, 4.0], [3.0, 6.0]])
-    columns = [
-        reference.mean_absolute_error(*pair) for pair in (([1, 3], [2, 3]), ([4, 8], [4, 6]))
-    ]
-    assert scores(("mae",), true, guess) == {"mae": np.mean(columns)}
-    mean, _ = constant("numbers", true, 2, 0)
+    first = reference.mean_absolute_error([1, 3], [2, 3])
+    second = reference.mean_absolute_error([4, 8], [4, 6])
+    assert scores(("mae",), true, guess) == {"mae": np.mean([first, second])}
+    mean, _ = kinds.of("numbers").constant(true, 2, 0)
     assert mean.tolist() == [[2.0, 6.0]] * 2
 
 
@@ -82,10 +97,10 @@ def test_which_direction_is_better_follows_from_the_name():
 
 
 def test_a_constant_is_the_commonest_class_or_the_mean_and_weights_are_scikit_learns():
-    guess, shares = constant("classes", np.array([1, 1, 0, 1]), 3, 4)
+    guess, shares = kinds.of("classes").constant(np.array([1, 1, 0, 1]), 3, 4)
     assert guess.tolist() == [1, 1, 1]
     assert shares.tolist() == [[0.25, 0.75, 0, 0]] * 3
-    guess, _ = constant("numbers", np.array([[1.0, 2.0], [3.0, 6.0]]), 2, 0)
+    guess, _ = kinds.of("numbers").constant(np.array([[1.0, 2.0], [3.0, 6.0]]), 2, 0)
     assert guess.tolist() == [[2.0, 4.0]] * 2
     weights = balanced(np.bincount(TRUE), 4)
     assert weights[:3] == pytest.approx(

@@ -112,7 +112,7 @@ def test_each_form_of_data_has_a_strong_simple_method_on_samples_it_did_not_see(
     scores = simple.scores(task, batch)
     guess = scores if kind == "numbers" else scores.argmax(-1)
     judged = Judged(
-        *(task.judged(batch["labels"], values).numpy() for values in (batch["labels"], guess))
+        *(task._kind.judged(batch["labels"], values).numpy() for values in (batch["labels"], guess))
     )
     assert scoring.scores((metric,), judged)[metric] >= least
     again = simple_of(task, json.loads(json.dumps(simple.as_json())))
@@ -216,9 +216,9 @@ def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_comm
     judged = judgement(true)
     commonest = torch.tensor([0.8, 0.2]).log().expand(2000, 2)
     at_random = commonest + 2 * torch.randn(2000, 2, generator=draw)
-    answers = [task.guessed(each, judged) for each in (commonest, at_random)]
+    answers = [evaluation.guessed(task, each, judged) for each in (commonest, at_random)]
     assert len({*answers[1].guess}) == 2
-    assert task.strongest(dict(zip("cr", answers, strict=True))) == "r"
+    assert task._strongest(dict(zip("cr", answers, strict=True))) == "r"
     assert evaluation._opened(task, at_random, commonest, judged) == 0
 
 

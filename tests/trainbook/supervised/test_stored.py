@@ -18,10 +18,11 @@ def stored(**changes):
     tree = np.zeros((simple.NODES, 6))
     tree[0] = [1, 0.5, 1, 2, 0, 0]
     tree[1:3] = [[0, 0, 1, 1, -1, 0], [0, 0, 2, 2, 1, 0]]
-    arrays = {
-        "middle": np.zeros(2), "spread": np.ones(2), "weights": np.zeros((2, 2, 1)), "bias": np.ones((2, 1)),
-        "trees": np.stack([tree[None]] * 2),
-    }  # fmt: skip
+    trees = np.stack([tree[None]] * 2)
+    weights = np.zeros((2, 2, 1))
+    bias = np.ones((2, 1))
+    arrays = {"middle": np.zeros(2), "spread": np.ones(2), "weights": weights, "bias": bias}
+    arrays["trees"] = trees
     for name in arrays.keys() & changes.keys():
         arrays[name] = changes.pop(name)(arrays[name])
     packed = simple.packed({name: array.astype(np.float32) for name, array in arrays.items()})
@@ -99,7 +100,7 @@ def test_a_run_that_starts_from_a_simple_method_and_has_none_is_refused(values, 
     task = Heights(configured("Heights", {"training.start_from_baseline": True}))
     task.take_learned({"variance of targets": 1.0, "simple": values})
     with pytest.raises(BadInput, match="there is none"):
-        _ = task.simple
+        _ = task._simple
 
 
 def test_an_undamaged_one_answers_as_its_trees_say(configured):

@@ -19,6 +19,8 @@ from lib.training import identity
 from lib.training.order import weights_of
 from tests.conftest import ROOT
 from trainbook import Supervised, launch
+from trainbook.supervised import kinds
+from trainbook.supervised.samples import prepared
 
 TASKS = ROOT / "tests" / "trainbook" / "supervised" / "tasks.py"
 
@@ -211,15 +213,10 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
     torch.manual_seed(0)
     model = tags.model().eval()
     loader = Loader(tags, "test")
-    weighed, (true, guess, counts, _, sample) = (
-        tags.evaluate(model, loader),
-        tags._tested["network"],
-    )
-    assert (
-        counts.sum()
-        > len(counts)
-        == len({*zip(*(rows.tolist() for rows in (sample, true, guess)), strict=True)})
-    )
+    weighed = tags.evaluate(model, loader)
+    true, guess, counts, _, sample = tags._tested["network"]
+    pairs = {*zip(sample.tolist(), true.tolist(), guess.tolist(), strict=True)}
+    assert counts.sum() > len(counts) == len(pairs)
     trivial = tags.baseline()
     monkeypatch.setattr(type(tags), "metrics", (*tags.metrics, misses))
     plain = tags.evaluate(model, loader)
@@ -229,53 +226,73 @@ def test_tokens_are_scored_by_how_often_each_pair_came_and_to_the_same_numbers(t
     assert {name: tags.baseline()[name] for name in trivial} == pytest.approx(trivial, rel=1e-12)
 
 
-def test_samples_of_any_number_of_classes_are_marked_trained_judged_and_answered(
-    configured, task, quick, few, monkeypatch, capsys
-):
+@pytest.fixture
+def topics(task, monkeypatch):
+    """A task of any number of classes a sample, beside a constant alone."""
     monkeypatch.setattr(Supervised, "baselines", lambda self: {})
+    return task("Topics")
+
+
+@pytest.mark.usefixtures("quick", "few", "topics")
+def test_any_number_of_classes_trains_by_each_metric(configured):
     summary = launch.train(configured("Topics"))
     assert summary.reason == "completed"
-    assert list(summary.metrics) == [
-        "macro_f1",
-        "accuracy",
-        "roc_auc",
-    ]
-    topics = task("Topics")
+    assert list(summary.metrics) == ["macro_f1", "accuracy", "roc_auc"]
+
+
+def test_names_of_any_number_of_classes_become_marks(topics):
     assert topics.names == ["long", "vowel"]
-    assert topics.prepared(("x", ["vowel"])) == (
-        "x",
-        [0.0, 1.0],
-    )
+    assert prepared(topics, ("x", ["vowel"])) == ("x", [0.0, 1.0])
+    with pytest.raises(BadInput):
+        prepared(topics, ("x", ["wide"]))
+
+
+def test_marks_are_scored_as_by_torch_and_scikit_learn(topics):
     model = topics.model().eval()
     batch = batch_of(topics, "test", 10)
     out = model(batch["x"]).detach()
+    guess = out.numpy() > 0
     true = batch["labels"].numpy().astype(int)
-    assert topics.evaluate(model, Loader(topics, "test")) == pytest.approx({
-        "loss": F.binary_cross_entropy_with_logits(out, batch["labels"]).item(),
-        "macro_f1": reference.f1_score(true, out.numpy() > 0, average="macro", zero_division=0),
-        "accuracy": reference.accuracy_score(true, out.numpy() > 0),
-        "roc_auc": reference.roc_auc_score(true, out.sigmoid().numpy()),
-    }, rel=1e-5)  # fmt: skip
-    share = topics.targets("train").mean(0)
-    assert topics.baseline()["accuracy"] == (true == (share > 0.5)).all(1).mean()
-    batch["labels"][0, 0] = math.nan
+    scores = topics.evaluate(model, Loader(topics, "test"))
+    loss = F.binary_cross_entropy_with_logits(out, batch["labels"]).item()
+    assert scores["loss"] == pytest.approx(loss, rel=1e-5)
+    macro_f1 = reference.f1_score(true, guess, average="macro", zero_division=0)
+    assert scores["macro_f1"] == pytest.approx(macro_f1)
+    assert scores["accuracy"] == reference.accuracy_score(true, guess)
+    area = reference.roc_auc_score(true, out.sigmoid().numpy())
+    assert scores["roc_auc"] == pytest.approx(area)
+    often = topics.targets("train").mean(0) > 0.5
+    assert topics.baseline()["accuracy"] == (true == often).all(1).mean()
+
+
+def test_an_unknown_mark_is_no_target_and_its_sample_is_not_judged(topics):
+    model = topics.model()
+    batch = batch_of(topics, "test", 10)
+    labels = batch["labels"]
+    labels[0, 0] = math.nan
     assert topics.count(batch) == {"loss": 19}
-    assert topics.judged(batch["labels"]).shape == (9, 2)
+    assert kinds.of("labels").judged(labels, labels).shape == (9, 2)
     topics.loss(model, batch)[0]["loss"].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("bias", "answer"),
+    [
+        ([-1.0, 1.0], ("vowel", "0.731059", 0.2689414, 0.7310586)),
+        ([-1.0, -1.0], ("", "", 0.2689414, 0.2689414)),
+    ],
+)
+def test_an_answer_names_the_classes_above_a_half(topics, bias, answer, monkeypatch, capsys):
+    model = topics.model().eval()
     with torch.no_grad():
-        model.weight.zero_(), model.bias.copy_(torch.tensor([-1.0, 1.0]))
+        model.weight.zero_()
+        model.bias.copy_(torch.tensor(bias))
     monkeypatch.setattr(type(topics), "read_new", lambda self, source: [("word", None)])
-    shares = {"long": 0.2689414, "vowel": 0.7310586}
-    answer = topics.predict([model], Path(), None)["0"]
-    assert answer == {"prediction": "vowel", "probability": "0.731059", **shares}
-    with torch.no_grad():
-        model.bias.fill_(-1.0)
-    answer = topics.predict([model], Path(), None)["0"]
-    assert answer == {"prediction": "", "probability": "", "long": 0.2689414, "vowel": 0.2689414}
-    assert "1 of 1 samples have no class with a probability above 0.5" in capsys.readouterr().out
-    with pytest.raises(BadInput):
-        topics.prepared(("x", ["wide"]))
+    row = topics.predict([model], Path(), None)["0"]
+    assert row == dict(zip(("prediction", "probability", "long", "vowel"), answer, strict=True))
+    is_noted = "1 of 1 samples have no class with a probability above 0.5"
+    assert (is_noted in capsys.readouterr().out) == (not answer[0])
 
 
 def test_loader_workers_are_sent_no_samples_twice_and_draw_in_training_alone(task, monkeypatch):
@@ -374,41 +391,70 @@ def test_the_class_is_refused_where_its_kind_or_the_direction_of_its_metric_is_u
     assert mine(heights, metrics=()).selection == ("loss", "min")
 
 
-MISTAKES = {
-    'Words.batch returned no tensor "labels"': ("Words", {"batch": lambda *_: {"x": torch.ones(8)}}),
-    "Classes are whole numbers": ("Words", {"batch": lambda *_: {"labels": torch.ones(8)}}),
-    "go from 4 to 4, and the model": ("Words", {"batch": lambda s, samples, t: {
-        "x": torch.ones(len(samples), 2), "labels": torch.full((len(samples),), 4)}}),
-    "one dimension more": ("Words", {"outputs": lambda s, m, batch: m(batch["x"])[:, :1]}),
-    "Return a number for each label": ("Heights", {"outputs": lambda s, m, batch: m(batch["x"]).expand(-1, 2)}),
-    "There is no metric 'f2'": ("Words", {"metrics": ("f2",)}),
-    "1 samples whose target is None": ("Words", {"read": lambda s, source: [("a", None)]}),
-    "read found no samples in .*words, which has files: 1 .jsonl": ("Words", {"read": lambda s, source: []}),
-    "raises FileNotFoundError: .*train.csv": ("Words", {"read": lambda s, source: (source / "train.csv").open()}),
-    "raises KeyError: 'sentence' .*test_supervised.py:": ("Words", {"read": lambda s, source: {}["sentence"]}),
-    "JSON of what Words.learn returns raises": ("Words", {"learn": lambda s, train: {"mean": np.ones(2)}}),
-}  # fmt: skip
+def labels_of_ones(task, samples, training):
+    return {"labels": torch.ones(8)}
 
 
-def test_an_ordinary_mistake_and_what_is_not_written_is_named(
-    task, configured, monkeypatch, tmp_path
-):
-    for sentence, (name, members) in MISTAKES.items():
-        mistaken = task(name)
-        with monkeypatch.context() as patch, pytest.raises(BadInput, match=sentence):
-            for member, value in members.items():
-                patch.setattr(type(mistaken), member, value)
-            batch = batch_of(mistaken)
-            mistaken.count(batch), mistaken.loss(mistaken.model(), batch)
+def labels_of_another_class(task, samples, training):
+    return {"x": torch.ones(len(samples), 2), "labels": torch.full((len(samples),), 4)}
+
+
+def one_output(task, model, batch):
+    return model(batch["x"])[:, :1]
+
+
+def two_numbers(task, model, batch):
+    return model(batch["x"]).expand(-1, 2)
+
+
+def opens(task, source):
+    return (source / "train.csv").open()
+
+
+def looks_up(task, source):
+    return {}["sentence"]
+
+
+MISTAKES = [
+    ("Words", "batch", lambda *_: {"x": torch.ones(8)}, 'batch returned no tensor "labels"'),
+    ("Words", "batch", labels_of_ones, "Classes are whole numbers"),
+    ("Words", "batch", labels_of_another_class, "go from 4 to 4, and the model"),
+    ("Words", "outputs", one_output, "one dimension more"),
+    ("Heights", "outputs", two_numbers, "Return a number for each label"),
+    ("Words", "metrics", ("f2",), "There is no metric 'f2'"),
+    ("Words", "read", lambda *_: [("a", None)], "1 samples whose target is None"),
+    ("Words", "read", lambda *_: [], "read found no samples in .*words, which has files: 1 .jsonl"),
+    ("Words", "read", opens, "raises FileNotFoundError: .*train.csv"),
+    ("Words", "read", looks_up, "raises KeyError: 'sentence' .*test_supervised.py:"),
+    ("Words", "learn", lambda *_: {"mean": np.ones(2)}, "JSON of what Words.learn returns raises"),
+]
+
+
+@pytest.mark.parametrize(("name", "member", "value", "sentence"), MISTAKES)
+def test_an_ordinary_mistake_is_named(task, monkeypatch, name, member, value, sentence):
+    mistaken = task(name)
+    monkeypatch.setattr(type(mistaken), member, value)
+    with pytest.raises(BadInput, match=sentence):
+        batch = batch_of(mistaken)
+        mistaken.count(batch)
+        mistaken.loss(mistaken.model(), batch)
+
+
+@pytest.mark.parametrize("method", ["model", "read", "batch", "example"])
+def test_what_is_not_written_is_named(configured, tmp_path, method):
     bare = Supervised(configured("Heights"), tmp_path)
-    for method, call in {
-        "model": bare.model, "read": bare.datasets, "batch": lambda: bare.batch([], False), "example": bare.example,
-    }.items():  # fmt: skip
-        with pytest.raises(
-            BadInput, match=rf"Supervised has no {method}\(.*Write it in the class Supervised"
-        ):
-            call()
-    with pytest.raises(
-        BadInput, match="data.dir is empty, and there is no mounted input. Give the folder"
-    ):
+    calls = {
+        "model": bare.model,
+        "read": bare.datasets,
+        "batch": lambda: bare.batch([], False),
+        "example": bare.example,
+    }
+    sentence = rf"Supervised has no {method}\(.*Write it in the class Supervised"
+    with pytest.raises(BadInput, match=sentence):
+        calls[method]()
+
+
+def test_a_task_without_data_names_the_key(configured):
+    sentence = "data.dir is empty, and there is no mounted input. Give the folder"
+    with pytest.raises(BadInput, match=sentence):
         find_task(f"{TASKS}:Words")(configured("Words")).datasets()

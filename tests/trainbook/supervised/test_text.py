@@ -68,33 +68,51 @@ def capitals(tmp_path):
     return Capitals(load_config(tmp_path / "text.yaml"))
 
 
-def test_what_differs_in_writing_alone_is_equal_and_in_an_accent_a_sign_or_a_word_is_not():
-    composed = unicodedata.normalize("NFD", "màu đỏ")
-    judges = (text.exact, text.token_f1, text.rouge_l)
-    for one, other in (
-        (composed, "màu đỏ"), ("Màu Đỏ", "màu đỏ"), ("“màu đỏ”.", "màu đỏ"), (" màu \t đỏ\n", "màu đỏ"), ("-5", "-5."),
-    ):  # fmt: skip
-        assert text.normal(one) == text.normal(other)
-        assert {judge(one, other) for judge in judges} == {1}
-    for one, other in (
-        ("má", "mà"),
-        ("đỏ", "do"),
-        ("-5", "5"),
-        ("+", "-"),
-        ("", "a"),
-        ("màu đỏ", "đỏ"),
-    ):
-        assert text.exact(one, other) == 0
+JUDGES = (text.exact, text.token_f1, text.rouge_l)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (unicodedata.normalize("NFD", "màu đỏ"), "màu đỏ"),
+        ("Màu đỏ", "màu đỏ"),
+        ("“màu đỏ”.", "màu đỏ"),
+        (" màu \t đỏ\n", "màu đỏ"),
+        ("-5", "-5."),
+    ],
+)
+def test_what_differs_in_writing_alone_is_equal(one, other):
+    assert text.normal(one) == text.normal(other)
+    assert {judge(one, other) for judge in JUDGES} == {1}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("má", "mà"), ("đỏ", "do"), ("-5", "5"), ("+", "-"), ("", "a"), ("màu đỏ", "đỏ")],
+)
+def test_an_accent_a_sign_and_a_word_make_a_difference(one, other):
+    assert text.exact(one, other) == 0
+
+
+def test_words_have_their_accents_and_no_signs():
     assert text.words("Màu đỏ, (hay) xanh-lá?") == ["màu", "đỏ", "hay", "xanh", "lá"]
 
 
-def test_token_f1_counts_words_and_rouge_l_their_order():
-    for right, written, token_f1, rouge_l in (
-        ("màu đen", "màu đỏ", 0.5, 0.5), ("a b b", "a a b", 2 / 3, 2 / 3), ("a b", "b a", 1, 0.5),
-        ("a b c", "a x b y c", 6 / 8, 6 / 8), ("a", "", 0, 0), ("b", "a", 0, 0), ("+", "+", 1, 1),
-    ):  # fmt: skip
-        assert text.token_f1(right, written) == pytest.approx(token_f1)
-        assert text.rouge_l(right, written) == pytest.approx(rouge_l)
+@pytest.mark.parametrize(
+    ("right", "written", "token_f1", "rouge_l"),
+    [
+        ("màu đen", "màu đỏ", 0.5, 0.5),
+        ("a b b", "a a b", 2 / 3, 2 / 3),
+        ("a b", "b a", 1, 0.5),
+        ("a b c", "a x b y c", 6 / 8, 6 / 8),
+        ("a", "", 0, 0),
+        ("b", "a", 0, 0),
+        ("+", "+", 1, 1),
+    ],
+)
+def test_token_f1_counts_words_and_rouge_l_their_order(right, written, token_f1, rouge_l):
+    assert text.token_f1(right, written) == pytest.approx(token_f1)
+    assert text.rouge_l(right, written) == pytest.approx(rouge_l)
 
 
 def test_texts_are_judged_as_they_are_written_beside_the_commonest_one(capitals, tmp_path):
@@ -138,7 +156,7 @@ def test_another_model_writes_beside_the_tested_one(capitals, tmp_path, monkeypa
 def test_where_memory_runs_out_it_goes_on_from_there(capitals):
     model = capitals.model()
     batch = {"ids": torch.ones(7, 3, dtype=torch.long)}
-    capitals.beams_at_once = 8
+    capitals._beams_at_once = 8
     capitals.most = 2
     assert len(text.in_parts(capitals, model, batch, 2, capitals.write)) == 7
     assert capitals.tried == (4, 2, 2, 2, 1)

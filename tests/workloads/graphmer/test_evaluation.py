@@ -24,7 +24,7 @@ def evaluated(task, model, split="test"):
 def test_before_the_first_step_the_model_ranks_as_the_counts_do(shared):
     model = shared.model()
     evaluated(shared, model)
-    counted = shared.guesses[COMBINED]
+    counted = shared._guesses[COMBINED]
     encoded = shared._tested[ENCODER]
     assert np.array_equal(counted.true, encoded.true)
     assert np.array_equal(counted.guess, encoded.guess, equal_nan=True)
@@ -221,10 +221,10 @@ def test_an_interval_draws_whole_files(graphmer):
         rows[name] = Judged(conditions, guess, sample=np.arange(1500))
     spread = []
     for files in (np.repeat(np.arange(30), 50), np.arange(1500)):
-        tallies = task.tallied(rows, files, files[-1] + 1)
-        draws = task.measured(resampled(tallies, 500)[:, 0])[:, 1]
+        tallies = task._kind.tallied(task.metrics, rows, files, files[-1] + 1)
+        draws = task._kind.measured(task.metrics, resampled(tallies, 500)[:, 0])[:, 1]
         low, high = np.percentile(draws, (2.5, 97.5))
         spread.append(high - low)
-        measured = task.measured(tallies.sum(0)[:1])
+        measured = task._kind.measured(task.metrics, tallies.sum(0)[:1])
         assert measured[0, 1] == pytest.approx((1 / ranks[0]).mean())
     assert spread[1] < 0.3 * spread[0]

@@ -13,6 +13,7 @@ from lib.training.evaluation import EvaluationLoader
 from tests.workloads.legal.conftest import CONFIG, load
 from trainbook import Judged
 from trainbook.launch import checks
+from trainbook.supervised.targets import class_counts
 from workloads.legal import model, product
 from workloads.legal.model import Network, input_of
 from workloads.legal.settings import POSITIONS, Encoder
@@ -37,7 +38,7 @@ def test_the_model_reads_no_data_and_the_contract_is_kept(tmp_path, legal):
 
 def test_sentences_are_weighted_by_the_root_of_their_roles_rarity(legal):
     task = legal()
-    counts = task.class_counts("train")
+    counts = class_counts(task, "train")
     weights = np.array(task.learned()["class_weights"])
     assert (weights * counts).sum() == pytest.approx(counts.sum())
     products = (weights * counts**0.5)[counts > 0]
@@ -244,7 +245,7 @@ def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):
         name: Judged(true, guess, sample=every)
         for name, guess in zip(("counts", "both"), guesses, strict=True)
     }
-    gain = task.compared(rows, "counts")[1]["both"][0]
+    gain = task._compared(rows, "counts")[1]["both"][0]
     assert gain.low > -0.05, "by a mean over 3 roles beside one over 2 it is -0.30"
     assert gain.high > 0, "by a mean over 3 roles beside one over 2 it is -0.30"
 

@@ -132,7 +132,7 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
     }
     assert found[0] == found[1]
     assert found[0].keys() == names
-    assert [*task._tested["answer"].guess] == task.guesses["by words"]
+    assert [*task._tested["answer"].guess] == task._guesses["by words"]
     evaluated(task, model, "validation")
     evaluated(task, model)
     assert "no sure gain over 'by words'" in task.report(found[0], tmp_path)
