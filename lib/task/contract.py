@@ -56,9 +56,6 @@ class Task:
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     several: ClassVar[bool] = False
     repeats_validation: Any = False  # whether the samples of the test are those of the validation
-    replaceable: Mapping[
-        str, Any
-    ] = {}  # hashes by which a run recognises samples whose files alone were replaced
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # The published weights that the run started from, by name; kept in its checkpoints, set when it
     # resumes

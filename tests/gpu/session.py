@@ -30,9 +30,8 @@ from tests.conftest import ROOT
 HOUSES = ("lib", "trainbook", "workloads", "configs", "tests/gpu")
 READ = {".py", ".yaml", ".json", ".jinja", ".txt"}  # kinds of files whose change makes a result old
 RESERVE = 3.0  # seconds that stay for the end of killed processes and the last write
-LEAST = (
-    10.0  # seconds below which no row is started: a process that imports torch takes most of them
-)
+# Seconds below which no row is started: a process that imports torch takes most of them
+LEAST = 10.0
 
 Result = dict[str, Any]
 Start = Callable[["Part", Sequence[str], float], Iterator[tuple[str, Result]]]

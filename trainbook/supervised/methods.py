@@ -48,9 +48,8 @@ class Comparing(Task):
     kind: ClassVar[Any] = "classes"
     metrics: ClassVar[Sequence[Any]] = ("accuracy",)
     unit: ClassVar[str] = "sample"  # the word for what `group` names
-    constant: ClassVar[str] = (
-        "always the same"  # the row of the commonest class or text, or the mean
-    )
+    # The row of the commonest class or text, or the mean
+    constant: ClassVar[str] = "always the same"
     parts: cached_property[dict[str, Part]]
     outputs: Any  # a method of `Supervised`
     _draws: ClassVar[int] = 2000  # of the test's groups, for intervals

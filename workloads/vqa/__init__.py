@@ -401,7 +401,7 @@ class Vqa(Supervised):
             rows.append({each: math.exp(each.score(weight)) for each in answer.candidates})
         return rows
 
-    def _scored(self, model: nn.Module, loader: Any) -> Scored:
+    def _scored(self, model: Any, loader: Any) -> Scored:
         """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
         samples = loader.dataset.samples
         # The question types of this evaluation, and below the weight of the network in it

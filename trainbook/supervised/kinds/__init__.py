@@ -30,12 +30,13 @@ def is_kind(kind: Any) -> bool:
 
 def of(kind: str | type[Kind]) -> Kind:
     """Returns the kind for a task's `kind`, one of `is_kind`."""
-    return _made(BY_NAME[kind] if isinstance(kind, str) else kind)
+    chosen: Any = BY_NAME[kind] if isinstance(kind, str) else kind
+    return _made(chosen)
 
 
 @cache
-def _made(kind: type[Kind]) -> Kind:
-    made = kind()
+def _made(kind: Any) -> Kind:
+    made: Kind = kind()
     made.name = made.name or kind.__name__
     return made
 

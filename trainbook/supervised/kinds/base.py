@@ -25,9 +25,8 @@ class Kind:
 
     name: str = ""  # the short name, which files and messages have; by default that of the class
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)  # of a task that names none
-    has_classes: ClassVar[bool] = (
-        False  # labels are whole numbers, outputs have a score for each class
-    )
+    # Labels are whole numbers, outputs have a score for each class
+    has_classes: ClassVar[bool] = False
     has_names: ClassVar[bool] = False  # samples may have names of classes as targets
     has_positions: ClassVar[bool] = False  # a sample has a label for each token or pixel
     has_tags: ClassVar[bool] = False  # samples may have names of classes for their positions
@@ -35,9 +34,8 @@ class Kind:
     has_simple: ClassVar[bool] = True  # a simple method stands beside the network
     is_generated: ClassVar[bool] = False  # answers are written token by token
     probability_metrics: ClassVar[tuple[str, ...]] = scoring.PROBABILITIES  # that may judge it
-    plain: ClassVar[torch.dtype | None] = (
-        None  # of targets that samples have as numbers; None: never
-    )
+    # Of targets that samples have as numbers; None: never
+    plain: ClassVar[torch.dtype | None] = None
 
     # --- samples --------------------------------------------------------------------------------------------------
 

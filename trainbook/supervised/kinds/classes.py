@@ -71,7 +71,8 @@ class Classes(Kind):
         """Returns () the sum of cross-entropy; a pair (hidden states, head) is scored in chunks."""
         if isinstance(outputs, tuple):
             width = task._width or chunks.width(*outputs)
-            return chunks.loss(*outputs, labels, evaluation.weights(task, outputs[0], width))
+            hidden, head = outputs
+            return chunks.loss(hidden, head, labels, evaluation.weights(task, outputs[0], width))
         weights = evaluation.weights(task, outputs, outputs.shape[-1])
         scores = outputs.flatten(0, -2)
         targets = labels.flatten()

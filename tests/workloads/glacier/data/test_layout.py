@@ -49,9 +49,8 @@ def write_empty(root, *paths, bands=1):
 RGB = "bands: [red, green, blue]\n"
 LAND = "classes: [land, water]\ncodes: [0, 1]\n"
 WHITE = "classes: [other, building]\ncodes: [0, 255]\n"
-COLOURS = (
-    "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"  # red * 65536 + green * 256 + blue
-)
+# Red * 65536 + green * 256 + blue
+COLOURS = "classes: [other, tree, car]\ncodes: [0, 65280, 16711680]\n"
 COLLECTIONS = {  # bands and classes; patterns of images and masks; files of which each has {n} of 3; the first's name
     "HLS burn scars": (RGB + LAND + "ignored_codes: [-1]\n", "{part}/{scene}_merged.tif", "{part}/{scene}.mask.tif",
                        "training/HLS.T10.{n}_merged.tif, training/HLS.T10.{n}.mask.tif", "training/HLS.T10.0"),
