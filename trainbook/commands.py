@@ -18,7 +18,6 @@ from lib.errors import BadInput, printable
 from lib.text import aligned
 from trainbook import command, new
 from trainbook.kaggle import commands as kaggle_commands
-from trainbook.run import settings
 
 if TYPE_CHECKING:
     from trainbook.outputs.summary import Card
@@ -33,6 +32,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     """Returns the options of a command line; `command` is what stands behind -- in `run`."""
     foreign: list[str] = []
     if arguments[:1] == ["run"]:
+        from trainbook.run import settings
+
         arguments, foreign = settings.split_command(arguments)
     return _parser().parse_args(arguments, argparse.Namespace(command=foreign))
 
@@ -181,6 +182,7 @@ def _fits(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from trainbook import run
+    from trainbook.run import settings
 
     return run.run(settings.read(options.config or "", vars(options), options.command))
 

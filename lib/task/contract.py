@@ -164,6 +164,11 @@ class Task:
             "a batch of `size` samples of the largest possible shape",
         )
 
+    @property
+    def replaceable(self) -> Mapping[str, Any]:
+        """Hashes by which a run recognises samples whose files alone were replaced; none if it cannot."""
+        return {}
+
     def learned(self) -> Mapping[str, Any]:
         """Returns values learned from data that decode answers: label names, statistics, a tokenizer.
 

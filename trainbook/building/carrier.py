@@ -223,6 +223,6 @@ def commit_of(root: Path) -> str:
 
 def _git(root: Path, *words: str) -> str:
     done = subprocess.run(
-        ["git", "-C", str(root), *words], check=True, capture_output=True, text=True
+        ["git", "-C", str(root), *words], check=True, capture_output=True, encoding="utf-8"
     )
     return done.stdout.strip()

@@ -295,25 +295,32 @@ def _note_classes(kind: Any, names: Sequence[str], parts: Mapping[str, Any]) -> 
         return
     seen = Counter(label for row in train for label in kind.labels_in(target_of(row)))
     if kind.has_tags:
-        _note_tags(train, seen, names)
+        _check_tags(train, seen)
     absent = [name for number, name in enumerate(names) if name not in seen and number not in seen]
     if seen and absent:
         shown = printable(", ".join(absent), most=400)
         note(
             f"Classes without a training sample: {shown}. Is a folder or a label spelled otherwise?"
         )
+    if kind.has_tags and names:
+        _note_other_tags(seen, names)
     _note_spellings([name for name in seen if isinstance(name, str)])
 
 
-def _note_tags(train: Sequence[Any], seen: Mapping[Any, int], names: Sequence[str]) -> None:
+def _check_tags(train: Sequence[Any], seen: Mapping[Any, int]) -> None:
+    """Raises BadInput if no training sample has a tag."""
     if train and not seen and all(_is_unknown(target_of(row)) for row in train):
         example = printable(repr(train[0]), most=200)
         raise BadInput(
             f"No training sample has a tag, such as {example}. Look at the target's column."
         )
+
+
+def _note_other_tags(seen: Mapping[Any, int], names: Sequence[str]) -> None:
+    """Notes tags of the data that no class is called by, with how often they come."""
     other = {tag: number for tag, number in seen.items() if isinstance(tag, str)}
     tags = sorted(f"{tag!r} ({number:,})" for tag, number in other.items() if tag not in names)
-    if names and tags:
+    if tags:
         note(f"Tags in no setting `classes`: {printable(', '.join(tags), most=400)}.")
 
 

@@ -36,6 +36,16 @@ from trainbook.supervised.samples import IGNORED, Item, Part, target_of, with_ta
 _MOST_NAMES = 100_000
 
 
+# Methods of earlier versions that became functions, or methods of kinds: see `Supervised._retired`
+RETIRED = frozenset(
+    (
+        "check_groups", "class_counts", "compare", "compared", "guessed", "judged", "known",
+        "known_names", "measured", "named", "numbered", "passed", "placed", "prepared", "scored",
+        "strongest", "tallied",
+    )
+)  # fmt: skip
+
+
 class Supervised(Comparing):
     """A task whose samples have targets: write `model`, `read`, `batch` and `example`, and perhaps `outputs`.
 
@@ -228,7 +238,16 @@ class Supervised(Comparing):
         about = super().describe_data()
         if self.names:
             about += f" Classes: {printable(', '.join(self.names), most=400)}."
-        return "\n".join([about, *self._notes])
+        return "\n".join([about, *self._notes, *self._retired()])
+
+    def _retired(self) -> list[str]:
+        """Lists the methods that an earlier version called, and that now only the task's own code calls."""
+        names = sorted(name for name in RETIRED if callable(getattr(type(self), name, None)))
+        return [
+            f"{type(self).__name__}.{name}: an earlier version of Trainbook called this method. Now "
+            "only your own code does; CHANGELOG.md has what to do instead."
+            for name in names
+        ]
 
     @cached_property
     def _digest(self) -> str:

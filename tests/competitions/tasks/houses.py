@@ -28,12 +28,9 @@ class Houses(Tabular):
         rows = []
         for row in records(source):
             cells = [row[name] for name in columns]
-            rows.append((*cells, row.get(TARGET)))
+            price = row.get(TARGET)  # new data has none
+            rows.append((*cells, None if price is None else float(price)))
         return split(rows)
-
-    def prepared(self, sample):
-        *cells, price = sample
-        return (*cells, float(price))
 
     def learn(self, samples):
         cells = [*zip(*samples, strict=True)]

@@ -7,6 +7,7 @@ import pytest
 
 from lib.errors import BadInput
 from trainbook import records, split
+from trainbook.supervised import kinds
 from trainbook.supervised.copies import same_files
 from trainbook.supervised.samples import read_parts, reading
 
@@ -18,6 +19,7 @@ class Task:
         self.source = source
         self.read = read
         self.kind = kind
+        self._kind = kinds.of(kind)
         self.classes = classes
         self.group = group
 

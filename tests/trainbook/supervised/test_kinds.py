@@ -41,6 +41,15 @@ def essays(tmp_path):
     return make
 
 
+def test_a_method_that_an_earlier_version_called_is_named(essays):
+    class Old(Essays):
+        def prepared(self, sample):
+            return sample
+
+    assert "Old.prepared: an earlier version" in Old(essays()).describe_data()
+    assert "earlier version" not in Essays(essays()).describe_data()
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
