@@ -79,21 +79,23 @@ class Images(Supervised):
     Settings, sentinels, metrics = Settings, IN_FOLDERS, ("accuracy", "macro_f1")
 
     def model(self):
-        if backbone := self.settings.backbone:  # a folder, a mounted model or a name on the Hugging Face hub
+        backbone = self.settings.backbone  # a folder, a mounted model or a name on the hub
+        if backbone:
             from transformers import AutoModelForImageClassification
 
             head = {"id2label": dict(enumerate(self.names)), "ignore_mismatched_sizes": True}
             return self.pretrained(backbone, AutoModelForImageClassification, **head)
         width = [3, *(self.settings.width * 2**k for k in range(3))]
-        blocks = [
-            nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2))
-            for a, b in pairwise(width)
-        ]
+        blocks = []
+        for a, b in pairwise(width):
+            convolution = nn.Conv2d(a, b, 3, padding=1)
+            blocks.append(nn.Sequential(convolution, nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)))
         head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.names))
         return nn.Sequential(*blocks, *head)
 
     def read(self, source):
-        return labelled_pictures(source, self.settings.classes, self.settings.table, self.settings.target)
+        settings = self.settings
+        return labelled_pictures(source, settings.classes, settings.table, settings.target)
 
     def example(self):
         return Image.new("RGB", (self.settings.size, self.settings.size)), "a class"
@@ -102,8 +104,9 @@ class Images(Supervised):
         scaled = [picture(image, self.settings.size) for image, _ in samples]
         x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
         flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training * self.settings.flip
+        x = torch.where(flips, x.flip(3), x)
         labels = torch.tensor([label for _, label in samples])
-        return {"pixel_values": torch.where(flips, x.flip(3), x), "labels": labels}  # as transformers names them
+        return {"pixel_values": x, "labels": labels}  # as transformers names them
 
 
 # %% [markdown]
