@@ -235,9 +235,9 @@ class _Session:
 
     def _ask_to_end(self, child: Child, first: signal.Signals) -> int:
         """Sends a signal, waits while the command saves, sends SIGINT, and kills what is left."""
+        asked = self.signal  # before the message: it may be answered by a second Ctrl-C
         patience = self._saving_seconds()
         self._note("asked_to_end", f"The command was sent {first.name}, and has {patience:.0f} s.")
-        asked = self.signal
         for number, seconds in ((first, patience), (signal.SIGINT, INTERRUPT_SECONDS)):
             child.ask(number)
             until = clock.now() + seconds
