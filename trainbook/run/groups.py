@@ -92,27 +92,35 @@ def whole_groups(
     is_settled: Callable[[str], bool],
     read_all: bool = False,
 ) -> dict[Key, list[str]]:
-    """Returns the groups that are whole checkpoints: all their files open.
+    """Returns the groups that are whole checkpoints: all their files open, and none is missing.
 
-    A group must have the files of the group before it in its family. Of the first group nobody knows
-    which files are still to come: `is_settled` says of each that it has stopped changing for a while.
+    A file that always came with another one, as optim_3.pt with model_3.pt, is missing without it.
+    Of a group of a new shape nobody knows which files are still to come: `is_settled` says of each
+    file that it has stopped changing for a while. A group that is followed by another is over.
     """
     groups = grouped(checkpoint_files(folder, files))
-    newest: dict[str, Key] = {key.family: key for key in groups}  # the last of each family
-    before: dict[str, set[str]] = {}
+    newest = {kind: key for key, paths in groups.items() for kind in kinds_of(key, paths)}
+    companions: dict[tuple[str, str], set[tuple[str, str]]] = {}  # that came with a kind of file
     whole = {}
     for key, paths in groups.items():
-        names = {template(PurePosixPath(path).name) for path in paths}
-        expected = before.get(key.family)
-        if expected is None:
-            is_complete = key != newest[key.family] or all(map(is_settled, paths))
-        else:
-            is_complete = names >= expected
-        if is_complete:
-            before[key.family] = names
-        if is_complete and all(opens(folder / path, read_all) for path in paths):
+        kinds = kinds_of(key, paths)
+        known = [companions[kind] for kind in kinds if kind in companions]
+        is_over = any(newest[kind] != key for kind in kinds)
+        is_full = set().union(*known) <= kinds
+        has_known_shape = len(known) == len(kinds)
+        is_complete = is_full and (has_known_shape or all(map(is_settled, paths)))
+        if not (is_over or is_complete):
+            continue
+        for kind in kinds:
+            companions[kind] = companions.get(kind, kinds) & kinds
+        if all(opens(folder / path, read_all) for path in paths):
             whole[key] = paths
     return whole
+
+
+def kinds_of(key: Key, paths: Iterable[str]) -> set[tuple[str, str]]:
+    """Returns the names of a group's files without their numbers, each with its family."""
+    return {(key.family, template(PurePosixPath(path).name)) for path in paths}
 
 
 def newest_entry(

@@ -42,6 +42,20 @@ def test_a_folder_that_lacks_a_file_of_the_folder_before_it_is_not_whole(tmp_pat
     assert whole(tmp_path) == ["checkpoint-50/model.pt", "checkpoint-50/optimizer.pt"]
 
 
+def test_names_of_other_forms_in_one_folder_are_no_group(tmp_path):
+    """Lightning's: the best by epoch and score, and the last ones by version."""
+    names = ["epoch=04-val_acc=0.925.ckpt", "epoch=05-val_acc=0.893.ckpt", "last-v1.ckpt"]
+    write(tmp_path, *names, "last.ckpt", "last-v2.ckpt")
+    assert whole(tmp_path, settled={"last.ckpt", names[0], names[2]}) == sorted(
+        [*names, "last-v2.ckpt", "last.ckpt"]
+    )
+
+
+def test_a_group_that_never_had_a_file_of_the_first_one_is_whole(tmp_path):
+    write(tmp_path, "step-1/model.pt", "step-1/optim.pt", "step-2/model.pt", "step-3/model.pt")
+    assert "step-2/model.pt" in whole(tmp_path)
+
+
 def test_a_folder_with_a_torn_file_is_not_whole(tmp_path):
     write(tmp_path, "checkpoint-50/model.pt", torn=["checkpoint-50/optimizer.pt"])
     assert whole(tmp_path) == []
