@@ -60,7 +60,7 @@ RESUME = ["--keep", "checkpoints", "--resume", "--resume {newest}"]
 TIGHT = """
 command: [{python}, train.py]
 keep: checkpoints
-session: {{minutes: 0.82, margin_seconds: 0}}
+session: {{minutes: 0.9, margin_seconds: 0}}
 """
 
 
@@ -183,13 +183,13 @@ def test_a_bare_flag_resumes_where_a_checkpoint_exists(place):
 
 
 def test_the_deadline_ends_a_command_in_time_and_the_next_session_completes_it(place):
-    write(place, COUNT.replace("default=20", "default=90").replace("0.05", "0.1"))
+    write(place, COUNT.replace("default=20", "default=140").replace("0.05", "0.1"))
     text = TIGHT.format(python=sys.executable) + 'resume: "--resume {newest}"\n'
     (place / "short.yaml").write_text(text)
     code, output = run(place, "short.yaml", command=())
     assert code == 75, output
     assert Summary.read(place / "short").reason == "deadline"
-    (place / "short.yaml").write_text(text.replace("minutes: 0.82", "minutes: 60"))
+    (place / "short.yaml").write_text(text.replace("minutes: 0.9", "minutes: 60"))
     code, output = run(place, "short.yaml", command=())
     assert code == 0, output
     assert "begins at 0" not in output
