@@ -78,7 +78,7 @@ class Keep:
             self._batch = 0
             self._epoch_begin = {}
             self._check(is_last=self._epoch == total)
-        self._finish()
+        self._wait()
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yields the batches of an epoch that are left; saves between them when due."""
@@ -102,7 +102,7 @@ class Keep:
             yield self.step_number
             if not self._was_called:
                 self.step()
-        self._finish()
+        self._wait()
 
     def step(self) -> None:
         """Counts a step and saves when due. Exits with 75 at the deadline."""
@@ -158,9 +158,6 @@ class Keep:
             flush=True,
         )
         raise SystemExit(EXIT_DEADLINE if reason == "deadline" else 130)
-
-    def _finish(self) -> None:
-        self._wait()
 
     def _restore(self) -> None:
         checkpoint.tidy(self.folder)

@@ -112,6 +112,7 @@ class _Session:
         self.store = self._new_store() if keep else None
         self.begun = clock.now()
         self.is_done = False
+        self._said: set[tuple[str, str]] = set()
         self.signal: int | None = None  # the first signal to this process
 
     def _new_store(self) -> Store:
@@ -154,6 +155,8 @@ class _Session:
             reason, code = self._watch(child, figures)
             killed = child.end(DESCENDANT_SECONDS if code == 0 else 1.0)
             figures.flush()
+        for pattern in figures.unmatched():
+            self._note("no_figure", f"The output has no figure for {pattern}. Correct --metric.")
         if killed:
             self._note(
                 "left_behind", f"{killed} processes of the command lived on and were killed."
@@ -230,8 +233,10 @@ class _Session:
             lines = self.store.scan(is_over)
             if lines and is_first:
                 print(lines[0], "The next ones are copied in silence.", flush=True)
+            for entry, problem in self.store.problems.items():
+                self._once("not_copied", entry, problem)
         except OSError as error:
-            self._note("copy_failed", f"Checkpoints could not be copied ({error}).")
+            self._once("copy_failed", str(error), f"Checkpoints could not be copied ({error}).")
 
     def _ask_to_end(self, child: Child, first: signal.Signals) -> int:
         """Sends a signal, waits while the command saves, sends SIGINT, and kills what is left."""
@@ -290,6 +295,12 @@ class _Session:
             self._note("not_done", text)
             return "deadline" if has_saved else "failed"
         return "completed"
+
+    def _once(self, kind: str, about: str, text: str) -> None:
+        """Notes what would be said again at each look at the kept folder."""
+        if (kind, about) not in self._said:
+            self._said.add((kind, about))
+            self._note(kind, text)
 
     def _note(self, kind: str, text: str) -> None:
         seconds = int(clock.now() - self.begun)

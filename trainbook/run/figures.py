@@ -20,13 +20,14 @@ class Figures:
     """Reads lines of output by patterns with one group each; the name is the first word of a pattern."""
 
     def __init__(self, patterns: Sequence[str], rows: MetricsLog):
-        self._patterns = {_name(pattern): re.compile(pattern) for pattern in patterns}
+        self._patterns = {name_of(pattern): re.compile(pattern) for pattern in patterns}
         self._rows = rows
         self._row: dict[str, float] = {}
         self._lock = threading.Lock()  # lines come from the thread that reads them
         self._begun = self._written = time.monotonic()
         self._load = _gpu_load()
         self.latest: dict[str, float] = {}
+        self._seen: set[str] = set()
         self.step = 0
 
     def take(self, line: str) -> None:
@@ -40,6 +41,11 @@ class Figures:
                 if name in self._row:
                     self._write()
                 self._row[name] = value
+                self._seen.add(name)
+
+    def unmatched(self) -> list[str]:
+        """Lists the patterns that no line of the output had a number for."""
+        return [p.pattern for name, p in self._patterns.items() if name not in self._seen]
 
     def sample(self) -> None:
         """Writes a row of the machine's load where the output has had no figure for a while."""
@@ -67,7 +73,7 @@ class Figures:
         self._row = {}
 
 
-def _name(pattern: str) -> str:
+def name_of(pattern: str) -> str:
     match = _NAME.match(pattern)
     return match[0].rstrip("./-") if match else pattern
 

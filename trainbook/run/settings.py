@@ -11,6 +11,7 @@ from lib.config import Session, option
 from lib.config.files import read_text
 from lib.config.reader import BAD, Reader, sentences
 from lib.errors import BadInput, printable
+from trainbook.run.figures import name_of
 
 NEWEST = re.compile(r"\{newest(?::([^}]*))?\}")
 _SHELLS = {"bash", "dash", "sh", "zsh"}
@@ -48,6 +49,12 @@ class Settings:
                 continue
             if groups != 1:
                 yield "metrics", rf"{pattern} needs one group for the figure, such as loss=(\S+)."
+        names = [name_of(pattern) for pattern in values.get("metrics", ())]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield (
+                "metrics",
+                f"has two patterns for {name}, the word that they begin with. Keep one.",
+            )
         if values.get("resume") and not values.get("keep"):
             yield "resume", "needs `keep`, the folder of the checkpoints to resume from."
 

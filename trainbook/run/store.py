@@ -96,6 +96,7 @@ class Store:
         self.longest_save = 0.0  # seconds from the first to the last change of a checkpoint
         self.longest_copy = 0.0  # seconds
         self.saves = 0
+        self.problems: dict[str, str] = {}  # sentences on entries that could not be copied
         self._last: Files = {}
         self._changed: dict[str, float] = {}  # when a change of a file was noticed
         self._began: dict[str, float] = {}  # when the present writing of a checkpoint began
@@ -175,9 +176,10 @@ class Store:
         size = sum(files[path].size for path in checkpoints)
         if not self._make_room(size):
             self._copied.discard((entry, _mark(checkpoints, files)))
-            return (
-                f"There is no room for a copy of {entry} ({amount(size)}). It is kept nowhere else."
+            self.problems[entry] = (
+                f"There is no room for a copy of {entry} ({amount(size)}). Free some, or lower `newest`."
             )
+            return ""
         try:
             with disk.whole(self.folder / name) as aside:
                 _zip(aside, self.keep, [*checkpoints, *small])
@@ -192,7 +194,10 @@ class Store:
         written = Copy(entry, name, digest, (self.folder / name).stat().st_size, newest)
         self.index.copies = [*self.index.copies, written]
         self._retain()
-        return f"Copied {entry}: {len(checkpoints)} files, {amount(written.bytes)}, verified."
+        return (
+            f"Copied {entry}, verified: {len(checkpoints)} checkpoint files and {len(small)} of "
+            f"{len(others)} others, {amount(written.bytes)}."
+        )
 
     def _make_room(self, size: int) -> bool:
         """Deletes copies, but for the newest, until another one fits on the disk."""
@@ -203,16 +208,14 @@ class Store:
         return True
 
     def _retain(self) -> None:
-        """Keeps the newest copies of different entries, and one before the last of the newest entry."""
+        """Keeps the newest copies, and the latest one of each entry that `also` names."""
         copies = self.index.copies
         kept = {copies[-1].file}
-        entries = {copies[-1].entry}
         for copy in reversed(copies[:-1]):
             is_named = bool(self.also) and PurePosixPath(copy.entry).match(self.also)
             is_latest = copy.file == max(c.file for c in copies if c.entry == copy.entry)
             if len(kept) < self.newest or (is_named and is_latest):
                 kept.add(copy.file)
-                entries.add(copy.entry)
         for copy in copies:
             if copy.file not in kept:
                 self._drop(copy)

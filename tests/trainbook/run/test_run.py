@@ -248,6 +248,15 @@ def test_the_command_gets_the_deadline_and_the_starts_of_the_session(place):
     assert 10 * 3600 < left < 11.5 * 3600
 
 
+def test_a_pattern_without_a_figure_in_the_output_is_named(place):
+    write(place, "print('loss=0.5')")
+    patterns = ["--metric", r"loss=(\S+)", "--metric", r"accuracy=(\S+)"]
+    code, output = run(place, *patterns)
+    assert code == 0, output
+    assert r"no figure for accuracy=(\S+)" in output
+    assert "no figure for loss" not in output
+
+
 def test_the_command_line_does_not_wait_for_torch(place):
     write(place, "print('x')")
     code = (
@@ -266,6 +275,7 @@ def test_the_command_line_does_not_wait_for_torch(place):
         (["--resume", "--x {newest}"], "needs `keep`"),
         (["--metric", "loss="], "needs one group"),
         (["--metric", "loss=("], "is no pattern"),
+        (["--metric", r"loss=(\S+)", "--metric", r"loss: (\S+)"], "two patterns for loss"),
     ],
 )
 def test_what_cannot_work_is_a_sentence_before_anything_starts(place, arguments, words):

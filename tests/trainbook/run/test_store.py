@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,6 +113,13 @@ def test_a_file_that_changes_while_it_is_copied_is_copied_later(keep, made, monk
     assert made.index.copies == []
     monkeypatch.setattr(store, "_zip", zipped)
     assert len(made.scan(is_over=True)) == 1
+
+
+def test_a_checkpoint_without_room_for_its_copy_is_named(keep, made, monkeypatch):
+    save(keep / "last.pt", 1)
+    monkeypatch.setattr(store.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    assert made.scan(is_over=True) == []
+    assert "no room for a copy of last.pt" in made.problems["last.pt"]
 
 
 def test_a_mounted_folder_is_copied_writable_without_what_is_torn(tmp_path, keep, made):
