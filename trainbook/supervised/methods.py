@@ -290,21 +290,24 @@ class Comparing(Task):
             first = verdict.concluded(
                 repr(last), repr(strongest), name, gain, compared.units, self._unit, why
             )
-        sentences = [first]
-        for network in set(_NETWORKS) & rows.keys():
-            gain = compared.gains[network][0]
-            if gain.has_bounds and gain.side < 0:
-                sentences.append(verdict.not_to_use(repr(network), repr(strongest), name, gain))
-                sentences.append(self._instead(network == last, repr(strongest)))
+        sentences = [first, *self._warnings(compared, last, repr(strongest))]
         return " ".join(sentences)
 
-    def _instead(self, answers: bool, strongest: str) -> str:
-        """Returns a sentence on what answers instead of a network that should not."""
-        if not answers:
-            return "The answer is not it: validation decides what share of it counts."
-        if self._kind.has_simple and not self._has_own_scores and hasattr(self, "features"):
-            return f"Take {strongest}, or train with training.start_from_baseline: true, which answers by the better."
-        return f"Take {strongest}."
+    def _warnings(self, compared: Compared, last: str, strongest: str) -> Iterator[str]:
+        """Yields sentences on a network that is surely below the strongest baseline, and on what answers instead."""
+        name = scoring.name_of(self.metrics[0])
+        for network in _NETWORKS:
+            gain, *_ = compared.gains.get(network, [Interval(0, np.nan, np.nan)])
+            if not gain.has_bounds or gain.side >= 0:
+                continue
+            if network != last:
+                yield verdict.not_to_use(repr(network), strongest, name, gain)
+                yield "So the answer is not it, but what validation makes of both."
+                continue
+            advice = f"Do not use it: take {strongest}"
+            if hasattr(self, "features") and self._kind.has_simple and not self._has_own_scores:
+                advice += ", or training.start_from_baseline: true, which answers by the better"
+            yield f"{advice}."
 
     def _write_evaluation(
         self, rows: Mapping[str, Judged], compared: Compared, folder: Path
@@ -338,9 +341,12 @@ class Comparing(Task):
         scores = dict[str, list[Interval]]()
         gains = dict[str, list[Interval]]()
         about = dict[str, str]()
-        differing = [_differing(judged, rows[strongest], unit) for judged in rows.values()]
         for place, (metric, sign) in enumerate(zip(self.metrics, self._signs, strict=True)):
             name = scoring.name_of(metric)
+            by_shares = scoring.needs_probabilities([metric])
+            differing = [
+                _differing(judged, rows[strongest], unit, by_shares) for judged in rows.values()
+            ]
             of_whole = whole[:, place]
             values = scores_of_sums[..., place]
             differences = gains_of_sums[..., place]
@@ -451,17 +457,16 @@ def _is_same(one: Judged, other: Judged) -> bool:
     return one.guess.shape == other.guess.shape and bool((one.guess == other.guess).all())
 
 
-def _differing(one: Judged, other: Judged, unit: np.ndarray) -> int:
-    """Returns of how many units two methods say something else."""
+def _differing(one: Judged, other: Judged, unit: np.ndarray, by_shares: bool) -> int:
+    """Returns of how many units two methods say something else; `by_shares`: by their probabilities."""
     if one.guess.shape != other.guess.shape or one.counts is not None:
-        keys = [_numbered(each, unit) for each in (one, other)]
+        tables = [_numbered(judged, unit) for judged in (one, other)]
         return sum(
-            1 for number in {*keys[0], *keys[1]} if keys[0].get(number) != keys[1].get(number)
+            tables[0].get(number) != tables[1].get(number) for number in {*tables[0], *tables[1]}
         )
-    differs = one.guess != other.guess
-    if one.shares is not None and other.shares is not None:
-        differs = differs | (one.shares != other.shares).any(1)
-    return len(np.unique(unit[one.sample[differs.reshape(len(differs), -1).any(1)]]))
+    pair = (one.shares, other.shares) if by_shares else (one.guess, other.guess)
+    differs = np.asarray(pair[0] != pair[1]).reshape(len(one.guess), -1).any(1)
+    return len(np.unique(unit[one.sample[differs]]))
 
 
 def _numbered(judged: Judged, unit: np.ndarray) -> dict[int, dict[tuple[int, int], int]]:

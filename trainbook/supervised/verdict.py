@@ -73,4 +73,6 @@ def _rounded(number: int) -> int:
 
 def not_to_use(network: str, best: str, measure: str, gain: Interval) -> str:
     """Returns the sentence on a network that is surely below the strongest baseline."""
-    return f"Do not use {network} alone: it is surely below {best}, by {measure}: {gain.signed}."
+    return (
+        f"Do not use {network} by itself: it is surely below {best}, by {measure}: {gain.signed}."
+    )
