@@ -98,32 +98,38 @@ def opened(task: Any, scores: Tensor, start: Tensor, network: Judged) -> Opened:
     network that has learned nothing is shut out: any answer but the commonest raises macro F1. A simple method that
     is no better than a constant has no share.
     """
-    unit, units = _units(task, network)
+    unit, units = units_of(task, network)
     if units < 2:
         return Opened(0.0)
-    gains = _Gains(task, _answers(scores, start), network, unit, units)
+    answers = [start + gate * (scores - start) for gate in GATES]
+    rows = [_row(task, each, network) for each in answers]
+    constant = _constant(task, network)
+    gains = Gains(task, [*rows, *constant], unit, units, answers)
     over_simple = [gains.of(place, 0) for place in range(len(GATES))]
     lead = over_simple[-1]
     if task._kind.has_classes and not _has_learned(scores, network, unit, units):
         return Opened(0.0, lead)
-    if gains.is_constant():
+    is_constant = task._simple.name == "constant"
+    if constant and gains.follow_from_sums:
+        is_constant |= gains.of(0, _CONSTANT).high <= _CLOSE
+    if is_constant:
         is_better = gains.of(_CONSTANT - 1, 0, _LIKELY).low > 0
         return Opened(float(is_better), lead)
-    sure = [place for place, gain in enumerate(over_simple) if gain.low > 0]
-    if not sure:
+    best = surest(over_simple)
+    if best is None:
         return Opened(0.0, lead)
-    best = max(sure, key=lambda place: over_simple[place].value)
     if lead.low > 0 and not gains.of(best, _CONSTANT - 1).low > 0:
         best = _CONSTANT - 1
     return Opened(GATES[best], lead)
 
 
-def _answers(scores: Tensor, start: Tensor) -> list[Tensor]:
-    """Returns the scores that each gate lets through."""
-    return [start + gate * (scores - start) for gate in GATES]
+def surest(gains: Sequence[Interval]) -> int | None:
+    """Returns the place of the largest of the gains that are surely above 0."""
+    sure = [place for place, gain in enumerate(gains) if gain.low > 0]
+    return max(sure, key=lambda place: gains[place].value, default=None)
 
 
-def _units(task: Any, network: Judged) -> tuple[np.ndarray, int]:
+def units_of(task: Any, network: Judged) -> tuple[np.ndarray, int]:
     """Returns the unit of each validation sample, groups or samples, of which several may be one; and their number."""
     if task._has_groups:
         groups = task._groups("validation")
@@ -133,42 +139,43 @@ def _units(task: Any, network: Judged) -> tuple[np.ndarray, int]:
     return unit % _MOST_UNITS, min(len(names), _MOST_UNITS)
 
 
-class _Gains:
-    """Paired gains of answers over each other: those of all gates, and a constant one."""
+class Gains:
+    """Paired gains of answers to a validation over each other, by the selected metric.
+
+    By the loss, for which `answers` are the scores, where the metric does not follow from sums.
+    """
 
     def __init__(
-        self, task: Any, answers: Sequence[Tensor], network: Judged, unit: np.ndarray, units: int
+        self,
+        task: Any,
+        rows: Sequence[Judged],
+        unit: np.ndarray,
+        units: int,
+        answers: Sequence[Tensor] = (),
     ):
         self.task = task
         self.place, self.sign = task._selected
-        rows = {str(number): _row(task, each, network) for number, each in enumerate(answers)}
-        constant = _constant(task, network)
-        self.has_constant = constant is not None
-        if constant is not None:
-            rows["constant"] = constant
         self.weights = np.array([*weights_of_draws(units, _DRAWS)], np.float64)
-        tallies = task._kind.tallied(task.metrics, rows, unit, units)
-        self.tallies = None
-        if tallies is not None and self._is_known(tallies):
-            self.tallies = tallies
+        named = {str(number): row for number, row in enumerate(rows)}
+        self.tallies = task._kind.tallied(task.metrics, named, unit, units)
+        self.follow_from_sums = self.tallies is not None and self._is_known()
+        if self.follow_from_sums:
             return
-        alone = rows["0"]
-        self.is_worse = [
-            task._strongest({"both": row, "alone": alone}) == "alone" for row in rows.values()
-        ]
-        self.losses, self.sizes = _losses(task, answers, network, unit, units)
+        alone = rows[0]
+        pairs = [{"both": row, "alone": alone} for row in rows]
+        self.is_worse = [task._strongest(pair) == "alone" for pair in pairs]
+        self.losses, self.sizes = _losses(task, answers, alone, unit, units)
 
-    def _is_known(self, tallies: np.ndarray) -> bool:
+    def _is_known(self) -> bool:
         """Returns whether the selected metric follows from sums."""
         if not self.task.metrics:
             return False
-        whole = tallies.sum(0)
-        values = self.task._kind.measured(self.task.metrics, whole)
+        values = self.task._kind.measured(self.task.metrics, self.tallies.sum(0))
         return not np.isnan(values[:, self.place]).all()
 
     def of(self, one: int, other: int, sure: float = _SURE) -> Interval:
         """Returns the gain of an answer over another, each by its place."""
-        if self.tallies is None:
+        if not self.follow_from_sums:
             return self._of_loss(one, other, sure)
         pair = self.tallies[:, [one, other]]
         flat = pair.reshape(len(pair), -1)
@@ -192,14 +199,6 @@ class _Gains:
         whole = each.sum() / self.sizes.sum()
         return of_gain(float(whole), gains, int((each != 0).sum()), sure)
 
-    def is_constant(self) -> bool:
-        """Returns whether the simple method is surely no better than a constant answer by the metric."""
-        if self.task._simple.name == "constant":
-            return True
-        if self.tallies is None or not self.has_constant:
-            return False
-        return self.of(0, _CONSTANT).high <= _CLOSE
-
 
 def _row(task: Any, scores: Tensor, network: Judged) -> Judged:
     """Returns an answer by its scores, with probabilities if a metric needs them."""
@@ -210,23 +209,24 @@ def _row(task: Any, scores: Tensor, network: Judged) -> Judged:
     return Judged(network.true, kind.guess(scores).numpy(), None, shares, network.sample)
 
 
-def _constant(task: Any, network: Judged) -> Judged | None:
-    """Returns the answer of the commonest class of the training targets; None for targets of another kind."""
+def _constant(task: Any, network: Judged) -> list[Judged]:
+    """Returns the answer of the commonest class of the training targets; nothing for targets of another kind."""
     if not task._kind.has_classes or scoring.needs_probabilities(task.metrics):
-        return None
+        return []
     commonest = int(class_counts(task, "train").argmax())
-    return network._replace(guess=np.full(len(network.true), commonest), counts=None, shares=None)
+    guess = np.full(len(network.true), commonest)
+    return [network._replace(guess=guess, counts=None, shares=None)]
 
 
 def _losses(
-    task: Any, answers: Sequence[Tensor], network: Judged, unit: np.ndarray, units: int
+    task: Any, answers: Sequence[Tensor], known: Judged, unit: np.ndarray, units: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (units, answers) sums of losses, and (units) the number of targets."""
     counts = class_counts(task, "train") if task.balanced else None
-    units_of_targets = unit[network.sample]
+    units_of_targets = unit[known.sample]
     sums = []
     for answer in answers:
-        each = simple.losses(task._kind, answer, network.true, counts).double().numpy()
+        each = simple.losses(task._kind, answer, known.true, counts).double().numpy()
         sums.append(np.bincount(units_of_targets, each, units))
     return np.stack(sums, 1), np.bincount(units_of_targets, minlength=units)
 
