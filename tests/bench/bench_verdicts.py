@@ -192,7 +192,7 @@ def row(name: str, number: int) -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default="verdict,gate,line")
-    parser.add_argument("--number", type=int, default=1000)
+    parser.add_argument("--number", type=int, default=1000, help="experiments of a row")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     for name in options.rows.split(","):
