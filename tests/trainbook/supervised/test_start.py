@@ -162,6 +162,8 @@ def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_
         load_file(Path("runs", name, "checkpoints/step-00000004/model.safetensors"))
         for name in ("without", "alone")
     )
+    powers = [tensors.pop("probability_powers") for tensors in (plain, started)]
+    assert powers[0][1] == powers[1][1], "of the network"
     assert plain
     assert all(torch.equal(started[name], tensor) for name, tensor in plain.items())
 
