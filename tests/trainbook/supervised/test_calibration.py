@@ -1,6 +1,7 @@
 """Probabilities: a power fitted on validation, and a line on how they held on the test."""
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import torch
 from torch import nn
 
 from lib.checkpoint import weights
+from lib.errors import BadInput
 from tests.bench import bench_verdicts
-from tests.trainbook.supervised.tasks import Words
+from tests.trainbook.supervised.tasks import Pixels, Words
 from tests.trainbook.supervised.test_supervised import Loader
 from trainbook import launch
 from trainbook.launch import ensemble
-from trainbook.supervised import calibration, kinds
+from trainbook.supervised import calibration, kinds, prediction
 from trainbook.supervised.scoring import Judged
 
 CLASSES = kinds.of("classes")
@@ -117,7 +119,7 @@ def test_validation_sets_the_power_of_a_class_and_predictions_have_it_with_the_w
     (row,) = task.answers([model], samples)
     batch = task.labelled(samples)
     assert row["probability"] == pytest.approx(
-        float((power * model(batch["x"])).softmax(-1).max()), abs=1e-5
+        float((power * model(batch["x"])).softmax(-1).max().detach()), abs=1e-5
     )
 
 
@@ -159,3 +161,27 @@ def test_predict_answers_by_the_gate_or_by_whom_it_is_asked_for_and_says_which_i
     assert found["network"] != found["simple"]
     default = "simple" if "The gate is shut" in summary.report else "network"
     assert found[""] == found[default]
+
+
+def test_pixels_of_a_model_with_the_classes_second_are_predicted_as_they_are_tested(configured):
+    task = Pixels(configured("Pixels", {"training.start_from_baseline": True}))
+    task.take_learned(json.loads(json.dumps(task.learned())))
+    model = task.model().eval()
+    samples = task.parts["test"].samples
+    batch = task.labelled(samples)
+    for gate, scores in ((0.0, task._simple.scores(task, batch)), (1.0, None)):
+        model.simple_gate.fill_(gate)
+        right = model(batch["x"]).argmax(1) if scores is None else scores.argmax(-1)
+        found = [row["prediction"].tolist() for row in task.answers([model], samples)]
+        assert found == right.tolist()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"), [("best", "It is one of: network"), ("simple", "leave --answer out")]
+)
+def test_an_answer_that_a_run_does_not_have_is_refused(configured, words, answer, why):
+    task = Words(configured("Words"), words)
+    with pytest.raises(BadInput, match=why):
+        prediction.choose(task, answer)
+    prediction.choose(task, "")
+    assert not task._answer
