@@ -69,7 +69,9 @@ def about(task: Any, model: nn.Module) -> str:
     name = repr(task._simple.name)
     gate = float(model.get_buffer(simple.GATE))
     lead = Interval(*model.get_buffer(LEAD).tolist())
-    beside = f"the network is {lead.signed} beside {name} on validation" if lead.has_bounds else ""
+    beside = "validation shows no gain of the network"
+    if lead.has_bounds:
+        beside = f"the network is {lead.signed} beside {name} on validation"
     if gate == 1:
         return f"The gate is open by 1: the network alone answers; {beside}."
     if gate:
@@ -77,16 +79,14 @@ def about(task: Any, model: nn.Module) -> str:
             f"The gate is open by {gate:g}: the answer is that share of the network, and {name} "
             f"for the rest; {beside}."
         )
-    if not beside:
-        return f"The gate is shut: validation tells nothing, so {name} alone answers."
     if lead.high < 0:
         return (
             f"The gate is shut: {beside}, surely below, so {name} alone answers. "
             "Do not use this network."
         )
     return (
-        f"The gate is shut: {beside}, which shows no sure gain, so {name} alone answers. "
-        "Both have a row; `trainbook predict --answer network` takes the other one."
+        f"The gate is shut: {beside}. It does not surely gain, so {name} alone answers; "
+        "both have a row, and `trainbook predict --answer network` takes the other one."
     )
 
 
