@@ -163,7 +163,10 @@ def row(name: str, number: int) -> dict[str, Any]:
     if name == "line":
         found = [each for each in map(line, range(number)) if each]
         covers = [low <= share <= high for low, high, share in found]
-        return {"lines": len(found), "interval holds the true share": round(np.mean(covers), 4)}
+        return {
+            "lines": len(found),
+            "interval holds the true share": round(float(np.mean(covers)), 4),
+        }
     if name == "gate":
         runs = [*map(gated, range(number))]
         sure = [run for run in runs if run["sure"]]
