@@ -17,7 +17,6 @@ from lib.config.files import absolute, read_bytes
 from lib.errors import BadInput, check_limit, first_ten, printable
 from lib.machine import disk, platform
 from lib.report.progress import counted
-from trainbook.sounds import Sound, wave
 from trainbook.supervised.names import listed
 from trainbook.supervised.notes import note
 from trainbook.supervised.pictures import (
@@ -35,6 +34,7 @@ from trainbook.supervised.pictures import (
     orientation_of,
     unused_bands,
 )
+from trainbook.supervised.sounds import Sound, wave
 
 # Checked if a task reads files by itself: it may read formats that Pillow cannot
 _COMMON = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif")

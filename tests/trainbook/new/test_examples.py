@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 EXAMPLES = ROOT / "trainbook" / "new" / "examples"
 TASKS = {"images": "Images", "segmentation": "Segmentation", "tabular": "Tabular", "text": "Text", "tokens": "Tokens",
-         "audio": "Audio", "chat": "Answers"}  # fmt: skip
+         "audio": "Audio", "series": "Series", "chat": "Answers"}  # fmt: skip
 SMALL = {
     "images": {"workload.size": 16, "workload.width": 2},
     "text": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
@@ -41,6 +41,12 @@ SMALL = {
         "workload.test_rows": 4,
     },
     "tabular": {"workload.width": 4},
+    "series": {
+        "workload.width": 4,
+        "workload.history": 8,
+        "workload.horizon": 3,
+        "workload.season": 4,
+    },
     "audio": {"workload.width": 2, "workload.bands": 8, "workload.seconds": 0.5},
 }
 STEPS = {
@@ -50,7 +56,7 @@ STEPS = {
 }  # fmt: skip
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "chat": {"number": 40},
         "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40},
-        "audio": {"number": 30}}  # fmt: skip
+        "audio": {"number": 30}, "series": {"number": 3, "length": 80}}  # fmt: skip
 ANSWERS = {
     "images": 30,
     "segmentation": 30,
@@ -58,6 +64,7 @@ ANSWERS = {
     "text": 60,
     "tokens": 40,
     "audio": 30,
+    "series": 3,
     "chat": 40,
 }
 STARTED = {"training.start_from_baseline": True}
@@ -145,7 +152,7 @@ def predict(name, tmp_path, monkeypatch):
     if name in ("images", "audio"):
         for path in new.glob("*/*.*"):
             path.rename(new / path.name)
-    for path in new.glob("*.csv"):
+    for path in new.glob("flats.csv"):
         lines = [line.rpartition(",")[0] for line in path.read_text().splitlines()]
         path.write_text("\n".join(lines))
     for path in new.glob("*.tsv"):
@@ -159,7 +166,8 @@ def predict(name, tmp_path, monkeypatch):
     with Path("out/predictions.csv").open() as file:
         answers = list(csv.DictReader(file))
     assert len(answers) == ANSWERS[name]
-    assert all(answer["prediction"] is not None for answer in answers)
+    column = "prediction_1" if name == "series" else "prediction"
+    assert all(answer[column] is not None for answer in answers)
 
 
 def test_the_commands_of_the_page_on_chat_work_in_an_empty_folder(tmp_path, monkeypatch):

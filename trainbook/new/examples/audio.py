@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainbook import Supervised, option, sounds
+from trainbook import Supervised, option
+from trainbook.supervised import sounds
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Reads sounds: `from trainbook import sounds` gives files with their classes, waves and log-mel bands."""
+"""Reads sounds: `from trainbook.supervised import sounds` gives files with their classes, waves and log-mel bands."""
 
 import functools
 import math
