@@ -39,6 +39,7 @@ def read(source: Path, time: str, value: str, name: str = "") -> dict[str, np.nd
     without a value is a gap. Raises BadInput for two values at a time, and for uneven steps.
     """
     rows = defaultdict[str, list[Reading]](list)
+    row: Any
     for row in records(source):
         key = str(row[name]) if name else _file_of(row, source)
         rows[key].append(Reading(row[time], _number(row, value), row.place))
@@ -191,7 +192,7 @@ def mase(judged: Judged, parts: Mapping[str, Any], season: int) -> float:
 
     The scale of a series is the mean absolute difference of its training values a season apart.
     """
-    scales = {}
+    scales: dict[str, list[float]] = {}
     for key, _, past, _ in parts["train"].samples:
         differences = np.abs(np.array(past[season:]) - np.array(past[:-season]))
         scales.setdefault(key, []).append(differences.mean())
