@@ -4,7 +4,7 @@ from typing import Any
 
 TREES = 60  # of the forest of a fold: the answer has those of five
 LEAVES = 500  # of a tree of a forest
-_ROUNDS = 100
+ROUNDS = 100  # of boosting
 _MOST_TREES = 300
 _DEPTH = 6
 
@@ -12,7 +12,8 @@ _DEPTH = 6
 def estimator(kind: Any, how: str, strength: float, balanced: bool, outputs: int) -> Any:
     """Returns a model: "margins", "linear", "boosting" or "forest".
 
-    "margins" and "linear" differ for classes: by distance from the border, and by likelihood. `strength` is the inverse of a linear penalty, the leaves of a tree of boosting, or the fewest rows of a leaf.
+    The first two are linear, of classes by the distance from a border or by likelihood. `strength` is the inverse of
+    their penalty, the leaves of a tree of boosting, or the fewest rows of a leaf of a forest.
     """
     if kind.has_probabilities:
         return _classifier(how, strength, "balanced" if balanced else None, outputs)
@@ -45,7 +46,7 @@ def _regressor(how: str, strength: float, outputs: int) -> Any:
 
 
 def _boosting(leaves: float, outputs: int) -> dict[str, Any]:
-    rounds = max(10, min(_ROUNDS, _MOST_TREES // outputs))
+    rounds = min(ROUNDS, max(10, _MOST_TREES // outputs))
     return {
         "max_leaf_nodes": int(leaves),
         "max_depth": _DEPTH,
@@ -57,7 +58,7 @@ def _boosting(leaves: float, outputs: int) -> dict[str, Any]:
 
 def _forest(fewest: float, outputs: int) -> dict[str, Any]:
     return {
-        "n_estimators": max(10, min(TREES, _MOST_TREES // outputs)),
+        "n_estimators": min(TREES, max(10, _MOST_TREES // outputs)),
         "min_samples_leaf": int(fewest),
         "max_leaf_nodes": LEAVES,
         "random_state": 0,

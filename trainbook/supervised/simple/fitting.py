@@ -1,7 +1,7 @@
 """Fits the methods that a form of data has, and orders them by folds of the training samples.
 
-A method is tried on the rows of each fold by a model of the others, and judged by the metric that selects; the answer is
-the mean of these models.
+A method is tried on the rows of each fold by a model of the others, and judged by the metric that selects. It answers
+by the mean of these models.
 """
 
 import time
@@ -162,16 +162,20 @@ class _Work:
         rows = self._affordable(family, settings, seconds)
         columns, values = self._columns(family.view, rows)
         race = 2 if len(rows.target) > _RACED else FOLDS
-        held = {}
+        held = dict[_Setting, _Held]()
         for setting in settings:
             held[setting] = self._held(setting, values, rows, race)
-            if self.clock.left < 0 and setting != settings[-1]:
+            if self.clock.left < 0 and len(held) < len(settings):
                 self.notes.append(
                     f"The {family.name} was tried in {len(held)} of {len(settings)} settings "
                     f"({self._limit})."
                 )
                 break
-        best = max(held, key=lambda setting: held[setting].worth)
+        best = max(held, key=lambda each: held[each].worth)
+        if self._may_balance(family):
+            other = best._replace(balanced=not best.balanced)
+            held[other] = self._held(other, values, rows, race)
+            best = max(held, key=lambda each: held[each].worth)
         found = held[best]
         if race < FOLDS:
             found = self._held(best, values, rows, FOLDS, found.models)
@@ -182,16 +186,14 @@ class _Work:
         return f"simple methods have {self.clock.seconds:.0f} s"
 
     def _settings(self, family: Family) -> list[_Setting]:
-        """Returns what is tried; with equal classes too where the metric is a mean over classes."""
-        weighs = {bool(self.task.balanced)}
+        """Returns what is tried."""
+        weighs = bool(self.task.balanced)
+        return [_Setting(family.how, strength, weighs) for strength in family.strengths]
+
+    def _may_balance(self, family: Family) -> bool:
+        """Returns whether the best is tried with other weights of classes: a mean over classes may gain."""
         metric = _selected(self.task)
-        if family.may_balance and self.task._kind.has_classes and metric in _BY_CLASS:
-            weighs = {False, True}
-        return [
-            _Setting(family.how, strength, each)
-            for each in sorted(weighs)
-            for strength in family.strengths
-        ]
+        return family.may_balance and self.task._kind.has_classes and metric in _BY_CLASS
 
     def _affordable(self, family: Family, settings: Sequence[_Setting], seconds: float) -> Rows:
         """Returns the rows that a family is fitted to, by the time and bytes that some of them take; notes a cut."""
@@ -238,7 +240,7 @@ class _Work:
         folds: int,
         known: Sequence[Model] = (),
     ) -> _Held:
-        """Tries a method on the rows of some folds, each by a model of the other folds; those of the first are known."""
+        """Tries a method on the rows of some folds, each by a model of the others; some models are known."""
         kind = self.task._kind
         scores = np.zeros((len(rows.target), self.width))
         models = [*known]

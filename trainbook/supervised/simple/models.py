@@ -92,7 +92,7 @@ def _large(weights: np.ndarray) -> np.ndarray:
 
 def _counted(values: Any, target: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """Returns (columns, classes) by how much each word raises the logarithm of each class's share."""
-    classes, numbers = np.unique(target, return_inverse=True)
+    _, numbers = np.unique(target, return_inverse=True)
     shares = special.softmax(prior)
     each = sparse.csr_array((np.ones(len(target)), (np.arange(len(target)), numbers)))
     counts = (values.T @ each).toarray()
@@ -141,7 +141,7 @@ def _tree(
     output: int,
     values: np.ndarray,
 ) -> np.ndarray:
-    """Returns (1, nodes, 5 + values). A threshold is the next number of fp32 below: numbers of fp32 go the same ways."""
+    """Returns (1, nodes, 5 + values). Thresholds are rounded down to fp32: numbers of fp32 go the same ways."""
     places = np.arange(len(is_leaf))
     rounded = threshold.astype(np.float32)
     below = np.where(rounded > threshold, np.nextafter(rounded, np.float32(-np.inf)), rounded)
