@@ -68,7 +68,7 @@ def a_place_of_its_own(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
     """Simple methods of few trees: those of every small run would take minutes. Tests of theirs have all."""
-    monkeypatch.setattr(estimators, "TREES", 4)
+    monkeypatch.setattr(estimators, "GROWN", 4)
     monkeypatch.setattr(estimators, "ROUNDS", 10)
 
 

@@ -24,7 +24,7 @@ from trainbook.supervised.scoring import Judged
 from trainbook.supervised.simple import fit, fitting, restored
 from trainbook.supervised.simple import rows as collecting
 from trainbook.supervised.simple.columns import VIEWS, shape_of
-from trainbook.supervised.simple.estimators import LEAVES, TREES
+from trainbook.supervised.simple.estimators import GROWN, LEAVES
 from trainbook.supervised.simple.families import FAMILIES
 from trainbook.supervised.simple.models import fitted, scored
 
@@ -140,7 +140,7 @@ def test_trees_say_here_what_they_say_in_scikit_learn(configured, classes, how):
     values = draw.normal(size=(300, 4)).astype(np.float32)
     target = values[:, 0] * values[:, 1] + draw.normal(size=300) / 9
     options = {"max_leaf_nodes": 15, "max_depth": 6, "early_stopping": False, "random_state": 0}
-    grown = {"n_estimators": TREES, "max_leaf_nodes": LEAVES, "min_samples_leaf": 3}
+    grown = {"n_estimators": GROWN, "max_leaf_nodes": LEAVES, "min_samples_leaf": 3}
     if not classes:
         task = Heights(configured("Heights"))
         shape = target[:, None]
@@ -354,9 +354,9 @@ def test_what_time_does_not_reach_is_said_with_the_rows_that_it_does(
     task = type("Given", (Given,), members)(configured("Words"))
     fit(task, seconds=99)
     printed = capsys.readouterr().out
-    # 33 s for each of three families: 50 * 33 / (1 + 5 fits * 4 strengths / 2)
+    # 33 s for each of three families: 50 * 33 / (1 + (4 strengths + 1) * 5 folds / 2)
     assert (
-        "linear model of numbers was fitted to 150 of 600 rows (simple methods have 99 s)"
+        "linear model of numbers was fitted to 122 of 600 rows (simple methods have 99 s)"
         in printed
     )
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-TREES = 60  # of the forest of a fold: the answer has those of five
+TREES = ("boosting", "forest")
+GROWN = 60  # trees of the forest of a fold: the answer has those of five
 LEAVES = 500  # of a tree of a forest
 ROUNDS = 100  # of boosting
 _MOST_TREES = 300
@@ -58,7 +59,7 @@ def _boosting(leaves: float, outputs: int) -> dict[str, Any]:
 
 def _forest(fewest: float, outputs: int) -> dict[str, Any]:
     return {
-        "n_estimators": min(TREES, max(10, _MOST_TREES // outputs)),
+        "n_estimators": min(GROWN, max(10, _MOST_TREES // outputs)),
         "min_samples_leaf": int(fewest),
         "max_leaf_nodes": LEAVES,
         "random_state": 0,

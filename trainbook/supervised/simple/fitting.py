@@ -1,12 +1,13 @@
 """Fits the methods that a form of data has, and orders them by folds of the training samples.
 
-A method is tried on the rows of each fold by a model of the others, and judged by the metric that selects. It answers
-by the mean of these models.
+A method is tried on the rows of each fold by a model of the others, and judged by the metric that selects. Trees answer
+by the mean of these models, which is better than one; all others are fitted once more, to all rows.
 """
 
+import itertools
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,9 @@ from torch import Tensor
 from lib.errors import printable
 from lib.report.progress import working
 from trainbook.supervised import scoring
-from trainbook.supervised.samples import FOLDS
 from trainbook.supervised.scoring import Judged
 from trainbook.supervised.simple.columns import VIEWS
+from trainbook.supervised.simple.estimators import TREES
 from trainbook.supervised.simple.families import FAMILIES, Family
 from trainbook.supervised.simple.method import Method, stored_weights
 from trainbook.supervised.simple.models import Model, fitted, linked, mean, scored
@@ -33,6 +34,7 @@ _MOST_CLASSES = 100  # the commonest ones are learned
 _PROBED = 4000  # rows by which time and memory are foretold
 _RACED = 20_000  # rows above which two folds choose the strength, and five do not
 _MOST_BYTES = 2**30  # of columns
+_CALIBRATED = 50_000  # rows that give the power of probabilities
 _POWERS = (2.0 ** np.arange(-3, 3.1, 0.25)).tolist()  # small data makes probabilities too sure
 _BY_CLASS = ("macro_f1", "macro_recall", "balanced_accuracy", "mean_iou", "mean_dice")
 
@@ -128,7 +130,7 @@ def _can(kind: Any, family: Family, width: int) -> bool:
     """Returns whether a family has an answer for a kind: trees of more than 100 outputs are no simple method."""
     if family.how == "counts":
         return kind.has_classes
-    return family.how not in ("boosting", "forest") or width <= _MOST_CLASSES
+    return family.how not in TREES or width <= _MOST_CLASSES
 
 
 class _Work:
@@ -140,13 +142,17 @@ class _Work:
         self.width = width
         self.clock = clock
         self.notes = notes
+        self.folds = np.unique(rows.fold).tolist()
+        self.raced = self.folds  # choose settings
+        if len(rows.target) > _RACED:
+            self.raced = self.folds[:2]
         self.views: dict[tuple[str, int], Any] = {}  # of a form of columns and a number of rows
 
     def constant(self) -> _Tried:
         """Returns the method whose answer is always the same."""
         rows = self.rows
         nothing = np.zeros((len(rows.target), 0), np.float32)
-        held = self._held(_Setting("constant", 0.0, False), nothing, rows, FOLDS)
+        held = self._held(_Setting("constant", 0.0, False), nothing, rows, self.raced)
         family = Family(self.task.constant, FAMILIES[rows.form][0].view, "constant", ())
         columns = VIEWS[family.view].fit(rows.first(_PROBED).values)
         weights = np.zeros((columns.width, self.width))
@@ -158,28 +164,36 @@ class _Work:
         if seconds <= 0:
             self.notes.append(f"There was no time for the {family.name} ({self._limit}).")
             return None
-        settings = self._settings(family)
-        rows = self._affordable(family, settings, seconds)
+        rows = self._affordable(family, seconds)
         columns, values = self._columns(family.view, rows)
-        race = 2 if len(rows.target) > _RACED else FOLDS
+        held = self._compared(family, values, rows)
+        best = _best(held)
+        found = held[best]
+        if family.how in TREES:
+            found = self._held(best, values, rows, self.folds, found.models)
+        else:
+            whole = self._fit(best, values, rows, np.ones(len(rows.target), bool))
+            found = found._replace(models=[whole])
+        return self._made(family, found, columns)
+
+    def _compared(self, family: Family, values: Any, rows: Rows) -> dict[_Setting, _Held]:
+        """Tries the settings of a family while there is time."""
+        settings = self._settings(family)
+        tries = len(settings) + self._may_balance(family)
         held = dict[_Setting, _Held]()
-        for setting in settings:
-            held[setting] = self._held(setting, values, rows, race)
-            if self.clock.left < 0 and len(held) < len(settings):
+        for number in range(tries):
+            if held and self.clock.left < 0:
                 self.notes.append(
-                    f"The {family.name} was tried in {len(held)} of {len(settings)} settings "
-                    f"({self._limit})."
+                    f"The {family.name} was tried in {number} of {tries} settings ({self._limit})."
                 )
                 break
-        best = max(held, key=lambda each: held[each].worth)
-        if self._may_balance(family):
-            other = best._replace(balanced=not best.balanced)
-            held[other] = self._held(other, values, rows, race)
-            best = max(held, key=lambda each: held[each].worth)
-        found = held[best]
-        if race < FOLDS:
-            found = self._held(best, values, rows, FOLDS, found.models)
-        return self._made(family, found, columns)
+            if number < len(settings):
+                setting = settings[number]
+            else:
+                best = _best(held)
+                setting = best._replace(balanced=not best.balanced)
+            held[setting] = self._held(setting, values, rows, self.raced)
+        return held
 
     @property
     def _limit(self) -> str:
@@ -195,29 +209,35 @@ class _Work:
         metric = _selected(self.task)
         return family.may_balance and self.task._kind.has_classes and metric in _BY_CLASS
 
-    def _affordable(self, family: Family, settings: Sequence[_Setting], seconds: float) -> Rows:
+    def _affordable(self, family: Family, seconds: float) -> Rows:
         """Returns the rows that a family is fitted to, by the time and bytes that some of them take; notes a cut."""
         rows = self.rows
         number = len(rows.target)
         if number > 2 * _PROBED:
-            probe = rows.first(_PROBED)
-            begin = time.perf_counter()
-            _, values = _view_of(family.view, probe)
-            seen_after = time.perf_counter()
-            fits = [
-                self._fold(setting, values, probe.target, probe.fold != 0)
-                for setting in (settings[0], settings[-1])
-            ]
-            fit_seconds = (time.perf_counter() - seen_after) / len(fits)
-            whole = seen_after - begin + FOLDS * len(settings) * fit_seconds
-            by_time = _PROBED * seconds / whole
-            by_bytes = _PROBED * _MOST_BYTES / _bytes(values)
-            number = int(min(number, max(_PROBED, min(by_time, by_bytes))))
+            number = min(number, self._foreseen(family, seconds))
         if number < rows.total:
             self.notes.append(
                 f"The {family.name} was fitted to {number:,} of {rows.total:,} rows ({self._limit})."
             )
         return rows.first(number)
+
+    def _foreseen(self, family: Family, seconds: float) -> int:
+        """Returns for how many rows there is time and memory, by what the first ones take; no fewer than these."""
+        probe = self.rows.first(_PROBED)
+        begin = time.perf_counter()
+        _, values = _view_of(family.view, probe)
+        seen_after = time.perf_counter()
+        settings = self._settings(family)
+        ends = (settings[0], settings[-1])
+        for setting in ends:
+            self._fold(setting, values, probe, self.folds[0])
+        a_fit = (time.perf_counter() - seen_after) / len(ends)
+        tries = len(settings) + self._may_balance(family)
+        fits = tries * len(self.raced) + len(self.folds)
+        by_time = seconds / (seen_after - begin + fits * a_fit)
+        of_scores = 3 * 8 * self.width * len(probe.target)
+        by_bytes = _MOST_BYTES / (_bytes(values) + of_scores)
+        return max(_PROBED, int(_PROBED * min(by_time, by_bytes)))
 
     def _columns(self, view: str, rows: Rows) -> tuple[Any, Any]:
         key = (view, len(rows.target))
@@ -227,29 +247,32 @@ class _Work:
         return self.views[key]
 
     def _fold(
-        self, setting: _Setting, values: Any, target: np.ndarray, others: np.ndarray
-    ) -> Model:
-        places = np.flatnonzero(others)
-        return fitted(self.task, *setting, values[places], target[places], self.width)
+        self, setting: _Setting, values: Any, rows: Rows, fold: int, known: Model | None = None
+    ) -> tuple[Model, np.ndarray]:
+        """Returns the model of the other folds, a new one if none is known, and the scores of a fold's rows."""
+        here = rows.fold == fold
+        model = known or self._fit(setting, values, rows, ~here | here.all())
+        return model, linked(self.task._kind, setting.how, scored(values[here], model))
+
+    def _fit(self, setting: _Setting, values: Any, rows: Rows, chosen: np.ndarray) -> Model:
+        places = np.flatnonzero(chosen)
+        return fitted(self.task, *setting, values[places], rows.target[places], self.width)
 
     def _held(
         self,
         setting: _Setting,
         values: Any,
         rows: Rows,
-        folds: int,
+        folds: Sequence[int],
         known: Sequence[Model] = (),
     ) -> _Held:
-        """Tries a method on the rows of some folds, each by a model of the others; some models are known."""
-        kind = self.task._kind
+        """Tries a method on the rows of some folds, each by a model of the others; those of the first may be known."""
         scores = np.zeros((len(rows.target), self.width))
-        models = [*known]
-        for number in range(folds):
-            here = rows.fold == number
-            if number == len(models):
-                models.append(self._fold(setting, values, rows.target, ~here | here.all()))
-            scores[here] = linked(kind, setting.how, scored(values[here], models[number]))
-        tried = np.flatnonzero(rows.fold < folds)
+        models = []
+        for fold, model in itertools.zip_longest(folds, known):
+            fitted_now, scores[rows.fold == fold] = self._fold(setting, values, rows, fold, model)
+            models.append(fitted_now)
+        tried = np.flatnonzero(np.isin(rows.fold, folds))
         target = rows.target[tried]
         scores = scores[tried]
         power, loss = self._power(scores, target)
@@ -258,6 +281,8 @@ class _Work:
     def _power(self, scores: np.ndarray, target: np.ndarray) -> tuple[float, float]:
         """Returns the power of probabilities with the least loss, and this."""
         kind = self.task._kind
+        every = -(-len(target) // _CALIBRATED)
+        scores, target = scores[::every], target[::every]
         counts = np.bincount(target, minlength=self.width) if self.task.balanced else None
         powers = _POWERS if kind.has_probabilities else [1.0]
         each = []
@@ -278,6 +303,10 @@ class _Work:
         kind = self.task._kind.name
         method = Method(family.name, family.view, family.how, kind, held.power, exact, columns)
         return _Tried(held.score, held.loss, method)
+
+
+def _best(held: Mapping[_Setting, _Held]) -> _Setting:
+    return max(held, key=lambda setting: held[setting].worth)
 
 
 def _view_of(view: str, rows: Rows) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,21 +25,19 @@ _MOST_TEXT = 8 * 2**20  # of all methods as JSON, which each checkpoint holds
 _MOST_HALF = 1000.0  # of a weight in fp16: those of prices are larger
 
 
+@dataclass(frozen=True)
 class Method:
-    """A method of a task's `kind`. `how` is that of `fitted`; probabilities are those of `power` times the scores."""
+    """A method of a task's `kind`. Probabilities are those of `power` times the scores; for `how` see `fitted`."""
 
-    def __init__(
-        self, name: str, view: str, how: str, kind: str, power: float, model: Model, columns: View
-    ):
-        self.name = name
-        self.view = view
-        self.how = how
-        self.kind = kind
-        self.power = power
-        self.model = model
-        self.columns = columns
+    name: str
+    view: str
+    how: str
+    kind: str
+    power: float
+    model: Model
+    columns: View
 
-    @cached_property
+    @property
     def is_constant(self) -> bool:
         return self.how == "constant"
 

@@ -27,7 +27,9 @@ def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:
     if not isinstance(x, Tensor):
         if kind.has_positions:
             return _seen_words(kind, x, batch["labels"])
-        return "texts", np.array([str(text).replace("\0", " ") for text in x], object)
+        if not all(isinstance(text, str) for text in x):
+            return None
+        return "texts", np.array([text.replace("\0", " ") for text in x], object)
     is_ids = x.dim() == 2 and not x.is_floating_point()
     if kind.has_positions:
         return _seen_around(kind, x, batch["labels"], is_ids)
