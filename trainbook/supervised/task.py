@@ -271,7 +271,7 @@ class Supervised(Comparing):
         return replaced.hashes(self.parts, digests)
 
     def baselines(self) -> Mapping[str, Any]:
-        """Returns what the simple method answers, by its name; `{**super().baselines(), ...}` adds to it."""
+        """Returns what the simple methods answer, by their names; `{**super().baselines(), ...}` adds to it."""
         return evaluation.simple_rows(self)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
