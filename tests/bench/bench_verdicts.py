@@ -127,7 +127,8 @@ def gated(seed: int) -> dict[str, float]:
     (true, start, scores), (test, test_start, test_scores) = parts
     units = np.repeat(np.arange(number), size)
     seen = {"classes of train": np.round(1e4 * shares).astype(int)}
-    members = {"_simple": SimpleNamespace(name="linear model"), "_seen": seen}
+    simple = SimpleNamespace(name="linear model", is_constant=False)
+    members = {"_simples": [simple], "_seen": seen}
     task = task_of(metric, units, **members)
     judged = Judged(true, true, sample=np.arange(len(true)))
     opened = gate.opened(task, scores, start, judged)

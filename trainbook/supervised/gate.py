@@ -111,7 +111,7 @@ def opened(task: Any, scores: Tensor, start: Tensor, network: Judged) -> Opened:
     lead = over_simple[-1]
     if task._kind.has_classes and not _has_learned(scores, network, unit, units):
         return Opened(0.0, lead)
-    is_constant = task._simple.name == "constant"
+    is_constant = task._simple.is_constant
     if constant and gains.follow_from_sums:
         is_constant |= gains.of(0, _CONSTANT).high <= _CLOSE
     if is_constant:

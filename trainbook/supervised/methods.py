@@ -121,14 +121,20 @@ class Comparing(Task):
         return place, -1 if direction == "min" else 1
 
     def _strongest(self, baselines: Mapping[str, Judged]) -> str:
-        """Returns the name of the best baseline by the metric that is selected by."""
+        """Returns the name of the best baseline by the metric that is selected by.
+
+        Of the simple methods that one counts which was best by folds of the training samples, whichever is best here.
+        """
         place, sign = self._selected
         metric = self.metrics[place]
+        _, *others = vars(self).get("_simples") or [None]
+        passed_over = {method.name for method in others}
         values = {}
         for name, judged in baselines.items():
             (value,) = scoring.scores([metric], judged).values()
             values[name] = sign * value
-        return max(values, key=lambda name: values[name])
+        chosen = [name for name in values if name not in passed_over]
+        return max(chosen, key=lambda name: values[name])
 
     def columns(self, judged: Judged) -> Mapping[str, float]:
         """Returns further columns of a method's row in evaluation.csv: F1, and IoU of tokens, of at most 50 classes."""

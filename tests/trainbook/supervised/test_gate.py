@@ -17,9 +17,9 @@ from trainbook.supervised.scoring import Judged
 def classes_task(**members):
     """A task of three classes that are as common in training, beside a simple method that has learned something."""
     task = Tags.__new__(Tags)
-    simple = SimpleNamespace(name="linear model")
+    simple = SimpleNamespace(name="linear model", is_constant=False)
     seen = {"classes of train": np.array([2, 1, 1])}
-    known = {"kind": "classes", "balanced": False, "_simple": simple, "_seen": seen, **members}
+    known = {"kind": "classes", "balanced": False, "_simples": [simple], "_seen": seen, **members}
     vars(task).update(known)
     return task
 

@@ -1,6 +1,7 @@
 """What is said of a method beside the strongest baseline, and how wide its interval is."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -129,3 +130,17 @@ def test_less_error_is_a_gain_in_the_table_the_heading_and_the_file(configured, 
 def test_a_number_of_units_is_called_by_their_name():
     assert verdict.named(1, "picture") == "1 picture"
     assert verdict.named(6000, "picture") == "6,000 pictures"
+
+
+def test_the_strongest_simple_method_is_that_of_the_folds_whichever_is_best_on_the_test(
+    configured, words, few
+):
+    task = Words(configured("Words"), words)
+    task._simples = [SimpleNamespace(name=name) for name in ("by folds", "another")]
+    evaluated(task)
+    right = task._tested["network"]._replace(guess=task._tested["network"].true)
+    wrong = right._replace(guess=1 - right.true)
+    half = right._replace(guess=np.where(np.arange(len(right.true)) % 2, right.true, wrong.guess))
+    rows = {"always the same": wrong, "another": right, "by folds": half}
+    assert task._strongest(rows) == "by folds"
+    assert task._strongest({**rows, "a rule": right}) == "a rule"
