@@ -141,8 +141,8 @@ class Digits(Supervised):
 
     def read(self, source=None):
         digits = load_digits()
-        rows = [*zip((digits.data / 16).tolist(), digits.target.tolist(), strict=True)][:700]
-        return {"train": rows[:400], "validation": rows[400:550], "test": rows[550:]}
+        rows = [*zip((digits.data / 16).tolist(), digits.target.tolist(), strict=True)][:500]
+        return {"train": rows[:260], "validation": rows[260:380], "test": rows[380:]}
 
     def example(self):
         return [0.0] * 64, 0

@@ -31,17 +31,16 @@ def trained(configured, name, options):
     return summary, guesses, folder
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"training.stop_after_evaluations": 3},
-        {"scheduler.name": "plateau", "scheduler.patience": 1, "training.max_steps": 80},
-    ],
-    ids=["early stop", "plateau"],
-)
-def test_the_row_of_the_network_is_that_of_a_run_without_the_simple_method(configured, options):
-    alone, without, _ = trained(configured, "alone", options)
-    started, beside, folder = trained(configured, "started", {**options, **STARTS})
+OPTIONS = {
+    "training.stop_after_evaluations": 4,
+    "scheduler.name": "plateau",
+    "scheduler.patience": 1,
+}
+
+
+def test_the_row_of_the_network_is_that_of_a_run_without_the_simple_method(configured):
+    alone, without, _ = trained(configured, "alone", OPTIONS)
+    started, beside, folder = trained(configured, "started", {**OPTIONS, **STARTS})
     assert beside == without
     assert started.best["metric"] == "network_accuracy"
     assert (started.best["step"], started.best["value"]) == (
@@ -53,8 +52,8 @@ def test_the_row_of_the_network_is_that_of_a_run_without_the_simple_method(confi
     assert started.stopped_early.get("evaluations") == alone.stopped_early.get("evaluations")
     with (folder / "evaluation.csv").open() as file:
         rows = {row["method"]: float(row["accuracy"]) for row in csv.DictReader(file)}
-    _, simple, network, answer = rows.values()
-    assert answer >= max(simple, network) - 0.005 or "It does not surely gain" in started.report
-    assert started.metrics["network_accuracy"] == pytest.approx(network, abs=1e-6)
+    assert "The gate is shut" in started.report, "so the answer of all validations is the same"
+    assert rows["answer"] in [score for name, score in rows.items() if name != "answer"]
+    assert started.metrics["network_accuracy"] == pytest.approx(rows["network"], abs=1e-6)
     state = json.loads(next(folder.glob("best/*/state.json")).read_text())
     assert state["best"]["metric"] == "network_accuracy"
