@@ -89,10 +89,6 @@ class Data:
     num_workers: int = option(
         2, "Loader processes of each rank; 0: the training process.", minimum=0, limit=1024
     )
-    prefetch_factor: int = option(
-        2, "Slots that each of these processes prepares ahead.", minimum=1, limit=1024
-    )
-    pin_memory: bool = option(True, "Whether batches wait in page-locked memory.")
     subset_ratio: float = option(1.0, "Share of the training samples.", above=0, maximum=1)
     buckets: int = option(
         0, "Batches in a pool of samples sorted by length; 0: not sorted.", minimum=0, limit=10**6

@@ -20,6 +20,7 @@ from lib.planner.trace import predict_task, seeded
 from lib.task import Task, find_task, model_on_meta, with_slots
 from lib.task.contract import checked_blocks
 from lib.training import norms
+from lib.training.data import SLOTS_AHEAD
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
 from lib.training.state import saved_bytes
@@ -140,7 +141,7 @@ def _best(fitting: list[Option]) -> Option:
 
 def host_memory(task: Task, config: Config, cards: int) -> tuple[int, int]:
     """Returns bytes of the machine's own memory: the copy for checkpoints, and waiting batches."""
-    held = max(1, config.data.num_workers * config.data.prefetch_factor)  # slots of each card
+    held = max(1, config.data.num_workers * SLOTS_AHEAD)  # slots of each card
     with seeded():
         batch = task.example_batch(config.training.slot, torch.device("cpu"))
         whole, model = saved_bytes(task, config)

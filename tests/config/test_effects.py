@@ -67,7 +67,7 @@ CHANGES = {
         "queue.folds": 2, "queue.fold_key": "scheduler.patience", "queue.seeds": [1, 2],
         "queue.grid": {"optimizer.lr": ["0.1", "0.2"]},
     },
-    "loader": {"data.num_workers": 1, "data.prefetch_factor": 3},
+    "loader": {"data.num_workers": 1},
     "reason": {"session.minutes": 1e-6, "session.margin_seconds": 6e6},
     "task": {"task": "{home}/own.py:Own"}, "elsewhere": {"output_dir": "{home}/elsewhere"},
     "name": {"run.name": "another"}, "error": {"run.initial_weights_share": 0.1},
@@ -82,7 +82,6 @@ for observable, keys in CHANGES.items():
 PLATEAU = {"scheduler.name": "plateau", "optimizer.lr": 5.0}
 CONTEXT = {  # key -> what both runs have on top of the toy's
     "run.initial_weights_share": {"run.initial_weights": "{home}/runs/toy", "workload.batch_norm": True},
-    "data.prefetch_factor": {"data.num_workers": 1},
     "data.buckets": {"task": "{home}/own.py:Lengthy"},
     "training.stop_after_evaluations": {"optimizer.lr": 5.0},
     "device.processes": {"training.micro_batch_slots": 2},
@@ -98,7 +97,6 @@ CONTEXT = {  # key -> what both runs have on top of the toy's
 # Keys whose effect this machine cannot show, by the test that does.
 ELSEWHERE = {
     "training/test_identity.py": ["run.accept_changes", "run.on_change"],
-    "training/test_data.py": ["data.pin_memory"],
     "gpu/parts/bits.py": ["training.deterministic"],
     "trainbook/launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
@@ -155,8 +153,7 @@ def trained(config):
     seen["weights"] = hash_of(state.model)
     seen["rows"] = rows_of(run.folder)
     seen["files"] = sorted(str(path.relative_to(run.folder)) for path in run.folder.rglob("*"))
-    options = ("num_workers", "prefetch_factor")
-    seen["loader"] = [{name: each.get(name) for name in options} for each in loaders]
+    seen["loader"] = [each.get("num_workers") for each in loaders]
     seen["name"] = run.folder.name
     seen["elsewhere"] = run.output_dir.name == "elsewhere"
     seen["task"] = type(run.task).__name__

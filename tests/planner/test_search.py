@@ -21,6 +21,7 @@ from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
 from lib.planner.search import host_memory
 from lib.task import load_config, load_task
+from lib.training.data import SLOTS_AHEAD
 from tests.markup import unbalanced
 from tests.toy import Toy
 from trainbook import commands, launch
@@ -288,12 +289,11 @@ def test_host_memory_is_the_savers_copy(toy, quick, monkeypatch):
 
 
 def test_host_memory_has_the_batches_that_workers_prepare_for_each_card(toy):
-    workers = {"data.num_workers": 2, "data.prefetch_factor": 3}
-    config = toy({"training.micro_batch_slots": 2, **workers})
+    config = toy({"training.micro_batch_slots": 2, "data.num_workers": 3})
     task = load_task(config)
     batch = task.example_batch(4, torch.device("cpu"))
     size = sum(value.nbytes for value in batch.values())
-    assert host_memory(task, config, 2)[1] == 2 * 2 * 3 * size
+    assert host_memory(task, config, 2)[1] == 2 * 3 * SLOTS_AHEAD * size
 
 
 # --- in a child process -----------------------------------------------------------------------------------------------
