@@ -21,6 +21,7 @@ from lib.config.reader import (
     BAD,
     Reader,
     child,
+    flat,
     from_folder,
     length_pairs,
     option,
@@ -462,6 +463,12 @@ def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
     if mistakes:
         raise BadInput("\n".join(mistakes))
     return config
+
+
+def differences(before: Config, after: Config) -> dict[str, tuple[object, object]]:
+    """Returns the keys whose values differ, with both values."""
+    old = flat(before)
+    return {key: (old[key], value) for key, value in flat(after).items() if old[key] != value}
 
 
 def _changed(section: Any, key: str, value: Any) -> Any:

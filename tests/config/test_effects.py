@@ -9,6 +9,7 @@ import torch
 from lib.config import Config, Training
 from lib.config.reader import flat
 from lib.errors import BadInput
+from lib.ranks import processes
 from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import load_config
@@ -17,7 +18,7 @@ from lib.training.session import start_session
 from tests.conftest import ROOT, TOY, VOLATILE_COLUMNS
 from trainbook.launch import queue, smoke
 from trainbook.launch.resume import look_for_checkpoint
-from trainbook.launch.run import prepare, processes
+from trainbook.launch.run import prepare
 
 OWN = """
 from dataclasses import dataclass
@@ -194,7 +195,7 @@ def observed(home, folder, overrides, name):
             entries = queue.entries(home / "toy.yaml", overrides)
             return [(flat(entry.config), entry.starts_from) for entry in entries]
         case "processes":
-            return processes(config)
+            return processes(config.training.micro_batch_slots, config.device.processes)
         case "smoke":
             return smoke.few_steps(prepare(config)).state.step
     try:

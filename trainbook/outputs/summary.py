@@ -55,9 +55,20 @@ class Summary:
 
     def is_done(self, training: Training) -> bool:
         """Returns whether the run is completed, and these settings leave nothing to train."""
+        return self.done_until(training.stop_after_evaluations) >= training.max_steps
+
+    def done_until(self, stop_after: int) -> float:
+        """Returns the largest `max_steps` that leaves nothing to train; -1 if the run is not completed."""
+        if self.reason != "completed":
+            return -1
         waited = self.stopped_early.get("evaluations")
-        has_stopped = isinstance(waited, int) and 0 < training.stop_after_evaluations <= waited
-        return self.reason == "completed" and (self.step >= training.max_steps or has_stopped)
+        has_stopped = isinstance(waited, int) and 0 < stop_after <= waited
+        return math.inf if has_stopped else self.step
+
+    @property
+    def has_failed(self) -> bool:
+        """Returns whether an error ended the run, or left out its test or another result."""
+        return self.reason == "failed" or bool(self.missing)
 
     @property
     def why_early(self) -> str:
