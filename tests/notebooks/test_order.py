@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from lib.report.summary import Summary
 from lib.task import load_config
 from lib.training.evaluation import known_baseline
 from tests.trainbook.supervised.conftest import CONFIG as SUPERVISED
@@ -18,7 +19,6 @@ from tests.workloads.legal.conftest import CONFIG as LEGAL
 from tests.workloads.vqa.conftest import CONFIG as VQA
 from trainbook import launch, notebook
 from trainbook.launch import resume, smoke
-from trainbook.outputs.summary import Summary
 
 WORKLOADS = {
     "graphmer": GRAPHMER,

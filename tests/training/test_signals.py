@@ -6,10 +6,10 @@ import signal
 import pytest
 
 from lib.checkpoint import contents
+from lib.report.summary import Summary
 from lib.task import load_task
 from tests.training.test_loop import fit, newest, same_tensors, stable
 from trainbook import launch
-from trainbook.outputs.summary import Summary
 
 SLOW = {
     "data.evaluation_batch": 1,

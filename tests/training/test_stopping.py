@@ -5,13 +5,13 @@ import math
 import pytest
 
 from lib.report.metrics import read
+from lib.report.summary import Summary
 from lib.training import optimization
 from lib.training.stopping import Stopping
 from tests.training.test_loop import StopAfter, check_resume, fit, newest
 from trainbook import launch
 from trainbook.notebook import ended
 from trainbook.outputs import packing
-from trainbook.outputs.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 EARLY = {

@@ -19,6 +19,7 @@ from lib.errors import BadInput
 from lib.machine import disk, memory
 from lib.planner import fp16
 from lib.report.findings import Finding, run_check
+from lib.report.summary import Summary
 from lib.task import find_task, locate_data
 from lib.task.place import explained, place_of
 from lib.text import amount
@@ -33,7 +34,6 @@ from trainbook.launch.resume import (
     how_to_continue,
     look_for_checkpoint,
 )
-from trainbook.outputs.summary import Summary
 
 Groups = dict[str, dict[str, Tensor]]
 

@@ -11,10 +11,10 @@ from lib.config import Config
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
+from lib.report.summary import Summary
 from lib.text import amount
 from trainbook.kaggle import client
 from trainbook.kaggle.kernel import HOME
-from trainbook.outputs.summary import Summary
 
 _UNPACKED = re.compile(r"\.(gz|zip|tar|tgz|bz2|xz|7z)$")
 _LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))(/|$)")

@@ -21,6 +21,8 @@ from lib.machine import disk, hardware, platform
 from lib.prepared import Run
 from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
+from lib.report.summary import FILE as SUMMARY
+from lib.report.summary import Reason, Summary
 from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import Session, handling_signals, start_session
@@ -34,13 +36,10 @@ from trainbook.outputs.summary import (
     CARD,
     Card,
     Predicted,
-    Reason,
-    Summary,
     read_card,
     results,
     with_all,
 )
-from trainbook.outputs.summary import FILE as SUMMARY
 
 CONFIG = "config.yaml"
 EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers

@@ -13,11 +13,11 @@ from lib.machine.inputs import made_names, run_folders, saved_facts
 from lib.prepared import Run
 from lib.report.metrics import METRICS
 from lib.report.progress import Progress, choose_progress
+from lib.report.summary import Reason, Summary
 from lib.task.files import file_of, label, named_files, own_files
 from lib.training import identity
 from lib.training.evaluation import known_baseline
 from trainbook.outputs import figure
-from trainbook.outputs.summary import Reason, Summary
 
 CODE = "code"  # in a run's folder: the files of a task of one's own
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from lib.config import to_yaml
 from lib.machine import disk, inputs, platform
 from lib.report.progress import working
+from lib.report.summary import Summary
 from lib.task import load_task
 from trainbook.launch.ensemble import load_members
 from trainbook.launch.queue import Entry, find_completed
-from trainbook.outputs.summary import Summary, with_all
+from trainbook.outputs.summary import with_all
 
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:

@@ -6,11 +6,11 @@ import torch
 from lib import checkpoint
 from lib.checkpoint import weights
 from lib.errors import BadInput
+from lib.report.summary import Summary
 from lib.task import find_task
 from tests.conftest import ROOT
 from trainbook import launch
 from trainbook.launch.ensemble import load
-from trainbook.outputs.summary import Summary
 
 OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
 

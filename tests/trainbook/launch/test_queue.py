@@ -7,13 +7,13 @@ import pytest
 
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import inputs
+from lib.report.summary import Summary
 from lib.training import loop
 from lib.training.session import Session
 from tests.conftest import TOY
 from trainbook import launch
 from trainbook.commands import main
 from trainbook.launch import queue
-from trainbook.outputs.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 SEEDS = "queue: {seeds: [1, 2, 3]}\n"

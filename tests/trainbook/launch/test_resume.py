@@ -9,11 +9,11 @@ import torch
 from lib import checkpoint
 from lib.errors import BadInput, OutOfMemory
 from lib.report.metrics import read
+from lib.report.summary import Summary
 from lib.task import load_task
 from lib.training import identity, optimization
 from trainbook import launch
 from trainbook.launch.queue import find_completed
-from trainbook.outputs.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 

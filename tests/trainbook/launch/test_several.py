@@ -14,11 +14,11 @@ import torch
 from lib import checkpoint, ranks
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.ranks import boot
+from lib.report.summary import Summary
 from tests import several as scenarios
 from tests.conftest import ROOT
 from trainbook import launch
 from trainbook.launch import several
-from trainbook.outputs.summary import Summary
 
 
 def processes_of(config):

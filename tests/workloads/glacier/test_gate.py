@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from lib.machine import platform
+from lib.report.summary import Summary
 from lib.task import Task, load_task
 from tests.conftest import ROOT
 from trainbook import launch
 from trainbook.launch import ensemble
-from trainbook.outputs.summary import Summary
 from workloads.glacier import baselines, maps, voting
 from workloads.glacier.baselines import EVERYWHERE, HELD, Boosted
 from workloads.glacier.judging import WEIGHTS, Gate, least_gain, mcc
