@@ -38,7 +38,7 @@
 
 # %%
 from lib.machine import memory
-from lib.report.summary import Summary
+from lib.training.summary import Summary
 from trainbook import doctor, launch, notebook
 from trainbook.launch import queue
 from trainbook.notebook import widgets

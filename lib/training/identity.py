@@ -31,7 +31,7 @@ _REFUSED = (
 # May differ without a warning: it changes neither samples nor arithmetic.
 _HARMLESS = (
     "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
-    "training.smoke_steps", "training.stop_after_evaluations",
+    "training.smoke_steps", "training.stop_",
     "tracking.",
 )  # fmt: skip
 # Facts about the machine: they change bits, and no user chose them.

@@ -24,9 +24,9 @@ import torch
 import torch._dynamo  # which an optimizer imports anyway: once, before runs are forked
 
 from lib.report.metrics import read
-from lib.report.summary import Summary
 from lib.task import load_config
 from lib.training import optimization, step
+from lib.training.summary import Summary
 from tests.bench.record import RECORDS, head, write
 from tests.conftest import TOY, VOLATILE_COLUMNS
 from tests.faults import runs

@@ -5,9 +5,9 @@ import dataclasses
 
 import pytest
 
-from lib.report.summary import Summary
 from lib.task import load_config
 from lib.training.evaluation import known_baseline
+from lib.training.summary import Summary
 from tests.trainbook.supervised.conftest import CONFIG as SUPERVISED
 from tests.workloads.chat.conftest import CONFIG as CHAT
 from tests.workloads.chat.conftest import write_base

@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from lib.checkpoint import contents
-from lib.report.summary import Summary
 from lib.task import load_task
+from lib.training.summary import Summary
 from tests.training.test_loop import fit, newest, same_tensors, stable
 from trainbook import launch
 

@@ -19,12 +19,12 @@ from lib.errors import BadInput
 from lib.machine import disk, memory
 from lib.planner import fp16
 from lib.report.findings import Finding, run_check
-from lib.report.summary import Summary
 from lib.task import find_task, locate_data
 from lib.task.place import explained, place_of
 from lib.text import amount
 from lib.training.precision import about_precision, choose_precision
 from lib.training.state import State, new_state, restore_state, save_state, state_tensors
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.doctor.machine import check_kernels
 from trainbook.launch import Run, checks

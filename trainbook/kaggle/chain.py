@@ -19,9 +19,9 @@ from lib import untrusted
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
-from lib.report.summary import FILE as SUMMARY
-from lib.report.summary import Summary
 from lib.text import aligned
+from lib.training.summary import FILE as SUMMARY
+from lib.training.summary import Summary
 from trainbook.kaggle import client
 from trainbook.kaggle.client import Result
 from trainbook.kaggle.kernel import Notebook, keep_log, prepare, send, wait_for_data

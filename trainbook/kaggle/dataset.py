@@ -11,8 +11,8 @@ from lib.config import Config
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
-from lib.report.summary import Summary
 from lib.text import amount
+from lib.training.summary import Summary
 from trainbook.kaggle import client
 from trainbook.kaggle.kernel import HOME
 

@@ -17,8 +17,8 @@ from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.machine.facts import FACTS
-from lib.report.summary import FILE as SUMMARY
-from lib.report.summary import Summary
+from lib.training.summary import FILE as SUMMARY
+from lib.training.summary import Summary
 from trainbook.kaggle import carried, client
 from trainbook.kaggle.carried import ROOT
 from trainbook.outputs import packing

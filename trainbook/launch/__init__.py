@@ -21,12 +21,12 @@ from lib.machine import disk, hardware, platform
 from lib.prepared import Run
 from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
-from lib.report.summary import FILE as SUMMARY
-from lib.report.summary import Reason, Summary
 from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import Session, handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first, first_state
+from lib.training.summary import FILE as SUMMARY
+from lib.training.summary import Reason, Summary
 from trainbook.launch import resume
 from trainbook.launch.resume import announce, bring_along, check_completed, how_to_continue
 from trainbook.launch.run import keep_code, prepare, progress, summary_of

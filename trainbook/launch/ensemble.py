@@ -19,11 +19,11 @@ from lib.config.files import read_text
 from lib.config.reader import Reader, child
 from lib.errors import BadInput, printable
 from lib.machine import memory
-from lib.report.summary import Summary
 from lib.task import Task, find_task, load_config, model_on_meta
 from lib.task.files import label
 from lib.training.learned import restored
 from lib.training.order import INITIALISE, mix
+from lib.training.summary import Summary
 from trainbook.launch.run import CODE
 from trainbook.outputs import packing
 from trainbook.supervised import kinds, submission

@@ -17,11 +17,11 @@ from lib.config import Config, Session, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import disk, inputs, memory, platform
 from lib.prepared import as_run, in_steps
-from lib.report.summary import Summary
 from lib.task import find_task, load_config
 from lib.text import Criterion, aligned, duration
 from lib.training import identity
 from lib.training.session import start_session
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.launch import smoke
 from trainbook.launch.run import accepted_changes, prepare

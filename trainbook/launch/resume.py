@@ -10,9 +10,9 @@ from lib.machine import disk, memory
 from lib.machine.inputs import saved_facts
 from lib.prepared import Run
 from lib.report.metrics import EVENTS, METRICS, EventLog
-from lib.report.summary import Summary
 from lib.training import identity, loop, optimization, stopping
 from lib.training.session import Session
+from lib.training.summary import Summary
 from trainbook.launch.run import accepted_changes, progress
 from trainbook.outputs.packing import TRACKING
 

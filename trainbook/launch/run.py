@@ -13,10 +13,10 @@ from lib.machine.inputs import made_names, run_folders, saved_facts
 from lib.prepared import Run
 from lib.report.metrics import METRICS
 from lib.report.progress import Progress, choose_progress
-from lib.report.summary import Reason, Summary
 from lib.task.files import file_of, label, named_files, own_files
 from lib.training import identity
 from lib.training.evaluation import known_baseline
+from lib.training.summary import Reason, Summary
 from trainbook.outputs import figure
 
 CODE = "code"  # in a run's folder: the files of a task of one's own
@@ -61,11 +61,10 @@ def has_queue(path: Path, config: Config) -> bool:
 
 def earlier_runs(config: Config) -> Iterator[identity.Earlier]:
     """Yields the run of a configuration's name and its edits that have an identity, in order."""
-    stop_after = config.training.stop_after_evaluations
     for name in made_names(config.run.name, config.output_dir):
         for folder in run_folders(name, config.output_dir):
             summary = Summary.read(folder)
-            done_until = summary.done_until(stop_after) if summary else -1
+            done_until = summary.done_until(config.training) if summary else -1
             has_failed = summary is not None and summary.has_failed
             facts = summary.identity if summary and done_until >= 0 else {}
             facts = facts or saved_facts("identity", folder)

@@ -32,8 +32,8 @@ from lib.machine.clock import handed_down
 from lib.ranks import boot
 from lib.report.metrics import EVENTS, EventLog
 from lib.report.progress import MARK, Progress
-from lib.report.summary import Summary
 from lib.training.session import handling_signals
+from lib.training.summary import Summary
 
 LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed

@@ -17,10 +17,10 @@ from lib.errors import BadInput, TrainingFailed, printable
 from lib.machine import disk, platform
 from lib.machine.inputs import made_names, run_folders
 from lib.planner.html import of_plan
-from lib.report.summary import Summary
 from lib.task import load_config
 from lib.text import aligned, as_html
 from lib.training import identity
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.launch import queue
 from trainbook.launch.run import CODE, has_queue

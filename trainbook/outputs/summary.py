@@ -8,8 +8,8 @@ from pathlib import Path
 from lib import untrusted
 from lib.errors import BadInput, printable
 from lib.machine import disk
-from lib.report.summary import Summary
 from lib.text import aligned
+from lib.training.summary import Summary
 
 CARD = "card.json"
 _MOST_BYTES = 2**22

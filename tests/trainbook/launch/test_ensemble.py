@@ -6,8 +6,8 @@ import torch
 from lib import checkpoint
 from lib.checkpoint import weights
 from lib.errors import BadInput
-from lib.report.summary import Summary
 from lib.task import find_task
+from lib.training.summary import Summary
 from tests.conftest import ROOT
 from trainbook import launch
 from trainbook.launch.ensemble import load

@@ -11,7 +11,7 @@ import pytest
 
 from lib import checkpoint
 from lib.errors import BadInput
-from lib.report.summary import Summary
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.outputs import packing
 

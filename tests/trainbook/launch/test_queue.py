@@ -7,9 +7,9 @@ import pytest
 
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import inputs
-from lib.report.summary import Summary
 from lib.training import loop
 from lib.training.session import Session
+from lib.training.summary import Summary
 from tests.conftest import TOY
 from trainbook import launch
 from trainbook.commands import main

@@ -9,9 +9,9 @@ import torch
 from lib import checkpoint
 from lib.errors import BadInput, OutOfMemory
 from lib.report.metrics import read
-from lib.report.summary import Summary
 from lib.task import load_task
 from lib.training import identity, optimization
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.launch.queue import find_completed
 

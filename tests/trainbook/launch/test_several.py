@@ -14,7 +14,7 @@ import torch
 from lib import checkpoint, ranks
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.ranks import boot
-from lib.report.summary import Summary
+from lib.training.summary import Summary
 from tests import several as scenarios
 from tests.conftest import ROOT
 from trainbook import launch

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from lib.report.summary import FILE, Summary
+from lib.training.summary import FILE, Summary
 from trainbook.outputs.summary import results
 
 

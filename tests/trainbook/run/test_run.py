@@ -15,7 +15,7 @@ import pytest
 
 from lib.errors import BadInput
 from lib.machine import clock
-from lib.report.summary import Summary
+from lib.training.summary import Summary
 from tests.conftest import ROOT
 from trainbook.run import INTERRUPT_SECONDS, POLL_SECONDS, _Session, settings
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lib.machine import platform
-from lib.report.summary import Summary
 from lib.task import Task, load_task
+from lib.training.summary import Summary
 from tests.conftest import ROOT
 from trainbook import launch
 from trainbook.launch import ensemble

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lib.errors import BadInput
-from lib.report.summary import Summary
+from lib.training.summary import Summary
 from tests.conftest import ROOT
 from tests.workloads.glacier.conftest import TINY
 from tests.workloads.glacier.files import TWO, coded, scene, write_bands, write_scenes

@@ -11,6 +11,7 @@ from lib import untrusted
 from lib.config import Training
 from lib.errors import printable
 from lib.machine import disk
+from lib.training import stopping
 
 FILE = "summary.json"
 _MOST_BYTES = 2**22
@@ -53,15 +54,13 @@ class Summary:
 
     def is_done(self, training: Training) -> bool:
         """Returns whether the run is completed, and these settings leave nothing to train."""
-        return self.done_until(training.stop_after_evaluations) >= training.max_steps
+        return self.done_until(training) >= training.max_steps
 
-    def done_until(self, stop_after: int) -> float:
+    def done_until(self, training: Training) -> float:
         """Returns the largest `max_steps` that leaves nothing to train; -1 if the run is not completed."""
         if self.reason != "completed":
             return -1
-        waited = self.stopped_early.get("evaluations")
-        has_stopped = isinstance(waited, int) and 0 < stop_after <= waited
-        return math.inf if has_stopped else self.step
+        return math.inf if stopping.holds(self.stopped_early, training) else self.step
 
     @property
     def has_failed(self) -> bool:
