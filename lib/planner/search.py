@@ -151,9 +151,9 @@ def host_memory(task: Task, config: Config, cards: int) -> tuple[int, int]:
     return copied, cards * held * sum(value.nbytes for value in batch.values())
 
 
-def as_configured(config: Config, target: Target, count: int = 1) -> Option:
-    """Predicts a run as configured, without a search for better options. Raises as `make`."""
-    search = _Search(with_slots(_configured(config, 0)[0], count), target, count)
+def as_configured(config: Config, target: Target) -> Option:
+    """Predicts a run on one card as configured, without a search for better options. Raises as `make`."""
+    search = _Search(with_slots(_configured(config, 0)[0], 1), target, 1)
     return search.option(search.config.training.largest_micro_batch, search.least)
 
 
