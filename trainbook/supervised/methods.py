@@ -288,10 +288,10 @@ class Comparing(Task):
         """Returns sentences on the last method beside the strongest baseline, and on a network that is below that."""
         name = scoring.name_of(self.metrics[0])
         *_, last = rows
-        if _is_same(rows[last], rows[strongest]):
+        gain = compared.gains[last][0]
+        if _is_same(rows[last], rows[strongest]) and not gain.side:
             first = verdict.same(repr(last), repr(strongest), compared.units, self._unit)
         else:
-            gain = compared.gains[last][0]
             why = compared.about.get(name, "")
             first = verdict.concluded(
                 repr(last), repr(strongest), name, gain, compared.units, self._unit, why
@@ -460,7 +460,12 @@ class Comparing(Task):
 
 def _is_same(one: Judged, other: Judged) -> bool:
     """Returns whether two methods answer the same of each target."""
-    return one.guess.shape == other.guess.shape and bool((one.guess == other.guess).all())
+    columns = [(one.guess, other.guess)]
+    if one.counts is not None and other.counts is not None:
+        columns += [(one.true, other.true), (one.sample, other.sample), (one.counts, other.counts)]
+    return all(
+        first.shape == second.shape and bool((first == second).all()) for first, second in columns
+    )
 
 
 def _differing(one: Judged, other: Judged, unit: np.ndarray, by_shares: bool) -> int:
