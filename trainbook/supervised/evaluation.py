@@ -110,24 +110,23 @@ def part_of(loader: Any) -> str:
 
 
 def simple_rows(task: Any) -> dict[str, Judged]:
-    """Returns what the simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
-    method = task._simple
-    if method is None or method.name == "constant":
-        return {}
+    """Returns what each simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
+    methods = [method for method in task._simples if not method.is_constant]
     part = task.parts["test"]
     width = 0
     if task._kind.has_classes:
         width = max(task._width, len(class_counts(task, "test")))
-    answered = []
-    for first in range(0, len(part), simple.AT_ONCE):
+    answered: dict[str, list[_Answered]] = {method.name: [] for method in methods}
+    for first in range(0, len(part) if methods else 0, simple.AT_ONCE):
         places = range(first, min(first + simple.AT_ONCE, len(part)))
         batch = task.labelled([part[place].sample for place in places])
-        scores = method.scores(task, batch)
-        outputs = torch.empty(*scores.shape[:-1], max(width, scores.shape[-1]))
-        scores = simple.shaped(scores, outputs)
-        answered.append(_answered(task, first, *task.matched(scores, batch["labels"])))
-    judged, _ = _joined(task, answered)
-    return {method.name: judged}
+        for method in methods:
+            scores = method.scores(task, batch)
+            outputs = torch.empty(*scores.shape[:-1], max(width, scores.shape[-1]))
+            scores = simple.shaped(scores, outputs)
+            matched = task.matched(scores, batch["labels"])
+            answered[method.name].append(_answered(task, first, *matched))
+    return {name: _joined(task, batches)[0] for name, batches in answered.items()}
 
 
 def _answered(

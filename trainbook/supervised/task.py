@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,6 @@ from trainbook.supervised import (
     samples,
     scoring,
     simple,
-    stored,
 )
 from trainbook.supervised.methods import Comparing
 from trainbook.supervised.notes import collecting
@@ -110,6 +110,7 @@ class Supervised(Comparing):
         super().__init__(config, source)
         self._learned: dict[str, Any] | None = None
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
+        self._begin = time.monotonic()
         self._starts = config.training.start_from_baseline
         if self._starts:
             self._check_start()
@@ -170,10 +171,11 @@ class Supervised(Comparing):
             )
         return answer
 
-    def features(self, batch: Batch) -> Tensor | Sequence[str]:
-        """Returns what the simple method sees of a batch, of which nothing may follow from the targets: texts, or
+    def features(self, batch: Batch) -> Tensor | Sequence[str] | Sequence[Sequence[str]]:
+        """Returns what simple methods see of a batch, of which nothing may follow from the targets: texts, or
 
-        (samples, numbers), (samples, tokens) of whole numbers or (samples, channels, height, width).
+        (samples, numbers), (samples, tokens) of whole numbers or (samples, channels, height, width); of "tokens" also a
+        list of words for each sample, a word for each position.
         """
         return next(value for name, value in batch.items() if name != "labels")
 
@@ -269,7 +271,7 @@ class Supervised(Comparing):
         return replaced.hashes(self.parts, digests)
 
     def baselines(self) -> Mapping[str, Any]:
-        """Returns what the simple method answers, by its name; `{**super().baselines(), ...}` adds to it."""
+        """Returns what the simple methods answer, by their names; `{**super().baselines(), ...}` adds to it."""
         return evaluation.simple_rows(self)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
@@ -357,11 +359,11 @@ class Supervised(Comparing):
         self._kind.learn(self, learned)
         if self._starts:
             fitted = simple.fit(self)
-            if fitted is None:
+            if not fitted:
                 raise BadInput(
                     "No simple method takes what features(batch) gives. Return texts or numbers."
                 )
-            learned[simple.KEY] = fitted.as_json()
+            learned[simple.KEY] = simple.as_json(fitted)
         return learned
 
     def _learned_in_plan(self) -> dict[str, Any] | None:
@@ -383,20 +385,25 @@ class Supervised(Comparing):
                 raise BadInput(f"{name} of what was learned from data are no names: {shown}.")
         self._learned = dict(values)
         self._seen.clear()
-        for name in ("_numbers", "_simple"):
+        for name in ("_numbers", "_simples"):
             vars(self).pop(name, None)
 
-    @cached_property
+    @property
     def _simple(self) -> Any:
-        """The simple method: what the run learned if it starts from it, else fitted now; None in a plan."""
+        """The strongest simple method, by folds of the training samples; None in a plan, or if there is none."""
+        return next(iter(self._simples), None)
+
+    @cached_property
+    def _simples(self) -> list[Any]:
+        """The simple methods, the strongest first: what the run learned if it starts from it, else fitted now."""
         if self._starts:
             values = self.learned().get(simple.KEY)
             if self._learned is None:
-                return None
-            return stored.simple_of(self, values)
+                return []
+            return simple.restored(self, values)
         if self._kind.has_simple:
-            return simple.fit(self)
-        return None
+            return simple.fit(self, simple.seconds_after(self))
+        return []
 
     def count(self, batch: Batch) -> Mapping[str, float]:
         labels = self._kind.placed(batch["labels"])
