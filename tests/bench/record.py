@@ -42,6 +42,7 @@ MEASURED = {
     "readings": "lib/planner",
     "save": "lib/checkpoint",
     "session": "lib/training/session.py",
+    "verdicts": "trainbook/supervised",
     "vqa": "workloads/vqa",
 }
 

@@ -22,6 +22,7 @@ from lib.task.place import naming
 from trainbook.supervised import (
     chunks,
     evaluation,
+    gate,
     kinds,
     look,
     replaced,
@@ -29,7 +30,7 @@ from trainbook.supervised import (
     scoring,
     simple,
 )
-from trainbook.supervised.methods import Comparing
+from trainbook.supervised.methods import OF_NETWORK, Comparing
 from trainbook.supervised.notes import collecting
 from trainbook.supervised.samples import IGNORED, Item, Part, target_of, with_target
 
@@ -72,7 +73,7 @@ class Supervised(Comparing):
         super().__init_subclass__(**more)
         fields = vars(cls)
         if "model" in fields:
-            cls.model = simple.with_buffers(cls.model)  # type: ignore[assignment, method-assign]
+            cls.model = gate.with_buffers(simple.with_buffers(cls.model))  # type: ignore[assignment, method-assign]
         if not kinds.is_kind(cls.kind):
             raise BadInput(
                 f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(kinds.BY_NAME)}; "
@@ -114,6 +115,7 @@ class Supervised(Comparing):
         self._starts = config.training.start_from_baseline
         if self._starts:
             self._check_start()
+            self._follow_network()
 
     def _check_start(self) -> None:
         """Raises BadInput if answers cannot start from the simple method."""
@@ -127,6 +129,14 @@ class Supervised(Comparing):
             f"training.start_from_baseline is not for {type(self).__name__}, {why}. "
             "Leave the key out."
         )
+
+    def _follow_network(self) -> None:
+        """Lets the network's own metric select, as without the simple method: a shut gate's answer stays the same."""
+        metric, direction = self.selection
+        if metric in map(scoring.name_of, self.metrics):
+            name = f"{OF_NETWORK}{metric}"
+            self.selection = (name, direction)  # type: ignore[misc]
+            self.shown = (*self.shown, name)  # type: ignore[misc]
 
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
         """Returns lists of tuples, their targets last, "train", "validation" and "test", or one list for `split`.
