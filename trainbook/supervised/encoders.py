@@ -1,5 +1,7 @@
 """Published encoders with their tokenizers, or none: the choice is made once, and printed where weights lack."""
 
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
 from lib.machine import published
+from trainbook.supervised.samples import padded
 
 _MOST_CHARACTERS = 8_000_000  # of a tokenizer; PhoBERT's has 3 million, BERT's 0.7
 
@@ -90,3 +93,32 @@ def without_pooler(encoder: Any) -> nn.Module:
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     return encoder
+
+
+def kept(name: str) -> dict[str, Any]:
+    """Returns the tokenizer of published weights as values of JSON, which a run keeps. Raises BadInput."""
+    weights = published.located(name)
+    if weights is None:
+        raise BadInput(
+            f"The encoder {printable(name)} is neither mounted nor cached, and the Hugging Face hub "
+            "does not give it. Mount it, or name none."
+        )
+    loaded, text = tokenizer(weights[1], "pad")
+    return {"text": text, "pad": loaded.pad_token_id}
+
+
+def pieces(values: Mapping[str, Any], texts: Sequence[str], length: int) -> dict[str, Tensor]:
+    """Returns (texts, pieces) numbers, at most `length` with the special ones around a text, and a mask of them.
+
+    They have the names that models of transformers give them.
+    """
+    cutting = _cutting(values["text"])
+    cutting.enable_truncation(length)
+    numbers = [encoding.ids for encoding in cutting.encode_batch(list(texts))]
+    mask = padded([[1] * len(row) for row in numbers], 0, length)
+    return {"input_ids": padded(numbers, values["pad"], length), "attention_mask": mask}
+
+
+@functools.lru_cache(maxsize=4)  # each batch asks
+def _cutting(text: str) -> Tokenizer:
+    return tokenizer_of(text)

@@ -140,6 +140,10 @@ def unpacked(text: str) -> dict[str, np.ndarray]:
 def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:
     """Returns what the method sees of a batch, with its name: texts, or (rows, numbers); None for another form."""
     x = task.features(batch)
+    if not isinstance(x, Tensor) and task._kind.has_positions:
+        length = batch["labels"].shape[1]
+        rows = [[*words, *[""] * (length - len(words))] for words in x]
+        return "neighbours", _neighbours(rows, task._kind.neighbours)
     if not isinstance(x, Tensor):
         return "words", np.array(x, object)
     is_ids = x.dim() == 2 and not x.is_floating_point()
@@ -171,7 +175,7 @@ def _seen_around(
     return "surroundings", planes.movedim(1, -1).flatten(0, -2).numpy()
 
 
-def _neighbours(rows: Sequence[Sequence[int]], offsets: Sequence[int]) -> np.ndarray:
+def _neighbours(rows: Sequence[Sequence[Any]], offsets: Sequence[int]) -> np.ndarray:
     """Returns a text for each position: the tokens at `offsets` from it, each with the number of its offset."""
     texts = []
     for row in rows:

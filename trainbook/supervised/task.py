@@ -29,6 +29,7 @@ from trainbook.supervised import (
     simple,
     stored,
 )
+from trainbook.supervised.batches import without_texts
 from trainbook.supervised.methods import Comparing
 from trainbook.supervised.notes import collecting
 from trainbook.supervised.samples import IGNORED, Item, Part, target_of, with_target
@@ -137,7 +138,10 @@ class Supervised(Comparing):
         )
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
-        """Returns tensors, samples first, the targets as "labels". It may draw from torch, NumPy and `random`."""
+        """Returns tensors, samples first, the targets as "labels". It may draw from torch, NumPy and `random`.
+
+        A text, or a list of words, for each sample may be among them: `features` gets it, and the model does not.
+        """
         raise to_write(
             self, "batch(samples, training)", 'tensors, samples first, with the targets as "labels"'
         )
@@ -171,9 +175,10 @@ class Supervised(Comparing):
         return answer
 
     def features(self, batch: Batch) -> Tensor | Sequence[str]:
-        """Returns what the simple method sees of a batch, of which nothing may follow from the targets: texts, or
+        """Returns what the simple method sees of a batch, of which nothing may follow from the targets: texts, with
 
-        (samples, numbers), (samples, tokens) of whole numbers or (samples, channels, height, width).
+        kind "tokens" lists of words, or (samples, numbers), (samples, tokens) of whole numbers or (samples, channels,
+        height, width).
         """
         return next(value for name, value in batch.items() if name != "labels")
 
@@ -280,7 +285,7 @@ class Supervised(Comparing):
             )
         training = samples[0].training
         batch = self.labelled([item.sample for item in samples], training)
-        return batch if training else simple.batch(self, batch)
+        return without_texts(batch if training else simple.batch(self, batch))
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput if its labels are not those of `kind`."""
@@ -293,7 +298,8 @@ class Supervised(Comparing):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         example = self._numbered(self.example())
-        return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
+        batch = without_texts(self.labelled([example] * size))
+        return {name: value.to(device) for name, value in batch.items()}
 
     def _numbered(self, example: Any) -> Any:
         """Returns an example whose names of classes, which may come from data, are numbers or marks."""
