@@ -95,6 +95,16 @@ def without_pooler(encoder: Any) -> nn.Module:
     return encoder
 
 
+def about(name: str) -> str:
+    """Returns a sentence on a network for sentences: the published encoder that it is, or what it is worth without."""
+    if name:
+        return f"The network is the published encoder {printable(name)}, trained further."
+    return (
+        "The network starts from scratch: compare it with the linear model of words, which is usually "
+        "better. A published encoder, workload.encoder, usually is better than both."
+    )
+
+
 def kept(name: str) -> dict[str, Any]:
     """Returns the tokenizer of published weights as values of JSON, which a run keeps. Raises BadInput."""
     weights = published.located(name)

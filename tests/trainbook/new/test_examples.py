@@ -20,54 +20,20 @@ from lib.report.metrics import read
 from lib.task import find_task, load_config, load_task
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
+from tests.trainbook.new.conftest import EXAMPLES, SMALL, STEPS
 from trainbook import launch
 from trainbook.commands import main
 from trainbook.new import made
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-EXAMPLES = ROOT / "trainbook" / "new" / "examples"
 TASKS = {"images": "Images", "segmentation": "Segmentation", "tabular": "Tabular", "text": "Text", "tokens": "Tokens",
          "chat": "Answers"}  # fmt: skip
-SMALL = {
-    "images": {"workload.size": 16, "workload.width": 2},
-    "text": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
-    "segmentation": {"workload.size": 16, "workload.width": 2},
-    "tokens": {"workload.width": 8, "workload.length": 8, "workload.ids": 64},
-    "chat": {
-        "workload.answer": 4,
-        "workload.lora.rank": 1,
-        "workload.validation_rows": 4,
-        "workload.test_rows": 4,
-    },
-    "tabular": {"workload.width": 4, "workload.members": 2},
-}
-STEPS = {
-    "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0, "training.effective_batch": 8,
-    "training.evaluate_every_steps": 4, "checkpoint.every_steps": 2, "training.log_every_steps": 1,
-    "data.num_workers": 0,
-}  # fmt: skip
-MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "chat": {"number": 40},
-        "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40}}  # fmt: skip
 ANSWERS = {"images": 30, "segmentation": 30, "tabular": 60, "text": 60, "tokens": 40, "chat": 40}
-STARTED = {"training.start_from_baseline": True}
+START = "training.start_from_baseline"
 started = pytest.mark.parametrize(
-    ("name", "more"), [*((name, {}) for name in TASKS), ("tabular", STARTED)]
+    ("name", "more"), [*((name, {}) for name in TASKS), ("tabular", {START: False})]
 )
-
-
-@pytest.fixture
-def example(tmp_path):
-    """example(name, **overrides) -> the configuration of an example in small, its data made."""
-
-    def make(name, **overrides):
-        for ending in ("py", "yaml"):
-            shutil.copyfile(EXAMPLES / f"{name}.{ending}", tmp_path / f"{name}.{ending}")
-        if not (tmp_path / name).is_dir():
-            getattr(made, name)(tmp_path / name, **MADE[name])
-        return load_config(f"{name}.yaml", {**STEPS, **SMALL[name], **overrides})
-
-    return make
 
 
 def test_the_examples_are_short_as_they_are_formatted():
@@ -82,7 +48,7 @@ def test_the_examples_are_short_as_they_are_formatted():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_an_example_is_planned_where_there_is_no_data(example, name, tmp_path):
-    config = example(name, **(STARTED if name != "chat" else {}))
+    config = example(name)
     if name == "chat":  # whose sizes a plan takes from the base beside the data
         (tmp_path / "chat" / "calls.jsonl").unlink()
     else:

@@ -9,8 +9,6 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 from trainbook import Supervised, option, padded, records, split
 from trainbook.supervised import encoders
 
-ALONE = """The network starts from scratch, and is worth less than a linear model of words."""
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -23,8 +21,7 @@ class Settings:
 
 class Text(Supervised):
     Settings, sentinels, metrics = Settings, ("*.tsv",), ("macro_f1", "accuracy")
-    balanced = True
-    unit = "document"
+    balanced, unit = True, "document"
 
     def model(self):
         settings = self.settings
@@ -45,12 +42,13 @@ class Text(Supervised):
     def read(self, source):
         files = [source] if source.is_file() else sorted(source.glob("*.tsv"))
         rows = ((path, row) for path in files for row in records(path, columns=("text", "label")))
-        documents = {path: path for path in files} if len(files) > 1 else {}
-        return split((documents.get(path), row["text"], row.get("label")) for path, row in rows)
+        samples = ((path, row["text"], row.get("label")) for path, row in rows)
+        if len(files) == 1:  # then each sentence is a document
+            samples = ((text, text, label) for _, text, label in samples)
+        return split(samples)
 
     def describe_data(self):
-        encoder = self.settings.encoder
-        return f"{f'The network is {encoder}.' if encoder else ALONE}\n{super().describe_data()}"
+        return f"{encoders.about(self.settings.encoder)}\n{super().describe_data()}"
 
     def learn(self, samples):
         return {"tokenizer": encoders.kept(self.settings.encoder)} if self.settings.encoder else {}
