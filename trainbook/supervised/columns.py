@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
 from trainbook.supervised.names import listed
+from trainbook.supervised.notes import note
 from trainbook.supervised.tables import number_of
 
 BINS = 12  # of a column of numbers
@@ -19,7 +20,8 @@ _STEPS = 8  # quantiles in a bin: numbers keep their order inside it
 _MOST_WORDS = 1000  # of a column: the commonest ones
 _MOST_SHOWN = 50  # of them that the simple method sees
 _EMBEDDED = 8  # numbers for a word
-_FARTHEST = 4  # deviations from the mean: an outlier counts no more
+_FARTHEST = 4  # deviations from the mean: an outlier counts no more in the network
+_MOST = 1e6  # deviations that are told apart
 
 
 def learned(rows: Sequence[Mapping[str, Any]], words: Sequence[str] = ()) -> dict[str, Any]:
@@ -38,29 +40,33 @@ def learned(rows: Sequence[Mapping[str, Any]], words: Sequence[str] = ()) -> dic
             f"workload.words names {listed(absent)}, and the columns are {listed(names)}. Correct "
             "the names, or leave them out."
         )
-    values: dict[str, Any] = {"numbers": {}, "words": {}}
+    numbers = {}
+    texts = {}
     for name in names:
-        cells = [cell for row in rows if not is_gap(cell := row.get(name))]
-        numbers = [number_of(cell) for cell in cells]
-        if name in words or not any(map(math.isfinite, numbers)):
-            values["words"][name] = _common(cells)
+        cells = [row.get(name) for row in rows]
+        known = [cell for cell in cells if not is_gap(cell)]
+        values = [number_of(cell) for cell in known]
+        if name in words or not any(map(math.isfinite, values)):
+            texts[name] = _common(known)
             continue
-        _check_numbers(name, cells, numbers)
-        values["numbers"][name] = _scale(numbers, has_gaps=len(cells) < len(rows))
-    return values
+        _check_numbers(name, known, values)
+        has_gaps = len(known) < len(cells)
+        numbers[name] = _scale(values, has_gaps)
+    return {"numbers": numbers, "words": texts}
 
 
 def is_gap(cell: Any) -> bool:
     """Returns whether a cell is empty."""
-    return cell is None or cell != cell or (isinstance(cell, str) and not cell.strip())
+    if isinstance(cell, str):
+        return not cell.strip()
+    return cell is None or cell != cell
 
 
 def _check_numbers(name: str, cells: Sequence[Any], numbers: Sequence[float]) -> None:
-    others = [
-        cell for cell, number in zip(cells, numbers, strict=True) if not math.isfinite(number)
-    ]
+    pairs = zip(cells, numbers, strict=True)
+    others = [repr(cell) for cell, number in pairs if not math.isfinite(number)]
     if others:
-        shown = listed([repr(cell) for cell in dict.fromkeys(others)])
+        shown = listed(dict.fromkeys(others))
         raise BadInput(
             f"The column {printable(name)} has numbers, and in {len(others):,} of {len(cells):,} "
             f"training rows others: {shown}. Correct or empty these cells, or list the column in "
@@ -70,30 +76,38 @@ def _check_numbers(name: str, cells: Sequence[Any], numbers: Sequence[float]) ->
 
 def _common(cells: Sequence[Any]) -> list[str]:
     """Returns the commonest words first. A word of one row is left out: no other row tells what it is worth."""
-    counts = Counter(str(cell).strip() for cell in cells)
-    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return [word for word, count in ordered[:_MOST_WORDS] if count > 1]
+    counts = Counter(map(_word, cells))
+    common = [word for word in sorted(counts) if counts[word] > 1]
+    common.sort(key=counts.__getitem__, reverse=True)
+    return common[:_MOST_WORDS]
+
+
+def _word(cell: Any) -> str:
+    return str(cell).strip()
 
 
 def _scale(numbers: Sequence[float], has_gaps: bool) -> dict[str, Any]:
     """Returns mean, deviation and, counted in deviations, quantiles of a column's numbers."""
-    values = np.array(numbers, np.float64)
     mean, deviation = spread(numbers)
     shares = np.linspace(0, 1, BINS * _STEPS + 1)
-    quantiles = np.quantile((values - mean) / deviation, shares).astype(np.float32)
+    distances = (np.array(numbers, np.float64) - mean) / deviation
+    quantiles = np.quantile(distances, shares)
     return {
         "mean": mean,
         "deviation": deviation,
         "gaps": has_gaps,
-        "quantiles": quantiles.tolist(),
+        "quantiles": quantiles.astype(np.float32).tolist(),
     }
 
 
 def spread(numbers: Sequence[float]) -> tuple[float, float]:
     """Returns mean and deviation of numbers; the latter is 1 where all are the same."""
     values = np.array(numbers, np.float64)
+    mean = float(values.mean())
     deviation = float(values.std())
-    return float(values.mean()), deviation if deviation > 1e-9 * abs(values).max() else 1.0
+    if deviation <= 1e-9 * abs(values).max():
+        deviation = 1.0
+    return mean, deviation
 
 
 def described(columns: Mapping[str, Any]) -> str:
@@ -112,15 +126,23 @@ def tensors(columns: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> di
 
     Raises BadInput for a cell that is no number in a column of numbers.
     """
-    numbers = np.full((len(rows), len(columns["numbers"])), np.nan)
+    numbers = np.zeros((len(rows), len(columns["numbers"])))
     for place, (name, scale) in enumerate(columns["numbers"].items()):
-        values = np.array([_number(name, row.get(name)) for row in rows])
-        numbers[:, place] = (values - scale["mean"]) / scale["deviation"]
+        values = np.array([_number(name, cell) for cell in _cells(rows, name)])
+        distances = (values - scale["mean"]) / scale["deviation"]
+        numbers[:, place] = distances.clip(-_MOST, _MOST)
     codes = np.zeros((len(rows), len(columns["words"])), np.int64)
     for place, (name, known) in enumerate(columns["words"].items()):
         code = {word: number for number, word in enumerate(known, 1)}
-        codes[:, place] = [code.get(str(row.get(name)).strip(), 0) for row in rows]
+        codes[:, place] = [code.get(_word(cell), 0) for cell in _cells(rows, name)]
     return {"numbers": torch.from_numpy(numbers).float(), "words": torch.from_numpy(codes)}
+
+
+def _cells(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """Returns the cells of a column; notes one that rows lack altogether, as those of a plan do."""
+    if any(rows) and not any(name in row for row in rows):
+        note(f"Rows have no column {printable(name)}: its numbers or words count as unknown.")
+    return [row.get(name) for row in rows]
 
 
 def _number(name: str, cell: Any) -> float:
@@ -138,14 +160,16 @@ def _number(name: str, cell: Any) -> float:
 
 def plain(batch: Mapping[str, Tensor], columns: Mapping[str, Any]) -> Tensor:
     """Returns (rows, numbers) what a simple method sees: numbers, and marks for gaps and common words."""
+    numbers = batch["numbers"]
     gaps = [scale["gaps"] for scale in columns["numbers"].values()]
-    is_gap = batch["numbers"].isnan()
-    marks = [is_gap[:, torch.tensor(gaps, dtype=torch.bool)]]
+    parts = [numbers.nan_to_num(0.0), numbers.isnan()[:, torch.tensor(gaps, dtype=torch.bool)]]
     for place, known in enumerate(columns["words"].values()):
         size = min(len(known), _MOST_SHOWN)
         codes = batch["words"][:, place]
-        marks.append(F.one_hot(codes.where(codes <= size, 0), size + 1)[:, 1:])
-    return torch.cat([batch["numbers"].nan_to_num(0.0), *marks], 1)
+        shown = codes.where(codes <= size, 0)
+        marks = F.one_hot(shown, size + 1)
+        parts.append(marks[:, 1:])
+    return torch.cat(parts, 1)
 
 
 class Encoder(nn.Module):
@@ -156,25 +180,31 @@ class Encoder(nn.Module):
 
     def __init__(self, columns: Mapping[str, Any]):
         super().__init__()
-        scales = columns["numbers"].values()
-        steps = [scale["quantiles"] for scale in scales]
-        self.register_buffer("quantiles", torch.tensor(steps).view(len(steps), BINS * _STEPS + 1))
+        scales = list(columns["numbers"].values())
+        quantiles = torch.tensor([scale["quantiles"] for scale in scales])
+        quantiles = quantiles.view(len(scales), BINS * _STEPS + 1)
         gaps = torch.tensor([scale["gaps"] for scale in scales], dtype=torch.bool)
+        self.register_buffer("quantiles", quantiles)
         self.register_buffer("gaps", gaps)
-        sizes = [1 + len(known) for known in columns["words"].values()]
-        self.embeddings = nn.ModuleList(nn.Embedding(n, min(n, _EMBEDDED)) for n in sizes)
-        widths = [embedding.embedding_dim for embedding in self.embeddings]
-        self.width = len(steps) * (BINS + 3) + sum(widths)
+        self.embeddings = nn.ModuleList()
+        self.width = len(scales) * (BINS + 3)
+        for known in columns["words"].values():
+            size = 1 + len(known)
+            embedding = nn.Embedding(size, min(size, _EMBEDDED))
+            self.embeddings.append(embedding)
+            self.width += embedding.embedding_dim
 
     def forward(self, numbers: Tensor, words: Tensor) -> Tensor:
         """(rows, columns), (rows, columns) -> (rows, width)"""
         is_gap = numbers.isnan()
         values = numbers.where(~is_gap, 0.0)
         bins = self._bins(values)
-        rank = 0.5 + 0.998 * (bins.mean(-1) - 0.5)
+        rank = 0.5 + 0.998 * (bins.mean(-1) - 0.5)  # within (0, 1)
         parts = [values.clamp(-_FARTHEST, _FARTHEST), torch.special.ndtri(rank)]
-        parts += [(is_gap & self.gaps).float(), (bins - 0.5).flatten(1)]
-        parts += [each(words[:, place]) for place, each in enumerate(self.embeddings)]
+        parts.append((is_gap & self.gaps).float())
+        parts.append((bins - 0.5).flatten(1))
+        for place, embedding in enumerate(self.embeddings):
+            parts.append(embedding(words[:, place]))
         return torch.cat(parts, 1)
 
     def _bins(self, values: Tensor) -> Tensor:
@@ -182,8 +212,7 @@ class Encoder(nn.Module):
         low = self.quantiles[:, :-1]
         size = self.quantiles[:, 1:] - low
         distance = values[..., None] - low
-        between = (distance / size.clamp(min=1e-9)).clamp(0, 1)
-        at_once = (
-            (distance > 0).float() + (distance >= 0).float()
-        ) / 2  # where quantiles are equal
-        return between.where(size > 0, at_once).unflatten(-1, (BINS, _STEPS)).mean(-1)
+        share = distance / size.clamp(min=1e-9)
+        at_once = (distance.sign() + 1) / 2  # where both quantiles are the same
+        steps = share.clamp(0, 1).where(size > 0, at_once)
+        return steps.unflatten(-1, (BINS, _STEPS)).mean(-1)
