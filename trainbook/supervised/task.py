@@ -175,10 +175,9 @@ class Supervised(Comparing):
         return answer
 
     def features(self, batch: Batch) -> Tensor | Sequence[str]:
-        """Returns what the simple method sees of a batch, of which nothing may follow from the targets: texts, with
+        """Returns what the simple method sees of a batch, of which nothing may follow from the targets: texts, or
 
-        kind "tokens" lists of words, or (samples, numbers), (samples, tokens) of whole numbers or (samples, channels,
-        height, width).
+        (samples, numbers), (samples, tokens) of whole numbers or (samples, channels, height, width).
         """
         return next(value for name, value in batch.items() if name != "labels")
 
