@@ -178,6 +178,9 @@ class Encoder(nn.Module):
     embeddings. A gap has the mean, and a mark of its own in columns where training rows have gaps.
     """
 
+    quantiles: Tensor
+    gaps: Tensor
+
     def __init__(self, columns: Mapping[str, Any]):
         super().__init__()
         scales = list(columns["numbers"].values())
