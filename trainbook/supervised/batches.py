@@ -1,4 +1,4 @@
-"""Batches: work that becomes smaller where memory runs out, and what of a batch travels to the model."""
+"""Batches: work that becomes smaller where memory runs out, and what of a batch the model gets."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def in_batches(
             yield result
             done += most
             continue
-        memory.clear_memory()  # outside the except block, where the traceback no longer pins the activations
+        memory.clear_memory()  # outside the except block: inside it the traceback pins the activations
         most //= 2
         print(
             f"Memory ran out. The work goes on with {most} samples at once; its results stay the same."
