@@ -122,7 +122,7 @@ def described(columns: Mapping[str, Any]) -> str:
 
 
 def tensors(columns: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Returns `numbers` (rows, columns) in deviations, NaN for gaps, and `words` (rows, columns): codes, 0 for others.
+    """Returns tensors (rows, columns): `numbers` in deviations, 0 in `gaps`, and `words` by codes, others 0.
 
     Raises BadInput for a cell that is no number in a column of numbers.
     """
@@ -135,7 +135,11 @@ def tensors(columns: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> di
     for place, (name, known) in enumerate(columns["words"].items()):
         code = {word: number for number, word in enumerate(known, 1)}
         codes[:, place] = [code.get(_word(cell), 0) for cell in _cells(rows, name)]
-    return {"numbers": torch.from_numpy(numbers).float(), "words": torch.from_numpy(codes)}
+    return {
+        "numbers": torch.from_numpy(np.nan_to_num(numbers)).float(),
+        "gaps": torch.from_numpy(np.isnan(numbers)),
+        "words": torch.from_numpy(codes),
+    }
 
 
 def _cells(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
@@ -160,9 +164,8 @@ def _number(name: str, cell: Any) -> float:
 
 def plain(batch: Mapping[str, Tensor], columns: Mapping[str, Any]) -> Tensor:
     """Returns (rows, numbers) what a simple method sees: numbers, and marks for gaps and common words."""
-    numbers = batch["numbers"]
-    gaps = [scale["gaps"] for scale in columns["numbers"].values()]
-    parts = [numbers.nan_to_num(0.0), numbers.isnan()[:, torch.tensor(gaps, dtype=torch.bool)]]
+    has_gaps = [scale["gaps"] for scale in columns["numbers"].values()]
+    parts = [batch["numbers"], batch["gaps"][:, torch.tensor(has_gaps, dtype=torch.bool)]]
     for place, known in enumerate(columns["words"].values()):
         size = min(len(known), _MOST_SHOWN)
         codes = batch["words"][:, place]
@@ -179,16 +182,16 @@ class Encoder(nn.Module):
     """
 
     quantiles: Tensor
-    gaps: Tensor
+    has_gaps: Tensor
 
     def __init__(self, columns: Mapping[str, Any]):
         super().__init__()
         scales = list(columns["numbers"].values())
         quantiles = torch.tensor([scale["quantiles"] for scale in scales])
         quantiles = quantiles.view(len(scales), BINS * _STEPS + 1)
-        gaps = torch.tensor([scale["gaps"] for scale in scales], dtype=torch.bool)
+        has_gaps = torch.tensor([scale["gaps"] for scale in scales], dtype=torch.bool)
         self.register_buffer("quantiles", quantiles)
-        self.register_buffer("gaps", gaps)
+        self.register_buffer("has_gaps", has_gaps)
         self.embeddings = nn.ModuleList()
         self.width = len(scales) * (BINS + 3)
         for known in columns["words"].values():
@@ -197,14 +200,12 @@ class Encoder(nn.Module):
             self.embeddings.append(embedding)
             self.width += embedding.embedding_dim
 
-    def forward(self, numbers: Tensor, words: Tensor) -> Tensor:
-        """(rows, columns), (rows, columns) -> (rows, width)"""
-        is_gap = numbers.isnan()
-        values = numbers.where(~is_gap, 0.0)
-        bins = self._bins(values)
+    def forward(self, numbers: Tensor, gaps: Tensor, words: Tensor) -> Tensor:
+        """(rows, columns) each -> (rows, width)"""
+        bins = self._bins(numbers)
         rank = 0.5 + 0.998 * (bins.mean(-1) - 0.5)  # within (0, 1)
-        parts = [values.clamp(-_FARTHEST, _FARTHEST), torch.special.ndtri(rank)]
-        parts.append((is_gap & self.gaps).float())
+        parts = [numbers.clamp(-_FARTHEST, _FARTHEST), torch.special.ndtri(rank)]
+        parts.append((gaps & self.has_gaps).float())
         parts.append((bins - 0.5).flatten(1))
         for place, embedding in enumerate(self.embeddings):
             parts.append(embedding(words[:, place]))

@@ -147,7 +147,7 @@ def test_members_learn_alone_and_their_mean_answers(example):
     answers = task.outputs(model, batch)
     assert answers.shape == (5, 1)
     mean, deviation = task.learned()["target"]
-    each = mean + deviation * model(batch["numbers"], batch["words"])
+    each = mean + deviation * model(batch["numbers"], batch["gaps"], batch["words"])
     torch.testing.assert_close(answers, each.mean(1))
     assert (each.std(1) > 0).all()
 

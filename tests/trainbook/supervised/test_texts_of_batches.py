@@ -33,9 +33,7 @@ class Spelled(Tags):
 
 
 @pytest.mark.parametrize("name", ["Named", "Spelled"])
-def test_a_run_trains_and_tests_with_texts_that_features_alone_reads(
-    configured, words, name
-):
+def test_a_run_trains_and_tests_with_texts_that_features_alone_reads(configured, words, name):
     more = {"training.start_from_baseline": True}
     if name == "Named":
         more["data.dir"] = str(words)

@@ -28,8 +28,8 @@ class Network(nn.Module):
         self.dropout = nn.Dropout(0.1)
         self.heads = members.Heads(number, width, outputs)
 
-    def forward(self, numbers, words):  # (B, columns) each -> (B, members, outputs)
-        x = self.first(self.encoder(numbers, words)[:, None])
+    def forward(self, numbers, gaps, words):  # (B, columns) each -> (B, members, outputs)
+        x = self.first(self.encoder(numbers, gaps, words)[:, None])
         for norm, layer in zip(self.norms, self.layers, strict=True):
             x = x + self.dropout(layer(nn.functional.silu(norm(x))))
         return self.heads(nn.functional.silu(x))
@@ -71,7 +71,7 @@ class Tabular(Supervised):
 
     def outputs(self, model, batch):
         mean, deviation = self.learned()["target"]
-        answers = mean + deviation * model(batch["numbers"], batch["words"]).float()
+        answers = mean + deviation * super().outputs(model, batch).float()
         return answers if model.training else members.joined(self, answers)
 
     def summed_loss(self, outputs, labels):
