@@ -39,8 +39,8 @@ class Tabular(Supervised):
     Settings, sentinels, kind, metrics = Settings, ("*.csv",), "numbers", ("rmse", "mae", "r2")
 
     def model(self):
-        encoder = columns.Encoder(self.learned()["columns"])
-        return Network(encoder, self.settings.members, self.settings.width, len(self.names) or 1)
+        settings, outputs = self.settings, len(self.names) or 1
+        return Network(columns.Encoder(self.learned()), settings.members, settings.width, outputs)
 
     def read(self, source):
         target = self.settings.target
@@ -53,21 +53,21 @@ class Tabular(Supervised):
     def learn(self, samples):
         rows, targets = zip(*samples, strict=True)
         scale = columns.spread(targets) if self.kind == "numbers" else (0.0, 1.0)
-        return {"columns": columns.learned(rows, self.settings.words), "target": scale}
+        return {**columns.learned(rows, self.settings.words), "target": scale}
 
     def describe_data(self):
-        return f"{super().describe_data()}\n{columns.described(self.learned()['columns'])}"
+        learned = self.learn(self.parts["train"].samples)
+        return f"{super().describe_data()}\n{columns.described(learned)}"
 
     def example(self):
-        row = dict.fromkeys(self.settings.features, 0.0)
-        return row, "a class" if self.kind == "classes" else 0.0
+        return dict.fromkeys(self.settings.features, 0), 0.0 if self.kind == "numbers" else "yes"
 
     def batch(self, samples, training):
         rows, labels = zip(*samples, strict=True)
-        return {**columns.tensors(self.learned()["columns"], rows), "labels": torch.tensor(labels)}
+        return {**columns.tensors(self.learned(), rows), "labels": torch.tensor(labels)}
 
     def features(self, batch):
-        return columns.plain(batch, self.learned()["columns"])
+        return columns.plain(batch, self.learned())
 
     def outputs(self, model, batch):
         mean, deviation = self.learned()["target"]
