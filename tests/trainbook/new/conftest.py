@@ -21,6 +21,13 @@ SMALL = {
         "workload.test_rows": 4,
     },
     "tabular": {"workload.width": 4, "workload.members": 2},
+    "series": {
+        "workload.width": 4,
+        "workload.history": 8,
+        "workload.horizon": 3,
+        "workload.season": 4,
+    },
+    "audio": {"workload.width": 2, "workload.bands": 8, "workload.seconds": 0.5},
 }
 STEPS = {
     "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0, "training.effective_batch": 8,
@@ -28,7 +35,8 @@ STEPS = {
     "data.num_workers": 0,
 }  # fmt: skip
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "chat": {"number": 40},
-        "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40}}  # fmt: skip
+        "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40},
+        "audio": {"number": 30}, "series": {"number": 3, "length": 80}}  # fmt: skip
 
 
 @pytest.fixture

@@ -28,8 +28,17 @@ from trainbook.new import made
 pytestmark = pytest.mark.usefixtures("quick")
 
 TASKS = {"images": "Images", "segmentation": "Segmentation", "tabular": "Tabular", "text": "Text", "tokens": "Tokens",
-         "chat": "Answers"}  # fmt: skip
-ANSWERS = {"images": 30, "segmentation": 30, "tabular": 60, "text": 60, "tokens": 40, "chat": 40}
+         "audio": "Audio", "series": "Series", "chat": "Answers"}  # fmt: skip
+ANSWERS = {
+    "images": 30,
+    "segmentation": 30,
+    "tabular": 60,
+    "text": 60,
+    "tokens": 40,
+    "audio": 30,
+    "series": 3,
+    "chat": 40,
+}
 START = "training.start_from_baseline"
 started = pytest.mark.parametrize(
     ("name", "more"), [*((name, {}) for name in TASKS), ("tabular", {START: False})]
@@ -48,7 +57,7 @@ def test_the_examples_are_short_as_they_are_formatted():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_an_example_is_planned_where_there_is_no_data(example, name, tmp_path):
-    config = example(name)
+    config = example(name, **({START: True} if name != "chat" else {}))
     if name == "chat":  # whose sizes a plan takes from the base beside the data
         (tmp_path / "chat" / "calls.jsonl").unlink()
     else:
@@ -98,10 +107,10 @@ def predict(name, tmp_path, monkeypatch):
     empty.mkdir()
     for source, target in (("runs/outputs.tar.gz", empty), (f"{name}.py", empty), (name, new)):
         shutil.move(source, target)
-    if name == "images":
-        for path in new.glob("*/*.png"):
+    if name in ("images", "audio"):
+        for path in new.glob("*/*.*"):
             path.rename(new / path.name)
-    for path in new.glob("*.csv"):
+    for path in new.glob("flats.csv"):
         lines = [line.rpartition(",")[0] for line in path.read_text().splitlines()]
         path.write_text("\n".join(lines))
     for path in new.glob("*.tsv"):
@@ -115,7 +124,8 @@ def predict(name, tmp_path, monkeypatch):
     with Path("out/predictions.csv").open() as file:
         answers = list(csv.DictReader(file))
     assert len(answers) == ANSWERS[name]
-    assert all(answer["prediction"] is not None for answer in answers)
+    column = "prediction_1" if name == "series" else "prediction"
+    assert all(answer[column] is not None for answer in answers)
 
 
 def test_the_commands_of_the_page_on_chat_work_in_an_empty_folder(tmp_path, monkeypatch):
