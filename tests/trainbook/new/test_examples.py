@@ -51,8 +51,9 @@ def test_the_examples_are_short_as_they_are_formatted():
         [sys.executable, "-m", "ruff", "format", "--check", "--quiet", *files], check=True
     )
     for file in files:
+        most = 70 if file.stem == "segmentation" else 60  # a U-Net goes down, and up again
         code = re.sub(r'^ *""".*"""$|^ *#.*$', "", file.read_text(), flags=re.MULTILINE)
-        assert sum(bool(line.strip()) for line in code.splitlines()) <= 60
+        assert sum(bool(line.strip()) for line in code.splitlines()) <= most
 
 
 @pytest.mark.parametrize("name", TASKS)
