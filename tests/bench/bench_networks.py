@@ -4,9 +4,9 @@
 
 A seed deals the rows, 60, 20 and 20 % to training, validation and test, and draws the network's weights. Both see the
 same rows; boosting has 12 settings (digits: 4), each ended by validation, and the best of them by its loss there, with
-leaves of 20 rows or more, which is weak on the 107 of wine. The
-first four tables are scikit-learn's; the others are read from a checkout of github.com/mwaskom/seaborn-data in the
-folder that SEABORN_DATA names. Intervals: 500 draws of the test's rows.
+leaves of 20 rows or more, which is weak on the 107 of wine. The first four tables are scikit-learn's; the others are
+read from a checkout of github.com/mwaskom/seaborn-data in the folder that SEABORN_DATA names. Intervals: 500 draws of
+the test's rows.
 """
 
 import csv
