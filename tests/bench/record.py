@@ -35,6 +35,7 @@ MEASURED = {
     "graphmer": "workloads/graphmer configs/graphmer_small.yaml",
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
+    "networks": "trainbook/supervised/columns.py trainbook/supervised/members.py trainbook/new/examples",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",
