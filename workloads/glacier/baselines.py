@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lib import private
-from workloads.glacier.judging import tile_counts
+from trainbook import Judged
+from workloads.glacier.judging import judged
 from workloads.glacier.model import difference
 from workloads.glacier.settings import IGNORE
 
@@ -123,26 +124,24 @@ def compared(
     classes: int,
     seed: int,
     indices: Sequence[tuple[int, int]],
-) -> dict[str, np.ndarray]:
-    """Returns (tiles of `scored`, classes, classes) counts of each method of `fit`, by its name."""
-    counts: dict[str, list[np.ndarray]] = {name: [] for name in methods}
+) -> dict[str, Judged]:
+    """Returns the answers of each method of `fit` on the tiles of `scored`, by its name."""
     numbers = scored(part)
+    counts = {name: np.zeros((len(part), classes, classes), np.int64) for name in methods}
     rng = np.random.default_rng(seed)
     for index in numbers:
         bands, mask = part[int(index)][:2]
         mask = mask.reshape(-1)
         valid = mask != IGNORE
-        # the same in every tile, so that scores over all of them stay the same, but for chance
+        # the same share in every tile, so that scores over all of them are unbiased
         share = _MOST_PIXELS / (len(numbers) * mask.size)
         if share < 1:
             valid &= rng.random(valid.size) < share
         pixels = features(bands, indices)[valid]
-        truth = torch.from_numpy(mask[valid])[None]
         for name, (width, model) in methods.items():
-            guess = model.predict(pixels[:, :width]).astype(np.uint8)
-            of_tile = tile_counts(torch.from_numpy(guess)[None], truth, classes)
-            counts[name].append(of_tile.numpy())
-    return {name: np.concatenate(tiles) for name, tiles in counts.items()}
+            guess = model.predict(pixels[:, :width]).astype(int)
+            np.add.at(counts[name][index], (mask[valid], guess), 1)
+    return {name: judged(of_tiles) for name, of_tiles in counts.items()}
 
 
 class Boosted(nn.Module):

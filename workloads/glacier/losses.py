@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workloads.glacier.settings import IGNORE, Loss
+from trainbook import IGNORED
+from workloads.glacier.settings import Loss
 
 
 def weights(loss: Loss, step: int) -> dict[str, float]:
@@ -22,37 +23,36 @@ def weights(loss: Loss, step: int) -> dict[str, float]:
     return weights
 
 
-def count(loss: Loss, mask: Tensor) -> dict[str, float]:
-    """Returns the divisor of each term of `sums`. mask (B, H, W): integers, IGNORE for pixels that do not count."""
-    valid = mask != IGNORE
-    lowest = mask.flatten(1).amin(1)  # (B); IGNORE is the highest label
-    highest = mask.masked_fill(~valid, 0).flatten(1).amax(1)
-    is_mixed = (lowest != IGNORE) & (highest > lowest)
+def count(loss: Loss, labels: Tensor) -> dict[str, float]:
+    """Returns the divisor of each term of `sums`; labels (B, H, W)."""
+    valid = labels != IGNORED
+    highest = labels.flatten(1).amax(1)  # (B); IGNORED is below all classes
+    lowest = labels.where(valid, highest[:, None, None]).flatten(1).amin(1)
     tiles = int(valid.flatten(1).any(1).sum())
-    several = int(is_mixed.sum())
+    several = int((highest > lowest).sum())
     pixels: float = int(valid.sum())
     if loss.class_weights:
         weights = torch.tensor(loss.class_weights, dtype=torch.float64)
-        of_class = torch.bincount(mask[valid].long().flatten(), minlength=len(weights))
+        of_class = torch.bincount(labels[valid].long(), minlength=len(weights))
         pixels = float(of_class.double().cpu() @ weights)
     numbers = {"focal": pixels, "dice": tiles, "mcc": several, "boundary": several}
     return {term: numbers[term] for term in loss.terms}
 
 
 def sums(
-    loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = None
+    loss: Loss, logits: Tensor, labels: Tensor, distances: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Sums each term over the tiles, without its weight.
 
-    logits (B, K, H, W); mask (B, H, W) integers below K, or IGNORE; distances (B, K, H, W) from `distance_maps`, for
-    the boundary term alone. A tile without valid pixels adds 0, and 0 to the gradient.
+    logits (B, K, H, W); labels (B, H, W) integers; distances (B, K, H, W) from `distance_maps`, for the boundary term.
+    A tile without valid pixels adds 0, and 0 to the gradient.
     """
     with torch.autocast(logits.device.type, enabled=False):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         log_p = logits.log_softmax(1)
-        classes = torch.arange(logits.shape[1], device=mask.device)
-        truth = mask[:, None] == classes[:, None, None]  # all False: ignored
-        is_ignored = (mask == IGNORE)[:, None]
+        classes = torch.arange(logits.shape[1], device=labels.device)
+        truth = labels[:, None] == classes[:, None, None]  # all False: ignored
+        is_ignored = (labels == IGNORED)[:, None]
         p = log_p.exp().masked_fill(is_ignored, 0.0)
         total: dict[str, Tensor] = {}
         if loss.focal:

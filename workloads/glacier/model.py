@@ -5,7 +5,9 @@ ResNet: He et al., CVPR 2016, table 1. U-Net: Ronneberger et al., MICCAI 2015. s
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +23,14 @@ _PUBLISHED = {  # names in a ResNet of timm or torchvision, and here
     r"^conv1\.": "blocks.0.0.", r"^bn1\.": "blocks.0.1.", r"^layer(\d)": r"blocks.\1", r"\.bn(\d)": r".norm\1",
     r"\.downsample\.": ".shortcut.",
 }  # fmt: skip
+
+
+class Normalisation(NamedTuple):
+    """Mean and deviation of each input, and a correction of each class's logit or None."""
+
+    mean: np.ndarray
+    deviation: np.ndarray
+    prior: np.ndarray | None
 
 
 class Net(nn.Module):
@@ -68,6 +78,12 @@ class Net(nn.Module):
         self.register_buffer("mean", torch.zeros(inputs, 1, 1))
         self.register_buffer("deviation", torch.ones(inputs, 1, 1))
         self.register_buffer("prior", torch.zeros(classes, 1, 1) if prior else None)
+
+    def normalise(self, values: Normalisation) -> None:
+        """Copies the normalisation into the buffers of its names."""
+        for name, numbers in values._asdict().items():
+            if numbers is not None:
+                self.get_buffer(name).copy_(torch.from_numpy(numbers).view(-1, 1, 1))
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, bands, H, W) -> (B, classes, H, W); H and W are multiples of 32."""

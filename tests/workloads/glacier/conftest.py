@@ -4,7 +4,7 @@ import pytest
 
 from lib.task import find_task, load_config
 from tests.workloads.glacier.files import write_scenes
-from workloads.glacier import judging
+from workloads import glacier
 
 TINY = """
 task: glacier
@@ -43,10 +43,12 @@ def tiny(tmp_path):
 @pytest.fixture
 def without_figures(quick, monkeypatch):
     """Runs whose figures, which take longer than their training, nobody looks at."""
-    monkeypatch.setattr(judging.Tested, "draw", lambda *_: None)
+    monkeypatch.setattr(glacier, "draw_confusion", lambda *_: None)
+    monkeypatch.setattr(glacier, "draw_tiles", lambda *_: None)
 
 
 @pytest.fixture
 def without_baseline(monkeypatch):
     """Runs whose fitted baseline, which takes longer than their training, nobody looks at."""
-    monkeypatch.setattr(find_task("glacier"), "baseline", lambda self: {})
+    for name in ("baseline", "baselines"):
+        monkeypatch.setattr(find_task("glacier"), name, lambda self: {})

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,11 +23,12 @@ from lib.errors import BadInput
 from lib.machine import platform
 from lib.task import Batch
 from lib.text import aligned
+from trainbook import IGNORED
 from workloads.glacier.data import folds, layout, terrain
 from workloads.glacier.data.cutter import VERSION, Store, Table, cut, cut_archives
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.losses import distance_maps
-from workloads.glacier.model import difference
+from workloads.glacier.model import Normalisation, difference
 from workloads.glacier.settings import IGNORE, UNLIKE, Sampling, Settings
 
 ANYWHERE = -1  # in the place of a class
@@ -270,38 +271,56 @@ def _each_once(tiles: int, weights: np.ndarray | None = None) -> Draws:
 
 
 class Sample(NamedTuple):
-    """A tile as it lies on disk, and whether it is to be augmented."""
+    """A tile as it is on disk."""
 
     image: np.ndarray  # (bands, S, S) float32 with NaN for no data
     target: np.ndarray  # (S, S) uint8 with IGNORE
-    training: bool
     around: int  # the class of which a crop shows a pixel
 
 
 class Tiles:
-    """The tiles of a part, as `draws` has them or each once; every held-out pixel counts in one of them alone."""
+    """The tiles of a split, by default each once.
 
-    def __init__(self, store: Store, chosen: np.ndarray, part: str, draws: Draws | None = None):
+    `chosen` are numbers of tiles in the store, `groups` name the scene or map square of each tile of the store; see
+    `Draws` and `once`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        chosen: np.ndarray,
+        groups: np.ndarray,
+        draws: Draws | None = None,
+        new_in: Mapping[int, np.ndarray] | None = None,
+    ):
         self.store = store
-        self.part = part
-        self.chosen = chosen
-        self.new_in = dict[int, np.ndarray]()
-        if part != "train":
-            self.chosen, self.new_in = once(store.table, chosen, store.size)
-        self.draws = draws or _each_once(len(self.chosen))
+        self.draws = draws or _each_once(len(chosen))
         self.weights = self.draws.weights
+        self.numbers = chosen[self.draws.tiles]
+        self.new_in = new_in or {}
+        self._groups = groups
+
+    @property
+    def groups(self) -> list[str]:
+        """The name of each tile's group."""
+        return self._groups[self.numbers].tolist()
+
+    @property
+    def scenes(self) -> list[str]:
+        """The name of each tile's scene."""
+        return [self.store.names[scene] for scene in self.store.table.scene[self.numbers]]
 
     def __len__(self) -> int:
-        return len(self.draws.tiles)
+        return len(self.numbers)
 
     def __getitem__(self, index: int) -> Sample:
-        number = int(self.chosen[self.draws.tiles[index]])
+        number = int(self.numbers[index])
         image, target = self.store.read(number)
         if number in self.new_in:
             bits = np.unpackbits(self.new_in[number], count=target.size)
             is_new = bits.view(bool).reshape(target.shape)
             target[~is_new] = IGNORE
-        return Sample(image, target, self.part == "train", int(self.draws.classes[index]))
+        return Sample(image, target, int(self.draws.classes[index]))
 
 
 def _hashed(facts: object) -> str:
@@ -426,6 +445,13 @@ class Data:
         return counts / max(1, counts.sum())
 
     @property
+    def normalisation(self) -> Normalisation:
+        """Mean and deviation of each input, and with `prior` log(true share / drawn share) of each class."""
+        mean, deviation = self.statistics
+        prior = self.prior if self.settings.prior else None
+        return Normalisation(mean, deviation, prior)
+
+    @property
     def prior(self) -> np.ndarray:
         """(classes) the correction of logits: log of the true share in the training, less log of the drawn one."""
         true = np.log(np.maximum(reached(self.counts), _LEAST_SHARE))
@@ -453,22 +479,30 @@ class Data:
 
     @property
     def whole_tiles(self) -> Tiles:
-        return Tiles(self.store, self.parts.train, "train")
+        return Tiles(self.store, self.parts.train, self.parts.groups)
 
     def tiles(self) -> dict[str, Tiles]:
+        """Returns the tiles of each split; a test that repeats the validation is the same object."""
         parts = self.parts
-        train = Tiles(self.store, parts.train, "train", self.draws)
-        validation = Tiles(self.store, parts.validation, "validation")
-        test = Tiles(self.store, parts.test, "test")
+        validation = self._held_out(parts.validation)
+        test = validation
+        if parts.test is not parts.validation:
+            test = self._held_out(parts.test)
+        train = Tiles(self.store, parts.train, parts.groups, self.draws)
         return {"train": train, "validation": validation, "test": test}
 
-    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+    def _held_out(self, chosen: np.ndarray) -> Tiles:
+        tiles, new_in = once(self.store.table, chosen, self.store.size)
+        return Tiles(self.store, tiles, self.parts.groups, None, new_in)
+
+    def batch(self, samples: Sequence[Sample], generator: torch.Generator | None) -> Batch:
+        """Returns the tensors of samples, which a `generator` augments."""
         images = []
         targets = []
         for sample in samples:
             image = torch.from_numpy(sample.image)
             target = torch.from_numpy(sample.target)
-            if sample.training:
+            if generator:
                 size = self.settings.sampling.crop
                 if size:
                     top, left = corner(target, size, sample.around, generator)
@@ -478,7 +512,9 @@ class Data:
                 image, target = augment(image, target, deviation, generator)
             images.append(image)
             targets.append(target)
-        batch = {"image": torch.stack(images), "target": torch.stack(targets)}
+        target = torch.stack(targets)
+        labels = target.short().masked_fill(target == IGNORE, IGNORED)
+        batch = {"image": torch.stack(images), "labels": labels}
         if self.settings.loss.boundary:
             classes = len(self.settings.source.classes)
             maps = [distance_maps(target.numpy(), classes) for target in targets]
