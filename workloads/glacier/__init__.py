@@ -288,7 +288,7 @@ class Glacier(Supervised):
         loader = EvaluationLoader(self, part, 4, torch.device("cpu"))
         for batch in counted(loader, f"batches voted on by {len(models)} models"):
             answers = [probabilities([model], batch["image"], views) for model in models]
-            answers.append(sum(p / len(models) for p in answers))
+            answers.append(torch.as_tensor(sum(p / len(models) for p in answers)))
             for test, p in zip(tests.values(), answers, strict=True):
                 test.add(batch, p)
         vote = tests["the vote"]

@@ -18,7 +18,7 @@ from trainbook.outputs.result import write_table
 from trainbook.supervised.intervals import least
 from trainbook.supervised.scoring import by_class, of_classes, tallied_classes
 
-# Colours of classes, from the first again if there are more
+# Colours of classes, repeated for more classes
 COLOURS = (
     "#6b5b4b",
     "#7fc8f8",
@@ -139,9 +139,9 @@ class Gate:
 
 
 def _surer(sums: np.ndarray, best: int, others: Sequence[int]) -> int:
-    """Returns the one of `others` highest in MCC and mean IoU together, if one of them surely has more MCC.
+    """Returns the option of `others` with the highest sum of MCC and mean IoU, if one of them surely gains in MCC.
 
-    It must be above `best` in MCC too; otherwise returns `best`. `sums` are (options, groups, 3, classes).
+    Its MCC must be above that of `best`; otherwise returns `best`. `sums` are (options, groups, 3, classes).
     """
     if not any(least_gain(sums[other], sums[best]) > 0 for other in others):
         return best
@@ -213,6 +213,7 @@ class Tested:
 
 def draw_confusion(judged: Judged, classes: Sequence[str], folder: Path) -> None:
     """Writes confusion.csv into a folder, and draws it into its `plots`."""
+    assert judged.counts is not None
     matrix = np.zeros((len(classes), len(classes)), np.int64)
     np.add.at(matrix, (judged.true, judged.guess), judged.counts)
     rows = [[cls, *row] for cls, row in zip(classes, matrix.tolist(), strict=True)]
@@ -264,7 +265,7 @@ def _composite(image: np.ndarray) -> np.ndarray:
 
 
 def draw_tiles(tiles: Sequence[Tile], classes: Sequence[str], out: Path) -> Path:
-    """Draws a row a tile: the image, the mask, and the prediction with its errors, if there is one."""
+    """Draws a row a tile: image, mask, and if given the prediction with its errors."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 

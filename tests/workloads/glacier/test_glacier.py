@@ -69,7 +69,7 @@ def test_metrics_are_scikit_learns_over_all_valid_pixels_and_do_not_depend_on_th
 
 
 REFUSED = [
-    ({"tiles.size": 40}, "40 is no multiple of 32. Write 32"),
+    ({"tiles.size": 40}, "40 is not a multiple of 32. Write 32"),
     ({"source.channels": "[1, 2, 3]"}, "2 bands, but channels names 3"),
     ({"sampling.target_shares": "[0.5, 0.4, 0.0, 0.0]"}, "add up to 0.9"),
     ({"split.folds": 5, "split.fold": 5}, "fold 5 of 5 folds does not exist"),
