@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from workloads.chat.messages import as_json
 
 PROBE = {"name": "zk4_function", "arguments": {"zk4_key": "zk4 value"}}
-_ID_LETTERS = 9  # of Mistral's ids of calls
+_ID_LETTERS = 9  # length of Mistral's call ids
 
 
 # --- as a template wants them -----------------------------------------------------------------------------------------
@@ -18,10 +18,10 @@ _ID_LETTERS = 9  # of Mistral's ids of calls
 class Form(NamedTuple):
     """How messages with calls are handed to a template."""
 
-    has_objects: bool = True  # arguments as an object, else as JSON in a text
-    empty: str | None = ""  # the content beside a call that has none
+    has_objects: bool = True  # arguments as an object, otherwise as JSON text
+    empty: str | None = ""  # the content beside a call without content
     is_nested: bool = True  # name and arguments below `function`, as OpenAI has them
-    has_long_ids: bool = True  # ids as they are, else in nine letters
+    has_long_ids: bool = True  # original ids, otherwise nine letters
 
     def message(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the values of a message as the template wants them."""
@@ -56,7 +56,7 @@ FORMS = [*itertools.starmap(Form, itertools.product(_YES_NO, _CONTENTS, _YES_NO,
 
 
 def form_of(render: Callable[[Form], str]) -> Form | None:
-    """Returns the form in which a template shows the probe best, the first of equals; None where it never does."""
+    """Returns the first of the best forms in which a template shows the probe, or None."""
     best = None
     quality = 0
     for form in FORMS:
@@ -71,7 +71,7 @@ def form_of(render: Callable[[Form], str]) -> Form | None:
 
 
 def _quality(text: str) -> int:
-    """Returns 2 where the probe's arguments are JSON in a text, 1 where they are there otherwise, else 0."""
+    """Returns 2 if the probe's arguments are JSON in a text, 1 if they are in another form, otherwise 0."""
     is_there = all(part in text for part in ("zk4_function", "zk4_key", "zk4 value"))
     is_json_in_json = r"\"zk4_key" in text
     is_python = "'zk4_key'" in text
@@ -169,7 +169,7 @@ def are_equal(right: str, written: str) -> bool:
 def are_same_calls(right: str, written: str, calls: Sequence[Mapping[str, Any]]) -> bool:
     """Returns whether a text makes the calls of the right one: names and arguments by their values."""
     values = _values(right)
-    if not all(_holds(values, call["name"]) for call in calls):  # names stand outside of JSON
+    if not all(_holds(values, call["name"]) for call in calls):  # names are outside of JSON
         return are_equal(right, written)
     return are_same(values, _values(written))
 

@@ -1,4 +1,4 @@
-"""Turns of conversations: read from records in the forms that they come in. Raises BadInput for what is not read."""
+"""Reads turns of conversations from records in their usual forms. Raises BadInput for others."""
 
 import json
 from collections import Counter
@@ -11,9 +11,9 @@ from lib.errors import BadInput, printable
 
 Turns = tuple[tuple[str, str], ...]  # (role, content)
 ROLES = ("system", "user", "assistant", "tool")
-TEXT = "text"  # the role of a plain text, of which every token is trained
+TEXT = "text"  # the role of plain text, whose tokens are all trained
 TOOLS = "tools"  # the role of the functions that a conversation may call, a list as JSON, before its other turns
-# Keys of what is thought before an answer
+# Keys of the reasoning before an answer
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought")
 _CALLING = ("function_call", "tool_call")  # roles whose content is a call as JSON
 _ASSISTANTS = ("gpt", "model", "bot", "ai", "chatgpt", "bing", "bard", *_CALLING)
@@ -44,7 +44,7 @@ _FLAGS = (
 _TEXTS = {"text", "input_text", "output_text", ""}  # types of the parts of a content that are read
 _MEDIA = ("image", "images", "image_url", "video", "videos", "audio", "audios")
 _PREFERENCES = ("chosen", "rejected", "preferred", "non_preferred")
-_BEGINNINGS = {  # of keys that are refused
+_BEGINNINGS = {  # prefixes of refused keys
     **dict.fromkeys(("image", "video", "audio"), "pictures, sounds and films are not read"),
     **dict.fromkeys(_PREFERENCES, "preferences are not trained: give the answer alone"),
 }
@@ -83,7 +83,7 @@ def _values(text: str) -> Mapping[str, Any]:
 
 
 def content_of(values: Mapping[str, Any]) -> str:
-    """Returns a turn's content: text where it has no more, else a `Message`."""
+    """Returns a turn's content: plain text if possible, otherwise a `Message`."""
     if values.keys() == {"content"}:
         return values["content"]
     return Message(as_json(values))
@@ -106,7 +106,7 @@ def calls_of(content: str) -> Sequence[Mapping[str, Any]]:
 
 
 def text_of(content: str) -> str:
-    """Returns what a turn says: its text and its calls, without their ids."""
+    """Returns a turn's text and calls, without ids."""
     if not isinstance(content, Message):
         return content
     return "\n".join(filter(None, [content.values["content"], *map(as_json, content.calls)]))
@@ -129,7 +129,7 @@ def is_record(record: Any) -> bool:
 
 
 def is_of_columns(record: Mapping[str, Any]) -> bool:
-    """Returns whether each value is a column, a list or an object with a value for each row, and none a talk."""
+    """Returns whether all values are columns, lists or objects with a value a row, and not conversations."""
     kinds = {type(value) for value in record.values()}
     return kinds in ({list}, {dict}) and not any(map(is_talk, record.values()))
 
@@ -174,13 +174,13 @@ def _names(values: Mapping[str, Any]) -> str:
 
 
 def begins_with_answer(turns: Turns) -> bool:
-    """Returns whether the first turn is an answer that would be trained, before which nothing is said."""
+    """Returns whether the first turn is a trained answer without a question."""
     talk = [turn for turn in turns if turn[0] != TOOLS]
     return bool(talk) and talk[0][0] == "assistant" and is_trained(talk[0][1])
 
 
 def without_first(turns: Turns) -> Turns:
-    """Returns turns whose first answer is not trained. Raises BadInput where it is the only one."""
+    """Marks the first answer as untrained. Raises BadInput if it is the only one."""
     place = [role for role, _ in turns].index("assistant")
     role, content = turns[place]
     later = turns[place + 1 :]
@@ -260,7 +260,7 @@ def _tool(tool: Any, key: str) -> Mapping[str, Any]:
 
 
 def _system(record: Mapping[str, Any], turns: Turns) -> Iterator[tuple[str, str]]:
-    """Yields the turn of the key `system`, by any of its names, which may stand beside the messages."""
+    """Yields the turn of the key `system`, or another of its names, beside the messages."""
     keys = [key for key in _SYSTEMS if key in record]
     texts = {_column(record[key]) for key in keys}
     if len(texts) > 1:
@@ -400,7 +400,7 @@ def _trains(message: Mapping[str, Any], role: str, unread: Counter[str]) -> bool
 
 
 def _content(content: Any, role: str) -> str:
-    """Returns the text of a content, of which parts are read by their type. Raises BadInput for other types."""
+    """Returns a content's text; reads parts by their type. Raises BadInput for unknown types."""
     parts = [content] if isinstance(content, Mapping) and "type" in content else content
     if isinstance(parts, list) and _has_parts(parts, role):
         return "".join(map(_part, parts))
@@ -439,7 +439,7 @@ def _part(part: Any) -> str:
 
 
 def _calls(message: Mapping[str, Any], label: str, source: str) -> list[Mapping[str, Any]]:
-    """Returns the calls of a message in OpenAI's form: its own, its `function_call`, or its content as JSON."""
+    """Returns a message's calls in OpenAI's form, from `tool_calls`, `function_call`, or JSON content."""
     if label in _CALLING:
         calls = _parsed(message.get(source), f"calls ({label})")
     else:

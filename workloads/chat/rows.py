@@ -22,7 +22,7 @@ from workloads.chat.messages import (
 )
 from workloads.chat.records import read_records
 
-_TRIED = 8  # nearest rows of which the one that fits best is taken
+_TRIED = 8  # nearest rows; the best fitting one is taken
 
 
 class Written(str):
@@ -43,8 +43,8 @@ class Row(_Exchange):
     """
 
     origin = ""  # file and line
-    conversation = ""  # the question of the whole conversation, of which this is one answer
-    number = 0  # of the answer in its conversation
+    conversation = ""  # the question of the whole conversation that this answer belongs to
+    number = 0  # the answer's in its conversation
 
     @property
     def last(self) -> str:
@@ -83,7 +83,7 @@ class Row(_Exchange):
 
 
 class Placed(Row):
-    """A row that knows where it comes from."""
+    """A row with its origin."""
 
 
 def placed(row: Row, origin: str = "", conversation: str = "", number: int = 0) -> Placed:
@@ -152,7 +152,7 @@ def _trained(row: Row) -> list[int]:
 
 
 def answered(row: Row) -> list[Row]:
-    """Returns a row for each trained answer, after what stands before it; earlier answers are not trained there."""
+    """Returns a row for each trained answer with its preceding turns, whose answers are untrained."""
     numbers = _trained(row)
     whole = row.whole
     if len(numbers) <= 1:
@@ -171,7 +171,7 @@ def _untrained_turn(turn: tuple[str, str]) -> tuple[str, str]:
 
 
 def question(row: Row) -> str:
-    """Returns what is asked, as two rows with the same are compared: without case and spacing."""
+    """Returns the question without case and spacing, by which rows are compared."""
     texts = [text_of(content) for role, content in row.turns if role not in ("system", TOOLS)]
     return " ".join("\n".join(texts).casefold().split())
 
@@ -223,9 +223,9 @@ class Neighbours:
         return row
 
     def replaced(self, row: Row) -> str:
-        """Returns a near answer whose words that differ between the questions are those of this one.
+        """Adapts a near answer: replaces words that differ between the questions by this question's.
 
-        Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
+        The nearest row is chosen whose answer has all of its differing words, and that shares most words.
         """
         best = ""
         best_score: tuple[float, int] = (-np.inf, 0)

@@ -52,7 +52,7 @@ class Glacier(Supervised):
     metrics = ("mcc", "mean_iou")
     unit = "scene"
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
-    _normalisation: Normalisation | None = None  # of the training tiles, once they are read
+    _normalisation: Normalisation | None = None  # training tiles', once they are read
     _worst: Sequence[Tile] = ()  # tiles of the last test with most wrong pixels
 
     def __init__(self, config: Config, source: Path | Sequence[Path] | None = None):

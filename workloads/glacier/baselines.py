@@ -171,7 +171,7 @@ class Boosted(nn.Module):
         for nodes, bias, model in zip(self.nodes, self.bias, fitted, strict=True):
             classes = np.asarray(model.classes_).astype(int)
             bias[torch.from_numpy(classes)] = 0
-            # Of two classes only the second has trees
+            # With two classes only the second has trees
             outputs = classes[1:] if len(classes) == 2 else classes
             for turn, trees in enumerate(private.boosted_trees(model)):
                 for output, tree in zip(outputs.tolist(), trees, strict=True):

@@ -99,7 +99,7 @@ class Gate:
         self.unit = np.unique(np.array(groups), return_inverse=True)[1]
         methods, classes = boosted.bias.shape
         shape = (methods * len(WEIGHTS), self.unit.max() + 1, classes, classes)
-        self._counts = np.zeros(shape, np.int64)  # of the groups, by option
+        self._counts = np.zeros(shape, np.int64)  # by option and group
         self._done = 0  # tiles
 
     def add(self, batch: Batch, logits: Tensor) -> None:

@@ -10,7 +10,7 @@ from lib.config.reader import option
 IGNORE = 255  # in tiles, the class of pixels without data or label
 UNLIKE = 50  # a larger ratio of a band's values between scenes gives a warning
 BAND = "{band}"  # in a pattern of images: a file a band
-TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
+TERMS = ("focal", "dice", "mcc", "boundary")  # terms of the loss
 # Pairs of bands by their names: water, snow and water, plants, and two that tell lakes from shadow
 _USUAL = (("green", "nir"), ("green", "swir1"), ("nir", "red"), ("blue", "red"), ("red", "swir1"))
 _LANDSAT = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")

@@ -20,10 +20,10 @@ _WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 COLOURS, SHAPES, NUMBERS, SIDES, QUESTIONS = _WORDS.values()
 # Question types as the Vietnamese teacher has them, in the order in which a picture is asked about; the hardest twice
 _OFTEN = ("SPATIAL", "SPATIAL", "COUNTING", "DESCRIPTIVE", "OBJECT")
-_RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # of which one comes first in each picture
+_RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # each picture begins with another one
 _SEED = 20_211_105
 _LARGER = 4  # times, to be scaled down with soft edges
-_CELLS = 3  # on a side, of which a shape has one
+_CELLS = 3  # on a side; each shape has one
 
 
 class Thing(NamedTuple):
@@ -70,7 +70,7 @@ def write(folder: Path, settings: Generator) -> None:
 def _chosen(
     every: list[dict[str, str]], order: Sequence[str], count: int, draw: random.Random
 ) -> list[dict[str, str]]:
-    """Draws up to `count` questions, of one type after the other in an order."""
+    """Draws up to `count` questions, with types in turn."""
     by_kind: dict[str, list[dict[str, str]]] = {kind: [] for kind in (*_OFTEN, *_RARE)}
     for question in every:
         by_kind[question["kind"]].append(question)

@@ -34,11 +34,11 @@ _WHAT = {
 _COLOURS = {"mean": "image_mean", "deviation": "image_std"}
 _HALVES = {name: [0.5] * 3 for name in _COLOURS}
 _T5 = ("t5", "mt5", "umt5")
-_MOST_BYTES = 2**20  # of a preprocessor_config.json
+_MOST_BYTES = 2**20  # size of a preprocessor_config.json
 
 
 class Stem(nn.Module):
-    """Convolutions from scratch: stages of two 3 x 3 ones, of which the first halves the picture, and a pooling.
+    """Convolutions from scratch: stages of two 3 x 3 ones, the first with stride 2, and a pooling.
 
     Returns all patches, and before them their maximum. A 1 x 1 convolution with a stride is avoided: on a
     CPU its backward pass may write past its memory (uxlfoundation/oneDNN, issue 6035).
@@ -162,7 +162,7 @@ class Network(nn.Module):
                 module.register_forward_hook(_within_fp16)
 
     def tie_weights(self) -> None:
-        """Ties what is tied in T5: transformers leaves it undone on `meta`, and undoes what T5 1.1 has untied."""
+        """Ties T5's weights: transformers skips that on `meta`, and ties weights that T5 1.1 has untied."""
         self.t5.set_input_embeddings(self.t5.shared)
         if self.is_tied:
             self.t5.lm_head.weight = self.t5.shared.weight
@@ -213,7 +213,7 @@ class Network(nn.Module):
     def log_probabilities(
         self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int
     ) -> list[float]:
-        """Returns that of each of the answers to all questions, up to its token `last`; at least -10,000."""
+        """Returns the log-probability of each answer to all questions, up to its token `last`; at least -10,000."""
         cut = [row[: row.index(last) + 1] if last in row else row for row in written]
         labels = padded(cut, IGNORED, sys.maxsize).to(memory.device)
         repeats = len(written) // len(memory)
@@ -224,14 +224,14 @@ class Network(nn.Module):
 
 
 def _within_fp16(module: nn.Module, given: Any, out: Tensor) -> Tensor:
-    """Keeps the output of a T5 feed-forward part finite in fp16, as transformers does where all of T5 is in fp16."""
+    """Keeps the output of a T5 feed-forward part finite in fp16, as transformers does for a T5 in fp16."""
     if out.dtype == torch.float16:
         return out.clamp(-64_000, 64_000)
     return out
 
 
 def choose(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Returns the name of each part's published weights, empty for none, or `planned` for BLIP, PhoBERT and ViT5."""
+    """Returns the name of each part's published weights, "" for no weights, or `planned` for BLIP, PhoBERT, ViT5."""
     parts: dict[str, dict[str, Any]] = {}
     for part, what in _WHAT.items():
         name = getattr(settings, part).weights
@@ -259,7 +259,7 @@ def _colours(folder: Path) -> dict[str, Any]:
 
 
 def _values(path: Path) -> dict[str, Any]:
-    """Returns the object in a published JSON file, or an empty one where there is none."""
+    """Reads the object of a published JSON file, or returns {} without the file."""
     with contextlib.suppress(OSError, BadInput):
         return untrusted.objects(untrusted.read(path, _MOST_BYTES))
     return {}
@@ -271,7 +271,7 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     sizes = settings.decoder
     t5 = _decoder(task, sizes, chosen["decoder"], words)
     width = t5.config.d_model
-    blip = transformers.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
+    blip = transformers.BlipVisionConfig()  # Salesforce/blip-vqa-base's
     auto = transformers.AutoModel
     image = _published(task, chosen["image"], auto, transformers.BlipVisionModel, blip)
     if image is None:

@@ -15,8 +15,8 @@ from trainbook.supervised.pictures import SUFFIXES, picture
 
 __all__ = ["SUFFIXES", "augment", "batch", "check", "loader"]
 
-_ROOM = 1 / 8  # of a side at most by which training pictures shrink, and within which they move
-_LIGHT = 0.1  # share by which their light changes at most
+_ROOM = 1 / 8  # largest share of a side by which training pictures shrink and move
+_LIGHT = 0.1  # largest share by which their light changes
 _CACHED = 2**28  # bytes of pictures that a process keeps
 _TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 _COLOUR, _COUNT, _SIDE, _READING = (re.compile(rf"\b({words})\b") for words in _TEXTS.values())
@@ -53,7 +53,7 @@ def batch(
 
 
 def check(paths: Sequence[str]) -> Mapping[str, look.Look]:
-    """Returns what was seen of each picture, before anything is trained; notes those that are read in another way."""
+    """Checks each picture before training; notes pictures that are read in an unusual way."""
     looks: Any = look.check(paths)
     look.note_remarks(looks.values())
     return looks
@@ -62,9 +62,9 @@ def check(paths: Sequence[str]) -> Mapping[str, look.Look]:
 def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator) -> np.ndarray:
     """Returns a picture changed so that the answers stay: `asks` are type and text of each question about it.
 
-    It shrinks and moves within its frame, so nothing leaves it, and does not move where a side is asked for. It is
-    mirrored where colours or numbers are asked for, neither sides nor what is read. Its light changes, and never its
-    hue, where sides or numbers are asked for and no colours. The draws are as many whatever is asked.
+    It shrinks and moves within its frame; questions about sides forbid moving. Questions about colours or numbers allow
+    mirroring, unless others are about sides or reading. Questions about sides or numbers allow a change of light, unless
+    others are about colours. The hue never changes. The number of draws is constant.
     """
     from PIL import Image
 
