@@ -62,9 +62,9 @@ def check(paths: Sequence[str]) -> Mapping[str, look.Look]:
 def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator) -> np.ndarray:
     """Returns a picture changed so that the answers stay: `asks` are type and text of each question about it.
 
-    It shrinks and moves within its frame; questions about sides forbid moving. Questions about colours or numbers allow
-    mirroring, unless others are about sides or reading. Questions about sides or numbers allow a change of light, unless
-    others are about colours. The hue never changes. The number of draws is constant.
+    It shrinks and moves within its frame, but does not move if a question is about sides. It is mirrored if all
+    questions are about colours or numbers, and none about sides or reading. Its light changes if all are about sides or
+    numbers, and none about colours. Its hue never changes. The number of draws is constant.
     """
     from PIL import Image
 
