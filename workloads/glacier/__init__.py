@@ -18,6 +18,7 @@ from lib.config import Config
 from lib.report.progress import counted, working
 from lib.task import Batch
 from trainbook.supervised.evaluation import Scored, part_of
+from trainbook.supervised.kinds import Tokens
 from trainbook.supervised.scoring import Judged, tallied_classes
 from trainbook.supervised.task import Supervised
 from workloads.glacier import baselines, losses
@@ -44,11 +45,25 @@ _FLATTERED = (
 )
 
 
+class Pixels(Tokens):
+    """A class for each pixel of a tile."""
+
+    def baselines(self, task: Any, test: Judged) -> dict[str, Judged]:
+        """Returns the answers of boosting, beside which no constant answer is a baseline."""
+        return task._guesses
+
+    def tables(self, task: Any, answer: Judged, folder: Path) -> str:
+        """Writes scores of scenes and figures; returns the worst scenes as text."""
+        draw_confusion(answer, task.classes, folder)
+        draw_tiles(task._worst, task.classes, folder / "plots" / "worst.png")
+        return write_scenes(answer, task.parts["test"].samples.scenes, task.classes, folder)
+
+
 class Glacier(Supervised):
     Settings = Settings
     # Files that only labelled data has in the documented layouts: a folder of new scenes or of maps is no data set
     sentinels = ("*_mask_*.npy", "label/*", "[Tt]rain/label/*", "masks/*", "[Tt]rain/masks/*")
-    kind = "tokens"
+    kind = Pixels
     metrics = ("mcc", "mean_iou")
     unit = "scene"
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
@@ -249,32 +264,17 @@ class Glacier(Supervised):
         columns = super().columns(judged)
         return {key: value for key, value in columns.items() if key.startswith("iou_")}
 
-    def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes tables and figures of the test; returns the tables and a line on the gate."""
-        if not self._tested:
-            return ""
-        tables = self._tables(self._tested, self._worst, folder)
-        return "\n\n".join(filter(None, [tables, self._about]))
-
-    def _tables(self, tested: Mapping[str, Judged], worst: Sequence[Tile], folder: Path) -> str:
-        """Writes tables of methods beside the baselines, and figures of the last; returns the tables as text."""
-        *_, last = tested.values()
+    def _compare(self, rows: Mapping[str, Judged], strongest: str, folder: Path) -> str:
+        """Compares methods on the tiles that `baselines.scored` chooses."""
         tiles = self.parts["test"].samples
-        draw_confusion(last, self.classes, folder)
-        draw_tiles(worst, self.classes, folder / "plots" / "worst.png")
-        scenes = write_scenes(last, tiles.scenes, self.classes, folder)
-        if not self._guesses:
-            return scenes
         numbers = baselines.scored(tiles)
-        rows = {}
-        for name, judged in tested.items():
-            rows[name] = judged.at(np.flatnonzero(np.isin(judged.sample, numbers)))
-        some = ""
-        if len(numbers) < len(tiles):
-            some = f"{len(numbers):,} of {len(tiles):,} tiles of the test:\n"
-        strongest = self._strongest(self._guesses)
-        compared = self._compare({**self._guesses, **rows}, strongest, folder)
-        return f"{some}{compared}\n\n{scenes}"
+        some = {}
+        for name, judged in rows.items():
+            some[name] = judged.at(np.flatnonzero(np.isin(judged.sample, numbers)))
+        compared = super()._compare(some, strongest, folder)
+        if len(numbers) == len(tiles):
+            return compared
+        return f"{len(numbers):,} of {len(tiles):,} tiles of the test:\n{compared}"
 
     def vote(self, models: list[nn.Module], folder: Path) -> tuple[dict[str, float], str]:
         """Predicts the test by the mean of all models and by each alone, over all flips and turns of a tile."""
@@ -292,8 +292,9 @@ class Glacier(Supervised):
             for test, p in zip(tests.values(), answers, strict=True):
                 test.add(batch, p)
         vote = tests["the vote"]
-        rows = {voter: test.judged for voter, test in tests.items()}
-        text = self._tables(rows, vote.worst, folder)
+        self._tested = {voter: test.judged for voter, test in tests.items()}
+        self._worst = vote.worst
+        text = self.report({}, folder)
         if self.repeats_validation and len(models) > 1:
             text = f"{_FLATTERED}\n\n{text}"
         return scores_of(vote.sums, self.classes), text

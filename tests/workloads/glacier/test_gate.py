@@ -10,6 +10,7 @@ import torch
 
 from lib.machine import platform
 from lib.task import Task, load_task
+from lib.training.evaluation import EvaluationLoader
 from tests.conftest import ROOT
 from trainbook import IGNORED, launch
 from trainbook.launch import ensemble
@@ -152,6 +153,23 @@ def test_a_shut_gate_answers_as_boosting_in_the_test_and_from_the_archive(gated,
     network = sum(views) / 4
     expected = (0.5 * boosting + 0.5 * network.log()).softmax(1).detach()
     assert torch.allclose(maps.probabilities([model], image, views=4), expected, atol=1e-5)
+
+
+def test_boosting_answers_validation_once_for_each_model(tiny, monkeypatch):
+    calls = []
+    log_p = Boosted.log_p
+    monkeypatch.setattr(Boosted, "log_p", lambda *given: calls.append(0) or log_p(*given))
+    task = load_task(tiny(GATED))
+    part = task.datasets()["validation"]
+    loader = EvaluationLoader(task, part, 8, torch.device("cpu"))
+    model = task.model().eval()
+    with torch.inference_mode():
+        first = task.evaluate(model, loader)
+        number = len(calls)
+        assert task.evaluate(model, loader) == first
+        assert len(calls) == number > 0
+        task.evaluate(task.model().eval(), loader)
+    assert len(calls) == 2 * number
 
 
 def test_folds_whose_boosting_differs_vote_together(tiny, tmp_path, without_figures):

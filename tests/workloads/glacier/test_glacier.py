@@ -15,6 +15,7 @@ from lib.task import load_task
 from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
+from tests.workloads.glacier.files import scene, write_bands
 from trainbook import IGNORED
 from trainbook.supervised.scoring import tallied_classes
 from workloads.glacier import baselines
@@ -68,6 +69,32 @@ def test_metrics_are_scikit_learns_over_all_valid_pixels_and_do_not_depend_on_th
     assert scores["loss"] == pytest.approx(alone["loss"], rel=1e-5)
 
 
+def test_labels_of_pixels_without_data_are_no_targets(tiny, tmp_path):
+    image, classes = scene(0)
+    image[:, 10:20, 5:9] = np.nan
+    write_bands(tmp_path / "scenes", "img000", image, classes)
+    task = load_task(tiny({"workload.tiles.size": 64, "workload.tiles.stride": 0}))
+    parts = task.datasets()
+    for part in parts.values():
+        batch = task.collate([*part], torch.Generator())
+        ignored = batch["labels"] == IGNORED
+        assert torch.equal(ignored, batch["image"].isnan().any(1))
+        assert batch["labels"][~ignored].unique().tolist() == [0, 1, 2, 3]
+
+
+def test_a_test_that_repeats_the_validation_is_the_same_samples(tiny):
+    options = {"workload.split.test": 0, "workload.split.folds": 3}
+    repeated = load_task(tiny(options))
+    repeated.datasets()
+    assert repeated.repeats_validation
+    assert not load_task(tiny()).repeats_validation
+
+
+def test_a_start_from_the_simple_method_is_refused(tiny):
+    with pytest.raises(BadInput, match="start_from_baseline is not for Glacier"):
+        load_task(tiny({"training.start_from_baseline": True}))
+
+
 REFUSED = [
     ({"tiles.size": 40}, "40 is not a multiple of 32. Write 32"),
     ({"source.channels": "[1, 2, 3]"}, "2 bands, but channels names 3"),
@@ -108,9 +135,9 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     assert "'the vote' is " in text
 
 
-def test_a_vote_without_a_test_of_its_own_warns(tiny, tmp_path, without_figures):
+@pytest.mark.usefixtures("without_figures", "without_baseline")
+def test_a_vote_without_a_test_of_its_own_warns(tiny, tmp_path):
     task = load_task(tiny({"workload.split.test": 0, "workload.split.folds": 3}))
-    task.baselines = dict
     task.members = ["fold0", "fold1"]
     _, text = task.vote([Fixed(1), Fixed(2)], tmp_path)
     assert text.startswith("Warning: the vote has no test of its own")
