@@ -1,4 +1,4 @@
-"""chat: a chat model of transformers learns from one file of conversations, by adapters on a frozen base.
+"""Fine-tunes a chat model of transformers on one file of conversations, by adapters on a frozen base.
 
 Data: JSON of messages, of prompt and answer, or in ShareGPT's form, or tables. The embedded default is the task "call"
 (see `generated`): a sentence becomes the JSON call of a small API.
@@ -343,7 +343,7 @@ class Chat(Supervised):
         return {"ids": ids, "labels": ids.clone()}
 
     def batch(self, samples: list[Row], training: bool) -> Batch:
-        """Returns tokens padded on the right with the next ones as labels; to be tested prompts padded on the left."""
+        """Returns tokens padded on the right with the next ones as labels; for a test, prompts padded on the left."""
         encoded = [self.template.encode(row) for row in samples]
         ids = padded([row.ids[:-1] for row in encoded], 0, sys.maxsize)
         labels = padded([row.labels[1:] for row in encoded], IGNORED, sys.maxsize)
@@ -359,9 +359,9 @@ class Chat(Supervised):
         return {"prompt": prompt.flip(1), "is_prompt": is_prompt.flip(1)}
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
-        """Returns (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
+        """Returns (B, L, D) hidden states and the head, or (B, L, words) logits of a head with scaling.
 
-        Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
+        Passes no mask: no token attends to the padding on its right, and transformers would wait to read the mask.
         """
         whole = plain(model)
         inputs = {"input_ids": batch["ids"], "use_cache": False}
@@ -414,14 +414,14 @@ class Chat(Supervised):
         return rows.Neighbours(self._answered(train))
 
     def columns(self, judged: Any) -> dict[str, float]:
-        """Returns the share of right calls among the answers that have some."""
+        """Returns the share of right calls among the answers with calls."""
         share = _share_called(judged.true, judged.guess)
         if share is None:
             return {}
         return {"call": share}
 
     def baselines(self) -> dict[str, Any]:
-        """Returns the answers of the nearest training rows, which need no model."""
+        """Returns the answers of the nearest training rows."""
         near = self._neighbours()
         answers = [near.replaced(row) for row in self.parts["test"].samples]
         return {"nearest, values replaced": np.array(answers, object)}
@@ -429,7 +429,7 @@ class Chat(Supervised):
     def beside(self, model: nn.Module, loader: Any) -> dict[str, np.ndarray]:
         """Returns the untouched base's answers, also after the nearest training rows; {} without the base.
 
-        Where all weights were trained it is loaded again.
+        Reloads the base if all weights were trained.
         """
         base = model
         near = self._neighbours()
@@ -470,7 +470,7 @@ class Chat(Supervised):
         return np.array(answers, object)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes what `Supervised` does; returns its table, and ten answers side by side."""
+        """Writes the tables of `Supervised`; returns its text, and ten answers side by side."""
         if not self._tested:
             return ""
         paragraphs = [super().report(metrics, folder)]
@@ -485,7 +485,7 @@ class Chat(Supervised):
         return "\n\n".join(paragraphs)
 
     def _about_scores(self, right: Any, answers: Mapping[str, Any]) -> Iterator[str]:
-        """Yields how many answers of how many conversations were scored, and by method the share of right calls."""
+        """Yields the numbers of scored answers and conversations, and each method's share of right calls."""
         yield f"Scored: {_scored(self.parts['test'].samples[: len(right)])}."
         count = sum(map(_has_calls, right))
         if not count:
@@ -509,7 +509,7 @@ class Chat(Supervised):
         return rows
 
     def export(self, model: Any, folder: Path) -> None:
-        """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""
+        """Writes the adapter and merged weights, and verifies these. Raises BadInput."""
         has_adapter = hasattr(model, "disable_adapter")
         tokenizer = self.template.tokenizer
         merged = folder / "merged"
@@ -554,14 +554,14 @@ def _scored(samples: Sequence[Row]) -> str:
 
 
 def plain(model: Any) -> Any:
-    """Returns the model of transformers inside of one of peft."""
+    """Unwraps the transformers model of a peft model."""
     if hasattr(model, "get_base_model"):
         return model.get_base_model()
     return model
 
 
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields each weight on the CPU with the adapters added in fp32, by the name that it has without them."""
+    """Yields name and merged weight, on the CPU, with adapters added in fp32."""
     seen = set[int]()
     for path, module in plain(model).named_modules():
         if "lora_" in path or path.endswith(".base_layer"):
@@ -619,7 +619,7 @@ def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
 def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
     """Reloads merged weights and compares logits with base and adapter; returns a sentence.
 
-    Raises BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs.
+    Raises BadInput if logits differ by over 1 % of the largest, or more than 1 % of first choices differ.
     """
     from transformers import AutoModelForCausalLM
 

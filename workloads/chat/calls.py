@@ -1,4 +1,4 @@
-"""Calls of functions: how a template wants them, whether it shows them, and whether two texts make the same ones."""
+"""Renders calls of functions for a template, and compares calls in texts."""
 
 import hashlib
 import itertools
@@ -16,7 +16,7 @@ _ID_LETTERS = 9  # length of Mistral's call ids
 
 
 class Form(NamedTuple):
-    """How messages with calls are handed to a template."""
+    """The form of messages with calls that a template takes."""
 
     has_objects: bool = True  # arguments as an object, otherwise as JSON text
     empty: str | None = ""  # the content beside a call without content
@@ -24,7 +24,7 @@ class Form(NamedTuple):
     has_long_ids: bool = True  # original ids, otherwise nine letters
 
     def message(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of a message as the template wants them."""
+        """Returns the values of a message in the template's form."""
         values = {name: value for name, value in values.items() if name != "weight"}
         if "tool_call_id" in values:
             values["tool_call_id"] = self._id(values["tool_call_id"])
@@ -96,7 +96,7 @@ def _holds(value: Any, wanted: Any) -> bool:
 
 
 def is_shown(value: Any, text: str) -> bool:
-    """Returns whether a text has a value of JSON: all keys, words and numbers in it."""
+    """Returns whether a text contains all keys, words and numbers of a JSON value."""
     if isinstance(value, Mapping):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list):
@@ -108,7 +108,7 @@ def is_shown(value: Any, text: str) -> bool:
 
 
 def _escaped(text: str) -> list[str]:
-    """Returns a text as JSON writes it inside quotes, with letters or with codes."""
+    """Returns a text's JSON escapes, with letters or with codes."""
     return [as_json(text)[1:-1], json.dumps(text)[1:-1]]
 
 
@@ -116,7 +116,7 @@ def _escaped(text: str) -> list[str]:
 
 
 def pieces(text: str) -> list[Any]:
-    """Cuts a text into its objects and lists of JSON and the words between them."""
+    """Cuts a text into JSON objects, JSON lists, and words between them."""
     parts = list[Any]()
     words = ""
     place = 0
@@ -149,7 +149,7 @@ def _words(text: str) -> list[str]:
 
 
 def are_same(first: Any, second: Any) -> bool:
-    """Returns whether two values of JSON are the same: 1 is 1.0, and not true."""
+    """Returns whether two JSON values are equal: 1 equals 1.0, but not true."""
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     if isinstance(first, Mapping) and isinstance(second, Mapping):
@@ -162,12 +162,12 @@ def are_same(first: Any, second: Any) -> bool:
 
 
 def are_equal(right: str, written: str) -> bool:
-    """Returns whether two texts are the same, JSON in them by its values."""
+    """Returns whether two texts are equal, JSON in them by values."""
     return are_same(pieces(right), pieces(written))
 
 
 def are_same_calls(right: str, written: str, calls: Sequence[Mapping[str, Any]]) -> bool:
-    """Returns whether a text makes the calls of the right one: names and arguments by their values."""
+    """Returns whether a text makes the right calls, compared by names and values of arguments."""
     values = _values(right)
     if not all(_holds(values, call["name"]) for call in calls):  # names are outside of JSON
         return are_equal(right, written)

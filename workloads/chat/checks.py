@@ -21,7 +21,7 @@ ADVICE = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text("utf-8
 def examine(
     parts: Mapping[str, Sequence[Row]], template: Template, limits: Mapping[str, int], words: int
 ) -> list[Finding]:
-    """Returns findings, the bad ones first; `limits` are a row's tokens by part, `words` those that the model knows."""
+    """Returns findings, bad ones first; `limits` are most tokens of a row by split, `words` the model's vocabulary."""
     places = defaultdict[Wrong, list[Place]](list)
     first: dict[str, tuple[str, str]] = {}
     for part, rows in parts.items():

@@ -112,9 +112,9 @@ def _by_name(every: list[Combination]) -> dict[str, list[Combination]]:
 
 
 def splits(seed: int, train: int, validation: int, test: int) -> dict[str, list[Row]]:
-    """Returns these numbers of generated rows by split; validation and test do not depend on the seed.
+    """Generates rows by split; validation and test depend on the seed by left-out sentences only.
 
-    But for sentences without a free value ("timer two minutes") that training has, too.
+    Those have no free value ("timer two minutes") and occur in an earlier split.
     """
     parts = dict[str, list[Row]]()
     prompts = set[str]()

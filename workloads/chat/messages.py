@@ -66,7 +66,7 @@ _READ = _COLUMNS | {"history", "role", "from", "content", "value"}
 
 
 class Message(str):
-    """A turn that is more than text, as JSON: content, tool_calls, name, reasoning_content; weight 0: not trained."""
+    """A turn with more than text, as JSON: content, tool_calls, name, reasoning_content; weight 0: not trained."""
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -135,7 +135,7 @@ def is_of_columns(record: Mapping[str, Any]) -> bool:
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys that are read in small letters, as CSV files of public sets have Question and Response."""
+    """Returns the known keys in small letters: public CSV files have Question and Response."""
     names = {key: str(key).strip().casefold() for key in values}
     counts = Counter(names.values())
     is_unique = {key: name in _READ and counts[name] == 1 for key, name in names.items()}
@@ -145,7 +145,7 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> Turns:
     """Returns the turns of messages, of ShareGPT's conversations, or of columns with one exchange.
 
-    `unread` counts the keys with a value that were not read. Raises BadInput.
+    `unread` counts unknown keys that have a value. Raises BadInput.
     """
     whole = _known(record)
     record = {key: value for key, value in whole.items() if not _is_nothing(value)}
@@ -202,14 +202,14 @@ def check_answers(turns: Turns) -> None:
 
 
 def _is_nothing(value: Any) -> bool:
-    """Returns whether a key may as well be absent, as null and NaN: 0 and false are values."""
+    """Returns whether a value means a missing key: null and NaN do, 0 and false do not."""
     if value is None or value != value:  # NaN differs from itself
         return True
     return isinstance(value, str | list | tuple | Mapping) and not len(value)
 
 
 def _refuse(values: Mapping[str, Any]) -> None:
-    """Raises BadInput for keys that change what should be learned, and that cannot be obeyed."""
+    """Raises BadInput for keys that demand an unsupported way of training."""
     for key, value in values.items():
         beginning = next((text for text in _BEGINNINGS if str(key).startswith(text) and value), "")
         if reason := _REFUSED.get(key) or _BEGINNINGS.get(beginning):
@@ -228,7 +228,7 @@ def _check_weight(record: Mapping[str, Any]) -> None:
 
 
 def _number(value: Any) -> Any:
-    """Returns 0 and 1 for these as texts, as tables have them."""
+    """Parses 0 and 1, which tables have as texts."""
     if isinstance(value, str):
         return {"0": 0, "1": 1, "0.0": 0, "1.0": 1}.get(value, value)
     return value
@@ -331,7 +331,7 @@ def _column(value: Any) -> str:
 
 
 def _parsed(value: Any, key: str) -> Any:
-    """Returns a value that may be written as JSON in a text."""
+    """Parses a value that may be JSON text."""
     if not isinstance(value, str):
         return value
     try:
@@ -344,7 +344,7 @@ def _parsed(value: Any, key: str) -> Any:
 
 
 def _listed(messages: Any, key: str, unread: Counter[str]) -> Turns:
-    """Returns the turns of a list of messages, perhaps a list as JSON."""
+    """Returns the turns of a list of messages, which may be JSON text."""
     messages = _parsed(messages, key)
     if not isinstance(messages, list) or not messages:
         raise BadInput(f"its {key} are {untrusted.shown(messages)} instead of a list of messages")
@@ -385,7 +385,7 @@ def _turn(message: Any, key: str, unread: Counter[str]) -> tuple[str, str]:
 
 
 def _trains(message: Mapping[str, Any], role: str, unread: Counter[str]) -> bool:
-    """Returns whether an answer is to be trained. Raises BadInput for a weight between."""
+    """Returns whether an answer is trained. Raises BadInput for a weight other than 0 and 1."""
     for name in (name for name in _FLAGS if name in message):
         value = _number(message[name])
         if value not in (0, 1):
@@ -408,7 +408,7 @@ def _content(content: Any, role: str) -> str:
 
 
 def _has_parts(content: Sequence[Any], role: str) -> bool:
-    """Returns whether a list has parts; any other list is JSON, such as the answer of a tool."""
+    """Returns whether a list holds parts of a content; other lists are JSON, such as a tool's answer."""
     if all(isinstance(part, str) for part in content):
         return True
     objects = [part for part in content if isinstance(part, Mapping)]
@@ -465,7 +465,7 @@ def _call(call: Any) -> Mapping[str, Any]:
 
 
 def _arguments(arguments: Any, name: str) -> Mapping[str, Any]:
-    """Returns a call's arguments, which may be JSON in a text, as an object."""
+    """Returns a call's arguments as an object; they may be JSON text."""
     arguments = _parsed(arguments, f"arguments of {printable(name, most=60)}")
     if not isinstance(arguments, Mapping):
         raise BadInput(

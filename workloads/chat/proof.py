@@ -1,4 +1,4 @@
-"""Proves that a stranger's template comes to an end, in bounded memory, and writes the same twice."""
+"""Proves that an untrusted template ends, in bounded memory, and is deterministic."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ _proved: set[str] = set()  # keys of renderings that this process has proved
 def prove(key: str, renderings: Callable[[], list[str]]) -> None:
     """Renders twice in a separate process, once for each key. Raises BadInput for unusable renderings.
 
-    The process is a fork, which has the compiled template, and does nothing else: no thread, lock or device is used.
+    The process is a fork, which has the compiled template, and uses no thread, lock or device.
     """
     if key in _proved:
         return

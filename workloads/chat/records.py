@@ -40,7 +40,7 @@ Values = list[tuple[int, Any]]  # line and value, or the BadInput of an unreadab
 def read_records(source: Path, is_new: bool = False) -> dict[Path, list[tuple[str, Turns]]]:
     """Returns place and turns of each row by file, for a file or a folder. New data needs no answers.
 
-    Keys that are not read and files that are left out are noted. Raises BadInput that names the lines of other rows.
+    Notes unknown keys and left-out files. Raises BadInput that names the lines of unusable rows.
     """
     unread = Counter[str]()
     greetings: list[str] = []
@@ -95,9 +95,9 @@ def _turns(value: Any, unread: Counter[str]) -> Turns:
 
 
 def _trainable(turns: Turns, value: Any, origin: str, greetings: list[str]) -> Turns:
-    """Returns the turns of a row to be trained. Raises BadInput.
+    """Returns the turns of a training row. Raises BadInput.
 
-    A first answer before which nothing is asked is not trained; the row's origin goes into `greetings`.
+    A first answer without a question is not trained; `greetings` gets the row's origin.
     """
     if isinstance(value, Mapping) and all(role != "assistant" for role, _ in turns):
         raise BadInput(
@@ -167,7 +167,7 @@ def _values(path: Path) -> Values:
 
 
 def _of_json(text: str) -> Values:
-    """Returns the items of a list, the objects of lines, or objects that go over several lines."""
+    """Returns the items of a list, or objects in one line or several lines each."""
     if text.lstrip().startswith("["):
         return [*_of_list(text)]
     lines = _LINE.split(text)
@@ -266,7 +266,7 @@ def _of_table(path: Path, shown: str) -> Values:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a cell without types of NumPy; keys without a value are left out, which Parquet gives to every row."""
+    """Returns a cell without NumPy types, and without empty keys, which Parquet gives to every row."""
     if isinstance(value, Mapping):
         return {key: plain for key, each in value.items() if (plain := _plain(each)) is not None}
     if isinstance(value, list | tuple | np.ndarray):

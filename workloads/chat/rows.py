@@ -1,4 +1,4 @@
-"""Conversations as rows, in three splits, and those that are near to one."""
+"""Turns conversations into rows of three splits, and finds near rows."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ _TRIED = 8  # nearest rows; the best fitting one is taken
 
 
 class Written(str):
-    """An answer that is more than text, as the template writes it, beside its `message`."""
+    """A rendered answer with more than text, and its `message`."""
 
     message: Message
 
@@ -93,14 +93,14 @@ def placed(row: Row, origin: str = "", conversation: str = "", number: int = 0) 
 
 
 def row_of(turns: Turns) -> Row:
-    """Takes the last answer from the turns; "" where they end otherwise."""
+    """Takes the last answer from the turns, "" if they end with another role."""
     if turns and turns[-1][0] == "assistant":
         return Row(turns[:-1], turns[-1][1])
     return Row(turns, "")
 
 
 def read_files(source: Path, is_new: bool = False) -> dict[Path, list[Row]]:
-    """Returns the rows of a file, or of the files in a folder. New ones need no answers. Raises BadInput."""
+    """Returns the rows of a file, or of a folder's files. New data needs no answers. Raises BadInput."""
     files: dict[Path, list[Row]] = {}
     for path, records in read_records(source, is_new).items():
         files[path] = [placed(row_of(turns), origin) for origin, turns in records]
@@ -143,7 +143,7 @@ def _note_trimmed(rows: Sequence[Row]) -> None:
 
 
 def _trained(row: Row) -> list[int]:
-    """Returns the numbers of the turns that are trained."""
+    """Returns the numbers of the trained turns."""
     numbers = []
     for number, (role, content) in enumerate(row.whole):
         if role == "assistant" and is_trained(content):
@@ -177,7 +177,7 @@ def question(row: Row) -> str:
 
 
 def pieces(text: str, count: int, length: int) -> list[Row]:
-    """Returns a text in `count` pieces of about `length` characters, begun again at its end, to be replayed."""
+    """Cuts a text into `count` pieces of about `length` characters for replay, repeating it if it ends."""
     starts = range(0, max(1, len(text) - length), length)
     texts = [text[start : start + length] for start in starts]
     return [Row(((TEXT, texts[number % len(texts)]),), "") for number in range(count)]

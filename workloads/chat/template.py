@@ -1,4 +1,4 @@
-"""Conversations as the tokenizer's own template renders them, with the tokens that are trained."""
+"""Renders conversations by the tokenizer's template, and marks trained tokens."""
 
 import datetime
 import functools
@@ -58,7 +58,7 @@ class Rewritten(Exception):
 
 
 class Unfinished(str):
-    """A generated answer that came to no end."""
+    """A generated answer without an end."""
 
 
 class Encoded(NamedTuple):
@@ -70,12 +70,12 @@ class Encoded(NamedTuple):
 
     @property
     def answer(self) -> list[int]:
-        """The tokens that are trained."""
+        """The trained tokens."""
         return [token for token in self.labels if token != IGNORED]
 
     @property
     def labels(self) -> list[int]:
-        """The tokens, with `IGNORED` for those that are not trained."""
+        """The tokens, with `IGNORED` for untrained ones."""
         pairs = zip(self.ids, self.trained, strict=True)
         return [token if is_answer else IGNORED for token, is_answer in pairs]
 
@@ -135,7 +135,7 @@ class Template:
         return texts
 
     def _learn_calls(self) -> None:
-        """Sets the form in which the template takes calls, and adds the token that ends them to the stops."""
+        """Finds the template's form of calls, and adds their end token to the stops."""
 
         def rendered(form: Form) -> str:
             self.form = form
@@ -199,7 +199,7 @@ class Template:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def taken(self, row: Row, unread: Counter[str]) -> Row:
-        """Returns a row without the keys of messages that the template does not read; these are counted."""
+        """Drops and counts message keys that the template does not read."""
         if not any(isinstance(content, Message) for _, content in row.whole):
             return row
         answer = self._taken(row.last, unread) if row.answer else ""
@@ -357,7 +357,7 @@ class Template:
         return self.end if self.end in written else ""
 
     def shown(self, row: Row, most: int) -> str:
-        """Returns a row in one line, what is trained between ⟦ and ⟧, of each stretch at most so many characters."""
+        """Returns a row in one line, trained text between ⟦ and ⟧, at most `most` characters a stretch."""
         encoded = self.encode(row)
         pairs = zip(encoded.trained, encoded.ids, strict=True)
         half = most // 2
@@ -373,13 +373,13 @@ class Template:
 
 @functools.lru_cache(8)
 def _dated(template: str, date: str) -> str:
-    """Returns a template that writes a day in the place of today."""
+    """Replaces today's date in a template."""
     day = datetime.date.fromisoformat(date)
     return _NOW.sub(lambda match: as_json(day.strftime(match[2])), template)
 
 
 def _made(content: str) -> list[list[Any]]:
-    """Returns names and arguments of the calls of a turn."""
+    """Returns names and arguments of a turn's calls."""
     return [[call["name"], call["arguments"]] for call in calls_of(content)]
 
 
@@ -406,7 +406,7 @@ def values_of_tools(text: str) -> list[Any]:
 
 
 def published(folder: Path, stops: Sequence[int]) -> dict[str, Any]:
-    """Returns tokenizer and template of a base as values that a run keeps; the tokenizer is a file in the cache."""
+    """Returns a base's tokenizer, a file in the cache, and template as values that a run keeps."""
     tokenizer, _ = encoders.tokenizer(folder)
     text = tokenizer.backend_tokenizer.to_str()
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -428,7 +428,7 @@ def published(folder: Path, stops: Sequence[int]) -> dict[str, Any]:
 
 
 def _has(path: Path, text: str) -> bool:
-    """Returns whether a file has a text."""
+    """Returns whether a file contains a text."""
     content = text.encode()
     try:
         return untrusted.read(path, len(content)) == content
@@ -437,7 +437,7 @@ def _has(path: Path, text: str) -> bool:
 
 
 def made_of(values: Any) -> Template:
-    """Returns the template of the values that a run keeps, perhaps a stranger's. Raises BadInput."""
+    """Builds the template from a run's values, which are untrusted. Raises BadInput."""
     from transformers import PreTrainedTokenizerFast
 
     try:

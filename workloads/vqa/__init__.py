@@ -1,4 +1,4 @@
-"""vqa: answers to questions about pictures, written by a decoder that attends to all patches and all words.
+"""Answers questions about pictures by a decoder that attends to all patches and all words.
 
 Data: JSON lines of question, answer and image, or any table with its columns named (see `data`). The embedded default
 are drawn shapes with questions in Vietnamese (see `generated`).
@@ -70,7 +70,7 @@ class Words:
     """A linear classifier of training answers by the words of a question, one to three in a row."""
 
     def __init__(self, pairs: Mapping[str, Mapping[str, int]]):
-        """Fits it to what `pairs_of` returned."""
+        """Fits the classifier to the result of `pairs_of`."""
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import RidgeClassifier
         from sklearn.pipeline import make_pipeline
@@ -325,7 +325,7 @@ class Vqa(Supervised):
 
     @cached_property
     def offers(self) -> list[list[int]]:
-        """The tokens of each answer of that classifier."""
+        """The tokens of each answer of `words`."""
         first = self.writer.answer
         last = self.writer.answer_end
         return [[first, *row, last] for row in self.writer.numbers(self.words.answers)]
@@ -402,7 +402,7 @@ class Vqa(Supervised):
         return rows
 
     def _scored(self, model: Any, loader: Any) -> Scored:
-        """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
+        """Returns the scores of network and words together; a validation chooses the network's weight."""
         samples = loader.dataset.samples
         # The question types of this evaluation, and below the weight of the network in it
         self.judged_types = np.array([record.kind or data.OTHER for record in samples])
@@ -480,7 +480,7 @@ class Vqa(Supervised):
         return data.questions(source)
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
-        """Returns the answers to questions about one's own pictures, and writes answers.jsonl into `out`."""
+        """Returns the answers to questions about new pictures; writes answers.jsonl into `out`."""
         rows = super().predict(models, source, None)
         if out is not None:
             disk.make_folders(out)

@@ -1,4 +1,4 @@
-"""Questions about pictures with their answers: tables whose columns the configuration names, in parts by picture."""
+"""Reads questions about pictures, with answers, from tables with configured columns; splits by picture."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
 
 def read(folder: Path, settings: Settings) -> list[Record]:
-    """Returns the records of a folder or a file in order, and notes what did not match. Raises BadInput."""
+    """Returns the records of a folder or file in order; notes unmatched files and columns. Raises BadInput."""
     root = folder if folder.is_dir() else folder.parent
     images = settings.source.images
     if images:
@@ -78,7 +78,7 @@ def read(folder: Path, settings: Settings) -> list[Record]:
 
 
 def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record, str]]:
-    """Yields a record without the hash of its picture for each row, and why it cannot be used. Raises BadInput."""
+    """Yields for each row a record without its picture's hash, and the problem of an unusable row. Raises BadInput."""
     names = vars(settings.columns)
     pattern = settings.source.picture
     optional = [name for name in _OPTIONAL if names[name] == name]  # which a file may lack
@@ -132,7 +132,7 @@ def questions(source: Path) -> list[Record]:
 
 
 def _cleaned(records: Sequence[Record]) -> list[Record]:
-    """Returns each question once, as it comes first; rare types as one; no parts that share pictures. Notes these."""
+    """Drops repeated questions, joins rare types, and drops splits that share pictures. Notes all of these."""
     first: dict[tuple[str, str, str], Record] = {}
     for record in records:
         key = (record.picture, normal(record.question), normal(record.answer))
@@ -224,7 +224,7 @@ def split(records: Sequence[Record], shares: Split) -> dict[str, list[Record]]:
 
 
 def _counts(records: Sequence[Record]) -> tuple[list[str], np.ndarray]:
-    """Returns pictures by name, whatever the order of files, and (pictures, types) numbers of questions."""
+    """Returns sorted names of pictures, and (pictures, types) numbers of questions."""
     names, picture = np.unique([record.picture for record in records], return_inverse=True)
     kinds, kind = np.unique([record.kind for record in records], return_inverse=True)
     counts = np.zeros((len(names), len(kinds)))
@@ -233,7 +233,7 @@ def _counts(records: Sequence[Record]) -> tuple[list[str], np.ndarray]:
 
 
 class Questions(list[Record]):
-    """Training questions, in an order that brings up to `together` of a picture after each other."""
+    """Training questions, up to `together` of a picture in succession."""
 
     def __init__(self, records: Sequence[Record], together: int):
         super().__init__(records)

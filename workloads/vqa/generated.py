@@ -1,4 +1,4 @@
-"""Drawn pictures with Vietnamese questions, for runs without data: coloured shapes, each question with one answer."""
+"""Draws pictures of coloured shapes with Vietnamese questions, for runs without data."""
 
 import contextlib
 import hashlib
@@ -36,7 +36,7 @@ class Thing(NamedTuple):
 
 
 def folder_of(settings: Generator) -> Path:
-    """Returns the folder of drawn pictures and their records, which a machine draws once."""
+    """Returns the folder of drawn pictures and records; draws it once a machine."""
     facts = json.dumps([vars(settings), Path(__file__).read_text("utf-8"), _WORDS])
     digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
     folder = platform.detect().scratch_dir / "vqa" / f"drawn-{digest}"
@@ -106,7 +106,7 @@ def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
 
 
 def questions(things: Sequence[Thing], draw: random.Random) -> Iterator[dict[str, str]]:
-    """Yields questions about a scene that have one answer each, of all types that it has an answer for."""
+    """Yields questions about a scene, each with one answer, of all answerable types."""
 
     def asked(name: str, **facts: str) -> dict[str, str]:
         texts = dict(QUESTIONS[name])

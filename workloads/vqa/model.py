@@ -1,6 +1,6 @@
 """The network: patches of a picture and words of a question, fused, and a decoder that writes the answer.
 
-Each of the three parts is published (mounted, cached or reachable weights), or a small one from scratch instead.
+Each of the three parts has published weights (mounted, cached or online), otherwise it is small and from scratch.
 """
 
 import contextlib
@@ -144,7 +144,7 @@ class Fusion(nn.Module):
 
 
 class Network(nn.Module):
-    """Scores of the tokens of an answer; a picture that several questions of a batch have is encoded once."""
+    """Scores the tokens of answers; encodes a picture once for all its questions in a batch."""
 
     def __init__(self, image: nn.Module, text: nn.Module, t5: Any):
         super().__init__()
@@ -249,7 +249,7 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def _colours(folder: Path) -> dict[str, Any]:
-    """Returns mean and deviation of the colours that a published encoder takes, by default halves."""
+    """Returns mean and deviation of a published encoder's colours, by default halves."""
     values = _values(folder / "preprocessor_config.json")
     colours: dict[str, Any] = {key: values.get(name) for key, name in _COLOURS.items()}
     for channels in colours.values():
@@ -352,7 +352,7 @@ def _small_decoder(sizes: Decoder, words: int, form: dict[str, Any]) -> Any:
 
 
 def _make_room(t5: Any, more: int) -> None:
-    """Gives a published decoder rows for tags: like its others in their mean and deviation.
+    """Adds rows for tags to a published decoder, drawn with the mean and deviation of its others.
 
     `resize_token_embeddings` would tie again what T5 1.1 has untied.
     """

@@ -12,7 +12,7 @@ _WEIGHTS = "Published weights: folder, mounted input or hub name; empty: from sc
 
 @dataclass(frozen=True)
 class Source:
-    """Where tables and pictures lie."""
+    """Paths of tables and pictures."""
 
     files: str = option("**/*.jsonl", "Pattern of the tables below data.dir.")
     images: str = option(
@@ -44,7 +44,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Split:
-    """Which pictures are held out, each with all of its questions."""
+    """The held-out pictures, each with all of its questions."""
 
     validation: float = option(0.15, "Share of the pictures that validates.", above=0, below=0.5)
     test: float = option(0.15, "Share of the pictures that is tested.", above=0, below=0.5)

@@ -1,4 +1,4 @@
-"""Tokenizers as values that JSON has: published ones, or byte pairs of the run's own; and the tags of an answer."""
+"""Makes tokenizers, published or trained byte pairs, from JSON values; handles the tags of answers."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ _SPECIALS = ("<pad>", "</s>", "<unk>")
 
 
 class Answer(str):
-    """A text that answers a question, with the type and the reasoning beside it."""
+    """A text that answers a question, with its type and reasoning."""
 
     kind: str = ""
     reasoning: str = ""
@@ -41,7 +41,7 @@ class Tokens:
     """A tokenizer; `before` and `after` are special tokens around a text, `pad` and `end` a decoder's."""
 
     def __init__(self, values: Mapping[str, Any], kinds: Sequence[str] = ()):
-        """Takes what `published` or `trained` returned, and the types of questions. Raises BadInput."""
+        """Takes the result of `published` or `trained`, and types of questions. Raises BadInput."""
         try:
             self._tokenizer = encoders.tokenizer_of(values["text"])
             self.pad = int(values["pad"])
@@ -69,7 +69,7 @@ class Tokens:
         ]
 
     def questions(self, texts: Sequence[str], length: int) -> list[list[int]]:
-        """Returns the tokens of each question as the encoder reads it, with special ones, `length` at most."""
+        """Returns at most `length` tokens of each question with special tokens, as the encoder reads them."""
         room = length - len(self.before) - len(self.after)
         if self.is_lower:
             texts = [text.lower() for text in texts]
@@ -83,7 +83,7 @@ class Tokens:
         return " ".join(text.split())
 
     def targets(self, records: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
-        """Returns the tokens to write for each record, and of each token the term of the loss.
+        """Returns the target tokens of each record, and the loss term of each token.
 
         Cuts a reasoning to fit. Raises BadInput for an answer that is too long.
         """
@@ -124,7 +124,7 @@ class Tokens:
 
 
 def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
-    """Returns byte pairs of at most `size` pieces. The same texts give the same ones, with the same numbers.
+    """Trains byte pairs of at most `size` pieces, deterministically.
 
     Each frequent word is one piece, so that even few questions have words as tokens, and rare words are
     spelled. In an alphabet of thousands the rarest letters are unknown.
