@@ -48,6 +48,8 @@ _FLATTERED = (
 class Pixels(Tokens):
     """A class for each pixel of a tile."""
 
+    has_simple = False  # boosting replaces the simple method of other kinds
+
     def baselines(self, task: Any, test: Judged) -> dict[str, Judged]:
         """Returns the answers of boosting, beside which no constant answer is a baseline."""
         return task._guesses
