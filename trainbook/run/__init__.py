@@ -60,7 +60,7 @@ def run(chosen: Settings) -> int:
         restored = Restored()
         if keep:
             keep.mkdir(parents=True, exist_ok=True)
-            restored = restoring.restore(earlier, keep)
+            restored = restoring.restore(earlier, keep, chosen.also)
         sessions = max(before.session if before else 0, earlier.index.session if earlier else 0)
         return _Session(chosen, keep, folder, sessions + 1).run(restored)
 

@@ -9,7 +9,15 @@ from typing import NamedTuple
 from trainbook.run.opening import is_checkpoint_file, opens
 
 TORN = ".torn"  # the ending that a torn file of an own folder gets
-_NUMBER = re.compile(r"\d+")
+# Numbers that count no steps: model_fold0.pt and model_fold1.pt are both needed, and so is each shard of a model.
+_OF_A_SET = (
+    r"(?<![a-z])(?:k?fold|part|phase|random_states|rank|rng_state|seed|shard|split|stage|task|trial)"
+    r"s?[_=-]?\d+|\d+-of-\d+"
+)
+_NUMBER = re.compile(rf"({_OF_A_SET})|\d+", re.IGNORECASE)
+_VERSION = re.compile(
+    r"-v\d+(?=\.\w+$)"
+)  # last-v1.ckpt: Lightning found a last.ckpt of an earlier session
 
 
 class Seen(NamedTuple):
@@ -46,12 +54,22 @@ def listing(folder: Path) -> Files:
 
 
 def template(name: str) -> str:
-    """Returns a name with # for each number: checkpoint-50 and checkpoint-100 have the same."""
-    return _NUMBER.sub("#", name)
+    """Returns a name with # for each number that counts: checkpoint-50 and checkpoint-100 have the same."""
+    return _NUMBER.sub(lambda match: match[1] or "#", name)
 
 
 def numbers(name: str) -> tuple[int, ...]:
-    return tuple(map(int, _NUMBER.findall(name)))
+    return tuple(int(match[0]) for match in _NUMBER.finditer(name) if not match[1])
+
+
+def form(entry: str) -> str:
+    """Returns what all entries have in common of which one takes the place of another."""
+    return template(_VERSION.sub("", entry))
+
+
+def age(entry: str, written: float) -> tuple[tuple[int, ...], float]:
+    """Returns by what entries of one form are ordered: numbers, then time, as a mount may change times."""
+    return numbers(_VERSION.sub("", entry)), written
 
 
 def entry_of(path: str) -> str:
@@ -128,14 +146,11 @@ def newest_entry(
 ) -> str | None:
     """Returns the newest checkpoint among the names of entries.
 
-    Of names that differ in numbers alone the largest number wins; among the others the time.
-    `pattern` keeps those that it matches.
+    Of names of one form the largest number wins; among the others the time. `pattern` keeps those
+    that it matches.
     """
     best: dict[str, str] = {}
-    for entry in entries:
-        if pattern and not PurePosixPath(entry).match(pattern):
-            continue
-        other = best.get(template(entry))
-        if other is None or numbers(entry) > numbers(other):
-            best[template(entry)] = entry
+    for entry in sorted(entries, key=lambda entry: age(entry, times[entry])):
+        if not pattern or PurePosixPath(entry).match(pattern):
+            best[form(entry)] = entry
     return max(best.values(), key=lambda entry: (times[entry], numbers(entry)), default=None)

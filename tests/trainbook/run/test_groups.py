@@ -74,11 +74,19 @@ def test_the_first_group_counts_when_it_has_settled_and_an_older_one_always(tmp_
     [
         (["checkpoint-50", "checkpoint-100"], "checkpoint-100"),
         (["last.ckpt", "last-v1.ckpt", "last-v2.ckpt"], "last-v2.ckpt"),
+        (["last-v1.ckpt", "last.ckpt"], "last.ckpt"),
         (["20260101-120000-unet", "20260101-130000-unet"], "20260101-130000-unet"),
         (["best.pt", "last.pt"], "last.pt"),
         (["a-9.pt", "a-10.pt", "z.pt"], "z.pt"),
     ],
-    ids=["numbers", "versions", "times in names", "times", "both"],
+    ids=[
+        "numbers",
+        "versions",
+        "a version of an earlier session",
+        "times in names",
+        "times",
+        "both",
+    ],
 )
 def test_the_newest_is_by_number_among_alike_names_and_by_time_among_others(entries, newest):
     times = {entry: float(number) for number, entry in enumerate(entries)}
