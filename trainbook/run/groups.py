@@ -10,9 +10,10 @@ from trainbook.run.opening import is_checkpoint_file, opens
 
 TORN = ".torn"  # the ending that a torn file of an own folder gets
 # Numbers that count no steps: model_fold0.pt and model_fold1.pt are both needed, and so is each shard of a model.
+# accelerate's optimizer_1.bin is that of a second model.
 _OF_A_SET = (
-    r"(?<![a-z])(?:k?fold|part|phase|random_states|rank|rng_state|seed|shard|split|stage|task|trial)"
-    r"s?[_=-]?\d+|\d+-of-\d+"
+    r"(?<![a-z])(?:custom_checkpoint|k?fold|part|phase|random_states|rank|rng_state|seed|shard|split"
+    r"|stage|task|trial)s?[_=-]?\d+|\d+-of-\d+|(?:optimizer|sampler|scheduler)_\d+(?=\.bin$)"
 )
 _NUMBER = re.compile(rf"({_OF_A_SET})|\d+", re.IGNORECASE)
 _VERSION = re.compile(

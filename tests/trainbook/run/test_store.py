@@ -190,6 +190,7 @@ def test_what_the_newest_names_and_what_also_matches_comes_back_too(tmp_path, ke
 def test_the_best_that_a_file_of_torch_names_comes_back_from_a_copy(keep, made):
     for score in (0.5, 0.9, 0.7):
         save(keep / f"score={score}.ckpt", score)
+        os.utime(keep / f"score={score}.ckpt", (1000 + 10 * score, 1000 + 10 * score))
     torch.save({"best": "/kaggle/working/keep/score=0.5.ckpt"}, keep / "last.ckpt")
     made.newest = 4
     made.scan(is_over=True)
