@@ -28,6 +28,7 @@ MEASURED = {
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_chat": "workloads/chat lib/checkpoint lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
+    "faults_scripts": "trainbook/run tests/faults/habits",
     "fp16": "workloads lib/training trainbook/supervised trainbook/new",
     "glacier_scores": "workloads/glacier",
     "gpu": "lib workloads trainbook tests/gpu",

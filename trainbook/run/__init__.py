@@ -138,6 +138,8 @@ class _Session:
         log = self.folder / LOG
         with log.open("a", encoding="utf-8") as file:
             file.write(f"=== session {self.number}: {shlex.join(command)}\n")
+        if restored.times:
+            self._copy(is_over=True)  # the command may delete them before it saves again
         done_file = self._done_file()
         with MetricsLog(self.folder / METRICS, 10**17) as rows:
             figures = Figures(self.chosen.metrics, rows)
