@@ -24,6 +24,7 @@ RECORDS = Path(__file__).parent / "records"
 MEASURED = {
     "baseline": "trainbook/supervised trainbook/new",
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
+    "command": "trainbook/run",
     "competitions": "trainbook/supervised trainbook/new tests/competitions",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_chat": "workloads/chat lib/checkpoint lib/training/state.py",
