@@ -164,6 +164,7 @@ class _Session:
                 "left_behind", f"{killed} processes of the command lived on and were killed."
             )
         if self.store:
+            self.store.was_cut = code < 0
             self._copy(is_over=True)
         self.is_done |= self._done_file() != done_file and done_file is not None
         return self._end(self._verdict(reason, code), code, child, figures)

@@ -113,11 +113,13 @@ def whole_groups(
 ) -> dict[Key, list[str]]:
     """Returns the groups that are whole checkpoints: all their files open, and none is missing.
 
+    JSON in a folder with a number, such as trainer_state.json, must be whole and there too.
     A file that always came with another one, as optim_3.pt with model_3.pt, is missing without it.
     Of a group of a new shape nobody knows which files are still to come: `is_settled` says of each
     file that it has stopped changing for a while. A group that is followed by another is over.
     """
-    groups = grouped(checkpoint_files(folder, files))
+    checkpoints = set(checkpoint_files(folder, files))
+    groups = grouped([*checkpoints, *_notes(checkpoints, files)])
     newest = {kind: key for key, paths in groups.items() for kind in kinds_of(key, paths)}
     companions: dict[tuple[str, str], set[tuple[str, str]]] = {}  # that came with a kind of file
     whole = {}
@@ -127,14 +129,24 @@ def whole_groups(
         is_over = any(newest[kind] != key for kind in kinds)
         is_full = set().union(*known) <= kinds
         has_known_shape = len(known) == len(kinds)
-        is_complete = is_full and (has_known_shape or all(map(is_settled, paths)))
+        own = [path for path in paths if path in checkpoints]
+        is_complete = is_full and (has_known_shape or all(map(is_settled, own)))
         if not (is_over or is_complete):
             continue
         for kind in kinds:
             companions[kind] = companions.get(kind, kinds) & kinds
-        if all(opens(folder / path, read_all) for path in paths):
-            whole[key] = paths
+        if own and all(opens(folder / path, read_all) for path in paths):
+            whole[key] = own
     return whole
+
+
+def _notes(checkpoints: Iterable[str], files: Iterable[str]) -> list[str]:
+    """Lists the JSON files that lie beside checkpoints in a folder with a number."""
+    folders = {PurePosixPath(path).parent for path in checkpoints}
+    numbered = {folder for folder in folders if numbers(folder.name)}
+    return [
+        path for path in files if path.endswith(".json") and PurePosixPath(path).parent in numbered
+    ]
 
 
 def kinds_of(key: Key, paths: Iterable[str]) -> set[tuple[str, str]]:

@@ -37,7 +37,7 @@ def is_checkpoint_file(path: Path) -> bool:
 def opens(path: Path, whole: bool = False) -> bool:
     """Returns whether a checkpoint file is complete: zip, safetensors, pickle or HDF5 by its own frame.
 
-    With `whole` the check sums of a zip are computed too, which reads all of it. Any other file
+    JSON is parsed. With `whole` the check sums of a zip are computed too, which reads all of it. Any other file
     must not be empty.
     """
     try:
@@ -52,6 +52,8 @@ def opens(path: Path, whole: bool = False) -> bool:
             return _safetensors_opens(path, size)
         if head.startswith(_PICKLE):
             return _pickle_opens(path)
+        if path.suffix.lower() == ".json":
+            return _json_opens(path, size)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return False
     return size >= _LEAST if path.suffix.lower() in SUFFIXES else size > 0
@@ -79,6 +81,18 @@ def _pickle_opens(path: Path) -> bool:
         for opcode, _, _ in pickletools.genops(file):
             last = opcode.name
     return last == "STOP"
+
+
+def _json_opens(path: Path, size: int) -> bool:
+    """Returns whether JSON does not break off. Comments, or an object a line, are a person's own matter."""
+    if size > _MOST_TEXT:
+        return True
+    text = path.read_text("utf-8", errors="replace").rstrip()
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos < len(text) and not error.msg.startswith("Unterminated")
+    return True
 
 
 def _hdf5_opens(path: Path, size: int) -> bool:

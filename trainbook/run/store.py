@@ -96,6 +96,7 @@ class Store:
         self.longest_save = 0.0  # seconds from the first to the last change of a checkpoint
         self.longest_copy = 0.0  # seconds
         self.saves = 0
+        self.was_cut = False  # the command was killed: a folder may lack files for ever
         self.problems: dict[str, str] = {}  # sentences on entries that could not be copied
         self._last: Files = {}
         self._changed: dict[str, float] = {}  # when a change of a file was noticed
@@ -111,7 +112,8 @@ class Store:
 
         def is_settled(path: str) -> bool:
             is_alone = "/" not in path  # it opens or not; of a folder more files may come
-            return is_over or is_alone or begin - self._changed[path] >= QUIET_SECONDS
+            is_final = is_over and not self.was_cut
+            return is_final or is_alone or begin - self._changed[path] >= QUIET_SECONDS
 
         whole = groups.whole_groups(self.keep, files, is_settled)
         settled = {path: [*files[path]] for paths in whole.values() for path in paths}

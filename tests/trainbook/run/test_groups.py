@@ -69,6 +69,25 @@ def test_the_first_group_counts_when_it_has_settled_and_an_older_one_always(tmp_
     assert whole(tmp_path, settled=set()) == both, "the second has the shape of the first"
 
 
+def test_a_folder_with_torn_or_missing_json_is_not_whole_and_a_log_in_no_such_folder_is_none(
+    tmp_path,
+):
+    for step in (1, 2, 3):
+        write(tmp_path, f"checkpoint-{step}/model.pt")
+        (tmp_path / f"checkpoint-{step}" / "state.json").write_text('{"step": 1}')
+    (tmp_path / "checkpoint-2" / "state.json").write_text('{"step')
+    (tmp_path / "checkpoint-3" / "state.json").unlink()
+    write(tmp_path, "last.pt")
+    (tmp_path / "log.json").write_text('{"loss')
+    assert whole(tmp_path) == ["checkpoint-1/model.pt", "last.pt"]
+
+
+def test_json_alone_is_no_checkpoint(tmp_path):
+    write(tmp_path, torn=["run-1/model.pt"])
+    (tmp_path / "run-1" / "config_3.json").write_text("{}")
+    assert whole(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("entries", "newest"),
     [

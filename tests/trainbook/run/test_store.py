@@ -257,6 +257,14 @@ def test_the_longest_save_is_that_of_one_file_and_not_of_many_quick_ones(keep, m
     assert 4 <= made.longest_save <= 5
 
 
+def test_the_first_folder_of_a_command_that_was_killed_is_not_taken_for_whole(keep, made):
+    save(keep / "checkpoint-5" / "model.pt", 5)
+    save(keep / "last.pt", 5)
+    made.was_cut = True
+    made.scan(is_over=True)
+    assert [copy.entry for copy in made.index.copies] == ["last.pt"]
+
+
 def test_restoring_again_changes_nothing(keep, made):
     save(keep / "last.pt", 1)
     made.scan()
