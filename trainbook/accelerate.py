@@ -66,8 +66,8 @@ class Finish(Finishing):
     def batches(self, loader: Any) -> Iterator[Any]:
         """Yields the batches of an epoch that are left, of a loader that accelerate has prepared."""
         self._order = getattr(loader, "synchronized_generator", None)
-        now = self._loaded.get("now")
-        if self._loaded:
+        now = self._loaded.get("now", {})
+        if now:
             self._restore(self._loaded["begin"] if self.batch else now)
         self._begin = self._random()
         if hasattr(loader, "set_epoch"):

@@ -10,7 +10,7 @@ from trainbook.finishing import Finishing
 from trainbook.keep import random_state, restore_random
 
 
-class Finish(Finishing, Callback):
+class Finish(Finishing, Callback):  # type: ignore[misc]  # it may be absent
     """Saves and ends a Trainer at the session's end, after SIGTERM or Ctrl-C; on all ranks together.
 
         finish = Finish("out")

@@ -25,7 +25,7 @@ from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog
 from lib.text import amount, duration
 from trainbook.outputs import packing
 from trainbook.outputs.summary import Reason, Summary
-from trainbook.run import restoring, settings, store
+from trainbook.run import restoring, settings, store, tracked
 from trainbook.run.child import Child
 from trainbook.run.figures import Figures
 from trainbook.run.restoring import Restored
@@ -57,6 +57,7 @@ def run(chosen: Settings) -> int:
         if before and before.reason == "completed" and before.task == _line(chosen):
             print(f"{chosen.name} is completed already. Give another --name to run it again.")
             return 0
+        tracked.bring(earlier.folder if earlier else None, folder)
         restored = Restored()
         if keep:
             keep.mkdir(parents=True, exist_ok=True)
@@ -141,6 +142,7 @@ class _Session:
         if restored.times:
             self._copy(is_over=True)  # the command may delete them before it saves again
         done_file = self._done_file()
+        end_tracking = tracked.start(self.chosen, self.folder, self.number)
         with MetricsLog(self.folder / METRICS, 10**17) as rows:
             figures = Figures(self.chosen.metrics, rows)
 
@@ -157,6 +159,7 @@ class _Session:
             reason, code = self._watch(child, figures)
             killed = child.end(DESCENDANT_SECONDS if code == 0 else 1.0)
             figures.flush()
+        end_tracking(code == 0, {})
         for pattern in figures.unmatched():
             self._note("no_figure", f"The output has no figure for {pattern}. Correct --metric.")
         if killed:
