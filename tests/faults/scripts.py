@@ -35,7 +35,6 @@ LAYOUTS = ("before", "notebooks/ada/before")
 KILLS = (3, 5)
 ROUNDS = 5
 MOST_SESSIONS = 12
-SETTLED_SECONDS = 1.5  # a folder is no checkpoint until nothing in it has changed for a second
 LIMIT_SECONDS = 120.0
 
 
@@ -69,7 +68,7 @@ class Session:
     code: int
     begin: int | None  # the step from which it went on; None: it was killed before
     last: int  # the last step that it took
-    settled: int  # steps that it had taken when its last folder may have settled
+    taken: int  # steps
     left: int  # processes that outlived the command
 
 
@@ -214,7 +213,7 @@ def killed(name: str, folder: Path, layout: str, kills: int, seed: int) -> dict[
     run = Run(name, folder, layout, seed)
     figures = Counter(sessions=0, kills=0, lost=0, over=0, first_folders=0, left=0)
     known = 0  # the step that a next session must go on from, but for a save's interval
-    settled = False
+    settled = False  # a first folder is no checkpoint until nothing in it has changed for a second
     for number in range(MOST_SESSIONS):
         is_last = number >= kills
         share = run.draw.uniform(0.2, 0.9) / kills
@@ -230,7 +229,7 @@ def killed(name: str, folder: Path, layout: str, kills: int, seed: int) -> dict[
                 figures["first_folders" if is_first else "over"] += 1
             settled |= one.begin > 0
             known = one.last
-            settled |= one.settled > 2 * run.habit.interval
+            settled |= one.taken > 2 * run.habit.interval
         if one.code == 0:
             figures["finished"] = 1
             break
@@ -288,7 +287,7 @@ def summed(runs: list[dict], habit: Habit, whole: dict[str, int]) -> dict:
         "interval": habit.interval,
         "most steps lost at a kill": max(run["lost"] for run in runs),
         "kills that lost more than an interval and one": sum(run["over"] for run in runs),
-        "of these within a second of the first folder": sum(run["first_folders"] for run in runs),
+        "those within a second of the first folder": sum(run["first_folders"] for run in runs),
         "processes left": sum(run["left"] for run in runs),
         "files": {"killed, at most": files, **whole},
     }
@@ -305,7 +304,7 @@ def check(rows: dict[str, dict]) -> list[str]:
         if row["processes left"]:
             missed.append(f"{name}: {row['processes left']} processes lived on.")
         if row["files"]["killed, at most"] > row["files"]["under the command"] + 10:
-            missed.append(f"{name}: the output has {row['files']} files.")
+            missed.append(f"{name}: the output has {row['files']['killed, at most']} files.")
     return missed
 
 
