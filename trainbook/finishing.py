@@ -1,4 +1,4 @@
-"""What the callbacks for trainers of others share: the session's clock, the newest whole checkpoint, the end."""
+"""What the callbacks for trainers from other projects share: the session's clock, the newest whole checkpoint, the end."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from trainbook.run.restoring import newest_whole
 
 
 class Finishing:
-    """A session of somebody else's trainer: it ends in time, with a whole checkpoint in `folder`."""
+    """A session of a trainer from another project: it ends in time, with a whole checkpoint in `folder`."""
 
     pattern: ClassVar[str] = ""  # of the names of checkpoints in the folder
     unit: ClassVar[str] = "step"
