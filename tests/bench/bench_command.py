@@ -4,7 +4,7 @@
 
 The script multiplies matrices, prints a line ten times a second, and saves 4 MB every five seconds; it is run alone and
 under the command, in turns. Its work is fixed, so that a busy machine slows both. Processor time is that of all
-processes, which a neighbour disturbs less than the time on the wall. With --sleeping the script sleeps between its lines
+processes, which a neighbour disturbs less than the time on the wall. With --sleeping the script sleeps between lines
 instead: the difference is then the command's own time alone, on a machine that others use too.
 """
 
