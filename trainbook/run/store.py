@@ -99,6 +99,7 @@ class Store:
         self.was_cut = False  # the command was killed: a folder may lack files for ever
         self.problems: dict[str, str] = {}  # sentences on entries that could not be copied
         self._last: Files = {}
+        self._is_idle = False  # nothing is left to copy until a file changes
         self._changed: dict[str, float] = {}  # when a change of a file was noticed
         self._began: dict[str, float] = {}  # when the present writing of a checkpoint began
         self._next_copy = 0.0
@@ -108,6 +109,9 @@ class Store:
         """Looks at the kept folder once; returns a line for each new copy. `is_over`: nobody writes any more."""
         begin = time.monotonic()
         files = groups.listing(self.keep)
+        if self._is_idle and files == self._last:
+            return []
+        self._is_idle = False
         self._notice(files, begin)
 
         def is_settled(path: str) -> bool:
@@ -120,7 +124,8 @@ class Store:
         for path in settled:
             self._began.pop(path, None)  # its writing has ended
         lines = []
-        if is_over or begin >= self._next_copy:
+        may_copy = is_over or begin >= self._next_copy
+        if may_copy:
             for entry in self._new_entries(whole, files):
                 line = self._copy(entry, whole, files)
                 lines += [line] if line else []
@@ -130,6 +135,8 @@ class Store:
         if lines or settled != self.index.files:
             self.index.files = settled
             self.index.write(self.folder)
+        is_quiet = begin - max(self._changed.values(), default=0.0) >= QUIET_SECONDS
+        self._is_idle = may_copy and is_quiet and not lines and not self.problems
         return lines
 
     def _notice(self, files: Files, now: float) -> None:

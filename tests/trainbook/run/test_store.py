@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trainbook.run import store
+from trainbook.run import groups, store
 from trainbook.run.restoring import Earlier, restore
 from trainbook.run.store import Index, Store
 
@@ -255,6 +255,25 @@ def test_the_longest_save_is_that_of_one_file_and_not_of_many_quick_ones(keep, m
         made.scan()
         clock[0] += 0.5
     assert 4 <= made.longest_save <= 5
+
+
+def test_files_are_opened_again_only_when_one_has_changed(keep, made, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(store.time, "monotonic", lambda: clock[0])
+    looks = []
+    look = groups.whole_groups
+    monkeypatch.setattr(
+        groups, "whole_groups", lambda *given, **more: looks.append(1) or look(*given, **more)
+    )
+    save(keep / "last.pt", 1)
+    for _ in range(10):
+        made.scan()
+        clock[0] += 0.5
+    assert len(looks) < 6
+    seen = len(looks)
+    save(keep / "last.pt", 2, size=2000)
+    assert len(made.scan()) == 1
+    assert len(looks) == seen + 1
 
 
 def test_the_first_folder_of_a_command_that_was_killed_is_not_taken_for_whole(keep, made):
