@@ -180,7 +180,8 @@ def _take_copies(
     """Unpacks the newest undamaged copy of each entry that a resume needs and the kept folder has not as new."""
     done: set[str] = set()
     for copy in _newest_first(copies):
-        is_there = restored.times.get(copy.entry, -1.0) > copy.mtime_ns
+        # of the same time: what is kept is whole, and no older than its copy
+        is_there = restored.times.get(copy.entry, -1.0) >= copy.mtime_ns
         if copy.entry in done or is_there:
             continue
         named = _named(restored.times, keep, [copy.entry])

@@ -27,6 +27,7 @@ PAUSE_FACTOR = 4.0  # of the seconds that copying took: so long nothing more is 
 SMALL_BYTES = 2**20  # files beside checkpoints up to this size are copied with them
 SMALL_TOGETHER = 2**26
 SAME_NS = 2 * 10**9  # archives keep times in seconds
+_WRITTEN_NS = 10**10  # within which a busy disk has written the index
 _MOST_INDEX = 2**26
 _CHUNK = 2**22
 
@@ -50,6 +51,8 @@ class Index:
     session: int = 0
     files: dict[str, list[int]] = field(default_factory=dict)  # settled: size, time in ns
     copies: list[Copy] = field(default_factory=list)
+    written_ns: int = 0  # when it was written: its own time tells whether a mount keeps times
+    keeps_times: bool = False
 
     @classmethod
     def read(cls, store: Path) -> "Index | None":
@@ -58,11 +61,15 @@ class Index:
             values = untrusted.objects(untrusted.read(store / INDEX, _MOST_INDEX))
             copies = [Copy(**copy) for copy in values["copies"]]
             files = {str(path): [int(n) for n in seen] for path, seen in values["files"].items()}
-            return cls(str(values["keep"]), int(values["session"]), files, copies)
+            written = int(values.get("written_ns", 0))
+            keeps_times = abs((store / INDEX).stat().st_mtime_ns - written) < _WRITTEN_NS
+            keep, session = str(values["keep"]), int(values["session"])
+            return cls(keep, session, files, copies, written, keeps_times)
         except (OSError, BadInput, KeyError, TypeError, ValueError, AttributeError):
             return None
 
     def write(self, store: Path) -> None:
+        self.written_ns = time.time_ns()
         disk.write_text(store / INDEX, json.dumps(asdict(self), indent=0))
 
     def knows(self, path: str, seen: Seen) -> bool:
@@ -78,7 +85,8 @@ class Index:
         """
         own = {path: float(seen.mtime_ns) for path, seen in files.items()}
         known = [path for path in files if path in self.files]
-        if not known or any(self.knows(path, files[path]) for path in known):
+        is_kept = self.keeps_times or any(self.knows(path, files[path]) for path in known)
+        if not known or is_kept:
             return own
         for path, seen in files.items():
             size, mtime_ns = self.files.get(path, (-1, 0))

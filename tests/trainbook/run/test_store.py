@@ -150,6 +150,21 @@ def test_a_newer_file_of_the_same_size_is_not_replaced_by_an_older_copy(tmp_path
     assert pickle.loads((keep / "last.pt").read_bytes())[0] == 2
 
 
+def test_a_much_newer_file_of_the_same_size_is_not_replaced_by_the_copy_before_it(
+    tmp_path, keep, made
+):
+    """The command was killed after its save, and before the index knew of it."""
+    save(keep / "last.pt", 1)
+    os.utime(keep / "last.pt", (1000, 1000))
+    made.scan()
+    mounted = tmp_path / "mounted"
+    save(mounted / "last.pt", 2)
+    (keep / "last.pt").unlink()
+    restored = restore(earlier(made, mounted), keep)
+    assert pickle.loads((keep / "last.pt").read_bytes())[0] == 2
+    assert restored.newest() == "last.pt"
+
+
 def test_times_that_a_mount_has_changed_come_from_the_index(tmp_path, keep, made):
     for name, seconds in (("best.pt", 1000), ("last.pt", 2000)):
         save(keep / name, name)
@@ -158,6 +173,7 @@ def test_times_that_a_mount_has_changed_come_from_the_index(tmp_path, keep, made
     mounted = tmp_path / "mounted"
     keep.rename(mounted)
     keep.mkdir()
+    os.utime(made.folder / store.INDEX, (9000, 9000))
     os.utime(mounted / "last.pt", (9000, 9000))
     os.utime(mounted / "best.pt", (9001, 9001))
     restored = restore(earlier(made, mounted), keep)
