@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -16,6 +17,7 @@ _OF_A_SET = (
     r"|stage|task|trial)s?[_=-]?\d+|\d+-of-\d+|(?:optimizer|sampler|scheduler)_\d+(?=\.bin$)"
 )
 _NUMBER = re.compile(rf"({_OF_A_SET})|\d+", re.IGNORECASE)
+_MANY = 8  # files of one folder
 _VERSION = re.compile(
     r"-v\d+(?=\.\w+$)"
 )  # last-v1.ckpt: Lightning found a last.ckpt of an earlier session
@@ -147,6 +149,21 @@ def _notes(checkpoints: Iterable[str], files: Iterable[str]) -> list[str]:
     return [
         path for path in files if path.endswith(".json") and PurePosixPath(path).parent in numbered
     ]
+
+
+def crowds(files: Iterable[str], checkpoints: Iterable[str]) -> set[PurePosixPath]:
+    """Returns the folders below entries that hold many files and no checkpoint, such as pictures of an epoch.
+
+    No resume needs them, and Kaggle keeps 500 files in all.
+    """
+    places = Counter(PurePosixPath(path).parent for path in files)
+    own = {PurePosixPath(path).parent for path in checkpoints}
+    entries = {entry_of(path) for path in checkpoints}
+    return {
+        place
+        for place, count in places.items()
+        if count > _MANY and place not in own and len(place.parts) > 1 and place.parts[0] in entries
+    }
 
 
 def kinds_of(key: Key, paths: Iterable[str]) -> set[tuple[str, str]]:

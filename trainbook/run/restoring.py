@@ -109,13 +109,14 @@ def _take(source: Path, index: Index, keep: Path, restored: Restored, also: str)
     entries = _needed(times, source, also)
     forms = {groups.form(entry) for entry in times}
     taken = [path for path in whole if groups.entry_of(path) in entries]
+    crowds = groups.crowds(files, checkpoints)
     half = {PurePosixPath(path).parent for path in checkpoints.difference(whole)}
     half -= {PurePosixPath(path).parent for path in whole} | {PurePosixPath(".")}
     for path in sorted(files.keys() - checkpoints):
         entry = groups.entry_of(path)
         is_old = groups.form(entry) in forms and entry not in entries
         is_half = not half.isdisjoint(PurePosixPath(path).parents)  # its folder looks whole by name
-        if not (is_old or is_half):
+        if not (is_old or is_half or PurePosixPath(path).parent in crowds):
             taken.append(path)
     for path in taken:
         _copy_file(source / path, keep / path, written[path])
@@ -123,7 +124,7 @@ def _take(source: Path, index: Index, keep: Path, restored: Restored, also: str)
     torn = len(checkpoints) - len(whole)
     left = len(files) - len(taken) - torn
     restored.lines.append(
-        f"Restored {len(taken):,} files of {keep.name} from {source}; {left:,} older ones stay there."
+        f"Restored {len(taken):,} files of {keep.name} from {source}; {left:,} others stay there."
     )
     if torn:
         restored.lines.append(f"{torn:,} checkpoint files there are torn or incomplete.")

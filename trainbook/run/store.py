@@ -184,7 +184,9 @@ class Store:
         checkpoints = [
             path for paths in _newest_groups(whole, entry, self.newest) for path in paths
         ]
-        others = set(inside) - set(groups.checkpoint_files(self.keep, inside))
+        found = groups.checkpoint_files(self.keep, inside)
+        crowds = groups.crowds(inside, found)
+        others = {p for p in set(inside) - set(found) if PurePosixPath(p).parent not in crowds}
         small = sorted(path for path in others if files[path].size <= SMALL_BYTES)
         if sum(files[path].size for path in small) > SMALL_TOGETHER:
             small = []

@@ -189,7 +189,7 @@ def test_of_names_that_differ_in_numbers_the_newest_is_restored_and_the_others_c
         save(mounted / f"step-{step}.pt", step)
     restored = restore(Earlier(None, Index(), mounted), keep)
     assert [path.name for path in keep.iterdir()] == ["step-7.pt"]
-    assert "7 older ones stay there" in restored.lines[0]
+    assert "7 others stay there" in restored.lines[0]
 
 
 def test_what_the_newest_names_and_what_also_matches_comes_back_too(tmp_path, keep):
@@ -298,6 +298,26 @@ def test_the_first_folder_of_a_command_that_was_killed_is_not_taken_for_whole(ke
     made.was_cut = True
     made.scan(is_over=True)
     assert [copy.entry for copy in made.index.copies] == ["last.pt"]
+
+
+@pytest.mark.parametrize("way", ["mounted", "copied"])
+def test_pictures_of_each_epoch_stay_behind_and_files_beside_checkpoints_come(
+    tmp_path, keep, made, way
+):
+    run = keep / "20260101-unet"
+    save(run / "weights" / "model_5.pt", 5)
+    for name in ("config.yaml", "tb/events.1"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("x")
+    for number in range(16):
+        save(run / "samples" / "5" / f"{number}.npy", number)
+    made.scan(is_over=True)
+    keep.rename(tmp_path / "mounted")
+    keep.mkdir()
+    restore(earlier(made, tmp_path / "mounted" if way == "mounted" else None), keep)
+    found = {path.relative_to(keep).as_posix() for path in keep.rglob("*") if path.is_file()}
+    names = ("weights/model_5.pt", "config.yaml", "tb/events.1")
+    assert found == {f"20260101-unet/{name}" for name in names}
 
 
 def test_restoring_again_changes_nothing(keep, made):
