@@ -20,7 +20,9 @@ from trainbook import command, new
 from trainbook.kaggle import commands as kaggle_commands
 
 if TYPE_CHECKING:
-    from trainbook.outputs.summary import Card
+    from lib.training.summary import Card
+
+_HERE = Path(__file__).parent
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,10 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     about_kaggle = "data sets, notebooks and chains of sessions on Kaggle"
     kaggle = commands.add_parser("kaggle", help=about_kaggle)
     below = kaggle.add_subparsers(required=True, metavar="command")
-    text = Path(__file__).with_name("options.yaml").read_text("utf-8")
-    loader = getattr(
-        yaml, "CSafeLoader", yaml.SafeLoader
-    )  # a tenth of the time, which `run` adds to a script
+    text = (_HERE / "options.yaml").read_text("utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time
     for name, options in yaml.load(text, loader).items():
         level = below if " " in name else commands
         inner = level.add_parser(name.split()[-1], help=options.pop("about"))
@@ -65,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
 def _keywords(option: str, form: str | dict[str, Any]) -> dict[str, Any]:
     """Returns the keywords of `add_argument` for an option of options.yaml."""
     keywords: dict[str, Any] = {"help": form} if isinstance(form, str) else dict(form)
+    if "files" in keywords:
+        keywords["choices"] = sorted(path.stem for path in _HERE.glob(keywords.pop("files")))
     if "flag" in keywords:
         keywords |= {"action": "store_true", "help": keywords.pop("flag")}
     if "either" in keywords:
@@ -104,7 +106,7 @@ def _precision(options: argparse.Namespace) -> int:
 
 
 def _card(options: argparse.Namespace) -> int:
-    from trainbook.outputs.summary import read_card
+    from lib.training.summary import read_card
 
     print(compared(read_card(Path(options.report))))
     return 0

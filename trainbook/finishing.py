@@ -7,8 +7,8 @@ from typing import ClassVar, NoReturn
 from lib.config import environment
 from lib.machine import disk
 from lib.training.session import Reason
+from lib.training.summary import Summary
 from trainbook.keep import EXIT_DEADLINE, EXIT_INTERRUPTED, agreed, own_session, rank
-from trainbook.outputs.summary import Summary
 from trainbook.run.restoring import newest_whole
 
 

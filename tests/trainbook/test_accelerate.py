@@ -6,8 +6,8 @@ from torch import nn
 
 accelerate = pytest.importorskip("accelerate")
 
+from lib.training.summary import Summary  # noqa: E402
 from trainbook.accelerate import Finish  # noqa: E402
-from trainbook.outputs.summary import Summary  # noqa: E402
 
 EPOCHS = 3
 BATCHES = 4

@@ -10,8 +10,8 @@ transformers = pytest.importorskip("transformers")
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer  # noqa: E402
 
+from lib.training.summary import Summary  # noqa: E402
 from trainbook.hf import Finish  # noqa: E402
-from trainbook.outputs.summary import Summary  # noqa: E402
 
 STEPS = 6
 CONFIG = BertConfig(

@@ -8,8 +8,8 @@ lightning = pytest.importorskip("lightning")
 
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
+from lib.training.summary import Summary  # noqa: E402
 from trainbook.lightning import Finish  # noqa: E402
-from trainbook.outputs.summary import Summary  # noqa: E402
 
 EPOCHS = 3
 BATCHES = 4

@@ -7,7 +7,7 @@ from PIL import Image
 pytest.importorskip("torchvision_cpu", reason="torchvision's compiled half fits no CPU build")
 ultralytics = pytest.importorskip("ultralytics")
 
-from trainbook.outputs.summary import Summary  # noqa: E402
+from lib.training.summary import Summary  # noqa: E402
 from trainbook.ultralytics import Finish  # noqa: E402
 
 EPOCHS = 3
