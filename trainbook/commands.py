@@ -20,7 +20,7 @@ from trainbook import command, new
 from trainbook.kaggle import commands as kaggle_commands
 
 if TYPE_CHECKING:
-    from lib.training.summary import Card
+    from trainbook.outputs.summary import Card
 
 _HERE = Path(__file__).parent
 
@@ -106,7 +106,7 @@ def _precision(options: argparse.Namespace) -> int:
 
 
 def _card(options: argparse.Namespace) -> int:
-    from lib.training.summary import read_card
+    from trainbook.outputs.summary import read_card
 
     print(compared(read_card(Path(options.report))))
     return 0

@@ -1,4 +1,4 @@
-"""What the callbacks for trainers from other projects share: the session's clock, the newest whole checkpoint, the end."""
+"""What callbacks for trainers from other projects share: the clock, the newest whole checkpoint, the end."""
 
 import os
 from pathlib import Path

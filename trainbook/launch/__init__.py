@@ -25,22 +25,21 @@ from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import Session, handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first, first_state
-from lib.training.summary import (
-    CARD,
-    Card,
-    Predicted,
-    Reason,
-    Summary,
-    read_card,
-    results,
-    with_all,
-)
 from lib.training.summary import FILE as SUMMARY
+from lib.training.summary import Reason, Summary
 from trainbook.launch import resume
 from trainbook.launch.resume import announce, bring_along, check_completed, how_to_continue
 from trainbook.launch.run import keep_code, prepare, progress, summary_of
 from trainbook.outputs import packing
 from trainbook.outputs.figure import draw_metrics
+from trainbook.outputs.summary import (
+    CARD,
+    Card,
+    Predicted,
+    read_card,
+    results,
+    with_all,
+)
 
 CONFIG = "config.yaml"
 EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers

@@ -20,11 +20,12 @@ from lib.planner.html import of_plan
 from lib.task import load_config
 from lib.text import aligned, as_html
 from lib.training import identity
-from lib.training.summary import Summary, results
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.launch import queue
 from trainbook.launch.run import CODE, has_queue
 from trainbook.notebook import widgets
+from trainbook.outputs.summary import results
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
 

@@ -10,7 +10,7 @@ from lib.task import load_task
 from lib.training.summary import Summary
 from trainbook.launch.ensemble import load_members
 from trainbook.launch.queue import Entry, find_completed
-from lib.training.summary import with_all
+from trainbook.outputs.summary import with_all
 
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:

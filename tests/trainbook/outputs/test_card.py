@@ -10,9 +10,9 @@ from lib.config import with_changes
 from lib.errors import BadInput
 from lib.machine import hardware
 from lib.machine.hardware import Driver, Gpu
-from lib.training.summary import CARD, Card, Predicted, read_card
 from trainbook import launch
 from trainbook.commands import compared, main
+from trainbook.outputs.summary import CARD, Card, Predicted, read_card
 
 GPU = Gpu("Tesla T4", (7, 5), 15_000_000_000)
 MEASURED = Card(
