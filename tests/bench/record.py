@@ -24,10 +24,12 @@ RECORDS = Path(__file__).parent / "records"
 MEASURED = {
     "baseline": "trainbook/supervised trainbook/new",
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
+    "command": "trainbook/run",
     "competitions": "trainbook/supervised trainbook/new tests/competitions",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_chat": "workloads/chat lib/checkpoint lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
+    "faults_scripts": "trainbook/run tests/faults/habits",
     "fp16": "workloads lib/training trainbook/supervised trainbook/new",
     "glacier_scores": "workloads/glacier",
     "gpu": "lib workloads trainbook tests/gpu",

@@ -25,7 +25,7 @@ from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog
 from lib.text import amount, duration
 from lib.training.summary import Reason, Summary
 from trainbook.outputs import packing
-from trainbook.run import restoring, settings, store
+from trainbook.run import restoring, settings, store, tracked
 from trainbook.run.child import Child
 from trainbook.run.figures import Figures
 from trainbook.run.restoring import Restored
@@ -57,10 +57,11 @@ def run(chosen: Settings) -> int:
         if before and before.reason == "completed" and before.task == _line(chosen):
             print(f"{chosen.name} is completed already. Give another --name to run it again.")
             return 0
+        tracked.bring(earlier.folder if earlier else None, folder)
         restored = Restored()
         if keep:
             keep.mkdir(parents=True, exist_ok=True)
-            restored = restoring.restore(earlier, keep)
+            restored = restoring.restore(earlier, keep, chosen.also)
         sessions = max(before.session if before else 0, earlier.index.session if earlier else 0)
         return _Session(chosen, keep, folder, sessions + 1).run(restored)
 
@@ -138,7 +139,10 @@ class _Session:
         log = self.folder / LOG
         with log.open("a", encoding="utf-8") as file:
             file.write(f"=== session {self.number}: {shlex.join(command)}\n")
+        if restored.times:
+            self._copy(is_over=True)  # the command may delete them before it saves again
         done_file = self._done_file()
+        end_tracking = tracked.start(self.chosen, self.folder, self.number)
         with MetricsLog(self.folder / METRICS, 10**17) as rows:
             figures = Figures(self.chosen.metrics, rows)
 
@@ -155,6 +159,7 @@ class _Session:
             reason, code = self._watch(child, figures)
             killed = child.end(DESCENDANT_SECONDS if code == 0 else 1.0)
             figures.flush()
+        end_tracking(code == 0, {})
         for pattern in figures.unmatched():
             self._note("no_figure", f"The output has no figure for {pattern}. Correct --metric.")
         if killed:
@@ -162,6 +167,7 @@ class _Session:
                 "left_behind", f"{killed} processes of the command lived on and were killed."
             )
         if self.store:
+            self.store.was_cut = code < 0
             self._copy(is_over=True)
         self.is_done |= self._done_file() != done_file and done_file is not None
         return self._end(self._verdict(reason, code), code, child, figures)

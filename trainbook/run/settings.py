@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lib.config import Session, option
+from lib.config import Session, Tracking, option
 from lib.config.files import read_text
 from lib.config.reader import BAD, Reader, sentences
 from lib.errors import BadInput, printable
@@ -37,6 +37,7 @@ class Settings:
     name: str = option("", "The name of the run; empty: run- and the name of its program.")
     output_dir: str = option("", "The folder for runs; empty: the platform's.")
     session: Session = field(default_factory=Session)
+    tracking: Tracking = field(default_factory=Tracking)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
