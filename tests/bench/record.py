@@ -33,6 +33,7 @@ MEASURED = {
     "gpu": "lib workloads trainbook tests/gpu",
     "gpu_plans": "lib/planner lib/training workloads",
     "graphmer": "workloads/graphmer configs/graphmer_small.yaml",
+    "graphmer_open": "workloads/graphmer workloads/codegraph",
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
