@@ -73,7 +73,7 @@ def train(config: Path | str, options: Mapping[str, object], **environment: str)
 
 
 def rounded(figures: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in figures.items()}
+    return {name: round(float(value), 4) for name, value in figures.items()}
 
 
 def options_of(
