@@ -35,7 +35,9 @@ OF_TOP = [
     *(f"before it: {kind}" for kind in BEFORE),
     "dotted function", "owner before", "imported", "same file", "log odds of none", "log odds of a builtin",
 ]  # fmt: skip
-_STIFFNESS = 2.0  # of a tree's own shift: as much as twelve references weigh, so that few do not move it far
+_STIFFNESS = (
+    2.0  # of a tree's own shift: as much as twelve references weigh, so that few do not move it far
+)
 _STEPS = 50  # at most, by Newton's method
 
 
