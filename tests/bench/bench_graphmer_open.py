@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from tests.bench.record import RECORDS, head, rounded, write
@@ -116,42 +117,48 @@ def together(trees: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def fitted_answers(table: pd.DataFrame) -> np.ndarray:
-    """Returns weights of OF_ANSWER, by Newton's method; of several right answers each may be meant."""
+    """Returns the likeliest weights of OF_ANSWER; of several right answers each may be meant."""
     features = table[OF_ANSWER].to_numpy()
     spread = features.std(0) + 1e-9
     features = features / spread
     number = table["question"].to_numpy()
     begin = np.flatnonzero(np.diff(number, prepend=-1))
-    share = table["share"].to_numpy()[:, None]
-    weights = np.zeros(len(OF_ANSWER))
-    for _ in range(80):
+    share = table["share"].to_numpy()
+    right = table["right"].to_numpy()
+
+    def lost(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        """Returns minus the log likelihood, with the shrinkage, and its gradient."""
         scores = features @ weights
         chance = np.exp(scores - np.maximum.reduceat(scores, begin)[number])
         chance /= np.add.reduceat(chance, begin)[number]
-        of_right = chance * table["right"].to_numpy()
-        of_right /= np.maximum(np.add.reduceat(of_right, begin), 1e-300)[number]
-        gradient = ((chance - of_right)[:, None] * share * features).sum(0) + SHRINKAGE * weights
-        mean = np.add.reduceat(chance[:, None] * features, begin)
-        apart = features - mean[number]
-        curvature = SHRINKAGE * np.eye(len(weights)) + (apart * share * chance[:, None]).T @ apart
-        step = np.linalg.solve(curvature, gradient)
-        weights -= step * min(1.0, 2.0 / max(1e-12, np.abs(step).max()))
-        if np.abs(step).max() < 1e-6:
-            break
-    return weights / spread
+        likelihood = np.maximum(np.add.reduceat(chance * right, begin), 1e-12)
+        of_right = chance * right / likelihood[number]
+        loss = -share[begin] @ np.log(likelihood) + SHRINKAGE / 2 * weights @ weights
+        return loss, features.T @ (share * (chance - of_right)) + SHRINKAGE * weights
+
+    found = minimize(lost, np.zeros(len(OF_ANSWER)), jac=True, method="L-BFGS-B")
+    if not found.success:
+        raise RuntimeError(f"The weights of answers were not found: {found.message}")
+    return found.x / spread
 
 
 def fitted(trees: dict[str, pd.DataFrame]) -> Weights:
-    table = together(trees)
-    answer = fitted_answers(table)
-    top = promises.tops(table, answer)
+    """Returns weights of two or more trees; those of top answers by answers of trees that were left out."""
+    tops = []
+    for name, choices in trees.items():
+        others = {other: table for other, table in trees.items() if other != name}
+        top = promises.tops(choices, fitted_answers(together(others)))
+        tops.append(top.assign(share=1 / len(top)))
+    top = pd.concat(tops, ignore_index=True)
     features = top[OF_TOP].to_numpy()
     mean = features.mean(0)
     spread = features.std(0) + 1e-6
     line = LogisticRegression(C=STRENGTH, max_iter=3000)
-    line.fit((features - mean) / spread, top["right"], sample_weight=top["share"])
+    share = top["share"] / top["share"].mean()
+    line.fit((features - mean) / spread, top["right"], sample_weight=share)
     weights = line.coef_[0] / spread
-    return Weights(answer, weights, float(line.intercept_[0] - mean @ weights))
+    bias = float(line.intercept_[0] - mean @ weights)
+    return Weights(fitted_answers(together(trees)), weights, bias)
 
 
 def calibration_error(chance: np.ndarray, right: np.ndarray) -> float:
