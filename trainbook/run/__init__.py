@@ -23,8 +23,8 @@ from lib.errors import BadInput, printable
 from lib.machine import clock, disk, platform
 from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog
 from lib.text import amount, duration
+from lib.training.summary import Reason, Summary
 from trainbook.outputs import packing
-from trainbook.outputs.summary import Reason, Summary
 from trainbook.run import restoring, settings, store
 from trainbook.run.child import Child
 from trainbook.run.figures import Figures
