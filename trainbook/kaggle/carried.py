@@ -84,8 +84,13 @@ def here(data: "Data") -> list[str]:
 
 def lacking(names: Iterable[str]) -> str:
     """Returns the imports that image.yaml does not list."""
+    return ", ".join(sorted({*names} - imports_of_image()))
+
+
+def imports_of_image() -> set[str]:
+    """Returns the packages of Kaggle's image, by the names that are imported."""
     table = yaml.safe_load(Path(__file__).with_name("image.yaml").read_text("utf-8"))
-    return ", ".join(sorted({*names} - {*table["has"].split()}))
+    return {*table["has"].split()}
 
 
 def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:

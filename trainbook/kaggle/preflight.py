@@ -60,6 +60,13 @@ def check(
     return sections
 
 
+def check_command(path: Path, found: dict[str, list[Finding]]) -> dict[str, Any]:
+    """Returns the findings on a command's repository with those on its built notebook and the account."""
+    notebook = kernel.read_json(path)
+    contents = _contents(path, carried.carried_files(notebook), is_new=True)
+    return {"Notebook": [contents], **found, "Account": _account(True)}
+
+
 def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> Finding:
     try:
         kernel.check_slug(kernel.slug_of(path))

@@ -66,7 +66,9 @@ def _run_one(chosen: Settings, packs: bool) -> int:
             keep.mkdir(parents=True, exist_ok=True)
             restored = restoring.restore(earlier, keep)
         sessions = max(before.session if before else 0, earlier.index.session if earlier else 0)
-        return _Session(chosen, keep, folder, sessions + 1, packs).run(restored)
+        session = _Session(chosen, keep, folder, sessions + 1, packs)
+        session.first_step = before.step if before else 0
+        return session.run(restored)
 
 
 def _line(chosen: Settings) -> str:
@@ -117,6 +119,7 @@ class _Session:
         self.chosen, self.keep, self.folder = chosen, keep, folder
         self.number = number
         self.packs = packs
+        self.first_step = 0  # that an earlier session ended at
         self.events = EventLog(folder / EVENTS)
         self.deadline = settings.deadline_of(chosen)
         self.store = self._new_store() if keep else None
@@ -151,7 +154,7 @@ class _Session:
             file.write(f"=== session {self.number}: {shlex.join(command)}\n")
         done_file = self._done_file()
         with MetricsLog(self.folder / METRICS, 10**17) as rows:
-            figures = Figures(self.chosen.metrics, rows)
+            figures = Figures(self.chosen.metrics, rows, self.first_step)
 
             def on_line(line: str) -> None:
                 self.is_done |= bool(self.chosen.done) and self.chosen.done in line

@@ -84,11 +84,10 @@ def _mistakes_of_cards(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     sets = values.get("sets", ())
     if bool(sets) != bool(values.get("two_cards")):
         yield "two_cards", "`two_cards: each` and `sets`, a list of arguments, need each other."
-    keep = values.get("keep")
-    if len(sets) > 1 and keep and SET not in keep:
+    if sets and SET not in values.get("keep", ""):
         yield (
             "keep",
-            f"needs {SET}: commands at the same time need a folder each, such as checkpoints/{SET}.",
+            f"needs {SET}: commands at the same time have a folder each, such as checkpoints/{SET}.",
         )
     if values.get("torchrun") and sets:
         yield "torchrun", "takes all cards, and `two_cards: each` gives one to a command. Keep one."

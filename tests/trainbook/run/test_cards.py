@@ -158,7 +158,7 @@ def test_torchrun_starts_no_more_processes_than_there_are_cards(two_cards, capsy
     [
         ({"sets": ["--fold 0"]}, "need each other"),
         ({"two_cards": "each"}, "need each other"),
-        ({"two_cards": "each", "sets": ["a", "b"], "keep": "checkpoints"}, "a folder each"),
+        ({"two_cards": "each", "sets": ["a", "b"], "keep": "checkpoints"}, "have a folder each"),
         ({"two_cards": "each", "sets": ["a"], "torchrun": 2}, "Keep one"),
         ({"torchrun": 2, "command": ["bash", "train.sh"]}, "begins with bash"),
     ],
