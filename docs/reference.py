@@ -76,7 +76,7 @@ def rows(cls: type, prefix: str) -> Iterator[list[str]]:
             yield [f"`{name}`", value, text]
 
 
-HEAD = ["key", "default (takes)", "what it is"]
+HEAD = ["key", "default (takes)", "meaning"]
 
 
 def all_keys() -> str:
@@ -132,7 +132,7 @@ def variables() -> str:
             found.append(
                 [f"`{node.value.value}`", text.splitlines()[node.lineno - 1].partition("  # ")[2]]
             )
-    return table(["variable", "what it is"], found)
+    return table(["variable", "meaning"], found)
 
 
 TABLES = {

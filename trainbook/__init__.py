@@ -1,7 +1,7 @@
-"""Trainbook: `from trainbook import Supervised, option, split` gives a task file what it is written with.
+"""Trainbook: `from trainbook import Supervised, option, split` gives a task file its names.
 
 Importing it lets `import lib` find Trainbook's library, here and in children. In a wheel the library lies in
-`trainbook/home`, so that nobody's site-packages has a module of the common name `lib`.
+`trainbook/home`, so that site-packages never gets a module of the common name `lib`.
 """
 
 import importlib

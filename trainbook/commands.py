@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
-    """Returns the options of a command line; `command` is what stands behind -- in `run`."""
+    """Returns the options of a command line; `command` is the part behind -- of `run`."""
     foreign: list[str] = []
     if arguments[:1] == ["run"]:
         from trainbook.run import settings

@@ -91,7 +91,7 @@ def _module(base: Path) -> Path | None:
 def imported(code: str | bytes, in_functions: bool) -> list[str]:
     """Returns the dotted names in the three houses that code imports or starts by `python -m`.
 
-    Imports for types alone are left out.
+    Imports used only for types are left out.
     """
     names: list[str] = []
     waiting: list[ast.AST] = [ast.parse(code)]
@@ -167,7 +167,7 @@ def pack(files: Mapping[str, str]) -> str:
 
 
 def packed(code: str) -> bytes:
-    """Returns the archive in a carrier cell's code. Raises BadInput if there is none."""
+    """Returns the archive in a carrier cell's code. Raises BadInput if the cell has no archive."""
     match = PACKED.search(code)
     try:
         return base64.b85decode(match[1].replace("\n", "")) if match else b""

@@ -30,13 +30,13 @@ class Own:
     """What a notebook is built from."""
 
     path: Path
-    root: Path  # the folder that `configs` of the notebook stands for
+    root: Path  # the folder behind the notebook's `configs`
     name: str  # of the configuration below `configs`, without an ending
     config: Config
     task: type[Task]
     files: Mapping[str, str]  # texts by their paths below the folder with `configs`
     packages: list[str]  # that the task's own files import
-    notes: list[str]  # what the notebook will lack, in sentences
+    notes: list[str]  # sentences about things missing in the notebook
 
 
 def read(path: Path) -> Own:

@@ -76,7 +76,7 @@ def has_tag(cell: "NotebookNode", *tags: str) -> bool:
 
 
 def read_source(path: Path, kind: str = "run") -> Source:
-    """Reads and checks a source, whose shared cells are those of one run or of a `kind` "queue". Raises BadInput."""
+    """Reads and checks a source with the shared cells of one run (`kind` "queue": of a queue). Raises BadInput."""
     text = re.sub(
         r"^(# %% shared: \w+)-run$",
         rf"\1-{kind}",

@@ -1,4 +1,4 @@
-"""Examines what a machine has for training; each finding has a verdict and advice."""
+"""Examines a machine for training; each finding has a verdict and advice."""
 
 from lib.config import Config
 from lib.errors import BadInput

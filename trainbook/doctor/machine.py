@@ -53,7 +53,7 @@ def check_machine(config: Config | None = None) -> list[Finding]:
 
 
 def check_gpu(here: Platform) -> Finding:
-    """Checks which GPUs torch can use, or why it can use none although the driver sees some."""
+    """Checks which GPUs torch can use, or why torch sees none of the driver's."""
     counts = Counter(map(str, hardware.gpus()))
     if counts:
         return Finding("GPU", ", ".join(f"{number} x {gpu}" for gpu, number in counts.items()))
@@ -76,7 +76,7 @@ def check_kernels() -> Finding:
     names = re.findall(r"(sm|compute)_(\d+)(\d)", " ".join(built))
     for gpu in hardware.gpus():
         major, minor = gpu.capability
-        # Machine code (sm) runs on its own major capability upwards, PTX (compute) on any later one
+        # Machine code (sm) runs on the same major capability and later minors, PTX (compute) on any later one
         usable = [
             (int(first), int(second))
             for kind, first, second in names
@@ -94,7 +94,7 @@ def check_kernels() -> Finding:
 
 
 def _judge(left: float, limits: tuple[float, float], advice: str) -> tuple[Verdict, str]:
-    """Returns verdict and advice on what is left of something: bad below the first limit, ok from the second."""
+    """Judges a remaining amount: bad below the first limit, ok from the second."""
     if left >= limits[1]:
         return "ok", ""
     return "bad" if left < limits[0] else "warning", advice
@@ -140,7 +140,7 @@ def check_session(config: Config | None) -> Finding:
 
 
 def check_versions(config: Config | None = None) -> list[Finding]:
-    """Checks Python and packages against the supported versions, and that those of the user's task are installed."""
+    """Checks Python and packages against the supported versions, and that the task's own packages are installed."""
     findings = [check_package(*item) for item in dependencies.OLDEST.items()]
     oldest, newest = dependencies.PYTHON
     here = sys.version_info[:2]

@@ -39,7 +39,7 @@ Groups = dict[str, dict[str, Tensor]]
 
 
 def check_run(config: Config) -> list[Finding]:
-    """Checks what a configuration will do on this machine. Writes nothing in the run's folder, downloads nothing."""
+    """Rehearses a configuration on this machine. Writes nothing in the run's folder, downloads nothing."""
     addresses = remote(config)
     if addresses:
         value = f"downloaded by the run from {', '.join(addresses)}; nothing was downloaded here"
@@ -75,7 +75,7 @@ def check_run(config: Config) -> list[Finding]:
 
 
 def remote(config: Config) -> list[str]:
-    """Returns the addresses, without credentials, in a configuration; none if `data.dir` or an input has the data."""
+    """Returns the addresses, without credentials, in a configuration; empty if `data.dir` or an input has the data."""
     if config.data.dir or locate_data("", find_task(config.task).sentinels):
         return []
     text = json.dumps(dataclasses.asdict(config), default=str)
@@ -97,7 +97,7 @@ def _refusal(name: str, config: Config, error: Exception) -> Finding:
 
 
 def check_resume(run: Run) -> Finding:
-    """Checks where the run would resume: verifies every file of that checkpoint, and renames none."""
+    """Checks where the run would resume: verifies every file of that checkpoint without renaming any."""
     summary = Summary.read(run.folder)
     try:
         if summary and summary.is_done(run.config.training):
@@ -164,7 +164,7 @@ def check_round_trip(run: Run, state: State) -> Finding:
         saved = checkpoint.load(checkpoint.path_of(folder / "checkpoints", state.step))
         scale = state.scaler.state_dict()
         different = differences(saved.tensors, state_tensors(state, lightweight))
-        # Zeros, so that the next comparison is with the disk alone
+        # Zeros, so that the next comparison reads only the disk
         for named in state_tensors(state, lightweight).values():
             for value in named.values():
                 value.zero_()

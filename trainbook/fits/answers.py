@@ -40,7 +40,7 @@ def answer(
 
 
 def longest(question: Question) -> int:
-    """Returns the largest length that fits, of _LENGTHS and the model's maximum; 0 if none does."""
+    """Returns the largest length that fits, of _LENGTHS and the model's maximum; 0 if no length fits."""
     folded = Folded(question)
     return _longest(folded, folded.at(question.length))
 

@@ -1,7 +1,7 @@
 """Predicts a deep model by traces of a few of its layers: layers of a kind take equal memory and time.
 
 The base is a model of the first layer, the last, and one of each other kind. For each kind, a trace
-of the base with one layer more gives the memory and time of a layer. The peak may move to another
+of the base with one more layer gives the memory and time of a layer. The peak may move to another
 part of the step as layers are added, so each stretch of the step is extrapolated, and the highest is
 the peak.
 """

@@ -67,7 +67,7 @@ class Question:
     recomputed: bool = True
     dropout: float = 0.0  # before each adapter, which keeps its dropped input
     optimizer: str = "adamw"
-    autocast: bool = True  # plain loops over a model in half precision have none
+    autocast: bool = True  # off for plain loops over a half-precision model
     trainer: bool = False
 
     @property
@@ -256,7 +256,7 @@ def _add_moments(parameter: Tensor, state: dict[str, Tensor]) -> None:
 
 
 class _Paged(torch.optim.SGD):
-    """Stands for paged_adamw_8bit: the driver moves its state, so the card's allocator has none."""
+    """Models paged_adamw_8bit: the driver moves its state, which the card's allocator never holds."""
 
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -297,7 +297,7 @@ def quantise(
 def adapt(model: nn.Module, rank: int, targets: Iterable[str], dropout: float = 0.0) -> nn.Module:
     """Freezes the model and adds adapters of a rank to the layers with these last names.
 
-    Raises BadInput if there is no such layer.
+    Raises BadInput if the model has no such layer.
     """
     names = set(targets)
     linear = linear_names(model)

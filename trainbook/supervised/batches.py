@@ -1,4 +1,4 @@
-"""Work on many items in batches that become smaller where memory runs out."""
+"""Processes many items in batches; halves the batch when memory runs out."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def in_batches(
             yield result
             done += most
             continue
-        memory.clear_memory()  # outside the except block, where the traceback no longer pins the activations
+        memory.clear_memory()  # outside the except block: inside it the traceback pins the activations
         most //= 2
         print(
             f"Memory ran out. The work goes on with {most} samples at once; its results stay the same."

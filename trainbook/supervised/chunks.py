@@ -28,12 +28,12 @@ def width(hidden: Tensor, head: Any) -> int:
 def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """(B, L, D), (B, L) -> () the sum of cross-entropy over labels that are not IGNORED; `weights` are of classes.
 
-    The head is applied to these positions alone, and once more in the backward pass. A plan counts all positions.
+    The head is applied only to these positions, and again in the backward pass. A plan counts all positions.
     """
     rows = hidden.flatten(0, 1)
     targets = labels.flatten()
     if not hidden.is_meta:
-        # once: each x[mask] waits for the GPU anew
+        # once: each x[mask] waits for the GPU
         places = (targets != IGNORED).nonzero().squeeze(1)
         rows = rows[places]
         targets = targets[places]
@@ -43,7 +43,7 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
         return F.cross_entropy(scores, targets, weights, ignore_index=IGNORED, reduction="sum")
 
     chunks = zip(rows.split(_POSITIONS), targets.split(_POSITIONS), strict=True)
-    # Also for a head alone that is trained. A mode that simulates fp16 is not there in the backward pass.
+    # Also if only the head is trained. A mode that simulates fp16 is inactive in the backward pass.
     again = torch.is_grad_enabled() and (hidden.is_meta or not private.current_function_mode())
     if again:
         sums = [checkpoint(part, *chunk, use_reentrant=False) for chunk in chunks]
@@ -53,7 +53,7 @@ def loss(hidden: Tensor, head: Any, labels: Tensor, weights: Tensor | None = Non
 
 
 def guesses(hidden: Tensor, head: Any, labels: Tensor) -> Tensor:
-    """(B, L, D), (B, L) -> (B, L) the likeliest classes where a label is not IGNORED."""
+    """(B, L, D), (B, L) -> (B, L) the likeliest classes; positions labelled IGNORED are skipped."""
     known = labels != IGNORED
     classes = labels.clone()
     rows = hidden[known].split(_POSITIONS)

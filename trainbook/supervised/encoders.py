@@ -1,4 +1,4 @@
-"""Published encoders with their tokenizers, or none: the choice is made once, and printed where weights lack."""
+"""Chooses a published encoder and tokenizer once; prints the choice if weights are missing."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def configuration(folder: Path) -> Any:
 
 
 def folder_of(name: str) -> Path:
-    """Returns the folder of weights that were chosen before. Raises BadInput where they are no longer there."""
+    """Returns the folder of weights that were chosen before. Raises BadInput if they have gone."""
     if weights := published.located(name):
         return weights[1]
     raise BadInput(

@@ -1,4 +1,4 @@
-"""Collects what readers say of the data: what they took, and what they left out."""
+"""Collects the readers' notes on the data: used and ignored files, columns and rows."""
 
 import contextlib
 from collections.abc import Iterator

@@ -20,8 +20,8 @@ from trainbook.supervised.copies import key_of, same_files
 from trainbook.supervised.coverage import covering, dealing
 from trainbook.supervised.notes import collecting, note
 
-IGNORED = -100  # the label of what has no target, as in torch and transformers
-MOST_CLASSES = 1000  # whose probabilities are kept and written: those of more would take more memory than a model
+IGNORED = -100  # the label of a missing target, as in torch and transformers
+MOST_CLASSES = 1000  # probabilities of more classes would take more memory than a model
 FOLDS = 5  # of training samples, for the simple method
 PARTS = ("train", "validation", "test")
 # A class that is called so may be a missing value, as programs write it
@@ -62,7 +62,7 @@ def split(
 ) -> dict[str, list[Any]]:
     """Deals items to "train", "validation" and "test" by a hash of their group or input.
 
-    More items move none; new data, which is predicted, all goes to "test". Files with the same bytes go where the
+    More items move no earlier one; all new data for a prediction goes to "test". Files with the same bytes go where the
     first of them goes by name, unless groups decide. Raises BadInput for shares that leave nothing to train on.
     """
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
@@ -108,7 +108,7 @@ def _leaders(items: Sequence[Any], root: Path | None) -> dict[int, Any]:
 
 
 def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> int:
-    """Returns a number below 16**12 that follows from what a sample shares with others, else from its input."""
+    """Returns a number below 16**12 from the sample's group, or from its input if it has no group."""
     text = before + canonical(input_of(sample) if shared is None else shared, root)
     return int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16)
 
@@ -139,7 +139,7 @@ def target_of(sample: Any) -> Any:
 
 
 def input_of(sample: Any) -> Any:
-    """Returns a sample without what `target_of` returns; whole where it is no more than one value."""
+    """Returns a sample without its target; a sample of a single value is returned whole."""
     if isinstance(sample, Mapping) and len(sample) > 1:
         return dict(list(sample.items())[:-1])
     if isinstance(sample, tuple | list) and len(sample) > 1:
@@ -213,7 +213,7 @@ class Part:
         return lambda *share: Part(self.task, self.name, value(*share))
 
     def texts(self) -> Iterator[str]:
-        """Returns a text for each sample without its target. Raises BadInput for what has none."""
+        """Returns a text for each sample without its target. Raises BadInput for a sample without a text."""
         if not isinstance(self.samples, list | tuple):
             raise BadInput("Samples of a lazy sequence are not read for their texts.")
         return (canonical(input_of(sample), self.task.source) for sample in self.samples)
@@ -286,7 +286,7 @@ def _note_copies(parts: Mapping[str, Any], root: Path | None) -> None:
 
 
 def _note_classes(kind: Any, names: Sequence[str], parts: Mapping[str, Any]) -> None:
-    """Notes classes without a training sample, tags that are no class, and names that differ by spaces or capitals.
+    """Notes classes without a training sample, unknown tags, and names that differ by spaces or capitals.
 
     Raises BadInput if no training sample has a tag.
     """
@@ -343,7 +343,7 @@ def _note_spellings(names: Sequence[str]) -> None:
 
 
 def _spelled(name: str) -> Hashable:
-    """Returns what a class has in common with another spelling of it: its number, or its letters."""
+    """Returns a key that all spellings of a class share: its number, or its letters."""
     with contextlib.suppress(ValueError):
         number = float(name)
         return number if number == number else ""
@@ -358,7 +358,7 @@ def _is_unknown(tags: Any) -> bool:
 
 
 def in_order(samples: Any, root: Path | None) -> Any:
-    """Returns samples that begin with a path in the order of their paths: that of a folder differs between machines."""
+    """Sorts samples by their path: the order of a folder differs between machines."""
     if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
         samples = list(samples)
     is_plain = isinstance(samples, list) and not any(hasattr(samples, name) for name in _ORDERING)
@@ -368,7 +368,7 @@ def in_order(samples: Any, root: Path | None) -> Any:
 
 
 def digest(parts: Mapping[str, Part]) -> str:
-    """Returns a hash of which samples are in which part; of a lazy sequence, or what has no text, their number."""
+    """Returns a hash of the split of the samples; lazy sequences and samples without a text count by number."""
     digest = hashlib.sha256()
     for name, part in parts.items():
         source = part.task.source
@@ -407,7 +407,7 @@ def is_same(one: Part, other: Part) -> bool:
 
 
 def check_names(parts: Mapping[str, Part], names: list[str]) -> None:
-    """Raises BadInput for samples whose class, a name, is none of `names`: all such classes."""
+    """Raises BadInput with all class names of samples that are missing in `names`."""
     numbers = Counter[str]()
     for part in parts.values():
         if isinstance(part.samples, list | tuple):

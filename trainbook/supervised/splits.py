@@ -58,7 +58,7 @@ def _dealt(weight: np.ndarray, goal: np.ndarray, order: np.ndarray) -> np.ndarra
 
 
 def part_of(path: PurePath) -> str:
-    """Returns the part that a file is named for, else the nearest folder above it; "" where none is."""
+    """Returns the split named by the file, or by its nearest folder; "" if neither names one."""
     for name in (path.stem, *reversed(path.parent.parts)):
         if match := _PART.search(name.casefold()):
             return _PARTS[match[1]]
@@ -66,6 +66,6 @@ def part_of(path: PurePath) -> str:
 
 
 def makes_a_split(parts: Iterable[str]) -> bool:
-    """Returns whether each sample is named for a part, and there is one to train on and one to hold out."""
+    """Returns whether names assign every sample to a split, with training and held-out splits among them."""
     names = set(parts)
     return "" not in names and "train" in names and len(names) > 1

@@ -1,4 +1,4 @@
-"""Reads a simple method that a run stored; an archive may be anybody's, so all of it is checked before it answers."""
+"""Loads the simple method of a run; validates every value, since the archive is untrusted."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ _METHODS = ("linear model of", "boosting of")
 
 
 def simple_of(task: Any, values: Any) -> Simple:
-    """Returns the method that `Simple.as_json` stored for a task, in fp32. Raises BadInput with what is wrong."""
+    """Returns the method that `Simple.as_json` stored for a task, in fp32. Raises BadInput with the reason."""
     try:
         method = _parsed(values)
         _check_words(method, task._kind.name)

@@ -20,7 +20,7 @@ from trainbook.supervised.scoring import Judged
 
 
 def normal(text: str) -> str:
-    """Returns a text as it is compared: NFC, small letters, single spaces, without punctuation around it."""
+    """Normalises a text for comparison: NFC, small letters, single spaces, without punctuation around it."""
     small = unicodedata.normalize("NFC", text).lower()
     text = " ".join(unicodedata.normalize("NFC", small).split())
     begin = 0
@@ -53,7 +53,7 @@ def token_f1(right: str, written: str) -> float:
     """Returns the harmonic mean of precision and recall of words, as SQuAD has it, without leaving any word out."""
     wanted = words(right)
     given = words(written)
-    if not given or not wanted:  # signs alone, "-" or "+"
+    if not given or not wanted:  # only a sign, "-" or "+"
         return exact(right, written)
     common = Counter(given) & Counter(wanted)
     return 2 * sum(common.values()) / (len(given) + len(wanted))
@@ -102,7 +102,7 @@ class Mean:
 
 
 def commonest(texts: Iterable[str]) -> str:
-    """Returns the commonest text as it is mostly spelled; of equally many the first by the alphabet."""
+    """Returns the commonest text in its commonest spelling; ties go to the first by the alphabet."""
     spelled = Counter(texts)
     counts: Counter[str] = Counter()
     for text, number in spelled.items():
@@ -120,7 +120,7 @@ def losses(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def generate(model: Any, beams: int, length: int, returned: int = 1, **inputs: Any) -> Tensor:
-    """Returns (samples * returned, tokens) what a model of transformers writes; one beam takes the likeliest token."""
+    """Generates tokens with a transformers model, (samples * returned, tokens); one beam takes the likeliest token."""
     options = {
         "num_beams": beams,
         "num_return_sequences": returned,
@@ -168,7 +168,7 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> tuple[dict[str, float]
             total += float(losses(outputs, labels)[known].sum())
         tokens += int(known.sum())
         written += in_parts(task, model, batch, task.beams(part.name), task.write)
-    right = targets(part)[: len(written)]  # a check looks at the first ones alone
+    right = targets(part)[: len(written)]  # a check reads only the first ones
     judged = Judged(right, np.array(written, object), sample=np.arange(len(written)))
     return {"loss": total / max(tokens, 1), **scoring.scores(task.metrics, judged)}, judged
 

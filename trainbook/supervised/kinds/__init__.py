@@ -42,7 +42,7 @@ def _made(kind: Any) -> Kind:
 
 
 def name_of(task: Any) -> str:
-    """Returns the short name of a task's kind; "" for a task that has none."""
+    """Returns the short name of a task's kind; "" for a task without a kind."""
     kind = getattr(task, "kind", None)
     if kind is None or not is_kind(kind):
         return ""

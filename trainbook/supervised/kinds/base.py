@@ -20,18 +20,18 @@ MOST_NUMBERS = (
 class Kind:
     """One kind of target. It has no state: methods take the task, or tensors of one batch.
 
-    Shapes: `labels` (samples, ...) are `batch["labels"]`; `outputs` are what the task's `outputs` returned.
+    Shapes: `labels` (samples, ...) are `batch["labels"]`; `outputs` come from the task's `outputs`.
     """
 
-    name: str = ""  # the short name, which files and messages have; by default that of the class
-    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)  # of a task that names none
+    name: str = ""  # the short name in files and messages; default: the class's name
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)  # default metrics
     # Labels are whole numbers, outputs have a score for each class
     has_classes: ClassVar[bool] = False
     has_names: ClassVar[bool] = False  # samples may have names of classes as targets
     has_positions: ClassVar[bool] = False  # a sample has a label for each token or pixel
     has_tags: ClassVar[bool] = False  # samples may have names of classes for their positions
     has_probabilities: ClassVar[bool] = True  # `averaged` returns probabilities
-    has_simple: ClassVar[bool] = True  # a simple method stands beside the network
+    has_simple: ClassVar[bool] = True  # whether a simple method is compared with the network
     is_generated: ClassVar[bool] = False  # answers are written token by token
     probability_metrics: ClassVar[tuple[str, ...]] = scoring.PROBABILITIES  # that may judge it
     # Of targets that samples have as numbers; None: never
@@ -40,7 +40,7 @@ class Kind:
     # --- samples --------------------------------------------------------------------------------------------------
 
     def metric(self, metric: Any) -> Any:
-        """Returns a metric of a task as it is called: a name, or a function of (true, guess)."""
+        """Returns a metric in callable form: a name, or a function of (true, guess)."""
         return metric
 
     def names_in(self, target: Any) -> list[str] | None:
@@ -56,7 +56,7 @@ class Kind:
         raise NotImplementedError
 
     def class_names(self, samples: Any) -> list[str]:
-        """Returns the sorted names of all classes in samples; none if targets have no names."""
+        """Returns the sorted names of all classes in samples; empty if targets have no names."""
         return []
 
     def is_empty(self, target: Any) -> bool:
@@ -68,7 +68,7 @@ class Kind:
         return ()
 
     def learn(self, task: Any, learned: dict[str, Any]) -> None:
-        """Adds to what a task learned from its training samples what the loss needs."""
+        """Adds the loss's needs to the values learned from the training samples."""
 
     # --- labels and outputs ---------------------------------------------------------------------------------------
 
@@ -105,11 +105,11 @@ class Kind:
         raise NotImplementedError
 
     def averaged(self, outputs: Tensor) -> Tensor:
-        """Returns what a vote is the mean of: probabilities (samples, ..., classes), or numbers."""
+        """Returns the values that an ensemble averages: probabilities (samples, ..., classes), or numbers."""
         raise NotImplementedError
 
     def judged(self, labels: Tensor, values: Tensor) -> Tensor:
-        """Returns `values`, in the shape of the labels, for known labels alone."""
+        """Selects `values`, in the shape of the labels, at known labels."""
         return values[self.known(labels)]
 
     def of_known(self, labels: Tensor, values: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Kind:
     # --- evaluation -----------------------------------------------------------------------------------------------
 
     def evaluate(self, task: Any, model: nn.Module, loader: Any) -> evaluation.Scored:
-        """Returns losses and metrics over a loader, what each method answers, and a sentence on that."""
+        """Returns losses and metrics over a loader, each method's answers, and a sentence about them."""
         return evaluation.evaluate(task, model, loader)
 
     def targets(self, task: Any, part: str) -> np.ndarray:
@@ -138,7 +138,7 @@ class Kind:
         raise NotImplementedError
 
     def baselines(self, task: Any, test: Judged) -> dict[str, Judged]:
-        """Returns the constant answer from the training targets, and what the task's `baselines` answer."""
+        """Returns the constant answer from the training targets, and the answers of the task's `baselines`."""
         guess, shares = self.constant(task.targets("train"), len(test.true), 0)
         rows = {task.constant: test._replace(guess=guess, shares=shares)}
         return {**rows, **evaluation.judged(test, task._guesses)}
@@ -195,7 +195,7 @@ class Kind:
         raise NotImplementedError
 
     def note_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Notes what a reader of all predictions should know."""
+        """Adds notes for readers of the predictions."""
 
     # --- the simple method ----------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Kind:
         raise NotImplementedError
 
     def problems(self, target: np.ndarray) -> Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yields what is fitted at once: columns of the scores, rows with a target, and their targets."""
+        """Yields the jointly fitted problems: columns of the scores, rows with a target, and their targets."""
         raise NotImplementedError
 
     def prior(self, target: np.ndarray, is_balanced: bool) -> Any:
@@ -242,7 +242,7 @@ class Floats(Kind):
         return ~labels.isnan()
 
     def distance(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Returns the loss of each label, none of which is NaN, in their shape."""
+        """Returns the loss of each label in the labels' shape; no label is NaN."""
         raise NotImplementedError
 
     def loss(self, task: Any, outputs: Any, labels: Tensor) -> Tensor:

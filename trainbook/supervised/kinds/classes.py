@@ -22,7 +22,7 @@ _MOST_COLUMNS = 50  # of classes, in evaluation.csv
 
 
 class Classes(Kind):
-    """Labels (samples) are numbers of classes, IGNORED for none; outputs (samples, classes) are logits."""
+    """Labels (samples) are numbers of classes, IGNORED if unknown; outputs (samples, classes) are logits."""
 
     name = "classes"
     has_classes = True
@@ -115,7 +115,7 @@ class Classes(Kind):
         return {**rows, **evaluation.judged(test, task._guesses)}
 
     def columns(self, task: Any, judged: Judged) -> dict[str, float]:
-        """Returns the F1 of each class, of tokens the IoU too; nothing for more than 50 classes."""
+        """Returns the F1 of each class, and for tokens the IoU; empty for more than 50 classes."""
         width = judged.width
         if width > _MOST_COLUMNS:
             return {}

@@ -19,7 +19,7 @@ _COLLECTIONS = (list, tuple, set, frozenset)
 
 
 class Labels(Floats):
-    """Labels (samples, classes) are 1 for each class that a sample has, else 0, NaN if unknown; outputs are logits."""
+    """Labels (samples, classes) are 1 for each class of the sample, otherwise 0, NaN if unknown; outputs are logits."""
 
     name = "labels"
     has_names = True

@@ -14,7 +14,7 @@ from trainbook.supervised.scoring import Judged
 
 
 class Text(Classes):
-    """Labels (samples, tokens) are the tokens of the text, IGNORED for none; the task's `write` returns texts."""
+    """Labels (samples, tokens) are the tokens of the text, IGNORED for padding; the task's `write` returns texts."""
 
     name = "text"
     metrics = ("exact", "token_f1")
@@ -49,7 +49,7 @@ class Text(Classes):
         return evaluation.judged(test, task._guesses)  # with the commonest text
 
     def guesses(self, task: Any) -> dict[str, Any]:
-        """Returns the commonest training text, and what the task's `baselines` answer."""
+        """Returns the commonest training text, and the answers of the task's `baselines`."""
         commonest = text.commonest(text.targets(task.parts["train"]))
         return {task.constant: [commonest] * len(task.parts["test"]), **task.baselines()}
 

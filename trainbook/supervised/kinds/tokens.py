@@ -14,7 +14,7 @@ from trainbook.supervised.targets import class_counts
 
 
 class Tokens(Classes):
-    """Labels (samples, ...) are numbers of classes, IGNORED for none; outputs have the classes last or second."""
+    """Labels (samples, ...) are numbers of classes, IGNORED if unknown; outputs have the classes last or second."""
 
     name = "tokens"
     has_names = False
@@ -41,7 +41,7 @@ class Tokens(Classes):
         return [label for label in target if label not in ("", IGNORED)]
 
     def arranged(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """(B, C, ...) -> (B, ..., C) scores of the tokens or pixels of labels (B, ...); others as they are."""
+        """(B, C, ...) -> (B, ..., C) scores of the tokens or pixels of labels (B, ...); others unchanged."""
         rest = outputs.shape[:1] + outputs.shape[2:]
         if rest == labels.shape and outputs.shape[:-1] != labels.shape:
             return outputs.movedim(1, -1)
