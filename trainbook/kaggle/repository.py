@@ -74,7 +74,7 @@ def _top(folder: Path) -> Path | None:
         done = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "--show-toplevel"],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
     if not done.returncode:
@@ -96,7 +96,7 @@ def _git_is_needed() -> Iterator[None]:
 
 def _listed(root: Path, *options: str, git: Sequence[str] = ()) -> list[str]:
     command = ["git", "-C", str(root), *git, "ls-files", "-z", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         raise BadInput(f"git cannot list the files of {root} ({printable(done.stderr.strip())}).")
     return [name for name in done.stdout.split("\0") if name]

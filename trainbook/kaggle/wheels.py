@@ -82,7 +82,7 @@ def download(specs: Sequence[str], folder: Path) -> list[str]:
     command += ["--disable-pip-version-check", "--only-binary=:all:", "--implementation", "cp"]
     command += ["--python-version", python, "--dest", str(folder)]
     command += [word for name in _PLATFORMS for word in ("--platform", name)]
-    done = subprocess.run([*command, *specs], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, *specs], capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         lines = client.clean(done.stderr).strip().splitlines()[-3:]
         raise BadInput(

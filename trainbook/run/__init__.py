@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import trainbook
 from lib.config import environment
 from lib.errors import BadInput, printable
 from lib.machine import clock, disk, platform
@@ -103,6 +104,13 @@ def _folder(chosen: Settings, keep: Path | None) -> Path:
         output = Path("trainbook-runs")
         print(f"The run is kept in {output}, as {keep} is the command's own folder.")
     return output / chosen.name
+
+
+def _python_path() -> str:
+    """Returns PYTHONPATH with Trainbook's folder at its end: the command may have a `lib` of its own."""
+    home = str(trainbook.HOME)
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([*(entry for entry in entries if entry not in ("", home)), home])
 
 
 class _Session:
@@ -200,6 +208,7 @@ class _Session:
 
     def _environment(self) -> dict[str, str]:
         handed = {environment.SESSION_START: clock.handed_down(), "PYTHONUNBUFFERED": "1"}
+        handed["PYTHONPATH"] = _python_path()
         if self.deadline < float("inf"):
             handed[environment.DEADLINE] = f"{self._stop_at():.0f}"
         return {**os.environ, **handed}

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +20,7 @@ from lib.config import environment
 from lib.errors import BadInput
 from lib.machine import clock, platform
 from lib.report.metrics import FIRST_COLUMNS, LAST_COLUMNS, MACHINE_COLUMNS, METRICS, Row, read
-from lib.report.progress import Progress, choose_progress
+from lib.report.progress import Live
 from lib.text import aligned, as_html
 from trainbook.outputs import packing
 from trainbook.outputs.summary import Summary
@@ -27,13 +29,17 @@ from trainbook.run.child import die_with_parent
 from trainbook.run.settings import Settings
 
 PICTURE = Path("plots") / "metrics.png"
+GIB = 2**30
 _LINES = 12  # of output that a live notebook shows
 _MOST_PANELS = 6
 _COLUMNS = 3
 _POLL_SECONDS = 0.2
+_PRE = '<pre style="font-family:monospace;margin:0">'
 _OWN = {*FIRST_COLUMNS[:2], *LAST_COLUMNS, *MACHINE_COLUMNS}
-_SHARES = ("gpu_use", "ram_share")
-_MACHINE = "GPU use, RAM in use"
+_MACHINE = {  # panels of the machine's columns, with their units
+    "memory on all GPUs, GiB": (("gpu_memory_bytes",), GIB),
+    "GPU use, RAM in use": (("gpu_use", "ram_share"), 1),
+}
 
 
 def run(
@@ -48,7 +54,8 @@ def run(
     """Runs a command as `trainbook run` does, and returns the summary of its session.
 
     `config` is a YAML file; `command` and keys such as keep="checkpoints" win over it, and so do
-    `overrides` by dotted keys. The command works in `folder`. With `whole_session`, minutes count from
+    `overrides` by dotted keys. The command works in `folder`; its run is kept below the working folder
+    of the notebook. With `whole_session`, minutes count from
     the start of this process. Interrupting the cell ends the command, which may save. Raises BadInput.
     """
     changes = {**(overrides or {}), **given}
@@ -56,7 +63,7 @@ def run(
         changes["command"] = [*command]
     chosen = settings.read(str(config), {}, [], changes)
     place = Path(folder or ".").resolve()
-    output = (place / platform.output_dir(chosen.output_dir)).resolve()
+    output = platform.output_dir(chosen.output_dir).resolve()
     chosen = replace(chosen, output_dir=str(output))
     folders = [output / one.name for one in settings.parts(chosen) or [chosen]]
     print(cards.described(), flush=True)
@@ -66,6 +73,23 @@ def run(
     summaries = [summary for each in folders if (summary := Summary.read(each))]
     _show_end(folders, summaries)
     return _together(chosen, summaries)
+
+
+class _Cell(Live):
+    """Updates the last lines of a command, and the picture of its figures; both stay in a saved notebook."""
+
+    interval = 1.0
+
+    def _show(self, line: str) -> None:
+        from IPython.display import display
+
+        content = {"text/html": f"{_PRE}{escape(line)}</pre>", "text/plain": line}
+        if self._handle is None:
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+        if time.perf_counter() >= self._next:
+            self._show_picture()
 
 
 class _Watched:
@@ -78,9 +102,9 @@ class _Watched:
         start = {environment.SESSION_START: clock.handed_down()} if whole_session else {}
         self.variables = {**os.environ, **start}
         is_live = platform.in_notebook() and not platform.detect().batch
-        self.progress: Progress | None = None
+        self.progress: _Cell | None = None
         if is_live:
-            self.progress = choose_progress(partial(curves, folders))
+            self.progress = _Cell(partial(curves, folders))
 
     def run(self) -> int:
         """Runs the command; returns the exit code of `trainbook run`."""
@@ -88,7 +112,7 @@ class _Watched:
             file = Path(scratch) / f"{self.chosen.name}.yaml"
             file.write_text(settings.as_yaml(self.chosen), "utf-8")
             process = subprocess.Popen(
-                [sys.executable, "-m", "trainbook.run", str(file)],
+                [sys.executable, "-P", "-m", "trainbook.run", str(file)],
                 cwd=self.place,
                 env=self.variables,
                 stdout=subprocess.PIPE,
@@ -190,30 +214,40 @@ def curves(folders: Sequence[Path]) -> bytes:
     from matplotlib.figure import Figure  # half a second that only a drawing needs
 
     tables = {folder.name: rows for folder in folders if (rows := _rows(folder))}
-    columns = dict.fromkeys(name for rows in tables.values() for row in rows for name in row)
-    has_value = {name for rows in tables.values() for row in rows for name in row if row[name]}
-    names = [name for name in columns if name not in _OWN and name in has_value][:_MOST_PANELS]
-    panels = [*names, _MACHINE]
-    count = -(-len(panels) // _COLUMNS)
-    drawing = Figure(figsize=(4 * min(_COLUMNS, len(panels)), 3.2 * count), layout="constrained")
-    for number, name in enumerate(panels, 1):
-        ax = drawing.add_subplot(count, min(_COLUMNS, len(panels)), number)
+    panels = _panels([row for rows in tables.values() for row in rows])
+    across = min(_COLUMNS, len(panels))
+    down = -(-len(panels) // across)
+    drawing = Figure(figsize=(4 * across, 3.2 * down), layout="constrained")
+    for number, (name, (columns, unit)) in enumerate(panels.items(), 1):
+        ax = drawing.add_subplot(down, across, number)
+        for run_name, rows in tables.items():
+            _draw(ax, rows, columns, unit, run_name if len(tables) > 1 else "")
         ax.set(title=name, xlabel="step")
         ax.grid(alpha=0.25)
-        shown = _SHARES if name == _MACHINE else (name,)
-        for run_name, rows in tables.items():
-            _draw(ax, rows, shown, run_name if len(tables) > 1 else "")
+        if name in _MACHINE:
+            ax.set_ylim(0, 1.05 * ax.get_ylim()[1])
     png = io.BytesIO()
     drawing.savefig(png, format="png", dpi=80)
     return png.getvalue()
 
 
-def _draw(ax: Any, rows: Sequence[Row], columns: Sequence[str], run_name: str) -> None:
+def _panels(rows: Sequence[Row]) -> dict[str, tuple[Sequence[str], int]]:
+    """Returns the columns of each panel, with their unit: of figures, then of the machine."""
+    names = dict.fromkeys(name for row in rows for name in row if row[name])
+    own = [name for name in names if name not in _OWN][:_MOST_PANELS]
+    panels: dict[str, tuple[Sequence[str], int]] = {name: ((name,), 1) for name in own}
+    machine = {
+        title: part for title, part in _MACHINE.items() if not names.keys().isdisjoint(part[0])
+    }
+    return {**panels, **machine} or {"no figures yet": ((), 1)}
+
+
+def _draw(ax: Any, rows: Sequence[Row], columns: Sequence[str], unit: int, run_name: str) -> None:
     for column in columns:
         points = [row for row in rows if row.get(column)]
         label = " ".join([run_name, *([column] if len(columns) > 1 else [])]).strip()
         steps = [int(row["step"]) for row in points]
-        values = [float(row[column]) for row in points]
+        values = [float(row[column]) / unit for row in points]
         if points:
             ax.plot(steps, values, marker="." if len(points) < 2 else "", label=label)
     for step in _begins(rows):

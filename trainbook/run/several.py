@@ -84,7 +84,8 @@ class _Beside:
             self._collect()
 
     def _may_begin(self) -> bool:
-        return not self.signals and clock.now() < self.latest
+        is_first = not self.codes and bool(self.free)
+        return not self.signals and (is_first or clock.now() < self.latest)
 
     def _start(self, one: Settings, place: int, folder: Path) -> None:
         file = folder / f"{one.name}.yaml"
@@ -94,7 +95,7 @@ class _Beside:
             **cards.environment_of(place, one.command),
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "trainbook.run", str(file), "--part"],
+            [sys.executable, "-P", "-m", "trainbook.run", str(file), "--part"],
             env={**os.environ, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -82,6 +82,18 @@ def test_commands_side_by_side_are_asked_to_end_and_all_are_carried_over(place, 
     assert [row.split(",")[0] for row in rows[1:]] == [str(step) for step in range(1, 21)]
 
 
+def test_all_are_ended_at_the_deadline_and_none_is_begun_behind_it(place):
+    each(place, sets="--fold 0, --fold 1, --fold 2", seconds=0.2, steps=4000)
+    with (place / "folds.yaml").open("a") as file:
+        file.write("session: {minutes: 0.85, margin_seconds: 0}\n")
+    code, output = run(place, "folds.yaml", command=())
+    assert code == 75, output
+    assert output.count("was sent SIGTERM") == 2
+    ends = [Summary.read(place / f"folds-{number}") for number in range(3)]
+    assert [summary.reason for summary in ends] == ["deadline"] * 3
+    assert ends[2].step == 0
+
+
 def test_a_command_that_was_not_begun_is_left_for_the_next_session(place):
     each(place, sets="--fold 0, --fold 1, --fold 2", seconds=0.5, steps=40)
     process = started(place, "folds.yaml", command=())

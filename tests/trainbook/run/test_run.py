@@ -263,6 +263,18 @@ def test_steps_go_on_where_the_earlier_session_ended(place, patterns, step):
     assert Summary.read(place / "run-train").step == step
 
 
+def test_a_command_with_a_lib_of_its_own_imports_that_one(place):
+    write(
+        place, "import lib; print('own', lib.NAME); import trainbook; print('and', trainbook.HOME)"
+    )
+    (place / "src" / "lib").mkdir(parents=True)
+    (place / "src" / "lib" / "__init__.py").write_text("NAME = 'theirs'")
+    code, output = run(place, PYTHONPATH=f"{place / 'src'}{os.pathsep}{ROOT}")
+    assert "own theirs" in output, output
+    assert code == 1, "import trainbook names the other lib"
+    assert "Another module named lib is imported already" in output
+
+
 def test_a_pattern_without_a_figure_in_the_output_is_named(place):
     write(place, "print('loss=0.5')")
     patterns = ["--metric", r"loss=(\S+)", "--metric", r"accuracy=(\S+)"]
