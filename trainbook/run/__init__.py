@@ -23,10 +23,11 @@ from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog
 from lib.text import amount, duration
 from trainbook.outputs import packing
 from trainbook.outputs.summary import Reason, Summary
-from trainbook.run import cards, restoring, sent, settings, several, store
+from trainbook.run import along, cards, restoring, sent, settings, several, store
+from trainbook.run.along import LOG
 from trainbook.run.child import Child
 from trainbook.run.figures import Figures
-from trainbook.run.restoring import LOG, Restored
+from trainbook.run.restoring import Restored
 from trainbook.run.settings import Settings
 from trainbook.run.store import Index, Store
 
@@ -58,10 +59,10 @@ def _run_one(chosen: Settings, packs: bool) -> int:
         before = Summary.read(earlier.folder) if earlier and earlier.folder else None
         if before and before.reason == "completed" and before.task == _line(chosen):
             print(f"{chosen.name} is completed already. Give another --name to run it again.")
-            if restoring.bring_along(earlier, folder) and keep:
+            if along.bring(earlier, folder) and keep:
                 restoring.restore(earlier, keep)
             return 0
-        restoring.bring_tables_along(earlier, folder)
+        along.bring_tables(earlier, folder)
         restored = Restored()
         if keep:
             keep.mkdir(parents=True, exist_ok=True)

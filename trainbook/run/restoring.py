@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from lib.machine import inputs, platform
-from lib.report.metrics import EVENTS, METRICS
 from trainbook.run import groups, store
 from trainbook.run.groups import TORN, Files
 from trainbook.run.store import Copy, Index
 
-LOG = "output.log"  # in a run's folder: what the command printed
 MOST_OF_A_TEMPLATE = 3  # entries that differ in numbers alone are restored, the newest of them
 
 
@@ -74,37 +72,6 @@ def restore(earlier: Earlier | None, keep: Path) -> Restored:
     if earlier and earlier.folder:
         _take_copies(earlier.folder / store.FOLDER, index.copies, keep, restored)
     return restored
-
-
-def bring_along(earlier: Earlier | None, folder: Path) -> bool:
-    """Copies the folder of a mounted run, with its verified copies; returns whether there is one.
-
-    A later session mounts the output of this one alone.
-    """
-    source = _mounted(earlier, folder)
-    if source is None:
-        return False
-    for path in sorted(source.rglob("*")):
-        target = folder / path.relative_to(source)
-        if path.is_file() and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-    return True
-
-
-def bring_tables_along(earlier: Earlier | None, folder: Path) -> None:
-    """Copies metrics, events and output of a mounted run, which this session continues."""
-    source = _mounted(earlier, folder)
-    for name in (METRICS, EVENTS, LOG):
-        if source and (source / name).is_file() and not (folder / name).exists():
-            shutil.copyfile(source / name, folder / name)
-
-
-def _mounted(earlier: Earlier | None, folder: Path) -> Path | None:
-    """Returns the folder of an earlier session's run, unless this session works in it."""
-    if earlier is None or earlier.folder is None or earlier.folder.resolve() == folder.resolve():
-        return None
-    return earlier.folder
 
 
 def _whole_files(folder: Path, files: Files, index: Index) -> list[str]:

@@ -19,7 +19,7 @@ from lib.config import environment
 from lib.machine import clock, disk, platform
 from trainbook.outputs import packing
 from trainbook.outputs.summary import Reason, Summary
-from trainbook.run import cards, restoring, settings
+from trainbook.run import along, cards, restoring, settings
 from trainbook.run.child import die_with_parent
 from trainbook.run.settings import Settings
 
@@ -138,7 +138,7 @@ class _Beside:
             return summary
         if code is None and not summary:
             earlier = restoring.find_earlier(one.name, folder, Path(one.keep or "."))
-            restoring.bring_along(earlier, folder)
+            along.bring(earlier, folder)
             summary = Summary.read(folder)
         if code is None and summary:
             return summary
