@@ -10,11 +10,14 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tests.conftest import ROOT
 from tests.markup import page_of, unbalanced
 from tests.notebooks.test_chain import RUN
+from tests.notebooks.test_notebooks import PARAMETERS, execute, kaggle  # noqa: F401
 from tests.trainbook.kaggle.test_script import git
 from trainbook import run
 from trainbook.commands import main
+from trainbook.outputs.summary import Summary
 from trainbook.run import sent
 
 TRAIN = """
@@ -162,3 +165,27 @@ def test_a_pushed_command_is_cut_in_the_first_session_and_finished_in_the_second
     steps = {int(row.split(",")[0]) for row in rows}
     assert {1, begin, 400} <= steps, "the figures of both sessions"
     assert sessions[1]["step"] == 400
+
+
+def test_the_notebook_of_a_script_cuts_a_session_resumes_and_runs_two_seeds(
+    kaggle,  # noqa: F811
+    monkeypatch,
+):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    working = kaggle / "working"
+    name = "09_your_script"
+    cells, text = execute(ROOT / "notebooks" / f"{name}.ipynb", working, PARAMETERS[name])
+    assert "The repository: data.py, model.py, train.py" in text
+    assert text.count("The command was sent SIGTERM") == 1
+    first, second = text.split("deadline: see", 1)
+    assert "final accuracy" not in first
+    assert "final accuracy" in second
+    runs = {run: Summary.read(working / run) for run in ("digits", "seeds-0", "seeds-1")}
+    assert {run: summary.reason for run, summary in runs.items()} == dict.fromkeys(
+        runs, "completed"
+    )
+    assert (runs["digits"].session, runs["digits"].step) == (2, 40)
+    assert runs["seeds-0"].task.endswith("--out seeds/0 --seed 0")
+    pictures = [o for cell in cells for o in cell.outputs if "image/png" in o.get("data", {})]
+    assert len(pictures) == 3
+    assert {path.name for path in working.iterdir()} == {*runs, "outputs.tar.gz"}
