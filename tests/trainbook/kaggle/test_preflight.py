@@ -207,7 +207,7 @@ def test_a_notebook_without_training_needs_no_quota_and_no_data_is_invented(stub
 def test_a_notebook_that_runs_a_command_needs_quota(stub):
     stub.quota_hours = (30.0, 30.0)
     sections, findings = of("09_your_script", {})
-    assert [*bad(findings)] == ["quota"]
+    assert bad(findings) == ["0.0 of 30 GPU hours are left this week"]
     assert "it runs a command" in named(sections["Notebook"])["training"].value
 
 
