@@ -63,7 +63,9 @@ def check(
 def _without_workload(runs_command: bool) -> Finding:
     if runs_command:
         value = "it runs a command, of which nothing is known here"
-        advice = "Give the file of its settings, such as my_run.yaml, to have its repository checked."
+        advice = (
+            "Give the file of its settings, such as my_run.yaml, to have its repository checked."
+        )
         return Finding("training", value, "warning", advice)
     return Finding("training", "it trains nothing: it needs no data, no GPU and no quota")
 

@@ -71,7 +71,7 @@ def pack(config: Path, owner: str, slug: str) -> Packed:
     path = kernel.HOME / slug / f"{config.stem}.ipynb"
     built = building.Script(config, chosen, name, files, found.inside)
     disk.write_text(path, building.text(built))
-    wheels_of = f" and {len(files) - 1} wheels" if len(files) > 1 else ""
+    wheels_of = f" and wheels ({len(files) - 1})" if len(files) > 1 else ""
     print(
         f"Packed {len(found.files):,} files of {found.root}, {amount(found.size)}{wheels_of}, for "
         f"{name}, and built {path} from {config}."
