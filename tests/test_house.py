@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 # files moved: lib is the loop with the memory helpers, trainbook what people import. A command for scripts (run, keep)
 # came in, and statements were split, which costs about three nodes each.
 # 2026-11-29: any command goes to Kaggle with its repository, runs in a cell, and over two cards (trainbook +10,800).
-NODES = {"lib": 96_000, "trainbook": 156_000, "workloads": 147_000}
+NODES = {"lib": 96_000, "trainbook": 160_000, "workloads": 147_000}
 # Nodes a statement, and the share of statements above `LARGE`: what no width of a line changes. Peers have 11 to 13 and
 # 2 to 4 %. These values only fall.
 LARGE = 30

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lib.errors import BadInput
 
-KINDS = ("images", "segmentation", "tabular", "text", "tokens", "chat")
+KINDS = ("images", "segmentation", "tabular", "text", "tokens", "audio", "series", "chat")
 _EXAMPLES = Path(__file__).with_name("examples")
 
 

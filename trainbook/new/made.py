@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
+from scipy.io import wavfile
 
 from trainbook import HOME
 
-__all__ = ["chat", "images", "segmentation", "tabular", "text", "tokens"]
+__all__ = ["audio", "chat", "images", "segmentation", "series", "tabular", "text", "tokens"]
 
 # Areas as shares of the square around them
 SHAPES = {"circle": np.pi / 4, "square": 1.0, "triangle": 0.5}
@@ -137,3 +138,48 @@ def tokens(folder: Path, number: int = 300) -> None:
         lines.append("\n")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "texts.tsv").write_text("".join(lines[:-1]), "utf-8")
+
+
+def audio(folder: Path, number: int = 300, rate: int = 8000) -> None:
+    """Writes WAV files, into a folder for each class: a tone that rises, falls, or turns, in noise.
+
+    Ranges, durations and loudness are drawn alike for all classes: the mean of a band over time says
+    little of the class.
+    """
+    draw = np.random.default_rng(0)
+    for index in range(number):
+        name = ("falling", "rising", "turning")[index % 3]
+        seconds = draw.uniform(0.7, 1.0)
+        time = np.linspace(0, 1, round(seconds * rate))
+        low = draw.uniform(300, 900)
+        high = low * draw.uniform(1.8, 3)
+        places = {"rising": time, "falling": 1 - time, "turning": 1 - abs(2 * time - 1)}
+        pitch = low * (high / low) ** places[name]
+        tone = np.sin(2 * np.pi * np.cumsum(pitch) / rate)
+        noisy = draw.uniform(0.1, 0.4) * (tone + draw.normal(0, 0.5, len(tone)))
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        samples = (noisy.clip(-1, 1) * 32767).astype(np.int16)
+        wavfile.write(folder / name / f"{index:04}.wav", rate, samples)
+
+
+def series(folder: Path, number: int = 30, length: int = 300) -> None:
+    """Writes CSV files, a series each: a tank that fills at its own rate and empties when it is full.
+
+    Linear forecasts blur the edge, and trees do not know the size of a tank. Some cells are empty.
+    """
+    draw = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    start = np.datetime64("2024-01-01T00")
+    for index in range(number):
+        size = draw.uniform(20, 200)
+        rate = draw.uniform(0.03, 0.06)
+        level = draw.uniform(0, 1)
+        rows = []
+        for step in range(length):
+            level += rate * draw.uniform(0.9, 1.1)
+            if level > 1:
+                level = 0.0
+            value = f"{size * (level + draw.normal(0, 0.01)):.2f}" if draw.random() > 0.01 else ""
+            rows.append([str(start + np.timedelta64(step, "h")), value])
+        with (folder / f"tank{index:02}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["time", "value"], *rows])

@@ -18,13 +18,15 @@ from trainbook.supervised.notes import note
 from trainbook.supervised.pictures import Mask, Picture
 from trainbook.supervised.places import (
     MASKS,
+    PICTURES,
+    Form,
     Place,
     both,
     counted,
+    inputs_and_others,
     named,
     note_others,
     note_unused,
-    pictures_and_others,
     place_of,
 )
 from trainbook.supervised.samples import PARTS, split
@@ -59,15 +61,22 @@ def labelled_pictures(
     train, validation and test, or a column of these words, are the splits; missing ones are dealt.
     Notes list used and unused files. Raises BadInput without folders of classes or a table.
     """
-    pictures, others = pictures_and_others(source)
-    places = {path: place_of(path.relative_to(source), classes) for path in pictures}
-    usable = [path for path in pictures if not places[path].is_mask]
+    return labelled(source, PICTURES, classes, table, target)
+
+
+def labelled(
+    source: Path, form: Form, classes: Collection[str], table: str, target: str
+) -> dict[str, list[tuple[Path, str]]]:
+    """Returns files of a form with their classes by split, as `labelled_pictures` does."""
+    inputs, others = inputs_and_others(source, form)
+    places = {path: place_of(path.relative_to(source), classes) for path in inputs}
+    usable = [path for path in inputs if not places[path].is_mask]
     by_folder, nested = _classes_of_folders(usable, places, classes)
-    data = Data(source, pictures, usable, places, by_folder, others)
+    data = Data(source, form, inputs, usable, places, by_folder, others)
     rows = None
     if table or target or {*classes}.isdisjoint(by_folder.values()):
         rows = listing.find(data, table, target)
-    note_others(path for path in others if not rows or path not in rows.tables)
+    note_others((path for path in others if not rows or path not in rows.tables), form)
     parts = {path: place.part for path, place in places.items()}
     if rows:
         labels = listing.classes(rows, data, target)
@@ -77,8 +86,8 @@ def labelled_pictures(
     else:
         labels = by_folder
         _check_folders(data, classes)
-    samples = {path: (Picture(path), label) for path, label in labels.items()}
-    return _dealt(samples, parts, rows.split if rows else "the folders")
+    samples = {path: (form.path(path), label) for path, label in labels.items()}
+    return _dealt(samples, parts, rows.split if rows else "the folders", form)
 
 
 def _classes_of_folders(
@@ -111,19 +120,20 @@ def _folders_around(folders: Sequence[tuple[str, ...]]) -> int:
 
 
 def _check_folders(data: Data, classes: Collection[str]) -> None:
-    """Raises BadInput if folders give fewer than two classes; notes pictures without a class."""
+    """Raises BadInput if folders give fewer than two classes; notes files without a class."""
     number = len({*data.classes.values()})
     least = 1 if classes else 2
-    if data.pictures and number < least:
+    word = data.form.word
+    if data.inputs and number < least:
         lack = "only one folder that may be a class" if number else "no folder of a class"
         raise BadInput(
-            f"{named(data.source)} has pictures ({counted(data.pictures, data.source)}), but "
+            f"{named(data.source)} has {word}s ({counted(data.inputs, data.source)}), but "
             f"{lack}, and no table that lists them by name. Folders called train, test, images and "
             "the like are no classes. Give a folder for each class, or a table with a column of "
             "the files' names (workload.table) and one of their classes (workload.target)."
         )
-    rest = [path for path in data.pictures if path not in data.classes]
-    note_unused("Pictures in no folder of a class", rest, data.source)
+    rest = [path for path in data.inputs if path not in data.classes]
+    note_unused(f"{word.capitalize()}s in no folder of a class", rest, data.source)
 
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -135,7 +145,7 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
     A mask is in a folder called masks, labels or the like, or its stem ends in `_mask`. Notes count
     pictures without a mask and masks without a picture. Raises BadInput for repeated stems.
     """
-    paths, others = pictures_and_others(source)
+    paths, others = inputs_and_others(source, PICTURES)
     places = {path: place_of(path.relative_to(source)) for path in paths}
     images, masks = _images_and_masks(paths, places)
     pairs = {}
@@ -152,7 +162,7 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
             "the same name, in the folders images and masks. Write masks that stand in a table, such "
             "as run lengths, to PNG files first."
         )
-    note_others(others)
+    note_others(others, PICTURES)
     used = {*pairs.values()}
     bare = [image for image in images if image not in pairs]
     single = [mask for several in masks.values() for mask in several if mask not in used]
@@ -229,7 +239,7 @@ def _check_stems(pairs: Mapping[Path, Path]) -> None:
 
 
 def _dealt(
-    samples: Mapping[Path, Any], part_of: Mapping[Path, str], teller: str
+    samples: Mapping[Path, Any], part_of: Mapping[Path, str], teller: str, form: Form
 ) -> dict[str, list[Any]]:
     """Returns samples by their splits, or as `split` deals them. Raises BadInput."""
     by_part = defaultdict[str, list[Any]](list)
@@ -243,7 +253,7 @@ def _dealt(
         inside = train or next(iter(by_part.values()))
         raise BadInput(
             f"{named(inside[0][0])} lies in a folder that is called as a split, and "
-            f"{named(loose[0][0])} in none. Put all pictures into such folders, or none."
+            f"{named(loose[0][0])} in none. Put all {form.word}s into such folders, or none."
         )
     lacking = [part for part in PARTS[1:] if part not in by_part]
     shares = dict.fromkeys(PARTS[1:], 0.0) | dict.fromkeys(lacking, _SHARE)

@@ -1,4 +1,4 @@
-"""Finds the table that lists pictures: one of its columns has the names of the files."""
+"""Finds the table that lists pictures or sounds: one of its columns has the names of the files."""
 
 import csv
 from collections import defaultdict
@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from lib.errors import BadInput, first_ten, printable
 from trainbook.supervised.names import PARTS, folded, listed, part_of
 from trainbook.supervised.notes import note
-from trainbook.supervised.pictures import SUFFIXES
-from trainbook.supervised.places import Place, both, counted, named
+from trainbook.supervised.places import Form, Place, both, counted, named
 from trainbook.supervised.tables import records
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -18,10 +17,11 @@ _MOST_BYTES = 2**28  # in a table that is not named in the settings
 
 
 class Data(NamedTuple):
-    """The files of a folder: pictures, the usable ones (not masks), their places, other files."""
+    """The files of a folder: inputs, the usable ones (not masks), their places, other files."""
 
     source: Path
-    pictures: list[Path]
+    form: Form
+    inputs: list[Path]
     usable: list[Path]
     places: dict[Path, Place]
     classes: dict[Path, str]  # by folders that may be classes
@@ -33,14 +33,14 @@ class Data(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A table that lists pictures: its rows, its column of names, and the picture of each row."""
+    """A table that lists inputs: its rows, its column of names, and the file of each row."""
 
     tables: list[Path]
     rows: list[Mapping[str, Any]]
     key: str
-    pictures: list[Path | None]
+    inputs: list[Path | None]
     others: list[str]  # the other columns
-    parts: dict[Path, str]  # splits of pictures, by tables or a column
+    parts: dict[Path, str]  # splits of inputs, by tables or a column
     split: str = "the folders"  # or the tables or column that give the splits
 
     @property
@@ -48,12 +48,12 @@ class Listing(NamedTuple):
         return self.tables[0]
 
     def pairs(self) -> list[tuple[Mapping[str, Any], Path | None]]:
-        """Returns the rows with their pictures."""
-        return [*zip(self.rows, self.pictures, strict=True)]
+        """Returns the rows with their files."""
+        return [*zip(self.rows, self.inputs, strict=True)]
 
 
 def find(data: Data, table: str, target: str) -> Listing | None:
-    """Returns the table that lists the pictures; None if it is missing or agrees with folders.
+    """Returns the table that lists the inputs; None if it is missing or agrees with folders.
 
     Raises BadInput for several tables, if folders contradict it, or if the named one lists nothing.
     """
@@ -99,19 +99,19 @@ def _joined(listings: Sequence[Listing], data: Data) -> Listing:
     forms = {(listing.key, *sorted(listing.others)) for listing in listings}
     if "" in called or len(called) < len(listings) or len(forms) > 1:
         raise BadInput(
-            f"{len(listings)} tables list the pictures: {names}. Name one in workload.table."
+            f"{len(listings)} tables list the {data.form.word}s: {names}. Name one in workload.table."
         )
     parts: dict[Path, str] = {}
     for part, listing in called.items():
-        for path in filter(None, {*listing.pictures}):
+        for path in filter(None, {*listing.inputs}):
             if path in parts:
                 raise BadInput(f"{named(path.name)} stands in two of {names}. Delete it from one.")
             parts[path] = part
     rows = [row for listing in listings for row in listing.rows]
-    pictures = [path for listing in listings for path in listing.pictures]
+    inputs = [path for listing in listings for path in listing.inputs]
     tables = [listing.path for listing in listings]
     first = listings[0]
-    return first._replace(tables=tables, rows=rows, pictures=pictures, parts=parts, split=names)
+    return first._replace(tables=tables, rows=rows, inputs=inputs, parts=parts, split=names)
 
 
 def _by_column(listing: Listing) -> Listing:
@@ -122,7 +122,7 @@ def _by_column(listing: Listing) -> Listing:
         are_splits = words <= PARTS.keys() and len(words) > 1
         if not are_splits or words.isdisjoint(("train", "training")):
             continue
-        pairs = zip(listing.pictures, cells, strict=True)
+        pairs = zip(listing.inputs, cells, strict=True)
         parts = {path: PARTS[cell] for path, cell in pairs if path}
         others = [other for other in listing.others if other != name]
         return listing._replace(others=others, parts=parts, split=f"the column {named(name)}")
@@ -145,21 +145,23 @@ def _by_name(data: Data, name: str) -> Path:
 def _no_table(data: Data, paths: Sequence[Path], table: str, target: str) -> BadInput:
     key = f"workload.table is {named(table)}" if table else f"workload.target is {named(target)}"
     names = ", ".join(data.shown(path) for path in paths[:5]) or "a table (the folder has none)"
-    where = counted(data.pictures, data.source)
-    return BadInput(f"{key}, and no column of {names} has the names of the pictures ({where}).")
+    where = counted(data.inputs, data.source)
+    return BadInput(
+        f"{key}, and no column of {names} has the names of the {data.form.word}s ({where})."
+    )
 
 
 def _contradiction(listing: Listing, data: Data) -> BadInput:
     classes = listed(sorted({*data.classes.values()}))
     return BadInput(
-        f"The pictures lie in folders that may be classes ({classes}), and "
+        f"The {data.form.word}s lie in folders that may be classes ({classes}), and "
         f"{data.shown(listing.path)} lists them with the columns {listed(listing.others)}. "
         "List the folders in workload.classes, or name the class's column in workload.target."
     )
 
 
 def _index(data: Data) -> dict[str, list[Path]]:
-    """Returns pictures by path, path without suffix, name and stem, all casefolded."""
+    """Returns inputs by path, path without suffix, name and stem, all casefolded."""
     index = defaultdict[str, list[Path]](list)
     for path in data.usable:
         inner = PurePosixPath(path.relative_to(data.source).as_posix())
@@ -172,29 +174,29 @@ def _index(data: Data) -> dict[str, list[Path]]:
 def _read(
     path: Path, data: Data, index: Mapping[str, list[Path]], is_named: bool
 ) -> Listing | None:
-    """Returns a table by its column that names most pictures; None for too few, or for a test."""
+    """Returns a table by its column that names most inputs; None for too few, or for a test."""
     rows = _rows(path, data, is_named)
     if not rows or not rows[0]:
         return None
     part = part_of(path.stem)
-    pictures = {}
+    inputs = {}
     for name in rows[0]:
         cells = [row.get(name) for row in rows]
-        pictures[name] = [_named_by(cell, index, data.places, part) for cell in cells]
-    key = max(pictures, key=lambda name: _distinct(pictures[name]))
-    number = _distinct(pictures[key])
+        inputs[name] = [_named_by(cell, index, data, part) for cell in cells]
+    key = max(inputs, key=lambda name: _distinct(inputs[name]))
+    number = _distinct(inputs[key])
     if is_named:
         is_listing = number > 0
     else:
         least = min(len(rows), len(data.usable)) / 2
         is_listing = number >= max(1, least)
-        is_listing &= part == "test" or not _is_of_test(pictures[key], data)
+        is_listing &= part == "test" or not _is_of_test(inputs[key], data)
     if not is_listing:
         return None
-    _check_unique(rows, key, pictures[key])
-    single = [paths[0] if paths else None for paths in pictures[key]]
+    _check_unique(rows, key, inputs[key], data.form)
+    single = [paths[0] if paths else None for paths in inputs[key]]
     # Left out are copies of the names, such as names without suffixes
-    others = [name for name in pictures if pictures[name] != pictures[key]]
+    others = [name for name in inputs if inputs[name] != inputs[key]]
     return Listing([path], rows, key, single, others, {})
 
 
@@ -206,7 +208,7 @@ def _rows(path: Path, data: Data, is_named: bool) -> list[Mapping[str, Any]]:
         return []
     if path.stat().st_size > _MOST_BYTES:
         note(
-            f"{data.shown(path)} is not looked at for names of pictures: it is large. "
+            f"{data.shown(path)} is not looked at for names of {data.form.word}s: it is large. "
             "workload.table names it."
         )
         return []
@@ -217,49 +219,47 @@ def _rows(path: Path, data: Data, is_named: bool) -> list[Mapping[str, Any]]:
         return []
 
 
-def _named_by(
-    cell: Any, index: Mapping[str, list[Path]], places: Mapping[Path, Place], part: str
-) -> list[Path]:
-    """Returns the pictures that a cell names, preferring the table's split, then all but tests."""
+def _named_by(cell: Any, index: Mapping[str, list[Path]], data: Data, part: str) -> list[Path]:
+    """Returns the inputs that a cell names, preferring the table's split, then all but tests."""
     name = str(cell or "").strip().replace("\\", "/").removeprefix("./")
     inner = PurePosixPath(folded(name))
     keys = [str(inner), inner.name]
-    if inner.suffix in SUFFIXES:
+    if inner.suffix in data.form.suffixes:
         keys.append(inner.stem)
     for key in keys:
         paths = index.get(key, [])
         if len(paths) > 1:
-            same = [path for path in paths if part and places[path].part == part]
-            paths = same or [path for path in paths if places[path].part != "test"]
+            same = [path for path in paths if part and data.places[path].part == part]
+            paths = same or [path for path in paths if data.places[path].part != "test"]
         if paths:
             return paths
     return []
 
 
-def _distinct(pictures: Sequence[Sequence[Path]]) -> int:
-    return len({path for paths in pictures for path in paths})
+def _distinct(inputs: Sequence[Sequence[Path]]) -> int:
+    return len({path for paths in inputs for path in paths})
 
 
-def _is_of_test(pictures: Sequence[Sequence[Path]], data: Data) -> bool:
-    parts = {data.places[path].part for paths in pictures for path in paths}
+def _is_of_test(inputs: Sequence[Sequence[Path]], data: Data) -> bool:
+    parts = {data.places[path].part for paths in inputs for path in paths}
     return parts == {"test"}
 
 
 def _check_unique(
-    rows: Sequence[Mapping[str, Any]], key: str, pictures: Sequence[Sequence[Path]]
+    rows: Sequence[Mapping[str, Any]], key: str, inputs: Sequence[Sequence[Path]], form: Form
 ) -> None:
-    """Raises BadInput if a row names several pictures."""
-    for row, paths in zip(rows, pictures, strict=True):
+    """Raises BadInput if a row names several files."""
+    for row, paths in zip(rows, inputs, strict=True):
         if len(paths) > 1:
             raise BadInput(
-                f"{named(row[key])} is the name of two pictures, {both(paths)}. "
+                f"{named(row[key])} is the name of two {form.word}s, {both(paths)}. "
                 "Write their folders in the table, or rename one."
             )
 
 
 def _covers(listing: Listing, data: Data) -> bool:
-    """Returns whether a table lists at least half of the pictures with a class by folders."""
-    number = len(data.classes.keys() & {*listing.pictures})
+    """Returns whether a table lists at least half of the files with a class by folders."""
+    number = len(data.classes.keys() & {*listing.inputs})
     return 2 * number >= len(data.classes)
 
 
@@ -274,7 +274,7 @@ def _agrees(listing: Listing, data: Data) -> bool:
 
 
 def classes(listing: Listing, data: Data, target: str) -> dict[Path, str]:
-    """Returns the class of each listed picture. Raises BadInput for missing or different ones."""
+    """Returns the class of each listed file. Raises BadInput for missing or different ones."""
     target = target or _only_other(listing, data)
     if target not in listing.rows[0]:
         raise BadInput(
@@ -296,7 +296,7 @@ def classes(listing: Listing, data: Data, target: str) -> dict[Path, str]:
     if problems:
         raise BadInput(
             f"{data.shown(listing.path)}: {len(problems):,} rows give no class, or another one "
-            "than an earlier row. A picture has one class. Correct or delete the rows.\n"
+            f"than an earlier row. A {data.form.word} has one class. Correct or delete the rows.\n"
             f"{first_ten(problems)}"
         )
     _note(listing, data, labels, target)
@@ -311,32 +311,35 @@ def _only_other(listing: Listing, data: Data) -> str:
     if len(listing.others) == 1:
         return listing.others[0]
     raise BadInput(
-        f"{data.shown(listing.path)} lists the pictures by its column {named(listing.key)}, and "
+        f"{data.shown(listing.path)} lists the {data.form.word}s by its column {named(listing.key)}, and "
         f"its other columns are: {listed(listing.others)}. "
         "Name the one of the class in workload.target."
     )
 
 
 def _note(listing: Listing, data: Data, labels: Mapping[Path, str], target: str) -> None:
-    """Notes how many rows and pictures belong together, and how many do not."""
+    """Notes how many rows and files belong together, and how many do not."""
+    word = data.form.word
     rows = len(listing.rows)
     lacking = [row[listing.key] for row, path in listing.pairs() if path is None]
-    bare = [path for path in data.pictures if path not in labels]
+    bare = [path for path in data.inputs if path not in labels]
     repeats = rows - len(lacking) - len(labels)
     unused = [name for name in listing.others if name != target]
     tables = ", ".join(map(data.shown, listing.tables))
     verb = "list" if len(listing.tables) > 1 else "lists"
-    number = f"{len(labels):,} pictures in {rows:,} rows"
+    number = f"{len(labels):,} {word}s in {rows:,} rows"
     by = f"by the column {named(listing.key)}; {named(target)} is the class."
     sentences = [f"{tables} {verb} the samples: {number}, {by}"]
     if lacking:
         example = printable(lacking[0], most=60)
-        sentences.append(f"Rows without a picture: {len(lacking):,}, such as {example}.")
+        sentences.append(f"Rows without a {word}: {len(lacking):,}, such as {example}.")
     if repeats:
         sentences.append(f"Rows that repeat another: {repeats:,}.")
     if bare:
         where = counted(bare, data.source)
-        sentences.append(f"Pictures without a row, which are not used: {len(bare):,} ({where}).")
+        sentences.append(
+            f"{word.capitalize()}s without a row, which are not used: {len(bare):,} ({where})."
+        )
     if unused:
         sentences.append(f"Columns that are not used: {listed(unused)}.")
     note(" ".join(sentences))

@@ -1,4 +1,4 @@
-"""Checks every picture once before training, and caches the result until the file changes."""
+"""Checks every picture and sound once before training, and caches the result until the file changes."""
 
 import hashlib
 import json
@@ -34,10 +34,12 @@ from trainbook.supervised.pictures import (
     orientation_of,
     unused_bands,
 )
+from trainbook.supervised.sounds import Sound, wave
 
 # Checked if a task reads files by itself: it may read formats that Pillow cannot
 _COMMON = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif")
 _SMALL = 32  # pixels a side at which a picture is decoded for the check
+_RATE = 8000  # at which a sound is read for the check
 _VALUES = 300  # cached for each mask
 _VERSION = 2  # of the cache
 _REMARKS = {
@@ -62,7 +64,7 @@ class Look(NamedTuple):
 
 
 def check(paths: Iterable[str | Path]) -> dict[str | Path, Look]:
-    """Decodes files, `Mask` paths as masks and others as pictures, and returns the results.
+    """Decodes files, `Mask` paths as masks, `Sound` paths as sounds and others as pictures.
 
     The machine's cache keeps the results by path, size and time.
     """
@@ -77,7 +79,7 @@ def check(paths: Iterable[str | Path]) -> dict[str | Path, Look]:
             looks[path] = look
     rest = [path for path in places if path not in looks]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-        fresh = counted(threads.map(_look, rest), "Looking at the pictures", len(rest))
+        fresh = counted(threads.map(_look, rest), f"Looking at the {_word(rest)}s", len(rest))
         looks |= zip(rest, fresh, strict=True)
     whole = [path for path in rest if not looks[path].wrong]
     if whole:
@@ -87,10 +89,17 @@ def check(paths: Iterable[str | Path]) -> dict[str | Path, Look]:
     return {path: looks[path] for path in places}
 
 
+def _word(paths: Iterable[Any]) -> str:
+    return "sound" if any(isinstance(path, Sound) for path in paths) else "picture"
+
+
 def _look(path: str | Path) -> Look:
     if isinstance(path, Mask):
         kind = "mask"
         decode = _of_mask
+    elif isinstance(path, Sound):
+        kind = "sound"
+        decode = _of_sound
     else:
         kind = "picture"
         decode = _of_picture
@@ -134,6 +143,11 @@ def _of_mask(path: str | Path) -> Look:
     return Look("", "", width, height, (), kind, tuple(remembered.tolist()))
 
 
+def _of_sound(path: str | Path) -> Look:
+    wave(path, _RATE)
+    return Look()
+
+
 def _stamp(path: str | Path) -> list[int]:
     """Returns the size, time and kind of a file; [] if it is missing."""
     with suppress(OSError):
@@ -168,7 +182,7 @@ def _remember(file: Path, records: Mapping[str, tuple[list[int], Look]]) -> None
             aside.write_text(json.dumps(records), "utf-8")
 
 
-# --- the pictures of a task's samples ---------------------------------------------------------------------------------
+# --- the files of a task's samples ---------------------------------------------------------------------------------
 
 
 class Coding(NamedTuple):
@@ -188,7 +202,7 @@ def check_samples(task: Any, parts: Mapping[str, Any]) -> None:
     paths = {}
     for part in listed:
         for sample in part.samples:
-            paths[id(sample)] = _pictures_of(sample)
+            paths[id(sample)] = _inputs_of(sample)
     if not any(paths.values()):
         return
     looks = check(path for several in paths.values() for path in several)
@@ -198,15 +212,16 @@ def check_samples(task: Any, parts: Mapping[str, Any]) -> None:
         wrong = [_wrong(path, several[0], looks, coding) for path in several]
         if any(wrong):
             problems[number] = next(filter(None, wrong))
-    _leave_out(task.settings, listed, problems)
+    _leave_out(task.settings, listed, problems, _word(looks))
     _note_missing(looks.values(), coding)
     note_remarks(looks.values())
 
 
-def _pictures_of(sample: Any) -> list[Path]:
-    """Returns the paths of pictures in a sample, its input first."""
+def _inputs_of(sample: Any) -> list[Path]:
+    """Returns the paths of pictures and sounds in a sample, its input first."""
     paths = paths_in(sample)
-    return [path for path in paths if isinstance(path, Picture) or path.suffix.lower() in _COMMON]
+    known = (Picture, Sound)
+    return [path for path in paths if isinstance(path, known) or path.suffix.lower() in _COMMON]
 
 
 def paths_in(sample: Any) -> list[Path]:
@@ -253,10 +268,10 @@ def _are_alike(one: Look, other: Look) -> bool:
     return abs(difference) <= max(one.width, one.height, other.width, other.height)
 
 
-def _leave_out(settings: Any, parts: Sequence[Any], problems: Mapping[int, str]) -> None:
+def _leave_out(settings: Any, parts: Sequence[Any], problems: Mapping[int, str], word: str) -> None:
     if not problems:
         return
-    what = "Samples whose pictures cannot be used"
+    what = f"Samples whose {word}s cannot be used"
     lines = [*problems.values()]
     if not hasattr(settings, "bad_input_limit"):
         raise BadInput(f"{what}: {len(lines):,}. Correct or remove them.\n{first_ten(lines)}")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lib.errors import printable
 from trainbook.supervised.names import PARTS, any_of, listed, part_of, spaced
 from trainbook.supervised.notes import note
-from trainbook.supervised.pictures import SUFFIXES
+from trainbook.supervised.pictures import SUFFIXES, Picture
 
 MASKS = (
     "mask", "label", "annotation", "annot", "groundtruth", "gt",
@@ -31,6 +31,17 @@ _OTHER_SYSTEMS = {
     "thumbs.db", "ehthumbs.db", "desktop.ini",
 }  # fmt: skip
 _MOST_SHOWN = 5
+
+
+class Form(NamedTuple):
+    """A form of input files: its word in sentences, their suffixes, and the class of their paths."""
+
+    word: str
+    suffixes: Collection[str]
+    path: type[Path]
+
+
+PICTURES = Form("picture", SUFFIXES, Picture)
 
 
 class Place(NamedTuple):
@@ -67,13 +78,13 @@ def is_of_another_system(path: PurePath) -> bool:
     return any(name.startswith(".") or name in _OTHER_SYSTEMS for name in names)
 
 
-def pictures_and_others(source: Path) -> tuple[list[Path], list[Path]]:
-    """Returns the pictures in a folder and below it, and the other files."""
+def inputs_and_others(source: Path, form: Form) -> tuple[list[Path], list[Path]]:
+    """Returns the files of a form in a folder and below it, and the other files."""
     walked = sorted(_walked(source))
     paths = [path for path in walked if not is_of_another_system(path.relative_to(source))]
-    pictures = [path for path in paths if path.suffix.lower() in SUFFIXES]
-    others = [path for path in paths if path.suffix.lower() not in SUFFIXES]
-    return pictures, others
+    inputs = [path for path in paths if path.suffix.lower() in form.suffixes]
+    others = [path for path in paths if path.suffix.lower() not in form.suffixes]
+    return inputs, others
 
 
 def _walked(source: Path) -> Iterator[Path]:
@@ -121,15 +132,15 @@ def counted(paths: Iterable[Path], source: Path) -> str:
     return ", ".join(shown)
 
 
-def note_others(paths: Iterable[Path]) -> None:
-    """Notes how many files are not pictures, by suffix."""
+def note_others(paths: Iterable[Path], form: Form) -> None:
+    """Notes how many files are not of a form, by suffix."""
     counts = Counter(path.suffix.lower() or "without a suffix" for path in paths)
     most = counts.most_common(_MOST_SHOWN)
     shown = [f"{number:,} {named(suffix)}" for suffix, number in most]
     if len(counts) > _MOST_SHOWN:
         shown.append(f"and {len(counts) - _MOST_SHOWN:,} kinds more")
     if shown:
-        note(f"Files that are no picture: {', '.join(shown)}.")
+        note(f"Files that are no {form.word}: {', '.join(shown)}.")
 
 
 def note_unused(what: str, paths: Sequence[Path], source: Path) -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 EXAMPLES = ROOT / "trainbook" / "new" / "examples"
 TASKS = {"images": "Images", "segmentation": "Segmentation", "tabular": "Tabular", "text": "Text", "tokens": "Tokens",
-         "chat": "Answers"}  # fmt: skip
+         "audio": "Audio", "series": "Series", "chat": "Answers"}  # fmt: skip
 SMALL = {
     "images": {"workload.size": 16, "workload.width": 2},
     "text": {"workload.hidden": 8, "workload.length": 8, "workload.words": 64},
@@ -41,6 +41,13 @@ SMALL = {
         "workload.test_rows": 4,
     },
     "tabular": {"workload.width": 4},
+    "series": {
+        "workload.width": 4,
+        "workload.history": 8,
+        "workload.horizon": 3,
+        "workload.season": 4,
+    },
+    "audio": {"workload.width": 2, "workload.bands": 8, "workload.seconds": 0.5},
 }
 STEPS = {
     "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0, "training.effective_batch": 8,
@@ -48,8 +55,18 @@ STEPS = {
     "data.num_workers": 0,
 }  # fmt: skip
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "chat": {"number": 40},
-        "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40}}  # fmt: skip
-ANSWERS = {"images": 30, "segmentation": 30, "tabular": 60, "text": 60, "tokens": 40, "chat": 40}
+        "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40},
+        "audio": {"number": 30}, "series": {"number": 3, "length": 80}}  # fmt: skip
+ANSWERS = {
+    "images": 30,
+    "segmentation": 30,
+    "tabular": 60,
+    "text": 60,
+    "tokens": 40,
+    "audio": 30,
+    "series": 3,
+    "chat": 40,
+}
 STARTED = {"training.start_from_baseline": True}
 started = pytest.mark.parametrize(
     ("name", "more"), [*((name, {}) for name in TASKS), ("tabular", STARTED)]
@@ -132,10 +149,10 @@ def predict(name, tmp_path, monkeypatch):
     empty.mkdir()
     for source, target in (("runs/outputs.tar.gz", empty), (f"{name}.py", empty), (name, new)):
         shutil.move(source, target)
-    if name == "images":
-        for path in new.glob("*/*.png"):
+    if name in ("images", "audio"):
+        for path in new.glob("*/*.*"):
             path.rename(new / path.name)
-    for path in new.glob("*.csv"):
+    for path in new.glob("flats.csv"):
         lines = [line.rpartition(",")[0] for line in path.read_text().splitlines()]
         path.write_text("\n".join(lines))
     for path in new.glob("*.tsv"):
@@ -149,7 +166,8 @@ def predict(name, tmp_path, monkeypatch):
     with Path("out/predictions.csv").open() as file:
         answers = list(csv.DictReader(file))
     assert len(answers) == ANSWERS[name]
-    assert all(answer["prediction"] is not None for answer in answers)
+    column = "prediction_1" if name == "series" else "prediction"
+    assert all(answer[column] is not None for answer in answers)
 
 
 def test_the_commands_of_the_page_on_chat_work_in_an_empty_folder(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from PIL import Image
 from lib.errors import BadInput
 from trainbook import labelled_pictures, pictures_with_masks
 from trainbook.supervised.notes import collecting
-from trainbook.supervised.places import is_of_another_system, pictures_and_others
+from trainbook.supervised.places import PICTURES, inputs_and_others, is_of_another_system
 from trainbook.supervised.samples import reading
 
 
@@ -367,7 +367,7 @@ def test_hidden_files_of_other_systems_are_told_from_data(tmp_path):
     for name in (*hidden, "a.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    assert pictures_and_others(tmp_path) == ([tmp_path / "a.png"], [])
+    assert inputs_and_others(tmp_path, PICTURES) == ([tmp_path / "a.png"], [])
     assert all(is_of_another_system(PurePosixPath(name)) for name in hidden)
 
 

@@ -1,0 +1,211 @@
+"""Reads series: `from trainbook.supervised import series` gives values on even steps of time, and windows of them."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lib.errors import BadInput, printable
+from trainbook.supervised.notes import note
+from trainbook.supervised.scoring import Judged
+from trainbook.supervised.tables import records
+
+Window = tuple[str, int, tuple[float, ...], tuple[float, ...]]
+_SHARE = 0.15  # of a series: its end for the test, and as much before for the validation
+_DAY = 86_400  # seconds
+_SHORTEST_MONTH = 28 * _DAY
+_SATURDAY = 5  # the number of the day, from Monday
+_GAPS = ("", "na", "nan", "null", "none")
+_UNEVEN = 1e-3  # of a step, as dates in seconds are rounded
+
+
+class Reading(NamedTuple):
+    """A value of a series, its time as written, and the file and line that have it."""
+
+    time: Any
+    value: float
+    place: str
+
+
+def read(source: Path, time: str, value: str, name: str = "") -> dict[str, np.ndarray]:
+    """Returns the values of each series in the order of time, NaN in gaps.
+
+    `time`, `value` and `name` are columns; without `name` each file is a series. Times are numbers
+    or dates whose steps are multiples of the least one: of seconds, working days or months. A cell
+    without a value is a gap. Raises BadInput for two values at a time, and for uneven steps.
+    """
+    rows = defaultdict[str, list[Reading]](list)
+    row: Any
+    for row in records(source):
+        key = str(row[name]) if name else _file_of(row, source)
+        rows[key].append(Reading(row[time], _number(row, value), row.place))
+    return {key: _on_grid(key, rows[key]) for key in sorted(rows)}
+
+
+def _file_of(row: Any, source: Path) -> str:
+    path = Path(row.place.rpartition(":")[0])
+    return path.relative_to(source).as_posix() if path.is_relative_to(source) else path.name
+
+
+def _number(row: Any, column: str) -> float:
+    """Returns a cell as a number, NaN for a gap. Raises BadInput."""
+    cell = row[column]
+    text = "" if cell is None else str(cell).strip()
+    if text.casefold() in _GAPS:
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(
+            f"{row.place}: {printable(text, most=60)} in the column {printable(column)} is no "
+            "number. Write it as 1234.5, and leave the cell of a gap empty."
+        ) from None
+
+
+def _on_grid(key: str, readings: Sequence[Reading]) -> np.ndarray:
+    readings = sorted(readings, key=lambda reading: _moment(reading))
+    steps = _steps(key, readings)
+    for before, after, step in zip(readings, readings[1:], np.diff(steps), strict=False):
+        if step == 0:
+            raise BadInput(
+                f"{after.place}: the series {printable(key)} has a value for {printable(after.time)} "
+                f"already, in {before.place}. Delete one, or name the column of the series in "
+                "workload.series."
+            )
+    grid = np.full(steps[-1] + 1, np.nan)
+    grid[steps] = [reading.value for reading in readings]
+    known = np.flatnonzero(~np.isnan(grid))
+    if not len(known):
+        raise BadInput(f"The series {printable(key)} has no value. Remove it.")
+    grid = grid[known[0] : known[-1] + 1]
+    gaps = len(grid) - len(known)
+    if gaps:
+        note(f"Series {printable(key)}: {gaps:,} of {len(grid):,} steps have no value.")
+    return grid
+
+
+def _steps(key: str, readings: Sequence[Reading]) -> np.ndarray:
+    """Returns the number of each reading's step, from 0. Raises BadInput if steps are uneven."""
+    moments = np.array([_moment(reading) for reading in readings])
+    least = _least_step(moments)
+    if not _is_number(readings[0].time) and least >= _DAY:
+        days = pd.to_datetime([str(reading.time) for reading in readings], format="mixed", utc=True)
+        if least >= _SHORTEST_MONTH:
+            moments = np.asarray(days.year * 12 + days.month, float)
+            least = _least_step(moments)
+        elif least == _DAY and (days.day_of_week < _SATURDAY).all():
+            dates = days.tz_localize(None).to_numpy().astype("datetime64[D]")
+            return np.busday_count(dates[0], dates)
+    steps = (moments - moments[0]) / least
+    for reading, step in zip(readings, steps, strict=True):
+        if abs(step - round(step)) > _UNEVEN:
+            raise BadInput(
+                f"{reading.place}: {printable(reading.time)} lies between the steps of the series "
+                f"{printable(key)}, the least of which is {least:g}. Write means over even steps, "
+                "such as hours or days."
+            )
+    return steps.round().astype(int)
+
+
+def _least_step(moments: np.ndarray) -> float:
+    return float(np.diff(np.unique(moments)).min(initial=np.inf))
+
+
+def _moment(reading: Reading) -> float:
+    """Returns a time as a number, a date in seconds. Raises BadInput."""
+    if _is_number(reading.time):
+        return float(reading.time)
+    try:
+        return pd.Timestamp(str(reading.time)).timestamp()
+    except ValueError:
+        raise BadInput(
+            f"{reading.place}: {printable(reading.time)} is no date. Write 2024-12-31 or "
+            "2024-12-31 23:00."
+        ) from None
+
+
+def _is_number(time: Any) -> bool:
+    try:
+        float(time)
+    except ValueError:
+        return False
+    return True
+
+
+def windows(
+    values: Mapping[str, np.ndarray], history: int, horizon: int
+) -> dict[str, list[Window]]:
+    """Returns (series, step, past values, next values) by split, cut in the order of time.
+
+    The last 15 % of a series are the test, the 15 % before them the validation: no next value of
+    one split lies in another, and windows that would cross a border are left out. In validation and
+    test the next values of two windows do not overlap. A gap in the past has the value before it.
+    Raises BadInput if a split has no window.
+    """
+    parts: dict[str, list[Window]] = {"train": [], "validation": [], "test": []}
+    for key, series in values.items():
+        held_out = max(horizon, round(_SHARE * len(series)))
+        borders = [0, len(series) - 2 * held_out, len(series) - held_out, len(series)]
+        past = _filled(series)
+        for part, start, end in zip(parts, borders, borders[1:], strict=False):
+            stride = 1 if part == "train" else horizon
+            for step in range(max(start, history), end - horizon + 1, stride):
+                following = series[step : step + horizon]
+                if not np.isnan(following).all():
+                    window = (key, step, _tuple(past[step - history : step]), _tuple(following))
+                    parts[part].append(window)
+    for part, found in parts.items():
+        if not found:
+            raise BadInput(
+                f"No window of {history} past and {horizon} next values is left for {part}: the "
+                f"longest series has {max(map(len, values.values()), default=0):,} steps. Lower "
+                "workload.history or workload.horizon, or give longer series."
+            )
+    return parts
+
+
+def last(values: Mapping[str, np.ndarray], history: int, horizon: int) -> list[Window]:
+    """Returns the window at the end of each series, with unknown next values. Raises BadInput."""
+    found: list[Window] = []
+    unknown = (float("nan"),) * horizon
+    for key, series in values.items():
+        if len(series) < history:
+            raise BadInput(
+                f"The series {printable(key)} has {len(series):,} values, and a forecast needs "
+                f"{history}. Give more of its past."
+            )
+        found.append((key, len(series), _tuple(_filled(series)[-history:]), unknown))
+    return found
+
+
+def naive(past: Sequence[float], season: int, horizon: int) -> np.ndarray:
+    """Returns (horizon) the last season again and again."""
+    return np.resize(np.array(past[-season:]), horizon)
+
+
+def mase(judged: Judged, parts: Mapping[str, Any], season: int) -> float:
+    """Returns the mean absolute scaled error of a split's windows (Hyndman and Koehler, 2006).
+
+    The scale of a series is the mean absolute difference of its training values a season apart.
+    """
+    scales: dict[str, list[float]] = {}
+    for key, _, past, _ in parts["train"].samples:
+        differences = np.abs(np.array(past[season:]) - np.array(past[:-season]))
+        scales.setdefault(key, []).append(differences.mean())
+    samples = parts["test"].samples
+    keys = [samples[number][0] for number in judged.sample]
+    scale = np.array([np.mean(scales[key]) for key in keys])
+    errors = np.abs(judged.true - judged.guess).reshape(len(keys), -1)
+    return float(np.nanmean(errors / scale[:, None]))
+
+
+def _filled(series: np.ndarray) -> np.ndarray:
+    return pd.Series(series).ffill().to_numpy()
+
+
+def _tuple(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(values.tolist())
