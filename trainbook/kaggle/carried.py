@@ -119,14 +119,16 @@ def training(
     `root` is the local folder with the files of a notebook that was built just now; task files of any
     other notebook are never run here.
     """
-    from trainbook.notebook import KEYS, default_config  # not at the top: torch takes seconds
-
     name, is_queue = workload(notebook)
     texts = carried_files(notebook)
+    if not name:
+        return None
+    from trainbook.notebook import KEYS, default_config  # not at the top: torch takes seconds
+
     inputs = parameters(notebook) | dict(values)
     has_small = f"configs/{name}_small.yaml" in texts
     file = str(inputs.get("CONFIG") or default_config(name, has_gpu, has_small)[0])
-    if not name or file.startswith(_KAGGLE) or tagged(notebook, "task"):
+    if file.startswith(_KAGGLE) or tagged(notebook, "task"):
         return None
     overrides = {}
     for parameter, key in KEYS.items():

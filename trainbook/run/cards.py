@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from lib.config import environment
 from lib.text import amount
@@ -41,10 +42,10 @@ def _names() -> list[str]:
         return []
 
 
-def _described(pynvml: object, number: int) -> str:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(number)  # type: ignore[attr-defined]
-    name = pynvml.nvmlDeviceGetName(handle)  # type: ignore[attr-defined]
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)  # type: ignore[attr-defined]
+def _described(nvml: Any, number: int) -> str:
+    handle = nvml.nvmlDeviceGetHandleByIndex(number)
+    name = nvml.nvmlDeviceGetName(handle)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return f"{name}, {amount(memory.used)} of {amount(memory.total)} in use"
 
 
