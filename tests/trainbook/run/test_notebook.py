@@ -52,6 +52,30 @@ def test_a_cell_runs_a_command_with_its_output_and_returns_the_summary(repositor
     assert "begins at 4" in capfd.readouterr().out
 
 
+def test_a_live_notebook_updates_the_last_lines_and_the_picture(repository, monkeypatch):
+    import IPython.display
+
+    shown, updates = [], []
+    handle = SimpleNamespace(update=lambda content, **_: updates.append(content))
+
+    def display(content, **_):
+        shown.append(content)
+        return handle
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(platform, "in_notebook", lambda: True)
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
+    command = [sys.executable, "train.py", "--steps", "30"]
+    notebook.run(command=command, folder=repository, keep="checkpoints", metrics=METRICS)
+    lines, picture, table = shown
+    assert "Session 1 of run-train" in lines["text/plain"]
+    assert picture.data.startswith(b"\x89PNG")
+    assert "<tr>" in table["text/html"]
+    texts = [each["text/plain"] for each in updates if isinstance(each, dict)]
+    assert "step=30 " in texts[-1]
+    assert len(texts[-1].splitlines()) == 12
+
+
 def test_several_commands_are_one_summary(repository):
     each(repository, steps=3)
     summary = notebook.run(repository / "folds.yaml", folder=repository)
