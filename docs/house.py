@@ -24,6 +24,7 @@ FLOORS = (
     ("task", "checkpoint", "report"),
     ("training",),
     ("planner",),
+    ("prepared",),
     ("dependencies", "outputs"),
     ("run",),
     ("keep",),

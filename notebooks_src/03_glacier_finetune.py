@@ -38,11 +38,11 @@
 
 # %%
 from lib.machine import memory
+from lib.training.summary import Summary
 from trainbook import doctor, launch, notebook
 from trainbook.launch import queue
 from trainbook.notebook import widgets
 from trainbook.outputs import packing
-from trainbook.outputs.summary import Summary
 
 runs = notebook.configure_queue("glacier_finetune", HOME, globals())
 print("The queue:", ", ".join(entry.name for entry in runs))

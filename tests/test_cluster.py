@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 
+import pytest
 from torch.distributed.run import parse_args
 
 from lib.config import Config
@@ -86,3 +87,8 @@ def test_every_key_that_an_example_sets_exists():
         <= keys
         <= set(sentences(Config))
     )
+
+
+@pytest.mark.parametrize("name", ["slurm.sh", "trainjob.yaml", "skypilot.yaml"])
+def test_an_example_starts_the_command_that_trains(name):
+    assert re.search(r"-m,? trainbook,? train\b", (CLUSTER / name).read_text())

@@ -322,3 +322,16 @@ def test_own_files_are_imports_beside_the_task_and_packages_needed_imports(
     inner = ["pack/__init__.py", "pack/inner.py", "pack/sibling.py"]
     assert names == ["task.py", "helper.py", "late.py", "net.py", *inner]
     assert own.packages == ("PIL", "datasets", "numpy", "sklearn", "torch")
+
+
+@pytest.mark.parametrize("line", ["from lib.helper import X", "from lib import helper"])
+def test_a_task_that_wants_a_folder_lib_of_its_own_is_told_to_rename_it(own, tmp_path, line):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "helper.py").write_text("X = 1")
+    with pytest.raises(BadInput, match="rename the folder lib beside the task"):
+        own(more=line)
+
+
+def test_a_name_that_trainbooks_own_lib_lacks_is_no_folder_of_the_user(own):
+    with pytest.raises(BadInput, match=r"No module named 'lib.helper'.*Correct it there"):
+        own(more="from lib.helper import X")

@@ -87,10 +87,10 @@ def train(options: argparse.Namespace) -> int:
     from lib import ranks
     from lib.task import load_config
     from trainbook import launch
-    from trainbook.launch.run import has_queue, is_watched
+    from trainbook.launch.run import has_queue
 
     config = load_config(options.config, split_overrides(options.set))
-    is_rank = is_watched()  # then the process above prints
+    is_rank = ranks.is_watched()  # then the process above prints
     if has_queue(Path(options.config), config) and not is_rank:
         return train_queue(options)
     run = launch.prepare(config)

@@ -22,6 +22,8 @@ from trainbook.kaggle import commands as kaggle_commands
 if TYPE_CHECKING:
     from trainbook.outputs.summary import Card
 
+_HERE = Path(__file__).parent
+
 
 def main(arguments: list[str] | None = None) -> int:
     options = parsed(sys.argv[1:] if arguments is None else arguments)
@@ -48,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     about_kaggle = "data sets, notebooks and chains of sessions on Kaggle"
     kaggle = commands.add_parser("kaggle", help=about_kaggle)
     below = kaggle.add_subparsers(required=True, metavar="command")
-    text = Path(__file__).with_name("options.yaml").read_text("utf-8")
+    text = (_HERE / "options.yaml").read_text("utf-8")
     for name, options in yaml.safe_load(text).items():
         level = below if " " in name else commands
         inner = level.add_parser(name.split()[-1], help=options.pop("about"))
@@ -62,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
 def _keywords(option: str, form: str | dict[str, Any]) -> dict[str, Any]:
     """Returns the keywords of `add_argument` for an option of options.yaml."""
     keywords: dict[str, Any] = {"help": form} if isinstance(form, str) else dict(form)
+    if "files" in keywords:
+        keywords["choices"] = sorted(path.stem for path in _HERE.glob(keywords.pop("files")))
     if "flag" in keywords:
         keywords |= {"action": "store_true", "help": keywords.pop("flag")}
     if "either" in keywords:

@@ -35,7 +35,8 @@ srun --kill-on-bad-exit=1 "$PYTHON" -m torch.distributed.run \
     --nnodes="$SLURM_NNODES" --nproc-per-node="${PROCESSES:-gpu}" --max-restarts=3 \
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="${HOSTS[0]}:$PORT" \
     -m trainbook train "$CONFIG" --set output_dir="$OUTPUT_DIR" --set run.name="$RUN" \
-    --set training.micro_batch_slots="$SLOTS" --set session.minutes="$MINUTES"
+    --set training.micro_batch_slots="$SLOTS" --set session.minutes="$MINUTES" \
+    --set tracking.tensorboard=true   # pip install tensorboard; tensorboard --logdir "$OUTPUT_DIR", on any node
 
 # Every clean stop ends with 0; the summary says which it was.
 if grep -q '"reason": "deadline"' "$OUTPUT_DIR/$RUN/summary.json"; then

@@ -21,6 +21,7 @@ from lib.config.reader import (
     BAD,
     Reader,
     child,
+    flat,
     from_folder,
     length_pairs,
     option,
@@ -89,10 +90,6 @@ class Data:
     num_workers: int = option(
         2, "Loader processes of each rank; 0: the training process.", minimum=0, limit=1024
     )
-    prefetch_factor: int = option(
-        2, "Slots that each of these processes prepares ahead.", minimum=1, limit=1024
-    )
-    pin_memory: bool = option(True, "Whether batches wait in page-locked memory.")
     subset_ratio: float = option(1.0, "Share of the training samples.", above=0, maximum=1)
     buckets: int = option(
         0, "Batches in a pool of samples sorted by length; 0: not sorted.", minimum=0, limit=10**6
@@ -466,6 +463,12 @@ def with_changes(config: Config, changes: Mapping[str, Any]) -> Config:
     if mistakes:
         raise BadInput("\n".join(mistakes))
     return config
+
+
+def differences(before: Config, after: Config) -> dict[str, tuple[object, object]]:
+    """Returns the keys whose values differ, with both values."""
+    old = flat(before)
+    return {key: (old[key], value) for key, value in flat(after).items() if old[key] != value}
 
 
 def _changed(section: Any, key: str, value: Any) -> Any:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import yaml
 
-from lib.config import Config, with_changes
-from lib.config.reader import flat, other_unit
+from lib.config import Config, differences, with_changes
+from lib.config.reader import other_unit
 
+KEY = "memory.profile"
 _OVERLAYS = Path(__file__).with_name("overlays")  # described in docs/configuration.md
 
 
@@ -26,17 +27,15 @@ def apply(config: Config, has_gpu: bool) -> tuple[Config, list[str]]:
     """Applies `memory.profile`, which it clears; returns a line for every key changed, too."""
     if not (profile := config.memory.profile):
         return config, []
-    changes = {"memory.profile": "", **settings(profile)}
+    changes = {KEY: "", **settings(profile)}
     for key in [key for key in changes if _is_given(key, config.overridden)]:
         del changes[key]
     lacks_fp16 = changes.get("training.precision") == "fp16" and not has_gpu
     if lacks_fp16:
         changes["training.precision"] = "auto"
     changed = with_changes(config, changes)
-    old = _texts(config)
-    new = _texts(changed)
-    differing = [key for key in new if old[key] != new[key]]
-    lines = [f"{key} {old[key]} -> {new[key]}" for key in differing]
+    pairs = differences(config, changed).items()
+    lines = [f"{key} {_shown(old)} -> {_shown(new)}" for key, (old, new) in pairs if key != KEY]
     if lacks_fp16:
         lines.append("precision is auto instead of fp16, because there is no GPU")
     return changed, [f"memory.profile {profile}: {line}" for line in lines]
@@ -49,11 +48,5 @@ def _is_given(key: str, overridden: frozenset[str]) -> bool:
     return name != "profile" and not others.isdisjoint(overridden)
 
 
-def _texts(config: Config) -> dict[str, object]:
-    """Returns the printed values of all keys but memory.profile."""
-    values = flat(config)
-    del values["memory.profile"]
-    for key, value in values.items():
-        if isinstance(value, float):
-            values[key] = f"{value:g}"
-    return values
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"{value}"

@@ -4,15 +4,16 @@ import contextlib
 import fnmatch
 import glob
 import os
+import re
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lib import untrusted
-from lib.config import Config
 from lib.errors import BadInput, printable
-from lib.machine.platform import Platform, detect, output_dir
+from lib.machine.platform import Platform, detect
+from lib.machine.platform import output_dir as output_folder
 
 # Folders between /kaggle/input/<kind> and the input itself, e.g. datasets/<owner>/<slug>
 _NEW_LAYOUT = {"datasets": 2, "notebooks": 2, "competitions": 1, "models": 5}
@@ -99,26 +100,41 @@ def earlier_runs(name: str, platform: Platform) -> list[Path]:
     folders: list[Path] = []
     for mount in mounted(platform):
         folders += [mount / name, *(inner / name for inner in _folders(mount))]
-        # not by report.Summary, a higher room
-        with contextlib.suppress(OSError, BadInput):
-            if (mount / "checkpoints").is_dir():
-                summary = untrusted.objects(untrusted.read(mount / "summary.json", _MOST_BYTES))
-                folders += [mount] if summary.get("run") == name else []
+        if (mount / "checkpoints").is_dir() and _run_in(mount) == name:
+            folders.append(mount)
     return folders
 
 
-def run_folders(config: Config) -> list[Path]:
-    """Returns the folders that may hold an earlier state of a run.
+def _run_in(folder: Path) -> str:
+    """Returns the name of the run whose folder this is; "" for another folder."""
+    with contextlib.suppress(OSError, BadInput):
+        summary = untrusted.objects(untrusted.read(folder / "summary.json", _MOST_BYTES))
+        return str(summary.get("run", ""))
+    return ""
 
-    Raises BadInput without the named one.
+
+def made_names(first: str, output_dir: str) -> list[str]:
+    """Lists the run of a name and its edits NAME-2, NAME-3 ... that are here or mounted, in order."""
+    names: set[str] = set()
+    for folder in {folder.parent for folder in run_folders(first, output_dir)}:
+        names.add(_run_in(folder))  # a mount that is a run itself
+        names.update(path.name for path in _folders(folder))
+    edit = re.compile(rf"{re.escape(first)}-([1-9]\d*)")
+    numbers = [int(match[1]) for match in map(edit.fullmatch, names) if match]
+    return [first, *(f"{first}-{number}" for number in sorted(numbers) if number > 1)]
+
+
+def run_folders(name: str, output_dir: str, resume_from: str = "") -> list[Path]:
+    """Returns the folders that may hold an earlier state of a run, by the configuration's keys.
+
+    Raises BadInput without the input `resume_from`, which alone counts if it is given.
     """
-    name = config.run.name
     here = detect()
-    if config.run.resume_from:
-        base = find_input(config.run.resume_from, here)
+    if resume_from:
+        base = find_input(resume_from, here)
         inner = sorted(path.parent for path in base.glob(f"*/{glob.escape(name)}/checkpoints"))
         return [base, base / name, *inner]
-    return [output_dir(config.output_dir) / name, *earlier_runs(name, here)]
+    return [output_folder(output_dir) / name, *earlier_runs(name, here)]
 
 
 def saved_facts(key: str, *runs: Path) -> dict[str, Any]:

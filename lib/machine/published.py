@@ -231,9 +231,13 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
 
 
+def _run_folders(config: Any) -> list[Path]:
+    return inputs.run_folders(config.run.name, config.output_dir, config.run.resume_from)
+
+
 def _saved_facts(task: Any, name: str) -> dict[str, Any]:
     """Returns the facts on weights in a run's checkpoints, for a plan before the run resumes."""
-    saved = inputs.saved_facts("published", *inputs.run_folders(task.config)).get(name, {})
+    saved = inputs.saved_facts("published", *_run_folders(task.config)).get(name, {})
     if isinstance(saved, dict) and isinstance(saved.get("config"), dict):
         return saved
     return {}
@@ -300,7 +304,7 @@ def _without_weights(
 
 def _check_not_needed(task: Any, name: str) -> None:
     """Raises BadInput for weights that are nowhere, and that the checkpoints of a run leave out."""
-    frozen = inputs.saved_facts("frozen", *inputs.run_folders(task.config))
+    frozen = inputs.saved_facts("frozen", *_run_folders(task.config))
     if frozen:
         raise BadInput(
             f"The weights {printable(name)} are not there, of which the checkpoints omit "

@@ -89,10 +89,10 @@ class Fp16:
 def examine_fp16(task: Task, config: Config, device: torch.device | None = None) -> Fp16:
     """Trains some samples in fp32 and fp16; takes modules out of fp16 one by one until all is finite."""
     changes = {"training.gradient_checkpointing": 0, "training.compile": False}
-    config = with_changes(config, changes)
     result = Fp16()
     with put_back():
         batches = few_batches(task, config)
+        config = with_changes(config, changes)
         state = new_state(task, config, device, "fp32")
         wide = _watched(state, task, config, batches, 1.0, "fp32")
         result.activations = _by_module(wide.outputs)

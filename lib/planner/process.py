@@ -12,9 +12,11 @@ from pathlib import Path
 import torch
 
 import lib
-from lib.config import Config, profiles, to_yaml
+from lib.config import Config, profiles, to_yaml, with_changes
 from lib.errors import BadInput, NotTraceable, TrainingFailed
-from lib.planner.card import Target, find_card
+from lib.machine.memory import GIB
+from lib.machine.platform import in_notebook
+from lib.planner.card import Target, card_of_gpu, find_card
 from lib.planner.search import Plan, make
 from lib.task import load_config
 from lib.task.place import explained, place_of
@@ -35,11 +37,20 @@ def plan(
     Raises as `make`; TrainingFailed, with the line, if the task's own code fails; Cancelled once `cancelled` is set.
     """
     target = find_card(card) if isinstance(card, str) else card
-    # A child does not know which values were overrides
-    config, changed = profiles.apply(config, has_gpu=True)
     # All is imported here: 2 seconds, and 12 in a child
     if cancelled is None and not torch.cuda.is_available():
-        return dataclasses.replace(_made(config, target, count), changed=tuple(changed))
+        return _made(config, target, count)
+    # A child does not know which values were overrides
+    config, changed = profiles.apply(config, has_gpu=True)
+    return dataclasses.replace(
+        plan_in_child(config, target, count, cancelled), changed=tuple(changed)
+    )
+
+
+def plan_in_child(
+    config: Config, target: Target, count: int = 0, cancelled: threading.Event | None = None
+) -> Plan:
+    """Plans as `plan` does, with the profile applied, in a process that sees no GPU and takes no memory of it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{config.run.name}.yaml")
         request = Path(folder, "request")
@@ -54,7 +65,7 @@ def plan(
         )  # fmt: skip
         error = _wait(child, cancelled)
         if child.returncode == 0:
-            return dataclasses.replace(pickle.loads(answer.read_bytes()), changed=tuple(changed))
+            return pickle.loads(answer.read_bytes())
     if kind := {2: BadInput, 3: NotTraceable}.get(child.returncode):
         raise kind(error)
     if not error:
@@ -63,6 +74,27 @@ def plan(
             f" {child.returncode} and left no error."
         )
     raise TrainingFailed(error)
+
+
+def planned_here(config: Config, count: int) -> tuple[Config, Plan | None, list[str]]:
+    """Plans for `count` of this machine's GPUs; returns configuration, plan, lines. Raises BadInput."""
+    try:
+        plan = plan_in_child(config, card_of_gpu(0), count)
+    except (NotTraceable, TrainingFailed) as error:
+        if isinstance(error, TrainingFailed) and not in_notebook():
+            raise
+        reason = str(error).splitlines()[-1]
+        line = f"{reason} Nothing is planned: slots are halved if memory runs out."
+        return config, None, [line]
+    if config.training.micro_batch:
+        return config, plan, []
+    peak = plan.chosen.prediction.peak_bytes / GIB
+    usable = plan.usable_bytes / GIB
+    lines = [
+        f"Planned: {key} = {value} (predicted peak {peak:.2f} of {usable:.2f} GiB)."
+        for key, value in plan.overrides.items()
+    ]
+    return with_changes(config, plan.overrides), plan, lines
 
 
 def _environment() -> dict[str, str]:

@@ -20,6 +20,7 @@ from lib.planner.trace import predict_task, seeded
 from lib.task import Task, find_task, model_on_meta, with_slots
 from lib.task.contract import checked_blocks
 from lib.training import norms
+from lib.training.data import SLOTS_AHEAD
 from lib.training.precision import precision_on_card
 from lib.training.recomputation import NotRecomputable, recomputable, recomputed_layers
 from lib.training.state import saved_bytes
@@ -140,7 +141,7 @@ def _best(fitting: list[Option]) -> Option:
 
 def host_memory(task: Task, config: Config, cards: int) -> tuple[int, int]:
     """Returns bytes of the machine's own memory: the copy for checkpoints, and waiting batches."""
-    held = max(1, config.data.num_workers * config.data.prefetch_factor)  # slots of each card
+    held = max(1, config.data.num_workers * SLOTS_AHEAD)  # slots of each card
     with seeded():
         batch = task.example_batch(config.training.slot, torch.device("cpu"))
         whole, model = saved_bytes(task, config)
@@ -150,9 +151,9 @@ def host_memory(task: Task, config: Config, cards: int) -> tuple[int, int]:
     return copied, cards * held * sum(value.nbytes for value in batch.values())
 
 
-def as_configured(config: Config, target: Target, count: int = 1) -> Option:
-    """Predicts a run as configured, without a search for better options. Raises as `make`."""
-    search = _Search(with_slots(_configured(config, 0)[0], count), target, count)
+def as_configured(config: Config, target: Target) -> Option:
+    """Predicts a run on one card as configured, without a search for better options. Raises as `make`."""
+    search = _Search(with_slots(_configured(config, 0)[0], 1), target, 1)
     return search.option(search.config.training.largest_micro_batch, search.least)
 
 

@@ -64,7 +64,7 @@ def is_first() -> bool:
 
 def under_torchrun() -> bool:
     """Returns whether torchrun started this process, or `launch` as one of several."""
-    return "TORCHELASTIC_RUN_ID" in os.environ or environment.RANK_FOLDER in os.environ
+    return "TORCHELASTIC_RUN_ID" in os.environ or is_watched()
 
 
 def check_count(processes: int) -> None:
@@ -73,6 +73,33 @@ def check_count(processes: int) -> None:
         raise BadInput(
             f"{processes} processes are configured for {gpus} GPU(s). Lower device.processes."
         )
+
+
+def is_watched() -> bool:
+    """Returns whether `launch` started this rank, so that the launching process shows its output."""
+    return environment.RANK_FOLDER in os.environ
+
+
+def processes(slots: int, configured: int = 0) -> int:
+    """Returns how many processes share the slots of a run; 1 where this one trains. Raises BadInput."""
+    is_rank = under_torchrun() or world() > 1
+    if is_rank:
+        count = world()
+    else:
+        count = configured or torch.cuda.device_count() or 1
+        check_count(count)
+    if slots % count == 0:
+        return 1 if is_rank else count
+    next_multiple = -(-slots // count) * count
+    problem = (
+        f"training.micro_batch_slots is {slots}, which cannot be dealt to {count} processes in equal numbers. "
+        f"Set it to {next_multiple} in a new run; a run keeps its slots."
+    )
+    if is_rank or configured:
+        raise BadInput(problem)
+    fitting = max(number for number in range(1, count) if slots % number == 0)
+    print(f"{problem} Until then {fitting} of {count} GPUs are used.")
+    return fitting
 
 
 def start() -> None:
@@ -105,7 +132,7 @@ def _join() -> None:
         dist.init_process_group(backend, timeout=timedelta(seconds=JOIN_SECONDS))
     except (ValueError, RuntimeError) as error:  # torch's DistError is a RuntimeError
         first = str(error).strip().splitlines()[0]
-        if environment.RANK_FOLDER in os.environ:
+        if is_watched():
             # one machine, so the address is right: a fresh launch may succeed
             raise RuntimeError(
                 f"Timed out waiting for the other ranks to start: {first}"

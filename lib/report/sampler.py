@@ -110,13 +110,13 @@ class Advice:
         workers = f"data.num_workers (now {self.workers})"
         if self._waiting_rows >= WAIT_ROWS:
             sentences["wait"] = (
-                f"Training waits for data {waited:.0%} of the time. Raise {workers} or "
-                "data.prefetch_factor; 0 workers are best where samples take no time."
+                f"Training waits for data {waited:.0%} of the time. Raise {workers}; "
+                "0 workers are best where samples take no time."
             )
         if ram > RAM_LIMIT:
             sentences["ram"] = (
-                f"RAM is {ram:.0%} full; at 100 % the system kills the run. Lower {workers} or "
-                "data.prefetch_factor, or close other notebooks."
+                f"RAM is {ram:.0%} full; at 100 % the system kills the run. Lower {workers}, "
+                "or close other notebooks."
             )
         new = [sentence for name, sentence in sentences.items() if name not in self._printed]
         self._printed |= sentences.keys()

@@ -88,12 +88,20 @@ def _module(file: str) -> types.ModuleType:
         spec.loader.exec_module(module)  # type: ignore[union-attr]
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise BadInput(
-            explained(f"The import of the task file {printable(path)}", error)
-        ) from error
+        what = f"The import of the task file {printable(path)}"
+        mend = "Correct it there."
+        if _is_own_lib(error, path):
+            mend = "`lib` is Trainbook's own package: rename the folder lib beside the task."
+        raise BadInput(explained(what, error, mend)) from error
     _modules[path] = versions, module
     _advise(path)
     return module
+
+
+def _is_own_lib(error: BaseException, path: Path) -> bool:
+    """Returns whether a task wants a folder `lib` beside it. A process has one module of that name: Trainbook's."""
+    is_of_lib = isinstance(error, ImportError) and (error.name or "").split(".")[0] == "lib"
+    return is_of_lib and path.with_name("lib").is_dir()
 
 
 def _advise(path: Path) -> None:

@@ -17,6 +17,7 @@ from lib.task import Batch, Task
 from lib.training import workers
 from lib.training.order import COLLATE, SUBSET, Order, mix, permutation, seed_draws
 
+SLOTS_AHEAD = 2  # that each worker prepares, as in torch
 _SLICE = 1.0  # seconds between two looks at the clock and the signals while a batch is late
 Stop = Callable[[], object]
 Note = Callable[[str], None]
@@ -68,13 +69,13 @@ def _loaded(
     """Yields the first `count` batches. After the loss of a worker half as many load the rest."""
     done = 0
     number = options.num_workers
-    pins = options.pin_memory and torch.cuda.is_available()
+    pins = torch.cuda.is_available()
     sent: Any = workers.Sent(batches, batches.task.config.task) if number else None
     while number and done < count:
         slots: Any = ()
         try:
             workers.start_server()
-            slots = iter(_loader(sent, range(done, count), number, options, pins))
+            slots = iter(_loader(sent, range(done, count), number, pins))
             for batch in workers.waiting(slots, must_stop, note):
                 yield batch
                 done += 1
@@ -91,7 +92,7 @@ def _loaded(
         yield _pinned(batch) if pins else batch
 
 
-def _loader(sent: Any, places: range, number: int, options: Data, pins: bool) -> DataLoader:
+def _loader(sent: Any, places: range, number: int, pins: bool) -> DataLoader:
     """Starts `number` workers that load the batches of `places`."""
     return DataLoader(
         sent,
@@ -100,7 +101,7 @@ def _loader(sent: Any, places: range, number: int, options: Data, pins: bool) ->
         collate_fn=workers.share,
         pin_memory=pins,
         num_workers=number,
-        prefetch_factor=options.prefetch_factor,
+        prefetch_factor=SLOTS_AHEAD,
         timeout=_SLICE,
         multiprocessing_context=workers.context,
         worker_init_fn=workers.end_with_parent,

@@ -7,9 +7,9 @@ import math
 import platform
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,7 +31,7 @@ _REFUSED = (
 # May differ without a warning: it changes neither samples nor arithmetic.
 _HARMLESS = (
     "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
-    "data.prefetch_factor", "data.pin_memory", "training.smoke_steps", "training.stop_after_evaluations",
+    "training.smoke_steps", "training.stop_",
     "tracking.",
 )  # fmt: skip
 # Facts about the machine: they change bits, and no user chose them.
@@ -129,6 +129,46 @@ def check(
         )
         lines.append(f"The run {outcome}, because these differ:\n{_table(different)}")
     return "\n".join(filter(None, lines))
+
+
+class Earlier(NamedTuple):
+    """A run of an earlier session, with its identity."""
+
+    name: str
+    facts: Mapping[str, Any]
+    done_until: float  # the largest max_steps that leaves nothing to train
+    has_failed: bool
+
+
+def accepted_keys(is_accepted: bool, has_failed: bool) -> str | None:
+    """Returns the prefix of the keys that may differ; after an error in the task's code, that code was corrected."""
+    if is_accepted:
+        return ""
+    return "code of the task" if has_failed else None
+
+
+def name_of(
+    first: str, earlier: Sequence[Earlier], now: Mapping[str, Any], is_accepted: bool
+) -> tuple[str, str]:
+    """Returns the name of the earlier run that is `now`, else the first free one of NAME, NAME-2, NAME-3 ...
+
+    The second value is what differs in the first run that is another one.
+    """
+    differs = ""
+    for run in earlier:
+        is_done = run.done_until >= now["training.max_steps"]
+        accepted = accepted_keys(is_accepted, run.has_failed)
+        different, is_other = compare(run.facts, now, is_done, accepted)
+        if not is_other:
+            return run.name, differs
+        differs = differs or in_a_line(different)
+    taken = {run.name for run in earlier}
+    name = first
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{first}-{number}"
+    return name, differs
 
 
 def _ways(different: Differences, run: Path) -> str:

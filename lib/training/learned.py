@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from lib import checkpoint, ranks, untrusted
 from lib.config.files import DATA, DATA_BYTES
 from lib.errors import BadInput, printable
 from lib.machine import disk
+from lib.machine.inputs import saved_facts
 from lib.task import Task
 from lib.text import amount
 
@@ -122,6 +123,21 @@ def restored(values: Mapping[str, Any], run: Path) -> dict[str, Any]:
             what = printable(run / DATA / str(value["file"]), most=500)
             print(f"{what} is not used: {printable(error.strerror or error, most=200)}.")
     return paths
+
+
+def before(places: Sequence[Path]) -> dict[str, Any]:
+    """Returns what the task had learned when the run in one of `places` began, on every rank.
+
+    Raises BadInput if a machine of this run does not see a learned file.
+    """
+    found = (restored(saved_facts("learned", place), place) for place in places)
+    values = ranks.from_first(next(filter(None, found), {}))
+    for path in _files(values).values():
+        if not path.is_file():
+            raise BadInput(
+                f"{path} is not seen by all machines of this run. Give an output_dir that they share."
+            )
+    return values
 
 
 def _files(values: Mapping[str, Any]) -> dict[str, Path]:

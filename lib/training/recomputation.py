@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from lib import private
 from lib.errors import BadInput
-from lib.task.blocks import find_blocks
 
 _SWITCHES = ("gradient_checkpointing", "grad_checkpointing")  # of transformers and of timm
 
@@ -39,11 +38,9 @@ def recomputed_layers(setting: int | str, blocks: Sequence[nn.Module]) -> int:
     return min(int(setting), len(blocks))
 
 
-def recompute(
-    model: nn.Module, layers: int | str, blocks: Sequence[nn.Module] | None = None
-) -> int:
+def recompute(model: nn.Module, layers: int | str, blocks: Sequence[nn.Module]) -> int:
     """Makes the first `layers` (or "all") of a model's blocks recompute activations in backward; returns how many."""
-    blocks = recomputable(model, find_blocks(model) if blocks is None else blocks)
+    blocks = recomputable(model, blocks)
     count = recomputed_layers(layers, blocks)
     for block in blocks[:count]:
         block.forward = _recomputing(block)

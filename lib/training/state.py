@@ -176,7 +176,7 @@ def new_state(
         device,
         precision,
         training.largest_micro_batch,
-        Stopping(training.stop_after_evaluations, *task.selection),
+        Stopping(training, *task.selection),
         groups=groups,
         published=task.published,  # model() has added to them
     )
@@ -272,7 +272,7 @@ def _facts(state: State, task: Task, config: Config) -> dict[str, Any]:
     facts["identity"] = identity.facts(config, task)
     facts["scaler"] = state.scaler.state_dict()
     facts["plateau"] = state.plateau.facts() if state.plateau else None
-    if state.stopping.after:
+    if state.stopping.is_on:
         facts["stopping"] = state.stopping.facts()
     if state.validation_due:
         facts["validation_due"] = True

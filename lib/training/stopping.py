@@ -15,7 +15,7 @@ _COUNTERS = ("best", "best_step", "waited")
 class Stopping:
     """Counts validations since the best one. It has a history, so every checkpoint has its `facts`."""
 
-    after: int  # training.stop_after_evaluations; 0: never
+    training: Training
     metric: str
     direction: str  # "max" or "min" is better
     best: float | None = None
@@ -23,8 +23,12 @@ class Stopping:
     waited: int = 0
 
     @property
+    def is_on(self) -> bool:
+        return self.training.stop_after_evaluations > 0
+
+    @property
     def is_over(self) -> bool:
-        return 0 < self.after <= self.waited
+        return self.is_on and self.waited >= self.training.stop_after_evaluations
 
     def observe(self, value: float, step: int) -> None:
         """Takes a validation's value. NaN and infinity are never better."""
@@ -64,7 +68,12 @@ class Stopping:
         return {"evaluations": self.waited, "text": text}
 
 
+def holds(stopped_early: Mapping[str, Any], training: Training) -> bool:
+    """Returns whether a run with these values of `Stopping.early` stays over with these settings."""
+    waited = stopped_early.get("evaluations")
+    return isinstance(waited, int) and 0 < training.stop_after_evaluations <= waited
+
+
 def is_stopped(state: Mapping[str, Any], training: Training) -> bool:
     """Returns whether a run with this state of a checkpoint is over before its last step with these settings."""
-    waited = state.get("stopping", {}).get("waited", 0)
-    return 0 < training.stop_after_evaluations <= waited
+    return holds({"evaluations": state.get("stopping", {}).get("waited")}, training)

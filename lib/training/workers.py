@@ -186,7 +186,7 @@ def waiting(
                 is_noted = True
                 note(
                     "/dev/shm is full: batches come through a slower pipe. Give the container more (docker run "
-                    "--shm-size=2g), or lower data.prefetch_factor. No result changes."
+                    "--shm-size=2g), or lower data.num_workers. No result changes."
                 )
         yield batch
 

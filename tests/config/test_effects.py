@@ -9,6 +9,7 @@ import torch
 from lib.config import Config, Training
 from lib.config.reader import flat
 from lib.errors import BadInput
+from lib.ranks import processes
 from lib.report.metrics import read
 from lib.report.progress import Plain
 from lib.task import load_config
@@ -17,7 +18,7 @@ from lib.training.session import start_session
 from tests.conftest import ROOT, TOY, VOLATILE_COLUMNS
 from trainbook.launch import queue, smoke
 from trainbook.launch.resume import look_for_checkpoint
-from trainbook.launch.run import prepare, processes
+from trainbook.launch.run import prepare
 
 OWN = """
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ CHANGES = {
         "queue.folds": 2, "queue.fold_key": "scheduler.patience", "queue.seeds": [1, 2],
         "queue.grid": {"optimizer.lr": ["0.1", "0.2"]},
     },
-    "loader": {"data.num_workers": 1, "data.prefetch_factor": 3},
+    "loader": {"data.num_workers": 1},
     "reason": {"session.minutes": 1e-6, "session.margin_seconds": 6e6},
     "task": {"task": "{home}/own.py:Own"}, "elsewhere": {"output_dir": "{home}/elsewhere"},
     "name": {"run.name": "another"}, "error": {"run.initial_weights_share": 0.1},
@@ -82,7 +83,6 @@ for observable, keys in CHANGES.items():
 PLATEAU = {"scheduler.name": "plateau", "optimizer.lr": 5.0}
 CONTEXT = {  # key -> what both runs have on top of the toy's
     "run.initial_weights_share": {"run.initial_weights": "{home}/runs/toy", "workload.batch_norm": True},
-    "data.prefetch_factor": {"data.num_workers": 1},
     "data.buckets": {"task": "{home}/own.py:Lengthy"},
     "training.stop_after_evaluations": {"optimizer.lr": 5.0},
     "device.processes": {"training.micro_batch_slots": 2},
@@ -98,7 +98,6 @@ CONTEXT = {  # key -> what both runs have on top of the toy's
 # Keys whose effect this machine cannot show, by the test that does.
 ELSEWHERE = {
     "training/test_identity.py": ["run.accept_changes", "run.on_change"],
-    "training/test_data.py": ["data.pin_memory"],
     "gpu/parts/bits.py": ["training.deterministic"],
     "trainbook/launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
@@ -155,8 +154,7 @@ def trained(config):
     seen["weights"] = hash_of(state.model)
     seen["rows"] = rows_of(run.folder)
     seen["files"] = sorted(str(path.relative_to(run.folder)) for path in run.folder.rglob("*"))
-    options = ("num_workers", "prefetch_factor")
-    seen["loader"] = [{name: each.get(name) for name in options} for each in loaders]
+    seen["loader"] = [each.get("num_workers") for each in loaders]
     seen["name"] = run.folder.name
     seen["elsewhere"] = run.output_dir.name == "elsewhere"
     seen["task"] = type(run.task).__name__
@@ -197,7 +195,7 @@ def observed(home, folder, overrides, name):
             entries = queue.entries(home / "toy.yaml", overrides)
             return [(flat(entry.config), entry.starts_from) for entry in entries]
         case "processes":
-            return processes(config)
+            return processes(config.training.micro_batch_slots, config.device.processes)
         case "smoke":
             return smoke.few_steps(prepare(config)).state.step
     try:

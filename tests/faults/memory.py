@@ -26,11 +26,11 @@ import torch._dynamo  # which an optimizer imports anyway: once, before runs are
 from lib.report.metrics import read
 from lib.task import load_config
 from lib.training import optimization, step
+from lib.training.summary import Summary
 from tests.bench.record import RECORDS, head, write
 from tests.conftest import TOY, VOLATILE_COLUMNS
 from tests.faults import runs
 from tests.toy import Net, Toy
-from trainbook.outputs.summary import Summary
 
 RECORD = RECORDS / "out_of_memory.json"
 TOLERANCE = 1e-4  # of a number, or of 0.01 where it is smaller

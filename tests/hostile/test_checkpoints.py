@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import save_file
 
 from lib import checkpoint
+from lib.machine.inputs import run_folders
 from lib.task import load_config
 from lib.training.state import first_state
 from tests.conftest import TOY
 from tests.hostile.conftest import FORGED, SECRET
 from trainbook import launch
 from trainbook.launch.resume import bring_along, look_for_checkpoint
-from trainbook.launch.run import run_folders
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,8 @@ def resumed(trained, nothing_outside):
     runs = nothing_outside.root / "runs"
     options = dataclasses.replace(run.config.run, resume_from=str(nothing_outside.folder))
     config = dataclasses.replace(run.config, output_dir=str(runs), run=options)
-    mine = dataclasses.replace(run, config=config, folder=runs / "toy", places=run_folders(config))
+    places = run_folders("toy", str(runs), options.resume_from)
+    mine = dataclasses.replace(run, config=config, folder=runs / "toy", places=places)
     (runs / "toy").mkdir(parents=True)
 
     def resume(weighed=False):

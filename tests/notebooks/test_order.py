@@ -7,6 +7,7 @@ import pytest
 
 from lib.task import load_config
 from lib.training.evaluation import known_baseline
+from lib.training.summary import Summary
 from tests.trainbook.supervised.conftest import CONFIG as SUPERVISED
 from tests.workloads.chat.conftest import CONFIG as CHAT
 from tests.workloads.chat.conftest import write_base
@@ -18,7 +19,6 @@ from tests.workloads.legal.conftest import CONFIG as LEGAL
 from tests.workloads.vqa.conftest import CONFIG as VQA
 from trainbook import launch, notebook
 from trainbook.launch import resume, smoke
-from trainbook.outputs.summary import Summary
 
 WORKLOADS = {
     "graphmer": GRAPHMER,

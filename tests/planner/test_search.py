@@ -19,12 +19,14 @@ from lib.errors import BadInput, NotTraceable, TrainingFailed
 from lib.planner import make, of_plan, process, search
 from lib.planner.allocator import MIB
 from lib.planner.card import CONTEXT_BYTES, find_card
+from lib.planner.process import planned_here
 from lib.planner.search import host_memory
+from lib.prepared import prepare
 from lib.task import load_config, load_task
+from lib.training.data import SLOTS_AHEAD
 from tests.markup import unbalanced
 from tests.toy import Toy
 from trainbook import commands, launch
-from trainbook.launch.run import apply_plan
 from trainbook.notebook import widgets
 
 TALL = '''
@@ -288,12 +290,11 @@ def test_host_memory_is_the_savers_copy(toy, quick, monkeypatch):
 
 
 def test_host_memory_has_the_batches_that_workers_prepare_for_each_card(toy):
-    workers = {"data.num_workers": 2, "data.prefetch_factor": 3}
-    config = toy({"training.micro_batch_slots": 2, **workers})
+    config = toy({"training.micro_batch_slots": 2, "data.num_workers": 3})
     task = load_task(config)
     batch = task.example_batch(4, torch.device("cpu"))
     size = sum(value.nbytes for value in batch.values())
-    assert host_memory(task, config, 2)[1] == 2 * 2 * 3 * size
+    assert host_memory(task, config, 2)[1] == 2 * 3 * SLOTS_AHEAD * size
 
 
 # --- in a child process -----------------------------------------------------------------------------------------------
@@ -390,17 +391,22 @@ def small_card(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     # a build with CUDA asks its driver
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr("lib.planner.card.card_of_gpu", lambda index: card)
-    monkeypatch.setattr("lib.planner.process.plan", make)
+    monkeypatch.setattr("lib.planner.process.card_of_gpu", lambda index: card)
+    monkeypatch.setattr("lib.planner.process.plan_in_child", make)
 
 
-def test_a_run_without_a_gpu_is_not_planned(tall):
-    assert apply_plan(tall(), 1) == (tall(), None, [])
+def test_a_run_without_a_gpu_is_not_planned(toy, monkeypatch):
+    monkeypatch.setattr(
+        "lib.planner.process.planned_here", lambda *_: pytest.fail("it was planned")
+    )
+    run = prepare(toy())
+    assert run.plan is None
+    assert not any("Planned" in line for line in run.lengths)
 
 
 @pytest.mark.usefixtures("small_card")
 def test_a_run_is_not_planned_if_its_step_cannot_be_traced(tall):
-    config, plan, (line,) = apply_plan(tall(kind="Untraceable"), 1)
+    config, plan, (line,) = planned_here(tall(kind="Untraceable"), 1)
     assert plan is None
     assert config.training.micro_batch == 0
     assert "cannot be traced" in line
@@ -409,7 +415,7 @@ def test_a_run_is_not_planned_if_its_step_cannot_be_traced(tall):
 
 @pytest.mark.usefixtures("small_card")
 def test_a_micro_batch_of_zero_becomes_the_planned_one(tall):
-    config, plan, lines = apply_plan(tall(), 1)
+    config, plan, lines = planned_here(tall(), 1)
     planned = plan.chosen.micro_batch
     assert config.training.micro_batch == planned < 16
     assert lines[0].startswith(f"Planned: training.micro_batch = {planned} (predicted peak 0.")

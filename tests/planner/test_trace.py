@@ -16,6 +16,7 @@ from lib.planner.card import find_card
 from lib.planner.log import OUTSIDE
 from lib.planner.trace import predict_task
 from lib.planner.tracker import Tracker
+from lib.task.blocks import find_blocks
 from lib.training.recomputation import recompute
 from tests.planner.models import Encoder, LanguageModel
 from tests.toy import Toy
@@ -31,7 +32,7 @@ WIDE = 512
 def predicted(layers, recomputed=0, **more):
     def net():
         encoder = Encoder(layers, D)
-        recompute(encoder, recomputed)
+        recompute(encoder, recomputed, find_blocks(encoder))
         return encoder
 
     def step(net):

@@ -143,7 +143,7 @@ def test_recomputation_changes_memory_alone(make_model):
         torch.manual_seed(0)
         model = make_model().train()
         saved = []
-        recompute(model, layers)
+        recompute(model, layers, find_blocks(model))
         torch.manual_seed(1)  # of dropout
         keep = lambda t: saved.append(t.numel()) or t  # noqa: E731
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
@@ -161,9 +161,10 @@ def test_recomputation_changes_memory_alone(make_model):
 
 def test_recomputation_needs_blocks():
     with pytest.raises(BadInput, match="no `blocks`"):
-        recompute(nn.Linear(2, 2), "all")
-    assert recompute(nn.Linear(2, 2), 0) == 0
-    assert recompute(Net(nn.Linear(2, 2), nn.Tanh()), 9) == 2
+        recompute(nn.Linear(2, 2), "all", [])
+    assert recompute(nn.Linear(2, 2), 0, []) == 0
+    net = Net(nn.Linear(2, 2), nn.Tanh())
+    assert recompute(net, 9, find_blocks(net)) == 2
 
 
 def test_recomputation_updates_batch_statistics_once():
@@ -173,7 +174,7 @@ def test_recomputation_updates_batch_statistics_once():
         model = nn.Module()
         first = nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh())
         model.blocks = nn.ModuleList([first, nn.Linear(8, 1)])
-        recompute(model, layers)
+        recompute(model, layers, find_blocks(model))
         for step in range(3):
             draw = torch.Generator().manual_seed(step)
             out = torch.randn(16, 4, generator=draw, requires_grad=True)
@@ -192,12 +193,12 @@ def test_recomputation_updates_batch_statistics_once():
 def test_a_filled_cache_and_layers_that_recompute_themselves_are_refused():
     model = llama()
     model.gradient_checkpointing_enable()
-    assert recompute(model, 0) == 0
+    assert recompute(model, 0, find_blocks(model)) == 0
     with pytest.raises(BadInput, match="recomputes its layers itself already"):
-        recompute(model, "all")
+        recompute(model, "all", find_blocks(model))
     model = llama().train()
     past = model(input_ids=IDS, use_cache=True).past_key_values
-    recompute(model, "all")
+    recompute(model, "all", find_blocks(model))
     with pytest.raises(BadInput, match="LlamaDecoderLayer .* reads keys and values from a cache"):
         model(input_ids=IDS, past_key_values=past)
     with (

@@ -12,6 +12,7 @@ from lib.config.reader import flat
 from lib.errors import BadInput
 from lib.task import load_config
 from lib.training import identity
+from lib.training.identity import Earlier
 from tests.conftest import ROOT
 from trainbook import launch, notebook
 
@@ -203,3 +204,28 @@ def test_what_an_earlier_version_did_not_save_is_no_difference(toy):
         identity.check({**now, "device": "Tesla T4"}, now, Path("somewhere"), is_completed=True)
         == ""
     )
+
+
+def test_a_run_has_the_name_of_an_equal_earlier_one_or_the_first_free_name():
+    now = {"training.max_steps": 10, "optimizer.lr": 0.1}
+    other = {**now, "optimizer.lr": 0.2}
+
+    def named(*runs, is_accepted=False):
+        earlier = [Earlier(name, facts, -1, has_failed=False) for name, facts in runs]
+        return identity.name_of("my", earlier, now, is_accepted)[0]
+
+    assert named() == "my"
+    assert named(("my", now)) == "my"
+    assert named(("my", other)) == "my-2"
+    assert named(("my", other), ("my-2", other), ("my-4", now)) == "my-4"
+    assert named(("my", other), ("my-3", other)) == "my-2"
+    assert named(("my", other), is_accepted=True) == "my"
+
+
+def test_a_completed_run_is_not_the_one_that_a_shorter_length_asks_for():
+    before = {"training.max_steps": 20}
+    done = Earlier("my", before, done_until=20, has_failed=False)
+    assert identity.name_of("my", [done], {"training.max_steps": 30}, False) == ("my", "")
+    name, differs = identity.name_of("my", [done], {"training.max_steps": 10}, False)
+    assert name == "my-2"
+    assert "training.max_steps 20 -> 10" in differs

@@ -1,14 +1,15 @@
 """A signal is obeyed between two batches of an evaluation, and nothing is lost."""
 
+import dataclasses
 import signal
 
 import pytest
 
 from lib.checkpoint import contents
 from lib.task import load_task
+from lib.training.summary import Summary
 from tests.training.test_loop import fit, newest, same_tensors, stable
 from trainbook import launch
-from trainbook.outputs.summary import Summary
 
 SLOW = {
     "data.evaluation_batch": 1,
@@ -96,7 +97,7 @@ def test_a_signal_in_the_test_ends_it_and_the_next_call_makes_the_test(toy, quic
     run = launch.prepare(config)
     task, batches = signalled_in(config, 5 + 3)  # the third batch of the test
     with pytest.raises(KeyboardInterrupt):
-        launch.train(launch.run.Run(run.config, task, run.folder, run.places, run.lengths))
+        launch.train(dataclasses.replace(run, task=task))
     assert len(batches) == 8
     assert Summary.read(run.folder).reason == "interrupted"
     assert newest(run.folder).step == 2

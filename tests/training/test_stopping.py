@@ -4,14 +4,15 @@ import math
 
 import pytest
 
+from lib.config import Training
 from lib.report.metrics import read
 from lib.training import optimization
 from lib.training.stopping import Stopping
+from lib.training.summary import Summary
 from tests.training.test_loop import StopAfter, check_resume, fit, newest
 from trainbook import launch
 from trainbook.notebook import ended
 from trainbook.outputs import packing
-from trainbook.outputs.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 EARLY = {
@@ -33,9 +34,10 @@ def learns_until(monkeypatch):
 
 
 def test_it_counts_validations_without_gain_in_either_direction():
+    settings = Training(effective_batch=1, stop_after_evaluations=3)
     values = [3.0, 2.0, math.nan, 2.0, 1.9, math.inf, 1.95]
     for sign, direction in ((1, "min"), (-1, "max")):
-        stopping = Stopping(3, "loss", direction)
+        stopping = Stopping(settings, "loss", direction)
         waited = []
         for number, value in enumerate(values):
             stopping.observe(sign * value, number)

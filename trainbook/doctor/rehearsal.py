@@ -24,6 +24,7 @@ from lib.task.place import explained, place_of
 from lib.text import amount
 from lib.training.precision import about_precision, choose_precision
 from lib.training.state import State, new_state, restore_state, save_state, state_tensors
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.doctor.machine import check_kernels
 from trainbook.launch import Run, checks
@@ -33,7 +34,6 @@ from trainbook.launch.resume import (
     how_to_continue,
     look_for_checkpoint,
 )
-from trainbook.outputs.summary import Summary
 
 Groups = dict[str, dict[str, Tensor]]
 

@@ -20,11 +20,11 @@ from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.text import aligned
+from lib.training.summary import FILE as SUMMARY
+from lib.training.summary import Summary
 from trainbook.kaggle import client
 from trainbook.kaggle.client import Result
 from trainbook.kaggle.kernel import Notebook, keep_log, prepare, send, wait_for_data
-from trainbook.outputs.summary import FILE as SUMMARY
-from trainbook.outputs.summary import Summary
 
 _STATE = "chain.json"
 # Polls until an end without an active status is believed, a push is given up, or a refusal that is not understood

@@ -12,9 +12,9 @@ from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
 from lib.text import amount
+from lib.training.summary import Summary
 from trainbook.kaggle import client
 from trainbook.kaggle.kernel import HOME
-from trainbook.outputs.summary import Summary
 
 METADATA = "dataset-metadata.json"
 _UNPACKED = re.compile(r"\.(gz|zip|tar|tgz|bz2|xz|7z)$")
@@ -33,10 +33,10 @@ def of_data(config: Config, name: str) -> tuple[Path, list[str], str]:
     if len(config.data.dirs) != 1 or not source.is_dir():
         folders = ", ".join(config.data.dirs) or "An empty data.dir"
         raise BadInput(f"{folders} is no folder. Give one with --data: each is packed by itself.")
+    from lib.prepared import in_steps  # not at the top: torch takes seconds to import
     from lib.task.files import label
-    from trainbook.launch.run import resolved  # not at the top: torch takes seconds to import
 
-    task, _, _ = resolved(config)  # the data of this folder, not of an earlier run
+    task, _, _ = in_steps(config)  # the data of this folder, not of an earlier run
     splits = task.datasets().items()
     sizes = ", ".join(f"{len(samples):,} {split}" for split, samples in splits)
     about = f"Data of the workload `{label(config.task)}`, read and validated by it before packing."

@@ -18,11 +18,11 @@ from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.machine.facts import FACTS
+from lib.training.summary import FILE as SUMMARY
+from lib.training.summary import Summary
 from trainbook.kaggle import carried, client
 from trainbook.kaggle.carried import ROOT
 from trainbook.outputs import packing
-from trainbook.outputs.summary import FILE as SUMMARY
-from trainbook.outputs.summary import Summary
 
 HOME = Path("runs") / "kaggle"  # has a folder for each notebook on Kaggle, named by its slug
 METADATA = "kernel-metadata.json"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lib import planner
+from lib import planner, prepared
 from lib.config import Config, profiles, resolve_lengths
 from lib.errors import BadInput, TrainingFailed
 from lib.machine.facts import FACTS
@@ -20,7 +20,6 @@ from lib.training.state import saved_bytes
 from trainbook.doctor.rehearsal import remote
 from trainbook.kaggle import carried, client, kernel
 from trainbook.launch.queue import Entry
-from trainbook.launch.run import resolved
 
 _CORRECT = "Correct what the message names."
 
@@ -192,7 +191,7 @@ def _data(entry: Entry, folder: str, competitions: Sequence[str]) -> tuple[Findi
             f"Reading the data of {entry.kind}; the first time takes minutes where it is large.",
             flush=True,
         )
-        task, config, _ = resolved(config)
+        task, config, _ = prepared.in_steps(config)
         splits = task.datasets().items()
         sizes = ", ".join(f"{len(samples):,} {name}" for name, samples in splits)
         return Finding("data", f"{entry.kind}: {folder} is valid ({sizes})"), config, task

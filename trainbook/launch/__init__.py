@@ -18,28 +18,28 @@ from lib.config import Config, to_yaml
 from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import disk, hardware, platform
+from lib.prepared import Run
 from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
 from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import Session, handling_signals, start_session
 from lib.training.state import State, checkpoint_from_first, first_state
+from lib.training.summary import FILE as SUMMARY
+from lib.training.summary import Reason, Summary
 from trainbook.launch import resume
 from trainbook.launch.resume import announce, bring_along, check_completed, how_to_continue
-from trainbook.launch.run import Run, is_watched, keep_code, prepare, processes, progress
+from trainbook.launch.run import keep_code, prepare, progress, summary_of
 from trainbook.outputs import packing
 from trainbook.outputs.figure import draw_metrics
 from trainbook.outputs.summary import (
     CARD,
     Card,
     Predicted,
-    Reason,
-    Summary,
     read_card,
     results,
     with_all,
 )
-from trainbook.outputs.summary import FILE as SUMMARY
 
 CONFIG = "config.yaml"
 EXPORT = "export"  # in a run's folder: the tested model in a form of the task's own, such as a folder of transformers
@@ -68,7 +68,7 @@ def _train(run: Run) -> Summary:
         number = earlier.session
     else:
         number = ranks.from_first(1 + resume.newest_summary(run).session)
-    count = processes(config)
+    count = run.processes()
     with ranks.together():
         begins = count == 1 and ranks.is_first() and (run.has_checkpoint or not earlier)
         saved = _begin(run) if begins else None
@@ -93,7 +93,7 @@ def _train(run: Run) -> Summary:
             ended = _end(run, outcome, number)
             end_tracking(ended.reason == "completed", ended.metrics)
     except BaseException as error:
-        if not is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
+        if not ranks.is_watched() and (ranks.is_first() or isinstance(error, OutOfMemory)):
             _write_failure(run, error, number)
         raise
     if ranks.is_first():
@@ -115,7 +115,7 @@ def _alone(folder: Path, takes_free_name: bool = False) -> Iterator[None]:
     busy = f"Another process is training in {folder}. {advice}"
     with contextlib.ExitStack() as stack:
         with ranks.together(), disk.needed(folder, "Nothing was trained yet."):
-            if ranks.is_first() and not is_watched():
+            if ranks.is_first() and not ranks.is_watched():
                 try:
                     stack.enter_context(disk.lock(folder, busy))
                 except OSError:  # a passing one, or the folder cannot be used: the check raises
@@ -166,7 +166,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
     is_completed = outcome.reason == "completed"
     tested = _tested(run, state) if is_completed else {}
     if not ranks.is_first():
-        return run.summary(outcome.reason, state.step, number)
+        return summary_of(run, outcome.reason, state.step, number)
     with _noting(missing := tested.setdefault("missing", {}), "plot"):
         plot(run, tested.get("baseline", {}))
     learned.store(run.task, run.folder)  # again: the disk may have been full when the run began
@@ -188,7 +188,7 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
 def _ended(run: Run, outcome: loop.Outcome, number: int, tested: dict[str, Any]) -> Summary:
     """Returns the summary of a session that ended as it should."""
     state = outcome.state
-    summary = run.summary(outcome.reason, state.step, number, **tested)
+    summary = summary_of(run, outcome.reason, state.step, number, **tested)
     return dataclasses.replace(
         summary,
         identity=run.identity,
@@ -295,7 +295,8 @@ def _write_failure(run: Run, error: BaseException, number: int) -> None:
     if size:
         limit = {"samples": size, **run.config.training.sizes}
     with contextlib.suppress(OSError):  # on a full disk the error itself is what must be seen
-        run.summary(reason, step, number, error=str(error), limit=limit).write(run.folder)
+        failed = summary_of(run, reason, step, number, error=str(error), limit=limit)
+        failed.write(run.folder)
 
 
 def _print_result(summary: Summary) -> None:
@@ -333,7 +334,9 @@ def _noting(missing: dict[str, str], name: str, alone: bool = False) -> Iterator
 def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
     """Prints how a run was completed; returns whether its test is missing and can be made. Raises BadInput."""
     with ranks.together():
-        if ranks.is_first() and not is_watched():  # otherwise the process above has printed it
+        if (
+            ranks.is_first() and not ranks.is_watched()
+        ):  # otherwise the process above has printed it
             warning = check_completed(run, earlier)
             lines = [
                 f"{run.folder} was completed at step {earlier.step:,}. {how_to_continue(earlier)}"

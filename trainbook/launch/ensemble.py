@@ -23,9 +23,9 @@ from lib.task import Task, find_task, load_config, model_on_meta
 from lib.task.files import label
 from lib.training.learned import restored
 from lib.training.order import INITIALISE, mix
+from lib.training.summary import Summary
 from trainbook.launch.run import CODE
 from trainbook.outputs import packing
-from trainbook.outputs.summary import Summary
 from trainbook.supervised import kinds, submission
 from trainbook.supervised.task import Supervised
 

@@ -16,14 +16,15 @@ from lib import checkpoint
 from lib.config import Config, Session, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import disk, inputs, memory, platform
+from lib.prepared import as_run, in_steps
 from lib.task import find_task, load_config
 from lib.text import Criterion, aligned, duration
 from lib.training import identity
 from lib.training.session import start_session
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.launch import smoke
-from trainbook.launch.run import accepted_changes, as_run, prepare, processes, resolved
-from trainbook.outputs.summary import Summary
+from trainbook.launch.run import accepted_changes, prepare
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def find_completed(name: str, output_dir: Path, config: Config | None = None) ->
         if summary and summary.reason == "completed" and checkpoint.steps(folder / "best"):
             if config and summary.identity:  # no data is read for that
                 accepted = accepted_changes(config.run.accept_changes, folder)
-                as_trained, _ = as_run(config, [folder])
+                as_trained, _ = as_run(config, inputs.saved_facts("identity", folder))
                 identity.check_settings(summary.identity, as_trained, folder, accepted)
             return folder
     return None
@@ -239,9 +240,8 @@ def measure(runs: Sequence[Entry]) -> dict[str, float]:
                 f"Measuring the speed of {entry.kind} in {entry.config.training.smoke_steps} steps.",
                 flush=True,
             )
-            prepared = prepare(entry.config)
-            speed_of_one = smoke.few_steps(prepared).steps_per_second
-            rates[entry.kind] = speed_of_one * processes(prepared.config)
+            run = prepare(entry.config)
+            rates[entry.kind] = smoke.few_steps(run).steps_per_second * run.processes()
             memory.clear_memory()
     return rates
 
@@ -279,7 +279,7 @@ def _row(entry: Entry, rates: Mapping[str, float]) -> tuple[list[str], float | N
     steps = summary.max_steps or entry.config.training.max_steps
     if not steps:  # a length in epochs; where the data cannot be read, training reports it
         with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
-            _, config, _ = resolved(entry.config)
+            _, config, _ = in_steps(entry.config)
             steps = config.training.max_steps
     rate = summary.steps_per_second or rates.get(entry.kind, 0.0)
     left = None

@@ -8,12 +8,13 @@ from lib.checkpoint import contents
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.machine import disk, memory
 from lib.machine.inputs import saved_facts
+from lib.prepared import Run
 from lib.report.metrics import EVENTS, METRICS, EventLog
 from lib.training import identity, loop, optimization, stopping
 from lib.training.session import Session
-from trainbook.launch.run import Run, accepted_changes, progress
+from lib.training.summary import Summary
+from trainbook.launch.run import accepted_changes, progress
 from trainbook.outputs.packing import TRACKING
-from trainbook.outputs.summary import Summary
 
 ATTEMPTS = 3  # in a row without a new checkpoint
 

@@ -33,7 +33,7 @@ from lib.ranks import boot
 from lib.report.metrics import EVENTS, EventLog
 from lib.report.progress import MARK, Progress
 from lib.training.session import handling_signals
-from trainbook.outputs.summary import Summary
+from lib.training.summary import Summary
 
 LAUNCHES = 3  # in a row without a new checkpoint
 GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed

@@ -8,13 +8,13 @@ from lib.errors import TrainingFailed
 from lib.machine import memory
 from lib.machine.memory import GIB
 from lib.planner import FITS, fp16
+from lib.prepared import Run
 from lib.report.progress import choose_progress
 from lib.text import aligned, duration
 from lib.training import loop
 from lib.training.loop import Outcome
 from lib.training.session import start_session
 from trainbook.launch import checks
-from trainbook.launch.run import Run, processes
 
 
 def test(run: Run) -> str:
@@ -58,7 +58,7 @@ def _memory(run: Run, outcome: Outcome) -> str:
 
 def _speed(run: Run, outcome: Outcome) -> str:
     """Returns a sentence on the steps a second, and the time of the full run."""
-    count = processes(run.config)
+    count = run.processes()
     where = ""
     on_all = ""
     if count > 1:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from lib.errors import BadInput
 
-KINDS = ("images", "segmentation", "tabular", "text", "tokens", "audio", "series", "chat")
 _EXAMPLES = Path(__file__).with_name("examples")
+KINDS = tuple(sorted(path.stem for path in _EXAMPLES.glob("*.yaml")))
 
 
 def run(options: argparse.Namespace) -> int:

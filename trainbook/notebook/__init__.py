@@ -13,18 +13,20 @@ from typing import Any
 import torch
 
 from lib import planner
-from lib.config import Config, as_overrides, with_changes
+from lib.config import Config, as_overrides
 from lib.errors import BadInput, TrainingFailed, printable
 from lib.machine import disk, platform
+from lib.machine.inputs import made_names, run_folders
 from lib.planner.html import of_plan
 from lib.task import load_config
 from lib.text import aligned, as_html
 from lib.training import identity
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.launch import queue
-from trainbook.launch.run import CODE, has_queue, made_names, run_folders
+from trainbook.launch.run import CODE, has_queue
 from trainbook.notebook import widgets
-from trainbook.outputs.summary import Summary, results
+from trainbook.outputs.summary import results
 
 Parameters = Mapping[str, Any]  # the names of the parameters cell
 
@@ -235,9 +237,10 @@ def runs(run: launch.Run) -> str:
 def _made(run: launch.Run) -> list[tuple[Path, Summary]]:
     """Returns the folders and summaries of a run and its edits."""
     made = []
-    base = with_changes(run.config, {"run.name": run.base_name or run.config.run.name})
-    for name in made_names(base):
-        for place in run_folders(with_changes(run.config, {"run.name": name})):
+    options = run.config.run
+    output_dir = run.config.output_dir
+    for name in made_names(run.base_name or options.name, output_dir):
+        for place in run_folders(name, output_dir, options.resume_from):
             summary = Summary.read(place)
             if summary and summary.identity:
                 made.append((place, summary))

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
 from lib.machine import inputs, platform
+from lib.prepared import Run
 from lib.task import Batch, Task
 from lib.task.place import naming
 from lib.text import aligned
 from trainbook.launch import ensemble
 from trainbook.launch.queue import Entry
-from trainbook.launch.run import Run
 from trainbook.outputs import figure
 from trainbook.supervised import kinds, prediction, submission
 from trainbook.supervised.batches import in_batches

@@ -7,9 +7,10 @@ from lib.config import to_yaml
 from lib.machine import disk, inputs, platform
 from lib.report.progress import working
 from lib.task import load_task
+from lib.training.summary import Summary
 from trainbook.launch.ensemble import load_members
 from trainbook.launch.queue import Entry, find_completed
-from trainbook.outputs.summary import Summary, with_all
+from trainbook.outputs.summary import with_all
 
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lib.config import Config, with_changes
 from lib.machine import memory
 from lib.planner.card import card_of_gpu
+from lib.prepared import Run
 from lib.report.metrics import METRICS, read
 from lib.report.progress import Plain
 from lib.task import Batch, load_config, load_task
@@ -30,7 +31,6 @@ from tests.conftest import ROOT
 from tests.gpu.parts.bits import toy
 from tests.gpu.parts.shared import LENGTH, chat_changes, conversations
 from trainbook.launch import prepare
-from trainbook.launch.run import Run
 
 MFU = 0.40
 WAITING = 0.02

@@ -185,9 +185,7 @@ def test_all_runs_of_a_queue_are_counted(stub):
 
 
 def test_a_notebook_without_training_needs_no_quota_and_no_data_is_invented(stub, monkeypatch):
-    monkeypatch.setattr(
-        "trainbook.launch.run.load_task", lambda config: pytest.fail("data was read")
-    )
+    monkeypatch.setattr("lib.prepared.load_task", lambda config: pytest.fail("data was read"))
     found = named(of("02_glacier_pretrain", {})[1])
     assert found["time"].verdict == "warning"
     assert "a length in epochs, the data" in found["time"].value

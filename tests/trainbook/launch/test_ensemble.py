@@ -7,10 +7,10 @@ from lib import checkpoint
 from lib.checkpoint import weights
 from lib.errors import BadInput
 from lib.task import find_task
+from lib.training.summary import Summary
 from tests.conftest import ROOT
 from trainbook import launch
 from trainbook.launch.ensemble import load
-from trainbook.outputs.summary import Summary
 
 OWN = f"{ROOT / 'tests' / 'toy.py'}:Toy"
 

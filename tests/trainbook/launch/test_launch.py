@@ -11,9 +11,9 @@ import pytest
 
 from lib import checkpoint
 from lib.errors import BadInput
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.outputs import packing
-from trainbook.outputs.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 

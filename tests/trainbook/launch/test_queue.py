@@ -9,11 +9,11 @@ from lib.errors import BadInput, TrainingFailed
 from lib.machine import inputs
 from lib.training import loop
 from lib.training.session import Session
+from lib.training.summary import Summary
 from tests.conftest import TOY
 from trainbook import launch
 from trainbook.commands import main
 from trainbook.launch import queue
-from trainbook.outputs.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 SEEDS = "queue: {seeds: [1, 2, 3]}\n"

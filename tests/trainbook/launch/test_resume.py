@@ -11,9 +11,9 @@ from lib.errors import BadInput, OutOfMemory
 from lib.report.metrics import read
 from lib.task import load_task
 from lib.training import identity, optimization
+from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.launch.queue import find_completed
-from trainbook.outputs.summary import Summary
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from lib import checkpoint
+from lib import checkpoint, prepared
 from lib.errors import TrainingFailed
 from lib.machine import memory
 from trainbook import launch
-from trainbook.launch import run as prepared
 from trainbook.launch import smoke
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -29,7 +28,7 @@ def test_without_slots_a_run_has_one_for_each_card_that_the_batch_divides(
     toy, monkeypatch, cards, batch, slots
 ):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
-    config, _ = prepared.as_run(toy({"training.effective_batch": batch}))
+    config, _ = prepared.as_run(toy({"training.effective_batch": batch}), {})
     assert config.training.micro_batch_slots == slots
 
 
@@ -42,7 +41,7 @@ def test_a_run_that_resumes_without_the_key_keeps_its_slots(toy, monkeypatch, sl
     launch.train(toy(given))
     cut(None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 if slots == 1 else 0)
-    assert prepared.as_run(toy({"run.name": "new"}))[0].training.micro_batch_slots == 3 - slots
+    assert prepared.as_run(toy({"run.name": "new"}), {})[0].training.micro_batch_slots == 3 - slots
     assert launch.train(toy()).step == 12
     resumed, _ = checkpoint.load_newest(tmp_path / "runs" / "toy" / "checkpoints")
     whole, _ = checkpoint.load_newest(tmp_path / "runs" / "whole" / "checkpoints")

@@ -11,15 +11,19 @@ import psutil
 import pytest
 import torch
 
-from lib import checkpoint
+from lib import checkpoint, ranks
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
 from lib.ranks import boot
+from lib.training.summary import Summary
 from tests import several as scenarios
 from tests.conftest import ROOT
 from trainbook import launch
 from trainbook.launch import several
-from trainbook.launch.run import processes
-from trainbook.outputs.summary import Summary
+
+
+def processes_of(config):
+    return ranks.processes(config.training.micro_batch_slots, config.device.processes)
+
 
 SLOTS = {"training.micro_batch_slots": 2}
 
@@ -33,10 +37,10 @@ def test_every_gpu_is_used_that_the_slots_can_be_dealt_to_and_no_more(two_gpus, 
         ),
     ):
         with pytest.raises(BadInput, match=sentence):
-            processes(toy(given))
-    assert processes(toy({"training.micro_batch_slots": 4})) == 2
-    assert processes(toy({"training.micro_batch_slots": 4, "device.processes": 1})) == 1
-    assert processes(toy({"training.micro_batch_slots": 1})) == 1
+            processes_of(toy(given))
+    assert processes_of(toy({"training.micro_batch_slots": 4})) == 2
+    assert processes_of(toy({"training.micro_batch_slots": 4, "device.processes": 1})) == 1
+    assert processes_of(toy({"training.micro_batch_slots": 1})) == 1
     assert "Until then 1 of 2 GPUs are used" in capsys.readouterr().out
 
 

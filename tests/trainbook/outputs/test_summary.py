@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from trainbook.outputs.summary import FILE, Summary, results
+from lib.training.summary import FILE, Summary
+from trainbook.outputs.summary import results
 
 
 def test_what_is_written_is_read_back(tmp_path):

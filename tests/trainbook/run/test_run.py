@@ -16,8 +16,8 @@ import pytest
 
 from lib.errors import BadInput
 from lib.machine import clock
+from lib.training.summary import Summary
 from tests.conftest import ROOT
-from trainbook.outputs.summary import Summary
 from trainbook.run import INTERRUPT_SECONDS, POLL_SECONDS, _Session, settings
 
 COUNT = """

@@ -10,10 +10,10 @@ import torch
 
 from lib.machine import platform
 from lib.task import Task, load_task
+from lib.training.summary import Summary
 from tests.conftest import ROOT
 from trainbook import launch
 from trainbook.launch import ensemble
-from trainbook.outputs.summary import Summary
 from workloads.glacier import baselines, maps, voting
 from workloads.glacier.baselines import EVERYWHERE, HELD, Boosted
 from workloads.glacier.judging import WEIGHTS, Gate, least_gain, mcc

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from lib.errors import BadInput
+from lib.training.summary import Summary
 from tests.conftest import ROOT
 from tests.workloads.glacier.conftest import TINY
 from tests.workloads.glacier.files import TWO, coded, scene, write_bands, write_scenes
 from trainbook.commands import main
 from trainbook.launch import ensemble
-from trainbook.outputs.summary import Summary
 from workloads.glacier import maps
 
 
