@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from lib.training.summary import Summary
 from tests.conftest import ROOT
 from tests.markup import page_of, unbalanced
 from tests.notebooks.test_chain import RUN
@@ -17,7 +18,6 @@ from tests.notebooks.test_notebooks import PARAMETERS, execute, kaggle  # noqa: 
 from tests.trainbook.kaggle.test_script import git
 from trainbook import run
 from trainbook.commands import main
-from trainbook.outputs.summary import Summary
 from trainbook.run import sent
 
 TRAIN = """

@@ -23,13 +23,8 @@ from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog
 from lib.text import amount, duration
 from lib.training.summary import Reason, Summary
 from trainbook.outputs import packing
-<<<<<<< HEAD
-from trainbook.outputs.summary import Reason, Summary
 from trainbook.run import along, cards, restoring, sent, settings, several, store
 from trainbook.run.along import LOG
-=======
-from trainbook.run import restoring, settings, store
->>>>>>> main
 from trainbook.run.child import Child
 from trainbook.run.figures import Figures
 from trainbook.run.restoring import Restored

@@ -22,8 +22,8 @@ from lib.machine import clock, platform
 from lib.report.metrics import FIRST_COLUMNS, LAST_COLUMNS, MACHINE_COLUMNS, METRICS, Row, read
 from lib.report.progress import Live
 from lib.text import aligned, as_html
+from lib.training.summary import Summary
 from trainbook.outputs import packing
-from trainbook.outputs.summary import Summary
 from trainbook.run import cards, settings, several
 from trainbook.run.child import die_with_parent
 from trainbook.run.settings import Settings

@@ -17,8 +17,8 @@ from typing import IO, NamedTuple
 
 from lib.config import environment
 from lib.machine import clock, disk, platform
+from lib.training.summary import Reason, Summary
 from trainbook.outputs import packing
-from trainbook.outputs.summary import Reason, Summary
 from trainbook.run import along, cards, restoring, settings
 from trainbook.run.child import die_with_parent
 from trainbook.run.settings import Settings

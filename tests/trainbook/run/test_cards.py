@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from lib.config import environment
+from lib.training.summary import Summary
 from tests.trainbook.run.test_run import COUNT, mount, place, run, started, wait_for, write
-from trainbook.outputs.summary import Summary
 from trainbook.run import cards, settings
 
 __all__ = ["place"]

@@ -15,9 +15,9 @@ import pytest
 from lib.config import environment
 from lib.errors import BadInput
 from lib.machine import platform
+from lib.training.summary import Summary
 from tests.trainbook.run.test_cards import each
 from tests.trainbook.run.test_run import COUNT, place, write
-from trainbook.outputs.summary import Summary
 from trainbook.run import notebook, sent
 
 __all__ = ["place"]
