@@ -15,7 +15,7 @@ from lib.report.progress import choose_progress, time_left
 from lib.task.place import naming
 from trainbook.outputs.result import write_image, write_table
 from trainbook.supervised import calibration, evaluation, simple
-from trainbook.supervised.batches import in_batches
+from trainbook.supervised.batches import in_batches, without_texts
 from trainbook.supervised.notes import collecting, note
 from trainbook.supervised.samples import (
     MOST_CLASSES,
@@ -243,7 +243,7 @@ def summed(task: Any, models: Sequence[nn.Module], samples: list[Any]) -> tuple[
     kind = task._kind
     device = next(models[0].parameters()).device
     made = simple.batch(task, task.labelled(samples))
-    batch = {key: value.to(device) for key, value in made.items()}
+    batch = {key: value.to(device) for key, value in without_texts(made).items()}
     labels = batch["labels"]
     batches = [batch]
     if task._tta and not kind.has_positions and not kind.is_generated:

@@ -30,6 +30,7 @@ from trainbook.supervised import (
     scoring,
     simple,
 )
+from trainbook.supervised.batches import without_texts
 from trainbook.supervised.methods import OF_NETWORK, Comparing
 from trainbook.supervised.notes import collecting
 from trainbook.supervised.samples import IGNORED, Item, Part, target_of, with_target
@@ -148,7 +149,10 @@ class Supervised(Comparing):
         )
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
-        """Returns tensors, samples first, the targets as "labels". It may draw from torch, NumPy and `random`."""
+        """Returns tensors, samples first, the targets as "labels". It may draw from torch, NumPy and `random`.
+
+        A text, or a list of words, for each sample may be among them: `features` gets it, and the model does not.
+        """
         raise to_write(
             self, "batch(samples, training)", 'tensors, samples first, with the targets as "labels"'
         )
@@ -292,7 +296,7 @@ class Supervised(Comparing):
             )
         training = samples[0].training
         batch = self.labelled([item.sample for item in samples], training)
-        return batch if training else simple.batch(self, batch)
+        return without_texts(batch if training else simple.batch(self, batch))
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput if its labels are not those of `kind`."""
@@ -305,7 +309,8 @@ class Supervised(Comparing):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         example = self._numbered(self.example())
-        return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
+        batch = without_texts(self.labelled([example] * size))
+        return {name: value.to(device) for name, value in batch.items()}
 
     def _numbered(self, example: Any) -> Any:
         """Returns an example whose names of classes, which may come from data, are numbers or marks."""

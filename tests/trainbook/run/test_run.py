@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -55,6 +56,19 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 print("begun", flush=True)
 time.sleep(600)
+"""
+NOTING = """
+import sys, types
+class Writer:
+    def __init__(self, folder):
+        self.out = open("sent.txt", "a")
+    def add_scalar(self, name, value, step):
+        print(name, value, step, file=self.out, flush=True)
+    def close(self):
+        print("closed", file=self.out, flush=True)
+module = types.ModuleType("torch.utils.tensorboard")
+module.SummaryWriter = Writer
+sys.modules["torch.utils.tensorboard"] = module
 """
 RESUME = ["--keep", "checkpoints", "--resume", "--resume {newest}"]
 TIGHT = """
@@ -248,6 +262,32 @@ def test_the_command_gets_the_deadline_and_the_starts_of_the_session(place):
     assert 10 * 3600 < left < 11.5 * 3600
 
 
+@pytest.mark.parametrize(("patterns", "step"), [(["epoch=(\\d+)"], 2), ([], 7)])
+def test_steps_go_on_where_the_earlier_session_ended(place, patterns, step):
+    """A chain takes a session whose steps did not grow for one that came to nothing."""
+    write(place, "print('epoch=2'); raise SystemExit(75)")
+    options = [word for pattern in patterns for word in ("--metric", pattern)]
+    options += ["--keep", "checkpoints"]
+    assert run(place, *options)[0] == 75
+    if not patterns:
+        summary = Summary.read(place / "run-train")
+        replace(summary, step=7).write(place / "run-train")
+        assert run(place, *options)[0] == 75
+    assert Summary.read(place / "run-train").step == step
+
+
+def test_a_command_with_a_lib_of_its_own_imports_that_one(place):
+    write(
+        place, "import lib; print('own', lib.NAME); import trainbook; print('and', trainbook.HOME)"
+    )
+    (place / "src" / "lib").mkdir(parents=True)
+    (place / "src" / "lib" / "__init__.py").write_text("NAME = 'theirs'")
+    code, output = run(place, PYTHONPATH=f"{place / 'src'}{os.pathsep}{ROOT}")
+    assert "own theirs" in output, output
+    assert code == 1, "import trainbook names the other lib"
+    assert "Another module named lib is imported already" in output
+
+
 def test_a_pattern_without_a_figure_in_the_output_is_named(place):
     write(place, "print('loss=0.5')")
     patterns = ["--metric", r"loss=(\S+)", "--metric", r"accuracy=(\S+)"]
@@ -255,6 +295,25 @@ def test_a_pattern_without_a_figure_in_the_output_is_named(place):
     assert code == 0, output
     assert r"no figure for accuracy=(\S+)" in output
     assert "no figure for loss" not in output
+
+
+def test_figures_go_to_the_trackers_of_the_settings_and_a_later_session_sends_no_step_twice(place):
+    """TensorBoard's package may be absent: a module of its name in the working folder notes the calls."""
+    (place / "sitecustomize.py").write_text(NOTING)
+    (place / "my.yaml").write_text(
+        "command: [python, train.py]\nmetrics: ['step=(\\d+)', 'loss=(\\S+)']\n"
+        "keep: checkpoints\ntracking: {tensorboard: true}\n"
+    )
+    environment = {"PYTHONPATH": f"{place}{os.pathsep}{ROOT}"}
+    for steps in ("(1, 2)", "(1, 2, 3)"):
+        write(place, f"for s in {steps}:\n    print(f'step={{s}} loss={{1 / s}}', flush=True)")
+        name = ["my.yaml", "--name", "tracked", "--done", "never printed"]
+        code, output = run(place, *name, command=(), **environment)
+        assert code == 1, output
+    sent = (place / "sent.txt").read_text().splitlines()
+    losses = [line for line in sent if line.startswith("train/loss")]
+    assert losses == ["train/loss 1.0 1", "train/loss 0.5 2", "train/loss 0.3333333333333333 3"]
+    assert sent.count("closed") == 2
 
 
 def test_the_command_line_does_not_wait_for_torch(place):

@@ -166,6 +166,21 @@ def test_trees_say_here_what_they_say_in_scikit_learn(configured, classes, how):
     assert (scores[:, 1:] if is_margin else scores) == pytest.approx(right, abs=1e-6)
 
 
+def test_balanced_boosting_names_a_rare_class_as_often_as_it_comes_to_equal_shares(configured):
+    """The same columns say nothing: what is left are the shares of the classes, which count alike if balanced."""
+    task = Words(configured("Words"))
+    values = np.zeros((100, 1), np.float32)
+    for target in (np.repeat([0, 1], [90, 10]), np.repeat([0, 1, 2], [70, 20, 10])):
+        width = len(np.unique(target))
+        plain, alike = (
+            scored(values, fitted(task, "boosting", 15, each, values, target, width))[0]
+            for each in (False, True)
+        )
+        shares = np.exp(plain) / np.exp(plain).sum()
+        assert shares == pytest.approx(np.bincount(target) / 100, abs=0.01)
+        assert alike - alike[0] == pytest.approx(np.zeros(width), abs=0.05)
+
+
 class Tagged(Supervised):
     """Texts of words, each with a tag; what is seen are the words themselves."""
 

@@ -59,6 +59,10 @@ class View:
         """Returns (rows, width), sparse of texts and words."""
         raise NotImplementedError
 
+    def fits(self, rows: np.ndarray) -> bool:
+        """Returns whether rows of the form have what columns are made of."""
+        return True
+
     def check(self) -> None:
         """Raises ValueError for arrays that do not fit each other."""
 
@@ -79,6 +83,9 @@ class Numbers(View):
     @property
     def width(self) -> int:
         return len(self.arrays["middle"])
+
+    def fits(self, rows: np.ndarray) -> bool:
+        return rows.shape[1] == self.width
 
     def columns(self, rows: np.ndarray) -> np.ndarray:
         scaled = (rows - self.arrays["middle"]) / self.arrays["spread"]
@@ -167,16 +174,18 @@ class Neighbours(View):
     """A mark, 0 or 1, for each property of a word, and for some of each neighbour's."""
 
     form = "neighbours"
-    needs: ClassVar = {"terms": np.uint8}
-    around: ClassVar[int] = 4  # neighbours that are seen
+    needs: ClassVar = {"terms": np.uint8, "around": np.uint8}  # how many neighbours count
+    is_alone: ClassVar[bool] = False
 
     @classmethod
     def fit(cls, rows: np.ndarray) -> View:
+        around = 0 if cls.is_alone else rows.shape[1] - 1
         counts = Counter[str]()
         for word, number in Counter(rows[:, 0].tolist()).items():
             counts.update(dict.fromkeys(cls.kept(marks(word)), number))
         common = [term for term, _ in counts.most_common(_MOST_MARKS) if _BETWEEN not in term]
-        return cls({"terms": joined(sorted({*common, _EDGE}))})
+        terms = joined(sorted({*common, _EDGE}))
+        return cls({"terms": terms, "around": np.array([around], np.uint8)})
 
     @classmethod
     def kept(cls, terms: Sequence[str]) -> Sequence[str]:
@@ -198,7 +207,14 @@ class Neighbours(View):
 
     @property
     def width(self) -> int:
-        return len(self._vectors.vocabulary) + self.around * len(self._near)
+        return len(self._vectors.vocabulary) + self._around * len(self._near)
+
+    @property
+    def _around(self) -> int:
+        return int(self.arrays["around"][0])
+
+    def fits(self, rows: np.ndarray) -> bool:
+        return rows.shape[1] > self._around
 
     def columns(self, rows: np.ndarray) -> Any:
         numbers = dict[Any, int]()
@@ -207,18 +223,20 @@ class Neighbours(View):
         own = self._vectors.transform(numbers)  # a row for each different word
         near = own[:, self._near]
         blocks = [own[places[:, 0]]]
-        blocks += [near[places[:, side]] for side in range(1, 1 + self.around)]
+        blocks += [near[places[:, side]] for side in range(1, 1 + self._around)]
         return sparse.hstack(blocks, "csr")
 
     def check(self) -> None:
         if _EDGE not in separated(self.arrays["terms"]):
             raise ValueError("terms lacks what is beyond the ends of a text")
+        if self.arrays["around"].shape != (1,):
+            raise ValueError("around is no single number")
 
 
 class Alone(Neighbours):
     """A mark for each different word."""
 
-    around = 0
+    is_alone = True
 
     @classmethod
     def kept(cls, terms: Sequence[str]) -> Sequence[str]:

@@ -30,8 +30,7 @@ def _classifier(how: str, strength: float, weight: str | None, outputs: int) -> 
     if how == "linear":
         return linear_model.LogisticRegression(C=strength, class_weight=weight)
     if how == "boosting":
-        options = _boosting(strength, outputs)
-        return ensemble.HistGradientBoostingClassifier(class_weight=weight, **options)
+        return ensemble.HistGradientBoostingClassifier(**_boosting(strength, outputs))
     options = _forest(strength, 1)
     return ensemble.RandomForestClassifier(class_weight=weight, max_features="sqrt", **options)
 

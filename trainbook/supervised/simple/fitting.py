@@ -289,8 +289,8 @@ class _Work:
         for power in powers:
             loss = losses(kind, torch.from_numpy(power * scores), target, counts).mean()
             each.append((float(loss), power))
-        loss, power = min(each)
-        return power, loss
+        least, best = min(each)
+        return best, least
 
     def _made(self, family: Family, held: _Held, columns: Any) -> _Tried:
         """Returns a method with the mean of the models, as an archive would hold it."""

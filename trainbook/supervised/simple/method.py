@@ -66,12 +66,10 @@ class Method:
         """Returns what the method sees of a batch. Raises BadInput if it was fitted to something else."""
         form, rows = seen(task, batch) or ("nothing", np.zeros(0))
         needs = self.columns.form
-        width = self.columns.width
-        has_numbers = form == needs and "middle" in self.columns.arrays
-        if form == needs and (not has_numbers or rows.shape[1] == width):
+        if form == needs and self.columns.fits(rows):
             return rows
         if "middle" in self.columns.arrays:
-            needs = f"{needs}, {width} numbers each"
+            needs = f"{needs}, {self.columns.width} numbers each"
         raise BadInput(
             f"The simple method {self.name!r} needs {needs}. "
             f"A batch has {form} of shape {rows.shape}: features() has changed."

@@ -61,11 +61,20 @@ def fitted(
             columns = columns[1:]
         if how == "boosting":
             bias[columns] = private.boosting_begins_with(model)
+            if balanced:  # in place of weights, for whose bins scikit-learn takes ten times as long
+                bias[columns] -= _of_shares(y)[-len(columns) :]
             trees += _boosted(model, columns)
             continue
         bias[columns] = model.intercept_
         weights[:, columns] = _large(np.reshape(model.coef_, (len(columns), -1)).T)
     return Model(weights, bias, stacked(trees))
+
+
+def _of_shares(target: np.ndarray) -> np.ndarray:
+    """Returns what the shares of classes add to their scores; of two classes, what that of the second adds."""
+    _, counts = np.unique(target, return_counts=True)
+    scores = np.log(counts / len(target))
+    return scores[1:] - scores[0] if len(counts) == 2 else scores
 
 
 def linked(kind: Any, how: str, values: np.ndarray) -> np.ndarray:
