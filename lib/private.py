@@ -1,4 +1,4 @@
-"""Private names of torch and scikit-learn, the first to look at after their releases.
+"""Private names of torch, scikit-learn and Lightning, the first to look at after their releases.
 
 tests/test_private.py checks that each exists and works as described, and that no other file uses
 one.
@@ -119,3 +119,19 @@ def skipped(batches: Any, count: int) -> Any:
     for _ in range(count):
         next(batches._sampler_iter)
     return batches
+
+
+# --- Lightning --------------------------------------------------------------------------------------------------------
+
+
+def begin_again(trainer: Any) -> Any:
+    """Returns Lightning's fetcher of training batches, before the first one of an epoch."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return iter(fetcher)
+
+
+def skip(fetcher: Any, count: int) -> None:
+    """Reads batches; the loop itself counts those that are trained."""
+    for _ in range(count):
+        next(fetcher)
+    fetcher.fetched = 0

@@ -22,6 +22,7 @@ from lib.machine import disk
 from lib.training.session import Session, start_session
 
 EXIT_DEADLINE = 75  # everything is saved: run the same command again
+EXIT_INTERRUPTED = 130
 _PLAIN = (bool, int, float, str, type(None))
 _GROUP = "state"  # the file of a checkpoint that holds all tensors
 
@@ -121,7 +122,7 @@ class Keep:
             "values": self.values,
             "place": [self.step_number, self._epoch, self._batch],
         }
-        if _rank():
+        if rank():
             return
         tensors: dict[str, Tensor] = {}
         plain = flattened(state, "", tensors)
@@ -144,7 +145,7 @@ class Keep:
         """Saves if a save is due; saves and exits if the session ends. All ranks decide together."""
         reason = None if is_last else self._session.stop_reason()
         is_due = is_last or time.monotonic() - self._saved_at >= self._every_seconds
-        stop, save = _agreed(reason is not None, is_due)
+        stop, save = agreed(reason is not None, is_due)
         if not (stop or save):
             return
         self.save()
@@ -157,7 +158,7 @@ class Keep:
             f"{self.folder}. Run the same command again.",
             flush=True,
         )
-        raise SystemExit(EXIT_DEADLINE if reason == "deadline" else 130)
+        raise SystemExit(EXIT_DEADLINE if reason == "deadline" else EXIT_INTERRUPTED)
 
     def _restore(self) -> None:
         checkpoint.tidy(self.folder)
@@ -184,8 +185,8 @@ class Keep:
         self.values = state["values"]
         self.step_number, self._epoch, self._batch = state["place"]
         ranks = len(state["random"])
-        self._epoch_begin = state["epoch_begin"][_rank() % ranks]
-        restore_random(state["random"][_rank() % ranks])
+        self._epoch_begin = state["epoch_begin"][rank() % ranks]
+        restore_random(state["random"][rank() % ranks])
         print(f"Resumed {newest.path} at step {self.step_number:,}.", flush=True)
 
     def _resumed(self, loader: Iterable[Any], done: int) -> Iterator[Any]:
@@ -290,7 +291,7 @@ def unflattened(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return values if kind == "list" else tuple(values)
 
 
-def _rank() -> int:
+def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
@@ -303,7 +304,7 @@ def _gathered(state: Any) -> list[Any]:
     return states
 
 
-def _agreed(*flags: bool) -> list[bool]:
+def agreed(*flags: bool) -> list[bool]:
     """Returns which flags are set on any rank."""
     if not dist.is_initialized():
         return [*flags]

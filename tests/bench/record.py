@@ -24,17 +24,21 @@ RECORDS = Path(__file__).parent / "records"
 MEASURED = {
     "baseline": "trainbook/supervised trainbook/new",
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
+    "command": "trainbook/run",
     "competitions": "trainbook/supervised trainbook/new tests/competitions",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_chat": "workloads/chat lib/checkpoint lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
+    "faults_scripts": "trainbook/run tests/faults/habits",
     "fp16": "workloads lib/training trainbook/supervised trainbook/new",
     "glacier_scores": "workloads/glacier",
     "gpu": "lib workloads trainbook tests/gpu",
     "gpu_plans": "lib/planner lib/training workloads",
     "graphmer": "workloads/graphmer configs/graphmer_small.yaml",
+    "graphmer_open": "workloads/graphmer workloads/codegraph",
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
+    "networks": "trainbook/supervised/columns.py trainbook/supervised/members.py trainbook/new/examples",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",
@@ -42,6 +46,7 @@ MEASURED = {
     "readings": "lib/planner",
     "save": "lib/checkpoint",
     "session": "lib/training/session.py",
+    "verdicts": "trainbook/supervised",
     "vqa": "workloads/vqa",
 }
 
@@ -72,7 +77,7 @@ def train(config: Path | str, options: Mapping[str, object], **environment: str)
 
 
 def rounded(figures: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in figures.items()}
+    return {name: round(float(value), 4) for name, value in figures.items()}
 
 
 def options_of(

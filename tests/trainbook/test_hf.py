@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer  # noqa: E402
 
+from lib.training.summary import Summary  # noqa: E402
 from trainbook.hf import Finish  # noqa: E402
 
 STEPS = 6
@@ -49,10 +50,12 @@ def finish(stops_at=None):
     one = Finish()
     steps = iter(range(1, 100))
 
-    def decide(**_):
-        return ("deadline" if next(steps) == stops_at else None), False
+    def stop_reason():
+        return "deadline" if next(steps) == stops_at else None
 
-    one._session = SimpleNamespace(decide=decide)
+    one._session = SimpleNamespace(
+        stop_reason=stop_reason, margin_seconds=0.0, remaining=lambda: 1e9
+    )
     return one
 
 
@@ -81,3 +84,12 @@ def test_a_torn_newest_checkpoint_is_passed_over(tmp_path):
 
 def test_nothing_to_resume_from_is_none(tmp_path):
     assert Finish().newest(tmp_path / "nowhere") is None
+
+
+def test_the_end_stands_in_a_summary_beside_the_checkpoints(tmp_path):
+    with pytest.raises(SystemExit):
+        train(tmp_path / "out", finish(stops_at=3))
+    assert Summary.read(tmp_path / "out").reason == "deadline"
+    train(tmp_path / "out", finish())
+    summary = Summary.read(tmp_path / "out")
+    assert (summary.reason, summary.step) == ("completed", STEPS)

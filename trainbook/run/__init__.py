@@ -23,7 +23,7 @@ from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog
 from lib.text import amount, duration
 from lib.training.summary import Reason, Summary
 from trainbook.outputs import packing
-from trainbook.run import along, cards, restoring, sent, settings, several, store
+from trainbook.run import along, cards, restoring, sent, settings, several, store, tracked
 from trainbook.run.along import LOG
 from trainbook.run.child import Child
 from trainbook.run.figures import Figures
@@ -60,13 +60,14 @@ def _run_one(chosen: Settings, packs: bool) -> int:
         if before and before.reason == "completed" and before.task == _line(chosen):
             print(f"{chosen.name} is completed already. Give another --name to run it again.")
             if along.bring(earlier, folder) and keep:
-                restoring.restore(earlier, keep)
+                restoring.restore(earlier, keep, chosen.also)
             return 0
+        tracked.bring(earlier.folder if earlier else None, folder)
         along.bring_tables(earlier, folder)
         restored = Restored()
         if keep:
             keep.mkdir(parents=True, exist_ok=True)
-            restored = restoring.restore(earlier, keep)
+            restored = restoring.restore(earlier, keep, chosen.also)
         sessions = max(before.session if before else 0, earlier.index.session if earlier else 0)
         session = _Session(chosen, keep, folder, sessions + 1, packs)
         session.first_step = before.step if before else 0
@@ -161,7 +162,10 @@ class _Session:
         log = self.folder / LOG
         with log.open("a", encoding="utf-8") as file:
             file.write(f"=== session {self.number}: {shlex.join(command)}\n")
+        if restored.times:
+            self._copy(is_over=True)  # the command may delete them before it saves again
         done_file = self._done_file()
+        end_tracking = tracked.start(self.chosen, self.folder, self.number)
         with MetricsLog(self.folder / METRICS, 10**17) as rows:
             figures = Figures(self.chosen.metrics, rows, self.first_step)
 
@@ -179,6 +183,7 @@ class _Session:
             reason, code = self._watch(child, figures)
             killed = child.end(DESCENDANT_SECONDS if code == 0 else 1.0)
             figures.flush()
+        end_tracking(code == 0, {})
         for pattern in figures.unmatched():
             self._note("no_figure", f"The output has no figure for {pattern}. Correct --metric.")
         if killed:
@@ -186,6 +191,7 @@ class _Session:
                 "left_behind", f"{killed} processes of the command lived on and were killed."
             )
         if self.store:
+            self.store.was_cut = code < 0
             self._copy(is_over=True)
         self.is_done |= self._done_file() != done_file and done_file is not None
         return self._end(self._verdict(reason, code), code, child, figures)

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -54,6 +55,7 @@ class Child:
             start_new_session=True,  # Ctrl-C of a terminal comes here first
             preexec_fn=die_with_parent,
         )
+        self._ending = _watched(self.process.pid)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -80,6 +82,11 @@ class Child:
 
     def wait(self, seconds: float) -> int | None:
         """Waits for the end of the command; returns its exit code, None while it runs."""
+        if self._ending is not None:  # one wake-up; Popen.wait looks again forty times a second
+            poller = select.poll()
+            poller.register(self._ending, select.POLLIN)
+            poller.poll(1000 * seconds)
+            return self.process.poll()
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
         return None
@@ -125,7 +132,17 @@ class Child:
         _reap()
         self._reader.join(timeout=5)
         self._log.close()
+        if self._ending is not None:
+            os.close(self._ending)
+            self._ending = None
         return killed
+
+
+def _watched(pid: int) -> int | None:
+    """Returns a file descriptor that is readable once a process has ended; None where the system has none."""
+    with contextlib.suppress(OSError, AttributeError):
+        return os.pidfd_open(pid)
+    return None
 
 
 def _reap() -> None:

@@ -1,6 +1,7 @@
 """Takes figures from a command's output into metrics.csv, with the memory and use of the machine."""
 
 import contextlib
+import os
 import re
 import threading
 import time
@@ -12,6 +13,7 @@ import psutil
 from lib.report.metrics import MetricsLog
 
 ROW_SECONDS = 10.0  # between rows of a command whose output has no figures
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux below Windows
 _COUNTS = ("step", "epoch")  # figures that count the rows, the first of them that there is
 _NAME = re.compile(r"[A-Za-z_][\w./-]*")
 
@@ -94,8 +96,11 @@ def _number(text: str) -> float | None:
 def _gpu_load() -> Callable[[], dict[str, Any]]:
     """Returns a function that reads the use and memory of all GPUs by NVML; without one it reads nothing.
 
-    torch is not asked: its import takes seconds, which the command needs.
+    torch is not asked: its import takes seconds, which the command needs. Nor is NVML where there is
+    no driver: a twentieth of a second.
     """
+    if not any(map(os.path.exists, _DRIVERS)):
+        return dict
     try:
         import pynvml
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -9,7 +10,17 @@ from typing import NamedTuple
 from trainbook.run.opening import is_checkpoint_file, opens
 
 TORN = ".torn"  # the ending that a torn file of an own folder gets
-_NUMBER = re.compile(r"\d+")
+# Numbers that count no steps: model_fold0.pt and model_fold1.pt are both needed, and so is each shard of a model.
+# accelerate's optimizer_1.bin is that of a second model.
+_OF_A_SET = (
+    r"(?<![a-z])(?:custom_checkpoint|k?fold|part|phase|random_states|rank|rng_state|seed|shard|split"
+    r"|stage|task|trial)s?[_=-]?\d+|\d+-of-\d+|(?:optimizer|sampler|scheduler)_\d+(?=\.bin$)"
+)
+_NUMBER = re.compile(rf"({_OF_A_SET})|\d+", re.IGNORECASE)
+_MANY = 8  # files of one folder
+_VERSION = re.compile(
+    r"-v\d+(?=\.\w+$)"
+)  # last-v1.ckpt: Lightning found a last.ckpt of an earlier session
 
 
 class Seen(NamedTuple):
@@ -46,12 +57,22 @@ def listing(folder: Path) -> Files:
 
 
 def template(name: str) -> str:
-    """Returns a name with # for each number: checkpoint-50 and checkpoint-100 have the same."""
-    return _NUMBER.sub("#", name)
+    """Returns a name with # for each number that counts: checkpoint-50 and checkpoint-100 have the same."""
+    return _NUMBER.sub(lambda match: match[1] or "#", name)
 
 
 def numbers(name: str) -> tuple[int, ...]:
-    return tuple(map(int, _NUMBER.findall(name)))
+    return tuple(int(match[0]) for match in _NUMBER.finditer(name) if not match[1])
+
+
+def form(entry: str) -> str:
+    """Returns what all entries have in common of which one takes the place of another."""
+    return template(_VERSION.sub("", entry))
+
+
+def age(entry: str, written: float) -> tuple[tuple[int, ...], float]:
+    """Returns by what entries of one form are ordered: numbers, then time, as a mount may change times."""
+    return numbers(_VERSION.sub("", entry)), written
 
 
 def entry_of(path: str) -> str:
@@ -94,11 +115,13 @@ def whole_groups(
 ) -> dict[Key, list[str]]:
     """Returns the groups that are whole checkpoints: all their files open, and none is missing.
 
+    JSON in a folder with a number, such as trainer_state.json, must be whole and there too.
     A file that always came with another one, as optim_3.pt with model_3.pt, is missing without it.
     Of a group of a new shape nobody knows which files are still to come: `is_settled` says of each
     file that it has stopped changing for a while. A group that is followed by another is over.
     """
-    groups = grouped(checkpoint_files(folder, files))
+    checkpoints = set(checkpoint_files(folder, files))
+    groups = grouped([*checkpoints, *_notes(checkpoints, files)])
     newest = {kind: key for key, paths in groups.items() for kind in kinds_of(key, paths)}
     companions: dict[tuple[str, str], set[tuple[str, str]]] = {}  # that came with a kind of file
     whole = {}
@@ -108,14 +131,39 @@ def whole_groups(
         is_over = any(newest[kind] != key for kind in kinds)
         is_full = set().union(*known) <= kinds
         has_known_shape = len(known) == len(kinds)
-        is_complete = is_full and (has_known_shape or all(map(is_settled, paths)))
+        own = [path for path in paths if path in checkpoints]
+        is_complete = is_full and (has_known_shape or all(map(is_settled, own)))
         if not (is_over or is_complete):
             continue
         for kind in kinds:
             companions[kind] = companions.get(kind, kinds) & kinds
-        if all(opens(folder / path, read_all) for path in paths):
-            whole[key] = paths
+        if own and all(opens(folder / path, read_all) for path in paths):
+            whole[key] = own
     return whole
+
+
+def _notes(checkpoints: Iterable[str], files: Iterable[str]) -> list[str]:
+    """Lists the JSON files that lie beside checkpoints in a folder with a number."""
+    folders = {PurePosixPath(path).parent for path in checkpoints}
+    numbered = {folder for folder in folders if numbers(folder.name)}
+    return [
+        path for path in files if path.endswith(".json") and PurePosixPath(path).parent in numbered
+    ]
+
+
+def crowds(files: Iterable[str], checkpoints: Iterable[str]) -> set[PurePosixPath]:
+    """Returns the folders below entries that hold many files and no checkpoint, such as pictures of an epoch.
+
+    No resume needs them, and Kaggle keeps 500 files in all.
+    """
+    places = Counter(PurePosixPath(path).parent for path in files)
+    own = {PurePosixPath(path).parent for path in checkpoints}
+    entries = {entry_of(path) for path in checkpoints}
+    return {
+        place
+        for place, count in places.items()
+        if count > _MANY and place not in own and len(place.parts) > 1 and place.parts[0] in entries
+    }
 
 
 def kinds_of(key: Key, paths: Iterable[str]) -> set[tuple[str, str]]:
@@ -128,14 +176,11 @@ def newest_entry(
 ) -> str | None:
     """Returns the newest checkpoint among the names of entries.
 
-    Of names that differ in numbers alone the largest number wins; among the others the time.
-    `pattern` keeps those that it matches.
+    Of names of one form the largest number wins; among the others the time. `pattern` keeps those
+    that it matches.
     """
     best: dict[str, str] = {}
-    for entry in entries:
-        if pattern and not PurePosixPath(entry).match(pattern):
-            continue
-        other = best.get(template(entry))
-        if other is None or numbers(entry) > numbers(other):
-            best[template(entry)] = entry
+    for entry in sorted(entries, key=lambda entry: age(entry, times[entry])):
+        if not pattern or PurePosixPath(entry).match(pattern):
+            best[form(entry)] = entry
     return max(best.values(), key=lambda entry: (times[entry], numbers(entry)), default=None)

@@ -2,8 +2,10 @@
 
 import json
 import pickletools
+import re
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 SUFFIXES = frozenset(
@@ -17,6 +19,7 @@ _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _HDF5_END = {0: 40, 1: 44, 2: 28, 3: 28}  # offset of the end-of-file address by superblock version
+_MOST_TEXT = 2**24  # bytes of what is searched for names
 _MOST_HEADER = 100 * 2**20  # bytes of a header of safetensors, the format's own limit
 
 
@@ -34,7 +37,7 @@ def is_checkpoint_file(path: Path) -> bool:
 def opens(path: Path, whole: bool = False) -> bool:
     """Returns whether a checkpoint file is complete: zip, safetensors, pickle or HDF5 by its own frame.
 
-    With `whole` the check sums of a zip are computed too, which reads all of it. Any other file
+    JSON is parsed. With `whole` the check sums of a zip are computed too, which reads all of it. Any other file
     must not be empty.
     """
     try:
@@ -49,6 +52,8 @@ def opens(path: Path, whole: bool = False) -> bool:
             return _safetensors_opens(path, size)
         if head.startswith(_PICKLE):
             return _pickle_opens(path)
+        if path.suffix.lower() == ".json":
+            return _json_opens(path, size)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return False
     return size >= _LEAST if path.suffix.lower() in SUFFIXES else size > 0
@@ -78,8 +83,46 @@ def _pickle_opens(path: Path) -> bool:
     return last == "STOP"
 
 
+def _json_opens(path: Path, size: int) -> bool:
+    """Returns whether JSON does not break off. Comments, or an object a line, are a person's own matter."""
+    if size > _MOST_TEXT:
+        return True
+    text = path.read_text("utf-8", errors="replace").rstrip()
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos < len(text) and not error.msg.startswith("Unterminated")
+    return True
+
+
 def _hdf5_opens(path: Path, size: int) -> bool:
     with path.open("rb") as file:
         start = file.read(64)
     offset = _HDF5_END[start[8]]
     return size >= int.from_bytes(start[offset : offset + 8], "little")
+
+
+def named_in(path: Path, names: Iterable[str]) -> set[str]:
+    """Returns which names a checkpoint file, or a JSON file beside it, holds as the end of a path.
+
+    So Trainer and Lightning note their best checkpoint. The frame of a pickle is searched as bytes.
+    """
+    text = _text_of(path)
+    return {
+        name
+        for name in names
+        if re.search(rb"[/\\\\]" + re.escape(name.encode()) + rb"(?!\d)", text)
+    }
+
+
+def _text_of(path: Path) -> bytes:
+    try:
+        if path.suffix.lower() == ".json":
+            return path.read_bytes() if path.stat().st_size <= _MOST_TEXT else b""
+        if not zipfile.is_zipfile(path):
+            return b""
+        with zipfile.ZipFile(path) as archive:
+            frames = [info for info in archive.infolist() if info.filename.endswith("data.pkl")]
+            return b"".join(archive.read(i) for i in frames if i.file_size <= _MOST_TEXT)
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error):
+        return b""

@@ -2,16 +2,16 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from lib.machine import inputs, platform
 from trainbook.run import groups, store
 from trainbook.run.groups import TORN, Files
+from trainbook.run.opening import named_in
 from trainbook.run.store import Copy, Index
-
-MOST_OF_A_TEMPLATE = 3  # entries that differ in numbers alone are restored, the newest of them
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,22 @@ def find_earlier(name: str, folder: Path, keep: Path) -> Earlier | None:
     return None
 
 
-def restore(earlier: Earlier | None, keep: Path) -> Restored:
+def restore(earlier: Earlier | None, keep: Path, also: str = "") -> Restored:
     """Makes the kept folder hold the newest whole checkpoints of an earlier session, and mends what is torn.
 
     Files of a mounted kept folder are taken where they open and had stopped changing. What is torn
-    or lacks there comes from the verified copies. Nothing in the earlier output is changed.
+    or lacks there comes from the verified copies. Of entries that differ in numbers the newest comes
+    back, with those that it names, such as the best one, and those that the pattern `also` matches:
+    a command's own retention does not see earlier sessions. Nothing in the earlier output is changed.
     """
     restored = Restored()
     index = earlier.index if earlier else Index()
     if earlier and earlier.keep and not any(keep.glob("*")):
-        _take(earlier.keep, index, keep, restored)
+        _take(earlier.keep, index, keep, restored, also)
     else:
         _mend(index, keep, restored)
     if earlier and earlier.folder:
-        _take_copies(earlier.folder / store.FOLDER, index.copies, keep, restored)
+        _take_copies(earlier.folder / store.FOLDER, index.copies, keep, restored, also)
     return restored
 
 
@@ -97,21 +99,24 @@ def _times(files: Files, paths: Iterable[str], index: Index) -> dict[str, float]
     return times
 
 
-def _take(source: Path, index: Index, keep: Path, restored: Restored) -> None:
+def _take(source: Path, index: Index, keep: Path, restored: Restored, also: str) -> None:
     """Copies a mounted kept folder: its whole checkpoints, and its other files as they are."""
     files = groups.listing(source)
     checkpoints = set(groups.checkpoint_files(source, files))
     whole = _whole_files(source, files, index)
     times = _times(files, whole, index)
     written = index.times(files)
-    entries = _newest_of_each(times)
+    entries = _needed(times, source, also)
+    forms = {groups.form(entry) for entry in times}
     taken = [path for path in whole if groups.entry_of(path) in entries]
+    crowds = groups.crowds(files, checkpoints)
     half = {PurePosixPath(path).parent for path in checkpoints.difference(whole)}
     half -= {PurePosixPath(path).parent for path in whole} | {PurePosixPath(".")}
     for path in sorted(files.keys() - checkpoints):
-        is_old = groups.entry_of(path) in times.keys() - entries
+        entry = groups.entry_of(path)
+        is_old = groups.form(entry) in forms and entry not in entries
         is_half = not half.isdisjoint(PurePosixPath(path).parents)  # its folder looks whole by name
-        if not (is_old or is_half):
+        if not (is_old or is_half or PurePosixPath(path).parent in crowds):
             taken.append(path)
     for path in taken:
         _copy_file(source / path, keep / path, written[path])
@@ -119,18 +124,34 @@ def _take(source: Path, index: Index, keep: Path, restored: Restored) -> None:
     torn = len(checkpoints) - len(whole)
     left = len(files) - len(taken) - torn
     restored.lines.append(
-        f"Restored {len(taken):,} files of {keep.name} from {source}; {left:,} older ones stay there."
+        f"Restored {len(taken):,} files of {keep.name} from {source}; {left:,} others stay there."
     )
     if torn:
         restored.lines.append(f"{torn:,} checkpoint files there are torn or incomplete.")
 
 
-def _newest_of_each(times: Mapping[str, float]) -> set[str]:
-    """Returns the newest entries, at most three of those that differ in numbers alone."""
-    alike: dict[str, list[str]] = {}
-    for entry in sorted(times, key=lambda entry: (groups.numbers(entry), times[entry])):
-        alike.setdefault(groups.template(entry), []).append(entry)
-    return {entry for entries in alike.values() for entry in entries[-MOST_OF_A_TEMPLATE:]}
+def _needed(times: Mapping[str, float], folder: Path, also: str) -> set[str]:
+    """Returns the entries that a resume needs: the newest of each form, what it names, and those of `also`."""
+    newest: dict[str, str] = {}
+    for entry in sorted(times, key=lambda entry: groups.age(entry, times[entry])):
+        newest[groups.form(entry)] = entry
+    named = _named(times, folder)
+    return {*newest.values(), *named, *(entry for entry in times if _is_meant(entry, also))}
+
+
+def _named(times: Mapping[str, float], folder: Path, more: Iterable[str] = ()) -> set[str]:
+    """Returns which entries, or others of the names `more`, the newest checkpoint names in its files."""
+    newest = groups.newest_entry(times, times)
+    if newest is None:
+        return set()
+    place = folder / newest
+    files = sorted(place.rglob("*")) if place.is_dir() else [place]
+    names = {*times, *more} - {newest}
+    return {name for file in files for name in named_in(file, names)}
+
+
+def _is_meant(entry: str, also: str) -> bool:
+    return bool(also) and PurePosixPath(entry).match(also)
 
 
 def _copy_file(source: Path, target: Path, written: float) -> None:
@@ -154,12 +175,19 @@ def _mend(index: Index, keep: Path, restored: Restored) -> None:
             )
 
 
-def _take_copies(folder: Path, copies: Iterable[Copy], keep: Path, restored: Restored) -> None:
-    """Unpacks the newest undamaged copy of each entry that is newer than what the kept folder has."""
+def _take_copies(
+    folder: Path, copies: Sequence[Copy], keep: Path, restored: Restored, also: str
+) -> None:
+    """Unpacks the newest undamaged copy of each entry that a resume needs and the kept folder has not as new."""
     done: set[str] = set()
-    for copy in sorted(copies, key=lambda copy: copy.file, reverse=True):
-        is_there = restored.times.get(copy.entry, -1.0) > copy.mtime_ns
+    for copy in _newest_first(copies):
+        # of the same time: what is kept is whole, and no older than its copy
+        is_there = restored.times.get(copy.entry, -1.0) >= copy.mtime_ns
         if copy.entry in done or is_there:
+            continue
+        named = _named(restored.times, keep, [copy.entry])
+        is_needed = copy.entry in named or _is_meant(copy.entry, also)
+        if not is_needed and _has_newer(restored.times, copy):
             continue
         if not store.unpack(folder, copy, keep):
             restored.lines.append(
@@ -169,6 +197,28 @@ def _take_copies(folder: Path, copies: Iterable[Copy], keep: Path, restored: Res
         done.add(copy.entry)
         restored.times[copy.entry] = float(copy.mtime_ns)
         restored.lines.append(f"Restored {copy.entry} from a verified copy.")
+
+
+def _newest_first(copies: Sequence[Copy]) -> list[Copy]:
+    """Orders copies by the newest of their form, in a form by age: the newest one names others."""
+    newest: dict[str, int] = {}
+    for copy in copies:
+        form = groups.form(copy.entry)
+        newest[form] = max(newest.get(form, 0), copy.mtime_ns)
+
+    def order(copy: Copy) -> tuple[Any, ...]:
+        age = groups.age(copy.entry, copy.mtime_ns)
+        return newest[groups.form(copy.entry)], age, copy.file
+
+    return sorted(copies, key=order, reverse=True)
+
+
+def _has_newer(times: Mapping[str, float], copy: Copy) -> bool:
+    """Returns whether another entry of a copy's form is newer than it."""
+    own = groups.age(copy.entry, copy.mtime_ns)
+    alike = groups.form(copy.entry)
+    others = [entry for entry in times if groups.form(entry) == alike and entry != copy.entry]
+    return any(groups.age(entry, times[entry]) > own for entry in others)
 
 
 def newest_whole(folder: Path, pattern: str = "") -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from lib.config import Session, option
+from lib.config import Session, Tracking, option
 from lib.config.files import read_text
 from lib.config.reader import BAD, Reader, sentences
 from lib.errors import BadInput, printable
@@ -57,6 +57,7 @@ class Settings:
         dict, "Folders of data by their paths here: the OWNER/SLUG that is mounted there on Kaggle."
     )
     session: Session = field(default_factory=Session)
+    tracking: Tracking = field(default_factory=Tracking)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,7 @@ PAUSE_FACTOR = 4.0  # of the seconds that copying took: so long nothing more is 
 SMALL_BYTES = 2**20  # files beside checkpoints up to this size are copied with them
 SMALL_TOGETHER = 2**26
 SAME_NS = 2 * 10**9  # archives keep times in seconds
+_WRITTEN_NS = 10**10  # within which a busy disk has written the index
 _MOST_INDEX = 2**26
 _CHUNK = 2**22
 
@@ -50,6 +51,8 @@ class Index:
     session: int = 0
     files: dict[str, list[int]] = field(default_factory=dict)  # settled: size, time in ns
     copies: list[Copy] = field(default_factory=list)
+    written_ns: int = 0  # when it was written: its own time tells whether a mount keeps times
+    keeps_times: bool = False
 
     @classmethod
     def read(cls, store: Path) -> "Index | None":
@@ -58,11 +61,15 @@ class Index:
             values = untrusted.objects(untrusted.read(store / INDEX, _MOST_INDEX))
             copies = [Copy(**copy) for copy in values["copies"]]
             files = {str(path): [int(n) for n in seen] for path, seen in values["files"].items()}
-            return cls(str(values["keep"]), int(values["session"]), files, copies)
+            written = int(values.get("written_ns", 0))
+            keeps_times = abs((store / INDEX).stat().st_mtime_ns - written) < _WRITTEN_NS
+            keep, session = str(values["keep"]), int(values["session"])
+            return cls(keep, session, files, copies, written, keeps_times)
         except (OSError, BadInput, KeyError, TypeError, ValueError, AttributeError):
             return None
 
     def write(self, store: Path) -> None:
+        self.written_ns = time.time_ns()
         disk.write_text(store / INDEX, json.dumps(asdict(self), indent=0))
 
     def knows(self, path: str, seen: Seen) -> bool:
@@ -78,7 +85,8 @@ class Index:
         """
         own = {path: float(seen.mtime_ns) for path, seen in files.items()}
         known = [path for path in files if path in self.files]
-        if not known or any(self.knows(path, files[path]) for path in known):
+        is_kept = self.keeps_times or any(self.knows(path, files[path]) for path in known)
+        if not known or is_kept:
             return own
         for path, seen in files.items():
             size, mtime_ns = self.files.get(path, (-1, 0))
@@ -96,8 +104,10 @@ class Store:
         self.longest_save = 0.0  # seconds from the first to the last change of a checkpoint
         self.longest_copy = 0.0  # seconds
         self.saves = 0
+        self.was_cut = False  # the command was killed: a folder may lack files for ever
         self.problems: dict[str, str] = {}  # sentences on entries that could not be copied
         self._last: Files = {}
+        self._is_idle = False  # nothing is left to copy until a file changes
         self._changed: dict[str, float] = {}  # when a change of a file was noticed
         self._began: dict[str, float] = {}  # when the present writing of a checkpoint began
         self._next_copy = 0.0
@@ -107,18 +117,23 @@ class Store:
         """Looks at the kept folder once; returns a line for each new copy. `is_over`: nobody writes any more."""
         begin = time.monotonic()
         files = groups.listing(self.keep)
+        if self._is_idle and files == self._last:
+            return []
+        self._is_idle = False
         self._notice(files, begin)
 
         def is_settled(path: str) -> bool:
             is_alone = "/" not in path  # it opens or not; of a folder more files may come
-            return is_over or is_alone or begin - self._changed[path] >= QUIET_SECONDS
+            is_final = is_over and not self.was_cut
+            return is_final or is_alone or begin - self._changed[path] >= QUIET_SECONDS
 
         whole = groups.whole_groups(self.keep, files, is_settled)
         settled = {path: [*files[path]] for paths in whole.values() for path in paths}
         for path in settled:
             self._began.pop(path, None)  # its writing has ended
         lines = []
-        if is_over or begin >= self._next_copy:
+        may_copy = is_over or begin >= self._next_copy
+        if may_copy:
             for entry in self._new_entries(whole, files):
                 line = self._copy(entry, whole, files)
                 lines += [line] if line else []
@@ -128,6 +143,8 @@ class Store:
         if lines or settled != self.index.files:
             self.index.files = settled
             self.index.write(self.folder)
+        is_quiet = begin - max(self._changed.values(), default=0.0) >= QUIET_SECONDS
+        self._is_idle = may_copy and is_quiet and not lines and not self.problems
         return lines
 
     def _notice(self, files: Files, now: float) -> None:
@@ -167,7 +184,9 @@ class Store:
         checkpoints = [
             path for paths in _newest_groups(whole, entry, self.newest) for path in paths
         ]
-        others = set(inside) - set(groups.checkpoint_files(self.keep, inside))
+        found = groups.checkpoint_files(self.keep, inside)
+        crowds = groups.crowds(inside, found)
+        others = {p for p in set(inside) - set(found) if PurePosixPath(p).parent not in crowds}
         small = sorted(path for path in others if files[path].size <= SMALL_BYTES)
         if sum(files[path].size for path in small) > SMALL_TOGETHER:
             small = []

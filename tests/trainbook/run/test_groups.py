@@ -69,16 +69,43 @@ def test_the_first_group_counts_when_it_has_settled_and_an_older_one_always(tmp_
     assert whole(tmp_path, settled=set()) == both, "the second has the shape of the first"
 
 
+def test_a_folder_with_torn_or_missing_json_is_not_whole_and_a_log_in_no_such_folder_is_none(
+    tmp_path,
+):
+    for step in (1, 2, 3):
+        write(tmp_path, f"checkpoint-{step}/model.pt")
+        (tmp_path / f"checkpoint-{step}" / "state.json").write_text('{"step": 1}')
+    (tmp_path / "checkpoint-2" / "state.json").write_text('{"step')
+    (tmp_path / "checkpoint-3" / "state.json").unlink()
+    write(tmp_path, "last.pt")
+    (tmp_path / "log.json").write_text('{"loss')
+    assert whole(tmp_path) == ["checkpoint-1/model.pt", "last.pt"]
+
+
+def test_json_alone_is_no_checkpoint(tmp_path):
+    write(tmp_path, torn=["run-1/model.pt"])
+    (tmp_path / "run-1" / "config_3.json").write_text("{}")
+    assert whole(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("entries", "newest"),
     [
         (["checkpoint-50", "checkpoint-100"], "checkpoint-100"),
         (["last.ckpt", "last-v1.ckpt", "last-v2.ckpt"], "last-v2.ckpt"),
+        (["last-v1.ckpt", "last.ckpt"], "last.ckpt"),
         (["20260101-120000-unet", "20260101-130000-unet"], "20260101-130000-unet"),
         (["best.pt", "last.pt"], "last.pt"),
         (["a-9.pt", "a-10.pt", "z.pt"], "z.pt"),
     ],
-    ids=["numbers", "versions", "times in names", "times", "both"],
+    ids=[
+        "numbers",
+        "versions",
+        "a version of an earlier session",
+        "times in names",
+        "times",
+        "both",
+    ],
 )
 def test_the_newest_is_by_number_among_alike_names_and_by_time_among_others(entries, newest):
     times = {entry: float(number) for number, entry in enumerate(entries)}

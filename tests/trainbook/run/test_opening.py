@@ -85,3 +85,21 @@ def test_other_files_are_no_checkpoints(tmp_path, name):
     path.write_text("{}")
     assert not is_checkpoint_file(path)
     assert opens(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_whole"),
+    [
+        ('{"step": 5}\n', True),
+        ('{"step": 1}\n{"step": 2}\n', True),
+        ('{"step": 5} // by hand', True),
+        ("", False),
+        ('{"step": 5', False),
+        ('{"step": 5, "be', False),
+        ('{"step":', False),
+        ("[1, 2", False),
+    ],
+)
+def test_json_that_breaks_off_is_torn_and_odd_json_is_not(tmp_path, text, is_whole):
+    (tmp_path / "state.json").write_text(text)
+    assert opens(tmp_path / "state.json") == is_whole

@@ -57,6 +57,19 @@ signal.signal(signal.SIGTERM, save)
 print("begun", flush=True)
 time.sleep(600)
 """
+NOTING = """
+import sys, types
+class Writer:
+    def __init__(self, folder):
+        self.out = open("sent.txt", "a")
+    def add_scalar(self, name, value, step):
+        print(name, value, step, file=self.out, flush=True)
+    def close(self):
+        print("closed", file=self.out, flush=True)
+module = types.ModuleType("torch.utils.tensorboard")
+module.SummaryWriter = Writer
+sys.modules["torch.utils.tensorboard"] = module
+"""
 RESUME = ["--keep", "checkpoints", "--resume", "--resume {newest}"]
 TIGHT = """
 command: [{python}, train.py]
@@ -282,6 +295,25 @@ def test_a_pattern_without_a_figure_in_the_output_is_named(place):
     assert code == 0, output
     assert r"no figure for accuracy=(\S+)" in output
     assert "no figure for loss" not in output
+
+
+def test_figures_go_to_the_trackers_of_the_settings_and_a_later_session_sends_no_step_twice(place):
+    """TensorBoard's package may be absent: a module of its name in the working folder notes the calls."""
+    (place / "sitecustomize.py").write_text(NOTING)
+    (place / "my.yaml").write_text(
+        "command: [python, train.py]\nmetrics: ['step=(\\d+)', 'loss=(\\S+)']\n"
+        "keep: checkpoints\ntracking: {tensorboard: true}\n"
+    )
+    environment = {"PYTHONPATH": f"{place}{os.pathsep}{ROOT}"}
+    for steps in ("(1, 2)", "(1, 2, 3)"):
+        write(place, f"for s in {steps}:\n    print(f'step={{s}} loss={{1 / s}}', flush=True)")
+        name = ["my.yaml", "--name", "tracked", "--done", "never printed"]
+        code, output = run(place, *name, command=(), **environment)
+        assert code == 1, output
+    sent = (place / "sent.txt").read_text().splitlines()
+    losses = [line for line in sent if line.startswith("train/loss")]
+    assert losses == ["train/loss 1.0 1", "train/loss 0.5 2", "train/loss 0.3333333333333333 3"]
+    assert sent.count("closed") == 2
 
 
 def test_the_command_line_does_not_wait_for_torch(place):

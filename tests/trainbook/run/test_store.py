@@ -2,11 +2,13 @@
 
 import os
 import pickle
+import zipfile
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from trainbook.run import store
+from trainbook.run import groups, store
 from trainbook.run.restoring import Earlier, restore
 from trainbook.run.store import Index, Store
 
@@ -132,9 +134,7 @@ def test_a_mounted_folder_is_copied_writable_without_what_is_torn(tmp_path, keep
     for path in mounted.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
     restored = restore(Earlier(None, Index(), mounted), keep)
-    assert sorted(path.name for path in keep.iterdir()) == [
-        "checkpoint-1", "checkpoint-2", "checkpoint-3", "log.txt",
-    ]  # fmt: skip
+    assert sorted(path.name for path in keep.iterdir()) == ["checkpoint-3", "log.txt"]
     assert restored.newest() == "checkpoint-3"
     save(keep / "checkpoint-3" / "model.pt", 5)
     (keep / "log.txt").write_text("more")
@@ -150,6 +150,21 @@ def test_a_newer_file_of_the_same_size_is_not_replaced_by_an_older_copy(tmp_path
     assert pickle.loads((keep / "last.pt").read_bytes())[0] == 2
 
 
+def test_a_much_newer_file_of_the_same_size_is_not_replaced_by_the_copy_before_it(
+    tmp_path, keep, made
+):
+    """The command was killed after its save, and before the index knew of it."""
+    save(keep / "last.pt", 1)
+    os.utime(keep / "last.pt", (1000, 1000))
+    made.scan()
+    mounted = tmp_path / "mounted"
+    save(mounted / "last.pt", 2)
+    (keep / "last.pt").unlink()
+    restored = restore(earlier(made, mounted), keep)
+    assert pickle.loads((keep / "last.pt").read_bytes())[0] == 2
+    assert restored.newest() == "last.pt"
+
+
 def test_times_that_a_mount_has_changed_come_from_the_index(tmp_path, keep, made):
     for name, seconds in (("best.pt", 1000), ("last.pt", 2000)):
         save(keep / name, name)
@@ -158,6 +173,7 @@ def test_times_that_a_mount_has_changed_come_from_the_index(tmp_path, keep, made
     mounted = tmp_path / "mounted"
     keep.rename(mounted)
     keep.mkdir()
+    os.utime(made.folder / store.INDEX, (9000, 9000))
     os.utime(mounted / "last.pt", (9000, 9000))
     os.utime(mounted / "best.pt", (9001, 9001))
     restored = restore(earlier(made, mounted), keep)
@@ -165,13 +181,73 @@ def test_times_that_a_mount_has_changed_come_from_the_index(tmp_path, keep, made
     assert (keep / "last.pt").stat().st_mtime == 2000
 
 
-def test_of_names_that_differ_in_numbers_three_are_restored_and_the_others_counted(tmp_path, keep):
+def test_of_names_that_differ_in_numbers_the_newest_is_restored_and_the_others_counted(
+    tmp_path, keep
+):
     mounted = tmp_path / "mounted"
     for step in range(8):
         save(mounted / f"step-{step}.pt", step)
     restored = restore(Earlier(None, Index(), mounted), keep)
-    assert sorted(path.name for path in keep.iterdir()) == ["step-5.pt", "step-6.pt", "step-7.pt"]
-    assert "5 older ones stay there" in restored.lines[0]
+    assert [path.name for path in keep.iterdir()] == ["step-7.pt"]
+    assert "7 others stay there" in restored.lines[0]
+
+
+def test_what_the_newest_names_and_what_also_matches_comes_back_too(tmp_path, keep):
+    mounted = tmp_path / "mounted"
+    for step in (1, 2, 10, 20):
+        save(mounted / f"checkpoint-{step}" / "model.pt", step)
+    state = '{"best_model_checkpoint": "out/checkpoint-10"}'  # as Trainer writes it
+    (mounted / "checkpoint-20" / "trainer_state.json").write_text(state)
+    restore(Earlier(None, Index(), mounted), keep, also="*-2")
+    found = sorted(path.name for path in keep.iterdir())
+    assert found == ["checkpoint-10", "checkpoint-2", "checkpoint-20"]
+
+
+def test_the_best_that_a_file_of_torch_names_comes_back_from_a_copy(keep, made):
+    for score in (0.5, 0.9, 0.7):
+        save(keep / f"score={score}.ckpt", score)
+        os.utime(keep / f"score={score}.ckpt", (1000 + 10 * score, 1000 + 10 * score))
+    torch.save({"best": "/kaggle/working/keep/score=0.5.ckpt"}, keep / "last.ckpt")
+    made.newest = 4
+    made.scan(is_over=True)
+    for path in keep.iterdir():
+        path.unlink()
+    restored = restore(earlier(made), keep)
+    assert restored.newest() == "last.ckpt"
+    found = sorted(path.name for path in keep.iterdir())
+    assert found == ["last.ckpt", "score=0.5.ckpt", "score=0.9.ckpt"]
+
+
+def test_of_copies_of_one_form_the_newest_undamaged_is_unpacked(keep, made):
+    for step in range(3):
+        save(keep / f"step-{step}.pt", step)
+    made.scan(is_over=True)
+    for path in keep.iterdir():
+        path.unlink()
+    (newest,) = [copy for copy in made.index.copies if copy.entry == "step-2.pt"]
+    (made.folder / newest.file).write_bytes(b"torn")
+    restore(earlier(made), keep)
+    assert [path.name for path in keep.iterdir()] == ["step-1.pt"]
+
+
+def test_folds_and_shards_are_no_steps_of_one_another(tmp_path, keep):
+    mounted = tmp_path / "mounted"
+    shards = [f"model-0000{number}-of-00005.safetensors.pt" for number in range(1, 6)]
+    for name in (*shards, "random_states_0.pkl", "random_states_1.pkl"):
+        save(mounted / "checkpoint-7" / name, name)
+    for fold in range(5):
+        save(mounted / f"model_fold{fold}.pth", fold)
+    restore(Earlier(None, Index(), mounted), keep)
+    assert len(list(keep.glob("model_fold*.pth"))) == 5
+    assert len(list(keep.glob("checkpoint-7/*"))) == 7
+
+
+def test_a_copy_has_all_shards_of_a_checkpoint(keep, made):
+    for number in range(1, 6):
+        save(keep / "checkpoint-7" / f"model-0000{number}-of-00005.pt", number)
+    made.scan(is_over=True)
+    with zipfile.ZipFile(made.folder / made.index.copies[0].file) as archive:
+        assert len(archive.namelist()) == 5
 
 
 def test_a_run_folder_without_a_checkpoint_is_never_the_newest(tmp_path, keep):
@@ -195,6 +271,53 @@ def test_the_longest_save_is_that_of_one_file_and_not_of_many_quick_ones(keep, m
         made.scan()
         clock[0] += 0.5
     assert 4 <= made.longest_save <= 5
+
+
+def test_files_are_opened_again_only_when_one_has_changed(keep, made, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(store.time, "monotonic", lambda: clock[0])
+    looks = []
+    look = groups.whole_groups
+    monkeypatch.setattr(
+        groups, "whole_groups", lambda *given, **more: looks.append(1) or look(*given, **more)
+    )
+    save(keep / "last.pt", 1)
+    for _ in range(10):
+        made.scan()
+        clock[0] += 0.5
+    assert len(looks) < 6
+    seen = len(looks)
+    save(keep / "last.pt", 2, size=2000)
+    assert len(made.scan()) == 1
+    assert len(looks) == seen + 1
+
+
+def test_the_first_folder_of_a_command_that_was_killed_is_not_taken_for_whole(keep, made):
+    save(keep / "checkpoint-5" / "model.pt", 5)
+    save(keep / "last.pt", 5)
+    made.was_cut = True
+    made.scan(is_over=True)
+    assert [copy.entry for copy in made.index.copies] == ["last.pt"]
+
+
+@pytest.mark.parametrize("way", ["mounted", "copied"])
+def test_pictures_of_each_epoch_stay_behind_and_files_beside_checkpoints_come(
+    tmp_path, keep, made, way
+):
+    run = keep / "20260101-unet"
+    save(run / "weights" / "model_5.pt", 5)
+    for name in ("config.yaml", "tb/events.1"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("x")
+    for number in range(16):
+        save(run / "samples" / "5" / f"{number}.npy", number)
+    made.scan(is_over=True)
+    keep.rename(tmp_path / "mounted")
+    keep.mkdir()
+    restore(earlier(made, tmp_path / "mounted" if way == "mounted" else None), keep)
+    found = {path.relative_to(keep).as_posix() for path in keep.rglob("*") if path.is_file()}
+    names = ("weights/model_5.pt", "config.yaml", "tb/events.1")
+    assert found == {f"20260101-unet/{name}" for name in names}
 
 
 def test_restoring_again_changes_nothing(keep, made):
