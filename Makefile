@@ -14,6 +14,8 @@
 # make golden        holds seven small runs, each killed once, to the bytes that they had (eight minutes)
 # make competitions  plays six small competitions from their data to a scored submission (five minutes)
 # make bench         measures again and writes tests/bench/records
+# make bench-graphmer   graphmer's probabilities on seven packages, which pip installs outside of the checkout; it needs a run of
+#                    make train and jedi (ten minutes), and fits the weights of prediction anew
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
 #                    Python; ranks that die; scripts of others under `trainbook run` (about an hour on 2 idle cores; an
 #                    interrupted one resumes)
@@ -35,7 +37,7 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 # PyTorch's own builds: PyPI's for Linux brings CUDA, which a machine without an NVIDIA GPU has no use for
 CPU_BUILDS := https://download.pytorch.org/whl/cpu
 
-.PHONY: help train build test lint types check docs docs-site pictures notebooks bench golden competitions faults gpu gpu-wheels kaggle-image clean
+.PHONY: help train build test lint types check docs docs-site pictures notebooks bench bench-graphmer golden competitions faults gpu gpu-wheels kaggle-image clean
 
 help:
 	@sed -n '/^# make/,/^[^#]/s/^# //p' Makefile
@@ -88,6 +90,9 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead
 	$(PY) -m tests.bench.bench_save
+
+bench-graphmer: .venv/ready
+	$(PY) -m tests.bench.bench_graphmer_open runs/graphmer_small --fit
 
 golden: .venv/ready
 	$(PY) -m tests.golden

@@ -58,10 +58,12 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
         (("chat", 1, "conversations of 2,048 tokens"),),
         "adapter, merged weights, answers beside the untouched base",
     ),
+    "09_your_script": ("Your own training script, unchanged", (), "its checkpoints, figures, output, one archive"),
 }  # fmt: skip
 EMPTY = {
     "00_memory": "none: a laptop, seconds",
     "07_your_model": "yours: the notebook plans it first",
+    "09_your_script": "yours: it ends in time, and resumes",
 }
 
 

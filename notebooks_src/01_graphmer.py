@@ -107,7 +107,8 @@ with contextlib.redirect_stdout(io.StringIO()) as printed:
     except BadInput as refusal:  # a run that is not completed has no best weights yet
         print(refusal)
     else:
-        for row in sorted(answers.values(), key=lambda row: -row["probability"] * bool(row["tail"]))[:8]:
+        named = [row for row in answers.values() if row["by"] == "model" and row["tail"]]  # jedi gives no probability
+        for row in sorted(named, key=lambda row: -row["probability"])[:8]:
             print("{file}:{line}: {asked} is {tail}, with probability {probability}".format(**row))
 notebook.show(printed.getvalue())
 

@@ -131,8 +131,8 @@ notebook.show(aligned(rows, left={0}))
 
 # %% [markdown]
 # ## Evaluation beside counting
-# Each row is a method, from the commonest role to counts and network multiplied; the model is the last one. *Counts +
-# offsets* is the strongest without a network, and the last column is what a method gains over it. In brackets: intervals over
+# Each row is a method, from the commonest role to counts and network multiplied; the model is the last one. The heading of the
+# last column names the strongest counting, by documents outside of the test, over which a method gains. In brackets: intervals over
 # draws of whole documents, because the sentences of one are alike. `evaluation.csv` has all of it, with the F1 of each role.
 
 # %% shared: compare

@@ -125,6 +125,7 @@ training:
   effective_batch: 32  # images of a step, however many cards share them
   micro_batch_slots: 2  # equal parts of a step: two, so that both cards of Kaggle's T4 x2 get one
   evaluate_every_epochs: 1  # a validation after each pass; the best weights are kept
+  start_from_baseline: true  # answers are a simple method's, and the network's where it surely gains
 optimizer:
   lr: 3.0e-3  # high, because the model is small and starts from nothing
 scheduler:

@@ -15,6 +15,7 @@ from lib.task import load_config
 from lib.training.session import Session
 from tests.trainbook.kaggle import stub as kaggle_stub
 from trainbook import launch
+from trainbook.supervised.simple import estimators
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = Path(os.environ.get("TRAINBOOK_DATA", ROOT.parent / "shared" / "data"))
@@ -62,6 +63,13 @@ def a_place_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield
     torch.set_deterministic_debug_mode("default")
+
+
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch):
+    """Simple methods of few trees: those of every small run would take minutes. Tests of theirs have all."""
+    monkeypatch.setattr(estimators, "GROWN", 4)
+    monkeypatch.setattr(estimators, "ROUNDS", 10)
 
 
 @pytest.fixture

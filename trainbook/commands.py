@@ -219,6 +219,7 @@ def _predict(options: argparse.Namespace) -> int:
         name=options.name,
         sample=Path(options.sample) if options.sample else None,
         id_column=options.id_column,
+        answer=options.answer,
     )
     print(table)
     return 0

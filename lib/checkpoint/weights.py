@@ -19,6 +19,8 @@ from lib.checkpoint.contents import plain
 from lib.config.files import size_of
 from lib.errors import BadInput, printable
 
+# Buffers that earlier versions did not save: without them a model says what it said then
+_LATER = ("network_lead", "probability_powers")
 _HALVES = (torch.float16, torch.bfloat16)
 _FLOATS = {
     "float64": torch.float64,
@@ -62,7 +64,11 @@ def put_back(
     if wider and all(parameter.requires_grad for parameter in model.parameters()):
         widen(model)
     named = of(model)
-    expected = {n: value for n, value in named.items() if n in saved or n not in left_out}
+    expected = {
+        name: value
+        for name, value in named.items()
+        if name in saved or (name not in left_out and name not in _LATER)
+    }
     wrong = _misfits(expected, saved)
     extra = sorted(set(saved) - set(expected))
     if wrong or extra:

@@ -12,3 +12,4 @@ SESSION_START = "TRAINBOOK_SESSION_START"  # Unix time from which a session's mi
 RANK_FOLDER = "TRAINBOOK_RANK_FOLDER"
 RELAY = "TRAINBOOK_RELAY"  # set for ranks whose progress is shown by the process that started them
 DEADLINE = "TRAINBOOK_DEADLINE"  # Unix time at which a foreign command will be asked to end
+CARD = "TRAINBOOK_CARD"  # the number of the card that a foreign command was given

@@ -78,7 +78,7 @@ def trained(kind: str, name: str, seed: int, scratch: Path) -> dict:
         ]  # a constant, what it knows more, the network
     gate = re.search(r"The gate is (?:open by ([\d.]+)|shut)", summary.report)
     return {
-        **head("torch", "scikit-learn"), "metric": metric, "simple method": scores[-3 if gate else -2],
+        **head("torch", "scikit-learn"), "metric": metric, "simple method": scores[1],
         "answer": scores[-1], "gate": float(gate[1] or 0) if gate else None,
         "seconds of the fit": round(seconds, 2), "seconds of the rest": round(whole - seconds, 2),
     }  # fmt: skip

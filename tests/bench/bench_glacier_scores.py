@@ -33,7 +33,7 @@ from lib.training.evaluation import EvaluationLoader
 from tests.bench.record import RECORDS, head, measure, rounded, train
 from trainbook.launch import ensemble
 from workloads.glacier import baselines
-from workloads.glacier.judging import judged, scores_of, tile_counts
+from workloads.glacier.judging import judged, scores_of, sums_of, tile_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = RECORDS / "glacier_scores.json"
@@ -194,10 +194,8 @@ def counts_of(task: Any, model: Any, part: str) -> dict[str, np.ndarray]:
                 ("network", network),
                 ("answer", model.boosted.answer(batch["image"], network)),
             ):
-                counts = tile_counts(
-                    scores.argmax(1), batch["target"], len(task.settings.source.classes)
-                )
-                found[name].append(counts.numpy())
+                counts = tile_counts(scores.argmax(1), batch["labels"], len(task.classes))
+                found[name].append(counts)
     return {name: np.concatenate(counts) for name, counts in found.items()}
 
 
@@ -211,18 +209,20 @@ def boosted(row: str, seed: int, scratch: Path) -> dict[str, dict[str, np.ndarra
     methods = baselines.fit(task.data.whole_tiles, seed, places, bounds.pixels, bounds.rounds)
     found: dict[str, dict[str, np.ndarray]] = {}
     for part in ("validation", "test"):
-        compared = baselines.compared(methods, task.datasets()[part], classes, seed, places)
-        for method, counts in compared.items():
+        tiles = task.datasets()[part].samples
+        for method, answers in baselines.compared(methods, tiles, classes, seed, places).items():
+            counts = np.zeros((len(tiles), classes, classes), np.int64)
+            np.add.at(counts, (answers.sample, answers.true, answers.guess), answers.counts)
             found.setdefault(method, {})[part] = counts
     return found
 
 
 def units_of(task: Any, part: str) -> list[Any]:
-    return task.data.parts.groups[task.datasets()[part].chosen].tolist()
+    return task.datasets()[part].samples.groups
 
 
 def shown(counts: np.ndarray, classes: Sequence[str]) -> dict[str, float]:
-    scores = scores_of(counts.sum(0), classes)
+    scores = scores_of(sums_of(counts.sum(0)), classes)
     return rounded(
         {
             name: scores.get(name, 0.0)

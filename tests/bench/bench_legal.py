@@ -30,7 +30,7 @@ import numpy as np
 from tests.bench.record import add_run, head, rounded, runs_of, train
 from trainbook.supervised.intervals import intervals, resampled
 from trainbook.supervised.scoring import of_classes
-from workloads.legal import STRONGEST, Legal
+from workloads.legal import COUNTINGS, Legal
 from workloads.legal.documents import class_names, read
 from workloads.legal.settings import Settings
 
@@ -108,20 +108,30 @@ def scores(counts: np.ndarray, reference: np.ndarray | None = None) -> np.ndarra
     return np.stack([values[metric] for metric in Legal.metrics], -1)
 
 
+def strongest(runs: Iterable[dict]) -> dict[str, str]:
+    """Returns the counting with the best pooled value of each metric, in hindsight: gains over it are the least."""
+    runs = list(runs)
+    names = [name for name in COUNTINGS if name in runs[0]["confusions"]]
+    values = np.array([scores(counts_of(runs, name).sum(0)) for name in names])
+    return dict(zip(Legal.metrics, [names[place] for place in values.argmax(0)], strict=True))
+
+
 def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
-    """Returns every method's scores and its gain over the strongest counting, over all documents of some folds."""
+    """Returns every method's scores and its gains over the strongest counting, over all documents of some folds."""
     runs = list(runs)
     methods = {method: counts_of(runs, method) for method in runs[0]["confusions"]}
-    table = {}
+    best = strongest(runs)
+    table: dict[str, dict[str, str]] = {"strongest counting by": best}
     for method, counts in methods.items():
-        best = methods[STRONGEST]
-        units = len(counts)
-        drawn, reference = (resampled(of, Legal._draws) for of in (counts, best))
-        judged = intervals(scores(counts.sum(0)), scores(drawn), units)
-        gains = intervals(gain(counts.sum(0), best.sum(0)), gain(drawn, reference), units)
+        drawn = resampled(counts, Legal._draws)
+        judged = intervals(scores(counts.sum(0)), scores(drawn), len(counts))
         table[method] = dict(zip(Legal.metrics, map(str, judged), strict=True))
-        for name, of in zip(Legal.metrics, gains, strict=True):
-            table[method][f"gain in {name}"] = f"{of.value:+.4f} [{of.low:+.4f}, {of.high:+.4f}]"
+        for place, (metric, name) in enumerate(best.items()):
+            other = methods[name]
+            draws = gain(drawn, resampled(other, Legal._draws))[:, place]
+            value = gain(counts.sum(0), other.sum(0))[place]
+            low, high = np.percentile(draws, (2.5, 97.5))
+            table[method][f"gain in {metric}"] = f"{value:+.4f} [{low:+.4f}, {high:+.4f}]"
     return table
 
 
@@ -142,30 +152,27 @@ def summed_up(runs: dict[str, dict]) -> dict[str, dict]:
 
 
 def mean_of(seeds: list[list[dict]]) -> dict[str, object]:
-    """Returns every method's macro F1 and accuracy, and gain in them over the strongest counting, as means of seeds.
+    """Returns every method's metrics, and gain in each over the strongest counting by it, as means of seeds.
 
     Gains are paired by document, and all seeds meet the same draws of documents. Of seeds, those with the most folds
     count.
     """
     most = max(map(len, seeds))
     whole = [own for own in seeds if len(own) == most]
-    table: dict[str, object] = {"seeds": len(whole), "folds": most}
+    best = strongest(run for own in whole for run in own[:most])
+    table: dict[str, object] = {"seeds": len(whole), "folds": most, "strongest counting by": best}
     for method in whole[0][0]["confusions"]:
-        pairs = [(counts_of(own, method), counts_of(own, STRONGEST)) for own in whole]
-        value = np.mean([scores(one.sum(0)) for one, _ in pairs], 0)
-        gains = [gain(one.sum(0), other.sum(0)) for one, other in pairs]
-        draws = np.mean([gain(*(resampled(of, Legal._draws) for of in pair)) for pair in pairs], 0)
-        ends = zip(
-            Legal.metrics,
-            np.mean(gains, 0),
-            *np.percentile(draws, (2.5, 97.5), axis=0),
-            strict=True,
-        )
-        above = {
-            f"gain in {name}": f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]"
-            for name, mean, low, high in ends
-        }
-        table[method] = {**dict(zip(Legal.metrics, value.round(4).tolist(), strict=True)), **above}
+        values = [scores(counts_of(own, method).sum(0)) for own in whole]
+        row = dict(zip(Legal.metrics, np.mean(values, 0).round(4).tolist(), strict=True))
+        for place, (metric, name) in enumerate(best.items()):
+            pairs = [(counts_of(own, method), counts_of(own, name)) for own in whole]
+            gains = [gain(one.sum(0), other.sum(0))[place] for one, other in pairs]
+            draws = [
+                gain(*(resampled(of, Legal._draws) for of in pair))[:, place] for pair in pairs
+            ]
+            low, high = np.percentile(np.mean(draws, 0), (2.5, 97.5))
+            row[f"gain in {metric}"] = f"{np.mean(gains):+.4f} [{low:+.4f}, {high:+.4f}]"
+        table[method] = row
     return table
 
 
@@ -173,6 +180,16 @@ def counts_of(runs: Iterable[dict], method: str) -> np.ndarray:
     """Returns (documents, classes, classes) counts of some folds, a document after the other by its name."""
     found = {name: own for run in runs for name, own in run["confusions"][method].items()}
     return np.array([found[name] for name in sorted(found)])
+
+
+def rewrite_tables() -> None:
+    """Sums up the record's runs again; date, machine and versions stay those of the runs."""
+    text = RECORD.read_text("utf-8")
+    record = json.loads(text)
+    before = json.dumps(record["tables"], indent=1).replace("\n", "\n ")
+    after = json.dumps(summed_up(record["runs"]), indent=1).replace("\n", "\n ")
+    assert before in text
+    RECORD.write_text(text.replace(before, after), "utf-8")
 
 
 def main(arguments: list[str]) -> None:
@@ -183,7 +200,11 @@ def main(arguments: list[str]) -> None:
             name, default=default, type=lambda text: [int(number) for number in text.split(",")]
         )
     parser.add_argument("--again", action="store_true", help="measure what the record has, too")
+    parser.add_argument("--tables", action="store_true", help="only sum up what the record has")
     options = parser.parse_args(arguments)
+    if options.tables:
+        rewrite_tables()
+        return
     with tempfile.TemporaryDirectory() as scratch:
         for choice in product(
             options.variants.split(","), options.partitions, options.seeds, options.folds

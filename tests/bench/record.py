@@ -35,8 +35,10 @@ MEASURED = {
     "gpu": "lib workloads trainbook tests/gpu",
     "gpu_plans": "lib/planner lib/training workloads",
     "graphmer": "workloads/graphmer configs/graphmer_small.yaml",
+    "graphmer_open": "workloads/graphmer workloads/codegraph",
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
+    "networks": "trainbook/supervised/columns.py trainbook/supervised/members.py trainbook/new/examples",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",
@@ -44,6 +46,7 @@ MEASURED = {
     "readings": "lib/planner",
     "save": "lib/checkpoint",
     "session": "lib/training/session.py",
+    "verdicts": "trainbook/supervised",
     "vqa": "workloads/vqa",
 }
 
@@ -74,7 +77,7 @@ def train(config: Path | str, options: Mapping[str, object], **environment: str)
 
 
 def rounded(figures: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in figures.items()}
+    return {name: round(float(value), 4) for name, value in figures.items()}
 
 
 def options_of(

@@ -174,7 +174,7 @@ def test_a_name_that_gdal_would_take_for_an_address_is_no_file(nothing_outside):
             pass
 
     for name in ("/vsicurl/http://127.0.0.1:9/x.tif", "/vsistdin/x.tif", "GTIFF_DIR:1:x.tif"):
-        assert "is no file" in nothing_outside.attempt(read, name)
+        assert "is not a file" in nothing_outside.attempt(read, name)
 
 
 # --- NumPy ------------------------------------------------------------------------------------------------------------

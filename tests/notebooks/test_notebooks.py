@@ -66,6 +66,7 @@ PARAMETERS = {
     name: {"MAX_STEPS": 6, "SMOKE_STEPS": 2, "OVERRIDES": values}
     for name, values in OVERRIDES.items()
 }
+PARAMETERS["09_your_script"] = {"EPOCHS": 30, "FIRST_MINUTES": 0.88}
 PARAMETERS["00_memory"] = {"CONFIG": "graphmer_small", "BESIDE": ["rtx3050", "abacus"]}
 MOUNT = "datasets/someone/the-data"
 RUNS = {  # what each leaves behind

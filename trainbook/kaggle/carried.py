@@ -84,8 +84,13 @@ def here(data: "Data") -> list[str]:
 
 def lacking(names: Iterable[str]) -> str:
     """Returns the imports that image.yaml does not list."""
+    return ", ".join(sorted({*names} - imports_of_image()))
+
+
+def imports_of_image() -> set[str]:
+    """Returns the packages of Kaggle's image, by the names that are imported."""
     table = yaml.safe_load(Path(__file__).with_name("image.yaml").read_text("utf-8"))
-    return ", ".join(sorted({*names} - {*table["has"].split()}))
+    return {*table["has"].split()}
 
 
 def workload(notebook: Mapping[str, Any]) -> tuple[str, bool]:
@@ -114,14 +119,16 @@ def training(
     `root` is the local folder with the files of a notebook that was built just now; task files of any
     other notebook are never run here.
     """
-    from trainbook.notebook import KEYS, default_config  # not at the top: torch takes seconds
-
     name, is_queue = workload(notebook)
     texts = carried_files(notebook)
+    if not name:
+        return None
+    from trainbook.notebook import KEYS, default_config  # not at the top: torch takes seconds
+
     inputs = parameters(notebook) | dict(values)
     has_small = f"configs/{name}_small.yaml" in texts
     file = str(inputs.get("CONFIG") or default_config(name, has_gpu, has_small)[0])
-    if not name or file.startswith(_KAGGLE) or tagged(notebook, "task"):
+    if file.startswith(_KAGGLE) or tagged(notebook, "task"):
         return None
     overrides = {}
     for parameter, key in KEYS.items():

@@ -336,9 +336,13 @@ def quota() -> Quota | None:
     return None
 
 
+def has_dataset(dataset: str) -> bool:
+    status = insist(lambda: unless_denied(lambda: call("datasets", "status", dataset)))
+    return bool(status)
+
+
 def upload(folder: Path, dataset: str) -> str:
-    is_there = insist(lambda: unless_denied(lambda: call("datasets", "status", dataset)))
-    command = ("version", "-m", "A new version") if is_there else ("create",)
+    command = ("version", "-m", "A new version") if has_dataset(dataset) else ("create",)
     # Without --dir-mode the client leaves folders out and prints nothing about it.
     options = ("-p", str(folder), "--dir-mode", "zip", "--keep-tabular")
     text = call("datasets", *command, *options, seconds=LONG)

@@ -6,13 +6,15 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report import findings
-from trainbook.kaggle import carried, chain, client, dataset, kernel, verify
+from trainbook.kaggle import carried, chain, client, dataset, kernel, script, verify
 from trainbook.kaggle.kernel import Notebook
+from trainbook.run import settings
 
 
 def _owner(options: argparse.Namespace) -> str:
@@ -59,6 +61,8 @@ def _path(name: str, slug: str = "") -> tuple[Path, Path | None]:
 
 
 def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
+    if script.is_command(options.name):
+        return _command(options)
     path, root = _path(options.name, options.slug)
     name = f"{_owner(options)}/{options.slug or kernel.slug_of(path)}"
     switches = {switch: getattr(options, switch) for switch in ("gpu", "internet", "public")}
@@ -68,6 +72,34 @@ def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
         path, name, options.dataset, options.kernel, root=root, source=source, **inputs, **switches
     )
     return notebook, kernel.check(notebook, kernel.read_parameters(options.param, options.set))
+
+
+def _command(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
+    """Packs the repository of a command, which is uploaded before the push, and checks its notebook."""
+    config = Path(options.name)
+    owner = _owner(options)
+    slug = options.slug or kernel.slug_of(config)
+    kernel.check_slug(slug)
+    values = kernel.read_parameters(options.param, options.set)
+    packed = script.pack(config, owner, slug)
+    overrides: Any = values.get("OVERRIDES", {})
+    settings.read(options.name, {}, [], overrides)  # as the session will
+    datasets, competitions = script.mounted(packed.settings)
+    notebook = Notebook(
+        packed.notebook,
+        f"{owner}/{slug}",
+        [packed.dataset, *datasets, *options.dataset],
+        options.kernel,
+        models=options.model,
+        competitions=[*competitions, *options.competition],
+        gpu=options.gpu,
+        internet=options.internet,
+        public=options.public,
+        root=packed.repository.root,
+        source=config,
+        code=(packed.dataset, packed.folder),
+    )
+    return notebook, kernel.check(notebook, values)
 
 
 def _dataset(options: argparse.Namespace) -> int:
@@ -110,6 +142,9 @@ def _push(options: argparse.Namespace) -> int:
         return 0
     folder, _ = kernel.prepare(notebook, values, options.own_output)
     print(f"Nothing was sent (--dry-run). {folder} holds what a push sends:")
+    if notebook.code:
+        dataset_name, packed = notebook.code
+        print(f"  First it uploads {packed} as {dataset_name}.")
     print(f"  {kernel.METADATA}: {(folder / kernel.METADATA).read_text('utf-8').rstrip()}")
     print(
         "Without an API token: kaggle.com > Create > New Notebook > File > Import Notebook:"
@@ -196,17 +231,33 @@ def _preflight(options: argparse.Namespace) -> int:
     from trainbook.kaggle import preflight  # not at the top: torch takes seconds to import
 
     with contextlib.redirect_stdout(sys.stderr):  # messages about data must not get into the JSON
-        path, root = _path(options.name)
-        settings = split_overrides(options.set)
-        sections = preflight.check(path, settings, options.data, root, options.competition)
+        if script.is_command(options.name):
+            sections = _preflight_command(options)
+        else:
+            path, root = _path(options.name)
+            keys = split_overrides(options.set)
+            sections = preflight.check(path, keys, options.data, root, options.competition)
     code = min(1, show(sections, options.json))
     if not code and not options.json:
         print("Ready to push.")
     return code
 
 
+def _preflight_command(options: argparse.Namespace) -> findings.Sections:
+    from trainbook.kaggle import preflight  # not at the top: torch takes seconds to import
+
+    config = Path(options.name)
+    packed = script.pack(config, "OWNER", kernel.slug_of(config))
+    return preflight.check_command(packed.notebook, script.preflight(packed))
+
+
 def _notebook(options: argparse.Namespace) -> int:
     config = Path(options.config)
+    if script.is_command(options.config):
+        raise BadInput(
+            f"{config} has a command, whose repository goes to Kaggle with its notebook: trainbook "
+            f"kaggle push {config}"
+        )
     _build(config, Path(options.out or f"{config.stem}.ipynb"))
     print(
         "On Kaggle: Create > New Notebook > File > Import Notebook; or trainbook kaggle push"

@@ -16,6 +16,7 @@ from lib.training.summary import Summary
 from trainbook.kaggle import client
 from trainbook.kaggle.kernel import HOME
 
+METADATA = "dataset-metadata.json"
 _UNPACKED = re.compile(r"\.(gz|zip|tar|tgz|bz2|xz|7z)$")
 _LEFT_OUT = re.compile(r"(^|/)(\.[^/]+|__pycache__|[^/]+\.(tmp|del|old|damaged))(/|$)")
 
@@ -74,7 +75,6 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str)
         raise BadInput(f"The data has {size:,} bytes; Kaggle takes {limit:,} a data set. Split it.")
     slug = name.partition("/")[2]
     folder = HOME / slug / "dataset"
-    title = slug.replace("-", " ")
     disk.remove_tree(folder)
     disk.make_folders(folder)
     archive = folder / f"{stem}.zip"
@@ -82,15 +82,7 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str)
         for member, path in sorted(files.items()):
             packed.write(path, member)
     contents = f"{len(files):,} files, {size:,} bytes unpacked. Licence: {licence}."
-    metadata = {
-        "id": name,
-        "title": title,
-        "subtitle": f"Packed by Trainbook from {slug}",
-        "description": "\n\n".join([f"# {title}", *about, contents]) + "\n",
-        "licenses": [{"name": licence}],
-    }
-    text = json.dumps(metadata, indent=1, ensure_ascii=False)
-    (folder / "dataset-metadata.json").write_text(text + "\n", "utf-8")
+    describe(folder, name, slug, [*about, contents], licence)
     # The client resumes a broken upload of the same path, size and time: unchanged files give the same archive.
     newest = max(path.stat().st_mtime for path in files.values())
     os.utime(archive, (newest, newest))
@@ -106,3 +98,17 @@ def pack(source: Path, about: Sequence[str], stem: str, name: str, licence: str)
         names = ", ".join(left_out[:10])
         print(f"Left out ({len(left_out)}: hidden, links, or half written): {names}")
     return folder
+
+
+def describe(folder: Path, name: str, slug: str, about: Sequence[str], licence: str) -> None:
+    """Writes the metadata of a data set into its folder."""
+    title = name.partition("/")[2].replace("-", " ")
+    metadata = {
+        "id": name,
+        "title": title,
+        "subtitle": f"Packed by Trainbook from {slug}",
+        "description": "\n\n".join([f"# {title}", *about]) + "\n",
+        "licenses": [{"name": licence}],
+    }
+    text = json.dumps(metadata, indent=1, ensure_ascii=False)
+    (folder / METADATA).write_text(text + "\n", "utf-8")

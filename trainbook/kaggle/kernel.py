@@ -1,6 +1,7 @@
 """A notebook on Kaggle: pushes it with its parameters, and brings its results home."""
 
 import contextlib
+import hashlib
 import json
 import re
 import shutil
@@ -26,6 +27,7 @@ from trainbook.outputs import packing
 HOME = Path("runs") / "kaggle"  # has a folder for each notebook on Kaggle, named by its slug
 METADATA = "kernel-metadata.json"
 PUSHED = "push"  # in a notebook's folder: the files of the last push
+_UPLOADED = "uploaded.txt"  # there too: the hash of a repository that Kaggle has
 _SOURCE = "source.txt"  # there too: the path of the file that was pushed
 _LONGEST_TITLE = 50  # letters: the server answers 500 to a longer one (kaggle-cli#179)
 _RESULTS = rf"(^|/)({re.escape(packing.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
@@ -47,6 +49,7 @@ class Notebook:
     models: Sequence[str] = ()  # owner/model/framework/variation/version
     competitions: Sequence[str] = ()  # by their names in the browser's address
     source: Path | None = None  # the file that the user named
+    code: tuple[str, Path] | None = None  # a data set to upload before a push, and its folder
 
     @property
     def folder(self) -> Path:
@@ -285,11 +288,28 @@ def push(notebook: Notebook, values: Mapping[str, object], own_output: bool) -> 
 
 
 def wait_for_data(notebook: Notebook) -> None:
-    """Waits until the owner's data sets can be attached; Kaggle may hide the status of others."""
+    """Waits until the owner's data sets can be attached; Kaggle may hide the status of others.
+
+    The data set of a repository is uploaded before, unless Kaggle has it as it is.
+    """
+    if notebook.code:
+        _upload_code(notebook, *notebook.code)
     owner = notebook.kernel.partition("/")[0]
     for dataset in notebook.datasets:
         if dataset.startswith(f"{owner}/"):
             client.wait_until_ready(dataset)
+
+
+def _upload_code(notebook: Notebook, dataset: str, folder: Path) -> None:
+    hashed = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        hashed.update(path.name.encode() + path.read_bytes())
+    record = notebook.folder / _UPLOADED
+    is_same = record.is_file() and record.read_text("utf-8") == f"{dataset} {hashed.hexdigest()}"
+    if is_same and client.has_dataset(dataset):
+        return
+    print(f"Uploaded the repository: {client.upload(folder, dataset)}", flush=True)
+    disk.write_text(record, f"{dataset} {hashed.hexdigest()}")
 
 
 def send(notebook: Notebook, folder: Path, hold: int | None = None) -> tuple[int, str]:

@@ -36,6 +36,7 @@ def check(
     notebook = kernel.read_json(path)
     files = carried.carried_files(notebook)
     name = carried.workload(notebook)[0]
+    runs_command = "trainbook/run/notebook.py" in files
     title = f"{name}.yaml"
     entries: list[Entry] = []
     contents = [_contents(path, files, root is not None), _imports(notebook, files)]
@@ -46,17 +47,33 @@ def check(
             overrides["data.dir"] = folder
         sections[title], entries = _configuration(notebook, title, overrides, root)
     else:
-        value = "it trains nothing: it needs no data, no GPU and no quota"
-        contents.append(Finding("training", value))
+        contents.append(_without_workload(runs_command))
     has_internet = kernel.is_on(notebook, "isInternetEnabled")
     if not has_internet and any(remote(entry.config) for entry in entries):
         value = "data is to be downloaded, and the notebook's internet is off"
         advice = "Push with --internet, or mount the data."
         contents.append(Finding("internet", value, "bad", advice))
-    sections["Account"] = _account(bool(name))
+    sections["Account"] = _account(bool(name) or runs_command)
     if entries:
         sections[title] += _runs(entries, folder, competitions)
     return sections
+
+
+def _without_workload(runs_command: bool) -> Finding:
+    if runs_command:
+        value = "it runs a command, of which nothing is known here"
+        advice = (
+            "Give the file of its settings, such as my_run.yaml, to have its repository checked."
+        )
+        return Finding("training", value, "warning", advice)
+    return Finding("training", "it trains nothing: it needs no data, no GPU and no quota")
+
+
+def check_command(path: Path, found: dict[str, list[Finding]]) -> dict[str, Any]:
+    """Returns the findings on a command's repository with those on its built notebook and the account."""
+    notebook = kernel.read_json(path)
+    contents = _contents(path, carried.carried_files(notebook), is_new=True)
+    return {"Notebook": [contents], **found, "Account": _account(True)}
 
 
 def _contents(path: Path, files: Mapping[str, str], is_new: bool) -> Finding:

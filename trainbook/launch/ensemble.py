@@ -26,7 +26,7 @@ from lib.training.order import INITIALISE, mix
 from lib.training.summary import Summary
 from trainbook.launch.run import CODE
 from trainbook.outputs import packing
-from trainbook.supervised import kinds, submission
+from trainbook.supervised import kinds, prediction, submission
 from trainbook.supervised.task import Supervised
 
 _MOST_RUNS = 1000
@@ -50,17 +50,20 @@ def run(
     out: Path,
     sample: Path | None = None,
     id_column: str = "",
+    answer: str = "",
     **options: Any,
 ) -> str:
     """Predicts all of `source` with an archive's models, into `out`; returns a line. Options are of `load_members`.
 
-    With a `sample` submission `out` has one in its form. Raises BadInput.
+    With a `sample` submission `out` has one in its form; `answer` is "network" or "simple", where a run has both.
+    Raises BadInput.
     """
     if sample is not None and not sample.is_file():
         raise BadInput(f"There is no file {printable(sample)}. Give a sample submission.")
     is_trusted = options.get("trusted", False)
     with _runs(archive, is_trusted) as runs:  # a task may import files when it predicts
         task, models = load_members(runs, **{"name": "", **options})
+        prediction.choose(task, answer)
         predictions = task.predict(models, source, out)
         of_whom = "one model" if len(models) == 1 else f"{len(models)} models together"
         line = f"{len(predictions)} predictions of {of_whom} are in {out}."

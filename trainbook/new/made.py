@@ -22,6 +22,7 @@ WORDS = {
     "argument": "he says that we claim",
     "ruling": "the court orders costs",
 }
+DISTRICTS = {1010: 3200, 1050: 2800, 1160: 2200, 1230: 1900}
 SENTENCES = (
     "{person} went to {place}",
     "{person} met {person} in {place}",
@@ -90,18 +91,23 @@ def chat(folder: Path, number: int = 1800) -> None:
 
 
 def tabular(folder: Path, number: int = 200) -> None:
-    """Writes a CSV file of flats with a price that follows from the other columns, and some noise."""
+    """Writes a CSV file of flats with a price that follows from the other columns, and some noise.
+
+    A square metre has its price in each district, whose name is a number.
+    """
     draw = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "flats.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["rooms", "area", "age", "price"])
+        writer.writerow(["rooms", "area", "age", "district", "price"])
         for _ in range(number):
             rooms = draw.randint(1, 6)
             age = draw.randint(0, 80)
             area = round(rooms * draw.uniform(15, 30), 1)
-            price = round(2500 * area - 900 * age + draw.gauss(0, 5000))
-            writer.writerow([rooms, area, age, price])
+            district = draw.choice(list(DISTRICTS))
+            exact = DISTRICTS[district] * area - 900 * age
+            price = round(exact + draw.gauss(0, 5000))
+            writer.writerow([rooms, area, age, district, price])
 
 
 def segmentation(folder: Path, number: int = 120, size: int = 64) -> None:

@@ -1,6 +1,7 @@
 """What every training notebook does with its parameters, its plan and its result."""
 
 import difflib
+import importlib
 import io
 import re
 import shlex
@@ -38,6 +39,13 @@ _LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
 # Jupyter breaks what cells print inside of words, and its classic pages the packed line of the library into thousands.
 _WRAPS = """<style>.jp-OutputArea-output pre,div.output_area pre{white-space:pre-wrap;word-break:normal}
 div.input_area pre{white-space:pre;overflow-x:auto}</style>"""
+
+
+def __getattr__(name: str) -> Any:
+    """Returns `run`, which runs a command; notebooks that do not name its module need not carry it."""
+    if name == "run":
+        return importlib.import_module("trainbook.run.notebook").run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Ended(Exception):

@@ -13,6 +13,10 @@ from lib.training.summary import Summary
 
 CARD = "card.json"
 _MOST_BYTES = 2**22
+# "functions ending with _error, _loss, or _deviance return a value to minimize", "_score" to maximize: scikit-learn's
+# guide, 3.4
+_SMALLER = ("_error", "_loss", "_deviance")
+_ERRORS = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
 
 
 def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, float]:
@@ -22,19 +26,28 @@ def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict
     return {name: scores[name] for name in names}
 
 
+def is_error(metric: str) -> bool:
+    """Returns whether less of a metric is better, by its name."""
+    return metric in _ERRORS or metric.endswith(_SMALLER)
+
+
 def results(summary: Summary) -> str:
-    """Returns a row for each test metric beside the baseline's, and the task's report."""
+    """Returns a row for each test metric beside the baseline's, with its gain, and the task's report.
+
+    Of an error the gain is by how much it is less.
+    """
     metrics = dict(summary.metrics)
     baseline = summary.baseline
     if summary.test_loss is not None:
         metrics.setdefault("loss", summary.test_loss)
-    rows = [("metric", "baseline", "model", "difference")]
+    rows = [("metric", "baseline", "model", "gain")]
     for name, value in metrics.items():
         other = baseline.get(name)
         if other is None:
             rows.append((name, "", f"{value:.3f}", ""))
         else:
-            rows.append((name, f"{other:.3f}", f"{value:.3f}", f"{value - other:+.3f}"))
+            gain = other - value if is_error(name) else value - other
+            rows.append((name, f"{other:.3f}", f"{value:.3f}", f"{gain:+.3f}"))
     table = aligned(rows, left={0}) if metrics else ""
     return "\n\n".join(filter(None, [table, summary.report]))
 

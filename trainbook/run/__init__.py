@@ -12,12 +12,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-import yaml
-
+import trainbook
 from lib.config import environment
 from lib.errors import BadInput, printable
 from lib.machine import clock, disk, platform
@@ -25,15 +23,15 @@ from lib.report.metrics import EVENTS, METRICS, EventLog, MetricsLog
 from lib.text import amount, duration
 from lib.training.summary import Reason, Summary
 from trainbook.outputs import packing
-from trainbook.run import restoring, settings, store, tracked
+from trainbook.run import along, cards, restoring, sent, settings, several, store, tracked
+from trainbook.run.along import LOG
 from trainbook.run.child import Child
 from trainbook.run.figures import Figures
 from trainbook.run.restoring import Restored
 from trainbook.run.settings import Settings
 from trainbook.run.store import Index, Store
 
-EXIT_CODES = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
-LOG = "output.log"
+EXIT_CODES = several.EXIT_CODES
 POLL_SECONDS = 0.25
 SAVING_SECONDS = 30.0  # at least so long a command may take to save when it is asked to end
 SAVING_FACTOR = 1.5  # of the longest save that was seen
@@ -42,12 +40,17 @@ DESCENDANT_SECONDS = 10.0  # for processes that the command leaves behind, such 
 PACKING_SECONDS = 10.0
 
 
-def run(chosen: Settings) -> int:
+def run(chosen: Settings, packs: bool = True) -> int:
     """Runs the command of the settings; returns 0 completed, 75 deadline, 130 interrupted or 1 failed.
 
     Completed is a command that ended by itself with exit code 0 and, where `done` is given, with
-    that text in its output or that file. Raises BadInput.
+    that text in its output or that file. `packs` is whether it writes the archive. Raises BadInput.
     """
+    with sent.linked(chosen.inputs):
+        return several.run(chosen) if chosen.sets else _run_one(chosen, packs)
+
+
+def _run_one(chosen: Settings, packs: bool) -> int:
     keep = _keep_folder(chosen.keep)
     folder = _folder(chosen, keep)
     disk.check_writable(folder)
@@ -56,14 +59,19 @@ def run(chosen: Settings) -> int:
         before = Summary.read(earlier.folder) if earlier and earlier.folder else None
         if before and before.reason == "completed" and before.task == _line(chosen):
             print(f"{chosen.name} is completed already. Give another --name to run it again.")
+            if along.bring(earlier, folder) and keep:
+                restoring.restore(earlier, keep, chosen.also)
             return 0
         tracked.bring(earlier.folder if earlier else None, folder)
+        along.bring_tables(earlier, folder)
         restored = Restored()
         if keep:
             keep.mkdir(parents=True, exist_ok=True)
             restored = restoring.restore(earlier, keep, chosen.also)
         sessions = max(before.session if before else 0, earlier.index.session if earlier else 0)
-        return _Session(chosen, keep, folder, sessions + 1).run(restored)
+        session = _Session(chosen, keep, folder, sessions + 1, packs)
+        session.first_step = before.step if before else 0
+        return session.run(restored)
 
 
 def _line(chosen: Settings) -> str:
@@ -100,19 +108,34 @@ def _folder(chosen: Settings, keep: Path | None) -> Path:
     return output / chosen.name
 
 
+def _python_path() -> str:
+    """Returns PYTHONPATH with Trainbook's folder at its end: the command may have a `lib` of its own."""
+    home = str(trainbook.HOME)
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([*(entry for entry in entries if entry not in ("", home)), home])
+
+
 class _Session:
     """One session of a command."""
 
-    def __init__(self, chosen: Settings, keep: Path | None, folder: Path, number: int):
+    def __init__(
+        self,
+        chosen: Settings,
+        keep: Path | None,
+        folder: Path,
+        number: int,
+        packs: bool = True,
+    ):
         self.chosen, self.keep, self.folder = chosen, keep, folder
         self.number = number
+        self.packs = packs
+        self.first_step = 0  # that an earlier session ended at
         self.events = EventLog(folder / EVENTS)
-        limit = chosen.session.minutes or platform.detect().session_minutes
-        start = clock.session_start(chosen.session.minutes)
-        self.deadline = start + 60 * limit if limit else float("inf")
+        self.deadline = settings.deadline_of(chosen)
         self.store = self._new_store() if keep else None
         self.begun = clock.now()
         self.is_done = False
+        self.rank_codes: set[int] = set()  # exit codes of ranks, as torchrun prints them
         self._said: set[tuple[str, str]] = set()
         self.signal: int | None = None  # the first signal to this process
 
@@ -135,7 +158,7 @@ class _Session:
 
     def _run(self, restored: Restored) -> int:
         command = self._command(restored)
-        (self.folder / "config.yaml").write_text(_as_yaml(self.chosen), "utf-8")
+        (self.folder / "config.yaml").write_text(settings.as_yaml(self.chosen), "utf-8")
         log = self.folder / LOG
         with log.open("a", encoding="utf-8") as file:
             file.write(f"=== session {self.number}: {shlex.join(command)}\n")
@@ -144,10 +167,11 @@ class _Session:
         done_file = self._done_file()
         end_tracking = tracked.start(self.chosen, self.folder, self.number)
         with MetricsLog(self.folder / METRICS, 10**17) as rows:
-            figures = Figures(self.chosen.metrics, rows)
+            figures = Figures(self.chosen.metrics, rows, self.first_step)
 
             def on_line(line: str) -> None:
                 self.is_done |= bool(self.chosen.done) and self.chosen.done in line
+                self.rank_codes |= cards.rank_codes(line)
                 figures.take(line)
 
             try:
@@ -182,13 +206,16 @@ class _Session:
         arguments = settings.resume_arguments(resume, keep, newest)
         limit = self.deadline - clock.now()
         time_left = "" if limit == float("inf") else f"; {duration(max(0, limit))} are left"
-        command = [*self.chosen.command, *arguments]
+        command = cards.placed([*self.chosen.command, *arguments])
+        if self.chosen.torchrun:
+            command = cards.under_torchrun(command, self.chosen.torchrun)
         print(f"Session {self.number} of {self.chosen.name}{time_left}: {shlex.join(command)}")
         sys.stdout.flush()
         return command
 
     def _environment(self) -> dict[str, str]:
         handed = {environment.SESSION_START: clock.handed_down(), "PYTHONUNBUFFERED": "1"}
+        handed["PYTHONPATH"] = _python_path()
         if self.deadline < float("inf"):
             handed[environment.DEADLINE] = f"{self._stop_at():.0f}"
         return {**os.environ, **handed}
@@ -291,8 +318,8 @@ class _Session:
     def _verdict(self, reason: Reason | None, code: int) -> Reason:
         if reason:
             return reason
-        if code == EXIT_CODES["deadline"]:  # it stopped itself, as `Keep` does
-            return "deadline"
+        if code == EXIT_CODES["deadline"] or cards.stopped_themselves(self.rank_codes):
+            return "deadline"  # as `Keep` does
         if code != 0:
             return "failed"
         if self.chosen.done and not self.is_done:
@@ -327,8 +354,10 @@ class _Session:
             report=last,
         )
         summary.write(self.folder)
-        archive = packing.package(self.folder.parent)
-        print(f"{reason}: see {self.folder} and {archive}.{self._held()}", flush=True)
+        places = f"{self.folder}"
+        if self.packs:
+            places += f" and {packing.package(self.folder.parent)}"
+        print(f"{reason}: see {places}.{self._held()}", flush=True)
         return EXIT_CODES[reason]
 
     def _held(self) -> str:
@@ -343,10 +372,3 @@ class _Session:
         return (
             f" The output has {' and '.join(warnings)} that the platform keeps." if warnings else ""
         )
-
-
-def _as_yaml(chosen: Settings) -> str:
-    values = asdict(chosen)
-    values["command"] = [*chosen.command]
-    values["metrics"] = [*chosen.metrics]
-    return yaml.safe_dump(values, sort_keys=False)

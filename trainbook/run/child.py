@@ -19,7 +19,13 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: orphans of the command become our chi
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _LAST_LINES = 20
 _SHELLS = {"bash", "dash", "sh", "zsh"}
+_LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch"}
 _CHUNK = 2**16
+
+
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Has this process get a signal when the one that started it ends, however that ends."""
+    _prctl(_DEATH_SIGNAL, number)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -47,7 +53,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C of a terminal comes here first
-            preexec_fn=lambda: _prctl(_DEATH_SIGNAL, signal.SIGKILL),
+            preexec_fn=die_with_parent,
         )
         self._ending = _watched(self.process.pid)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -94,11 +100,14 @@ class Child:
     def ask(self, number: signal.Signals) -> None:
         """Sends a signal to the program of the command; not to its workers, which it needs to save.
 
-        A shell passes no signal on, so its children get it.
+        A shell passes no signal on, and torchrun kills its ranks 30 s after it got one: their children
+        get it in their place.
         """
         with contextlib.suppress(psutil.Error):
             main = psutil.Process(self.process.pid)
-            targets = main.children() if main.name() in _SHELLS else [main]
+            targets = [main]
+            if main.name() in _SHELLS or _LAUNCHERS & {*main.cmdline()}:
+                targets = main.children() or targets
             for process in targets:
                 process.send_signal(number)
 

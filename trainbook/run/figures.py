@@ -13,15 +13,19 @@ import psutil
 from lib.report.metrics import MetricsLog
 
 ROW_SECONDS = 10.0  # between rows of a command whose output has no figures
-_STEP = "step"
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux below Windows
+_COUNTS = ("step", "epoch")  # figures that count the rows, the first of them that there is
 _NAME = re.compile(r"[A-Za-z_][\w./-]*")
 
 
 class Figures:
-    """Reads lines of output by patterns with one group each; the name is the first word of a pattern."""
+    """Reads lines of output by patterns with one group each; the name is the first word of a pattern.
 
-    def __init__(self, patterns: Sequence[str], rows: MetricsLog):
+    Without a figure called step or epoch, rows are counted by the seconds of all sessions. `step` is
+    the one that an earlier session ended at.
+    """
+
+    def __init__(self, patterns: Sequence[str], rows: MetricsLog, step: int = 0):
         self._patterns = {name_of(pattern): re.compile(pattern) for pattern in patterns}
         self._rows = rows
         self._row: dict[str, float] = {}
@@ -30,7 +34,9 @@ class Figures:
         self._load = _gpu_load()
         self.latest: dict[str, float] = {}
         self._seen: set[str] = set()
-        self.step = 0
+        self.step = self._first = step
+        counts = [name for name in _COUNTS if name in self._patterns]
+        self._count = counts[0] if counts else ""
 
     def take(self, line: str) -> None:
         """Takes the figures of a line. A figure that comes again begins a new row."""
@@ -62,7 +68,8 @@ class Figures:
         self._written = time.monotonic()
         seconds = self._written - self._begun
         values = dict(self._row)
-        self.step = int(values.pop(_STEP, self.step if _STEP in self._patterns else seconds))
+        otherwise = self.step if self._count else self._first + seconds
+        self.step = int(values.pop(self._count, otherwise))
         self.latest |= values
         machine = {"ram_share": psutil.virtual_memory().percent / 100, **self._load()}
         row: dict[str, Any] = {

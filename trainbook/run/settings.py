@@ -3,19 +3,24 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import yaml
 
 from lib.config import Session, Tracking, option
 from lib.config.files import read_text
 from lib.config.reader import BAD, Reader, sentences
 from lib.errors import BadInput, printable
+from lib.machine import clock, platform
 from trainbook.run.figures import name_of
 
 NEWEST = re.compile(r"\{newest(?::([^}]*))?\}")
 _SHELLS = {"bash", "dash", "sh", "zsh"}
 _RUNNERS = {"accelerate", "python", "python3", "torchrun", "uv"}
+SET = "{set}"  # the number of a set of arguments, from 0
+CARD = "{card}"  # the number of a command's card, from 0
 _FROM_COMMAND_LINE = ("keep", "resume", "done", "name", "output_dir")
 
 
@@ -36,6 +41,21 @@ class Settings:
     also: str = option("", "A pattern of names in `keep` that are copied too, such as best*.")
     name: str = option("", "The name of the run; empty: run- and the name of its program.")
     output_dir: str = option("", "The folder for runs; empty: the platform's.")
+    two_cards: Literal["", "each"] = option(
+        "", "each: the command runs once for each of `sets`, as many at once as there are cards."
+    )
+    sets: tuple[str, ...] = option(
+        (), "Arguments of each command of `two_cards: each`, such as --fold 0; {set} is its number."
+    )
+    torchrun: int = option(
+        0, "Processes of torchrun that train together; 0: no torchrun.", minimum=0
+    )
+    requirements: tuple[str, ...] = option(
+        (), "Packages that a push to Kaggle takes along, such as einops==0.8.1, or files of them."
+    )
+    inputs: dict[str, str] = option(  # noqa: RUF009 (a factory)
+        dict, "Folders of data by their paths here: the OWNER/SLUG that is mounted there on Kaggle."
+    )
     session: Session = field(default_factory=Session)
     tracking: Tracking = field(default_factory=Tracking)
 
@@ -58,10 +78,35 @@ class Settings:
             )
         if values.get("resume") and not values.get("keep"):
             yield "resume", "needs `keep`, the folder of the checkpoints to resume from."
+        yield from _mistakes_of_cards(values)
 
 
-def read(config: str, given: Mapping[str, Any], command: Sequence[str]) -> Settings:
-    """Reads the settings of a YAML file, if there is one, and of the command line. Raises BadInput."""
+def _mistakes_of_cards(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    sets = values.get("sets", ())
+    if bool(sets) != bool(values.get("two_cards")):
+        yield "two_cards", "`two_cards: each` and `sets`, a list of arguments, need each other."
+    if sets and SET not in values.get("keep", ""):
+        yield (
+            "keep",
+            f"needs {SET}: commands at the same time have a folder each, such as checkpoints/{SET}.",
+        )
+    if values.get("torchrun") and sets:
+        yield "torchrun", "takes all cards, and `two_cards: each` gives one to a command. Keep one."
+    program = Path(next(iter(values.get("command", ())), "python")).name
+    if values.get("torchrun") and not program.startswith("python"):
+        yield "torchrun", f"starts Python programs, and the command begins with {program}."
+
+
+def read(
+    config: str,
+    given: Mapping[str, Any],
+    command: Sequence[str],
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Reads the settings of a YAML file, if there is one, and of the command line. Raises BadInput.
+
+    `overrides` are by dotted keys, such as session.minutes.
+    """
     reader = Reader({})
     name = config or "the command line"
     text = read_text(Path(config)) if config else "{}"
@@ -71,6 +116,7 @@ def read(config: str, given: Mapping[str, Any], command: Sequence[str]) -> Setti
         changes["metrics"] = tuple(given["metrics"])
     if command:
         changes["command"] = tuple(command)
+    changes |= overrides or {}
     for key, value in changes.items():
         reader.override(root, key, value)
     reader.known = [*sentences(Settings)]
@@ -96,6 +142,42 @@ def _name(config: str, command: Sequence[str]) -> str:
     return f"run-{re.sub(r'[^A-Za-z0-9_.-]+', '-', program).strip('-.')}"
 
 
+def as_yaml(chosen: Settings) -> str:
+    values = asdict(chosen)
+    lists = {key: [*value] for key, value in values.items() if isinstance(value, tuple)}
+    return yaml.safe_dump({**values, **lists}, sort_keys=False)
+
+
+def deadline_of(chosen: Settings) -> float:
+    """Returns the Unix time at which the session is over; infinity without a limit."""
+    limit = chosen.session.minutes or platform.detect().session_minutes
+    start = clock.session_start(chosen.session.minutes)
+    return start + 60 * limit if limit else float("inf")
+
+
+def parts(chosen: Settings) -> list[Settings]:
+    """Returns the commands of `two_cards: each`, each a run of its own; {card} is filled at its start."""
+    runs = []
+    for number, arguments in enumerate(chosen.sets):
+
+        def filled(text: str, number: int = number) -> str:
+            return text.replace(SET, str(number))
+
+        command = (*map(filled, chosen.command), *_words(filled(arguments), "sets"))
+        run = replace(
+            chosen,
+            name=f"{chosen.name}-{number}",
+            command=command,
+            keep=filled(chosen.keep),
+            done=filled(chosen.done),
+            resume=filled(chosen.resume),
+            two_cards="",
+            sets=(),
+        )
+        runs.append(run)
+    return runs
+
+
 def resume_arguments(resume: str, keep: Path, newest: Mapping[str, str | None]) -> list[str]:
     """Returns the arguments with which the command resumes; none where there is nothing to resume from.
 
@@ -114,12 +196,12 @@ def patterns_of(resume: str) -> list[str]:
     return [match[1] or "" for match in NEWEST.finditer(resume)] or [""]
 
 
-def _words(text: str) -> list[str]:
+def _words(text: str, key: str = "resume") -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
         raise BadInput(
-            f"resume cannot be read ({printable(error)}): {printable(text)}. Close its quotes."
+            f"{key} cannot be read ({printable(error)}): {printable(text)}. Close its quotes."
         ) from None
 
 

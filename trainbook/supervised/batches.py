@@ -1,10 +1,13 @@
-"""Processes many items in batches; halves the batch when memory runs out."""
+"""Batches: work that becomes smaller where memory runs out, and what of a batch the model gets."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from lib.errors import TrainingFailed
 from lib.machine import memory
+from lib.task import Batch
 
 
 def in_batches(
@@ -32,3 +35,19 @@ def in_batches(
         print(
             f"Memory ran out. The work goes on with {most} samples at once; its results stay the same."
         )
+
+
+def without_texts(batch: Batch) -> Batch:
+    """Returns what of a batch the model gets: texts, and lists of words, are for `features` alone."""
+    kept = {}
+    for name, value in batch.items():
+        if isinstance(value, Tensor) or not _is_text(value):
+            kept[name] = value
+    return kept
+
+
+def _is_text(value: Any) -> bool:
+    """Returns whether a value is a text, or a list of nothing but texts or such lists."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_text, value))
+    return isinstance(value, str)

@@ -1,4 +1,4 @@
-"""Scores outputs by losses and metrics of a whole set, and opens the gate. Each `task` is a `Supervised`."""
+"""Scores outputs by losses and metrics of a whole set. Each `task` is a `Supervised`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,20 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lib.errors import BadInput
 from lib.task import Batch, Task
-from trainbook.supervised import chunks, scoring, simple
-from trainbook.supervised.intervals import least
+from trainbook.supervised import calibration, chunks, gate, scoring, simple
 from trainbook.supervised.samples import MOST_CLASSES
 from trainbook.supervised.scoring import Judged
 from trainbook.supervised.targets import class_counts
-
-_GATES = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
-_MOST_ROWS = 20_000  # that calibrate an answer
-_SURE = 0.995  # on one side: every validation asks
-_MOST_UNITS = 100  # of validation: of more units several are one
 
 
 class Scored(NamedTuple):
@@ -89,18 +82,46 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> Scored:
 
     losses = Task.evaluate(task, model, watched())
     network, scores = _joined(task, answered)
-    rows = {"network": network}
+    part = part_of(loader)
+    answers: Mapping[str, Any] = {}
     about = ""
     if task._starts:
-        answer, about = _gated(task, model, scores, torch.cat(starts), network, part_of(loader))
-        rows = {"network": guessed(task, scores, network), "answer": guessed(task, answer, network)}
+        answers = _started(task, model, scores, torch.cat(starts), network, part)
+        about = gate.about(task, model)
     elif task._combines:
-        answers = task.combined(model, scores, part_of(loader))
-        rows = {
-            name: guessed(task, torch.as_tensor(each), network) for name, each in answers.items()
-        }
+        answers = task.combined(model, scores, part)
+    elif calibration.is_for(task) and len(scores):
+        answers = {"network": scores}
+    rows = {} if answers else {"network": network}
+    for name, each in answers.items():
+        rows[name] = _judged_by(task, model, name, torch.as_tensor(each), network, part)
     *_, last = rows.values()
-    return Scored({**losses, **scoring.scores(task.metrics, last)}, rows, about)
+    found = {**losses, **scoring.scores(task.metrics, last)}
+    if task._starts:
+        of_network = scoring.scores(task.metrics, rows["network"])
+        found |= {f"network_{name}": value for name, value in of_network.items()}
+    return Scored(found, rows, about)
+
+
+def _started(
+    task: Any, model: nn.Module, scores: Tensor, start: Tensor, network: Judged, part: str
+) -> dict[str, Tensor]:
+    """Returns the scores of the network and of the answer, which the gate lets through; a validation sets it."""
+    if part == "validation":
+        gate.open_by(task, model, scores, start, network)
+        _judged_by(task, model, "simple", start, network, part)
+    return {"network": scores, "answer": simple.gated(model, scores, start)}
+
+
+def _judged_by(
+    task: Any, model: nn.Module, name: str, scores: Tensor, network: Judged, part: str
+) -> Judged:
+    """Returns an answer by its scores, under its power, which a validation sets."""
+    if calibration.has_powers(model) and name in calibration.ANSWERS:
+        if part == "validation":
+            calibration.keep(model, name, calibration.fitted(task._kind, scores, network.true))
+        scores = calibration.power_of(model, name) * scores
+    return guessed(task, scores, network)
 
 
 def part_of(loader: Any) -> str:
@@ -110,24 +131,23 @@ def part_of(loader: Any) -> str:
 
 
 def simple_rows(task: Any) -> dict[str, Judged]:
-    """Returns what the simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
-    method = task._simple
-    if method is None or method.name == "constant":
-        return {}
+    """Returns what each simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
+    methods = [method for method in task._simples if not method.is_constant]
     part = task.parts["test"]
     width = 0
     if task._kind.has_classes:
         width = max(task._width, len(class_counts(task, "test")))
-    answered = []
-    for first in range(0, len(part), simple.AT_ONCE):
+    answered: dict[str, list[_Answered]] = {method.name: [] for method in methods}
+    for first in range(0, len(part) if methods else 0, simple.AT_ONCE):
         places = range(first, min(first + simple.AT_ONCE, len(part)))
         batch = task.labelled([part[place].sample for place in places])
-        scores = method.scores(task, batch)
-        outputs = torch.empty(*scores.shape[:-1], max(width, scores.shape[-1]))
-        scores = simple.shaped(scores, outputs)
-        answered.append(_answered(task, first, *task.matched(scores, batch["labels"])))
-    judged, _ = _joined(task, answered)
-    return {method.name: judged}
+        for method in methods:
+            scores = method.scores(task, batch)
+            outputs = torch.empty(*scores.shape[:-1], max(width, scores.shape[-1]))
+            scores = simple.shaped(scores, outputs)
+            matched = task.matched(scores, batch["labels"])
+            answered[method.name].append(_answered(task, first, *matched))
+    return {name: _joined(task, batches)[0] for name, batches in answered.items()}
 
 
 def _answered(
@@ -211,119 +231,3 @@ def judged(test: Judged, guesses: Mapping[str, Any]) -> dict[str, Judged]:
             row = test._replace(guess=np.asarray(values), shares=None)
         rows[name] = row if len(row.sample) == len(row.true) else row._replace(sample=test.sample)
     return rows
-
-
-def _gated(
-    task: Any, model: nn.Module, scores: Tensor, start: Tensor, network: Judged, part: str
-) -> tuple[Tensor, str]:
-    """Returns the scores that the gate lets through, and a sentence on it; a validation sets the gate."""
-    if part == "validation":
-        model.get_buffer(simple.GATE).fill_(_opened(task, scores, start, network))
-    name = task._simple.name
-    gate = float(model.get_buffer(simple.GATE))
-    about = f"The gate is shut: validation shows no sure gain, so {name!r} alone answers."
-    if gate:
-        about = (
-            f"The gate is open by {gate:g}: the answer is that share of the network, "
-            f"and {name!r} for the rest."
-        )
-    return simple.gated(model, scores, start), about
-
-
-def _opened(task: Any, scores: Tensor, start: Tensor, network: Judged) -> float:
-    """Returns 1 if the network is surely better than the simple method, else the best sure share, else 0.
-
-    Better: with less loss, and no worse by the metric of `selection`; or by that metric, if it follows from sums, and
-    with less loss once both are calibrated: any answer but the commonest gains macro F1 where nothing is learned.
-    Surely: the lower end of the paired interval over validation's groups is above 0.
-    """
-    unit, units = _units(task, network)
-    if units < 2:
-        return 0.0
-    answers = [start + gate * (scores - start) for gate in _GATES]
-    rows = {
-        str(gate): guessed(task, answer, network)
-        for gate, answer in zip(_GATES, answers, strict=True)
-    }
-    by_metric = _of_metric(task, rows, unit, units)
-    by_loss = _of_loss(task, answers, network, unit, units)
-    alone = rows["0.0"]
-    is_worse = [task._strongest({"both": row, "alone": alone}) == "alone" for row in rows.values()]
-    by_loss[:, is_worse] = 0
-    if task._kind.has_classes:
-        true = torch.from_numpy(network.true)
-        calibrated = [_calibrated(answer, true) for answer in answers]
-        known = _of_loss(task, calibrated, network, unit, units)
-        by_metric[:, ~(least(known[0], known[1:], _SURE) > 0)] = 0  # nor where no power was found
-    sure = np.any([least(gains[0], gains[1:], _SURE) > 0 for gains in (by_metric, by_loss)], axis=0)
-    if sure[-1]:
-        return _GATES[-1]
-    gains = [*zip(np.nan_to_num(by_metric[0]), by_loss[0], strict=True)]
-    return _GATES[max(np.flatnonzero(sure), key=gains.__getitem__, default=0)]
-
-
-def _units(task: Any, network: Judged) -> tuple[np.ndarray, int]:
-    """Returns the unit of each validation sample, groups or samples, of which several may be one; and their number."""
-    if task._has_groups:
-        groups = task._groups("validation")
-    else:
-        groups = range(1 + int(network.sample.max()))
-    names, unit = np.unique(np.array(groups), return_inverse=True)
-    return unit % _MOST_UNITS, min(len(names), _MOST_UNITS)
-
-
-def _calibrated(scores: Tensor, true: Tensor) -> Tensor:
-    """Returns a power of probabilities, times a factor for each class, that has the least loss."""
-    every = -(-len(true) // _MOST_ROWS)
-    with torch.inference_mode(False), torch.enable_grad():
-        some = scores[::every].float().clone()
-        classes = true[::every].clone()
-        power = torch.ones((), requires_grad=True)
-        factors = torch.zeros(scores.shape[-1], requires_grad=True)
-        optimizer = torch.optim.LBFGS([power, factors], max_iter=20)
-
-        def loss() -> Tensor:
-            optimizer.zero_grad()
-            value = F.cross_entropy(power * some + factors, classes)
-            value.backward()
-            return value
-
-        optimizer.step(loss)
-    return power.detach() * scores + factors.detach()
-
-
-def _of_metric(task: Any, rows: Mapping[str, Judged], unit: np.ndarray, units: int) -> np.ndarray:
-    """Returns (1 + units, gates) what each gains over the first: of all units, and without each; NaN if unknown."""
-    kind = task._kind
-    tallies = kind.tallied(task.metrics, rows, unit, units)
-    if tallies is None:
-        return np.full((1 + units, len(rows)), np.nan)
-    sums = np.concatenate([tallies.sum(0)[None], tallies.sum(0) - tallies])
-    first = sums[:, 0]
-    gains = []
-    for place in range(len(rows)):
-        method = sums[:, place]
-        score = kind.measured(task.metrics, method, first)
-        gains.append(score - kind.measured(task.metrics, first, method))
-    selected, sign = task._selected
-    return sign * np.stack(gains, 1)[..., selected]
-
-
-def _of_loss(
-    task: Any, answers: Sequence[Tensor], network: Judged, unit: np.ndarray, units: int
-) -> np.ndarray:
-    """Returns (1 + units, gates) as `_of_metric`, of the loss."""
-    counts = class_counts(task, "train") if task.balanced else None
-    losses = [
-        simple.losses(task._kind, answer, network.true, counts).double().numpy()
-        for answer in answers
-    ]
-    each = np.stack(losses, 1)
-    sums = np.zeros((units, len(answers)))
-    units_of_targets = unit[network.sample]
-    sizes = np.bincount(units_of_targets, minlength=units)[:, None]
-    np.add.at(sums, units_of_targets, each[:, :1] - each)
-    whole = sums.sum(0)
-    number = sizes.sum()
-    without_each = (whole - sums) / np.maximum(number - sizes, 1)
-    return np.concatenate([whole[None] / number, without_each])

@@ -170,7 +170,7 @@ def pictures_with_masks(source: Path) -> dict[str, list[tuple[Path, Path]]]:
     note_unused("Masks without a picture", single, source)
     samples = {image: (Picture(image), Mask(mask)) for image, mask in pairs.items()}
     parts = {image: places[image].part for image in pairs}
-    return _dealt(samples, parts, "the folders")
+    return _dealt(samples, parts, "the folders", PICTURES)
 
 
 def _images_and_masks(

@@ -18,19 +18,29 @@ from lib.task import Batch, Task
 from lib.task.contract import to_write
 from lib.text import aligned
 from trainbook.outputs import result
-from trainbook.supervised import bootstrap, evaluation, kinds, prediction, scoring
+from trainbook.supervised import (
+    bootstrap,
+    calibration,
+    evaluation,
+    kinds,
+    prediction,
+    scoring,
+    verdict,
+)
 from trainbook.supervised.canonical import canonical
-from trainbook.supervised.intervals import Interval, concluded, intervals, resampled
+from trainbook.supervised.intervals import Interval, intervals, of_gain, resampled
 from trainbook.supervised.kinds.base import MOST_NUMBERS
 from trainbook.supervised.samples import Part, is_same, path_of
 from trainbook.supervised.scoring import Judged
 
+OF_NETWORK = "network_"  # before the name of a metric
+_NETWORKS = ("network", "network alone")  # rows of a network without help
 _MOST_DRAWN = 20_000_000  # units in all draws
 _FEWEST_DRAWS = 200
 
 
 class Compared(NamedTuple):
-    """Methods beside each other: scores and gains over the strongest, by method and metric.
+    """Methods beside each other: scores and gains over the strongest, by method and metric; more is better of gains.
 
     `draws` of the `units` are those of metrics that follow from sums; `about` has a sentence for each other metric.
     """
@@ -55,6 +65,7 @@ class Comparing(Task):
     _draws: ClassVar[int] = 2000  # of the test's groups, for intervals
     _width: int = 0  # of the outputs, once they were seen
     _starts: bool = False  # whether answers start from the simple method
+    _answer: str = ""  # "network" or "simple" answers new samples, if one is asked for
     _tta: bool = False  # whether an answer to an image (4 dimensions) is the mean over it and its mirror image
     _owners: Mapping[
         nn.Module, Any
@@ -95,9 +106,13 @@ class Comparing(Task):
 
     @property
     def _selected(self) -> tuple[int, int]:
-        """The place of the metric of `selection`, or of the first, and -1 if less is better."""
+        """The place of the metric of `selection`, or of the first, and -1 if less is better.
+
+        The network's own metric, by which weights are chosen, judges answers under its plain name.
+        """
         names = [*map(scoring.name_of, self.metrics)]
         name, direction = self.selection
+        name = name.removeprefix(OF_NETWORK)
         if name in names:
             place = names.index(name)
         else:
@@ -106,14 +121,20 @@ class Comparing(Task):
         return place, -1 if direction == "min" else 1
 
     def _strongest(self, baselines: Mapping[str, Judged]) -> str:
-        """Returns the name of the best baseline by the metric that is selected by."""
+        """Returns the name of the best baseline by the metric that is selected by.
+
+        Of the simple methods that one counts which was best by folds of the training samples, whichever is best here.
+        """
         place, sign = self._selected
         metric = self.metrics[place]
+        _, *others = vars(self).get("_simples") or [None]
+        passed_over = {method.name for method in others}
         values = {}
         for name, judged in baselines.items():
             (value,) = scoring.scores([metric], judged).values()
             values[name] = sign * value
-        return max(values, key=lambda name: values[name])
+        chosen = [name for name in values if name not in passed_over]
+        return max(chosen, key=lambda name: values[name])
 
     def columns(self, judged: Judged) -> Mapping[str, float]:
         """Returns further columns of a method's row in evaluation.csv: F1, and IoU of tokens, of at most 50 classes."""
@@ -125,7 +146,7 @@ class Comparing(Task):
         `sample` is None for those of a lazy sequence, which are not read for it.
         """
         if self._has_groups and sample is not None:
-            return {self.unit: self._text(self.group(sample)), "sample": number}
+            return {self._unit: self._text(self.group(sample)), "sample": number}
         path = path_of(sample)
         return {"sample": self._text(path) if path else number}
 
@@ -205,11 +226,18 @@ class Comparing(Task):
             beside = evaluation.judged(answer, self._beside)
             rows = {**self._kind.baselines(self, answer), **beside}
             table = self._compare({**rows, **self._tested}, self._strongest(rows), folder)
-            tables.append("\n".join(filter(None, [table, self._about])))
+            tables.append("\n".join(filter(None, [table, self._about, self._calibrated(answer)])))
         of_kind = self._kind.tables(self, answer, folder)
         if of_kind is not None:
             tables.append(of_kind)
         return "\n\n".join(tables)
+
+    def _calibrated(self, answer: Judged) -> str:
+        """Returns a sentence on the probabilities of the test's answers; "" where they are not calibrated."""
+        if not calibration.is_for(self):
+            return ""
+        groups = self._groups("test") if self._has_groups else range(1 + int(answer.sample.max()))
+        return calibration.line(answer, groups)
 
     def _compare(self, rows: Mapping[str, Judged], strongest: str, folder: Path) -> str:
         """Writes evaluation.csv and answers.csv into a folder; returns the table of the methods as text."""
@@ -219,41 +247,73 @@ class Comparing(Task):
         if answers:
             result.write_table(folder / "answers.csv", answers)
         names = [*map(scoring.name_of, self.metrics)]
-        table = [["", *names, f"{names[0]} above {strongest!r}"]]
+        side = "less than" if self._signs[0] < 0 else "above"
+        table = [["", *names, f"{names[0]} {side} {strongest!r}"]]
         for name, scores in compared.scores.items():
             gain = "" if name == strongest else compared.gains[name][0].signed
             table.append([name, *map(str, scores), gain])
         about = self._about_draws(compared)
-        conclusion = self._concluded(compared, [*rows][-1], strongest)
+        conclusion = self._concluded(compared, rows, strongest)
         return f"{aligned(table, left={0})}\n{about}\n{conclusion}"
+
+    @property
+    def _signs(self) -> list[int]:
+        """-1 for each metric of which less is better: its gains are turned."""
+        selected, direction = self._selected
+        signs = [-1 if scoring.better(metric) == "min" else 1 for metric in self.metrics]
+        signs[selected] = direction
+        return signs
+
+    @property
+    def _unit(self) -> str:
+        """The word for what is drawn."""
+        if self._has_groups and self.unit == Comparing.unit:
+            return "group"
+        return self.unit
 
     def _about_draws(self, compared: Compared) -> str:
         """Returns sentences on the intervals of a comparison, and on what the test is."""
         has_sums = len(compared.about) < len(self.metrics)
         draws = f"{compared.draws:,} draws" if has_sums else "draws"
+        units = verdict.named(compared.units, self._unit)
         sentences = [
-            f"In brackets: 95 % of {draws} of the {compared.units:,} {self.unit}s of the test; "
-            "gains are paired.",
+            f"In brackets: 95 % of {draws} of the {units} of the test; gains are paired, and + is better.",
             *filter(None, compared.about.values()),
         ]
         if self.repeats_validation:
             sentences.append("The test is the validation: the same samples chose the step.")
         return " ".join(sentences)
 
-    def _concluded(self, compared: Compared, last: str, strongest: str) -> str:
-        """Returns a sentence on whether the last method is above the strongest baseline by the first metric."""
-        metric = self.metrics[0]
-        name = scoring.name_of(metric)
-        return concluded(
-            repr(last),
-            strongest,
-            name,
-            compared.gains[last][0],
-            compared.units,
-            self.unit,
-            is_error=scoring.better(metric) == "min",
-            why=compared.about.get(name, ""),
-        )
+    def _concluded(self, compared: Compared, rows: Mapping[str, Judged], strongest: str) -> str:
+        """Returns sentences on the last method beside the strongest baseline, and on a network that is below that."""
+        name = scoring.name_of(self.metrics[0])
+        *_, last = rows
+        gain = compared.gains[last][0]
+        if _is_same(rows[last], rows[strongest]) and not gain.side:
+            first = verdict.same(repr(last), repr(strongest), compared.units, self._unit)
+        else:
+            why = compared.about.get(name, "")
+            first = verdict.concluded(
+                repr(last), repr(strongest), name, gain, compared.units, self._unit, why
+            )
+        sentences = [first, *self._warnings(compared, last, repr(strongest))]
+        return " ".join(sentences)
+
+    def _warnings(self, compared: Compared, last: str, strongest: str) -> Iterator[str]:
+        """Yields sentences on a network that is surely below the strongest baseline, and on what answers instead."""
+        name = scoring.name_of(self.metrics[0])
+        for network in _NETWORKS:
+            gain, *_ = compared.gains.get(network, [Interval(0, np.nan, np.nan)])
+            if not gain.has_bounds or gain.side >= 0:
+                continue
+            if network != last:
+                yield verdict.not_to_use(repr(network), strongest, name, gain)
+                yield "So the answer is not it, but what validation makes of both."
+                continue
+            advice = f"Do not use it: take {strongest}"
+            if hasattr(self, "features") and self._kind.has_simple and not self._has_own_scores:
+                advice += ", or training.start_from_baseline: true, which answers by the better"
+            yield f"{advice}."
 
     def _write_evaluation(
         self, rows: Mapping[str, Judged], compared: Compared, folder: Path
@@ -287,8 +347,12 @@ class Comparing(Task):
         scores = dict[str, list[Interval]]()
         gains = dict[str, list[Interval]]()
         about = dict[str, str]()
-        for place, metric in enumerate(self.metrics):
+        for place, (metric, sign) in enumerate(zip(self.metrics, self._signs, strict=True)):
             name = scoring.name_of(metric)
+            by_shares = scoring.needs_probabilities([metric])
+            differing = [
+                _differing(judged, rows[strongest], unit, by_shares) for judged in rows.values()
+            ]
             of_whole = whole[:, place]
             values = scores_of_sums[..., place]
             differences = gains_of_sums[..., place]
@@ -299,7 +363,10 @@ class Comparing(Task):
                 about[name] = drawn.about
             scores[name] = intervals(_known(values[0], of_whole), values[1:], units)
             above = _known(differences[0], of_whole - of_whole[best])
-            gains[name] = intervals(above, differences[1:], units)
+            gains[name] = [
+                of_gain(sign * above[row], sign * differences[1:, row], differing[row])
+                for row in range(len(rows))
+            ]
         return Compared(_by_row(rows, scores), _by_row(rows, gains), units, number, about)
 
     def _from_sums(
@@ -344,8 +411,8 @@ class Comparing(Task):
             for name in sorted({*self._groups(part)}):
                 if first.setdefault(name, part) != part:
                     raise BadInput(
-                        f"The {self.unit} {printable(name, most=60)} is in {first[name]} and in "
-                        f"{part}, of which one would teach the other: deal each {self.unit} to "
+                        f"The {self._unit} {printable(name, most=60)} is in {first[name]} and in "
+                        f"{part}, of which one would teach the other: deal each {self._unit} to "
                         "one part."
                     )
 
@@ -389,6 +456,39 @@ class Comparing(Task):
             named = [kind.cell(self, guess) for guess in row]
             table.append([*first.values(), *named, *last.values()])
         yield from sorted(table, key=lambda row: row[: len(cells[0])])
+
+
+def _is_same(one: Judged, other: Judged) -> bool:
+    """Returns whether two methods answer the same of each target."""
+    columns = [(one.guess, other.guess)]
+    if one.counts is not None and other.counts is not None:
+        columns += [(one.true, other.true), (one.sample, other.sample), (one.counts, other.counts)]
+    return all(
+        first.shape == second.shape and bool((first == second).all()) for first, second in columns
+    )
+
+
+def _differing(one: Judged, other: Judged, unit: np.ndarray, by_shares: bool) -> int:
+    """Returns of how many units two methods say something else; `by_shares`: by their probabilities."""
+    if one.guess.shape != other.guess.shape or one.counts is not None:
+        tables = [_numbered(judged, unit) for judged in (one, other)]
+        return sum(
+            tables[0].get(number) != tables[1].get(number) for number in {*tables[0], *tables[1]}
+        )
+    pair = (one.shares, other.shares) if by_shares else (one.guess, other.guess)
+    differs = np.asarray(pair[0] != pair[1]).reshape(len(one.guess), -1).any(1)
+    return len(np.unique(unit[one.sample[differs]]))
+
+
+def _numbered(judged: Judged, unit: np.ndarray) -> dict[int, dict[tuple[int, int], int]]:
+    """Returns how often each pair of truth and guess comes, by unit."""
+    counts = judged.counts if judged.counts is not None else np.ones(len(judged.true), int)
+    found: dict[int, dict[tuple[int, int], int]] = {}
+    columns = (unit[judged.sample], judged.true, judged.guess, counts)
+    for number, true, guess, count in zip(*(column.tolist() for column in columns), strict=True):
+        pairs = found.setdefault(number, {})
+        pairs[true, guess] = pairs.get((true, guess), 0) + count
+    return found
 
 
 def _cell(value: float) -> str:

@@ -14,8 +14,8 @@ from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.task.place import naming
 from trainbook.outputs.result import write_image, write_table
-from trainbook.supervised import evaluation, simple
-from trainbook.supervised.batches import in_batches
+from trainbook.supervised import calibration, evaluation, simple
+from trainbook.supervised.batches import in_batches, without_texts
 from trainbook.supervised.notes import collecting, note
 from trainbook.supervised.samples import (
     MOST_CLASSES,
@@ -27,6 +27,7 @@ from trainbook.supervised.samples import (
 )
 
 FILE = "predictions.csv"
+CHOICES = ("network", "simple")  # of the command's --answer
 _AT_ONCE = 32  # samples, if no micro-batch is set: training, which fits, takes more memory
 _COLUMNS = ("sample", "target", "prediction", "probability")  # no class has one of these
 _Members = list[tuple[Any, list[nn.Module]]]  # tasks, each with its models
@@ -98,7 +99,7 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
             progress.update(len(rows), len(items), partial(line, len(rows), len(items)))
         progress.close()
         task._kind.note_rows(rows)
-    for sentence in notes:
+    for sentence in filter(None, [*notes, _about_answer(members)]):
         print(sentence)
     names = _names([first for first, *_ in items], source)
     answers = dict(zip(names, rows, strict=True))
@@ -113,6 +114,7 @@ def _members(task: Any, models: Sequence[nn.Module]) -> _Members:
     for model in models:
         owner = task._owners.get(model, task)
         owner._tta = task._tta
+        owner._answer = task._answer
         _, own_models = members.setdefault(id(owner), (owner, []))
         own_models.append(model)
     return [*members.values()] or [(task, [])]
@@ -241,7 +243,7 @@ def summed(task: Any, models: Sequence[nn.Module], samples: list[Any]) -> tuple[
     kind = task._kind
     device = next(models[0].parameters()).device
     made = simple.batch(task, task.labelled(samples))
-    batch = {key: value.to(device) for key, value in made.items()}
+    batch = {key: value.to(device) for key, value in without_texts(made).items()}
     labels = batch["labels"]
     batches = [batch]
     if task._tta and not kind.has_positions and not kind.is_generated:
@@ -249,11 +251,64 @@ def summed(task: Any, models: Sequence[nn.Module], samples: list[Any]) -> tuple[
     total: Any = 0.0
     for model in models:
         for each in batches:
-            outputs = evaluation.outputs_of(task, model, each).float()
-            if task._starts:
-                outputs = simple.gated(model, outputs, batch[simple.KEY])
-            total = total + kind.averaged(kind.arranged(outputs, labels)) / len(batches)
+            outputs = kind.arranged(evaluation.outputs_of(task, model, each).float(), labels)
+            scores = _of_answer(task, model, outputs, batch)
+            total = total + kind.averaged(scores) / len(batches)
     return total, labels
+
+
+def _of_answer(task: Any, model: nn.Module, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+    """Returns the scores of the answer that is asked for, under its power: by default what the gate lets through."""
+    answer = _answer_of(task)
+    if answer == "simple":
+        outputs = simple.shaped(batch[simple.KEY], outputs)
+    if answer == "answer":
+        outputs = simple.gated(model, outputs, batch[simple.KEY])
+    return calibration.power_of(model, answer) * outputs
+
+
+def _answer_of(task: Any) -> str:
+    """Returns whose answer is asked for: of a run that starts from a simple method the gate's, unless one is chosen."""
+    if task._starts:
+        return task._answer or "answer"
+    return "network"
+
+
+def choose(task: Any, answer: str) -> None:
+    """Makes "network" or "simple" answer new samples; "" leaves that to the gate. Raises BadInput for another task."""
+    if not answer:
+        return
+    if answer not in CHOICES:
+        raise BadInput(
+            f"--answer is {printable(answer, most=60)}. It is one of: {', '.join(CHOICES)}."
+        )
+    if not getattr(task, "_starts", False):
+        raise BadInput(
+            f"--answer {answer} is for runs that start from a simple method "
+            "(training.start_from_baseline). This one has one answer: leave --answer out."
+        )
+    task._answer = answer
+
+
+def _about_answer(members: _Members) -> str:
+    """Returns a sentence on whose answers these are, and on the other ones; "" for a task with one answer alone."""
+    task, _ = members[0]
+    if not task._starts:
+        return ""
+    gates = [float(model.get_buffer(simple.GATE)) for _, models in members for model in models]
+    shares = ", ".join(f"{gate:g}" for gate in sorted({*gates}))
+    name = repr(task._simple.name)
+    default = f"the network with a share of {shares}, beside {name}"
+    if not any(gates):
+        default = f"{name} alone"
+    if all(gate == 1 for gate in gates):
+        default = "the network alone"
+    if task._answer:
+        return f"The answers are those of --answer {task._answer}. The default is {default}."
+    return (
+        f"The answers are the default: {default}. "
+        "--answer network or --answer simple chooses one of both."
+    )
 
 
 def _mirrored(values: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lib.errors import BadInput, printable
+from trainbook.outputs.summary import is_error
 
 # A function whose attribute `rows` is True judges whole samples: it takes (samples, numbers), NaN where unknown.
 Metric = str | Callable[[np.ndarray, np.ndarray], float]
@@ -40,9 +41,6 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
 PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
 # Their guesses count from 0
 _NOT_NEGATIVE = ("rmsle", "root_mean_squared_log_error", "mean_squared_log_error")
-# "functions ending with _error, _loss, or _deviance return a value to minimize", "_score" to maximize: its guide, 3.4
-_SMALLER = ("_error", "_loss", "_deviance")
-_SMALLER_NAMES = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
 
 
 class Judged(NamedTuple):
@@ -85,7 +83,7 @@ def name_of(metric: Metric) -> str:
 def better(metric: Metric) -> str:
     """Returns "min" or "max" by scikit-learn's way of naming; "" for a function that is not named so."""
     name = name_of(metric)
-    if name in _SMALLER_NAMES or name.endswith(_SMALLER):
+    if is_error(name):
         return "min"
     if isinstance(metric, str) or name in (*_GUESSES, *PROBABILITIES) or name.endswith("_score"):
         return "max"

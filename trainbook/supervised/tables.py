@@ -216,7 +216,7 @@ def _make_number(cells: dict[str, Any], name: str, place: str) -> None:
         return
     if type(value) is int:
         return
-    number = _float(value)
+    number = number_of(value)
     if not math.isfinite(number):
         cell = printable(repr(value), most=60)
         raise BadInput(
@@ -226,10 +226,10 @@ def _make_number(cells: dict[str, Any], name: str, place: str) -> None:
     cells[name] = number
 
 
-def _float(value: Any) -> float:
-    """Returns a float or a text as a number, or NaN."""
-    if type(value) is float:
-        return value
+def number_of(value: Any) -> float:
+    """Returns a number, or a text that is one, as a float; NaN for anything else."""
+    if type(value) in (int, float):
+        return float(value)
     if not isinstance(value, str) or "_" in value:  # only Python reads 1_000
         return math.nan
     with contextlib.suppress(ValueError):

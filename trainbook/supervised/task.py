@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,15 +22,16 @@ from lib.task.place import naming
 from trainbook.supervised import (
     chunks,
     evaluation,
+    gate,
     kinds,
     look,
     replaced,
     samples,
     scoring,
     simple,
-    stored,
 )
-from trainbook.supervised.methods import Comparing
+from trainbook.supervised.batches import without_texts
+from trainbook.supervised.methods import OF_NETWORK, Comparing
 from trainbook.supervised.notes import collecting
 from trainbook.supervised.samples import IGNORED, Item, Part, target_of, with_target
 
@@ -72,7 +74,7 @@ class Supervised(Comparing):
         super().__init_subclass__(**more)
         fields = vars(cls)
         if "model" in fields:
-            cls.model = simple.with_buffers(cls.model)  # type: ignore[assignment, method-assign]
+            cls.model = gate.with_buffers(simple.with_buffers(cls.model))  # type: ignore[assignment, method-assign]
         if not kinds.is_kind(cls.kind):
             raise BadInput(
                 f"{cls.__name__}.kind is {cls.kind!r}. It is one of: {', '.join(kinds.BY_NAME)}; "
@@ -110,9 +112,11 @@ class Supervised(Comparing):
         super().__init__(config, source)
         self._learned: dict[str, Any] | None = None
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
+        self._begin = time.monotonic()
         self._starts = config.training.start_from_baseline
         if self._starts:
             self._check_start()
+            self._follow_network()
 
     def _check_start(self) -> None:
         """Raises BadInput if answers cannot start from the simple method."""
@@ -127,6 +131,14 @@ class Supervised(Comparing):
             "Leave the key out."
         )
 
+    def _follow_network(self) -> None:
+        """Lets the network's own metric select, as without the simple method: a shut gate's answer stays the same."""
+        metric, direction = self.selection
+        if metric in map(scoring.name_of, self.metrics):
+            name = f"{OF_NETWORK}{metric}"
+            self.selection = (name, direction)  # type: ignore[misc]
+            self.shown = (*self.shown, name)  # type: ignore[misc]
+
     def read(self, source: Path) -> Mapping[str, Any] | Iterable[Any]:
         """Returns lists of tuples, their targets last, "train", "validation" and "test", or one list for `split`.
 
@@ -137,7 +149,10 @@ class Supervised(Comparing):
         )
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
-        """Returns tensors, samples first, the targets as "labels". It may draw from torch, NumPy and `random`."""
+        """Returns tensors, samples first, the targets as "labels". It may draw from torch, NumPy and `random`.
+
+        A text, or a list of words, for each sample may be among them: `features` gets it, and the model does not.
+        """
         raise to_write(
             self, "batch(samples, training)", 'tensors, samples first, with the targets as "labels"'
         )
@@ -170,10 +185,11 @@ class Supervised(Comparing):
             )
         return answer
 
-    def features(self, batch: Batch) -> Tensor | Sequence[str]:
-        """Returns what the simple method sees of a batch, of which nothing may follow from the targets: texts, or
+    def features(self, batch: Batch) -> Tensor | Sequence[str] | Sequence[Sequence[str]]:
+        """Returns what simple methods see of a batch, of which nothing may follow from the targets: texts, or
 
-        (samples, numbers), (samples, tokens) of whole numbers or (samples, channels, height, width).
+        (samples, numbers), (samples, tokens) of whole numbers or (samples, channels, height, width); of "tokens" also a
+        list of words for each sample, a word for each position.
         """
         return next(value for name, value in batch.items() if name != "labels")
 
@@ -269,7 +285,7 @@ class Supervised(Comparing):
         return replaced.hashes(self.parts, digests)
 
     def baselines(self) -> Mapping[str, Any]:
-        """Returns what the simple method answers, by its name; `{**super().baselines(), ...}` adds to it."""
+        """Returns what the simple methods answer, by their names; `{**super().baselines(), ...}` adds to it."""
         return evaluation.simple_rows(self)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
@@ -280,7 +296,7 @@ class Supervised(Comparing):
             )
         training = samples[0].training
         batch = self.labelled([item.sample for item in samples], training)
-        return batch if training else simple.batch(self, batch)
+        return without_texts(batch if training else simple.batch(self, batch))
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
         """Returns `batch` of these samples. Raises BadInput if its labels are not those of `kind`."""
@@ -293,7 +309,8 @@ class Supervised(Comparing):
 
     def example_batch(self, size: int, device: torch.device) -> Batch:
         example = self._numbered(self.example())
-        return {name: value.to(device) for name, value in self.labelled([example] * size).items()}
+        batch = without_texts(self.labelled([example] * size))
+        return {name: value.to(device) for name, value in batch.items()}
 
     def _numbered(self, example: Any) -> Any:
         """Returns an example whose names of classes, which may come from data, are numbers or marks."""
@@ -357,11 +374,11 @@ class Supervised(Comparing):
         self._kind.learn(self, learned)
         if self._starts:
             fitted = simple.fit(self)
-            if fitted is None:
+            if not fitted:
                 raise BadInput(
                     "No simple method takes what features(batch) gives. Return texts or numbers."
                 )
-            learned[simple.KEY] = fitted.as_json()
+            learned[simple.KEY] = simple.as_json(fitted)
         return learned
 
     def _learned_in_plan(self) -> dict[str, Any] | None:
@@ -383,20 +400,25 @@ class Supervised(Comparing):
                 raise BadInput(f"{name} of what was learned from data are no names: {shown}.")
         self._learned = dict(values)
         self._seen.clear()
-        for name in ("_numbers", "_simple"):
+        for name in ("_numbers", "_simples"):
             vars(self).pop(name, None)
 
-    @cached_property
+    @property
     def _simple(self) -> Any:
-        """The simple method: what the run learned if it starts from it, else fitted now; None in a plan."""
+        """The strongest simple method, by folds of the training samples; None in a plan, or if there is none."""
+        return next(iter(self._simples), None)
+
+    @cached_property
+    def _simples(self) -> list[Any]:
+        """The simple methods, the strongest first: what the run learned if it starts from it, else fitted now."""
         if self._starts:
             values = self.learned().get(simple.KEY)
             if self._learned is None:
-                return None
-            return stored.simple_of(self, values)
+                return []
+            return simple.restored(self, values)
         if self._kind.has_simple:
-            return simple.fit(self)
-        return None
+            return simple.fit(self, simple.seconds_after(self))
+        return []
 
     def count(self, batch: Batch) -> Mapping[str, float]:
         labels = self._kind.placed(batch["labels"])

@@ -1,4 +1,4 @@
-"""chat: a chat model of transformers learns from one file of conversations, by adapters on a frozen base.
+"""Fine-tunes a chat model of transformers on one file of conversations, by adapters on a frozen base.
 
 Data: JSON of messages, of prompt and answer, or in ShareGPT's form, or tables. The embedded default is the task "call"
 (see `generated`): a sentence becomes the JSON call of a small API.
@@ -41,20 +41,20 @@ _STRETCH = 90  # rows and answers that are shown; characters of a stretch of a r
 _MOST_FACTS = 2**22  # bytes of a configuration of a base
 _OTHER = 1200  # characters of a piece of other text
 _MOST_OTHER = 24  # pieces whose perplexity is measured
-# Heads that do more than a product: their logits are computed whole
+# Heads with more than a product: their logits are computed whole
 _OTHER_HEADS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 _DRAWN = "No data was given or found mounted. The generated task is used: a sentence becomes a JSON call."
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_DIFFERENCE = 1e-2
-_SAME = 0.99  # of the largest logit, at most; of first choices, at least: fp16 rounds by 5e-4
+_DIFFERENCE = 1e-2  # largest difference, as a share of the largest logit
+_SAME = 0.99  # least share of equal first choices: fp16 rounds by 5e-4
 # Bytes of merged weights that are compared in fp32; twice as much must fit the host
 _IN_FP32 = 4 * 2**30
-# Bytes of a file of merged weights, which stand beside the model while it is written
+# Bytes of a file of merged weights, which take memory beside the model
 _PIECE = 2 * 2**30
 
 
 def _json(value: str) -> Any:
-    """Returns the object or list that a text writes in JSON; None where it is none."""
+    """Parses a JSON object or list; returns None for other texts."""
     try:
         parsed = json.loads(value)
     except (ValueError, RecursionError):
@@ -65,7 +65,7 @@ def _json(value: str) -> Any:
 
 
 def exact(right: str, written: str) -> float:
-    """Returns whether two texts are the same but for space around them; JSON and calls are compared by values."""
+    """Returns whether two texts are equal without surrounding space; compares JSON and calls by values."""
     if right.strip() == written.strip():
         return 1.0
     if _has_calls(right):
@@ -75,7 +75,7 @@ def exact(right: str, written: str) -> float:
 
 
 def called(right: str, written: str) -> float:
-    """Returns whether a text makes the calls of the right one: names and arguments by their values."""
+    """Returns whether a text makes the right calls, compared by names and values of arguments."""
     wanted = _calls_in(right)
     return float(bool(wanted) and calls.are_same_calls(right, written, wanted))
 
@@ -91,7 +91,7 @@ def _has_calls(answer: str) -> bool:
 
 
 def valid(right: str, written: str) -> float:
-    """Returns whether a text is JSON where the right one is."""
+    """Returns whether a text is JSON, if the right one is."""
     return float(_json(right) is None or _json(written) is not None)
 
 
@@ -115,7 +115,7 @@ class Chat(Supervised):
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def read(self, source: Path | None = None) -> dict[str, Any]:
-        """Returns conversations by split. Raises BadInput where they would not teach what they should."""
+        """Returns conversations by split. Raises BadInput for data that would train badly."""
         settings = self.settings
         if source:
             parts = self._taken(rows.read(source))
@@ -145,7 +145,7 @@ class Chat(Supervised):
         }
 
     def _replayed(self, count: int, limit: int) -> list[Row]:
-        """Returns pieces of the first half of another text, for `count` rows, of at most `limit` tokens."""
+        """Returns pieces of the first half of another text for `count` rows, each of at most `limit` tokens."""
         replay = self.settings.other.replay
         if not replay:
             return []
@@ -154,7 +154,7 @@ class Chat(Supervised):
         return [piece for piece in pieces if self._size(piece) <= limit]
 
     def _taken(self, parts: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
-        """Returns rows without the keys of messages that the template does not read, which are noted."""
+        """Drops and notes message keys that the template does not read."""
         unread = Counter[str]()
         taken = {}
         for part, every in parts.items():
@@ -167,7 +167,7 @@ class Chat(Supervised):
         return taken
 
     def _answered(self, some: Sequence[Row]) -> list[Row]:
-        """Returns a row for each trained answer, which is scored after what stands before it."""
+        """Returns a row for each trained answer, which is scored after its preceding turns."""
         return [self.template.finished(each) for row in some for each in rows.answered(row)]
 
     def _size(self, row: Row) -> int:
@@ -179,14 +179,14 @@ class Chat(Supervised):
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the template, with its encoded rows, which a loader worker makes again."""
+        """Leaves out the template and its encoded rows, which a loader worker makes again."""
         state = super().__getstate__()
         for name in ("template", "_other_text"):
             state.pop(name, None)
         return state
 
     def read_new(self, source: Path) -> list[Row]:
-        """Returns conversations to answer: of files, answers aside, or a question a line of a text file."""
+        """Returns conversations to answer: a file's without answers, or a question a line of a text file."""
         if source.suffix == ".txt":
             lines = read_text(source, printable(source, most=500)).split("\n")
             return [Row((("user", line.strip()),), "") for line in lines if line.strip()]
@@ -225,7 +225,7 @@ class Chat(Supervised):
         )
 
     def _about_calls(self) -> Iterator[str]:
-        """Yields how many rows have calls and tools, and how many answers are scored where rows have several."""
+        """Yields the numbers of rows with calls and tools, and of scored answers if rows have several."""
         parts = {name: part.samples for name, part in self.datasets().items()}
         every = [row for samples in parts.values() for row in samples]
         with_calls = [row for row in every if row.has_calls]
@@ -256,7 +256,7 @@ class Chat(Supervised):
 
     @cached_property
     def _of_base(self) -> dict[str, Any]:
-        """Tokenizer and template, the sizes that rows must fit, of a model that also sees for text, and other text."""
+        """Tokenizer, template, other text, and the sizes that rows must fit; a vision model's are of its text part."""
         other = self.settings.other.text
         facts = _facts(self._folder / "config.json")
         facts |= facts.get("text_config") or {}
@@ -280,7 +280,7 @@ class Chat(Supervised):
         return [stops] if stops else []
 
     def _kept(self, name: str) -> Any:
-        """Returns what the run began with of its base, else what the base has."""
+        """Returns a value of the base as the run began with it, otherwise the base's own."""
         if self._learned and name in self._learned:
             return self._learned[name]
         return self._of_base[name]
@@ -293,7 +293,7 @@ class Chat(Supervised):
         return template.made_of({**values, "date": date})
 
     def learned(self) -> dict[str, Any]:
-        """Returns what goes with the weights, so that a run resumes without its base; nothing in a plan."""
+        """Returns values kept with the weights, so that a run resumes without its base; {} in a plan."""
         if self._learned is None and not self.is_planned:
             self._learned = dict(self._of_base)
         learned = self._learned or {}
@@ -306,7 +306,7 @@ class Chat(Supervised):
         super().take_learned(values)
 
     def model(self) -> nn.Module:
-        """Returns the base: all of it to be trained, or frozen, in 4 bits if wanted, with adapters."""
+        """Returns the base, fully trained, or frozen (by setting in 4 bits) with adapters."""
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM
 
@@ -343,7 +343,7 @@ class Chat(Supervised):
         return {"ids": ids, "labels": ids.clone()}
 
     def batch(self, samples: list[Row], training: bool) -> Batch:
-        """Returns tokens padded on the right with the next ones as labels; to be tested prompts padded on the left."""
+        """Returns tokens padded on the right with the next ones as labels; for a test, prompts padded on the left."""
         encoded = [self.template.encode(row) for row in samples]
         ids = padded([row.ids[:-1] for row in encoded], 0, sys.maxsize)
         labels = padded([row.labels[1:] for row in encoded], IGNORED, sys.maxsize)
@@ -359,9 +359,9 @@ class Chat(Supervised):
         return {"prompt": prompt.flip(1), "is_prompt": is_prompt.flip(1)}
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
-        """Returns (B, L, D) hidden states and the head, or (B, L, words) logits of a head with more to it.
+        """Returns (B, L, D) hidden states and the head, or (B, L, words) logits of a head with scaling.
 
-        Without a mask: no token sees the padding on its right, and transformers waits for the GPU to look into one.
+        Passes no mask: no token attends to the padding on its right, and transformers would wait to read the mask.
         """
         whole = plain(model)
         inputs = {"input_ids": batch["ids"], "use_cache": False}
@@ -383,7 +383,7 @@ class Chat(Supervised):
         return [*map(self.template.decode, ids.tolist())]
 
     def evaluate(self, model: nn.Module, loader: Any) -> dict[str, float]:
-        """Returns losses, metrics, and the perplexity of other text; of a test also that of the untouched base."""
+        """Returns losses, metrics, and the perplexity of other text; for a test also the untouched base's."""
         scores = super().evaluate(model, loader)
         if not self.settings.other.text:
             return scores
@@ -414,22 +414,22 @@ class Chat(Supervised):
         return rows.Neighbours(self._answered(train))
 
     def columns(self, judged: Any) -> dict[str, float]:
-        """Returns the share of right calls among the answers that have some."""
+        """Returns the share of right calls among the answers with calls."""
         share = _share_called(judged.true, judged.guess)
         if share is None:
             return {}
         return {"call": share}
 
     def baselines(self) -> dict[str, Any]:
-        """Returns the answers of the nearest training rows, which need no model."""
+        """Returns the answers of the nearest training rows."""
         near = self._neighbours()
         answers = [near.replaced(row) for row in self.parts["test"].samples]
         return {"nearest, values replaced": np.array(answers, object)}
 
     def beside(self, model: nn.Module, loader: Any) -> dict[str, np.ndarray]:
-        """Returns the answers of the untouched base, also after the nearest training rows; none of a base that is gone.
+        """Returns the untouched base's answers, also after the nearest training rows; {} without the base.
 
-        Where all weights were trained it is loaded again.
+        Reloads the base if all weights were trained.
         """
         base = model
         near = self._neighbours()
@@ -459,7 +459,7 @@ class Chat(Supervised):
             }
 
     def _written(self, model: nn.Module, loader: Any, prompt: Callable[[Row], Row]) -> np.ndarray:
-        """Returns (samples) answers to the samples of a loader, which may be the first ones of its set alone."""
+        """Returns (samples) answers to a loader's samples, which may be the first ones of its set."""
         answers = list[str]()
         samples = loader.dataset.samples
         for batch in loader:
@@ -470,7 +470,7 @@ class Chat(Supervised):
         return np.array(answers, object)
 
     def report(self, metrics: Mapping[str, float], folder: Path) -> str:
-        """Writes what `Supervised` does; returns its table, and ten answers side by side."""
+        """Writes the tables of `Supervised`; returns its text, and ten answers side by side."""
         if not self._tested:
             return ""
         paragraphs = [super().report(metrics, folder)]
@@ -485,7 +485,7 @@ class Chat(Supervised):
         return "\n\n".join(paragraphs)
 
     def _about_scores(self, right: Any, answers: Mapping[str, Any]) -> Iterator[str]:
-        """Yields how many answers of how many conversations were scored, and by method the share of right calls."""
+        """Yields the numbers of scored answers and conversations, and each method's share of right calls."""
         yield f"Scored: {_scored(self.parts['test'].samples[: len(right)])}."
         count = sum(map(_has_calls, right))
         if not count:
@@ -509,7 +509,7 @@ class Chat(Supervised):
         return rows
 
     def export(self, model: Any, folder: Path) -> None:
-        """Writes the adapter, and merged weights that are read again and compared. Raises BadInput."""
+        """Writes the adapter and merged weights, and verifies these. Raises BadInput."""
         has_adapter = hasattr(model, "disable_adapter")
         tokenizer = self.template.tokenizer
         merged = folder / "merged"
@@ -524,7 +524,7 @@ class Chat(Supervised):
 
 
 def _share_called(right: Sequence[str], written: Sequence[str]) -> float | None:
-    """Returns the share of right calls among the answers that have some; None if none has."""
+    """Returns the share of right calls among the answers with calls; None without such answers."""
     shares = [called(*pair) for pair in zip(right, written, strict=False) if _has_calls(pair[0])]
     if not shares:
         return None
@@ -532,7 +532,7 @@ def _share_called(right: Sequence[str], written: Sequence[str]) -> float | None:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """Reads a configuration of a base. Raises BadInput where it is no JSON object."""
+    """Reads a configuration of a base. Raises BadInput unless it is a JSON object."""
     try:
         return untrusted.objects(untrusted.read(path, _MOST_FACTS))
     except (OSError, BadInput) as error:
@@ -542,7 +542,7 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def _conversations(samples: Iterable[Row]) -> int:
-    """Counts conversations, whose answers may be samples of their own; text that is replayed counts too."""
+    """Counts conversations, each of which may give several samples, and pieces of replayed text."""
     return sum(1 for row in samples if not row.number)
 
 
@@ -554,14 +554,14 @@ def _scored(samples: Sequence[Row]) -> str:
 
 
 def plain(model: Any) -> Any:
-    """Returns the model of transformers inside of one of peft."""
+    """Unwraps the transformers model of a peft model."""
     if hasattr(model, "get_base_model"):
         return model.get_base_model()
     return model
 
 
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields each weight on the CPU with the adapters added in fp32, by the name that it has without them."""
+    """Yields name and merged weight, on the CPU, with adapters added in fp32."""
     seen = set[int]()
     for path, module in plain(model).named_modules():
         if "lora_" in path or path.endswith(".base_layer"):
@@ -617,9 +617,9 @@ def write_merged(model: nn.Module, folder: Path, stops: Sequence[int]) -> None:
 
 @torch.no_grad()
 def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
-    """Reads merged weights again and compares logits with those of base and adapter; returns a sentence.
+    """Reloads merged weights and compares logits with base and adapter; returns a sentence.
 
-    Raises BadInput beyond a hundredth of the largest logit, or where more than one first choice of a hundred differs.
+    Raises BadInput if logits differ by over 1 % of the largest, or more than 1 % of first choices differ.
     """
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Calls of functions: how a template wants them, whether it shows them, and whether two texts make the same ones."""
+"""Renders calls of functions for a template, and compares calls in texts."""
 
 import hashlib
 import itertools
@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 from workloads.chat.messages import as_json
 
 PROBE = {"name": "zk4_function", "arguments": {"zk4_key": "zk4 value"}}
-_ID_LETTERS = 9  # of Mistral's ids of calls
+_ID_LETTERS = 9  # length of Mistral's call ids
 
 
 # --- as a template wants them -----------------------------------------------------------------------------------------
 
 
 class Form(NamedTuple):
-    """How messages with calls are handed to a template."""
+    """The form of messages with calls that a template takes."""
 
-    has_objects: bool = True  # arguments as an object, else as JSON in a text
-    empty: str | None = ""  # the content beside a call that has none
+    has_objects: bool = True  # arguments as an object, otherwise as JSON text
+    empty: str | None = ""  # the content beside a call without content
     is_nested: bool = True  # name and arguments below `function`, as OpenAI has them
-    has_long_ids: bool = True  # ids as they are, else in nine letters
+    has_long_ids: bool = True  # original ids, otherwise nine letters
 
     def message(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values of a message as the template wants them."""
+        """Returns the values of a message in the template's form."""
         values = {name: value for name, value in values.items() if name != "weight"}
         if "tool_call_id" in values:
             values["tool_call_id"] = self._id(values["tool_call_id"])
@@ -56,7 +56,7 @@ FORMS = [*itertools.starmap(Form, itertools.product(_YES_NO, _CONTENTS, _YES_NO,
 
 
 def form_of(render: Callable[[Form], str]) -> Form | None:
-    """Returns the form in which a template shows the probe best, the first of equals; None where it never does."""
+    """Returns the first of the best forms in which a template shows the probe, or None."""
     best = None
     quality = 0
     for form in FORMS:
@@ -71,7 +71,7 @@ def form_of(render: Callable[[Form], str]) -> Form | None:
 
 
 def _quality(text: str) -> int:
-    """Returns 2 where the probe's arguments are JSON in a text, 1 where they are there otherwise, else 0."""
+    """Returns 2 if the probe's arguments are JSON in a text, 1 if they are in another form, otherwise 0."""
     is_there = all(part in text for part in ("zk4_function", "zk4_key", "zk4 value"))
     is_json_in_json = r"\"zk4_key" in text
     is_python = "'zk4_key'" in text
@@ -96,7 +96,7 @@ def _holds(value: Any, wanted: Any) -> bool:
 
 
 def is_shown(value: Any, text: str) -> bool:
-    """Returns whether a text has a value of JSON: all keys, words and numbers in it."""
+    """Returns whether a text contains all keys, words and numbers of a JSON value."""
     if isinstance(value, Mapping):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list):
@@ -108,7 +108,7 @@ def is_shown(value: Any, text: str) -> bool:
 
 
 def _escaped(text: str) -> list[str]:
-    """Returns a text as JSON writes it inside quotes, with letters or with codes."""
+    """Returns a text's JSON escapes, with letters or with codes."""
     return [as_json(text)[1:-1], json.dumps(text)[1:-1]]
 
 
@@ -116,7 +116,7 @@ def _escaped(text: str) -> list[str]:
 
 
 def pieces(text: str) -> list[Any]:
-    """Cuts a text into its objects and lists of JSON and the words between them."""
+    """Cuts a text into JSON objects, JSON lists, and words between them."""
     parts = list[Any]()
     words = ""
     place = 0
@@ -149,7 +149,7 @@ def _words(text: str) -> list[str]:
 
 
 def are_same(first: Any, second: Any) -> bool:
-    """Returns whether two values of JSON are the same: 1 is 1.0, and not true."""
+    """Returns whether two JSON values are equal: 1 equals 1.0, but not true."""
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     if isinstance(first, Mapping) and isinstance(second, Mapping):
@@ -162,14 +162,14 @@ def are_same(first: Any, second: Any) -> bool:
 
 
 def are_equal(right: str, written: str) -> bool:
-    """Returns whether two texts are the same, JSON in them by its values."""
+    """Returns whether two texts are equal, JSON in them by values."""
     return are_same(pieces(right), pieces(written))
 
 
 def are_same_calls(right: str, written: str, calls: Sequence[Mapping[str, Any]]) -> bool:
-    """Returns whether a text makes the calls of the right one: names and arguments by their values."""
+    """Returns whether a text makes the right calls, compared by names and values of arguments."""
     values = _values(right)
-    if not all(_holds(values, call["name"]) for call in calls):  # names stand outside of JSON
+    if not all(_holds(values, call["name"]) for call in calls):  # names are outside of JSON
         return are_equal(right, written)
     return are_same(values, _values(written))
 

@@ -1,4 +1,4 @@
-"""Examines conversations before anything is trained: what is wrong with rows, by name, part and place."""
+"""Examines conversations before training: problems of rows by name, split and place."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ ADVICE = yaml.safe_load(Path(__file__).with_name("checks.yaml").read_text("utf-8
 def examine(
     parts: Mapping[str, Sequence[Row]], template: Template, limits: Mapping[str, int], words: int
 ) -> list[Finding]:
-    """Returns findings, the bad ones first; `limits` are a row's tokens by part, `words` those that the model knows."""
+    """Returns findings, bad ones first; `limits` are most tokens of a row by split, `words` the model's vocabulary."""
     places = defaultdict[Wrong, list[Place]](list)
     first: dict[str, tuple[str, str]] = {}
     for part, rows in parts.items():
@@ -52,7 +52,7 @@ def _finding(wrong: Wrong, places: Sequence[Place]) -> Finding:
 
 
 def refuse(findings: Sequence[Finding]) -> None:
-    """Raises BadInput where rows would not teach what they should."""
+    """Raises BadInput for rows that would train badly."""
     bad = [finding for finding in findings if finding.verdict == "bad"]
     if bad:
         lines = [f"- {f.name}: {f.value}. {f.advice}" for f in bad]
@@ -60,7 +60,7 @@ def refuse(findings: Sequence[Finding]) -> None:
 
 
 def _of_row(row: Row, template: Template, length: int) -> Iterator[Wrong]:
-    """Yields what is wrong with a row alone."""
+    """Yields the problems of a single row."""
     texts = [text_of(content) for role, content in row.whole if role != TOOLS]
     if any(token in text for text in texts for token in template.specials):
         description = "contain special tokens of the template: they were rendered before"
@@ -73,7 +73,7 @@ def _of_row(row: Row, template: Template, length: int) -> Iterator[Wrong]:
     except Rewritten as error:
         yield "template", "bad", f"are written by the template {error}"
         return
-    except Exception as error:  # of a template, in any class
+    except Exception as error:  # a template raises any class
         yield "template", "bad", f"are refused by the template ({printable(error, most=100)})"
         return
     notes = [note for each in template.apart(row) for note in template.encode(each).notes]
@@ -89,7 +89,7 @@ def _of_row(row: Row, template: Template, length: int) -> Iterator[Wrong]:
 
 
 def _is_there(role: str, content: str, rendered: str) -> bool:
-    """Returns whether a turn's text stands in a conversation; that of a tool perhaps as JSON."""
+    """Returns whether a conversation contains a turn's text, a tool's perhaps as JSON."""
     if role == TOOLS or calls_of(content):
         return True
     text = values_of(content)["content"].strip()
@@ -97,7 +97,7 @@ def _is_there(role: str, content: str, rendered: str) -> bool:
 
 
 def _of_pair(row: Row, part: str, first: dict[str, tuple[str, str]]) -> Iterator[Wrong]:
-    """Yields what is wrong with a row beside the first one with its question, or puts it there."""
+    """Yields the problems of a row beside the first row of its question, or registers it as first."""
     here = part, text_of(row.last).strip()
     earlier = first.setdefault(question(row), here) if row.answer else here
     if earlier is here:

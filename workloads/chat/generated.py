@@ -32,9 +32,9 @@ def split_of(value: str) -> str:
 
 
 def drawn(kind: str, split: str, rng: random.Random) -> tuple[str, str | int]:
-    """Draws a slot's value, as the sentence says it and as the call has it: "3 pm" and "15:00".
+    """Draws a slot's value for the sentence and for the call: "3 pm" and "15:00".
 
-    Free values (names, texts, numbers, minutes) are of one split alone.
+    Each free value (name, text, number, minute) belongs to one split.
     """
     if kind == "time":
         hour = rng.randint(1, 11)
@@ -112,9 +112,9 @@ def _by_name(every: list[Combination]) -> dict[str, list[Combination]]:
 
 
 def splits(seed: int, train: int, validation: int, test: int) -> dict[str, list[Row]]:
-    """Returns so many generated rows by split; those of validation and test are the same under every seed.
+    """Generates rows by split; validation and test depend on the seed by left-out sentences only.
 
-    But for sentences without a free value ("timer two minutes") that training has, too.
+    Those have no free value ("timer two minutes") and occur in an earlier split.
     """
     parts = dict[str, list[Row]]()
     prompts = set[str]()

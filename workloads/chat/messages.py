@@ -1,4 +1,4 @@
-"""Turns of conversations: read from records in the forms that they come in. Raises BadInput for what is not read."""
+"""Reads turns of conversations from records in their usual forms. Raises BadInput for others."""
 
 import json
 from collections import Counter
@@ -11,9 +11,9 @@ from lib.errors import BadInput, printable
 
 Turns = tuple[tuple[str, str], ...]  # (role, content)
 ROLES = ("system", "user", "assistant", "tool")
-TEXT = "text"  # the role of a plain text, of which every token is trained
+TEXT = "text"  # the role of plain text, whose tokens are all trained
 TOOLS = "tools"  # the role of the functions that a conversation may call, a list as JSON, before its other turns
-# Keys of what is thought before an answer
+# Keys of the reasoning before an answer
 REASONING = ("reasoning_content", "reasoning", "thinking", "thought")
 _CALLING = ("function_call", "tool_call")  # roles whose content is a call as JSON
 _ASSISTANTS = ("gpt", "model", "bot", "ai", "chatgpt", "bing", "bard", *_CALLING)
@@ -44,7 +44,7 @@ _FLAGS = (
 _TEXTS = {"text", "input_text", "output_text", ""}  # types of the parts of a content that are read
 _MEDIA = ("image", "images", "image_url", "video", "videos", "audio", "audios")
 _PREFERENCES = ("chosen", "rejected", "preferred", "non_preferred")
-_BEGINNINGS = {  # of keys that are refused
+_BEGINNINGS = {  # prefixes of refused keys
     **dict.fromkeys(("image", "video", "audio"), "pictures, sounds and films are not read"),
     **dict.fromkeys(_PREFERENCES, "preferences are not trained: give the answer alone"),
 }
@@ -66,7 +66,7 @@ _READ = _COLUMNS | {"history", "role", "from", "content", "value"}
 
 
 class Message(str):
-    """A turn that is more than text, as JSON: content, tool_calls, name, reasoning_content; weight 0: not trained."""
+    """A turn with more than text, as JSON: content, tool_calls, name, reasoning_content; weight 0: not trained."""
 
     @property
     def values(self) -> Mapping[str, Any]:
@@ -83,7 +83,7 @@ def _values(text: str) -> Mapping[str, Any]:
 
 
 def content_of(values: Mapping[str, Any]) -> str:
-    """Returns a turn's content: text where it has no more, else a `Message`."""
+    """Returns a turn's content: plain text if possible, otherwise a `Message`."""
     if values.keys() == {"content"}:
         return values["content"]
     return Message(as_json(values))
@@ -106,7 +106,7 @@ def calls_of(content: str) -> Sequence[Mapping[str, Any]]:
 
 
 def text_of(content: str) -> str:
-    """Returns what a turn says: its text and its calls, without their ids."""
+    """Returns a turn's text and calls, without ids."""
     if not isinstance(content, Message):
         return content
     return "\n".join(filter(None, [content.values["content"], *map(as_json, content.calls)]))
@@ -129,13 +129,13 @@ def is_record(record: Any) -> bool:
 
 
 def is_of_columns(record: Mapping[str, Any]) -> bool:
-    """Returns whether each value is a column, a list or an object with a value for each row, and none a talk."""
+    """Returns whether all values are columns, lists or objects with a value a row, and not conversations."""
     kinds = {type(value) for value in record.values()}
     return kinds in ({list}, {dict}) and not any(map(is_talk, record.values()))
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys that are read in small letters, as CSV files of public sets have Question and Response."""
+    """Returns the known keys in small letters: public CSV files have Question and Response."""
     names = {key: str(key).strip().casefold() for key in values}
     counts = Counter(names.values())
     is_unique = {key: name in _READ and counts[name] == 1 for key, name in names.items()}
@@ -145,7 +145,7 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 def turns_of(record: Mapping[str, Any], unread: Counter[str] | None = None) -> Turns:
     """Returns the turns of messages, of ShareGPT's conversations, or of columns with one exchange.
 
-    `unread` counts the keys with a value that were not read. Raises BadInput.
+    `unread` counts unknown keys that have a value. Raises BadInput.
     """
     whole = _known(record)
     record = {key: value for key, value in whole.items() if not _is_nothing(value)}
@@ -174,13 +174,13 @@ def _names(values: Mapping[str, Any]) -> str:
 
 
 def begins_with_answer(turns: Turns) -> bool:
-    """Returns whether the first turn is an answer that would be trained, before which nothing is said."""
+    """Returns whether the first turn is a trained answer without a question."""
     talk = [turn for turn in turns if turn[0] != TOOLS]
     return bool(talk) and talk[0][0] == "assistant" and is_trained(talk[0][1])
 
 
 def without_first(turns: Turns) -> Turns:
-    """Returns turns whose first answer is not trained. Raises BadInput where it is the only one."""
+    """Marks the first answer as untrained. Raises BadInput if it is the only one."""
     place = [role for role, _ in turns].index("assistant")
     role, content = turns[place]
     later = turns[place + 1 :]
@@ -202,14 +202,14 @@ def check_answers(turns: Turns) -> None:
 
 
 def _is_nothing(value: Any) -> bool:
-    """Returns whether a key may as well be absent, as null and NaN: 0 and false are values."""
+    """Returns whether a value means a missing key: null and NaN do, 0 and false do not."""
     if value is None or value != value:  # NaN differs from itself
         return True
     return isinstance(value, str | list | tuple | Mapping) and not len(value)
 
 
 def _refuse(values: Mapping[str, Any]) -> None:
-    """Raises BadInput for keys that change what should be learned, and that cannot be obeyed."""
+    """Raises BadInput for keys that demand an unsupported way of training."""
     for key, value in values.items():
         beginning = next((text for text in _BEGINNINGS if str(key).startswith(text) and value), "")
         if reason := _REFUSED.get(key) or _BEGINNINGS.get(beginning):
@@ -228,7 +228,7 @@ def _check_weight(record: Mapping[str, Any]) -> None:
 
 
 def _number(value: Any) -> Any:
-    """Returns 0 and 1 for these as texts, as tables have them."""
+    """Parses 0 and 1, which tables have as texts."""
     if isinstance(value, str):
         return {"0": 0, "1": 1, "0.0": 0, "1.0": 1}.get(value, value)
     return value
@@ -260,7 +260,7 @@ def _tool(tool: Any, key: str) -> Mapping[str, Any]:
 
 
 def _system(record: Mapping[str, Any], turns: Turns) -> Iterator[tuple[str, str]]:
-    """Yields the turn of the key `system`, by any of its names, which may stand beside the messages."""
+    """Yields the turn of the key `system`, or another of its names, beside the messages."""
     keys = [key for key in _SYSTEMS if key in record]
     texts = {_column(record[key]) for key in keys}
     if len(texts) > 1:
@@ -331,7 +331,7 @@ def _column(value: Any) -> str:
 
 
 def _parsed(value: Any, key: str) -> Any:
-    """Returns a value that may be written as JSON in a text."""
+    """Parses a value that may be JSON text."""
     if not isinstance(value, str):
         return value
     try:
@@ -344,7 +344,7 @@ def _parsed(value: Any, key: str) -> Any:
 
 
 def _listed(messages: Any, key: str, unread: Counter[str]) -> Turns:
-    """Returns the turns of a list of messages, perhaps a list as JSON."""
+    """Returns the turns of a list of messages, which may be JSON text."""
     messages = _parsed(messages, key)
     if not isinstance(messages, list) or not messages:
         raise BadInput(f"its {key} are {untrusted.shown(messages)} instead of a list of messages")
@@ -385,7 +385,7 @@ def _turn(message: Any, key: str, unread: Counter[str]) -> tuple[str, str]:
 
 
 def _trains(message: Mapping[str, Any], role: str, unread: Counter[str]) -> bool:
-    """Returns whether an answer is to be trained. Raises BadInput for a weight between."""
+    """Returns whether an answer is trained. Raises BadInput for a weight other than 0 and 1."""
     for name in (name for name in _FLAGS if name in message):
         value = _number(message[name])
         if value not in (0, 1):
@@ -400,7 +400,7 @@ def _trains(message: Mapping[str, Any], role: str, unread: Counter[str]) -> bool
 
 
 def _content(content: Any, role: str) -> str:
-    """Returns the text of a content, of which parts are read by their type. Raises BadInput for other types."""
+    """Returns a content's text; reads parts by their type. Raises BadInput for unknown types."""
     parts = [content] if isinstance(content, Mapping) and "type" in content else content
     if isinstance(parts, list) and _has_parts(parts, role):
         return "".join(map(_part, parts))
@@ -408,7 +408,7 @@ def _content(content: Any, role: str) -> str:
 
 
 def _has_parts(content: Sequence[Any], role: str) -> bool:
-    """Returns whether a list has parts; any other list is JSON, such as the answer of a tool."""
+    """Returns whether a list holds parts of a content; other lists are JSON, such as a tool's answer."""
     if all(isinstance(part, str) for part in content):
         return True
     objects = [part for part in content if isinstance(part, Mapping)]
@@ -439,7 +439,7 @@ def _part(part: Any) -> str:
 
 
 def _calls(message: Mapping[str, Any], label: str, source: str) -> list[Mapping[str, Any]]:
-    """Returns the calls of a message in OpenAI's form: its own, its `function_call`, or its content as JSON."""
+    """Returns a message's calls in OpenAI's form, from `tool_calls`, `function_call`, or JSON content."""
     if label in _CALLING:
         calls = _parsed(message.get(source), f"calls ({label})")
     else:
@@ -465,7 +465,7 @@ def _call(call: Any) -> Mapping[str, Any]:
 
 
 def _arguments(arguments: Any, name: str) -> Mapping[str, Any]:
-    """Returns a call's arguments, which may be JSON in a text, as an object."""
+    """Returns a call's arguments as an object; they may be JSON text."""
     arguments = _parsed(arguments, f"arguments of {printable(name, most=60)}")
     if not isinstance(arguments, Mapping):
         raise BadInput(

@@ -1,4 +1,4 @@
-"""Proves that a stranger's template comes to an end, in bounded memory, and writes the same twice."""
+"""Proves that an untrusted template ends, in bounded memory, and is deterministic."""
 
 import contextlib
 import os
@@ -13,19 +13,19 @@ from types import FrameType
 
 from lib.errors import BadInput
 
-SECONDS = 10.0  # of a rendering, and of all of a proof
+SECONDS = 10.0  # for a rendering, and for a whole proof
 _MOST_BYTES = 2**30  # that a proof may take
 _MOST_TEXT = 2**20  # bytes of a proof's result
 _ADVICE = (
     "Take the chat_template.jinja of another copy of this base, or another base (workload.base)"
 )
-_proved: set[str] = set()  # keys of what this process has proved
+_proved: set[str] = set()  # keys of renderings that this process has proved
 
 
 def prove(key: str, renderings: Callable[[], list[str]]) -> None:
-    """Makes renderings twice, in a process of its own, once for each key. Raises BadInput where they are not usable.
+    """Renders twice in a separate process, once for each key. Raises BadInput for unusable renderings.
 
-    The process is a fork, which has the compiled template, and does nothing else: no thread, lock or device is used.
+    The process is a fork, which has the compiled template, and uses no thread, lock or device.
     """
     if key in _proved:
         return
@@ -40,7 +40,7 @@ def prove(key: str, renderings: Callable[[], list[str]]) -> None:
 
 
 def _in_fork(renderings: Callable[[], list[str]]) -> str | None:
-    """Returns what is wrong with renderings, "" for nothing; None where they come to no end."""
+    """Returns the problem of renderings, "" for usable ones, None if they do not end."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads
@@ -61,7 +61,7 @@ def _in_fork(renderings: Callable[[], list[str]]) -> str | None:
 
 
 def _answer(writer: int, renderings: Callable[[], list[str]]) -> None:
-    """Makes renderings in bounded memory, writes what is wrong, and ends the process."""
+    """Renders in bounded memory, writes the problem, and ends the process."""
     try:
         _limit_memory()
         first = renderings()
@@ -84,7 +84,7 @@ def _limit_memory() -> None:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """Raises BadInput inside the block where it takes too long; in the main thread alone, which has signals."""
+    """Raises BadInput inside a block that takes too long, if in the main thread, which has signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Reads files of conversations: JSON lines, JSON lists, and tables. What is no conversation is refused by its line."""
+"""Reads files of conversations: JSON lines, JSON lists, and tables. Refuses other records by their line."""
 
 import json
 import re
@@ -29,18 +29,18 @@ _JSON = (".jsonl", ".ndjson", ".json")
 _TABLES = (".csv", ".tsv", ".parquet")
 SUFFIXES = (*_JSON, *_TABLES)
 _MOST_NAMED = 20  # keys in a sentence
-_LINE = re.compile(r"\r\n|\n|\r")  # and none of the other ends of lines that str.splitlines knows
+_LINE = re.compile(r"\r\n|\n|\r")  # other line ends of str.splitlines do not count
 _HALF = re.compile("[\ud800-\udfff]")  # half a letter, which JSON may hold
 _FORMS = "Give messages (role, content), conversations (from, value), or prompt and answer, as JSON objects"
 
 _DECODER = json.JSONDecoder(object_pairs_hook=json_rows.object_of)
-Values = list[tuple[int, Any]]  # line and value; a BadInput where it cannot be read
+Values = list[tuple[int, Any]]  # line and value, or the BadInput of an unreadable line
 
 
 def read_records(source: Path, is_new: bool = False) -> dict[Path, list[tuple[str, Turns]]]:
-    """Returns place and turns of each row by file: of one, or of those in a folder. New ones need no answers.
+    """Returns place and turns of each row by file, for a file or a folder. New data needs no answers.
 
-    Keys that are not read and files that are left out are noted. Raises BadInput that names the lines of other rows.
+    Notes unknown keys and left-out files. Raises BadInput that names the lines of unusable rows.
     """
     unread = Counter[str]()
     greetings: list[str] = []
@@ -95,9 +95,9 @@ def _turns(value: Any, unread: Counter[str]) -> Turns:
 
 
 def _trainable(turns: Turns, value: Any, origin: str, greetings: list[str]) -> Turns:
-    """Returns the turns of a row to be trained. Raises BadInput.
+    """Returns the turns of a training row. Raises BadInput.
 
-    A first answer before which nothing is asked is not trained; the row's origin goes into `greetings`.
+    A first answer without a question is not trained; `greetings` gets the row's origin.
     """
     if isinstance(value, Mapping) and all(role != "assistant" for role, _ in turns):
         raise BadInput(
@@ -120,7 +120,7 @@ def _counted(counts: Counter[str], what: str) -> str:
 
 
 def _files(source: Path) -> list[Path]:
-    """Returns the files of a source with a known suffix; those of others in a folder are noted."""
+    """Returns the files of a source with a known suffix; notes other files of a folder."""
     if not source.is_dir():
         return [source]
     paths = []
@@ -138,7 +138,7 @@ def _files(source: Path) -> list[Path]:
 
 
 def _suffix(path: Path) -> str:
-    """Returns the suffix of a file, of a packed one that before .gz and the like, in small letters."""
+    """Returns the suffix of a file, without .gz and the like, in small letters."""
     name = path.name.lower()
     while name.endswith(coverage.PACKED):
         name = name.rpartition(".")[0]
@@ -152,7 +152,7 @@ def _is_about(path: Path, values: Values) -> bool:
 
 
 def _values(path: Path) -> Values:
-    """Returns line and value of each record of a file. Raises BadInput where the file cannot be read."""
+    """Returns line and value of each record of a file. Raises BadInput for an unreadable file."""
     shown = printable(path, most=500)
     if _suffix(path) in _TABLES:
         return _of_table(path, shown)
@@ -167,7 +167,7 @@ def _values(path: Path) -> Values:
 
 
 def _of_json(text: str) -> Values:
-    """Returns the items of a list, the objects of lines, or objects that go over several lines."""
+    """Returns the items of a list, or objects in one line or several lines each."""
     if text.lstrip().startswith("["):
         return [*_of_list(text)]
     lines = _LINE.split(text)
@@ -202,7 +202,7 @@ class _Reader:
         self.skip()
 
     def skip(self) -> str:
-        """Moves to the next character that is no space; returns it, "" at the end."""
+        """Moves to the next character other than space; returns it, "" at the end."""
         while self.text[self.place : self.place + 1].isspace():
             self.place += 1
         return self.text[self.place : self.place + 1]
@@ -225,7 +225,7 @@ class _Reader:
 
 
 def _of_list(text: str) -> Iterator[tuple[int, Any]]:
-    """Yields the items of one list, up to the first that is no JSON."""
+    """Yields the items of one list, up to the first invalid one."""
     reader = _Reader(text, text.index("[") + 1)
     following = reader.skip()
     while following and following != "]":
@@ -245,7 +245,7 @@ def _of_list(text: str) -> Iterator[tuple[int, Any]]:
 
 
 def _of_stream(text: str) -> Values:
-    """Returns objects that go over several lines; none where one of them is no JSON."""
+    """Returns objects that span several lines; [] if one of them is invalid."""
     reader = _Reader(text)
     values = list[tuple[int, Any]]()
     while reader.skip():
@@ -266,7 +266,7 @@ def _of_table(path: Path, shown: str) -> Values:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a cell without types of NumPy; keys without a value are left out, which Parquet gives to every row."""
+    """Returns a cell without NumPy types, and without empty keys, which Parquet gives to every row."""
     if isinstance(value, Mapping):
         return {key: plain for key, each in value.items() if (plain := _plain(each)) is not None}
     if isinstance(value, list | tuple | np.ndarray):

@@ -1,4 +1,4 @@
-"""Conversations as rows, in three splits, and those that are near to one."""
+"""Turns conversations into rows of three splits, and finds near rows."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -22,11 +22,11 @@ from workloads.chat.messages import (
 )
 from workloads.chat.records import read_records
 
-_TRIED = 8  # nearest rows of which the one that fits best is taken
+_TRIED = 8  # nearest rows; the best fitting one is taken
 
 
 class Written(str):
-    """An answer that is more than text, as the template writes it, beside its `message`."""
+    """A rendered answer with more than text, and its `message`."""
 
     message: Message
 
@@ -43,8 +43,8 @@ class Row(_Exchange):
     """
 
     origin = ""  # file and line
-    conversation = ""  # the question of the whole conversation, of which this is one answer
-    number = 0  # of the answer in its conversation
+    conversation = ""  # the question of the whole conversation that this answer belongs to
+    number = 0  # the answer's in its conversation
 
     @property
     def last(self) -> str:
@@ -83,7 +83,7 @@ class Row(_Exchange):
 
 
 class Placed(Row):
-    """A row that knows where it comes from."""
+    """A row with its origin."""
 
 
 def placed(row: Row, origin: str = "", conversation: str = "", number: int = 0) -> Placed:
@@ -93,14 +93,14 @@ def placed(row: Row, origin: str = "", conversation: str = "", number: int = 0) 
 
 
 def row_of(turns: Turns) -> Row:
-    """Takes the last answer from the turns; "" where they end otherwise."""
+    """Takes the last answer from the turns, "" if they end with another role."""
     if turns and turns[-1][0] == "assistant":
         return Row(turns[:-1], turns[-1][1])
     return Row(turns, "")
 
 
 def read_files(source: Path, is_new: bool = False) -> dict[Path, list[Row]]:
-    """Returns the rows of a file, or of the files in a folder. New ones need no answers. Raises BadInput."""
+    """Returns the rows of a file, or of a folder's files. New data needs no answers. Raises BadInput."""
     files: dict[Path, list[Row]] = {}
     for path, records in read_records(source, is_new).items():
         files[path] = [placed(row_of(turns), origin) for origin, turns in records]
@@ -143,7 +143,7 @@ def _note_trimmed(rows: Sequence[Row]) -> None:
 
 
 def _trained(row: Row) -> list[int]:
-    """Returns the numbers of the turns that are trained."""
+    """Returns the numbers of the trained turns."""
     numbers = []
     for number, (role, content) in enumerate(row.whole):
         if role == "assistant" and is_trained(content):
@@ -152,7 +152,7 @@ def _trained(row: Row) -> list[int]:
 
 
 def answered(row: Row) -> list[Row]:
-    """Returns a row for each trained answer, after what stands before it; earlier answers are not trained there."""
+    """Returns a row for each trained answer with its preceding turns, whose answers are untrained."""
     numbers = _trained(row)
     whole = row.whole
     if len(numbers) <= 1:
@@ -171,13 +171,13 @@ def _untrained_turn(turn: tuple[str, str]) -> tuple[str, str]:
 
 
 def question(row: Row) -> str:
-    """Returns what is asked, as two rows with the same are compared: without case and spacing."""
+    """Returns the question without case and spacing, by which rows are compared."""
     texts = [text_of(content) for role, content in row.turns if role not in ("system", TOOLS)]
     return " ".join("\n".join(texts).casefold().split())
 
 
 def pieces(text: str, count: int, length: int) -> list[Row]:
-    """Returns a text in `count` pieces of about `length` characters, begun again at its end, to be replayed."""
+    """Cuts a text into `count` pieces of about `length` characters for replay, repeating it if it ends."""
     starts = range(0, max(1, len(text) - length), length)
     texts = [text[start : start + length] for start in starts]
     return [Row(((TEXT, texts[number % len(texts)]),), "") for number in range(count)]
@@ -223,9 +223,9 @@ class Neighbours:
         return row
 
     def replaced(self, row: Row) -> str:
-        """Returns a near answer whose words that differ between the questions are those of this one.
+        """Adapts a near answer: replaces words that differ between the questions by this question's.
 
-        Of the nearest it is the one whose differing words all stand in its answer, and that shares most words.
+        The nearest row is chosen whose answer has all of its differing words, and that shares most words.
         """
         best = ""
         best_score: tuple[float, int] = (-np.inf, 0)

@@ -1,4 +1,4 @@
-"""The settings of chat: its base, what of it is trained, how answers are written, and what is measured beside them."""
+"""The settings of chat: base, trained parameters, generation, and further measures."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class Other:
-    """Another text, which shows what the model forgets."""
+    """Another text, which shows forgetting."""
 
     text: str = option(
         "",
@@ -63,4 +63,4 @@ class Settings:
     )
     other: Other = Other()
     merge: bool = option(True, "Whether the archive has the merged model beside the adapter.")
-    generated: int = option(3000, "Rows of the generated task, where no data is given.", minimum=20)
+    generated: int = option(3000, "Rows of the generated task, used without data.", minimum=20)

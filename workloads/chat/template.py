@@ -1,4 +1,4 @@
-"""Conversations as the tokenizer's own template renders them, with the tokens that are trained."""
+"""Renders conversations by the tokenizer's template, and marks trained tokens."""
 
 import datetime
 import functools
@@ -50,19 +50,19 @@ _NO_TOOLS = "have tools: the chat template of the base does not show tools"
 
 Wrong = tuple[
     str, Literal["ok", "warning", "bad"], str
-]  # name, verdict and description of what is wrong with rows
+]  # name, verdict and description of problems
 
 
 class Rewritten(Exception):
-    """A turn is not written as generation would have it before, or as it is once others follow."""
+    """The template writes a turn differently for generation, or once others follow."""
 
 
 class Unfinished(str):
-    """A generated answer that came to no end."""
+    """A generated answer without an end."""
 
 
 class Encoded(NamedTuple):
-    """A row as tokens with what of them is trained, and what is wrong with it."""
+    """A row as tokens with a mask of trained ones, and its problems."""
 
     ids: tuple[int, ...]
     trained: tuple[bool, ...]
@@ -70,20 +70,20 @@ class Encoded(NamedTuple):
 
     @property
     def answer(self) -> list[int]:
-        """The tokens that are trained."""
+        """The trained tokens."""
         return [token for token in self.labels if token != IGNORED]
 
     @property
     def labels(self) -> list[int]:
-        """The tokens, with `IGNORED` for those that are not trained."""
+        """The tokens, with `IGNORED` for untrained ones."""
         pairs = zip(self.ids, self.trained, strict=True)
         return [token if is_answer else IGNORED for token, is_answer in pairs]
 
 
 class Template:
-    """A tokenizer with its chat template; masks are those of generation. Raises BadInput for one without an end.
+    """A tokenizer with its chat template; masks follow generation. Raises BadInput without an end token.
 
-    `date` is what a template writes that asks for today's.
+    `date` replaces today's date in a template.
     """
 
     def __init__(self, tokenizer: Any, stops: Sequence[int] = (), date: str = ""):
@@ -108,14 +108,14 @@ class Template:
         ends = {*stops, tokenizer.eos_token_id, *self._numbers([self.end])}
         self.stops = sorted(ends - {None})
         added = tokenizer.added_tokens_decoder.items()
-        # Special tokens that an answer is read without; those of a call belong to it
+        # Special tokens that are removed from an answer; a call's belong to it
         self.hidden = {number for number, token in added if token.special}
         self.hidden |= {*tokenizer.all_special_ids}
         if "tool_calls" in self.source:
             self._learn_calls()
 
     def _probes(self) -> list[str]:
-        """Returns conversations of several kinds as they are rendered, or the error of the template."""
+        """Renders conversations of several kinds; returns texts, or the error of the template."""
         question = ("user", "x")
         answer = ("assistant", _PROBE)
         call = ("assistant", _probed_call())
@@ -130,12 +130,12 @@ class Template:
                 texts.append(self.render(turns, asks=turns[-1] == question))
             except MemoryError:
                 raise
-            except Exception as error:  # of a template, in any class
+            except Exception as error:  # a template raises any class
                 texts.append(type(error).__name__)
         return texts
 
     def _learn_calls(self) -> None:
-        """Sets the form in which the template takes calls, and adds the token that ends them to the stops."""
+        """Finds the template's form of calls, and adds their end token to the stops."""
 
         def rendered(form: Form) -> str:
             self.form = form
@@ -156,7 +156,7 @@ class Template:
         return [self.tokenizer.convert_tokens_to_ids(token) for token in tokens if token]
 
     def render(self, turns: Sequence[tuple[str, str]], asks: bool = False) -> str:
-        """Returns a conversation as text; with `asks` also what stands before the answer that is to come."""
+        """Renders a conversation as text; with `asks` adds the generation prompt."""
         messages = list[dict[str, Any]]()
         options = dict[str, Any]()
         for role, content in turns:
@@ -171,16 +171,16 @@ class Template:
             return self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
 
     def tokens(self, text: str) -> list[int]:
-        # The template writes special tokens of its own
+        # The template adds special tokens
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def prompt(self, turns: Turns) -> list[int]:
-        """Returns the tokens after which the model answers. Raises BadInput where the template refuses."""
+        """Returns the tokens of a prompt. Raises BadInput if the template refuses."""
         try:
             return self.tokens(self.render(turns, asks=True))
         except BadInput:
             raise
-        except Exception as error:  # of a template, in any class
+        except Exception as error:  # a template raises any class
             raise BadInput(
                 f"The chat template of the base refuses a conversation ({printable(error, most=200)}): "
                 f"{printable(turns, most=200)}."
@@ -199,7 +199,7 @@ class Template:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def taken(self, row: Row, unread: Counter[str]) -> Row:
-        """Returns a row without the keys of messages that the template does not read; these are counted."""
+        """Drops and counts message keys that the template does not read."""
         if not any(isinstance(content, Message) for _, content in row.whole):
             return row
         answer = self._taken(row.last, unread) if row.answer else ""
@@ -220,7 +220,7 @@ class Template:
         return content_of(values)
 
     def lacking(self, row: Row, text: str) -> Iterator[Wrong]:
-        """Yields what a row has and its rendered text does not show."""
+        """Yields content of a row that its rendered text lacks."""
         if row.has_tools:
             tools = values_of_tools(row.turns[0][1])
             names = [tool["function"]["name"] for tool in tools]
@@ -235,14 +235,14 @@ class Template:
                 yield "calls", "bad", _NO_CALLS
 
     def apart(self, row: Row) -> list[Row]:
-        """Returns a row, or one for each answer where the template writes earlier ones otherwise."""
+        """Returns a row, or one for each answer if the template rewrites earlier answers."""
         names = [name for name, *_ in self.encode(row).notes]
         if "rewritten" in names:
             return answered(row)
         return [row]
 
     def finished(self, row: Row) -> Row:
-        """Returns a row whose answer is text: where it has more than text, as the template writes it."""
+        """Returns a row whose answer is text, rendered by the template if it has more than text."""
         if not isinstance(row.last, Message):
             return row
         text = Written(self.decode(self.encode(row._replace(answer=row.last)).answer))
@@ -250,7 +250,7 @@ class Template:
         return placed(Row(row.turns, text), row.origin, row.conversation, row.number)
 
     def _encode(self, row: Row) -> Encoded:
-        """Returns a row's tokens, cut at the borders of what is trained as generation has them."""
+        """Returns a row's tokens, cut at the borders of trained spans as in generation."""
         if row.turns[:1] and row.turns[0][0] == TEXT:
             ids = self.tokens(row.turns[0][1])
             return Encoded(tuple(ids), (False, *[True] * (len(ids) - 1)))
@@ -274,10 +274,10 @@ class Template:
         return Encoded(tuple(ids), tuple(trained), tuple(notes))
 
     def spans(self, turns: Turns) -> tuple[str, list[tuple[int, int]], list[Wrong]]:
-        """Returns the text, where in it the model speaks, each with the token that ends it, and notes.
+        """Returns the text, the spans of the model's answers, each with its end token, and notes.
 
-        It speaks where rendering with an answer goes on after rendering the turns before it with the generation prompt.
-        Raises Rewritten where these are no beginning of the text.
+        A span follows the preceding turns, rendered with the generation prompt. Raises Rewritten unless the text begins
+        with these.
         """
         text = self.render(turns)
         notes = list[Wrong]()
@@ -297,7 +297,7 @@ class Template:
         return text, spans, notes
 
     def _alone(self, row: Row) -> tuple[str, list[tuple[int, int]], list[Wrong]]:
-        """Returns the prompt and the last answer alone, as generation has them, as `spans` does."""
+        """Returns spans, as `spans` does, of the prompt and the last answer, as in generation."""
         before = self.render(row.turns, asks=True)
         after = self.render(row.whole)
         begin = len(before)
@@ -313,7 +313,7 @@ class Template:
         return after, [(begin, begin + length)], notes
 
     def _length(self, content: str, written: str) -> tuple[int, list[Wrong]]:
-        """Returns the letters of an answer with the token that ends it, in what follows its prompt, and notes."""
+        """Returns the length of an answer with its end token in the text after the prompt, and notes."""
         text = values_of(content)["content"].strip()
         if isinstance(content, Message):
             place = written.rfind(text)
@@ -335,7 +335,7 @@ class Template:
         return written.index(end, close) + len(end), notes
 
     def _unseen(self, content: str, written: str) -> Iterator[Wrong]:
-        """Yields what an answer has and the template did not write for it."""
+        """Yields content of an answer that the template did not write."""
         if not calls.is_shown(_made(content), written):
             yield "calls", "bad", _NO_CALLS
         values = values_of(content)
@@ -345,19 +345,19 @@ class Template:
                 yield "reasoning", "bad", description
 
     def _end_of(self, tail: str) -> str:
-        """Returns the first special token after an answer; "" where there is none."""
+        """Returns the first special token after an answer, or ""."""
         tokens = [token for token in self.specials if token in tail]  # the longest first
         return min(tokens, key=tail.index, default="")
 
     def _last_end(self, written: str) -> str:
-        """Returns the special token at the end of a call, which may have others inside; "" where there is none."""
+        """Returns the special token that ends a call, which may contain others; "" without one."""
         for token in self.specials:
             if written.rstrip().endswith(token):
                 return token
         return self.end if self.end in written else ""
 
     def shown(self, row: Row, most: int) -> str:
-        """Returns a row in one line, what is trained between ⟦ and ⟧, of each stretch at most so many characters."""
+        """Returns a row in one line, trained text between ⟦ and ⟧, at most `most` characters a stretch."""
         encoded = self.encode(row)
         pairs = zip(encoded.trained, encoded.ids, strict=True)
         half = most // 2
@@ -373,13 +373,13 @@ class Template:
 
 @functools.lru_cache(8)
 def _dated(template: str, date: str) -> str:
-    """Returns a template that writes a day in the place of today."""
+    """Replaces today's date in a template."""
     day = datetime.date.fromisoformat(date)
     return _NOW.sub(lambda match: as_json(day.strftime(match[2])), template)
 
 
 def _made(content: str) -> list[list[Any]]:
-    """Returns names and arguments of the calls of a turn."""
+    """Returns names and arguments of a turn's calls."""
     return [[call["name"], call["arguments"]] for call in calls_of(content)]
 
 
@@ -406,7 +406,7 @@ def values_of_tools(text: str) -> list[Any]:
 
 
 def published(folder: Path, stops: Sequence[int]) -> dict[str, Any]:
-    """Returns tokenizer and template of a base as values that a run keeps; the tokenizer is a file in the cache."""
+    """Returns a base's tokenizer, a file in the cache, and template as values that a run keeps."""
     tokenizer, _ = encoders.tokenizer(folder)
     text = tokenizer.backend_tokenizer.to_str()
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -428,7 +428,7 @@ def published(folder: Path, stops: Sequence[int]) -> dict[str, Any]:
 
 
 def _has(path: Path, text: str) -> bool:
-    """Returns whether a file has a text."""
+    """Returns whether a file contains a text."""
     content = text.encode()
     try:
         return untrusted.read(path, len(content)) == content
@@ -437,7 +437,7 @@ def _has(path: Path, text: str) -> bool:
 
 
 def made_of(values: Any) -> Template:
-    """Returns the template of the values that a run keeps, perhaps a stranger's. Raises BadInput."""
+    """Builds the template from a run's values, which are untrusted. Raises BadInput."""
     from transformers import PreTrainedTokenizerFast
 
     try:
@@ -452,7 +452,7 @@ def made_of(values: Any) -> Template:
         return Template(tokenizer, values["stops"], values.get("date", ""))
     except BadInput:
         raise
-    except Exception as error:  # of a template, in any class
+    except Exception as error:  # a template raises any class
         raise BadInput(
             f"The chat template of the base cannot be used ({_why(error)}). Correct it."
         ) from None

@@ -196,17 +196,9 @@ class Resolver:
 
     def _module(self, facts: Facts, dotted: str) -> Target | None:
         first, _, rest = dotted.partition(".")
-        prefix = ""
-        if first and first not in self.folders:
-            package = facts.package
-            is_script = package and package not in self.modules
-            roots = [root for root in self.source_roots if f"{root}.{first}" in self.folders]
-            if is_script and f"{package}.{first}" in self.folders:  # the folder of a lone script
-                prefix = f"{package}."
-            elif len(roots) == 1:  # `src`
-                prefix = f"{roots[0]}."
-            else:
-                return Target("external", dotted)
+        prefix = self._prefix(facts, dotted)
+        if prefix is None:
+            return Target("external", dotted)
         if dotted == "" or prefix + dotted in self.folders:
             return Target("module", prefix + dotted)
         target: Target | None = Target("module", prefix + first)
@@ -215,6 +207,31 @@ class Resolver:
                 break
             target = self._step(target, step)
         return target
+
+    def _prefix(self, facts: Facts, dotted: str) -> str | None:
+        """Returns what stands in the tree before an absolute import, or None if that is not of the tree."""
+        first = dotted.partition(".")[0]
+        package = facts.package
+        if not first or first in self.modules:
+            return ""
+        is_folder = first in self.folders
+        is_script = package and package not in self.modules
+        if not is_folder and is_script and f"{package}.{first}" in self.folders:
+            return f"{package}."  # the folder of a lone script
+        roots = [f"{root}." for root in self.source_roots if f"{root}.{first}" in self.folders]
+        around = [root for root in roots if f"{facts.module}.".startswith(root)]
+        prefix = None
+        if around:
+            prefix = max(around, key=len)
+        elif len(roots) == 1:  # `src`
+            prefix = roots[0]
+        if not is_folder:
+            return prefix
+        # Of a folder that is no package the one in it counts: `import black` in black/black/__init__.py
+        is_inner = prefix is not None and prefix + dotted in self.folders
+        if prefix is None or (dotted in self.folders and not is_inner):
+            return ""
+        return prefix
 
     def _in_module(self, module: str, name: str) -> Target | None:
         key = (module, name)

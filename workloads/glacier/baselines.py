@@ -1,6 +1,6 @@
-"""Baselines: gradient boosting on pixels, alone or with their surroundings, out of a bounded sample.
+"""Fits gradient boosting to a bounded sample of pixels, with and without their surroundings.
 
-Inside a network its trees are buffers, and answer as far as validation does not show the network's gain.
+In a gated network its trees are buffers, and answer unless validation shows the network's gain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,35 +11,37 @@ import torch
 from torch import Tensor, nn
 
 from lib import private
-from workloads.glacier.judging import tile_counts
+from trainbook import Judged
+from workloads.glacier.judging import judged
 from workloads.glacier.model import difference
 from workloads.glacier.settings import IGNORE
 
 Tile = tuple[Any, ...]  # begins with bands (C, H, W) floats and mask (H, W) integers or IGNORE
-# By method how many features it sees, and its classifier of scikit-learn
-Fitted = dict[str, tuple[int, Any]]
+Fitted = dict[
+    str, tuple[int, Any]
+]  # by method the number of features, and a classifier of scikit-learn
 
-SIDES = (5, 15)  # pixels of the squares around a pixel whose means it sees
-# For each method the sides of its squares, and whether rare classes count as much as frequent ones
+SIDES = (5, 15)  # pixels of the squares around a pixel whose means are features
+# For each method the sides of its squares, and whether classes are balanced
 METHODS = {
     "boosting of pixels": ((), False),
     "boosting with surroundings": (SIDES, False),
     "balanced boosting with surroundings": (SIDES, True),
 }
-HELD = tuple(METHODS)[:2]  # in a network, from the plainest
+HELD = tuple(METHODS)[:2]  # in a network, the plainest first
 EVERYWHERE = (slice(None), slice(None))  # rows and columns
-_EVERY = 2  # pixel of the sample is learnt from where surroundings are seen too, which are three times the numbers
+_EVERY = 2  # pixels of the sample give one to methods with surroundings, which have three times the features
 _MOST_TILES = 400
-_MOST_PIXELS = 2_000_000  # that are learnt from or scored, so that the time has a bound
+_MOST_PIXELS = 2_000_000  # that are scored, which bounds the time
 _NODES = 61  # a tree of 31 leaves, scikit-learn's most
 _NO_CATEGORIES = np.zeros((0, 8), np.uint32), np.zeros(0, np.uint32)  # all features are numbers
 _LEAST = -14.0  # log-probability of a class without an example
 
 
 def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.ndarray:
-    """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of each of SIDES.
+    """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of SIDES.
 
-    A mean is over the pixels with data, and NaN if there are none.
+    A mean is over pixels with data; without any it is NaN.
     """
     from scipy.ndimage import uniform_filter
 
@@ -62,7 +64,7 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.n
 def sample(
     tiles: Sequence[Tile], seed: int, pixels: int, indices: Any = ()
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, as many a tile."""
+    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, equally many a tile."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(tiles))[:_MOST_TILES]
     quota = -(-pixels // max(1, len(chosen)))
@@ -80,13 +82,13 @@ def sample(
 
 def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balanced: bool) -> Any:
     """Fits histogram gradient boosting (LightGBM, Ke et al., NeurIPS 2017, as scikit-learn has it)."""
-    # Imported here: it takes a second that only a run with a baseline needs
+    # Takes a second, which only runs with a baseline need
     from sklearn.dummy import DummyClassifier
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     if labels.min() == labels.max():
         return DummyClassifier().fit(values, labels)
-    # No early stopping: it would hold pixels out, and neighbours of theirs would be trained on
+    # No early stopping: neighbours of held-out pixels would be trained on
     options = {
         "early_stopping": False,
         "random_state": seed % 2**32,
@@ -96,7 +98,7 @@ def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balan
 
 
 def scored(part: Sequence[Tile]) -> np.ndarray:
-    """Returns the numbers of the tiles of a part on which baselines are scored: all, or an even sample of them."""
+    """Returns the numbers of the tiles on which baselines are scored: all, or an even sample."""
     number = min(len(part), _MOST_TILES)
     places = np.linspace(0, len(part) - 1, number).round()
     return np.unique(places.astype(np.int64))
@@ -105,7 +107,7 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
 def fit(
     train: Sequence[Tile], seed: int, indices: Any, pixels: int = 200_000, rounds: int = 100
 ) -> Fitted:
-    """Fits METHODS to at most `pixels` of training tiles, by `rounds` trees a class; a function of its arguments."""
+    """Fits METHODS to at most `pixels` of training tiles, with `rounds` trees a class."""
     values, labels = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     methods = {}
@@ -123,33 +125,31 @@ def compared(
     classes: int,
     seed: int,
     indices: Sequence[tuple[int, int]],
-) -> dict[str, np.ndarray]:
-    """Returns (tiles of `scored`, classes, classes) counts of each method of `fit`, by its name."""
-    counts: dict[str, list[np.ndarray]] = {name: [] for name in methods}
+) -> dict[str, Judged]:
+    """Returns the answers of each method on the tiles of `scored`."""
     numbers = scored(part)
+    counts = {name: np.zeros((len(part), classes, classes), np.int64) for name in methods}
     rng = np.random.default_rng(seed)
     for index in numbers:
         bands, mask = part[int(index)][:2]
         mask = mask.reshape(-1)
         valid = mask != IGNORE
-        # the same in every tile, so that scores over all of them stay the same, but for chance
+        # An equal share of every tile keeps scores unbiased
         share = _MOST_PIXELS / (len(numbers) * mask.size)
         if share < 1:
             valid &= rng.random(valid.size) < share
         pixels = features(bands, indices)[valid]
-        truth = torch.from_numpy(mask[valid])[None]
         for name, (width, model) in methods.items():
-            guess = model.predict(pixels[:, :width]).astype(np.uint8)
-            of_tile = tile_counts(torch.from_numpy(guess)[None], truth, classes)
-            counts[name].append(of_tile.numpy())
-    return {name: np.concatenate(tiles) for name, tiles in counts.items()}
+            guess = model.predict(pixels[:, :width]).astype(int)
+            np.add.at(counts[name][index], (mask[valid], guess), 1)
+    return {name: judged(of_tiles) for name, of_tiles in counts.items()}
 
 
 class Boosted(nn.Module):
-    """The trees of HELD, and the method and the weight of the network of the answer.
+    """The trees of HELD, the method that answers, and the weight of the network beside it.
 
-    `nodes` are (methods, trees, nodes, 6): feature, threshold, left, right, whether NaN goes left, value. A leaf has no
-    children, 0. Tree t adds to class t % classes. They are buffers, so that checkpoints and archives have them.
+    `nodes` are (methods, trees, nodes, 6): feature, threshold, left, right, whether NaN goes left, value. The children
+    of a leaf are 0. Tree t adds to class t % classes. Buffers are part of checkpoints and archives.
     """
 
     nodes: Tensor
@@ -171,7 +171,7 @@ class Boosted(nn.Module):
         for nodes, bias, model in zip(self.nodes, self.bias, fitted, strict=True):
             classes = np.asarray(model.classes_).astype(int)
             bias[torch.from_numpy(classes)] = 0
-            # with two classes only the second has trees
+            # With two classes only the second has trees
             outputs = classes[1:] if len(classes) == 2 else classes
             for turn, trees in enumerate(private.boosted_trees(model)):
                 for output, tree in zip(outputs.tolist(), trees, strict=True):
@@ -182,7 +182,7 @@ class Boosted(nn.Module):
                 bias[torch.from_numpy(outputs)] = torch.from_numpy(first).float()
 
     def log_p(self, image: Tensor, method: int, places: tuple[slice, slice] = EVERYWHERE) -> Tensor:
-        """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of the pixels in these rows and columns."""
+        """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of the pixels in `places`, rows and columns."""
         nodes = self.nodes[method].double().cpu().numpy()
         bias = self.bias[method].double().cpu().numpy()
         threads = torch.get_num_threads()
@@ -202,7 +202,7 @@ class Boosted(nn.Module):
     def answer(
         self, image: Tensor, network: Tensor, places: tuple[slice, slice] = EVERYWHERE
     ) -> Tensor:
-        """Returns the chosen mixture of boosting and the network's (B, classes, s, s) log-probabilities, there."""
+        """Mixes boosting into the network's (B, classes, s, s) log-probabilities of `places`."""
         weight = float(self.weight)
         if weight == 1:
             return network
@@ -211,7 +211,7 @@ class Boosted(nn.Module):
 
 
 def _columns(nodes: np.ndarray) -> np.ndarray:
-    """Returns (nodes, 6) of a tree of scikit-learn's boosting; thresholds are rounded down: fp32 meets them so."""
+    """Returns (nodes, 6) of a tree of scikit-learn; rounds thresholds down, so that fp32 splits alike."""
     is_inner = ~nodes["is_leaf"].astype(bool)
     threshold = nodes["num_threshold"].astype(np.float32)
     below = np.nextafter(threshold, np.float32(-np.inf))
@@ -223,9 +223,9 @@ def _columns(nodes: np.ndarray) -> np.ndarray:
 
 
 def _trees(columns: np.ndarray, width: int) -> Iterator[tuple[int, Any]]:
-    """Yields the number and scikit-learn's predictor of each of (trees, nodes, 6) that is not empty.
+    """Yields number and scikit-learn's predictor of each non-empty tree of (trees, nodes, 6).
 
-    Its loop has no bounds: a node whose children do not come after it, or whose feature does not exist, is a leaf.
+    The predictor checks no bounds: nodes become leaves if a child does not follow them or their feature is unknown.
     """
     feature = _whole(columns[..., 0])
     left = _whole(columns[..., 2])
@@ -242,7 +242,7 @@ def _trees(columns: np.ndarray, width: int) -> Iterator[tuple[int, Any]]:
     nodes["missing_go_to_left"] = columns[..., 4] > 0
     nodes["value"] = columns[..., 5]
     has_value = columns[:, 0, 5] != 0
-    for number in np.flatnonzero(is_inner[:, 0] | has_value):
+    for number in np.flatnonzero(is_inner[:, 0] | has_value).tolist():
         yield number, private.tree_of(nodes[number], _NO_CATEGORIES[0])
 
 

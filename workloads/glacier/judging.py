@@ -1,5 +1,6 @@
-"""Judges answers tile by tile: counts, scores by scene, figures, and how much of the network counts beside boosting."""
+"""Judges answers tile by tile: scores, tables by scene, figures, and the gate between network and boosting."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +12,13 @@ from torch import Tensor
 
 from lib.task import Batch
 from lib.text import aligned
+from trainbook import IGNORED, Judged
 from trainbook.outputs.figure import confusion, grid, save
 from trainbook.outputs.result import write_table
 from trainbook.supervised.intervals import least
-from trainbook.supervised.scoring import Judged, by_class, of_classes
-from workloads.glacier.settings import IGNORE
+from trainbook.supervised.scoring import by_class, of_classes, tallied_classes
 
-# Colours of classes, from the first again if there are more
+# Colours of classes, repeated for more classes
 COLOURS = (
     "#6b5b4b",
     "#7fc8f8",
@@ -34,8 +35,7 @@ _SHOWN = 4  # tiles with most wrong pixels
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _SURE = 0.975  # one-sided
 _MOST_PIXELS = 50_000  # pixels of validation that choose
-# A tile (bands, S, S), its mask (S, S) and perhaps a prediction (S, S)
-Shown = tuple[np.ndarray, ...]
+Tile = tuple[np.ndarray, ...]  # image (bands, S, S), classes (S, S) and perhaps a prediction (S, S)
 
 
 def sums_of(counts: np.ndarray) -> np.ndarray:
@@ -44,22 +44,20 @@ def sums_of(counts: np.ndarray) -> np.ndarray:
     return np.stack([right, counts.sum(-1), counts.sum(-2)], -2)
 
 
-def mcc(counts: np.ndarray) -> np.ndarray:
-    """(..., classes, classes) counts -> (...) Matthews' correlation, as Gorodkin's R_K (Comp. Biol. Chem. 28, 2004)."""
-    return of_classes(sums_of(counts))["mcc"]
+def mcc(sums: np.ndarray) -> np.ndarray:
+    """(..., 3, classes) -> (...) Matthews correlation, as Gorodkin's R_K (Comp. Biol. Chem. 28, 2004)."""
+    return of_classes(sums)["mcc"]
 
 
-def scores_of(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float]:
-    """Returns `mcc`, `accuracy`, `mean_iou`, `mean_f1`; of each class `iou_x`, `precision_x`, `recall_x`, `f1_x`.
+def scores_of(sums: np.ndarray, names: Sequence[str]) -> dict[str, float]:
+    """Returns `mcc`, `accuracy`, `mean_iou`, `mean_f1`; by class `iou_x`, `precision_x`, `recall_x`, `f1_x`.
 
-    `matrix` is (classes, classes) counts. A class without true pixels has no entries of its own, so that two methods on
-    the same data have the same keys; if it was predicted, its 0 is part of the means. Without any pixel there are no
-    scores.
+    `sums` (3, classes) are right, true and predicted pixels. A class without true pixels gets no scores of its own, so
+    that all methods have the same keys; pixels predicted as it lower the means. Without pixels returns {}.
     """
-    if not matrix.sum():
-        return {}
-    sums = sums_of(matrix)
     right, true, predicted = sums
+    if not true.any():
+        return {}
     f1, iou = by_class(sums)
     precision = right / np.maximum(predicted, 1)
     recall = right / np.maximum(true, 1)
@@ -73,63 +71,63 @@ def scores_of(matrix: np.ndarray, names: Sequence[str]) -> dict[str, float]:
     return scores
 
 
-def tile_counts(predicted: Tensor, truth: Tensor, classes: int) -> Tensor:
-    """(B, ...) classes and (B, ...) classes or IGNORE -> (B, classes, classes) counts; rows are the truth."""
-    cells = classes * classes
-    cell = truth.long() * classes + predicted.long()
-    cell = torch.where(truth == IGNORE, cells, cell).flatten(1)
-    tiles = len(cell)
-    first = (cells + 1) * torch.arange(tiles, device=cell.device)
-    number = cell + first[:, None]
-    counts = torch.bincount(number.flatten(), minlength=tiles * (cells + 1))
-    return counts.view(-1, cells + 1)[:, :cells].reshape(-1, classes, classes)
+def tile_counts(predicted: Tensor, labels: Tensor, classes: int) -> np.ndarray:
+    """(B, ...) classes and (B, ...) labels -> (B, classes, classes) counts; rows are the truth."""
+    tile = torch.arange(len(labels), device=labels.device)
+    tile = tile.view(-1, *[1] * (labels.dim() - 1))
+    cell = (tile * classes + labels) * classes + predicted
+    counts = torch.bincount(cell[labels != IGNORED], minlength=len(labels) * classes**2)
+    return counts.view(-1, classes, classes).cpu().numpy()
 
 
 def judged(counts: np.ndarray) -> Judged:
-    """(tiles, classes, classes) counts -> each pair of classes that came in a tile, and how often."""
+    """(tiles, classes, classes) counts -> each pair of classes in a tile, with its count."""
     tile, true, guess = counts.nonzero()
     return Judged(true, guess, counts[tile, true, guess], None, tile)
 
 
 class Gate:
-    """Chooses method and weight on validation, whose tiles come in their order."""
+    """Chooses method and weight on a validation, whose tiles are added in their order."""
 
-    def __init__(self, boosted: Any, part: Any, groups: Any):
-        """`groups` (tiles) are the scenes or squares of the tiles."""
+    def __init__(self, boosted: Any, groups: Sequence[str], log_p: dict[tuple[int, int], Tensor]):
+        """`groups` (tiles) name scenes or map squares.
+
+        `log_p` keeps boosting's (methods, B, classes, s, s) by number and size of a batch for later validations.
+        """
         self.boosted = boosted
-        self.part = part
-        self.unit = np.unique(groups, return_inverse=True)[1]
-        # (methods, B, classes, s, s) by number and size of a batch
-        self._log_p: dict[tuple[int, int], Tensor] = {}
+        self.log_p = log_p
+        self.unit = np.unique(np.array(groups), return_inverse=True)[1]
+        methods, classes = boosted.bias.shape
+        shape = (methods * len(WEIGHTS), self.unit.max() + 1, classes, classes)
+        self._counts = np.zeros(shape, np.int64)  # by option and group
+        self._done = 0  # tiles
 
-    def counted(self, first: int, batch: Batch, logits: Tensor) -> np.ndarray:
-        """Returns (options, B, classes, classes) counts of some pixels of the tiles from a number on."""
-        target = batch["target"]
-        pixels = len(self.unit) * target[0].numel()
+    def add(self, batch: Batch, logits: Tensor) -> None:
+        """Counts the answer of each option at some pixels of the next tiles."""
+        labels = batch["labels"]
+        pixels = len(self.unit) * labels[0].numel()
         every = max(1, math.isqrt(pixels // _MOST_PIXELS))
         places = slice(None, None, every), slice(None, None, every)
-        target = target[:, *places]
+        labels = labels[:, *places]
         network = logits[..., *places].float().log_softmax(1)
-        key = (first, len(target))
-        if key not in self._log_p:
-            image = batch["image"]
+        key = (self._done, len(labels))
+        if key not in self.log_p:
             methods = range(len(self.boosted.bias))
-            each = [self.boosted.log_p(image, method, places) for method in methods]
-            self._log_p[key] = torch.stack(each)
-        counts = []
-        for log_p in self._log_p[key]:
-            for weight in WEIGHTS:
-                mixture = (1 - weight) * log_p + weight * network
-                counts.append(tile_counts(mixture.argmax(1), target, mixture.shape[1]))
-        return torch.stack(counts).cpu().numpy()
+            each = [self.boosted.log_p(batch["image"], method, places) for method in methods]
+            self.log_p[key] = torch.stack(each)
+        options = itertools.product(self.log_p[key], WEIGHTS)
+        unit = self.unit[self._done : self._done + len(labels)]
+        for counts, (log_p, weight) in zip(self._counts, options, strict=True):
+            mixture = (1 - weight) * log_p + weight * network
+            np.add.at(counts, unit, tile_counts(mixture.argmax(1), labels, mixture.shape[1]))
+        self._done += len(labels)
 
-    def choose(self, counts: np.ndarray) -> np.ndarray:
-        """Sets method and weight by (options, tiles, classes, classes) counts; returns those of the answer.
+    def choose(self) -> np.ndarray:
+        """Sets method and weight; returns (3, classes) the answer's right, true and predicted pixels.
 
         A step up, from pixels to surroundings, then to a share of the network, is taken if it surely gains.
         """
-        sums = np.zeros((len(counts), self.unit.max() + 1, *counts.shape[2:]), np.int64)
-        np.add.at(sums, (slice(None), self.unit), counts)
+        sums = sums_of(self._counts)
         best = 0
         steps = len(WEIGHTS)
         for method in range(1, len(self.boosted.bias)):
@@ -137,24 +135,24 @@ class Gate:
         best = _surer(sums, best, range(best + 1, best + steps))
         self.boosted.method.fill_(best // steps)
         self.boosted.weight.fill_(WEIGHTS[best % steps])
-        return counts[best]
+        return sums[best].sum(0)
 
 
 def _surer(sums: np.ndarray, best: int, others: Sequence[int]) -> int:
-    """Returns the one of `others` highest in MCC and mean IoU together, if one of them surely has more MCC.
+    """Returns the option of `others` with the highest sum of MCC and mean IoU, if one of them surely gains in MCC.
 
-    It must be above `best` in MCC too; else returns `best`. `sums` are (options, groups, classes, classes).
+    Its MCC must be above that of `best`; otherwise returns `best`. `sums` are (options, groups, 3, classes).
     """
     if not any(least_gain(sums[other], sums[best]) > 0 for other in others):
         return best
-    scores = of_classes(sums_of(sums.sum(1)))
+    scores = of_classes(sums.sum(1))
     correlation = scores["mcc"]
     above = [other for other in others if correlation[other] > correlation[best]]
     return max(above, key=(correlation + scores["mean_iou"]).__getitem__)
 
 
 def least_gain(new: np.ndarray, old: np.ndarray) -> float:
-    """(groups, classes, classes) counts of two answers -> the lower end of the gain of the first in MCC."""
+    """(groups, 3, classes) sums of two answers -> the lower end of the gain of the first in MCC."""
     if len(new) < 2:
         return -math.inf
     new_total = new.sum(0)
@@ -164,49 +162,74 @@ def least_gain(new: np.ndarray, old: np.ndarray) -> float:
     return float(least(whole, others, _SURE))
 
 
+def about_gate(boosted: Any) -> str:
+    """Returns a sentence on how far the gate is open."""
+    if boosted.weight:
+        return (
+            f"The gate is open: the answer has {float(boosted.weight):g} of the network's log-probabilities, "
+            "the rest is boosting's."
+        )
+    return "The gate is shut: validation shows no sure gain of the network, so boosting answers."
+
+
 class Tested:
     """Counts of each tile, and the tiles with most wrong pixels."""
 
-    def __init__(self, part: Any, classes: int):
-        """`part` are the `Tiles`, which come in their order."""
-        self.part = part
-        self.classes = classes
-        # (tiles, classes, classes), rows are the truth
-        self.counts = np.zeros((0, classes, classes), np.int64)
-        self._worst: list[tuple[int, Shown]] = []  # by wrong pixels, most first
+    def __init__(self, boosted: Any = None):
+        """With `boosted` the answer is its mixture with the network."""
+        self.boosted = boosted
+        self._counts: list[
+            np.ndarray
+        ] = []  # by batch (tiles, classes, classes), rows are the truth
+        self._worst: list[tuple[int, Tile]] = []  # by wrong pixels, most first
 
-    def add(self, batch: Batch, predicted: Tensor) -> None:
-        """Takes the next tiles with their answers, (B, S, S)."""
-        counts = tile_counts(predicted, batch["target"], self.classes).cpu().numpy()
-        self.counts = np.concatenate([self.counts, counts])
+    def add(self, batch: Batch, scores: Tensor) -> None:
+        """Takes the next tiles with their scores, (B, classes, S, S) logits or probabilities."""
+        if self.boosted is not None:
+            scores = self.boosted.answer(batch["image"], scores.float().log_softmax(1))
+        predicted = scores.argmax(1)
+        counts = tile_counts(predicted, batch["labels"], scores.shape[1])
+        self._counts.append(counts)
         wrong = counts.sum((1, 2)) - np.trace(counts, axis1=1, axis2=2)
-        values = (batch["image"], batch["target"], predicted)
+        values = (batch["image"], batch["labels"], predicted)
         for place in np.argsort(-wrong, kind="stable")[:_SHOWN].tolist():
             tile = tuple(value[place].cpu().numpy() for value in values)
             self._worst.append((int(wrong[place]), tile))
         self._worst = sorted(self._worst, key=lambda item: -item[0])[:_SHOWN]
 
-    def draw(self, classes: Sequence[str], folder: Path) -> None:
-        """Writes confusion.csv into a folder and draws it and the worst tiles into its `plots`."""
-        matrix = self.counts.sum(0)
-        plots = folder / "plots"
-        rows = [[cls, *row] for cls, row in zip(classes, matrix.tolist(), strict=True)]
-        write_table(folder / "confusion.csv", [["true class", *classes], *rows])
-        confusion(matrix, classes, plots / "confusion.png", unit="pixels")
-        draw_tiles([tile for _, tile in self._worst], classes, plots / "worst.png")
+    @property
+    def worst(self) -> list[Tile]:
+        return [tile for _, tile in self._worst]
+
+    @property
+    def judged(self) -> Judged:
+        return judged(np.concatenate(self._counts))
+
+    @property
+    def sums(self) -> np.ndarray:
+        """(3, classes) right, true and predicted pixels."""
+        return sums_of(np.concatenate(self._counts).sum(0))
+
+
+def draw_confusion(judged: Judged, classes: Sequence[str], folder: Path) -> None:
+    """Writes confusion.csv into a folder, and draws it into its `plots`."""
+    assert judged.counts is not None
+    matrix = np.zeros((len(classes), len(classes)), np.int64)
+    np.add.at(matrix, (judged.true, judged.guess), judged.counts)
+    rows = [[cls, *row] for cls, row in zip(classes, matrix.tolist(), strict=True)]
+    write_table(folder / "confusion.csv", [["true class", *classes], *rows])
+    confusion(matrix, classes, folder / "plots" / "confusion.png", unit="pixels")
 
 
 def write_scenes(
-    classes: Sequence[str], scenes: Sequence[str], counts: np.ndarray, folder: Path
+    judged: Judged, scenes: Sequence[str], classes: Sequence[str], folder: Path
 ) -> str:
     """Writes scenes.csv, a row a scene, the lowest mean IoU first; returns the worst rows as text.
 
-    `scenes` (tiles) are names, `counts` (tiles, classes, classes).
+    `scenes` (tiles) are names.
     """
     names, scene = np.unique(scenes, return_inverse=True)
-    matrices = np.zeros((len(names), *counts.shape[1:]), np.int64)
-    np.add.at(matrices, scene, counts)
-    sums = sums_of(matrices)
+    sums = tallied_classes(judged, scene[judged.sample], len(names), len(classes))
     scores = of_classes(sums)
     iou = by_class(sums)[1]
     iou = np.where(sums[:, 1:].any(1), iou, np.nan)
@@ -218,7 +241,7 @@ def write_scenes(
     for k in np.argsort(scores["mean_iou"], kind="stable"):
         if pixels[k]:
             cells = [_cell(column[k]) for column in columns]
-            rows.append([names[k], f"{pixels[k]}", *cells])
+            rows.append([names[k], f"{pixels[k]:.0f}", *cells])
     write_table(folder / "scenes.csv", [head, *rows])
     more = ""
     if len(rows) > _WORST:
@@ -241,8 +264,8 @@ def _composite(image: np.ndarray) -> np.ndarray:
     return np.nan_to_num(stretched, nan=1.0).transpose(1, 2, 0)
 
 
-def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Path:
-    """Draws a row a tile: the image, the mask, and the prediction with its errors, if there is one."""
+def draw_tiles(tiles: Sequence[Tile], classes: Sequence[str], out: Path) -> Path:
+    """Draws a row a tile: image, mask, and if given the prediction with its errors."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
@@ -254,7 +277,7 @@ def draw_tiles(tiles: Sequence[Shown], classes: Sequence[str], out: Path) -> Pat
     for row, (image, target, *predicted) in zip(axes, tiles, strict=True):
         for ax, title in zip(row, titles, strict=True):
             ax.set_title(title, fontsize=9)
-        unknown = target == IGNORE
+        unknown = ~np.isin(target, range(len(classes)))
         row[0].imshow(_composite(image))
         row[1].imshow(np.ma.array(target, mask=unknown), **painted)
         for answer in predicted:

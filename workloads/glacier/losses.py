@@ -1,8 +1,8 @@
 """Losses of a segmentation with ignored pixels: focal, Dice, soft MCC and distance to boundaries.
 
-All are computed tile by tile and summed, so that neither the micro-batch nor the number of cards changes them. `count`
-says by what to divide: focal by valid pixels, Dice by tiles with any, MCC and boundary by tiles with at least two
-classes, because both are undefined on a tile that has one. Arithmetic is in fp32 at least, whatever autocast says.
+They are sums over tiles, so neither micro-batch nor number of cards changes them. `count` returns their divisors: valid
+pixels for focal, tiles with valid pixels for Dice, tiles with at least two classes for MCC and boundary, which are
+undefined on others. Arithmetic is in fp32 or more, also under autocast.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workloads.glacier.settings import IGNORE, Loss
+from trainbook import IGNORED
+from workloads.glacier.settings import Loss
 
 
 def weights(loss: Loss, step: int) -> dict[str, float]:
@@ -22,37 +23,36 @@ def weights(loss: Loss, step: int) -> dict[str, float]:
     return weights
 
 
-def count(loss: Loss, mask: Tensor) -> dict[str, float]:
-    """Returns the divisor of each term of `sums`. mask (B, H, W): integers, IGNORE for pixels that do not count."""
-    valid = mask != IGNORE
-    lowest = mask.flatten(1).amin(1)  # (B); IGNORE is the highest label
-    highest = mask.masked_fill(~valid, 0).flatten(1).amax(1)
-    is_mixed = (lowest != IGNORE) & (highest > lowest)
+def count(loss: Loss, labels: Tensor) -> dict[str, float]:
+    """Returns the divisor of each term of `sums`; labels (B, H, W)."""
+    valid = labels != IGNORED
+    highest = labels.flatten(1).amax(1)  # (B); IGNORED is below all classes
+    lowest = labels.where(valid, highest[:, None, None]).flatten(1).amin(1)
     tiles = int(valid.flatten(1).any(1).sum())
-    several = int(is_mixed.sum())
+    several = int((highest > lowest).sum())
     pixels: float = int(valid.sum())
     if loss.class_weights:
         weights = torch.tensor(loss.class_weights, dtype=torch.float64)
-        of_class = torch.bincount(mask[valid].long().flatten(), minlength=len(weights))
+        of_class = torch.bincount(labels[valid].long(), minlength=len(weights))
         pixels = float(of_class.double().cpu() @ weights)
     numbers = {"focal": pixels, "dice": tiles, "mcc": several, "boundary": several}
     return {term: numbers[term] for term in loss.terms}
 
 
 def sums(
-    loss: Loss, logits: Tensor, mask: Tensor, distances: Tensor | None = None
+    loss: Loss, logits: Tensor, labels: Tensor, distances: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Sums each term over the tiles, without its weight.
 
-    logits (B, K, H, W); mask (B, H, W) integers below K, or IGNORE; distances (B, K, H, W) from `distance_maps`, for
-    the boundary term alone. A tile without valid pixels adds 0, and 0 to the gradient.
+    logits (B, K, H, W); labels (B, H, W) integers; distances (B, K, H, W) from `distance_maps`, for the boundary term.
+    A tile without valid pixels adds 0, and 0 to the gradient.
     """
     with torch.autocast(logits.device.type, enabled=False):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         log_p = logits.log_softmax(1)
-        classes = torch.arange(logits.shape[1], device=mask.device)
-        truth = mask[:, None] == classes[:, None, None]  # all False: ignored
-        is_ignored = (mask == IGNORE)[:, None]
+        classes = torch.arange(logits.shape[1], device=labels.device)
+        truth = labels[:, None] == classes[:, None, None]  # all False: ignored
+        is_ignored = (labels == IGNORED)[:, None]
         p = log_p.exp().masked_fill(is_ignored, 0.0)
         total: dict[str, Tensor] = {}
         if loss.focal:
@@ -88,12 +88,11 @@ def _dice(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
     """1 - 2 sum(p g) / (sum(p) + sum(g)) of each tile, as the mean over the classes that it has (Milletari et al., 3DV
     2016, with plain sums below as in Sudre et al., DLMIA 2017).
 
-    A class that a tile lacks has no overlap to be won; what is predicted of it is missing from the others. All
-    arguments are (B, K); returns (B).
+    Predicting an absent class lowers the scores of the others. All arguments are (B, K); returns (B).
     """
     present = true > 0
     scores = 2 * overlap / (predicted + true).clamp_min(1.0)
-    # a present class has at least one pixel, so the bound of 1 never bites there
+    # A present class has at least one pixel, so the bound of 1 does not affect it
     return torch.where(present, 1 - scores, 0.0).sum(1) / present.sum(1).clamp_min(1)
 
 
@@ -102,8 +101,8 @@ def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
 
         R_K = (c - sum_k t_k q_k) / sqrt((1 - sum_k t_k^2) (1 - sum_k q_k^2))
 
-    where c, t and q are the shares of the pixels that are right, truly of class k, and predicted as k: squares of
-    pixel counts lose digits in fp32. 0 for tiles of one class. All arguments are (B, K); returns (B).
+    where c, t and q are the shares of right pixels, and of true and predicted pixels of class k: squares of pixel
+    counts lose digits in fp32. 0 for tiles of one class. All arguments are (B, K); returns (B).
     """
     pixels = true.sum(1, keepdim=True).clamp_min(1.0)
     overlap = overlap / pixels
@@ -111,7 +110,7 @@ def _mcc(overlap: Tensor, predicted: Tensor, true: Tensor) -> Tensor:
     true = true / pixels
     covariance = overlap.sum(1) - (true * predicted).sum(1)
     spread = (1 - (true**2).sum(1)) * (1 - (predicted**2).sum(1))
-    # 1e-8: a tile predicted as one class altogether has no spread, and the root no slope there
+    # 1e-8: if all pixels are predicted as one class, the spread is 0, where the root has no slope
     correlation = covariance / (spread.clamp_min(0.0) + 1e-8).sqrt()
     is_mixed = (true > 0).sum(1) > 1
     return torch.where(is_mixed, 1 - correlation, 0.0)
@@ -143,7 +142,7 @@ def distance_maps(mask: np.ndarray, classes: int) -> np.ndarray:
     # class -> (H, W) distance of each pixel to the nearest one of it
     away = {k: distance_transform_edt(mask != k) for k in present}
     for k in present:
-        # the next pixel of another class is the next one of any of them, so one transform a class is enough
+        # The nearest pixel of another class is the nearest of any of them: one transform a class is enough
         others = [away[other] for other in present if other != k]
         inside = 1 - np.minimum.reduce(others)
         maps[k] = np.where(mask == k, inside, away[k]) / max(mask.shape)

@@ -1,4 +1,4 @@
-"""Maps of whole scenes by one model or several, as cloud-optimised GeoTIFFs with colours and names of the classes."""
+"""Predicts maps of whole scenes, cloud-optimised GeoTIFFs with colours and names of the classes."""
 
 import itertools
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from workloads.glacier.data.readers import Opened, Unusable
 from workloads.glacier.judging import COLOURS
 from workloads.glacier.settings import UNLIKE, Source
 
-_NODATA = 255  # in a map, unless a class has this code
+_NODATA = 255  # unless a class has this code
 _FORM = {"driver": "COG", "compress": "DEFLATE", "blocksize": 512, "overview_resampling": "NEAREST"}
 
 
@@ -32,11 +32,10 @@ def masks(
     out: Path | None,
     views: int = 8,
 ) -> dict[str, Any]:
-    """Predicts every scene of a folder: (h, w) of the mask's codes by name, or with `out` the paths of maps.
+    """Predicts every scene of a folder; returns (h, w) mask codes by name, or with `out` the paths of maps.
 
-    Pixels without data hold a number that is no code (see `coding`). In `out` each map is written as NAME.tif with its
-    scene's georeference, one scene after another in memory. A scene that cannot be read is named and left out; raises
-    BadInput if that leaves none.
+    Pixels without data get a nodata number (see `coding`). `out` gets NAME.tif with the scene's georeference. One scene
+    is in memory at a time. Prints and leaves out unreadable scenes; raises BadInput if all are.
     """
     match = layout.find(where, source, labelled=False)
     predicted = dict[str, Any]()
@@ -49,17 +48,17 @@ def masks(
                     path = out / f"{scene.name}.tif"
                     _write(mask, opened, path)
                     predicted[scene.name] = path
-        except Unusable as problem:
-            match.problems.append(str(problem))
+        except Unusable as error:
+            match.problems.append(str(error))
     for problem in match.problems:
         print(f"Left out: {problem}")
     if not predicted:
-        raise BadInput("No scene could be predicted; the lines above say why.")
+        raise BadInput("No scene could be predicted, for the reasons above.")
     return predicted
 
 
 def coding(codes: Sequence[int]) -> tuple[np.dtype, int]:
-    """Returns the type of a map of these codes, and its number for no data."""
+    """Returns dtype and nodata number of a map of these codes."""
     types = [np.min_scalar_type(code) for code in (_NODATA, *codes)]
     dtype = np.result_type(*types)
     numbers = (_NODATA, *range(np.iinfo(dtype).max, 0, -1))
@@ -90,7 +89,7 @@ def _predicted(models: Sequence[nn.Module], opened: Opened, size: int, views: in
 
 
 def _compare_units(model: nn.Module, levels: np.ndarray, opened: Opened) -> None:
-    """Warns of a scene whose bands are in another unit than the training's, such as 2000 for 0.2."""
+    """Warns of a scene in other units than the training data, such as 2000 for 0.2."""
     if not hasattr(model, "mean"):
         return
     trained = torch.hypot(model.mean, model.deviation).flatten().tolist()  # type: ignore[operator, arg-type]
@@ -124,7 +123,7 @@ def _write(mask: np.ndarray, opened: Opened, path: Path) -> None:
 
 
 def _colours(codes: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Returns red, green, blue and opacity by code."""
+    """Returns (red, green, blue, opacity) by code."""
     colours = {}
     for code, text in zip(codes, itertools.cycle(COLOURS), strict=False):
         colours[code] = (*bytes.fromhex(text[1:]), 255)
@@ -132,7 +131,7 @@ def _colours(codes: Sequence[int]) -> dict[int, tuple[int, ...]]:
 
 
 def _cores(length: int, size: int) -> list[tuple[int, slice]]:
-    """Returns starts of windows along a side, each with its stretch of the map; the stretches tile the side."""
+    """Returns starts of windows along a side, with the stretch of the map that each fills."""
     begins = starts(length, size, size // 2)
     middles = [(a + b + size) // 2 for a, b in itertools.pairwise(begins)]
     stretches = itertools.pairwise([0, *middles, length])
@@ -146,9 +145,9 @@ def probabilities(
     views: int = 8,
     places: tuple[slice, slice] = EVERYWHERE,
 ) -> Tensor:
-    """(B, bands, S, S) -> (B, classes, s, s) on the CPU: averages over the models and over flips and turns.
+    """(B, bands, S, S) -> (B, classes, s, s) on the CPU: averages over models, flips and turns.
 
-    Boosting, which sees no direction, answers once, in its share.
+    Boosting has no direction, so it answers once.
     """
     total: Tensor | float = 0.0
     devices = [next(model.parameters()).device for model in models]
@@ -167,7 +166,7 @@ def probabilities(
 
 
 def _viewed(model: nn.Module, image: Tensor, number: int) -> Tensor:
-    """Returns (B, classes, S, S) probabilities by one of 8 views: flipped from the 4th, turned by its number."""
+    """Returns (B, classes, S, S) probabilities by one of 8 views: turned by its number, from the 4th flipped."""
     device = image.device.type
     flipped = [-1] * (number >= 4)
     turn = number % 4

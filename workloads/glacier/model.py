@@ -5,7 +5,9 @@ ResNet: He et al., CVPR 2016, table 1. U-Net: Ronneberger et al., MICCAI 2015. s
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,8 +16,8 @@ from lib.errors import BadInput
 from workloads.glacier.settings import Model
 
 FIRST = "blocks.0.0.weight"
-HEAD = ("head.weight", "head.bias")  # names of weights
-# How names of what belongs to the training data begin
+HEAD = ("head.weight", "head.bias")
+# Prefixes of buffers that belong to the training data
 STATISTICS = ("mean", "deviation", "prior", "boosted.")
 _PUBLISHED = {  # names in a ResNet of timm or torchvision, and here
     r"^conv1\.": "blocks.0.0.", r"^bn1\.": "blocks.0.1.", r"^layer(\d)": r"blocks.\1", r"\.bn(\d)": r".norm\1",
@@ -23,13 +25,24 @@ _PUBLISHED = {  # names in a ResNet of timm or torchvision, and here
 }  # fmt: skip
 
 
-class Net(nn.Module):
-    """Maps tiles of raw bands, NaN where there is no data, to the logits of `classes`, in the tile's own size.
+class Normalisation(NamedTuple):
+    """Mean and deviation of each input, and a correction of each class's logit or None."""
 
-    The normalisation belongs to the weights. `indices` are pairs of bands whose normalised difference is an input too.
-    With a `prior` logits are corrected where the network does not train. `blocks` holds the ten stages in the order of
-    the forward pass: stem, four of the encoder, five of the decoder, the coarsest first.
+    mean: np.ndarray
+    deviation: np.ndarray
+    prior: np.ndarray | None
+
+
+class Net(nn.Module):
+    """Maps tiles of raw bands, NaN for missing data, to logits of `classes` in the tile's size.
+
+    The normalisation is part of the weights. `indices` are pairs of bands whose normalised difference is an input too.
+    With a `prior` logits are corrected in evaluation mode. `blocks` holds ten stages in the order of the forward pass:
+    stem, four of the encoder, five of the decoder, the coarsest first.
     """
+
+    mean: Tensor
+    deviation: Tensor
 
     def __init__(
         self,
@@ -50,24 +63,30 @@ class Net(nn.Module):
         inputs = bands + len(indices)
         first = nn.Conv2d(inputs, widths[0], 7, stride=2, padding=3, bias=False)
         stem = nn.Sequential(first, nn.BatchNorm2d(widths[0]), nn.ReLU(inplace=True))
-        # The first stage follows a pooling that halves already
+        # The first stage follows a pooling, which halves the size
         strides = (1, 2, 2, 2)
         shapes = zip(widths[:4], widths[1:], sizes.depths, strides, strict=True)
         encoder = [_stage(*shape) for shape in shapes]
-        # the finest decoder stage has no encoder stage of its size
+        # The finest decoder stage lacks an encoder stage of its size
         skips = [*reversed(widths[:4]), 0]
         channels = zip([widths[4], *decoder[:4]], skips, decoder, strict=True)
         up = [Up(*of_stage) for of_stage in channels]
         self.blocks = nn.ModuleList([stem, *encoder, *up])
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.head = nn.Conv2d(decoder[4], classes, 3, padding=1)
-        # as He et al. (ICCV 2015), so that variances stay the same through the ReLUs
+        # He et al. (ICCV 2015): variances stay equal through the ReLUs
         for module in self.modules():
             if isinstance(module, nn.Conv2d) and module is not self.head:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         self.register_buffer("mean", torch.zeros(inputs, 1, 1))
         self.register_buffer("deviation", torch.ones(inputs, 1, 1))
         self.register_buffer("prior", torch.zeros(classes, 1, 1) if prior else None)
+
+    def normalise(self, values: Normalisation) -> None:
+        """Copies the normalisation into the buffers of its names."""
+        for name, numbers in values._asdict().items():
+            if numbers is not None:
+                self.get_buffer(name).copy_(torch.from_numpy(numbers).view(-1, 1, 1))
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, bands, H, W) -> (B, classes, H, W); H and W are multiples of 32."""
@@ -101,9 +120,9 @@ def _stage(inputs: int, outputs: int, depth: int, stride: int) -> nn.Sequential:
 
 
 def difference(image: Tensor, one: int, other: int) -> Tensor:
-    """(..., bands, S, S) -> (..., 1, S, S): (a - b) / (|a| + |b|) of two bands, between -1 and 1; 0 if both are 0.
+    """(..., bands, S, S) -> (..., 1, S, S): (a - b) / (|a| + |b|) of two bands, 0 if both are 0.
 
-    For bands without negative values it is the usual normalised difference.
+    For bands without negative values this is the usual normalised difference.
     """
     a = image[..., one : one + 1, :, :]
     b = image[..., other : other + 1, :, :]
@@ -112,10 +131,10 @@ def difference(image: Tensor, one: int, other: int) -> Tensor:
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions beside the identity, or a 1 x 1 convolution where the shape changes (He et al., figure 5).
+    """Two 3 x 3 convolutions beside the identity, or a 1 x 1 convolution if the shape changes (He et al., figure 5).
 
-    The shortcut takes every `stride`-th pixel and then convolves without a stride, which gives the same numbers:
-    oneDNN's backward of a 1 x 1 convolution with a stride writes past its workspace where few channels lie last
+    The shortcut takes every `stride`-th pixel and then convolves without stride, which gives the same numbers: oneDNN's
+    backward of a strided 1 x 1 convolution writes past its workspace for few channels in channels-last layout
     (uxlfoundation/oneDNN, issue 6035).
     """
 
@@ -140,7 +159,7 @@ class Residual(nn.Module):
 
 
 class Up(nn.Module):
-    """A decoder stage: twice the size, joined with the encoder's stage of that size, two convolutions, scSE."""
+    """A decoder stage: doubles the size, joins the encoder's stage of that size, convolves twice, scSE."""
 
     def __init__(self, inputs: int, skip: int, outputs: int):
         super().__init__()
@@ -177,9 +196,9 @@ class ScSE(nn.Module):
 
 
 def encoder(given: Mapping[str, Tensor], bands: Sequence[str]) -> tuple[dict[str, Tensor], str]:
-    """Returns the weights of a published ResNet by the names of this encoder, its three colours matched to bands.
+    """Renames the weights of a published ResNet-18 or -34 for this encoder, and matches its colours to bands.
 
-    They are of two 3 x 3 convolutions a block, as ResNet-18 and -34 have them; its classes are left out.
+    Leaves out its classifier.
     """
     renamed = {name: value for name, value in given.items() if not name.startswith("fc.")}
     for pattern, new in _PUBLISHED.items():
@@ -192,10 +211,10 @@ def carry(
     given: Mapping[str, Tensor], fresh: Mapping[str, Tensor],
     bands: tuple[Sequence[str], Sequence[str]], classes: tuple[Sequence[str], Sequence[str]],
 ) -> tuple[dict[str, Tensor], str]:  # fmt: skip
-    """Returns the given weights with bands and classes in the new network's order, and a sentence that counts them.
+    """Returns given weights with bands and classes in the new network's order, and a sentence that counts them.
 
     `fresh` are the new network's weights, whose normalisation stays; `bands` and `classes` are names, (given, new).
-    Raises BadInput if names and shapes do not fit, or no band is matched.
+    Raises BadInput for names that do not fit the shapes, or without a common band.
     """
     _check_names(given, FIRST, 1, bands[0], "bands")
     _check_names(given, HEAD[0], 0, classes[0], "classes")
@@ -209,7 +228,7 @@ def carry(
     for name in HEAD:
         rows = []
         for place, cls in enumerate(wanted):
-            # a class that the given weights lack stays as initialised
+            # New classes stay as initialised
             row = given[name][known.index(cls)] if cls in known else fresh[name][place]
             rows.append(row.to(fresh[name]))
         carried[name] = torch.stack(rows)
@@ -225,22 +244,22 @@ def _check_names(
     """Raises BadInput if the given weights lack the tensor, or its axis has another length than the names."""
     if tensor not in given:
         raise BadInput(
-            f"The initial weights have no tensor {tensor}: they are not those of this U-Net."
+            f"The initial weights have no tensor {tensor}, so they belong to another network."
         )
     size = given[tensor].shape[axis]
     if size != len(names):
         raise BadInput(
             f"The initial weights have {size} {kind}, and {len(names)} are named for them: {', '.join(names)}. "
-            "Name those that they were trained on, in their order."
+            f"Name the {kind} of their training, in order."
         )
 
 
 def carry_bands(weight: Tensor, source: Sequence[str], target: Sequence[str]) -> tuple[Tensor, str]:
-    """(filters, source bands, h, w) -> (filters, target bands, h, w): the rule for the first convolution.
+    """(filters, source bands, h, w) -> (filters, target bands, h, w), for the first convolution.
 
-    A band takes the filters of the band of its name, and one that the source lacks takes their mean over all source
-    bands. Then all are multiplied by one factor that keeps the sum of squares, and with it the running statistics of
-    the batch norm behind. One factor for all: a filter that looked at missing bands alone would be blown up to noise.
+    A band takes the filters of the source band of its name; a new band takes the mean over all source bands. One factor
+    for all then restores the sum of squares, which the running statistics of the batch norm behind depend on. A factor
+    for each filter would turn filters of missing bands into noise.
     """
     new = [name for name in target if name not in source]
     unused = [name for name in source if name not in target]

@@ -7,10 +7,10 @@ from typing import Literal
 
 from lib.config.reader import option
 
-IGNORE = 255  # the label of what counts nowhere: no data, no label
-UNLIKE = 50  # times that a band's values may differ between scenes without a warning
+IGNORE = 255  # in tiles, the class of pixels without data or label
+UNLIKE = 50  # a larger ratio of a band's values between scenes gives a warning
 BAND = "{band}"  # in a pattern of images: a file a band
-TERMS = ("focal", "dice", "mcc", "boundary")  # of the loss
+TERMS = ("focal", "dice", "mcc", "boundary")  # terms of the loss
 # Pairs of bands by their names: water, snow and water, plants, and two that tell lakes from shadow
 _USUAL = (("green", "nir"), ("green", "swir1"), ("nir", "red"), ("blue", "red"), ("red", "swir1"))
 _LANDSAT = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
@@ -18,7 +18,7 @@ _LANDSAT = ("blue", "green", "red", "nir", "swir1", "thermal", "swir2")
 
 @dataclass(frozen=True)
 class Source:
-    """How images and masks are to be read."""
+    """How images and masks are read."""
 
     bands: tuple[str, ...] = option(_LANDSAT, "Names of the bands of the model's input.")
     channels: tuple[int, ...] = option(
@@ -32,7 +32,7 @@ class Source:
     nodata: tuple[float, ...] = option((), "No-data values of the bands, beside the file's own.")
     images: str = option("", "Pattern of images below data.dir; empty: the layouts.")
     masks: str = option("", "Pattern of masks; given with images.")
-    band_files: tuple[str, ...] = option((), "What {band} stands for; empty: the names of bands.")
+    band_files: tuple[str, ...] = option((), "Texts for {band}; empty: the names of bands.")
 
     def __post_init__(self) -> None:
         classes = len(self.classes)
@@ -43,7 +43,7 @@ class Source:
         if not 2 <= classes < IGNORE:
             raise ValueError(f"There are {classes} classes. Give at least two, background first.")
         if not self.bands or len(set(self.bands)) < len(self.bands):
-            raise ValueError("bands must name at least one band, and none twice.")
+            raise ValueError("bands must name at least one band, each once.")
         if self.masks and not self.images:
             raise ValueError("masks is given without images. Give both patterns, or neither.")
         unused = self.channels if BAND in self.images else self.band_files
@@ -70,11 +70,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Generator:
-    """The generated scenes that are used where no data is given."""
+    """The generated scenes that replace missing data."""
 
     scenes: int = option(25, "How many.", minimum=2)
     size: int = option(512, "Pixels on a side.", minimum=32)
-    seed: int = option(0, "What is drawn follows from it.", minimum=0)
+    seed: int = option(0, "Seed of the scenes.", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -96,24 +96,22 @@ class Cut:
     def __post_init__(self) -> None:
         if self.size % 32:
             raise ValueError(
-                f"size {self.size} is no multiple of 32. Write {max(32, self.size // 32 * 32)}."
+                f"size {self.size} is not a multiple of 32. Write {max(32, self.size // 32 * 32)}."
             )
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which part of the data is held out. With folds, one of them validates and the others train."""
+    """The held-out data. With folds, one validates and the others train."""
 
-    validation: float = option(
-        0.15, "Share that validates, where there are no folds.", above=0, below=0.9
-    )
+    validation: float = option(0.15, "Share that validates, without folds.", above=0, below=0.9)
     test: float = option(
         0.15, "Share held out; 0: the test repeats the validation.", minimum=0, below=0.9
     )
-    folds: int = option(0, "Parts of what is not the test; 0: no cross-validation.", minimum=0)
+    folds: int = option(0, "Folds of the other data; 0: no cross-validation.", minimum=0)
     fold: int = option(0, "The fold that validates, counted from 0.", minimum=0)
     by: Literal["scene", "map"] = option(
-        "scene", "What stays together: scenes, or squares of the map."
+        "scene", "Groups that are not split: scenes, or squares of the map."
     )
     square: int = option(4, "Tiles on a side of such a square.", minimum=1)
     seed: int = option(0, "Seed of the split; an ensemble shares one test.", minimum=0)
@@ -129,14 +127,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which tiles come how often. The order itself is a pure function of seed, epoch and these weights."""
+    """Weights of tiles and crops. The order is a pure function of seed, epoch and these."""
 
     target_shares: tuple[float, ...] = option(
         (), "Wanted share of each class; empty: as is.", minimum=0, maximum=1
     )
-    most_often: float = option(
-        20.0, "The most that a tile is drawn beside an even draw.", minimum=1
-    )
+    most_often: float = option(20.0, "Largest weight of a tile, 1 in an even draw.", minimum=1)
     crop: int = option(
         0, "Pixels on a side of training crops, a multiple of 32; 0: whole tiles.", minimum=0
     )
@@ -145,7 +141,7 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.crop % 32:
             raise ValueError(
-                f"crop {self.crop} is no multiple of 32. Write {max(32, self.crop // 32 * 32)}."
+                f"crop {self.crop} is not a multiple of 32. Write {max(32, self.crop // 32 * 32)}."
             )
         if self.centred and not self.crop:
             raise ValueError(
@@ -176,7 +172,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Initial:
-    """What `run.initial_weights` were trained on; see `carry` for the rule by which they come over."""
+    """Names of the training data of `run.initial_weights`; see `carry`."""
 
     bands: tuple[str, ...] = option((), "Names of their bands; empty: this run's.")
     classes: tuple[str, ...] = option((), "Names of their classes; empty: this run's.")
@@ -219,9 +215,9 @@ class Baseline:
     """The boosted trees that the network is compared with."""
 
     gate: bool = option(
-        False, "Whether boosting answers, as far as validation shows no sure gain of the network."
+        False, "Whether boosting answers until validation shows a sure gain of the network."
     )
-    pixels: int = option(200_000, "Pixels that they are fitted on at most.", minimum=100)
+    pixels: int = option(200_000, "Most pixels that they are fitted to.", minimum=100)
     rounds: int = option(100, "Trees of each class.", minimum=1)
 
 
@@ -288,11 +284,11 @@ class Settings:
 
     @property
     def boosted_places(self) -> tuple[tuple[int, int], ...]:
-        """The indices of boosting: those of the network, else the usual pairs whose bands are both there."""
+        """The indices of boosting: the network's, by default the usual pairs of known bands."""
         return self.index_places or self._places(_USUAL)
 
     def _places(self, pairs: Sequence[Sequence[str]]) -> tuple[tuple[int, int], ...]:
-        """Returns the numbers of the bands of each pair, without pairs whose bands are not both there."""
+        """Returns the band numbers of each pair of known bands."""
         number = {band: place for place, band in enumerate(self.source.bands)}
         known = [(one, other) for one, other in pairs if one in number and other in number]
         return tuple((number[one], number[other]) for one, other in known)

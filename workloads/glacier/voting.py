@@ -1,4 +1,4 @@
-"""Lets the folds of one queue and the seeds of another vote together on the test of the first."""
+"""Votes by the folds of one queue and the seeds of another on the test of the first."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +14,13 @@ from trainbook.outputs.summary import with_all
 
 
 def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
-    """Returns the folders of completed folds of `folds_of` of the same size, and of this queue's runs once all are."""
+    """Returns the folders of completed folds of `folds_of` in this size and, if all are completed, of this queue."""
     last = queue[-1]
     output_dir = platform.output_dir(last.config.output_dir)
     entries = [entry for entry in queue if not entry.is_earlier]
     runs = [find_completed(entry.name, output_dir, entry.config) for entry in entries]
     if not all(runs):
-        print("Not every run of the queue is completed. They vote once all of them are.")
+        print("Some runs of the queue are not completed. They vote once all are.")
         return []
     name = folds_of
     if last.kind.endswith("_small"):
@@ -34,7 +34,7 @@ def members(queue: Sequence[Entry], folds_of: str) -> list[Path]:
 
 
 def vote(runs: Sequence[Path], folder: Path, own_task: str = "") -> tuple[Summary, str]:
-    """Lets completed runs vote on the test set of the first; returns the summary, written to `folder`, and a text.
+    """Votes by completed runs on the test of the first; writes the summary into `folder`, returns it and a text.
 
     Raises BadInput if the runs do not fit together.
     """

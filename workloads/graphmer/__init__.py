@@ -337,7 +337,7 @@ class Graphmer(Supervised):
 
         Returns a row for each answer by "head relation tail"; writes them into `out`.
         """
-        from workloads.graphmer.predicting import predict
+        from workloads.graphmer.answers import predict
 
         return predict(self, models, source, out)
 

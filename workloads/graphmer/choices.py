@@ -3,6 +3,8 @@
 A row is an answer of a question: `question` (its rows stand together), `right`, and the features OF_REFERENCES.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -13,9 +15,11 @@ _SHRINKAGE = 0.3  # weight of the squared weights: few questions do not move the
 _STEPS = 60  # at most, by Newton's method
 
 
-def probabilities(choices: pd.DataFrame, weights: Array) -> pd.Series:
+def probabilities(
+    choices: pd.DataFrame, weights: Array, features: Sequence[str] = OF_REFERENCES
+) -> pd.Series:
     """Returns the probability of each answer by weights (F): a softmax over those of its question."""
-    scores = pd.Series(choices[OF_REFERENCES].to_numpy() @ weights, choices.index)
+    scores = pd.Series(choices[list(features)].to_numpy() @ weights, choices.index)
     part = np.exp(scores - scores.groupby(choices["question"]).transform("max"))
     return part / part.groupby(choices["question"]).transform("sum")
 
@@ -24,15 +28,6 @@ def best(choices: pd.DataFrame, values: pd.Series) -> pd.Index:
     """Returns the row of the answer with the largest value for each question; NaN counts as the smallest."""
     by_question = values.fillna(-1.0).groupby(choices["question"])
     return pd.Index(by_question.idxmax())
-
-
-def judged(choices: pd.DataFrame, weights: Array) -> tuple[float, float]:
-    """Returns the share of right answers among all, and among those with SURE or more (NaN if there are none)."""
-    chance = probabilities(choices, weights)
-    rows = best(choices, chance)
-    right = choices.loc[rows, "right"]
-    is_sure = chance[rows] >= SURE
-    return float(right.mean()), float(right[is_sure].mean())
 
 
 def fit(choices: pd.DataFrame, start: Array) -> Array:

@@ -22,6 +22,7 @@ from workloads.codegraph.trees import Sources
 from workloads.graphmer.settings import SPECIALS, UNKNOWN, Array, Chain, Split
 
 SPLITS = ("train", "validation", "test")
+OF_TREE = "<tree>/"  # before the files of a tree that was joined to training
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 # Pieces never cross the seams of snake_case and CamelCase
 _SEAMS = r"_*(?:[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+)|_+|."
@@ -282,7 +283,7 @@ def _behind(
     index |= _numbered(new, len(index))
     paths = sorted({entity.file for entity in entities.values()} | splits.keys())
     files = _numbered(paths, len(before.files))
-    prefix = "<tree>/" if before.files else ""
+    prefix = OF_TREE if before.files else ""
     file_names = [*before.files, *(f"{prefix}{file}" for file in files)]
     added = _window_arrays(windows, before, index, files, splits)
     added["entity_type"] = [0] * len(new)

@@ -1,7 +1,6 @@
-"""Answers for the unresolved names of a new tree: competing entities, their features, and a table."""
+"""A new tree beside training: which entities compete for its names, and the features of these answers."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,18 +8,11 @@ import pandas as pd
 import torch
 from torch import nn
 
-from lib.errors import BadInput, printable
-from lib.machine import disk
-from lib.report.progress import counted, working
-from lib.task.place import naming
 from lib.training.order import mix, permutation
-from trainbook.outputs.result import write_table
-from workloads.codegraph import trees
-from workloads.codegraph.graph import build as build_graph
 from workloads.codegraph.records import Graph
 from workloads.codegraph.trees import Sources
 from workloads.graphmer.batches import EntityTable
-from workloads.graphmer.choices import SURE, best, fit, judged, probabilities
+from workloads.graphmer.choices import fit
 from workloads.graphmer.corpus import Corpus, extended
 from workloads.graphmer.counts import FULL_TEXT, CandidateSet, Questions
 from workloads.graphmer.counts.ragged import Groups
@@ -35,11 +27,6 @@ _TOGETHER = ("calls", "instantiates")
 _AT_ONCE = 64  # questions that are read together
 _FAR = 6  # levels of what stands in what that are looked through
 _MOST = 4000  # questions: as many as say something, and no more time
-TABLE = "predictions.csv"
-COLUMNS = ("head", "relation", "tail", "probability", "asked", "file", "line")
-_LIKELY = 0.5
-_CHECKED = 1000  # known references of the tree that are hidden, to say how well it is answered
-Table = dict[tuple[str, str, str], dict[str, Any]]  # its rows by the key of what was asked
 
 
 class Standing:
@@ -84,6 +71,7 @@ class Standing:
         dotted = is_place & (rows.owner >= 0)
         is_dotted = dotted.any(1)
         is_bare = (is_place.any(1) & ~is_dotted)[question]
+        is_attribute = (is_dotted & ~(is_place & (rows.owner < 0)).any(1))[question]
         after_self = (is_place & (rows.is_self == 1)).any(1)
         is_owner = rows.owner[question] == corpus.owner[entity][:, None]
         owner_before = (dotted[question] & is_owner).any(1)
@@ -106,6 +94,8 @@ class Standing:
         is_out = is_bare & (is_foreign | (self.is_local[entity] & ~is_inner))
         of_super = _only_after_super(dotted, rows)[question]
         is_out |= of_super & self.is_method[entity] & is_own
+        # console.print is not print
+        is_out |= is_attribute & self.is_builtin[entity] & ~owner_before
         described = answers.assign(of_object=of_object[question], **features)
         none = pd.DataFrame({"question": np.arange(len(window)), "entity": -1})
         none = none.assign(of_object=of_object, none=1.0)
@@ -262,16 +252,14 @@ class Calibration:
         weights = torch.from_numpy(fit(choices, start))
         model.get_buffer("of_references").copy_(weights)
 
-    def hidden(
-        self, triples: Array, answering: Answering, most: int = _MOST
-    ) -> pd.DataFrame | None:
+    def hidden(self, triples: Array, answering: Answering) -> pd.DataFrame | None:
         """Returns the choices of known references with the model's scores; None if there are no such references."""
         known = self.known(triples)
         count = len(known)
         if not count:
             return None
         order = permutation(mix(count), 0, count)  # the same ones in every run
-        known = known[np.sort(order[:most])]
+        known = known[np.sort(order[:_MOST])]
         with torch.no_grad():
             return pd.concat(self.ask(known, answering), ignore_index=True)
 
@@ -296,131 +284,3 @@ def join(
     data.layout.kind_before = np.pad(kinds, (0, new_words))
     data.use(weights)
     return data, np.arange(len(trained.relation), len(corpus.relation))
-
-
-def predict(
-    task: Any, models: Sequence[nn.Module], source: Any, out: Path | None
-) -> dict[str, Any]:
-    """Returns a row of values for each answer, by head, relation and tail; see `Graphmer.predict`. Raises BadInput."""
-    if out is not None:
-        disk.check_writable(out)
-    if not isinstance(source, Path | str):
-        raise BadInput(
-            f"Give one folder or file of Python to predict, not a {type(source).__name__}."
-        )
-    stored = task.learned()
-    sources = Sources([_tree(Path(source))])
-    if "corpus" not in stored:
-        raise BadInput(
-            "The counts that the model begins at are not there: a run keeps them in its folder data, which its "
-            "archive has up to 268 MB. Give the folder of the run, with data in it."
-        )
-    with working("Reading the tree"):
-        graph = build_graph(sources)
-        graph.print_skipped()
-        if not graph.triples:
-            raise BadInput(
-                f"No Python file of {printable(source)} can be read; the lines above say why."
-            )
-        with naming("Reading the data that the run kept, by this version,", "Train again."):
-            trained = _trained(stored["corpus"])
-            data, triples = join(trained, graph, sources, task.settings, stored["counts"])
-    if not all(weights_of(model).any() for model in models):
-        print(
-            "No references are asked for: the run's validation had none, so that probabilities were not fitted."
-        )
-        return {}
-    calibration = Calibration(data)
-    with torch.inference_mode():
-        rows = _answered(calibration, triples, models, graph)
-        quality = _quality(calibration, triples, models[0])
-    print(f"{_summary(len(graph.triples), rows)}\n{quality}".rstrip())
-    if out is not None:
-        table = [list(row.values()) for row in rows.values()]
-        write_table(out / TABLE, [COLUMNS, *table])
-    return {" ".join(key): row for key, row in rows.items()}
-
-
-def _tree(path: Path) -> trees.Tree:
-    if path.is_file() and path.suffix == ".py":
-        return trees.Tree(path.stem, path.parent, (path.name,))
-    return trees.folder(path)
-
-
-def _trained(path: Path) -> Corpus:
-    """Loads the corpus of a run, which is untrusted. Raises BadInput or ValueError."""
-    corpus = Corpus.load(path)
-    corpus.check()
-    if not len(corpus.text):
-        raise BadInput(
-            "The model has read no text, but a graph alone. Train on a tree of Python files."
-        )
-    return corpus
-
-
-def _summary(facts: int, rows: Table) -> str:
-    answered = [row["probability"] for row in rows.values() if row["tail"]]
-    likely = sum(chance >= _LIKELY for chance in answered)
-    sure = sum(chance >= SURE for chance in answered)
-    return (
-        f"The tree has {facts:,} facts. {len(rows):,} of them are references that could not be followed; "
-        f"asked is which entity of the name is meant. {likely:,} are answered with a probability of "
-        f"{_LIKELY:g} or more, {sure:,} of them {SURE:g} or more."
-    )
-
-
-def _answered(
-    asking: Calibration, triples: Array, models: Sequence[nn.Module], graph: Graph
-) -> Table:
-    """Returns the row of each of the triples whose reference is not resolved, in the order of the graph.
-
-    Several models answer by the mean of their probabilities; they choose among the same entities.
-    """
-    corpus = asking.corpus
-    rows = Table()
-    triples = triples[asking.is_unresolved[triples]]
-    places = {triple.key: triple for triple in graph.triples}
-    weights = [weights_of(model) for model in models]
-    asked = [asking.ask(triples, Answering(asking.data, model)) for model in models]
-    batches = zip(*asked, strict=True)
-    for parts in counted(batches, "batches of references answered", len(asking.batches(triples))):
-        shares = [probabilities(part, w) for part, w in zip(parts, weights, strict=True)]
-        choices = parts[0].assign(probability=sum(shares) / len(shares))
-        for answer in choices.loc[best(choices, choices["probability"])].itertuples():
-            triple = triples[answer.question]
-            head = corpus.entities[corpus.head[corpus.window_of[triple]]]
-            unresolved = corpus.entities[corpus.tail[triple]]
-            key = head, corpus.relations[corpus.relation[triple]], unresolved
-            tail = corpus.entities[answer.entity] if answer.entity >= 0 else ""
-            relation = corpus.relations[answer.relation]
-            chance = round(answer.probability, 4)
-            place = places[key]
-            values = head, relation, tail, chance, unresolved, place.file, place.line
-            rows[key] = dict(zip(COLUMNS, values, strict=True))
-    return {key: rows[key] for key in sorted(rows)}
-
-
-def _quality(calibration: Calibration, triples: Array, model: nn.Module) -> str:
-    """Returns the quality of answers for hidden known references: those of an object, if there are any."""
-    choices = calibration.hidden(triples, Answering(calibration.data, model), _CHECKED)
-    if choices is None:
-        return ""
-    weights = weights_of(model)
-    alike = choices
-    if choices["of_object"].any():
-        alike = choices[choices["of_object"]]
-    right, right_of_sure = judged(alike, weights)
-    sure = ""
-    if not np.isnan(right_of_sure):
-        sure = f", and {right_of_sure:.1%} of those given {SURE:g} or more"
-    of_object = ""
-    if len(alike) < len(choices):
-        right_of_all, _ = judged(choices, weights)
-        of_object = (
-            " like x.get(), as most unresolved ones are; "
-            f"of all {choices['right'].sum():,} it is {right_of_all:.1%}"
-        )
-    return (
-        f"Expect {right:.1%} of the unresolved references to be answered rightly{sure}: so many are of "
-        f"{alike['right'].sum():,} known references of this tree{of_object}. Each was hidden in its turn."
-    )

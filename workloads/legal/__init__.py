@@ -34,6 +34,7 @@ from trainbook.supervised.notes import collecting
 from workloads.legal import documents, generated, product
 from workloads.legal import model as network
 from workloads.legal.documents import Document
+from workloads.legal.product import METHODS, SHIFTED
 from workloads.legal.settings import CATEGORIES, POSITIONS, Settings
 
 if TYPE_CHECKING:  # it takes seconds, and a plan needs none of it
@@ -45,10 +46,11 @@ SENTENCE = "words of the sentence"
 CONTEXT = "words in context"
 CHAIN = "runs of roles"
 COUNTS = "counts multiplied"
-STRONGEST = "counts + offsets"
+SHIFTED_COUNTS = "counts + offsets"
 NETWORK = "network alone"
 PRODUCT = "counts x network"
 BOTH = "counts x network + offsets"
+COUNTINGS = (SENTENCE, CONTEXT, CHAIN, COUNTS, SHIFTED_COUNTS)  # as METHODS has them
 _OF_DATA = ("corpus", "_dealt", "stack")
 _AT_ONCE = 32  # sentences that are predicted together, where no micro-batch is set
 _LEARNED: dict[str, Any] = {
@@ -260,30 +262,30 @@ class Legal(Supervised):
         return Stack.from_json(self.learned()["counts"])
 
     def counted(self, part: str) -> np.ndarray:
-        """Returns (sentences, classes) scores by counting; of validation documents by counts without them."""
+        """Returns (sentences, classes) scores by the best counting, without its offsets.
+
+        Those of validation documents are by counts without them.
+        """
         held_out = self.stack.held_out if part == "validation" else {}
         scores = []
         for document in self.documents[part]:
             has_scores = document.name in held_out
-            scores.append(held_out[document.name] if has_scores else self.stack.scores(document))
+            scores.append(held_out[document.name] if has_scores else self.stack.base(document))
         return np.concatenate(scores).astype(np.float64)
 
     def baselines(self) -> dict[str, Any]:
-        parts = [self.stack.parts(document) for document in self.documents["test"]]
-        counts = self.counted("test")
-        scores = {
-            SENTENCE: np.concatenate([part["sentence"] for part in parts]),
-            CONTEXT: np.concatenate([part["context"] for part in parts]),
-            CHAIN: np.concatenate([part["crf"] for part in parts]),
-            COUNTS: counts,
-            STRONGEST: counts + self.stack.offsets,
-        }
+        test = self.documents["test"]
+        parts = [self.stack.parts(document) for document in test]
+        counts = np.concatenate([self.stack.scores(document) for document in test])
+        scores = [np.concatenate([part[name] for part in parts]) for name in METHODS[:3]]
+        scores += [counts, counts + self.stack.offsets]
         places = self.parts["test"].samples.places
-        return {name: values.argmax(1)[places] for name, values in scores.items()}
+        named = zip(COUNTINGS, scores, strict=True)
+        return {name: values.argmax(1)[places] for name, values in named}
 
     def _strongest(self, baselines: Mapping[str, Judged]) -> str:
-        """Returns the counts with offsets, whichever is best on the test."""
-        return STRONGEST
+        """Returns the counting that was best on documents outside of its fit, whichever is best on the test."""
+        return COUNTINGS[METHODS.index(self.stack.best)]
 
     def combined(self, model: Any, outputs: Tensor, part: str) -> dict[str, np.ndarray]:
         """Multiplies the network into the counts, in logarithms.
@@ -294,16 +296,17 @@ class Legal(Supervised):
         places = self.parts[part].samples.places
         truth = self.truth(part)
         counts = self.counted(part)
+        shift = self.stack.shift
         scores = F.log_softmax(outputs, -1).double().numpy()[np.argsort(places)]
         best = None
         if part == "validation":
             usual = product.PUBLISHED_WEIGHT if self.learned()["encoder"]["weights"] else 0.0
-            lengths = [*map(len, self.documents[part])]
-            chosen, best = product.chosen_weight(counts, scores, truth, lengths, usual)
+            alone = (counts + shift)[places]
+            chosen, best = product.chosen_weight(self, alone, scores[places], truth[places], usual)
             model.weight.fill_(chosen)
         weight = float(model.weight)
         multiplied = counts + weight * scores
-        shifted = multiplied + self.stack.offsets
+        shifted = multiplied + shift
         if part == "validation":
             model.power.fill_(product.chosen_power(shifted, truth))
         if best is None:
@@ -312,7 +315,9 @@ class Legal(Supervised):
         if part != "test":  # the report of a test has a row for the network alone
             alone = self.figures(truth, scores)["macro_f1"]
             self._figures |= {"network_macro_f1": alone, "network_weight": weight}
-        rows = {NETWORK: scores, PRODUCT: multiplied, BOTH: shifted}
+        rows = {NETWORK: scores, PRODUCT: multiplied}
+        if self.stack.best == SHIFTED:
+            rows[BOTH] = shifted
         return {name: values[places] for name, values in rows.items()}
 
     def figures(self, truth: np.ndarray, scores: np.ndarray) -> dict[str, float]:
@@ -327,7 +332,7 @@ class Legal(Supervised):
         """Returns what the strongest counting reaches on the test, without a network."""
         counts = self.counted("test")
         truth = self.truth("test")
-        figures = self.figures(truth, counts + self.stack.offsets)
+        figures = self.figures(truth, counts + self.stack.shift)
         return {**figures, "probability": product.probability(counts, truth)}
 
     # --- what a person reads ------------------------------------------------------------------------------------------
@@ -403,7 +408,7 @@ class Legal(Supervised):
         with torch.inference_mode():
             batches = [*in_batches(weighed, samples, size)]
         scores = torch.cat(batches).double()[np.argsort(samples.places)].numpy()
-        counts = self.stack.scores(document) + self.stack.offsets + scores
+        counts = self.stack.base(document) + self.stack.shift + scores
         power = float(torch.stack([model.power for model in models]).mean())
         return torch.from_numpy(power * counts).softmax(-1).numpy()
 

@@ -22,6 +22,7 @@ from lib.errors import BadInput
 from trainbook.supervised import scoring, simple
 from trainbook.supervised.splits import stratify
 from workloads.legal.documents import Document, by_category, position_features
+from workloads.legal.product import METHODS, PRODUCT, SHIFTED
 
 INNER = 5  # parts of the training documents, each scored by a model of the four others
 CHAIN_WEIGHT = 0.5
@@ -272,12 +273,17 @@ class Stack:
         context = in_context(own, stack.single, documents)
         around, seen = _cross_fitted(context, truth, part, len(classes), CONTEXT)
         chained = _chained(own, held, truth, part, lengths)
-        scores = product(chained, log_softmax(seen, -1))
+        found = {"sentence": held, "context": log_softmax(seen, -1), "crf": chained}
+        scores = product(chained, found["context"])
+        found |= {PRODUCT: scores, SHIFTED: _shifted(scores, truth, part)}
+        reached = [macro_f1(found[name], truth) for name in METHODS]
+        best = METHODS[int(np.argmax(reached))]
         scale, transition = chain_of(held, truth, lengths)
         arrays = {"frequency": frequency, "scale": scale, "transition": transition}
-        arrays |= {"offsets": best_offsets(scores, truth)}
+        arrays |= {"offsets": best_offsets(scores, truth), "reached": np.array(reached)}
         arrays |= {**_mean("sentence", alone), **_mean("context", around)}
-        of_document = np.split(scores.astype(np.float32), np.cumsum(lengths)[:-1])
+        base = scores if best == SHIFTED else found[best]
+        of_document = np.split(base.astype(np.float32), np.cumsum(lengths)[:-1])
         by_name = {d.name: rows for d, rows in zip(documents, of_document, strict=True)}
         arrays |= {_HELD_OUT + name: by_name[name] for name in kept if name in by_name}
         return replace(stack, arrays=arrays)
@@ -308,6 +314,17 @@ class Stack:
         return self.arrays["offsets"]
 
     @property
+    def best(self) -> str:
+        """The method of METHODS with the best macro F1 on the documents, each scored by models without it."""
+        reached = self.arrays.get("reached")  # counts of earlier versions lack it
+        return SHIFTED if reached is None else METHODS[int(np.argmax(reached))]
+
+    @property
+    def shift(self) -> np.ndarray:
+        """The offsets of the best method, which are 0 for most."""
+        return self.offsets if self.best == SHIFTED else np.zeros(len(self.classes))
+
+    @property
     def held_out(self) -> dict[str, np.ndarray]:
         names = [name for name in self.arrays if name.startswith(_HELD_OUT)]
         return {name.removeprefix(_HELD_OUT): self.arrays[name] for name in names}
@@ -333,6 +350,12 @@ class Stack:
         parts = self.parts(document)
         return product(parts["crf"], parts["context"])
 
+    def base(self, document: Document) -> np.ndarray:
+        """Returns (sentences, classes) scores of the best method, without its offsets."""
+        if self.best in (PRODUCT, SHIFTED):
+            return self.scores(document)
+        return self.parts(document)[self.best]
+
     def as_json(self) -> dict[str, Any]:
         """Returns the model for `from_json`, which gives the very same scores."""
         known = {"classes": [*self.classes], "terms": [*self.terms], "sentences": self.sentences}
@@ -346,7 +369,7 @@ class Stack:
             terms = tuple(map(str, values["terms"]))
             arrays = simple.unpacked(values["arrays"])
             stack = cls(classes, terms, int(values["sentences"]), arrays)
-            scores = stack.scores(Document("", "", ("a", "b"))) + stack.offsets
+            scores = stack.base(Document("", "", ("a", "b"))) + stack.offsets
             is_sound = scores.shape == (2, len(classes)) and np.isfinite(scores).all()
             if not is_sound:
                 raise ValueError(f"scores are {scores.shape}, or not finite")
@@ -375,19 +398,32 @@ def product(chained: np.ndarray, context: np.ndarray) -> np.ndarray:
 def best_offsets(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Returns (classes) offsets of held-out (sentences, classes) scores with the best macro F1, class by class."""
     classes = scores.shape[1]
-    unit = np.zeros(len(truth), int)
     offsets = np.zeros(classes)
     for k in [*range(classes)] * 2:
         values = []
         for value in _GRID:
             shifted = scores + offsets
             shifted[:, k] = scores[:, k] + value
-            judged = scoring.Judged(truth, shifted.argmax(1))
-            sums = scoring.tallied_classes(judged, unit, 1, classes)
-            macro_f1 = scoring.of_classes(sums)["macro_f1"][0]
-            values.append(macro_f1 - _SMALLER * abs(value))
+            values.append(macro_f1(shifted, truth) - _SMALLER * abs(value))
         offsets[k] = _GRID[int(np.argmax(values))]
     return offsets
+
+
+def macro_f1(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Returns that of the likeliest classes by (sentences, classes) scores."""
+    judged = scoring.Judged(truth, scores.argmax(1))
+    unit = np.zeros(len(truth), int)
+    sums = scoring.tallied_classes(judged, unit, 1, scores.shape[1])
+    return float(scoring.of_classes(sums)["macro_f1"][0])
+
+
+def _shifted(scores: np.ndarray, truth: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Returns scores with the offsets that are best for the sentences of the other parts."""
+    shifted = scores.copy()
+    for number in range(part.max() + 1):
+        here = part == number
+        shifted[here] += best_offsets(scores[~here], truth[~here])
+    return shifted
 
 
 def _mean(name: str, models: Sequence[Linear]) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""vqa: answers to questions about pictures, written by a decoder that attends to all patches and all words.
+"""Answers questions about pictures by a decoder that attends to all patches and all words.
 
 Data: JSON lines of question, answer and image, or any table with its columns named (see `data`). The embedded default
 are drawn shapes with questions in Vietnamese (see `generated`).
@@ -47,30 +47,30 @@ _LEARNED: dict[str, Any] = {
     "words": dict[str, _Counts],
 }
 _DRAWN = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese."
-_MULTIPLE = 8  # of tokens, which tensor cores like
+_MULTIPLE = 8  # number of tokens, which suits tensor cores
 NETWORK = "network alone"
 WORDS = "by words"  # rows of the tables
-OFFERED = 4  # likeliest training answers, which the network judges beside its own
+OFFERED = 4  # likeliest training answers, which the network scores beside its beams
 _LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
 # Weights of the network, in the order in which they are tried
 _WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)
-_SURE = 0.995  # of one side: every validation of a run asks
+_SURE = 0.995  # one-sided: every validation of a run asks
 _MOST_ANSWERS = 200
-_MOST_PAIRS = 20_000  # commonest answers and questions with one, of which the words learn
-_MOST_BYTES = 6 * 2**20  # of these, as every checkpoint has them
-_FEW = 2000  # pairs, of which words that stand in one alone are learned too
+_MOST_PAIRS = 20_000  # commonest pairs of question and answer, which `Words` is fitted to
+_MOST_BYTES = 6 * 2**20  # size of these, because every checkpoint has them
+_FEW = 2000  # up to so many pairs, words that occur in a single pair are learned too
 
 
 def valid(right: str, written: str) -> float:
-    """Returns whether a text was written in the asked form; a rule's has none."""
+    """Returns whether a text has the requested form; texts of rules count as valid."""
     return float(getattr(written, "is_valid", True))
 
 
 class Words:
-    """A linear classifier of the words of a question, one to three in a row, over training answers."""
+    """A linear classifier of training answers by the words of a question, one to three in a row."""
 
     def __init__(self, pairs: Mapping[str, Mapping[str, int]]):
-        """Fits it to what `pairs_of` returned."""
+        """Fits the classifier to the result of `pairs_of`."""
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import RidgeClassifier
         from sklearn.pipeline import make_pipeline
@@ -91,7 +91,7 @@ class Words:
         )
         # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
         model = make_pipeline(vectors, RidgeClassifier(solver="sparse_cg", tol=1e-3))
-        # Of one answer or no words there is nothing to learn
+        # Raised for a single answer or no words
         with working("Learning what questions alone answer"), contextlib.suppress(ValueError):
             self._model = model.fit(questions, answers, ridgeclassifier__sample_weight=counts)
 
@@ -100,7 +100,7 @@ class Words:
         if self._model is None:
             return self._usual.repeat(len(questions), 0).astype(np.float32)
         scores = self._model.decision_function(list(map(normal, questions)))
-        if scores.ndim == 1:  # of two answers
+        if scores.ndim == 1:  # two answers have one score
             scores = np.stack([-scores, scores], 1)
         shares = np.clip((1 + scores) / 2, _LEAST, 1)
         return (shares / shares.sum(1, keepdims=True)).astype(np.float32)
@@ -111,7 +111,7 @@ class Words:
     def candidates(
         self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]
     ) -> list[Answer]:
-        """Returns the different ones of answers, which the network gave logarithms, with those of the words' shares."""
+        """Returns different answers, each with log-probabilities by the network and by words."""
         different: dict[str, Answer] = {}
         for answer, log in answers:
             text = normal(answer)
@@ -124,7 +124,7 @@ class Words:
 
 
 def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
-    """Returns the commonest answers, each with its commonest questions and how often these came with it."""
+    """Returns the commonest answers, each with its commonest questions and their counts."""
     pairs = Counter[tuple[str, str]]()
     spelled = defaultdict[str, list[str]](list)
     for record in samples:
@@ -144,7 +144,7 @@ def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
 
 
 def likeliest(written: Sequence[Answer] | np.ndarray, weight: float) -> np.ndarray:
-    """Returns the best candidate for each question, of the first answers in the order of the beams."""
+    """Returns the best candidate for each question; among equals the first beam's."""
     best = [max(answer.candidates, key=lambda other: other.score(weight)) for answer in written]
     return np.array(best, object)
 
@@ -154,9 +154,9 @@ def chosen_weight(
     written: Sequence[Answer] | np.ndarray,
     pictures: Sequence[str],
 ) -> float:
-    """Returns the network's weight: the first one surely above the words' answers, if any, or one surely above that.
+    """Returns the network's weight: the first sure gain over the words' answers, if any, or a sure gain over that.
 
-    Surely: the lower end of Student's paired interval over pictures is above 0. So the network alone answers where it
+    A gain is sure if the lower end of Student's paired interval over pictures is above 0. So the network answers if it
     gains, unless a weight between both gains more.
     """
     names, unit, sizes = np.unique(pictures, return_inverse=True, return_counts=True)
@@ -184,7 +184,7 @@ class Vqa(Supervised):
     metrics: ClassVar[Any] = ("exact", "token_f1", "rouge_l", valid)
     unit = "picture"
     constant = "commonest answer"
-    # Means the same in every stage, and improves where words alone answer
+    # Comparable between stages, and improves while words answer
     selection = ("network_exact", "max")
     shown = ("exact", "network_exact", "valid")
     dials: ClassVar = {"workload.decoder.length": (40, 96, 128, 160)}
@@ -203,7 +203,7 @@ class Vqa(Supervised):
         return {**parts, "train": data.Questions(parts["train"], self.settings.together)}
 
     def fingerprint(self) -> str:
-        """Hashes what records say and what their pictures show, wherever they lie, and which part they are in."""
+        """Hashes content, pictures and split of all records, independent of their place."""
         digest = hashlib.sha256()
         for name, part in self.parts.items():
             for r in part.samples:
@@ -220,7 +220,7 @@ class Vqa(Supervised):
         return super().datasets()
 
     def describe_data(self) -> str:
-        """Returns how many records there are, what a reader should know of them, and which parts were chosen."""
+        """Describes the records, notes on them, and the chosen parts of the model."""
         lines = [super().describe_data()]
         if not self.source:
             lines.append(_DRAWN)
@@ -254,7 +254,7 @@ class Vqa(Supervised):
     ) -> Batch:
         """Returns tensors as long as the longest question and answer.
 
-        In training the `generator` changes the pictures; else there is what words alone say, (B, training answers).
+        In training the `generator` augments the pictures; otherwise `by_words` has (B, training answers) probabilities.
         """
         settings = self.settings
         generator = generator if training else None
@@ -277,7 +277,7 @@ class Vqa(Supervised):
         return batch
 
     def learn(self, samples: Sequence[Record]) -> dict[str, Any]:
-        """Returns the parts that are chosen, the types of questions, the tokenizers, and what the words learn of."""
+        """Returns the chosen parts, the types of questions, the tokenizers, and the pairs that `Words` is fitted to."""
         from workloads.vqa import model
 
         chosen = model.choose(self.settings)
@@ -325,7 +325,7 @@ class Vqa(Supervised):
 
     @cached_property
     def offers(self) -> list[list[int]]:
-        """The tokens of each answer of that classifier."""
+        """The tokens of each answer of `words`."""
         first = self.writer.answer
         last = self.writer.answer_end
         return [[first, *row, last] for row in self.writer.numbers(self.words.answers)]
@@ -375,7 +375,7 @@ class Vqa(Supervised):
         return self.settings.writing.beams
 
     def write(self, model: Any, batch: Batch, beams: int) -> list[Answer]:
-        """Returns what the network writes; its `candidates` are other beams and what the words offer."""
+        """Returns the network's answers; their `candidates` are other beams and the likeliest answers by words."""
         encoded = model.encode(batch)
         written = model.written(*encoded, beams, self.settings.decoder.length, beams)
         by_words = batch["by_words"]
@@ -402,7 +402,7 @@ class Vqa(Supervised):
         return rows
 
     def _scored(self, model: Any, loader: Any) -> Scored:
-        """Returns the figures of the network weighed beside the words; a validation chooses its weight."""
+        """Returns the scores of network and words together; a validation chooses the network's weight."""
         samples = loader.dataset.samples
         # The question types of this evaluation, and below the weight of the network in it
         self.judged_types = np.array([record.kind or data.OTHER for record in samples])
@@ -433,7 +433,7 @@ class Vqa(Supervised):
         return sample.picture
 
     def baselines(self) -> dict[str, Any]:
-        """Returns what training records mostly answer to a question's type, and to the question, else to its type."""
+        """Returns the commonest training answer to a question's type, and to the question or else its type."""
         train = self.parts["train"].samples
         test = self.parts["test"].samples
         usual = commonest(record.answer for record in train)
@@ -472,7 +472,7 @@ class Vqa(Supervised):
         return f"{super().report(metrics, folder)}\nRules see the question alone."
 
     def answers(self, models: list[nn.Module], samples: list[Record]) -> list[Mapping[str, Any]]:
-        """Returns what the models answer together, in the fields of a teacher's records."""
+        """Returns the joint answers of the models in the fields of a teacher's records."""
         shares = text.together(self, models, samples)
         return [*map(_teacher_row, samples, shares)]
 
@@ -480,7 +480,7 @@ class Vqa(Supervised):
         return data.questions(source)
 
     def predict(self, models: list[nn.Module], source: Any, out: Path | None) -> dict[str, Any]:
-        """Returns the answers to questions about one's own pictures, and writes answers.jsonl into `out`."""
+        """Returns the answers to questions about new pictures; writes answers.jsonl into `out`."""
         rows = super().predict(models, source, None)
         if out is not None:
             disk.make_folders(out)

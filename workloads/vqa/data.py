@@ -1,4 +1,4 @@
-"""Questions about pictures with their answers: tables whose columns the configuration names, in parts by picture."""
+"""Reads questions about pictures, with answers, from tables with configured columns; splits by picture."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,25 +19,25 @@ from workloads.vqa import pictures
 from workloads.vqa.settings import Settings, Split
 
 _WHERE = "workload.source.images is the pictures' folder, and workload.source.picture a row's picture in it."
-OTHER = "other types"  # stands for rare question types
+OTHER = "other types"  # replaces rare question types
 _SEED = 0  # runs of all seeds are tested on the same pictures, and their models can answer together
 _OPTIONAL = ("kind", "reasoning", "split")
-_RARE = 0.01
-_KIND_LETTERS = 60  # of the records: slips, several types in one, ids; of a type's name
-_LETTERS = 4000  # of a question or an answer; the longest of the sample records has 274
+_RARE = 0.01  # smallest share of a question type: rarer ones are slips, several types in one, ids
+_KIND_LETTERS = 60  # most letters of a type's name
+_LETTERS = 4000  # most letters of a question or answer; the longest sample record has 274
 _PICTURES = 1
 _RUNS = 2  # domains of `mix`
 
 
 class Record(NamedTuple):
-    """A question about a picture, and where it was read; its answer, the target, comes last."""
+    """A question about a picture, with its place in a file; its answer, the target, comes last."""
 
     number: int  # row of its file, from 1
     question: str  # NFC
     image: str  # path of the picture on this machine
     picture: str  # hash of the picture's file, by which parts are made
     kind: str = ""  # question type
-    reasoning: str = ""  # of a teacher
+    reasoning: str = ""  # a teacher's
     part: str = ""  # train, validation or test, if the split column, files or folders are named so
     file: str = ""
     answer: str = ""  # NFC
@@ -48,14 +48,14 @@ class Record(NamedTuple):
 
 
 def read(folder: Path, settings: Settings) -> list[Record]:
-    """Returns the records of a folder or a file in order, and notes what did not match. Raises BadInput."""
+    """Returns the records of a folder or file in order; notes unmatched files and columns. Raises BadInput."""
     root = folder if folder.is_dir() else folder.parent
     images = settings.source.images
     if images:
         root = inputs.find_input(images, platform.detect())
     if images and not root.is_dir():
         raise BadInput(
-            f"workload.source.images is {printable(root)}, which is no folder. Name the pictures' folder."
+            f"workload.source.images is {printable(root)}, which is not a folder. Name the pictures' folder."
         )
     rows = [*_rows(folder, root, settings)]
     looks = pictures.check(sorted({record.image for record, wrong in rows if not wrong}))
@@ -78,7 +78,7 @@ def read(folder: Path, settings: Settings) -> list[Record]:
 
 
 def _rows(folder: Path, root: Path, settings: Settings) -> Iterator[tuple[Record, str]]:
-    """Yields a record without the hash of its picture for each row, and why it cannot be used. Raises BadInput."""
+    """Yields for each row a record without its picture's hash, and the problem of an unusable row. Raises BadInput."""
     names = vars(settings.columns)
     pattern = settings.source.picture
     optional = [name for name in _OPTIONAL if names[name] == name]  # which a file may lack
@@ -132,7 +132,7 @@ def questions(source: Path) -> list[Record]:
 
 
 def _cleaned(records: Sequence[Record]) -> list[Record]:
-    """Returns each question once, as it comes first; rare types as one; no parts that share pictures. Notes these."""
+    """Drops repeated questions, joins rare types, and drops splits that share pictures. Notes all of these."""
     first: dict[tuple[str, str, str], Record] = {}
     for record in records:
         key = (record.picture, normal(record.question), normal(record.answer))
@@ -199,7 +199,7 @@ def split(records: Sequence[Record], shares: Split) -> dict[str, list[Record]]:
     """Returns the records of "train", "validation" and "test", in their order. Raises BadInput.
 
     Every part has its share of each question type. The parts of the files count where every record is in one and there
-    is one to train on and one to hold out; what is missing of three is dealt from the training pictures.
+    is one to train on and one to hold out; a missing third split is dealt from the training pictures.
     """
     are_named = makes_a_split(record.part for record in records)
     part = {record.picture: record.part if are_named else "train" for record in records}
@@ -224,7 +224,7 @@ def split(records: Sequence[Record], shares: Split) -> dict[str, list[Record]]:
 
 
 def _counts(records: Sequence[Record]) -> tuple[list[str], np.ndarray]:
-    """Returns pictures by name, whatever the order of files, and (pictures, types) numbers of questions."""
+    """Returns sorted names of pictures, and (pictures, types) numbers of questions."""
     names, picture = np.unique([record.picture for record in records], return_inverse=True)
     kinds, kind = np.unique([record.kind for record in records], return_inverse=True)
     counts = np.zeros((len(names), len(kinds)))
@@ -233,7 +233,7 @@ def _counts(records: Sequence[Record]) -> tuple[list[str], np.ndarray]:
 
 
 class Questions(list[Record]):
-    """Training questions, in an order that brings up to `together` of a picture after each other."""
+    """Training questions, up to `together` of a picture in succession."""
 
     def __init__(self, records: Sequence[Record], together: int):
         super().__init__(records)
@@ -241,7 +241,7 @@ class Questions(list[Record]):
         self.pictures = np.unique([record.picture for record in records], return_inverse=True)[1]
 
     def order(self, seed: int, epoch: int) -> np.ndarray:
-        """Returns an epoch's order: of each picture `together` questions at most, then another's."""
+        """Returns an epoch's order: up to `together` questions of a picture, then another picture's."""
         shuffled = permutation(mix(_PICTURES, seed), epoch, len(self))
         by_picture = shuffled[np.argsort(self.pictures[shuffled], kind="stable")]
         ordered = self.pictures[by_picture]

@@ -1,4 +1,4 @@
-"""Drawn pictures with Vietnamese questions, for runs without data: coloured shapes, each question with one answer."""
+"""Draws pictures of coloured shapes with Vietnamese questions, for runs without data."""
 
 import contextlib
 import hashlib
@@ -20,10 +20,10 @@ _WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 COLOURS, SHAPES, NUMBERS, SIDES, QUESTIONS = _WORDS.values()
 # Question types as the Vietnamese teacher has them, in the order in which a picture is asked about; the hardest twice
 _OFTEN = ("SPATIAL", "SPATIAL", "COUNTING", "DESCRIPTIVE", "OBJECT")
-_RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # of which one comes first in each picture
+_RARE = ("COMMONSENSE", "CAUSAL", "INTENT")  # each picture begins with another one
 _SEED = 20_211_105
 _LARGER = 4  # times, to be scaled down with soft edges
-_CELLS = 3  # on a side, of which a shape has one
+_CELLS = 3  # on a side; each shape has one
 
 
 class Thing(NamedTuple):
@@ -36,7 +36,7 @@ class Thing(NamedTuple):
 
 
 def folder_of(settings: Generator) -> Path:
-    """Returns the folder of drawn pictures and their records, which a machine draws once."""
+    """Returns the folder of drawn pictures and records; draws it once a machine."""
     facts = json.dumps([vars(settings), Path(__file__).read_text("utf-8"), _WORDS])
     digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
     folder = platform.detect().scratch_dir / "vqa" / f"drawn-{digest}"
@@ -70,7 +70,7 @@ def write(folder: Path, settings: Generator) -> None:
 def _chosen(
     every: list[dict[str, str]], order: Sequence[str], count: int, draw: random.Random
 ) -> list[dict[str, str]]:
-    """Draws up to `count` questions, of one type after the other in an order."""
+    """Draws up to `count` questions, with types in turn."""
     by_kind: dict[str, list[dict[str, str]]] = {kind: [] for kind in (*_OFTEN, *_RARE)}
     for question in every:
         by_kind[question["kind"]].append(question)
@@ -106,7 +106,7 @@ def paint(things: Sequence[Thing], side: int, draw: random.Random) -> Any:
 
 
 def questions(things: Sequence[Thing], draw: random.Random) -> Iterator[dict[str, str]]:
-    """Yields questions about a scene that have one answer each, of all types that it has an answer for."""
+    """Yields questions about a scene, each with one answer, of all answerable types."""
 
     def asked(name: str, **facts: str) -> dict[str, str]:
         texts = dict(QUESTIONS[name])

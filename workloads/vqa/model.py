@@ -1,6 +1,6 @@
 """The network: patches of a picture and words of a question, fused, and a decoder that writes the answer.
 
-Each of the three parts is published (mounted, cached or reachable weights), or a small one from scratch instead.
+Each of the three parts has published weights (mounted, cached or online), otherwise it is small and from scratch.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ _WHAT = {
 _COLOURS = {"mean": "image_mean", "deviation": "image_std"}
 _HALVES = {name: [0.5] * 3 for name in _COLOURS}
 _T5 = ("t5", "mt5", "umt5")
-_MOST_BYTES = 2**20  # of a preprocessor_config.json
+_MOST_BYTES = 2**20  # size of a preprocessor_config.json
 
 
 class Stem(nn.Module):
-    """Convolutions from scratch: stages of two 3 x 3 ones, of which the first halves the picture, and a pooling.
+    """Convolutions from scratch: stages of two 3 x 3 ones, the first with stride 2, and a pooling.
 
     Returns all patches, and before them their maximum. A 1 x 1 convolution with a stride is avoided: on a
     CPU its backward pass may write past its memory (uxlfoundation/oneDNN, issue 6035).
@@ -144,7 +144,7 @@ class Fusion(nn.Module):
 
 
 class Network(nn.Module):
-    """Scores of the tokens of an answer; a picture that several questions of a batch have is encoded once."""
+    """Scores the tokens of answers; encodes a picture once for all its questions in a batch."""
 
     def __init__(self, image: nn.Module, text: nn.Module, t5: Any):
         super().__init__()
@@ -162,7 +162,7 @@ class Network(nn.Module):
                 module.register_forward_hook(_within_fp16)
 
     def tie_weights(self) -> None:
-        """Ties what is tied in T5: transformers leaves it undone on `meta`, and undoes what T5 1.1 has untied."""
+        """Ties T5's weights: transformers skips that on `meta`, and ties weights that T5 1.1 has untied."""
         self.t5.set_input_embeddings(self.t5.shared)
         if self.is_tied:
             self.t5.lm_head.weight = self.t5.shared.weight
@@ -213,7 +213,7 @@ class Network(nn.Module):
     def log_probabilities(
         self, memory: Tensor, mask: Tensor, written: list[list[int]], last: int
     ) -> list[float]:
-        """Returns that of each of the answers to all questions, up to its token `last`; at least -10,000."""
+        """Returns the log-probability of each answer to all questions, up to its token `last`; at least -10,000."""
         cut = [row[: row.index(last) + 1] if last in row else row for row in written]
         labels = padded(cut, IGNORED, sys.maxsize).to(memory.device)
         repeats = len(written) // len(memory)
@@ -224,14 +224,14 @@ class Network(nn.Module):
 
 
 def _within_fp16(module: nn.Module, given: Any, out: Tensor) -> Tensor:
-    """Keeps the output of a T5 feed-forward part finite in fp16, as transformers does where all of T5 is in fp16."""
+    """Keeps the output of a T5 feed-forward part finite in fp16, as transformers does for a T5 in fp16."""
     if out.dtype == torch.float16:
         return out.clamp(-64_000, 64_000)
     return out
 
 
 def choose(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Returns the name of each part's published weights, empty for none, or `planned` for BLIP, PhoBERT and ViT5."""
+    """Returns the name of each part's published weights, "" for no weights, or `planned` for BLIP, PhoBERT, ViT5."""
     parts: dict[str, dict[str, Any]] = {}
     for part, what in _WHAT.items():
         name = getattr(settings, part).weights
@@ -249,7 +249,7 @@ def choose(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def _colours(folder: Path) -> dict[str, Any]:
-    """Returns mean and deviation of the colours that a published encoder takes, by default halves."""
+    """Returns mean and deviation of a published encoder's colours, by default halves."""
     values = _values(folder / "preprocessor_config.json")
     colours: dict[str, Any] = {key: values.get(name) for key, name in _COLOURS.items()}
     for channels in colours.values():
@@ -259,7 +259,7 @@ def _colours(folder: Path) -> dict[str, Any]:
 
 
 def _values(path: Path) -> dict[str, Any]:
-    """Returns the object in a published JSON file, or an empty one where there is none."""
+    """Reads the object of a published JSON file, or returns {} without the file."""
     with contextlib.suppress(OSError, BadInput):
         return untrusted.objects(untrusted.read(path, _MOST_BYTES))
     return {}
@@ -271,7 +271,7 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     sizes = settings.decoder
     t5 = _decoder(task, sizes, chosen["decoder"], words)
     width = t5.config.d_model
-    blip = transformers.BlipVisionConfig()  # that of Salesforce/blip-vqa-base
+    blip = transformers.BlipVisionConfig()  # Salesforce/blip-vqa-base's
     auto = transformers.AutoModel
     image = _published(task, chosen["image"], auto, transformers.BlipVisionModel, blip)
     if image is None:
@@ -352,7 +352,7 @@ def _small_decoder(sizes: Decoder, words: int, form: dict[str, Any]) -> Any:
 
 
 def _make_room(t5: Any, more: int) -> None:
-    """Gives a published decoder rows for tags: like its others in their mean and deviation.
+    """Adds rows for tags to a published decoder, drawn with the mean and deviation of its others.
 
     `resize_token_embeddings` would tie again what T5 1.1 has untied.
     """

@@ -1,4 +1,4 @@
-"""Pictures in batches, scaled, and changed in ways that cannot change an answer."""
+"""Loads and scales pictures, and augments them without changing answers."""
 
 import functools
 import re
@@ -15,8 +15,8 @@ from trainbook.supervised.pictures import SUFFIXES, picture
 
 __all__ = ["SUFFIXES", "augment", "batch", "check", "loader"]
 
-_ROOM = 1 / 8  # of a side at most by which training pictures shrink, and within which they move
-_LIGHT = 0.1  # share by which their light changes at most
+_ROOM = 1 / 8  # largest share of a side by which training pictures shrink and move
+_LIGHT = 0.1  # largest share by which their light changes
 _CACHED = 2**28  # bytes of pictures that a process keeps
 _TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 _COLOUR, _COUNT, _SIDE, _READING = (re.compile(rf"\b({words})\b") for words in _TEXTS.values())
@@ -24,9 +24,9 @@ _COLOUR, _COUNT, _SIDE, _READING = (re.compile(rf"\b({words})\b") for words in _
 
 @functools.cache
 def loader(side: int) -> Callable[[str], np.ndarray]:
-    """Returns a function from a path to (side, side, 3) uint8 of red, green, blue, which keeps what fits in memory.
+    """Returns a cached function from a path to (side, side, 3) uint8 of red, green, blue.
 
-    A picture is scaled whatever its shape, as BLIP does.
+    It scales a picture of any shape, as BLIP does.
     """
     number = max(1, _CACHED // (3 * side**2))
     return functools.lru_cache(number)(functools.partial(picture, size=side))
@@ -37,7 +37,7 @@ def batch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (B, 3, side, side) uint8, and (B) which record has each picture first.
 
-    With a `generator` each picture is changed once, as no question about it forbids.
+    With a `generator` each picture is augmented once, as its questions allow.
     """
     load = loader(side)
     first = dict[str, int]()
@@ -53,18 +53,18 @@ def batch(
 
 
 def check(paths: Sequence[str]) -> Mapping[str, look.Look]:
-    """Returns what was seen of each picture, before anything is trained; notes those that are read in another way."""
+    """Checks each picture before training; notes pictures that are read in an unusual way."""
     looks: Any = look.check(paths)
     look.note_remarks(looks.values())
     return looks
 
 
 def augment(picture: np.ndarray, asks: Sequence[str], generator: torch.Generator) -> np.ndarray:
-    """Returns a picture changed so that the answers stay: `asks` are type and text of each question about it.
+    """Augments a picture without changing answers; `asks` are type and text of its questions.
 
-    It shrinks and moves within its frame, so nothing leaves it, and does not move where a side is asked for. It is
-    mirrored where colours or numbers are asked for, neither sides nor what is read. Its light changes, and never its
-    hue, where sides or numbers are asked for and no colours. The draws are as many whatever is asked.
+    It shrinks and moves within its frame, but does not move if a question is about sides. It is mirrored if all
+    questions are about colours or numbers, and none about sides or reading. Its light changes if all are about sides or
+    numbers, and none about colours. Its hue never changes. The number of draws is constant.
     """
     from PIL import Image
 

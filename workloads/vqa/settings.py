@@ -1,4 +1,4 @@
-"""The settings of vqa: those of its data, one class for each part of the model, and the stages of its training."""
+"""The settings of vqa: data, one class for each part of the model, and stages of training."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _WEIGHTS = "Published weights: folder, mounted input or hub name; empty: from sc
 
 @dataclass(frozen=True)
 class Source:
-    """Where tables and pictures lie."""
+    """Paths of tables and pictures."""
 
     files: str = option("**/*.jsonl", "Pattern of the tables below data.dir.")
     images: str = option(
@@ -30,9 +30,9 @@ class Columns:
     question: str = option("question", "The question.")
     answer: str = option("answer", "The right answer.")
     image: str = option("image", "The picture: its path, name or id.")
-    kind: str = option("kind", "The question's type, if there is one.")
-    reasoning: str = option("reasoning", "The reasoning, if there is one.")
-    split: str = option("split", "train, val or test, if there is one.")
+    kind: str = option("kind", "The question's type, if given.")
+    reasoning: str = option("reasoning", "The reasoning, if given.")
+    split: str = option("split", "train, val or test, if given.")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Split:
-    """Which pictures are held out, each with all of its questions."""
+    """The held-out pictures, each with all of its questions."""
 
     validation: float = option(0.15, "Share of the pictures that validates.", above=0, below=0.5)
     test: float = option(0.15, "Share of the pictures that is tested.", above=0, below=0.5)
@@ -52,7 +52,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Generator:
-    """The drawn pictures that are used where no data is given."""
+    """The drawn pictures that replace missing data."""
 
     pictures: int = option(900, "How many.", minimum=12)
     questions: int = option(6, "Questions about each at most.", minimum=1)
@@ -85,20 +85,20 @@ class Decoder:
     """The T5 that fuses picture and question in its encoder and writes the answer; its sizes are those from scratch."""
 
     weights: str = option("", _WEIGHTS, path=True)
-    fusion_layers: int = option(1, "Lowest layers of its encoder; 0: none.", minimum=0)
+    fusion_layers: int = option(1, "Number of lowest encoder layers; may be 0.", minimum=0)
     layers: int = option(2, "Layers of its decoder.", minimum=1)
     hidden: int = option(96, "Its width, a multiple of its heads.", minimum=1)
     heads: int = option(4, "Its attention heads.", minimum=1)
     feed_forward: int = option(192, "The width inside its layers' feed-forward part.", minimum=1)
     dropout: float = option(0.1, "Dropout of its activations.", minimum=0, below=1)
-    vocabulary: int = option(1000, "Pieces of its own tokenizer at most.", minimum=64)
+    vocabulary: int = option(1000, "Most pieces of its trained tokenizer.", minimum=64)
     length: int = option(160, "Most tokens of an answer with its reasoning.", minimum=8, limit=4096)
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if values["hidden"] % values["heads"]:
             heads = values["heads"]
-            yield "hidden", f"workload.decoder.hidden is no multiple of the {heads} heads."
+            yield "hidden", f"workload.decoder.hidden is not a multiple of the {heads} heads."
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Stage:
 
 
 def stage_at(stages: Mapping[str, Stage], step: int) -> tuple[str, Stage]:
-    """Returns the stage that a step is in, with its name; of a run without stages one without a name."""
+    """Returns name and stage of a step; without stages the name is ""."""
     name = ""
     begin = (0, 0.0)
     for other, stage in stages.items():

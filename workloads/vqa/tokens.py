@@ -1,4 +1,4 @@
-"""Tokenizers as values that JSON has: published ones, or byte pairs of the run's own; and the tags of an answer."""
+"""Makes tokenizers, published or trained byte pairs, from JSON values; handles the tags of answers."""
 
 import itertools
 import json
@@ -16,14 +16,14 @@ from trainbook.supervised import encoders
 from workloads.vqa.settings import TERMS
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
-KINDS = 200  # types of questions at most, each a token of its own
-EXTRA = len(TAGS) + KINDS  # tokens behind those of the tokenizer
+KINDS = 200  # most types of questions, each a token
+EXTRA = len(TAGS) + KINDS  # tokens after the tokenizer's
 FORMAT, ANSWER, REASONING = range(1, 1 + len(TERMS))  # numbers of the terms of the loss; 0: padding
 _SPECIALS = ("<pad>", "</s>", "<unk>")
 
 
 class Answer(str):
-    """A text that answers a question, with the type and the reasoning beside it."""
+    """A text that answers a question, with its type and reasoning."""
 
     kind: str = ""
     reasoning: str = ""
@@ -38,10 +38,10 @@ class Answer(str):
 
 
 class Tokens:
-    """A tokenizer; `before` and `after` are the special tokens around a text, `pad` and `end` those of a decoder."""
+    """A tokenizer; `before` and `after` are special tokens around a text, `pad` and `end` a decoder's."""
 
     def __init__(self, values: Mapping[str, Any], kinds: Sequence[str] = ()):
-        """Takes what `published` or `trained` returned, and the types of questions. Raises BadInput."""
+        """Takes the result of `published` or `trained`, and types of questions. Raises BadInput."""
         try:
             self._tokenizer = encoders.tokenizer_of(values["text"])
             self.pad = int(values["pad"])
@@ -61,7 +61,7 @@ class Tokens:
         self.answer, self.answer_end, self.reasoning, self.reasoning_end = tags
 
     def numbers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the tokens of each text, without special ones and tags: a text that says "<answer>" is a text."""
+        """Returns the tokens of each text without special tokens and tags: "<answer>" in a text is text."""
         plain = [unicodedata.normalize("NFC", text) for text in texts]
         rows = self._tokenizer.encode_batch(plain, add_special_tokens=False)
         return [
@@ -69,23 +69,23 @@ class Tokens:
         ]
 
     def questions(self, texts: Sequence[str], length: int) -> list[list[int]]:
-        """Returns the tokens of each question as the encoder reads it, with special ones, `length` at most."""
+        """Returns at most `length` tokens of each question with special tokens, as the encoder reads them."""
         room = length - len(self.before) - len(self.after)
         if self.is_lower:
             texts = [text.lower() for text in texts]
         return [self.before + row[:room] + self.after for row in self.numbers(texts)]
 
     def text(self, numbers: Sequence[int]) -> str:
-        """Returns the text of tokens; tags and what the tokenizer does not know are left out."""
+        """Returns the text of tokens, without tags and unknown tokens."""
         special = (self.pad, self.end)
         pieces = [n for n in numbers if n < self.first and n not in special]
         text = self._tokenizer.decode(pieces, skip_special_tokens=False)
         return " ".join(text.split())
 
     def targets(self, records: Sequence[Any], length: int) -> list[tuple[list[int], list[int]]]:
-        """Returns the tokens to write for each record, and of each token the term of the loss.
+        """Returns the target tokens of each record, and the loss term of each token.
 
-        A reasoning is cut where there is no room. Raises BadInput for an answer that is too long.
+        Cuts a reasoning to fit. Raises BadInput for an answer that is too long.
         """
         answers = self.numbers([r.answer for r in records])
         reasonings = self.numbers([r.reasoning for r in records])
@@ -108,11 +108,11 @@ class Tokens:
         return rows
 
     def parsed(self, numbers: Sequence[int]) -> Answer:
-        """Reads written tokens; without all tags an answer is not valid, and its text is all there is."""
+        """Parses written tokens; an answer that lacks tags is invalid, and its text is all tokens."""
         written = [*itertools.takewhile(lambda number: number != self.end, numbers)]
         letter_of = dict(zip(range(self.first, self.first + len(TAGS)), "<>[]", strict=True))
         letters = "".join(letter_of.get(number, ".") for number in written)
-        begin = letters.find("<") + 1  # of the text; 0 without a tag
+        begin = letters.find("<") + 1  # the text's; 0 without a tag
         end = begin + len(letters[begin:]) - len(letters[begin:].lstrip("."))
         why = written[letters.find("[") + 1 :] if "[" in letters else []
         names = {number: name for name, number in self.kinds.items()}
@@ -124,10 +124,10 @@ class Tokens:
 
 
 def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
-    """Returns byte pairs of at most `size` pieces. The same texts give the same ones, with the same numbers.
+    """Trains byte pairs of at most `size` pieces, deterministically.
 
-    Words that are frequent are a piece each, so that few questions have words as tokens, and what is rare is
-    spelled. Of an alphabet of thousands the rarest letters are unknown.
+    Each frequent word is one piece, so that even few questions have words as tokens, and rare words are
+    spelled. In an alphabet of thousands the rarest letters are unknown.
     """
     plain = [unicodedata.normalize("NFC", text) for text in texts]
     seen = Counter(letter for text in plain for letter in text if not letter.isspace())
@@ -142,7 +142,7 @@ def trained(texts: Sequence[str], size: int) -> dict[str, Any]:
     values = {
         **json.loads(tokenizer.to_str()),
         "added_tokens": [],
-    }  # a text that says "</s>" is a text
+    }  # "</s>" in a text is text
     specials = {"pad": 0, "end": 1, "unknown": 2, "before": [], "after": []}
     first = tokenizer.get_vocab_size()
     return {"text": json.dumps(values), "first": first, "is_lower": True, **specials}
@@ -165,7 +165,7 @@ def published(folder: Path, is_decoder: bool) -> dict[str, Any]:
 
 
 def phobert(folder: Path) -> tuple[Any, str]:
-    """Returns PhoBERT's tokenizer, which is Python alone in transformers, and its byte pairs as this library has them.
+    """Returns PhoBERT's tokenizer, pure Python in transformers, with its byte pairs in this library.
 
     There "x@@" is a piece within a word and "x" one at its end; here that is "x" and "x</w>". Pieces that only merges
     go through have numbers behind all others, and count as unknown. Raises BadInput.

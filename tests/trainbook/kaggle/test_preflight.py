@@ -202,6 +202,13 @@ def test_a_notebook_without_training_needs_no_quota_and_no_data_is_invented(stub
     assert list(sections) == ["Notebook", "Account"]
 
 
+def test_a_notebook_that_runs_a_command_needs_quota(stub):
+    stub.quota_hours = (30.0, 30.0)
+    sections, findings = of("09_your_script", {})
+    assert bad(findings) == ["0.0 of 30 GPU hours are left this week"]
+    assert "it runs a command" in named(sections["Notebook"])["training"].value
+
+
 def test_what_a_session_downloads_needs_internet(stub):
     settings = {"workload.download": "['https://host.invalid/there']", "training.epochs": "3"}
     found = named(of("02_glacier_pretrain", settings)[1])

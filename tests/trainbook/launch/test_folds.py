@@ -73,8 +73,8 @@ def test_folds_of_the_page_keep_what_they_learned_and_average_their_answers_into
     assert main(["queue", "house.yaml"]) == 0
     rows = [row.split(",") for row in Path("tabular/flats.csv").read_text().splitlines()[1:21]]
     ids = np.random.default_rng(0).permutation(20).tolist()
-    lines = [f"{number},{','.join(row[:3])}" for number, row in zip(ids, rows, strict=True)]
-    Path("new.csv").write_text("\n".join(["Id,rooms,area,age", *lines]))
+    lines = [f"{number},{','.join(row[:4])}" for number, row in zip(ids, rows, strict=True)]
+    Path("new.csv").write_text("\n".join(["Id,rooms,area,age,district", *lines]))
     Path("sample.csv").write_text("Id,price\n" + "".join(f"{number},0\n" for number in range(20)))
     printed = capsys.readouterr().out
     assert printed.count("on the validation data: the same samples chose the step") == 2
@@ -114,9 +114,7 @@ def test_folds_of_other_classes_are_refused_by_name_and_probabilities_are_averag
         "kind", task="folds_task.py:Sizes", workload={"target": "size", "features": ["area", "age"]}
     )
     with Path("folds_task.py").open("a") as file:
-        file.write(
-            "\n\nclass Sizes(Folded):\n    kind, metrics, outputs = 'classes', ('accuracy',), Supervised.outputs\n"
-        )
+        file.write("\n\nclass Sizes(Folded):\n    kind, metrics = 'classes', ('accuracy',)\n")
     lines = Path("tabular/flats.csv").read_text().splitlines()
     rows = [line.split(",") for line in lines[1:]]
     names = ["large" if float(row[1]) > 70 else "small" for row in rows]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lib.errors import BadInput
 from lib.task import load_config, load_task
-from tests.trainbook.new.test_examples import EXAMPLES, MADE, SMALL, STEPS
+from tests.trainbook.new.conftest import EXAMPLES, MADE, SMALL, STEPS
 from tests.trainbook.supervised import drawn
 from trainbook import launch
 from trainbook.commands import main

@@ -13,7 +13,7 @@ from PIL import Image
 
 from lib.errors import BadInput
 from tests.conftest import ROOT
-from tests.trainbook.new.test_examples import MADE, SMALL
+from tests.trainbook.new.conftest import MADE, SMALL
 from trainbook import commands, new
 from trainbook.new import made
 

@@ -69,7 +69,16 @@ def test_a_table_has_baselines_where_they_exist_and_the_loss_last():
     baseline = {"f1": 0.2}
     summary = Summary("toy", "toy", "completed", metrics=metrics, baseline=baseline, test_loss=2.0)
     head, f1, exact, loss = results(summary).splitlines()
-    assert head.split() == ["metric", "baseline", "model", "difference"]
+    assert head.split() == ["metric", "baseline", "model", "gain"]
     assert f1.split() == ["f1", "0.200", "0.500", "+0.300"]
     assert exact.split() == ["exact", "0.250"]
     assert loss.split() == ["loss", "2.000"]
+
+
+def test_less_error_is_a_gain():
+    errors = {"rmse": 2.0, "mean_poisson_deviance": 3.0, "r2": 0.5}
+    summary = Summary(
+        "a", "b", "completed", metrics=errors, baseline={**errors, "rmse": 2.5, "r2": 0.6}
+    )
+    _, rmse, deviance, r2 = results(summary).splitlines()
+    assert [row.split()[-1] for row in (rmse, deviance, r2)] == ["+0.500", "+0.000", "-0.100"]

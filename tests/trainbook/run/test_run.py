@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -259,6 +260,32 @@ def test_the_command_gets_the_deadline_and_the_starts_of_the_session(place):
     assert code == 0, output
     left = float(output.splitlines()[-2]) - time.time()
     assert 10 * 3600 < left < 11.5 * 3600
+
+
+@pytest.mark.parametrize(("patterns", "step"), [(["epoch=(\\d+)"], 2), ([], 7)])
+def test_steps_go_on_where_the_earlier_session_ended(place, patterns, step):
+    """A chain takes a session whose steps did not grow for one that came to nothing."""
+    write(place, "print('epoch=2'); raise SystemExit(75)")
+    options = [word for pattern in patterns for word in ("--metric", pattern)]
+    options += ["--keep", "checkpoints"]
+    assert run(place, *options)[0] == 75
+    if not patterns:
+        summary = Summary.read(place / "run-train")
+        replace(summary, step=7).write(place / "run-train")
+        assert run(place, *options)[0] == 75
+    assert Summary.read(place / "run-train").step == step
+
+
+def test_a_command_with_a_lib_of_its_own_imports_that_one(place):
+    write(
+        place, "import lib; print('own', lib.NAME); import trainbook; print('and', trainbook.HOME)"
+    )
+    (place / "src" / "lib").mkdir(parents=True)
+    (place / "src" / "lib" / "__init__.py").write_text("NAME = 'theirs'")
+    code, output = run(place, PYTHONPATH=f"{place / 'src'}{os.pathsep}{ROOT}")
+    assert "own theirs" in output, output
+    assert code == 1, "import trainbook names the other lib"
+    assert "Another module named lib is imported already" in output
 
 
 def test_a_pattern_without_a_figure_in_the_output_is_named(place):

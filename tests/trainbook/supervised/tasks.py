@@ -1,6 +1,7 @@
 """Tiny tasks of each kind, and a folder of files that the first of them reads."""
 
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 from trainbook import IGNORED, Supervised, padded, records, split
@@ -128,3 +129,24 @@ class PixelsLast(Pixels):
 
     def outputs(self, model, batch):
         return super().outputs(model, batch).movedim(1, -1)
+
+
+class Digits(Supervised):
+    """Scikit-learn's pictures of digits, as 64 numbers, which a linear model tells apart."""
+
+    metrics = ("accuracy", "macro_f1")
+
+    def model(self):
+        return nn.Sequential(nn.Linear(64, 24), nn.ReLU(), nn.Dropout(0.2), nn.Linear(24, 10))
+
+    def read(self, source=None):
+        digits = load_digits()
+        rows = [*zip((digits.data / 16).tolist(), digits.target.tolist(), strict=True)][:500]
+        return {"train": rows[:260], "validation": rows[260:380], "test": rows[380:]}
+
+    def example(self):
+        return [0.0] * 64, 0
+
+    def batch(self, samples, training):
+        x, labels = zip(*samples, strict=True)
+        return {"x": torch.tensor(x), "labels": torch.tensor(labels)}

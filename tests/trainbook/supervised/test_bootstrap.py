@@ -1,6 +1,5 @@
 """Intervals of metrics that do not follow from sums, and the sentence that concludes from them."""
 
-import math
 import re
 
 import numpy as np
@@ -10,7 +9,7 @@ from sklearn import metrics as reference
 from tests.trainbook.supervised.tasks import Heights, Topics
 from tests.trainbook.supervised.test_methods import evaluated, rows_of
 from trainbook.supervised import bootstrap
-from trainbook.supervised.intervals import Interval, concluded, weights_of_draws
+from trainbook.supervised.intervals import weights_of_draws
 from trainbook.supervised.scoring import Judged
 
 DRAW = np.random.default_rng(0)
@@ -130,44 +129,3 @@ def test_a_mean_area_over_classes_is_scikit_learns(few):
         assert score == pytest.approx(
             reference.roc_auc_score(true[rows], shares[rows], multi_class="ovr")
         )
-
-
-NOTHING = (math.nan, math.nan)
-
-
-@pytest.mark.parametrize(
-    ("gain", "is_error", "words"),
-    [
-        (
-            Interval(1e-9, 1e-9, 2e-9),
-            True,
-            "is level with the strongest baseline by m, best: +0.000 [+0.000, +0.000]",
-        ),
-        (
-            Interval(-4e-4, -9e-4, -1e-4),
-            False,
-            "is level with the strongest baseline by m, best: +0.000 [-0.001,",
-        ),
-        (Interval(0.02, -0.01, 0.05), False, "is level with"),
-        (Interval(0.02, 0.01, 0.05), False, "is above"),
-        (Interval(-0.02, -0.05, -0.01), False, "is below"),
-        (Interval(0.02, 0.01, 0.05), True, "is worse than"),
-        (Interval(-0.02, -0.05, -0.01), True, "is better than"),
-        (
-            Interval(-0.02, *NOTHING),
-            True,
-            "is better than the strongest baseline by m, best: -0.020. m is slow.",
-        ),
-    ],
-)
-def test_a_conclusion_takes_its_side_from_what_is_printed_and_from_the_interval(
-    gain, is_error, words
-):
-    text = concluded("'x'", "best", "m", gain, 30, "sample", is_error, "m is slow.")
-    assert text.startswith(f"'x' {words}")
-    assert "alone" not in text
-
-
-def test_one_unit_alone_is_said_of_one_unit_only():
-    text = concluded("'x'", "best", "m", Interval(0.1, *NOTHING), 1, "scene")
-    assert "There is one scene alone" in text

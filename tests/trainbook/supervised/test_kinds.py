@@ -115,7 +115,7 @@ def test_the_users_kind_trains_is_scored_and_predicts(essays, starts, tmp_path, 
     assert checks.examine(Essays(config), config) == []
     summary = launch.train(config)
     assert summary.reason == "completed"
-    assert list(summary.metrics) == ["quadratic_kappa", "accuracy"]
+    assert list(summary.metrics)[:2] == ["quadratic_kappa", "accuracy"]
     assert not summary.missing
     folder = tmp_path / "runs" / "essays"
     with (folder / "evaluation.csv").open() as file:
@@ -133,7 +133,7 @@ def test_the_users_kind_trains_is_scored_and_predicts(essays, starts, tmp_path, 
 
 def test_the_simple_method_guesses_as_the_users_kind_does(essays):
     task = Essays(essays())
-    simple = fit(task)
+    simple = fit(task)[0]
     batch = task.labelled(task.parts["test"].samples)
     guess = task._kind.guess(simple.scores(task, batch))
     assert (guess - batch["labels"]).abs().float().mean() < 0.5

@@ -1,145 +1,18 @@
 """The simple method beside the network, and answers that start from it."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from torch import nn
 
 from lib.errors import BadInput
-from tests.trainbook.supervised.tasks import Following, Heights, Tags, Words
+from tests.trainbook.supervised.tasks import Following, Words
 from tests.trainbook.supervised.test_methods import Pages, rows_of
-from trainbook import Supervised, launch
-from trainbook.supervised import evaluation, scoring
-from trainbook.supervised.scoring import Judged
-from trainbook.supervised.simple import _fitted, _scored, fit
-from trainbook.supervised.stored import simple_of
+from trainbook import launch
 
 pytestmark = pytest.mark.usefixtures("quick", "few")
 STARTS = {"training.start_from_baseline": True}
-
-
-class Given(Supervised):
-    """Samples are tensors with their target; the group of a sample is its number."""
-
-    metrics = ("accuracy",)
-    rows = ()
-    groups = None
-
-    def read(self, source=None):
-        most = len(self.rows) * 3 // 4
-        return {"train": self.rows[:most], "validation": self.rows[:8], "test": self.rows[most:]}
-
-    def example(self):
-        return self.rows[0]
-
-    def batch(self, samples, training):
-        x, labels = zip(*samples, strict=True)
-        return {
-            "x": nn.utils.rnn.pad_sequence(list(x), True, 0),
-            "labels": torch.stack(list(map(torch.as_tensor, labels))),
-        }
-
-
-def pictures(draw):
-    """Stripes across or down, in any colour: no colour tells them apart, and no pixel does."""
-    for number in range(160):
-        place = torch.arange(12) + number
-        kind = number % 2
-        plane = (place // 2 % 2).float().expand(12, 12)
-        yield (plane if kind else plane.T) * torch.rand(3, 1, 1, generator=draw), kind
-
-
-def pixels(draw):
-    """A pixel is 1 where the mean of the five by five around it is high."""
-    for _ in range(12):
-        x = torch.rand(1, 16, 16, generator=draw)
-        yield x, (nn.functional.avg_pool2d(x, 5, 1, 2, count_include_pad=False)[0] > 0.5).long()
-
-
-def texts(draw):
-    """Words of any number, the last of which fill; a class has a word of its own, among many others."""
-    for number in range(160):
-        words = torch.randint(3, 60, (4 + number % 7,), generator=draw)
-        yield (
-            torch.cat([words, torch.tensor([61 + number % 3])])[
-                torch.randperm(len(words) + 1, generator=draw)
-            ],
-            number % 3,
-        )
-
-
-def tables(draw):
-    """A number that only two columns together tell."""
-    for _ in range(400):
-        x = torch.rand(3, generator=draw) * 2 - 1
-        yield x, float(torch.sign(x[0]) * torch.sign(x[1]))
-
-
-def tags(draw):
-    """A label is the word before."""
-    for _ in range(40):
-        ids = torch.randint(1, 5, (9,), generator=draw)
-        yield ids, torch.cat([torch.tensor([-100]), ids[:-1]])
-
-
-@pytest.mark.parametrize(("rows", "kind", "metric", "name", "least"), [
-    (pictures, "classes", "accuracy", "linear model of pooled pixels", 0.95),
-    (pixels, "tokens", "accuracy", "of surroundings", 0.9),
-    (texts, "classes", "accuracy", "linear model of words", 0.9),
-    (tables, "numbers", "r2", "boosting of numbers", 0.8),
-    (tags, "tokens", "accuracy", "linear model of neighbours", 0.99),
-])  # fmt: skip
-def test_each_form_of_data_has_a_strong_simple_method_on_samples_it_did_not_see(
-    configured, rows, kind, metric, name, least
-):
-    """No constant is above .55 in any of them."""
-    members = {
-        "rows": [*rows(torch.Generator().manual_seed(0))],
-        "kind": kind,
-        "metrics": (metric,),
-    }
-    task = type("Given", (Given,), members)(configured("Words"))
-    simple = fit(task)
-    batch = task.labelled(task.parts["test"].samples)
-    assert simple.name.endswith(name)
-    scores = simple.scores(task, batch)
-    guess = scores if kind == "numbers" else scores.argmax(-1)
-    judged = Judged(
-        *(task._kind.judged(batch["labels"], values).numpy() for values in (batch["labels"], guess))
-    )
-    assert scoring.scores((metric,), judged)[metric] >= least
-    again = simple_of(task, json.loads(json.dumps(simple.as_json())))
-    assert torch.allclose(again.scores(task, batch), simple.scores(task, batch), atol=1e-3)
-
-
-@pytest.mark.parametrize("classes", [0, 2, 3])
-def test_the_trees_of_boosting_say_here_what_they_say_in_scikit_learn(configured, classes):
-    draw = np.random.default_rng(0)
-    values = draw.normal(size=(300, 4)).astype(np.float32)
-    target = values[:, 0] * values[:, 1] + draw.normal(size=300) / 9
-    options = {"max_leaf_nodes": 15, "max_depth": 6, "early_stopping": False, "random_state": 0}
-    if not classes:
-        task = Heights(configured("Heights"))
-        shape = target[:, None]
-        right = (
-            HistGradientBoostingRegressor(max_iter=100, **options)
-            .fit(values, target)
-            .predict(values)[:, None]
-        )
-    else:
-        task = Words(configured("Words"))
-        shape = np.digitize(target, [0.0, 0.7][: classes - 1])
-        model = HistGradientBoostingClassifier(max_iter=100, **options).fit(values, shape)
-        right = model.decision_function(values).reshape(300, -1)
-    scores = _scored(values, *_fitted(task, values, shape, max(classes, 1), 0))
-    assert (scores[:, 1:] if classes == 2 else scores) == pytest.approx(right, abs=1e-6)
 
 
 def test_the_samples_of_a_group_share_a_fold(configured, words):
@@ -151,77 +24,6 @@ def test_the_samples_of_a_group_share_a_fold(configured, words):
     assert len({*folds}) > 1
 
 
-def classes_task(**members):
-    task = Tags.__new__(Tags)
-    vars(task).update({"kind": "classes", "balanced": False, **members})
-    return task
-
-
-def judgement(true, size=1):
-    """What is judged where each `size` samples in a row are a group."""
-    return Judged(true.numpy(), np.zeros(0), None, None, np.arange(len(true)) // size)
-
-
-@settings(derandomize=True, max_examples=8, deadline=None)
-@given(seed=st.integers(0, 99), size=st.integers(1, 4), units=st.integers(1, 30))
-def test_the_gate_opens_where_validation_is_sure_and_never_for_noise_or_a_single_group(
-    seed, size, units
-):
-    draw = torch.Generator().manual_seed(seed)
-    number = size * units
-    true = torch.randint(3, (number,), generator=draw)
-    begin = (torch.randn(number, 3, generator=draw) / 9).log_softmax(-1)
-    sure = 9 * nn.functional.one_hot(true, 3)
-    noise, wrong, right = (
-        evaluation._opened(classes_task(), scores, begin, judgement(true, size))
-        for scores in (begin, begin - sure, begin + sure)
-    )
-    assert noise == wrong == 0
-    assert units <= 4 or right == 1
-    assert units > 1 or right == 0
-
-
-def test_the_network_alone_answers_where_it_gains_and_else_a_share_of_it_that_does():
-    draw = torch.Generator().manual_seed(0)
-    true = torch.randint(3, (300,), generator=draw)
-    task = classes_task()
-    judged = judgement(true)
-    strong, weak, other = (
-        nn.functional.one_hot(true, 3) * k + torch.randn(300, 3, generator=draw) for k in (3, 1, 1)
-    )
-    assert evaluation._opened(task, strong, weak.log_softmax(-1), judged) == 1
-    assert (
-        0 < evaluation._opened(task, other, weak.log_softmax(-1), judged) < 1
-    )  # each errs where the other does not
-
-
-def test_the_answer_is_as_right_as_a_network_that_is_surely_better_by_the_metric_however_sure_of_itself():
-    """A network that errs rarely, but then with a loss of 30: a share of it has less loss than a coin."""
-    draw = torch.Generator().manual_seed(0)
-    true = torch.randint(2, (400,), generator=draw)
-    right, wrong = (30.0 * nn.functional.one_hot(of, 2) for of in (true, 1 - true))
-    network = torch.where(torch.rand(400, 1, generator=draw) < 0.1, wrong, right)
-    coin = torch.randn(400, 2, generator=draw).log_softmax(-1)
-    assert nn.functional.cross_entropy(network, true) > nn.functional.cross_entropy(coin, true)
-    gate = evaluation._opened(classes_task(), network, coin, judgement(true))
-    right = (coin + gate * (network - coin)).argmax(1) == true
-    assert 0 < gate < 1
-    assert right.float().mean() >= (network.argmax(1) == true).float().mean()
-
-
-def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_commonest_class():
-    draw = torch.Generator().manual_seed(0)
-    true = (torch.rand(2000, generator=draw) < 0.2).long()
-    task = classes_task(metrics=("macro_f1",), selection=("macro_f1", "max"))
-    judged = judgement(true)
-    commonest = torch.tensor([0.8, 0.2]).log().expand(2000, 2)
-    at_random = commonest + 2 * torch.randn(2000, 2, generator=draw)
-    answers = [evaluation.guessed(task, each, judged) for each in (commonest, at_random)]
-    assert len({*answers[1].guess}) == 2
-    assert task._strongest(dict(zip("cr", answers, strict=True))) == "r"
-    assert evaluation._opened(task, at_random, commonest, judged) == 0
-
-
 def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_as_it_does_without(
     configured, words
 ):
@@ -229,12 +31,14 @@ def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_
     without = launch.train(configured("Words", {**options, "run.name": "without"}))
     alone = launch.train(configured("Words", {**options, **STARTS, "run.name": "alone"}))
     assert "The gate is " in alone.report
-    assert "'answer' is " in alone.report
+    assert "'answer'" in alone.report
     assert "gate" not in without.report
     plain, started = (
         load_file(Path("runs", name, "checkpoints/step-00000004/model.safetensors"))
         for name in ("without", "alone")
     )
+    powers = [tensors.pop("probability_powers") for tensors in (plain, started)]
+    assert powers[0][1] == powers[1][1], "of the network"
     assert plain
     assert all(torch.equal(started[name], tensor) for name, tensor in plain.items())
 
@@ -243,14 +47,16 @@ def test_a_run_that_starts_from_the_simple_method_says_which_answers_and_learns_
 def test_every_other_kind_starts_and_has_the_simple_method_beside_the_answer(configured, name):
     summary = launch.train(configured(name, STARTS))
     rows = {row["method"]: row for row in rows_of(Path("runs/small/evaluation.csv"))}
-    _, simple, network, answer = rows
+    *_, network, answer = rows
     assert network == "network"
     assert answer == "answer"
     assert not summary.missing
-    shut = [value for key, value in rows[simple].items() if key != "method" and "gain" not in key]
-    assert "The gate is open" in summary.report or shut == [
-        value for key, value in rows[answer].items() if key != "method" and "gain" not in key
-    ]
+    scores = {
+        row: [value for key, value in columns.items() if key != "method" and "gain" not in key]
+        for row, columns in rows.items()
+    }
+    beside = [scores[row] for row in rows if row not in (network, answer)]
+    assert "The gate is open" in summary.report or scores[answer] in beside
 
 
 def test_what_cannot_start_from_a_simple_method_is_refused_with_the_reason(configured):

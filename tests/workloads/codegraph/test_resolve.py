@@ -101,6 +101,34 @@ def test_a_src_folder_and_a_root_that_is_a_package_are_found_by_absolute_imports
     )
 
 
+def test_a_folder_that_is_named_like_the_package_in_it_is_found_by_absolute_imports(tmp_path):
+    """black/black: what stands in the folder of a checkout is the package, not the folder."""
+    sources = {
+        "pack__pack__": "import pack",
+        "pack__pack__x": "import pack.z\ndef f(): pack.z.g()",
+        "pack__pack__y": "from pack.x import f\nfrom pack import z\nf()\nz.g()",
+        "pack__pack__z": "def g(): pass",
+        "other__src__other__": "",
+        "other__src__other__x": "from other.y import h\nimport pack\nh()\npack.z.g()",
+        "other__src__other__y": "def h(): pass",
+    }
+    found = edges(tmp_path, "calls", **sources)
+    assert found == {
+        ("pack.pack.y", "calls", "pack.pack.x.f"),
+        ("pack.pack.y", "calls", "pack.pack.z.g"),
+        ("pack.pack.x.f", "calls", "pack.pack.z.g"),
+        ("other.src.other.x", "calls", "other.src.other.y.h"),
+        ("other.src.other.x", "calls", "pack.pack.z.g"),
+    }
+
+
+def test_a_folder_without_a_package_of_its_name_is_itself_what_is_imported(tmp_path):
+    sources = {"space__one": "def f(): pass", "user": "import space.one\nspace.one.f()"}
+    sources |= {"lib__pack__": "", "lib__pack__x": "from space.one import f\nf()"}
+    found = edges(tmp_path, "calls", **sources)
+    assert found == {("user", "calls", "space.one.f"), ("lib.pack.x", "calls", "space.one.f")}
+
+
 def test_methods_through_super_the_resolution_order_and_unknown_bases(tmp_path):
     found = edges(tmp_path, "calls", "overrides", m=ORDER)
     assert {

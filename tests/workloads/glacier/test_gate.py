@@ -10,14 +10,14 @@ import torch
 
 from lib.machine import platform
 from lib.task import Task, load_task
+from lib.training.evaluation import EvaluationLoader
 from lib.training.summary import Summary
 from tests.conftest import ROOT
-from trainbook import launch
+from trainbook import IGNORED, launch
 from trainbook.launch import ensemble
 from workloads.glacier import baselines, maps, voting
 from workloads.glacier.baselines import EVERYWHERE, HELD, Boosted
-from workloads.glacier.judging import WEIGHTS, Gate, least_gain, mcc
-from workloads.glacier.settings import IGNORE
+from workloads.glacier.judging import WEIGHTS, Gate, least_gain, mcc, sums_of
 
 GATED = {"workload.baseline.gate": True}
 
@@ -60,11 +60,11 @@ def test_trees_of_a_damaged_or_hostile_archive_end_and_read_no_memory_of_others(
 def opened(better, tiles=8, groups=None, side=8):
     """Lets a gate choose between boosting and a network that is right in so much larger shares of some tiles.
 
-    Returns the gate and the counts of the answer.
+    Returns the gate and the sums of the answer.
     """
     draw = np.random.default_rng(1)
     boosted = Boosted(2, 1, ())
-    target = torch.from_numpy(draw.integers(0, 2, (tiles, side, side)).astype(np.uint8))
+    target = torch.from_numpy(draw.integers(0, 2, (tiles, side, side)).astype(np.int16))
 
     def scores(share):
         chance = torch.as_tensor(share).view(-1, 1, 1)
@@ -74,11 +74,11 @@ def opened(better, tiles=8, groups=None, side=8):
 
     answers = scores(np.full(tiles, 0.6)).log_softmax(1)
     boosted.log_p = lambda image, method, places=EVERYWHERE: answers[..., *places]
-    gate = Gate(boosted, None, groups or [str(tile) for tile in range(tiles)])
-    target[:, 0] = IGNORE
+    gate = Gate(boosted, groups or [str(tile) for tile in range(tiles)], {})
+    target[:, 0] = IGNORED
     network = scores(0.6 + np.asarray(better))
-    counts = gate.counted(0, {"image": target, "target": target}, network)
-    return gate, gate.choose(counts)
+    gate.add({"image": target, "labels": target}, network)
+    return gate, gate.choose()
 
 
 @pytest.mark.parametrize(
@@ -92,18 +92,18 @@ def opened(better, tiles=8, groups=None, side=8):
     ],
 )
 def test_the_gate_opens_where_the_network_surely_gains_over_groups(better, groups, is_open):
-    gate, counts = opened(better, groups=groups, side=24)
+    gate, sums = opened(better, groups=groups, side=24)
     weight = float(gate.boosted.weight)
     assert (weight > 0) == is_open
     assert weight in [pytest.approx(w) for w in WEIGHTS]
     assert int(gate.boosted.method) == 0
-    assert counts.sum() == 8 * 23 * 24, "each valid pixel counts once"
+    assert sums[1].sum() == 8 * 23 * 24, "each valid pixel counts once"
 
 
 def balanced(shares):
-    """(scenes, 2, 2) counts of scenes with as many pixels of both classes; of them MCC is a mean."""
+    """(scenes, 3, 2) sums of scenes with as many pixels of both classes; of them MCC is a mean."""
     counts = [[[share, 1 - share], [1 - share, share]] for share in shares]
-    return (1000 * np.array(counts)).round().astype(int)
+    return sums_of((1000 * np.array(counts)).round().astype(int))
 
 
 def test_the_interval_is_that_of_students_t_for_a_metric_that_is_a_mean():
@@ -145,7 +145,7 @@ def test_a_shut_gate_answers_as_boosting_in_the_test_and_from_the_archive(gated,
     assert all(row["network_mcc"] != row["mcc"] for row in logged)
 
     _, (model,) = ensemble.load(folder)
-    image = torch.from_numpy(load_task(tiny()).datasets()["test"][0].image)[None]
+    image = torch.from_numpy(load_task(tiny()).datasets()["test"][0].sample.image)[None]
     boosting = model.boosted.log_p(image, int(model.boosted.method))
     assert torch.allclose(maps.probabilities([model], image), boosting.exp(), atol=1e-6)
     model.boosted.weight.fill_(0.5)
@@ -153,6 +153,23 @@ def test_a_shut_gate_answers_as_boosting_in_the_test_and_from_the_archive(gated,
     network = sum(views) / 4
     expected = (0.5 * boosting + 0.5 * network.log()).softmax(1).detach()
     assert torch.allclose(maps.probabilities([model], image, views=4), expected, atol=1e-5)
+
+
+def test_boosting_answers_validation_once_for_each_model(tiny, monkeypatch):
+    calls = []
+    log_p = Boosted.log_p
+    monkeypatch.setattr(Boosted, "log_p", lambda *given: calls.append(0) or log_p(*given))
+    task = load_task(tiny(GATED))
+    part = task.datasets()["validation"]
+    loader = EvaluationLoader(task, part, 8, torch.device("cpu"))
+    model = task.model().eval()
+    with torch.inference_mode():
+        first = task.evaluate(model, loader)
+        number = len(calls)
+        assert task.evaluate(model, loader) == first
+        assert len(calls) == number > 0
+        task.evaluate(task.model().eval(), loader)
+    assert len(calls) == 2 * number
 
 
 def test_folds_whose_boosting_differs_vote_together(tiny, tmp_path, without_figures):

@@ -15,6 +15,9 @@ from lib.task import load_task
 from lib.training import loop
 from lib.training.evaluation import EvaluationLoader
 from lib.training.session import Session
+from tests.workloads.glacier.files import scene, write_bands
+from trainbook import IGNORED
+from trainbook.supervised.scoring import tallied_classes
 from workloads.glacier import baselines
 from workloads.glacier.baselines import compared, fit, sample, scored
 from workloads.glacier.judging import scores_of
@@ -59,15 +62,41 @@ def test_metrics_are_scikit_learns_over_all_valid_pixels_and_do_not_depend_on_th
         alone = task.evaluate(model, one)
         scores = task.evaluate(model, three)
         predicted = torch.cat([model(batch["image"]).argmax(1).flatten() for batch in three])
-    truth = torch.cat([batch["target"].flatten() for batch in three])
-    valid = truth != IGNORE
+    truth = torch.cat([batch["labels"].flatten() for batch in three])
+    valid = truth != IGNORED
     mcc = matthews_corrcoef(truth[valid], predicted[valid])
     assert scores["mcc"] == pytest.approx(mcc, abs=1e-12)
     assert scores["loss"] == pytest.approx(alone["loss"], rel=1e-5)
 
 
+def test_labels_of_pixels_without_data_are_no_targets(tiny, tmp_path):
+    image, classes = scene(0)
+    image[:, 10:20, 5:9] = np.nan
+    write_bands(tmp_path / "scenes", "img000", image, classes)
+    task = load_task(tiny({"workload.tiles.size": 64, "workload.tiles.stride": 0}))
+    parts = task.datasets()
+    for part in parts.values():
+        batch = task.collate([*part], torch.Generator())
+        ignored = batch["labels"] == IGNORED
+        assert torch.equal(ignored, batch["image"].isnan().any(1))
+        assert batch["labels"][~ignored].unique().tolist() == [0, 1, 2, 3]
+
+
+def test_a_test_that_repeats_the_validation_is_the_same_samples(tiny):
+    options = {"workload.split.test": 0, "workload.split.folds": 3}
+    repeated = load_task(tiny(options))
+    repeated.datasets()
+    assert repeated.repeats_validation
+    assert not load_task(tiny()).repeats_validation
+
+
+def test_a_start_from_the_simple_method_is_refused(tiny):
+    with pytest.raises(BadInput, match="start_from_baseline is not for Glacier"):
+        load_task(tiny({"training.start_from_baseline": True}))
+
+
 REFUSED = [
-    ({"tiles.size": 40}, "40 is no multiple of 32. Write 32"),
+    ({"tiles.size": 40}, "40 is not a multiple of 32. Write 32"),
     ({"source.channels": "[1, 2, 3]"}, "2 bands, but channels names 3"),
     ({"sampling.target_shares": "[0.5, 0.4, 0.0, 0.0]"}, "add up to 0.9"),
     ({"split.folds": 5, "split.fold": 5}, "fold 5 of 5 folds does not exist"),
@@ -106,12 +135,12 @@ def test_a_vote_says_what_each_reaches(tiny, tmp_path, without_figures):
     assert "'the vote' is " in text
 
 
-def test_a_vote_without_a_test_of_its_own_warns(tiny, tmp_path, without_figures):
+@pytest.mark.usefixtures("without_figures", "without_baseline")
+def test_a_vote_without_a_test_of_its_own_warns(tiny, tmp_path):
     task = load_task(tiny({"workload.split.test": 0, "workload.split.folds": 3}))
-    task.baselines = dict
     task.members = ["fold0", "fold1"]
     _, text = task.vote([Fixed(1), Fixed(2)], tmp_path)
-    assert text.startswith("Warning: there is no test of its own")
+    assert text.startswith("Warning: the vote has no test of its own")
 
 
 class Tiles:
@@ -134,10 +163,10 @@ class Tiles:
 
 
 def boosted(train, test, classes=3, indices=(), pixels=1500, rounds=10):
-    """The counts of the first method: boosting of pixels."""
+    """(3, classes) right, true and predicted pixels of the first method: boosting of pixels."""
     methods = fit(train, 0, indices, pixels, rounds)
-    counts = compared(methods, test, classes, 0, indices)
-    return counts["boosting of pixels"].sum(0)
+    judged = compared(methods, test, classes, 0, indices)["boosting of pixels"]
+    return tallied_classes(judged, np.zeros(len(judged.true), int), 1, classes)[0]
 
 
 def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_alone():
@@ -145,7 +174,7 @@ def test_it_finds_what_a_single_pixel_shows_and_scores_every_valid_pixel_alone()
     test = [Tiles(8)[i] for i in (6, 7)]
     counts = boosted(train, test)
     scores = scores_of(counts, "abc")
-    assert counts.sum() == 2 * 21 * 24
+    assert counts[1].sum() == 2 * 21 * 24
     assert scores["mcc"] > 0.75
     # the Bayes rule of this noise, the largest of the bands, is the most that one pixel can give
     most = np.mean([bands.argmax(0)[3:] == mask[3:] for bands, mask in test])
@@ -166,7 +195,7 @@ def test_indices_of_bands_tell_classes_that_differ_in_a_ratio_alone():
     test = [ratio_tile(1)]
     without = boosted(train, test, 2, (), 500, 5)
     with_index = boosted(train, test, 2, [(0, 1)], 500, 5)
-    assert np.trace(with_index) == 24 * 24 > 1.05 * np.trace(without)
+    assert with_index[0].sum() == 24 * 24 > 1.05 * without[0].sum()
 
 
 def test_usual_indices_are_those_whose_bands_are_there():

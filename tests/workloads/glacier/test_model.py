@@ -12,10 +12,11 @@ from transformers import ResNetConfig, ResNetModel
 from lib.checkpoint import weights
 from lib.task.blocks import find_blocks
 from lib.training.recomputation import recompute
+from trainbook import IGNORED
 from workloads.glacier import losses
 from workloads.glacier.losses import distance_maps
 from workloads.glacier.model import FIRST, HEAD, STATISTICS, Net, carry, encoder
-from workloads.glacier.settings import IGNORE, TERMS, Loss, Model
+from workloads.glacier.settings import TERMS, Loss, Model
 
 NARROW = Model(widths=(4, 4, 6, 8, 10), depths=(1, 1, 2, 1), decoder=(8, 6, 6, 4, 4))
 
@@ -141,15 +142,15 @@ def scene(tiles=3, classes=4, size=8, ignored=0.2, dtype=torch.float64):
     generator = torch.Generator().manual_seed(classes)
     shape = (tiles, size // 2, size // 2)
     coarse = torch.randint(classes, shape, generator=generator, dtype=torch.uint8)
-    mask = coarse.repeat_interleave(2, 1).repeat_interleave(2, 2)
-    mask[torch.rand(mask.shape, generator=generator) < ignored] = IGNORE
+    mask = coarse.repeat_interleave(2, 1).repeat_interleave(2, 2).short()
+    mask[torch.rand(mask.shape, generator=generator) < ignored] = IGNORED
     logits = 2 * torch.randn(tiles, classes, size, size, generator=generator, dtype=dtype)
     return logits, mask, maps(mask, classes)
 
 
 def slow(term, logits, mask):
     """A term of one tile by plain loops over its valid pixels."""
-    valid = (mask != IGNORE).numpy()
+    valid = (mask != IGNORED).numpy()
     p = logits.double().softmax(0)[:, valid].T.numpy()  # (pixels, classes)
     true = mask.numpy()[valid].astype(int)  # (pixels)
     classes = sorted(set(true.tolist()))
@@ -191,7 +192,7 @@ def slow_distance(mask, k):
     """Signed, in pixels, by looking at every pair of pixels."""
     places = [*np.ndindex(mask.shape)]
     inside = [place for place in places if mask[place] == k]
-    others = [place for place in places if mask[place] not in (k, IGNORE)]
+    others = [place for place in places if mask[place] not in (k, IGNORED)]
     distance = np.zeros(mask.shape)
     for place in places:
         if mask[place] == k:
@@ -215,7 +216,7 @@ def test_each_term_equals_its_slow_reference(term, classes, ignored):
 @pytest.mark.parametrize("term", TERMS)
 def test_an_ignored_pixel_has_no_gradient_and_its_logits_do_not_matter(term):
     logits, mask, distances = scene()
-    ignored = (mask == IGNORE)[:, None].expand_as(logits)
+    ignored = (mask == IGNORED)[:, None].expand_as(logits)
     once = logits.clone().requires_grad_()
     value = losses.sums(only(term), once, mask, distances)[term]
     value.backward()
@@ -227,7 +228,7 @@ def test_an_ignored_pixel_has_no_gradient_and_its_logits_do_not_matter(term):
 
 def test_a_tile_without_valid_pixels_is_zero_in_loss_gradient_and_count():
     logits, mask, _ = scene(dtype=torch.float32)
-    mask[1] = IGNORE
+    mask[1] = IGNORED
     distances = maps(mask)
     logits.requires_grad_()
     values = losses.sums(ALL, logits, mask, distances)
@@ -242,7 +243,7 @@ def test_a_tile_without_valid_pixels_is_zero_in_loss_gradient_and_count():
 
 def test_a_tile_of_one_class_has_no_mcc_and_no_boundary():
     logits, mask, _ = scene(tiles=1)
-    mask[mask != IGNORE] = 0
+    mask[mask != IGNORED] = 0
     values = losses.sums(ALL, logits, mask, maps(mask))
     assert values["mcc"].item() == values["boundary"].item() == 0
     pixels = int((mask == 0).sum())
@@ -251,7 +252,7 @@ def test_a_tile_of_one_class_has_no_mcc_and_no_boundary():
 
 def test_sure_answers_have_finite_gradients():
     _, mask, _ = scene(tiles=1)
-    mask[mask != IGNORE] = 0
+    mask[mask != IGNORED] = 0
     mask[:, :4] = 1
     sure = torch.zeros(1, 4, 8, 8)
     sure[:, 0] = 1e4  # p is exactly 0 or 1, and the MCC has no spread
@@ -265,8 +266,8 @@ def test_sure_answers_have_finite_gradients():
 def mixed():
     """Five tiles, of which one has no valid pixel and one a single class."""
     logits, mask, _ = scene(tiles=5)
-    mask[2] = IGNORE
-    mask[3] = torch.where(mask[3] == IGNORE, IGNORE, 1)
+    mask[2] = IGNORED
+    mask[3] = torch.where(mask[3] == IGNORED, IGNORED, 1)
     return logits, mask, maps(mask)
 
 
@@ -277,7 +278,7 @@ def test_sums_and_counts_add_up_over_micro_batches(mixed, term):
     total = sum(losses.sums(ALL, logits[s], mask[s], distances[s])[term] for s in parts)
     number = sum(losses.count(ALL, mask[s])[term] for s in parts)
     assert torch.allclose(total, losses.sums(ALL, logits, mask, distances)[term])
-    counts = {"focal": int((mask != IGNORE).sum()), "dice": 4, "mcc": 3, "boundary": 3}
+    counts = {"focal": int((mask != IGNORED).sum()), "dice": 4, "mcc": 3, "boundary": 3}
     assert number == losses.count(ALL, mask)[term] == counts[term]
 
 

@@ -1,31 +1,33 @@
-"""The class of a sentence, by a small BERT: TSV files, a document each, with a sentence and its label in a line."""
+"""The class of a sentence: TSV files, a document each, with a sentence and its label in a line."""
 
 import zlib
 from dataclasses import dataclass
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import AutoModelForSequenceClassification, BertConfig
 
 from trainbook import Supervised, option, padded, records, split
+from trainbook.supervised import encoders
 
 
 @dataclass(frozen=True)
 class Settings:
     classes: tuple[str, ...] = option(("facts", "argument", "ruling"), "The labels.")
-    words: int = option(4096, "The size of the hashed vocabulary.", minimum=16)
-    length: int = option(64, "The words of a sentence that are read.", minimum=4)
-    hidden: int = option(64, "The width of the encoder.", minimum=8)
+    encoder: str = option("", "A published encoder; empty: a small one from scratch.", path=True)
+    words: int = option(4096, "The size of the hashed vocabulary, without an encoder.", minimum=16)
+    length: int = option(64, "The words, or pieces, of a sentence that are read.", minimum=4)
+    hidden: int = option(64, "The width of the network from scratch.", minimum=8)
 
 
 class Text(Supervised):
-    Settings = Settings
-    sentinels = ("*.tsv",)
-    metrics = ("macro_f1", "accuracy")
-    balanced = True
-    unit = "document"
+    Settings, sentinels, metrics = Settings, ("*.tsv",), ("macro_f1", "accuracy")
+    balanced, unit = True, "document"
 
     def model(self):
         settings = self.settings
+        if settings.encoder:  # a folder, a mounted model or a name on the hub
+            head = {"num_labels": len(settings.classes), "ignore_mismatched_sizes": True}
+            return self.pretrained(settings.encoder, AutoModelForSequenceClassification, **head)
         config = BertConfig(
             vocab_size=settings.words,
             hidden_size=settings.hidden,
@@ -35,12 +37,21 @@ class Text(Supervised):
             max_position_embeddings=settings.length,
             num_labels=len(settings.classes),
         )
-        return BertForSequenceClassification(config)
+        return AutoModelForSequenceClassification.from_config(config)
 
     def read(self, source):
         files = [source] if source.is_file() else sorted(source.glob("*.tsv"))
         rows = ((path, row) for path in files for row in records(path, columns=("text", "label")))
-        return split((path, row["text"], row.get("label")) for path, row in rows)
+        samples = ((path, row["text"], row.get("label")) for path, row in rows)
+        if len(files) == 1:  # then each sentence is a document
+            samples = ((text, text, label) for _, text, label in samples)
+        return split(samples)
+
+    def describe_data(self):
+        return f"{encoders.about(self.settings.encoder)}\n{super().describe_data()}"
+
+    def learn(self, samples):
+        return {"tokenizer": encoders.kept(self.settings.encoder)} if self.settings.encoder else {}
 
     def group(self, sample):
         return sample[0]
@@ -49,10 +60,18 @@ class Text(Supervised):
         return None, "word " * self.settings.length, self.settings.classes[0]
 
     def batch(self, samples, training):
-        rows = [[1, *map(self.number, text.lower().split())] for _, text, _ in samples]
+        _, texts, labels = zip(*samples, strict=True)
+        return {**self.numbered(texts), "texts": texts, "labels": torch.tensor(labels)}
+
+    def numbered(self, texts):
+        if self.settings.encoder:
+            return encoders.pieces(self.learned()["tokenizer"], texts, self.settings.length)
+        rows = [[1, *map(self.number, text.lower().split())] for text in texts]
         ids = padded(rows, 0, self.settings.length)
-        labels = torch.tensor([label for *_, label in samples])
-        return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
+        return {"input_ids": ids, "attention_mask": (ids != 0).long()}
+
+    def features(self, batch):
+        return batch["texts"]
 
     def number(self, word):
         return 2 + zlib.crc32(word.encode()) % (self.settings.words - 2)

@@ -1,9 +1,12 @@
-"""The class of each word, by a small BERT: TSV files, a word and its tag a line, a blank line between texts."""
+"""A word's class, by its letters and neighbours: TSV files, a word and its tag a line, a blank line behind a text."""
 
+import functools
+import re
 import zlib
 from dataclasses import dataclass
 
-from transformers import BertConfig, BertForTokenClassification
+import torch
+from torch import nn
 
 from trainbook import IGNORED, Supervised, option, padded, paragraphs, split
 
@@ -11,53 +14,68 @@ from trainbook import IGNORED, Supervised, option, padded, paragraphs, split
 @dataclass(frozen=True)
 class Settings:
     classes: tuple[str, ...] = option(("O", "person", "place"), "The tags.")
-    words: int = option(4096, "The size of the hashed vocabulary.", minimum=16)
+    ids: int = option(12288, "The rows that words and their parts are hashed to.", minimum=16)
     length: int = option(64, "The words of a text that are read.", minimum=4)
-    hidden: int = option(64, "The width of the encoder.", minimum=8)
+    width: int = option(64, "The numbers that stand for a word.", minimum=4)
+    hidden_share: float = option(0.1, "Words of which training shows the parts alone.", below=1)
+
+
+@functools.lru_cache(maxsize=2**17)
+def parts(word: str, ids: int) -> list[int]:
+    """Returns numbers for a word, its last 1 to 4 letters, its first 3, and its shape: Xxx-d for Ada-1."""
+    letters = re.sub(r"[^\W\d_]", lambda letter: "X" if letter[0].isupper() else "x", word)
+    shape = re.sub(r"(.)\1{2,}", r"\1\1", re.sub(r"\d", "d", letters))
+    low = word.lower()
+    texts = word, low, low[-4:], low[-3:], low[-2:], low[-1:], low[:3], shape
+    return [1 + zlib.crc32(f"{n} {text}".encode()) % (ids - 1) for n, text in enumerate(texts)]
+
+
+class Network(nn.Module):
+    def __init__(self, ids, width, classes):
+        super().__init__()
+        self.table = nn.Embedding(ids, width, padding_idx=0)
+        nn.init.normal_(self.table.weight, std=0.3)  # a step at the usual rate counts beside it
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        # each sees a word and its two neighbours
+        self.windows = nn.ModuleList(nn.Conv1d(width, 2 * width, 3, padding=1) for _ in range(2))
+        self.dropout = nn.Dropout(0.25)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, ids):  # (B, L, parts) -> (B, L, classes)
+        is_word = (ids[..., -1:] != 0).float()
+        x = self.dropout(self.norms[0](self.table(ids).sum(2))) * is_word
+        for window, norm in zip(self.windows, self.norms[1:], strict=True):
+            gated = nn.functional.glu(window(x.mT), 1).mT
+            x = (x + self.dropout(norm(gated))) * is_word
+        return self.head(x)
 
 
 class Tokens(Supervised):
-    Settings = Settings
-    sentinels = ("*.tsv",)
-    kind = "tokens"
+    Settings, sentinels, kind = Settings, ("*.tsv",), "tokens"
     metrics = ("macro_f1", "accuracy")
 
     def model(self):
-        settings = self.settings
-        config = BertConfig(
-            vocab_size=settings.words,
-            hidden_size=settings.hidden,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=4 * settings.hidden,
-            max_position_embeddings=settings.length,
-            num_labels=len(settings.classes),
-        )
-        return BertForTokenClassification(config)
+        return Network(self.settings.ids, self.settings.width, len(self.settings.classes))
 
     def read(self, source):
-        samples = []
-        for rows in paragraphs(source, "*.tsv", ("word", "tag")):
-            words = [row["word"] for row in rows]
-            samples.append((words, [row.get("tag", "") for row in rows]))
-        return split(samples)
+        texts = paragraphs(source, "*.tsv", ("word", "tag"))
+        pairs = ([(row["word"], row.get("tag", "")) for row in rows] for rows in texts)
+        return split(tuple(map(list, zip(*text, strict=True))) for text in pairs)
 
     def example(self):
-        length = self.settings.length
-        return ["word"] * length, [self.settings.classes[0]] * length
+        return ["word"] * self.settings.length, [self.settings.classes[0]] * self.settings.length
 
     def batch(self, samples, training):
-        length = self.settings.length
-        ids = padded([[self.number(word) for word in words] for words, _ in samples], 0, length)
+        settings = self.settings
+        words = [list(words[: settings.length]) for words, _ in samples]
+        numbered = [[parts(word, settings.ids) for word in row] for row in words]
+        ids = padded(numbered, [0] * 8, settings.length)
+        ids[..., :2] *= torch.rand(*ids.shape[:2], 1) >= settings.hidden_share * training
         labels = [[self.label(tag) for tag in tags] for _, tags in samples]
-        return {
-            "input_ids": ids,
-            "attention_mask": (ids != 0).long(),
-            "labels": padded(labels, IGNORED, length),
-        }
-
-    def number(self, word):
-        return 1 + zlib.crc32(word.lower().encode()) % (self.settings.words - 1)
+        return {"ids": ids, "words": words, "labels": padded(labels, IGNORED, settings.length)}
 
     def label(self, tag):
         return self.settings.classes.index(tag) if tag else IGNORED
+
+    def features(self, batch):
+        return batch["words"]  # the simple method reads them itself

@@ -215,15 +215,6 @@ class Kind:
         """Returns the scores, one for each column, that fit a problem's targets without any feature."""
         raise NotImplementedError
 
-    def estimator(self, penalty: float, is_balanced: bool, boosting: Mapping[str, Any]) -> Any:
-        """Returns an unfitted linear model of scikit-learn, or one of boosting with `penalty` 0."""
-        from sklearn import ensemble, linear_model
-
-        weight = "balanced" if is_balanced else None
-        if penalty:
-            return linear_model.LogisticRegression(C=penalty, class_weight=weight)
-        return ensemble.HistGradientBoostingClassifier(class_weight=weight, **boosting)
-
 
 def names_of(kind: Kind, samples: Iterable[Any]) -> list[str]:
     """Returns the sorted names of classes in the targets of samples."""

@@ -88,10 +88,3 @@ class Numbers(Floats):
 
     def prior(self, target: np.ndarray, is_balanced: bool) -> Any:
         return target.mean() if len(target) else 0
-
-    def estimator(self, penalty: float, is_balanced: bool, boosting: Mapping[str, Any]) -> Any:
-        from sklearn import ensemble, linear_model
-
-        if penalty:
-            return linear_model.Ridge(alpha=1 / penalty)
-        return ensemble.HistGradientBoostingRegressor(**boosting)

@@ -24,7 +24,7 @@ from workloads.chat.base.rows import Rows, docstrings, tokenizer_of
 from workloads.chat.generated import split_of
 
 _SCRIPT = "workloads/chat/base/make.py"
-_TOKENS = 3840  # of a batch of chats and docstrings
+_TOKENS = 3840  # in a batch of chats and docstrings
 _HELD_OUT = (40, 192)  # rows and tokens whose perplexity is measured
 
 
@@ -76,7 +76,7 @@ class Training:
         return loss.item()
 
     def copy(self, enough: float) -> None:
-        """Trains on copies alone down to a smoothed loss, for a third of the time at most."""
+        """Trains on copies only, down to a smoothed loss, for at most a third of the time."""
         smoothed = 9.0
         while smoothed > enough and self.spent() < self.seconds / 3:
             ids, labels = self.rows.copies(32, 64)
@@ -172,7 +172,7 @@ def perplexity(model: Any, tokenizer: Any, text: str) -> float:
 
 
 def lexicon_of(texts: Sequence[str]) -> list[str]:
-    """Returns the words of three to nine letters that stand in texts at least twenty times."""
+    """Returns words of three to nine letters that occur in texts at least twenty times."""
     words = [word for text in texts for word in text.lower().split()]
     counts = Counter(word for word in words if word.isalpha() and 3 <= len(word) <= 9)
     return sorted(word for word, count in counts.items() if count >= 20)

@@ -26,7 +26,7 @@ TEMPLATE = (
     "{{ '\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-# Each digit, mark and line end is a token of its own, so that a copied text has the same tokens anywhere
+# Each digit, mark and line end is one token, so that a copied text has the same tokens anywhere
 PIECES = r"\d|\p{L}+|\n| +|[^\p{L}\d\s]|\s"
 _SKIPPED = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -98,7 +98,7 @@ class Rows:
         return self.tokenizer(texts)["input_ids"]
 
     def copy(self, length: int) -> Pair:
-        """Repeats random tokens, of the whole vocabulary or of few: copying is learned from these fastest."""
+        """Repeats random tokens of the whole vocabulary or of a few: the fastest way to learn copying."""
         rng = self.rng
         form = len(self.head) + len(self.middle) + len(self.tail)
         room = (length - form) // 2

@@ -18,9 +18,11 @@ import zipfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations, product
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -37,11 +39,11 @@ VERSION = 10  # format of the store's files
 _FLOAT16_MAX = 65_504.0
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
 SIDE = 8  # pixels of a window
-_ONE_IN = 64  # windows that are looked at
+_ONE_IN = 64  # windows are hashed
 _KEPT = 512  # hashes of a scene
-_VALUES = 16  # different ones that a window needs: fewer stand in many places
+_VALUES = 16  # different values that a window needs: poorer windows are in many places
 _SHARED = 3  # hashes that make a pair
-_MOST_SCENES = 20  # with the same hash: a pattern of the sensor or a filled gap, and no ground
+_MOST_SCENES = 20  # with the same hash: beyond, it is a pattern of the sensor or a filled gap
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -61,7 +63,7 @@ class Table(NamedTuple):
 
 
 class Store:
-    """The tiles of all scenes, whose images are (bands, size, size). A read reads one tile."""
+    """The tiles of all scenes, whose images are (bands, size, size)."""
 
     def __init__(
         self, folder: Path, scenes: Sequence[dict[str, Any]], bands: int, size: int, storage: str
@@ -77,17 +79,13 @@ class Store:
         self.files = [scene["file"] for scene in scenes]
         self.sketches = [scene["sketch"] for scene in scenes]
         self.scalings = [scene["scalings"] for scene in scenes]
-        numbers = []
-        places = []
-        tiles = []
-        for number, scene in enumerate(scenes):
-            numbers += [number] * len(scene["tiles"])
-            places += range(len(scene["tiles"]))
-            tiles += scene["tiles"]
-        spaces = [scenes[number]["space"] for number in numbers]
+        sizes = [len(scene["tiles"]) for scene in scenes]
+        tiles = [tile for scene in scenes for tile in scene["tiles"]]
+        number = np.repeat(np.arange(len(scenes)), sizes)
+        place = np.concatenate([np.arange(0), *map(np.arange, sizes)])
+        spaces = [scenes[scene]["space"] for scene in number.tolist()]
         facts = [np.array([tile[key] for tile in tiles]) for key in Table._fields[3:]]
-        of_scene = np.array(numbers, np.int64)
-        self.table = Table(of_scene, np.array(places, np.int64), spaces, *facts)
+        self.table = Table(number, place, spaces, *facts)
 
     def __len__(self) -> int:
         return len(self.table.scene)
@@ -112,23 +110,23 @@ def cut(
     limit: int = 0,
     unpacked: Any = None,
 ) -> Store:
-    """Cuts the scenes into a store's folder, each of them once; prints progress, and adds to the match's problems.
+    """Cuts the scenes into a store's folder, each once; prints progress, and adds to the match's problems.
 
-    `unpacked` yields scenes of archives, each while all of its files are there, and a stamp that changes with them.
+    `unpacked` yields scenes of archives while their files exist, each with a stamp that changes with these.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if unpacked is None:
         unpacked = ((scene, None) for scene in counted(match.scenes, "scenes cut"))
-    scenes = list[dict[str, Any]]()
+    records = list[dict[str, Any]]()
     for scene, given in unpacked:
         try:
             stamp = given or _stamp(scene)
             record = earlier(folder, file_name(scene), stamp)
-            scenes.append(record or _cut_one(scene, stamp, folder, source, tiles))
+            records.append(record or _cut_one(scene, stamp, folder, source, tiles))
         except Unusable as problem:
             match.problems.append(str(problem))
-    scenes.sort(key=lambda scene: scene["name"])  # archives have them in any order
-    return stored(scenes, match.problems, folder, source, tiles, limit)
+    records.sort(key=itemgetter("name"))  # an archive has scenes in any order
+    return stored(records, match.problems, folder, source, tiles, limit)
 
 
 def _stamp(scene: Scene) -> list[Any]:
@@ -143,7 +141,7 @@ def _stamp(scene: Scene) -> list[Any]:
 def stored(
     scenes: Any, problems: list[str], folder: Path, source: Source, tiles: Cut, limit: int
 ) -> Store:
-    """Returns the store of some records. Raises BadInput for more problems than the limit, or without a tile."""
+    """Returns the store of some records. Raises BadInput for too many problems, or without a tile."""
     check_limit("Scenes that cannot be used", problems, limit)
     if problems:
         print(
@@ -167,9 +165,8 @@ def stored(
 
 
 def _smaller_scenes(scenes: Sequence[Mapping[str, Any]], size: int) -> str:
-    """Returns a sentence on scenes that are smaller than a tile and give none, or ""."""
-    bare = [scene for scene in scenes if not scene["tiles"]]
-    small = [scene for scene in bare if min(scene["pixels"]) < size]
+    """Returns a sentence on scenes that are smaller than a tile and give no tile; "" without such scenes."""
+    small = [scene for scene in scenes if not scene["tiles"] and min(scene["pixels"]) < size]
     if not small:
         return ""
     height, width = small[0]["pixels"]
@@ -183,7 +180,7 @@ def _smaller_scenes(scenes: Sequence[Mapping[str, Any]], size: int) -> str:
 
 
 def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str, Any] | None:
-    """Returns the record of a scene cut before from files of this `stamp`; None without one, or a damaged one."""
+    """Returns the intact record of a scene cut earlier from files of this `stamp`, or None."""
     try:
         record = json.loads((folder / f"{file}.json").read_bytes())
         is_whole = (folder / f"{file}.tiles").stat().st_size == record["size"]
@@ -200,7 +197,7 @@ def earlier(folder: Path, file: str, stamp: list[Any] | None = None) -> dict[str
 def _cut_one(
     scene: Scene, stamp: list[Any], folder: Path, source: Source, tiles: Cut
 ) -> dict[str, Any]:
-    """Cuts a scene into its file and then writes its record: a scene with a record is done."""
+    """Cuts a scene into its file, then writes its record, which marks the scene as done."""
     file = file_name(scene)
     size = tiles.size
     step = tiles.stride or size
@@ -214,9 +211,7 @@ def _cut_one(
         columns = starts(opened.width, size, step)
         windows = [(row, column, size, size) for row, column in product(rows, columns)]
         facts = _written(opened, windows, tiles, out)
-    space = opened.crs
-    if not space:
-        space = f"{scene.part}/{scene.name}" if scene.part else scene.name
+    space = opened.crs or f"{scene.part}/{scene.name}".lstrip("/")
     record = {"name": scene.name, "group": scene.group, "part": scene.part, "space": space}
     record |= {"file": file, **facts, "stamp": stamp, "size": path.stat().st_size}
     record |= {"pixels": [opened.height, opened.width], "scalings": opened.scalings}
@@ -226,12 +221,9 @@ def _cut_one(
 
 
 def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) -> dict[str, Any]:
-    """Appends the tiles that are kept to a scene's file; returns facts. Raises Unusable without data or label."""
+    """Appends a scene's tiles to its file; returns facts. Raises Unusable without data or label."""
     tiles: list[dict[str, Any]] = []
-    invalid = 0
-    unlabelled = 0
-    labels = 0
-    pixels = 0
+    invalid = unlabelled = labels = pixels = 0
     digest = hashlib.blake2b(digest_size=16)
     hashes = list[int]()
     path = opened.scene.images[0]
@@ -249,8 +241,8 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) 
         values = image[:, ~np.isnan(image[0])].astype(np.float64)
         counts = np.bincount(target[target != IGNORE], minlength=len(opened.source.classes))
         labelled = counts.sum()
-        labels = labels + labelled
-        pixels = pixels + values.shape[1]
+        labels += labelled
+        pixels += values.shape[1]
         if labelled < max(1, cut.min_valid_share * target.size):
             invalid += 1
         elif counts[1:].sum() < cut.min_label_share * labelled:
@@ -264,7 +256,7 @@ def _written(opened: Opened, places: Sequence[Window], cut: Cut, out: BinaryIO) 
     if not pixels:
         raise Unusable(f"{path} holds no data at all: every pixel is NaN or nodata.")
     if not labels:
-        raise Unusable(f"{opened.scene.mask} labels none of the pixels that have data.")
+        raise Unusable(f"{opened.scene.mask} labels no pixel that has data.")
     facts = {"tiles": tiles, "invalid": invalid, "unlabelled": unlabelled, "sketch": hashes}
     return {**facts, "digest": digest.hexdigest()}
 
@@ -277,23 +269,23 @@ def _moments(values: np.ndarray) -> dict[str, Any]:
 
 
 def starts(length: int, size: int, step: int) -> list[int]:
-    """Returns where tiles begin along one side; the last one ends with the side."""
+    """Returns the first pixel of each tile along a side; the last tile ends with the side."""
     last = max(0, length - size)
     return [*range(0, last, step), last]
 
 
 def file_name(scene: Scene) -> str:
-    """Returns a file name that no other scene has, and that a person recognises."""
+    """Returns a unique file name that begins with the scene's name."""
     digest = hashlib.sha256(str(scene.images[0]).encode()).hexdigest()[:8]
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", scene.name)
     return f"{name[:60]}-{digest}"
 
 
 def sketch(image: np.ndarray, before: Sequence[int] = ()) -> list[int]:
-    """Returns the smallest hashes, at most _KEPT, of windows of (bands, h, w), together with those `before`.
+    """Returns the _KEPT smallest hashes of windows of (bands, h, w) and of `before`.
 
-    Hashes choose the windows. So two scenes that show the same pixels, of any one band, choose the same windows in
-    their common ground (sampling of fingerprints by value, as in Schleimer, Wilkerson and Aiken, SIGMOD 2003).
+    Hashes choose the windows, so two scenes with equal pixels in a band choose equal windows in their common ground
+    (sampling of fingerprints by value, as in Schleimer, Wilkerson and Aiken, SIGMOD 2003).
     """
     hashes = [np.array(before, np.uint64)]
     weights = _mixed(np.arange(1, SIDE**2 + 1, dtype=np.uint64)) | np.uint64(1)
@@ -317,14 +309,14 @@ def _windows(plane: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.nda
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """Returns values whose every bit depends on every bit (the finaliser of splitmix64)."""
+    """Mixes bits so that each depends on all (the finaliser of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def pairs(sketches: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Returns the pairs of scenes, by number, that share ground by their sketches, sorted."""
+    """Returns the sorted pairs of scene numbers whose sketches share ground."""
     having: dict[int, list[int]] = defaultdict(list)
     for scene, hashes in enumerate(sketches):
         for value in hashes:
@@ -337,9 +329,9 @@ def pairs(sketches: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 def cut_archives(
     addresses: Sequence[str], downloads: Path, folder: Path, settings: Settings
 ) -> Store:
-    """Cuts all scenes of some archives into a store's folder; deletes the fetched archives in `downloads` then.
+    """Cuts all scenes of archives into a store's folder, then deletes the archives fetched into `downloads`.
 
-    Once all are cut no archive is needed. Raises BadInput for one that cannot be fetched or is damaged.
+    Later calls need no archive. Raises BadInput if an archive is damaged or cannot be fetched.
     """
     how = (folder, settings.source, settings.tiles)
     complete = folder / "complete.json"
@@ -355,7 +347,7 @@ def cut_archives(
         for name, size, _ in _members(archive):
             stamps[unpacked / name] = [name, size]
     shutil.rmtree(unpacked, ignore_errors=True)
-    # empty files of the right names: the layout is found before anything is unpacked
+    # Empty files of the same names find the layout before anything is unpacked
     for path in stamps:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
@@ -368,7 +360,7 @@ def cut_archives(
         aside.write_text(json.dumps(facts), "utf-8")
     shutil.rmtree(unpacked)
     for archive in archives:
-        if archive.parent == downloads:  # one that was given by its path is not ours
+        if archive.parent == downloads:  # a user's archive stays
             archive.unlink()
     return store
 
@@ -376,7 +368,7 @@ def cut_archives(
 def _whole(
     scenes: Mapping[Scene, Any], archives: Sequence[Path], folder: Path
 ) -> Iterator[tuple[Scene, Any]]:
-    """Yields the scenes with their stamps: those cut before, and each other one while all of its files are there."""
+    """Yields scenes with their stamps, first the scenes cut earlier, then each other one while its files exist."""
     missing = {}
     for scene, stamp in scenes.items():
         if not earlier(folder, file_name(scene), stamp):
@@ -402,7 +394,7 @@ def _whole(
 
 
 def _unpacked(archives: Sequence[Path], folder: Path, *wanted: set[Path]) -> Iterator[Path]:
-    """Unpacks the files of each set in turn and yields their paths."""
+    """Unpacks the files of each set in turn; yields their paths."""
     for files in filter(None, wanted):
         for archive in archives:
             for name, _, content in _members(archive):
@@ -414,16 +406,16 @@ def _unpacked(archives: Sequence[Path], folder: Path, *wanted: set[Path]) -> Ite
 
 
 def fetch(address: str, folder: Path) -> Path:
-    """Returns the path of an archive, fetched if it is an address. Raises BadInput if it cannot be fetched."""
+    """Downloads an archive unless it is a path; returns its path. Raises BadInput if that fails."""
     parts = urlsplit(address)
     if not parts.scheme:
         path = Path(address).expanduser()
         if not path.is_file():
             raise BadInput(
-                f"workload.download names {address}, which is no file. Give a path or an address."
+                f"workload.download names {address}, which is not a file. Give a path or an address."
             )
         return path
-    # archives of several addresses may have one name
+    # Archives of different addresses may share a name
     digest = hashlib.sha256(address.encode()).hexdigest()[:8]
     path = folder / f"{digest}-{PurePosixPath(unquote(parts.path)).name}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -438,24 +430,25 @@ def fetch(address: str, folder: Path) -> Path:
     return path
 
 
-def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
-    """Yields name, size and a function that opens it of each image and mask. Raises BadInput for a damaged archive."""
+def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], Any]]]:
+    """Yields name, size and opening function of each image and mask. Raises BadInput for a damaged archive."""
     with _naming_damage(archive):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
                 for info in opened.infolist():
                     if _is_data(info.filename, archive):
-                        yield info.filename, info.file_size, lambda info=info: opened.open(info)
+                        yield info.filename, info.file_size, partial(opened.open, info)
             return
         with tarfile.open(archive) as packed:
             for member in packed:
                 if member.isfile() and _is_data(member.name, archive):
-                    yield member.name, member.size, lambda member=member: packed.extractfile(member)
+                    yield member.name, member.size, partial(packed.extractfile, member)
             # tarfile takes a broken header in the middle for the end of the archive and raises nothing
-            packed.fileobj.seek(packed.offset)
-            if packed.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            file: Any = packed.fileobj
+            file.seek(packed.offset)
+            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise tarfile.ReadError("a header in the middle is broken")
-            while packed.fileobj.read(2**20):  # up to the checksum of the compression
+            while file.read(2**20):  # up to the checksum of the compression
                 pass
 
 
@@ -473,7 +466,9 @@ def _naming_damage(archive: Path) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk, not the archive
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # the disk fails, not the archive
             raise
         raise BadInput(
             f"The archive {archive} is damaged ({error}). Delete it, and fetch it again."

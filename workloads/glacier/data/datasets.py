@@ -1,6 +1,6 @@
-"""The workload's data: tiles cut from what was given, downloaded or generated, split into three parts.
+"""Splits the tiles of given, downloaded or generated scenes, and makes batches of them.
 
-An epoch trains on tiles towards wanted shares of classes, or on crops, all changed at random.
+An epoch draws tiles towards wanted shares of classes, or crops; both are augmented.
 """
 
 import contextlib
@@ -23,19 +23,20 @@ from lib.errors import BadInput
 from lib.machine import platform
 from lib.task import Batch
 from lib.text import aligned
+from trainbook import IGNORED
 from workloads.glacier.data import folds, layout, terrain
 from workloads.glacier.data.cutter import VERSION, Store, Table, cut, cut_archives
 from workloads.glacier.data.folds import Parts
 from workloads.glacier.losses import distance_maps
-from workloads.glacier.model import difference
+from workloads.glacier.model import Normalisation, difference
 from workloads.glacier.settings import IGNORE, UNLIKE, Sampling, Settings
 
 ANYWHERE = -1  # in the place of a class
-BAND_NOISE = 0.05  # deviation of a band's random gain and offset, in its own deviations
-_LOOKED_AT = 50
-_OFTEN = 10
-_CODES = 20  # tiles that no-data values are looked for in, pixels, values of a band
-# From a tilt that is hardly one (at 100 no weight is off by more than 1 %) to one that reaches what can be reached
+BAND_NOISE = 0.05  # deviation of a band's random gain and offset, in deviations of the band
+_LOOKED_AT = 50  # tiles that are searched for nodata values
+_OFTEN = 10  # pixels of a nodata value
+_CODES = 20  # values of a band of codes, which has gaps
+# From hardly a tilt (at 100 no weight is off by more than 1 %) to the largest useful one
 _RIDGES = [10 ** (-k / 8) for k in range(-16, 73)]
 _LEAST_SHARE = 1e-6  # least share of a class in a logarithm
 _INDEX_TILES = 200  # over which the indices' mean and deviation are taken
@@ -45,16 +46,16 @@ _DRAWN = 2_000  # crops by which the shares of classes are estimated
 def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
     """Returns (tiles) weights of mean 1, or None for an even draw; `counts` (tiles, classes) are valid pixels.
 
-    They are as even as can be, and bring the shares of the classes to those wanted. The weights of largest entropy are
+    They are the most even weights that draw the classes in the wanted shares. The weights of largest entropy are
     exponential in the shares (Jaynes, 1957); a ridge on their coefficients bounds them. The smallest ridge is taken
-    under which no weight is above `most_often`: shares that can be reached are reached, the others are approached.
+    that keeps all weights below `most_often`, so reachable shares are reached and others are approached.
     """
     if not sampling.target_shares:
         return None
     from scipy.optimize import minimize
     from scipy.special import logsumexp, softmax
 
-    # The convex dual: log of the mean of exp(shares c), minus goal c, plus the ridge; c (classes) are the coefficients
+    # The convex dual: log of the mean of exp(shares c), minus goal c, plus the ridge; c (classes) are coefficients
     def dual(c: np.ndarray, ridge: float) -> tuple[float, np.ndarray]:
         exponents = shares @ c
         value = logsumexp(exponents) - goal @ c + ridge / 2 * c @ c
@@ -66,12 +67,12 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
         return (centred * weight[:, None]).T @ centred + ridge * np.eye(len(c))
 
     shares = counts / counts.sum(1, keepdims=True)
-    present = shares.any(0)  # no weight moves the share of a class that no tile has
+    present = shares.any(0)  # weights cannot change the share of an absent class
     shares = shares[:, present]
     goal = np.asarray(sampling.target_shares, np.float64)[present]
     coefficients = np.zeros(len(goal))
     best = np.ones(len(shares))
-    # Out of reach coefficients grow as 1 / ridge, and steps are bounded by the radius, 1,000 unless it is given
+    # Unreachable goals have coefficients that grow as 1 / ridge; the default radius of 1,000 would bound steps
     options = {"gtol": 1e-10, "max_trust_radius": 1e12}
     how = {"method": "trust-exact", "jac": True, "hess": curvature, "options": options}
     for ridge in _RIDGES:
@@ -86,13 +87,13 @@ def tile_weights(counts: np.ndarray, sampling: Sampling) -> np.ndarray | None:
 
 
 def reached(counts: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
-    """Returns (classes) shares of the valid pixels, drawn with these (tiles) weights, else evenly."""
+    """Returns (classes) shares of the valid pixels, drawn with (tiles) weights or evenly."""
     drawn = counts if weight is None else counts * weight[:, None]
     return drawn.sum(0) / drawn.sum()
 
 
 class Draws(NamedTuple):
-    """The draws of an epoch: numbers of tiles, the class that a crop of each lies around, how often each comes."""
+    """The draws of an epoch: numbers of tiles, the class around which each is cropped, and weights."""
 
     tiles: np.ndarray
     classes: np.ndarray
@@ -102,10 +103,10 @@ class Draws(NamedTuple):
     def of(
         cls, counts: np.ndarray, weights: np.ndarray | None, centred: Mapping[int, float], size: int
     ) -> "Draws":
-        """Returns each tile for a crop anywhere, and once more for each rare class that it shows.
+        """Returns each tile for a crop anywhere, and again for each rare class in it.
 
-        All stand there as many times as it takes for an epoch to show about as many pixels as its tiles have. `counts`
-        (tiles, classes) are pixels, `weights` (tiles) of crops anywhere, `centred` shares by class.
+        All are repeated until an epoch draws about as many pixels as its tiles have. `counts` (tiles, classes) are
+        pixels, `weights` (tiles) of crops anywhere, `centred` shares by class.
         """
         count = len(counts)
         even = np.ones(count) if weights is None else weights
@@ -113,7 +114,7 @@ class Draws(NamedTuple):
         tiles = [np.arange(count)]
         classes = [np.full(count, ANYWHERE)]
         shares = [even / even.sum() * (1 - sum(shown.values()))]
-        # every pixel of a class is as likely, so a tile comes as often as it has pixels of it
+        # All pixels of a class are equally likely: a tile's share is its share of them
         for k in sorted(shown):
             pixels = counts[:, k]
             having = np.flatnonzero(pixels)
@@ -127,10 +128,9 @@ class Draws(NamedTuple):
 
 
 def once(table: Table, chosen: np.ndarray, size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """Returns tiles that together show each pixel of the chosen ones, and which pixels of a tile are new.
+    """Returns tiles that cover the chosen ones, and the new pixels of tiles that overlap earlier tiles.
 
-    Tiles side by side come first. The second value holds (S * S / 8) bits by index, for tiles that overlap earlier
-    ones. Metrics must not count a pixel twice.
+    Those are (S * S / 8) bits by index. Tiles side by side come first. Metrics must not count a pixel twice.
     """
     new_in: dict[int, np.ndarray] = {}
     needed = []
@@ -164,7 +164,7 @@ def tile_statistics(table: Table, chosen: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def applied_scalings(store: Store) -> list[str]:
-    """Returns a sentence on the scenes whose tags state a scale or an offset, which is applied."""
+    """Returns a sentence on the scenes whose scale and offset tags are applied."""
     scaled = {}
     for name, pairs in zip(store.names, store.scalings, strict=True):
         units = [pair for pair in pairs if tuple(pair) != (1, 0)]
@@ -180,7 +180,7 @@ def applied_scalings(store: Store) -> list[str]:
 
 
 def unlike_scenes(store: Store, bands: Sequence[str]) -> list[str]:
-    """Returns a warning if a band has another unit in some scenes, by its values: 0.2 in one and 2000 in another."""
+    """Returns warnings on bands in different units, by their values: 0.2 in one scene and 2000 in another."""
     levels = _levels(store.table)
     names = [store.names[number] for number in np.unique(store.table.scene)]
     lines = []
@@ -198,7 +198,7 @@ def unlike_scenes(store: Store, bands: Sequence[str]) -> list[str]:
 
 
 def _levels(table: Table) -> np.ndarray:
-    """Returns (scenes with tiles, bands) the root of the mean square: the size of values of both signs."""
+    """Returns (scenes with tiles, bands) the root mean square of pixels."""
     numbers, scene = np.unique(table.scene, return_inverse=True)
     valid = table.valid.astype(np.float64)[:, None]
     totals = np.zeros((len(numbers), table.mean.shape[1]))
@@ -209,14 +209,14 @@ def _levels(table: Table) -> np.ndarray:
 
 
 def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
-    """Returns a sentence on each band whose least value comes often and far below all others, such as -9999."""
+    """Returns a warning on each band with a frequent value far below all others, such as -9999."""
     sample = np.linspace(0, len(store) - 1, min(len(store), _LOOKED_AT)).round()
     numbers = np.unique(sample.astype(int)).tolist()
     tiles = np.stack([store.read(number)[0] for number in numbers], 1)
     lines = []
     for name, plane in zip(bands, tiles, strict=True):
         values, counts = np.unique(plane[~np.isnan(plane)], return_counts=True)
-        if len(values) <= _CODES or counts[0] < _OFTEN:  # a band of a few codes has gaps, too
+        if len(values) <= _CODES or counts[0] < _OFTEN:
             continue
         gap = values[1] - values[0]
         if gap <= (values[-1] - values[1]) / 2:
@@ -235,7 +235,7 @@ def unnamed_nodata(store: Store, bands: Sequence[str]) -> list[str]:
 def augment(
     image: Tensor, target: Tensor, deviation: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Changes (bands, S, S) and (S, S) alike, NaN stays; `deviation` is (bands)."""
+    """Flips and turns (bands, S, S) and (S, S) alike, and changes gain and offset of bands by `deviation` (bands)."""
     mirrored = torch.randint(2, (), generator=generator)
     turns = int(torch.randint(4, (), generator=generator))
     gain, offset = torch.randn(2, len(image), 1, 1, generator=generator)
@@ -250,7 +250,7 @@ def augment(
 
 
 def corner(target: Tensor, size: int, around: int, generator: torch.Generator) -> tuple[int, int]:
-    """Draws where a crop begins in (S, S) classes: anywhere, or so that it shows a pixel of a class; by three draws."""
+    """Draws the corner of a crop of (S, S) classes: anywhere, or so that it shows a pixel of `around`."""
     draws = torch.rand(3, generator=generator, dtype=torch.float64)
     pixel, down, across = draws.tolist()
     height, width = (length - size for length in target.shape)
@@ -270,38 +270,56 @@ def _each_once(tiles: int, weights: np.ndarray | None = None) -> Draws:
 
 
 class Sample(NamedTuple):
-    """A tile as it lies on disk, and whether it is to be augmented."""
+    """A tile of the store."""
 
     image: np.ndarray  # (bands, S, S) float32 with NaN for no data
     target: np.ndarray  # (S, S) uint8 with IGNORE
-    training: bool
-    around: int  # the class of which a crop shows a pixel
+    around: int  # the class around which it is cropped
 
 
 class Tiles:
-    """The tiles of a part, as `draws` has them or each once; every held-out pixel counts in one of them alone."""
+    """The tiles of a split, by default each once.
 
-    def __init__(self, store: Store, chosen: np.ndarray, part: str, draws: Draws | None = None):
+    `chosen` are numbers of tiles in the store, `groups` name the scene or map square of each tile of the store; see
+    `Draws` and `once`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        chosen: np.ndarray,
+        groups: np.ndarray,
+        draws: Draws | None = None,
+        new_in: Mapping[int, np.ndarray] | None = None,
+    ):
         self.store = store
-        self.part = part
-        self.chosen = chosen
-        self.new_in = dict[int, np.ndarray]()
-        if part != "train":
-            self.chosen, self.new_in = once(store.table, chosen, store.size)
-        self.draws = draws or _each_once(len(self.chosen))
+        self.draws = draws or _each_once(len(chosen))
         self.weights = self.draws.weights
+        self.numbers = chosen[self.draws.tiles]
+        self.new_in = new_in or {}
+        self._groups = groups
+
+    @property
+    def groups(self) -> list[str]:
+        """The name of each tile's group."""
+        return self._groups[self.numbers].tolist()
+
+    @property
+    def scenes(self) -> list[str]:
+        """The name of each tile's scene."""
+        return [self.store.names[scene] for scene in self.store.table.scene[self.numbers]]
 
     def __len__(self) -> int:
-        return len(self.draws.tiles)
+        return len(self.numbers)
 
     def __getitem__(self, index: int) -> Sample:
-        number = int(self.chosen[self.draws.tiles[index]])
+        number = int(self.numbers[index])
         image, target = self.store.read(number)
         if number in self.new_in:
             bits = np.unpackbits(self.new_in[number], count=target.size)
             is_new = bits.view(bool).reshape(target.shape)
             target[~is_new] = IGNORE
-        return Sample(image, target, self.part == "train", int(self.draws.classes[index]))
+        return Sample(image, target, int(self.draws.classes[index]))
 
 
 def _hashed(facts: object) -> str:
@@ -311,12 +329,13 @@ def _hashed(facts: object) -> str:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raises BadInput, which names the cache and its setting, if the block cannot write to it."""
+    """Turns errors of writing to the cache into BadInput, which names it and its setting."""
     try:
         yield
     except OSError as error:
         named = Path(os.fsdecode(error.filename)) if error.filename else folder
-        if not (named.is_relative_to(folder) or folder.is_relative_to(named)):  # a file of the data
+        is_in_cache = named.is_relative_to(folder) or folder.is_relative_to(named)
+        if not is_in_cache:  # a file of the data
             raise
         reason = error.strerror or error
         raise BadInput(
@@ -326,19 +345,19 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 class Data:
-    """The tiles of all scenes and their parts. Each is read or computed once, when it is first needed."""
+    """The tiles of all scenes and their splits. Each is read or computed on first use."""
 
     def __init__(self, settings: Settings, source: Path | None):
-        """`source` is the folder of the scenes; without one they are downloaded or generated."""
+        """`source` is the folder of the scenes; without it they are downloaded or generated."""
         self.settings = settings
         self.source = source
-        self._matched = ""  # what the patterns matched
+        self._matched = ""  # a sentence on matched files
         self.archives = () if source else settings.download
         self.cache = platform.detect().scratch_dir / "glacier"
 
     @cached_property
     def store(self) -> Store:
-        """All tiles. Raises BadInput if the data cannot be used, or the cache not be written to."""
+        """All tiles. Raises BadInput for unusable data or cache."""
         settings = self.settings
         with _writing(self.cache):
             origin = Path("|".join(self.archives)) if self.archives else self.root
@@ -355,7 +374,7 @@ class Data:
 
     @cached_property
     def root(self) -> Path:
-        """The folder of the given scenes, else of generated ones."""
+        """The folder of the given or generated scenes."""
         if self.source:
             return self.source
         folder = self.cache / f"generated-whole-{self._generator_key}"
@@ -370,7 +389,7 @@ class Data:
         return _hashed(facts)[:16]
 
     def fingerprint(self) -> str:
-        """Hashes the generator's settings, else the content; and the split, a given one by its content."""
+        """Hashes the content or the generator's settings, and the split."""
         split = asdict(self.settings.split)
         content = self._generator_key
         if self.source or self.archives:
@@ -392,7 +411,7 @@ class Data:
 
     @cached_property
     def weights(self) -> np.ndarray | None:
-        """(training tiles) how often each is drawn; None for an even draw."""
+        """(training tiles) the weight of each draw; None for even draws."""
         return tile_weights(self.counts, self.settings.sampling)
 
     @cached_property
@@ -406,12 +425,13 @@ class Data:
 
     @cached_property
     def drawn_shares(self) -> np.ndarray:
-        """(classes) shares of the pixels that training draws; of crops estimated by some, drawn as training draws."""
+        """(classes) shares of the pixels that training draws; for crops an estimate by some draws."""
         draws = self.draws
         size = self.settings.sampling.crop
         if not size:
             return reached(self.counts, self.weights)
         generator = torch.Generator().manual_seed(0)
+        assert draws.weights is not None
         p = draws.weights / draws.weights.sum()
         order = np.random.default_rng(0).choice(len(draws.tiles), _DRAWN, p=p)
         order = order[np.argsort(draws.tiles[order], kind="stable")]
@@ -426,15 +446,21 @@ class Data:
         return counts / max(1, counts.sum())
 
     @property
+    def normalisation(self) -> Normalisation:
+        """The values that the network's buffers take from the training tiles."""
+        prior = self.prior if self.settings.prior else None
+        return Normalisation(*self.statistics, prior)
+
+    @property
     def prior(self) -> np.ndarray:
-        """(classes) the correction of logits: log of the true share in the training, less log of the drawn one."""
+        """(classes) the correction of logits: log(true share / drawn share) of training pixels."""
         true = np.log(np.maximum(reached(self.counts), _LEAST_SHARE))
         drawn = np.log(np.maximum(self.drawn_shares, _LEAST_SHARE))
         return true - drawn
 
     @cached_property
     def statistics(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of each input of the network: bands, and indices over some training tiles."""
+        """Mean and deviation of each input of the network; of indices over some training tiles."""
         places = self.settings.index_places
         train = self.parts.train
         mean, deviation = tile_statistics(self.store.table, train)
@@ -453,22 +479,30 @@ class Data:
 
     @property
     def whole_tiles(self) -> Tiles:
-        return Tiles(self.store, self.parts.train, "train")
+        return Tiles(self.store, self.parts.train, self.parts.groups)
 
     def tiles(self) -> dict[str, Tiles]:
+        """Returns the tiles of each split; a test that repeats the validation is the same object."""
         parts = self.parts
-        train = Tiles(self.store, parts.train, "train", self.draws)
-        validation = Tiles(self.store, parts.validation, "validation")
-        test = Tiles(self.store, parts.test, "test")
+        validation = self._held_out(parts.validation)
+        test = validation
+        if parts.test is not parts.validation:
+            test = self._held_out(parts.test)
+        train = Tiles(self.store, parts.train, parts.groups, self.draws)
         return {"train": train, "validation": validation, "test": test}
 
-    def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
+    def _held_out(self, chosen: np.ndarray) -> Tiles:
+        tiles, new_in = once(self.store.table, chosen, self.store.size)
+        return Tiles(self.store, tiles, self.parts.groups, None, new_in)
+
+    def batch(self, samples: Sequence[Sample], generator: torch.Generator | None) -> Batch:
+        """Returns the tensors of samples, which a `generator` augments."""
         images = []
         targets = []
         for sample in samples:
             image = torch.from_numpy(sample.image)
             target = torch.from_numpy(sample.target)
-            if sample.training:
+            if generator:
                 size = self.settings.sampling.crop
                 if size:
                     top, left = corner(target, size, sample.around, generator)
@@ -478,7 +512,9 @@ class Data:
                 image, target = augment(image, target, deviation, generator)
             images.append(image)
             targets.append(target)
-        batch = {"image": torch.stack(images), "target": torch.stack(targets)}
+        target = torch.stack(targets)
+        labels = target.short().masked_fill(target == IGNORE, IGNORED)
+        batch = {"image": torch.stack(images), "labels": labels}
         if self.settings.loss.boundary:
             classes = len(self.settings.source.classes)
             maps = [distance_maps(target.numpy(), classes) for target in targets]
@@ -486,7 +522,7 @@ class Data:
         return batch
 
     def describe(self) -> str:
-        """Returns the origin of the data, its split, and the shares of the classes, as text."""
+        """Describes origin, split, warnings, and shares of classes."""
         settings = self.settings
         split = settings.split
         parts = self.parts
@@ -519,9 +555,9 @@ class Data:
         )
 
     def _shares(self) -> str:
-        """Returns a table of the shares of the classes in each part."""
+        """Returns a table of the shares of the classes in each split."""
         counts = self.store.table.counts
-        rows = {"training": reached(self.counts)}
+        rows: dict[str, Any] = {"training": reached(self.counts)}
         if self.settings.sampling.target_shares:
             rows["training, wanted"] = self.settings.sampling.target_shares
         rows["training, as drawn"] = self.drawn_shares

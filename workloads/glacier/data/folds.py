@@ -1,4 +1,4 @@
-"""Parts of the tiles: whole groups (scenes, or squares of the map), no ground on two sides."""
+"""Splits tiles by whole groups (scenes or map squares), so that no ground is in two splits."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _NUMBERS = {"": _FREE, "train": 0, "validation": 1, "test": 2}
 
 
 class Parts(NamedTuple):
-    """Sorted indices of tiles, sentences on what was left out and is missing, and the name of each tile's group."""
+    """Sorted numbers of tiles by split, sentences on left-out tiles and missing classes, and each tile's group."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -26,7 +26,7 @@ class Parts(NamedTuple):
 
 
 def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
-    """Splits a store's tiles, by a given split before the shares. Raises BadInput for a part without tiles."""
+    """Splits a store's tiles by its folders, otherwise by shares. Raises BadInput for a split without tiles."""
     table = store.table
     needed = (split.test > 0) + (split.folds or 2)
     fixed, notes = given(store)
@@ -52,9 +52,7 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
     train = _without_leaks(store, train, held_out, "training", "validation or test", notes)
     named = {"training": train, "validation": validation, "test": test}
     if not split.test and not len(test):
-        notes.append(
-            "There is no test of its own (workload.split.test is 0): it repeats the validation."
-        )
+        notes.append("The test repeats the validation (workload.split.test is 0).")
         test = validation
         del named["test"]
     for name, chosen in named.items():
@@ -65,7 +63,7 @@ def parts(store: Store, split: Split, classes: Sequence[str]) -> Parts:
 
 
 def given(store: Store) -> tuple[list[str], list[str]]:
-    """Returns the part of each scene by its folder, "" if the shares decide, and notes."""
+    """Returns each scene's split by its folder, "" if shares decide, and notes."""
     of_group: dict[str, set[str]] = defaultdict(set)
     for part, group in zip(store.parts, store.groups, strict=True):
         if part:
@@ -73,18 +71,18 @@ def given(store: Store) -> tuple[list[str], list[str]]:
     divided = sorted(group for group, parts in of_group.items() if len(parts) > 1)
     if divided:
         note = (
-            "The folders called train, validation and test are not taken as the split: "
-            f"{len(divided):,} groups of scenes lie in two of them, such as {divided[0]}."
+            "The folders called train, validation and test do not decide the split: "
+            f"{len(divided):,} groups of scenes are in two of them, such as {divided[0]}."
         )
         return [""] * len(store.parts), [note]
-    notes = ["The split is that of the folders."] if any(store.parts) else []
+    notes = ["The folders decide the split."] if any(store.parts) else []
     return store.parts, notes
 
 
 def _joined(
     store: Store, linked: Sequence[tuple[int, int]], needed: int, notes: list[str]
 ) -> list[str]:
-    """Joins the groups of scenes that share windows of pixels, unless too few would be left; adds a note."""
+    """Joins the groups of scenes that share windows of pixels, unless too few remain; adds a note."""
     groups = list(store.groups)
     for pair in linked:
         first, second = sorted(groups[scene] for scene in pair)
@@ -93,14 +91,14 @@ def _joined(
         return store.groups
     scenes = {scene for pair in linked for scene in pair}
     notes.append(
-        f"{len(scenes):,} scenes without a place on the map show ground of another one by equal windows of pixels, "
-        "and are kept together."
+        f"{len(scenes):,} scenes without a georeference share windows of pixels with another scene, "
+        "and stay in one split with it."
     )
     return groups
 
 
 def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str]) -> np.ndarray:
-    """Returns (groups) the part of each, adds notes: `wanted` (groups) are parts, or _FREE if the shares decide."""
+    """Returns (groups) splits and adds notes; `wanted` (groups) are splits, or _FREE if shares decide."""
     part = np.where(wanted == _FREE, 0, wanted)
 
     def hold_out(pool: np.ndarray, share: float, number: int) -> None:
@@ -135,7 +133,7 @@ def _dealt(counts: np.ndarray, wanted: np.ndarray, split: Split, notes: list[str
 def _group_names(
     store: Store, split: Split, fixed: Sequence[str], scenes: Sequence[str]
 ) -> list[str]:
-    """Returns (tiles) the names of groups that must not be split: scenes, or squares of the map within a part."""
+    """Returns (tiles) names of groups that must not be split: scenes, or map squares within a split."""
     table = store.table
     if split.by == "scene":
         return [scenes[scene] for scene in table.scene]
@@ -151,7 +149,7 @@ def _group_names(
 
 
 def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> list[str]:
-    """Returns a sentence if a held-out part lacks classes. Raises BadInput for the training or an empty part."""
+    """Returns a sentence if a held-out split lacks classes. Raises BadInput for training or an empty split."""
     if not len(counts):
         raise BadInput(f"No tile is left for the {name}. Give more data, or change workload.split.")
     pixels = counts.sum(0)
@@ -163,13 +161,13 @@ def _missing_classes(counts: np.ndarray, classes: Sequence[str], name: str) -> l
             f"No tile of the training shows {absent}, so it cannot be learnt. Take other folds "
             "(workload.split.seed), more data, or leave it out of workload.source.classes."
         )
-    return [f"The {name} shows no {absent}: its metrics say so instead of counting it as right."]
+    return [f"The {name} shows no {absent}, so its metrics have no score for it."]
 
 
 def _without_leaks(
     store: Store, chosen: np.ndarray, others: np.ndarray, name: str, held_out: str, notes: list[str]
 ) -> np.ndarray:
-    """Leaves out tiles that show ground of `others`, by place or as a copy, and adds a note on them."""
+    """Leaves out tiles that overlap or copy tiles of `others`; adds a note."""
     table = store.table
     scenes = set(table.scene[others].tolist())
     digests = {store.digests[scene] for scene in scenes}
@@ -195,7 +193,7 @@ def _without_leaks(
 
 
 def _overlaps(box: np.ndarray, boxes: np.ndarray) -> bool:
-    """(4) left, bottom, right, top, and (4, N) of others -> whether it overlaps one of them."""
+    """Returns whether a box (4), left, bottom, right, top, overlaps one of `boxes` (4, N)."""
     x, y, right, top = box
     lefts, bottoms, rights, tops = boxes
     slack = 1e-3 * (right - x)  # a thousandth of a tile is rounding
@@ -205,9 +203,9 @@ def _overlaps(box: np.ndarray, boxes: np.ndarray) -> bool:
 
 
 def _shared_ground(
-    store: Store, linked: Sequence[tuple[int, int]], scenes: Mapping[str, Sequence[int]]
+    store: Store, linked: Sequence[tuple[int, int]], scenes: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """Returns a warning on scenes without a place on the map that show ground of another part; `scenes` are by part."""
+    """Returns a warning on scenes without georeference that share ground with another split's `scenes`."""
     part = {int(scene): name for name, chosen in scenes.items() for scene in chosen}
     shared = [(a, b) for a, b in linked if a in part and b in part and part[a] != part[b]]
     if not shared:
@@ -215,6 +213,6 @@ def _shared_ground(
     held_out = {scene for pair in shared for scene in pair if part[scene] != "training"}
     first, second = (store.names[scene] for scene in shared[0])
     return [
-        f"Warning: by equal windows of pixels {len(held_out):,} held-out scenes show ground of another part (such as "
-        f"{first} and {second}), so their scores flatter. Put such scenes into one part's folder."
+        f"Warning: {len(held_out):,} held-out scenes share windows of pixels with another split (such as "
+        f"{first} and {second}), so their scores flatter. Put such scenes into one split's folder."
     ]

@@ -1,13 +1,13 @@
-"""Finds the files of scenes by patterns: those of the configuration, or those of the documented layouts.
+"""Finds the files of scenes by patterns of the configuration or of the documented layouts.
 
     Band1/NAME.tif ... BandN/NAME.tif    label/NAME.tif           one file a band (GlacierHack, and generated scenes)
     images/NAME.tif                      masks/NAME.tif           one file with all bands
     slice_0_img_001.npy                  slice_0_mask_001.npy     (H, W, bands) and (H, W, classes) (HKH)
 
 Each may lie in folders called train, validation and test. `workload.source.images` and `masks` name any other layout:
-{scene} stands for the scene's name, {band} for a band that is a file, {part} for train, validation or test, and *, ?
-and [0-9] are as in a shell. Without {scene} the name is what *, ? and [0-9] stand for. Rasters are GeoTIFF, JPEG 2000,
-PNG or JPEG.
+{scene} matches the scene's name, {band} a band that is a file, {part} train, validation or test, and *, ? and [0-9] are
+as in a shell. Without {scene} the text that *, ? and [0-9] match is the name. Rasters are GeoTIFF, JPEG 2000, PNG or
+JPEG.
 """
 
 import re
@@ -24,20 +24,20 @@ PARTS = {
     "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
     "dev": "validation", "test": "test", "testing": "test", "hold": "test", "holdout": "test",
 }  # fmt: skip
-_PATCHES = "*_img_*.npy"  # those of one image overlap: slice_0/001 is of the group slice_0
+_PATCHES = "*_img_*.npy"  # patches of one image overlap: slice_0/001 is of the group slice_0
 _LAYOUTS = (  # images and masks
     ("Band{band}/{scene}.*", "label/{scene}.*"), (_PATCHES, "*_mask_*.npy"), ("images/{scene}.*", "masks/{scene}.*"),
 )  # fmt: skip
 _PART = f"(?P<part>(?i:{'|'.join(sorted(PARTS, key=len, reverse=True))}))"
 _TOKEN = re.compile(r"(\{scene\}|\{part\}|\[[^]]+\]|[*?])")
 _HOW_TO_NAME = (
-    "Let {scene} stand for what they share: workload.source.images 'Band{band}/*_{scene}.tif', masks "
+    "Write {scene} for their common part: workload.source.images 'Band{band}/*_{scene}.tif', masks "
     "'label/*_{scene}.tif' and band_files ['1', '2', ...]."
 )
 
 
 class Match(NamedTuple):
-    """The scenes of a folder, a sentence for each that lacks a file, and what was matched and what was not."""
+    """The scenes of a folder, a sentence for each incomplete one, and a text on matched and other files."""
 
     scenes: list[Scene]
     problems: list[str]
@@ -45,17 +45,17 @@ class Match(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file that a pattern matches, and the split that its folder stands for."""
+    """A file that a pattern matches, and the split that its folder names."""
 
     part: str
     path: Path
 
 
 def find(root: Path, source: Source, labelled: bool = True) -> Match:
-    """Finds scenes, those with a mask if `labelled`. Raises BadInput for none."""
+    """Finds scenes, if `labelled` scenes with a mask. Raises BadInput if the folder has no scene."""
     if not root.is_dir():
         raise BadInput(
-            f"{root} is no folder. Give the folder that holds Band1, Band2, ... or the images."
+            f"{root} is not a folder. Give the folder that holds Band1, Band2, ... or the images."
         )
     rows = [(source.images, source.masks)] if source.images else []
     if not rows or not labelled:  # new scenes may lie in any layout, or without a folder
@@ -64,7 +64,7 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
     if not labelled:
         rows.append(("{scene}.*", ""))
     folder: Path | None = root
-    while folder:  # archives often hold a single folder, one in another
+    while folder:  # archives often hold a single folder in a folder
         for images, masks in rows:
             match = _match(folder, images, masks, source, labelled)
             if match:
@@ -84,7 +84,7 @@ def find(root: Path, source: Source, labelled: bool = True) -> Match:
 
 
 def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) -> Match | None:
-    """Returns the scenes of two patterns; None if one matches nothing."""
+    """Returns the scenes of two patterns, or None if one of them matches no file."""
     mask_of = matching(root, masks) if masks else {}
     by_band = _by_band(root, images, source, {file.path for file in mask_of.values()})
     files, problems = _joined(by_band)
@@ -99,7 +99,7 @@ def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) 
         paths = tuple(band.path for band in bands)
         scenes.append(Scene(name, group, paths, mask, bands[0].part))
     facts = []
-    if labelled:  # images of a folder without any mask can be predicted, and are no mistake
+    if labelled:  # images of a folder without masks are for prediction
         labels = {scene.images[0].parent for scene in scenes if scene.mask}
         if not labels:
             raise BadInput(
@@ -130,7 +130,7 @@ def _match(root: Path, images: str, masks: str, source: Source, labelled: bool) 
 def _by_band(
     root: Path, images: str, source: Source, others: Collection[Path]
 ) -> dict[str, dict[str, File]]:
-    """Returns the files of each band by scene, by the band's pattern. Raises BadInput if some bands have none."""
+    """Returns the files of each band by scene, by the band's pattern. Raises BadInput if some bands lack files."""
     words = tuple(map(str, source.chosen))
     if images == source.images:
         words = source.band_files or source.bands
@@ -146,7 +146,7 @@ def _by_band(
 
 
 def _joined(by_band: Mapping[str, Mapping[str, File]]) -> tuple[dict[str, list[File]], list[str]]:
-    """Returns the bands of each scene, and a sentence for each that lacks one; the keys are the places of bands."""
+    """Returns the bands of each scene, and a sentence for each incomplete scene; keys are patterns of bands."""
     images: dict[str, list[File]] = {}
     problems = []
     for name in sorted(set().union(*by_band.values())):
@@ -165,9 +165,9 @@ def _joined(by_band: Mapping[str, Mapping[str, File]]) -> tuple[dict[str, list[F
 
 
 def matching(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[str, File]:
-    """Returns the files of a pattern with placeholders, but for some others, by scene, sorted by path.
+    """Returns the files of a pattern with placeholders by scene, sorted by path, without `others`.
 
-    Raises BadInput for a pattern that cannot be used, and if two files stand for one scene.
+    Raises BadInput for an unusable pattern, and if two files have one scene's name.
     """
     files: dict[str, File] = {}
     regex = _regex(pattern)
@@ -193,14 +193,14 @@ def matching(root: Path, pattern: str, others: Collection[Path] = ()) -> dict[st
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
-    """Returns the expression of a pattern with placeholders. Raises BadInput if it cannot be used."""
+    """Compiles a pattern with placeholders. Raises BadInput if that fails."""
     is_named = "{scene}" in pattern
     groups = {"{scene}": "(?P<scene>[^/]+)", "{part}": _PART}
     pieces = []
     for token in _TOKEN.split(pattern):
         if token in groups:
             pieces.append(groups[token])
-            groups[token] = f"(?P={token[1:-1]})"  # the same text, if it comes again
+            groups[token] = f"(?P={token[1:-1]})"  # repeated, it matches the same text
         elif _TOKEN.fullmatch(token):
             shell = {"*": "[^/]*", "?": "[^/]"}.get(token, token.replace("[!", "[^"))
             pieces.append(shell if is_named else f"({shell})")
@@ -220,6 +220,6 @@ def _unmatched(root: Path, matched: Collection[Path]) -> list[str]:
 
 
 def has_pixels(name: str) -> bool:
-    """Tells rasters and arrays by their names; macOS writes ._NAME beside each."""
+    """Returns whether a file name is a raster's or an array's; macOS writes ._NAME beside each."""
     suffix = PurePosixPath(name).suffix.lower()
     return suffix in (*DRIVERS, ".npy") and not name.startswith("._")

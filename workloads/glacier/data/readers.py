@@ -1,7 +1,7 @@
 """Reads scenes in windows: rasters by GDAL, or arrays of NumPy.
 
-A window is float32 with NaN for no data, and classes with IGNORE for no label. Files are untrusted: a name decides the
-one format that is read, only the file itself is read, and memory is bounded by refusals.
+A window has float32 bands with NaN for no data, and classes with IGNORE for no label. Files are untrusted: the name
+decides the format, no other file is read, and too large files are refused.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from lib.errors import BadInput
 from lib.text import amount
 from workloads.glacier.settings import IGNORE, Source
 
-# GDAL would open any format, one that names other files too, such as .vrt
+# GDAL would open any format, even one that refers to other files, such as .vrt
 DRIVERS = {
     ".tif": "GTiff",
     ".tiff": "GTiff",
@@ -38,28 +38,28 @@ _GDAL = {
 }
 _MOST_PIXELS = 2**31  # a scene of 46,340 on a side; a Sentinel-2 tile has 10,980
 _MOST_ON_A_SIDE = 2**20
-# GDAL unpacks a block for one pixel, of all bands if they lie interleaved
+# GDAL unpacks a block for one pixel, with all bands if they are interleaved
 _MOST_BYTES_AT_ONCE = 2**29
 # Bytes of the header of a .npy, NumPy's own limit, which it checks after reading all of them
 _MOST_HEADER = 10_000
 _COLOUR = np.array((65536, 256, 1))  # times red, green and blue is a code
-_MOST_QUOTED = 200  # characters of what a file says
+_MOST_QUOTED = 200  # characters of a file's content
 
-# An image without a place on the map is fine; only the mask that comes out has none either
+# An image without a georeference is fine; its predicted mask lacks it too
 warnings.filterwarnings("ignore", category=rasterio.errors.NotGeoreferencedWarning)
 
 Window = tuple[int, int, int, int]  # row, column, height, width
 
 
 class Unusable(BadInput):
-    """One scene that cannot be used: the sentence names its file."""
+    """An unusable scene; the message names its file."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One image: a file for each band or one with all of them; `mask` is None without a label.
+    """One image: a file for each band or one with all bands; `mask` is None without a label.
 
-    Scenes of one `group` must not be split. `part` is train, validation or test if a folder says so, else "".
+    Scenes of one `group` must not be split. `part` is train, validation, test or "", by the name of a folder.
     """
 
     name: str
@@ -76,10 +76,10 @@ class Scene:
 
 
 class Opened:
-    """A scene whose files are open: `height`, `width` in pixels, `crs` (text) and `transform` (affine), or None."""
+    """A scene with open files: `height` and `width` in pixels, `crs` (text) and `transform` (affine) or None."""
 
     def __init__(self, scene: Scene, source: Source, files: Sequence[Any]):
-        """`files` are those of the scene, rasters or arrays, which must fit together. Raises Unusable."""
+        """`files` are the scene's open rasters or arrays. Raises Unusable if they do not fit together."""
         first = files[0]
         path = scene.images[0]
         if scene.mask and scene.mask.suffix.lower() in _LOSSY:
@@ -110,20 +110,22 @@ class Opened:
             self._check_grid(other, data)
 
     def _check_grid(self, other: Path, data: Any) -> None:
-        """Raises Unusable if another file of the scene has other bands, size or ground than the first."""
+        """Raises Unusable if another file of the scene differs from the first in bands, size or ground."""
         first = self.files[0]
         path = self.scene.images[0]
         is_mask = other == self.scene.mask
         if not is_mask and len(_opaque(data)) > 1:
             raise Unusable(
-                f"{other} has several bands, and each band is a file of its own. Export the band."
+                f"{other} has several bands, and each file must hold one. Export the band."
             )
         if (data.height, data.width) != (self.height, self.width):
             raise Unusable(
                 f"{other} has {data.height} x {data.width} pixels and {path} {self.height} x {self.width}. Resample "
                 "them to one grid."
             )
-        if is_mask and not (data.crs and first.crs):  # often exported without a georeference
+        if is_mask and not (
+            data.crs and first.crs
+        ):  # masks are often exported without a georeference
             return
         if data.crs != first.crs:
             raise Unusable(
@@ -146,7 +148,7 @@ class Opened:
         return [(file, 1) for file in files]
 
     def _scalings(self) -> list[tuple[float, float]]:
-        """Returns the scale and the offset that each band's tags state. Raises Unusable for those that are no unit."""
+        """Returns scale and offset of each band by its tags. Raises Unusable unless they are usable numbers."""
         scalings = []
         for file, number in self.places:
             scale = _tag(self.files[file], "scales", number, 1.0)
@@ -160,9 +162,9 @@ class Opened:
         return scalings
 
     def bands(self, window: Window) -> np.ndarray:
-        """Reads (bands, h, w) float32, with NaN in every band where one has no data, and beyond the scene's end.
+        """Reads (bands, h, w) float32: pixels that lack a band, or are beyond the scene's end, are NaN in all bands.
 
-        Scale and offset that a file's tags state are applied; numbers of no data are those before that.
+        Applies scale and offset of the file's tags; nodata values are compared before.
         """
         places = self.places
         image = np.full((len(places), *window[2:]), np.nan, np.float32)
@@ -170,7 +172,7 @@ class Opened:
             data = self.files[file]
             values = _read_window(self.scene.images[file], data, number, window)
             plane = whole[: values.shape[0], : values.shape[1]]
-            # a number that float32 lacks becomes no data
+            # Numbers beyond float32 become nodata
             with np.errstate(over="ignore", invalid="ignore"):
                 plane[:] = values
                 if scaling != (1, 0):
@@ -184,9 +186,9 @@ class Opened:
         return image
 
     def _mask(self, window: Window) -> np.ndarray:
-        """Reads (h, w) codes, with NaN for no data, or (h, w, layers). Raises Unusable for bands that differ.
+        """Reads (h, w) codes, with NaN for nodata, or (h, w, layers). Raises Unusable for different bands.
 
-        Colours of three bands of bytes are the codes red * 65536 + green * 256 + blue if a code is above 255.
+        If a code is above 255, three bands of bytes are the code red * 65536 + green * 256 + blue.
         """
         path = self.scene.files[-1]
         data = self.files[-1]
@@ -211,12 +213,12 @@ class Opened:
                 f"blue in workload.source.codes (here {colour @ _COLOUR})."
             )
         nodata = data.nodatavals[0]
-        if nodata is None or nodata in source.codes:  # a class with this code stays a class
+        if nodata is None or nodata in source.codes:  # the code of a class is not nodata
             return first
         return np.where(first == nodata, np.nan, first)
 
     def read(self, window: Window) -> tuple[np.ndarray, np.ndarray]:
-        """Reads bands, and (h, w) classes with IGNORE for no data or no label. Raises Unusable."""
+        """Reads bands, and (h, w) classes with IGNORE for missing data or label. Raises Unusable."""
         image = self.bands(window)
         classes = _decode(self._mask(window), self.source, self.scene.mask)
         target = np.full(window[2:], IGNORE, np.uint8)
@@ -237,7 +239,7 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(scene: Scene, source: Source) -> Iterator[Opened]:
-    """Opens a scene and checks that its files fit together. Raises Unusable, which names the file."""
+    """Opens the files of a scene. Raises Unusable if they do not fit together."""
     with contextlib.ExitStack() as stack:
         files: list[Any] = []
         for path in scene.files:
@@ -249,7 +251,7 @@ def opened(scene: Scene, source: Source) -> Iterator[Opened]:
 
 
 def _tag(data: Any, name: str, number: int, default: float) -> float:
-    """Returns the value of a raster's tag for a band; an array has no tags."""
+    """Returns the value of a raster's tag for a band, or the default."""
     values = getattr(data, name, ())
     if number <= len(values):
         return float(values[number - 1])
@@ -257,12 +259,12 @@ def _tag(data: Any, name: str, number: int, default: float) -> float:
 
 
 def _opaque(data: Any) -> list[int]:
-    """Returns the numbers of a file's bands but for the alpha band."""
+    """Returns the numbers of a file's bands without the alpha band."""
     return [number for number, kind in enumerate(data.colorinterp, 1) if kind != ColorInterp.alpha]
 
 
 class _Array:
-    """A .npy as a raster: an image (h, w, bands) or (bands, h, w); a mask of codes, or of layers (h, w, layers)."""
+    """A .npy as a raster: an image (h, w, bands) or (bands, h, w), or a mask (h, w) of codes or (h, w, layers)."""
 
     crs = transform = None
 
@@ -293,7 +295,7 @@ class _Array:
 def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
     """Returns (h, w) uint8 classes with IGNORE, from (h, w) codes or (h, w, layers) of zeros and ones.
 
-    The last layer that is set decides (debris lies on ice). Raises Unusable, which names `path`.
+    The last set layer decides (debris lies on ice). Raises Unusable, which names `path`.
     """
     if mask.ndim == 3:
         layers = mask.shape[2]
@@ -323,13 +325,13 @@ def _decode(mask: np.ndarray, source: Source, path: Path | None) -> np.ndarray:
 
 @contextlib.contextmanager
 def raster(path: Path) -> Iterator[Any]:
-    """Opens one raster in the format of its name. Raises Unusable, also if reading takes too much memory."""
+    """Opens a raster in the format of its name. Raises Unusable, also if reading would take too much memory."""
     driver = DRIVERS.get(path.suffix.lower())
     name = os.fspath(path.absolute())
     # /vsi: GDAL opens archives and addresses by it
     if driver is None or not path.is_file() or name.startswith("/vsi"):
         raise Unusable(
-            f"{path} is no file named {', '.join(DRIVERS)}. Export it to a GeoTIFF on this disk."
+            f"{path} is not a file named {', '.join(DRIVERS)}. Export it to a GeoTIFF on this disk."
         )
     kind = "a GeoTIFF" if driver == "GTiff" else path.suffix[1:].upper()
     with contextlib.ExitStack() as stack:
@@ -347,7 +349,7 @@ def raster(path: Path) -> Iterator[Any]:
 
 
 def _check_blocks(path: Path, data: Any, is_whole: bool) -> None:
-    """Raises Unusable if a raster, which is unpacked at once if `is_whole`, has large blocks."""
+    """Raises Unusable for large blocks; a raster that `is_whole` is unpacked at once."""
     rows, columns = (data.height, data.width) if is_whole else data.block_shapes[0]
     planes = 1
     if is_whole or str(data.interleaving).lower().endswith("pixel"):
@@ -375,7 +377,7 @@ def _read_window(path: Path, data: Any, number: int, window: Window) -> np.ndarr
 
 @contextlib.contextmanager
 def _naming(path: Path, what: str) -> Iterator[None]:
-    """Raises Unusable, which names the file, for errors of rasterio and GDAL."""
+    """Turns errors of rasterio and GDAL into Unusable, which names the file."""
     try:
         yield
     except Unusable:
@@ -390,17 +392,17 @@ def _naming(path: Path, what: str) -> Iterator[None]:
 
 
 def _load_array(path: Path) -> np.ndarray:
-    """Maps a .npy of numbers. Raises Unusable for anything else, without unpickling or reading it."""
+    """Maps a .npy of numbers, without unpickling. Raises Unusable for other content."""
     try:
         if not path.is_file():
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
         with path.open("rb") as file:
             is_short = np.lib.format.read_magic(file) == (1, 0)
             size = int.from_bytes(file.read(2 if is_short else 4), "little")
         if size > _MOST_HEADER:
             raise ValueError(f"its header has {size:,} bytes")
         array = np.lib.format.open_memmap(path, mode="r")
-    # whatever NumPy's parser of headers raises, from OSError to tokenize.TokenError
+    # NumPy's parser of headers raises anything from OSError to tokenize.TokenError
     except Exception as error:
         reason = str(error)[:_MOST_QUOTED]
         raise Unusable(
@@ -409,6 +411,6 @@ def _load_array(path: Path) -> np.ndarray:
     if array.dtype.kind not in "biuf":
         kind = str(array.dtype)[:_MOST_QUOTED]
         raise Unusable(
-            f"{path} holds {kind}, which are no numbers. Save the pixels as float32 or uint8."
+            f"{path} holds {kind} instead of numbers. Save the pixels as float32 or uint8."
         )
     return array

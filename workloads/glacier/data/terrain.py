@@ -1,6 +1,6 @@
-"""Plausible glacier scenes: terrain, ice, debris, lakes and snow with the spectra that a sensor would see of them.
+"""Draws plausible glacier scenes: terrain, ice, debris, lakes and snow with their spectra at a sensor.
 
-This is no simulation. It keeps what makes the task hard: debris has the spectrum of rock and differs by its place and
+It simulates no physics, but keeps the hard parts of the task: debris has the spectrum of rock and differs by place and
 shape; seasonal snow has the spectrum of ice; shadow darkens both; clouds are as bright as snow; some ground is missing.
 """
 
@@ -29,7 +29,7 @@ _SPECTRA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8")
 
 
 def write(folder: Path, options: Generator, source: Source) -> None:
-    """Makes a folder with Band1/img001.tif ... and label/img001.tif, whole. Raises BadInput for other names."""
+    """Makes a whole folder with Band1/img001.tif ... and label/img001.tif. Raises BadInput for unknown names."""
     _check_names(source.bands, BANDS, "band", "bands")
     _check_names(source.classes, CLASSES, "class", "classes")
     if folder.is_dir():
@@ -41,7 +41,7 @@ def write(folder: Path, options: Generator, source: Source) -> None:
         with disk.whole(folder, cache=True) as aside:
             for index in range(options.scenes):
                 image, classes = scene(options.seed, index, options.size)
-                # Scenes lie apart on the map, so that none shows another one's ground.
+                # Scenes are apart on the map, so that their ground does not overlap
                 apart = options.size * METRES * 1.25
                 x = 300_000 + index % 10 * apart
                 y = 4_000_000 - index // 10 * apart
@@ -113,7 +113,7 @@ def _noise(draw: np.random.Generator, size: int, slope: float) -> np.ndarray:
 
 
 def _frequency(size: int) -> np.ndarray:
-    """Returns the frequency, in cycles a pixel, of each coefficient of the real Fourier transform of 2 * size."""
+    """Returns the frequencies, in cycles a pixel, of the real Fourier transform of 2 * size."""
     rows = np.fft.fftfreq(2 * size)[:, None]
     columns = np.fft.rfftfreq(2 * size)[None]
     return np.hypot(rows, columns)
@@ -188,7 +188,7 @@ def _ground(
     # rock, and so its debris, differs from place to place
     geology = 1 + 0.2 * _noise(draw, size, 3.2) + 0.08 * _noise(draw, size, 1.5)
     image[_OPTICAL] *= geology
-    # snow that is no glacier
+    # Seasonal snow
     snowfall = _noise(draw, size, 2.4) + 0.8 * (height - height.mean()) / height.std()
     snowy = (snowfall > 1.9) & (steepness < np.quantile(steepness, 0.8))
     image = np.where(snowy, 0.75 * spectrum["snow"] + 0.25 * image, image)
@@ -214,7 +214,7 @@ def _seen(draw: np.random.Generator, image: np.ndarray, height: np.ndarray) -> n
     image[_OPTICAL] *= 0.22 + 0.78 * light
     image[5] += 4.0 * (light - 1)
     image[5] -= 6.5e-3 * (height - 4500)
-    # thin to thick clouds over a small part; the label stays that of the ground
+    # Thin to thick clouds over a small part; the label is the ground's
     if draw.random() <= 0.4:
         field = _noise(draw, image.shape[1], 3.2)
         clear = np.quantile(field, 1 - draw.uniform(0.02, 0.1))
@@ -231,7 +231,7 @@ def _seen(draw: np.random.Generator, image: np.ndarray, height: np.ndarray) -> n
     image[5] += 4.0 * draw.standard_normal() + 2.0 * noise[5]
     image[_OPTICAL] *= _SCALE
     image[5] *= 100
-    return np.clip(image.round(), 1, 65_535).astype(np.uint16)  # 0 is no data
+    return np.clip(image.round(), 1, 65_535).astype(np.uint16)  # 0 is nodata
 
 
 def _light(draw: np.random.Generator, height: np.ndarray) -> np.ndarray:

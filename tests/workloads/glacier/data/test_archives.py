@@ -120,7 +120,7 @@ def test_an_address_is_fetched_and_deleted_and_a_wrong_one_is_refused(
     assert not [path for path in (tmp_path / "downloads").rglob("*") if path.is_file()]
     for address, sentence in (
         ((tmp_path / "none.zip").as_uri(), "not be fetched"),
-        ("nowhere/a.zip", "is no file"),
+        ("nowhere/a.zip", "is not a file"),
     ):
         with pytest.raises(BadInput, match=sentence):
             cutter.fetch(address, tmp_path)

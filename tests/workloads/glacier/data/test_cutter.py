@@ -85,7 +85,7 @@ def test_every_held_out_pixel_is_counted_once_though_tiles_overlap(tiny):
     store = task.data.store
     part = task.datasets()["test"]
     scenes = {int(store.table.scene[index]) for index in task.data.parts.test}
-    targets = [part[index].target for index in range(len(part))]
+    targets = [part[index].sample.target for index in range(len(part))]
     assert np.count_nonzero(np.stack(targets) != IGNORE) == len(scenes) * 64 * 64
     assert len(part) == 4 * len(scenes), "tiles side by side are enough"
     names = {store.names[scene] for scene in scenes}

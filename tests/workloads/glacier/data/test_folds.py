@@ -19,6 +19,7 @@ from tests.workloads.glacier.files import (
     write_patches,
     write_scenes,
 )
+from trainbook import IGNORED
 from workloads.glacier.data import cutter, datasets, folds, layout
 from workloads.glacier.data.cutter import cut
 from workloads.glacier.data.datasets import ANYWHERE, augment, corner
@@ -62,7 +63,7 @@ def test_without_a_test_the_validation_is_repeated(tmp_path):
     store = store_of(write_scenes(tmp_path / "data", 12))
     parts = split(store, validation=0.15, test=0)
     assert np.array_equal(parts.test, parts.validation)
-    assert any("no test of its own" in note for note in parts.notes)
+    assert any("repeats the validation" in note for note in parts.notes)
 
 
 def test_one_large_scene_is_split_by_squares_of_the_map(tmp_path):
@@ -115,7 +116,7 @@ def test_a_copy_of_a_scene_under_another_name_is_a_leak_too(tmp_path):
     for seed in range(20):
         with contextlib.suppress(BadInput):  # the copy was all that this part had
             parts = split(store, seed=seed, test=0.3, validation=0.3)
-            left_out += any("show ground of" in note for note in parts.notes)
+            left_out += any("share windows of pixels" in note for note in parts.notes)
             sides(digests, parts)
     assert left_out
 
@@ -140,7 +141,7 @@ def test_a_given_split_that_parts_the_patches_of_an_image_is_not_taken(tmp_path)
     store = store_of(tmp_path / "data", PATCHES)
     parts = split(store, PATCHES)
     assert (
-        "are not taken as the split: 6 groups of scenes lie in two of them, such as slice_0"
+        "do not decide the split: 6 groups of scenes are in two of them, such as slice_0"
         in parts.notes[0]
     )
     assert sides([store.groups[s] for s in store.table.scene], parts)
@@ -184,7 +185,7 @@ def chips(tmp_path_factory):
 def ground_notes(store, **options):
     """The notes on shared ground of a split."""
     parts = folds.parts(store, Split(**options), "ab")
-    return [note for note in parts.notes if "equal windows" in note]
+    return [note for note in parts.notes if "windows of pixels" in note]
 
 
 FOLDERS = {"t": "train", "v": "validation", "s": "test"}
@@ -193,7 +194,10 @@ FOLDERS = {"t": "train", "v": "validation", "s": "test"}
 def test_shared_ground_in_two_folders_is_one_warning(chips, monkeypatch):
     monkeypatch.setattr(chips, "parts", [FOLDERS[letter] for letter in "ttttvstv"])
     (warning,) = ground_notes(chips)
-    assert "1 held-out scenes show ground of another part (such as c6 and c7)" in warning
+    assert (
+        "1 held-out scenes share windows of pixels with another split (such as c6 and c7)"
+        in warning
+    )
     monkeypatch.setattr(chips, "parts", [FOLDERS[letter] for letter in "ttttvstt"])
     assert ground_notes(chips) == []
 
@@ -206,7 +210,10 @@ def test_shared_ground_in_two_squares_is_a_warning(chips):
 @pytest.mark.parametrize("seed", range(4))
 def test_scenes_of_shared_ground_are_one_group(chips, seed):
     parts = folds.parts(chips, Split(seed=seed, test=0.25, validation=0.25), "ab")
-    assert "2 scenes without a place on the map show ground of another one" in parts.notes[0]
+    assert (
+        "2 scenes without a georeference share windows of pixels with another scene"
+        in parts.notes[0]
+    )
     assert not any("held-out" in note for note in parts.notes)
     names = [chips.names[s] for s in chips.table.scene]
     groups = dict(zip(names, parts.groups, strict=True))
@@ -255,9 +262,10 @@ def lakes(tiny, tmp_path):
 def test_the_wanted_part_of_the_crops_lies_around_the_class(lakes):
     _, train, order = lakes
     drawn = np.concatenate([order._epoch(epoch) for epoch in range(200)])
-    around = train.draws.classes[drawn]
+    draws = train.samples.draws
+    around = draws.classes[drawn]
     assert (around == 3).mean() == pytest.approx(0.5, abs=0.02)
-    tiles = np.bincount(train.draws.tiles[drawn[around == ANYWHERE]])
+    tiles = np.bincount(draws.tiles[drawn[around == ANYWHERE]])
     assert tiles.min() > 0.8 * tiles.mean(), "the others lie evenly"
 
 
@@ -267,8 +275,9 @@ def test_the_shares_of_drawn_crops_are_estimated(lakes):
     for epoch in range(6):
         samples = [train[int(index)] for index in order._epoch(epoch)[:40]]
         batch = task.collate(samples, torch.Generator().manual_seed(epoch))
-        assert batch["image"].shape[2:] == batch["target"].shape[1:] == (32, 32)
-        counts += np.bincount(batch["target"].flatten(), minlength=256)[:4]
+        assert batch["image"].shape[2:] == batch["labels"].shape[1:] == (32, 32)
+        labels = batch["labels"].flatten()
+        counts += np.bincount(labels[labels != IGNORED], minlength=4)
     assert task.data.drawn_shares == pytest.approx(counts / counts.sum(), rel=0.25)
 
 

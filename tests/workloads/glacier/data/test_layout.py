@@ -149,7 +149,7 @@ def test_without_labels_scenes_need_no_masks_and_none_of_the_layouts(
 
 def test_nothing_that_matches_is_refused_with_the_patterns_and_the_first_names(tmp_path):
     single = Source(bands=("a",), images="{scene}.tif", masks="{scene}_mask.tif")
-    with pytest.raises(BadInput, match="is no folder"):
+    with pytest.raises(BadInput, match="is not a folder"):
         layout.find(tmp_path / "none", TWO)
     for sentence, files, source in (
         ("No raster and no .npy lies there", "", TWO),
@@ -175,7 +175,7 @@ def test_files_named_differently_in_each_folder_are_refused_with_the_pattern_tha
     write_empty(tmp_path, "Band1/B2_masked_02_07", "Band2/B3_masked_02_07", "label/Y_output_02_07")
     with pytest.raises(
         BadInput,
-        match=r"No scene has all of its bands.*B2_masked_02_07 by Band1.*Let .scene. stand",
+        match=r"No scene has all of its bands.*B2_masked_02_07 by Band1.*Write .scene. for",
     ):
         layout.find(tmp_path, TWO)
 

@@ -1,0 +1,222 @@
+"""The examples' own networks: what each sees of a sample, and that the answers begin as a simple method's."""
+
+import ast
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from lib import planner
+from lib.errors import BadInput
+from lib.task import load_task
+from tests.conftest import ROOT
+from trainbook import launch
+from trainbook.commands import main
+from trainbook.new import made
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@pytest.mark.parametrize("name", ["images", "tabular", "text", "tokens"])
+def test_answers_begin_as_those_of_a_simple_method_unless_the_key_is_changed(example, name):
+    assert example(name).training.start_from_baseline
+
+
+def test_answers_begin_as_those_of_a_simple_method_in_the_notebook_of_ones_own_model():
+    source = (ROOT / "notebooks_src" / "07_your_model.py").read_text("utf-8")
+    assigned = {
+        node.targets[0].id: node.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert "start_from_baseline: true" in ast.literal_eval(assigned["CONFIGURATION"])
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tagger(example):
+    """The task of the example of tokens, with more ids than parts of words, so that none meet."""
+    return load_task(example("tokens", **{"workload.ids": 2**20, "workload.hidden_share": 0.5}))
+
+
+def ids_of(task, *words):
+    return task.batch([(words, [""] * len(words))], False)["ids"][0].tolist()
+
+
+def test_words_share_the_ids_of_their_ends_beginnings_and_shapes(tagger):
+    one, other, capital, long = ids_of(tagger, "walking", "talking", "Walking", "Ada-1999")
+    assert [a == b for a, b in zip(one, other, strict=True)] == [
+        *(False, False),  # the word, and in lower case
+        *(True, True, True, True),  # the last 4, 3, 2 and 1 letters
+        *(False, True),  # the first 3, the shape
+    ]
+    assert [a == b for a, b in zip(one, capital, strict=True)] == [False, *[True] * 6, False]
+    assert long[-1] == ids_of(tagger, "Éva-12")[0][-1], "digits and letters, runs cut to two"
+    assert min(map(min, (one, other, capital, long))) > 0
+
+
+def test_training_hides_words_by_the_generators_of_the_kit_and_leaves_their_parts(tagger):
+    samples = [(["walking"] * 60, ["O"] * 60)]
+    torch.manual_seed(0)
+    first = tagger.batch(samples, True)["ids"]
+    torch.manual_seed(0)
+    assert torch.equal(tagger.batch(samples, True)["ids"], first)
+    whole = tagger.batch(samples, False)["ids"]
+    hidden = (first[0] == 0).float()
+    assert (hidden[:, 0] == hidden[:, 1]).all()
+    assert 0.3 < hidden[:, 0].mean() < 0.7
+    assert torch.equal(first[..., 2:], whole[..., 2:])
+    assert (whole > 0).all()
+
+
+def test_the_simple_method_reads_the_words_beside_their_labels_and_the_model_does_not(tagger):
+    samples = [(["Ada", "went"], ["person", "O"]), (["Wien"], ["place"])]
+    batch = tagger.batch(samples, True)
+    assert tagger.features(batch) == [["Ada", "went"], ["Wien"]]
+    assert batch["labels"].tolist() == [[1, 0], [2, -100]]
+    tagger.take_learned(json.loads(json.dumps(tagger.learned())))  # as a run does
+    part = tagger.parts["validation"]
+    travels = tagger.collate([part[0], part[1]], torch.Generator())
+    assert {"ids", "labels"} <= travels.keys()
+    assert all(isinstance(value, torch.Tensor) for value in travels.values())
+
+
+def test_tags_do_not_depend_on_the_words_that_another_text_is_longer_by(tagger):
+    model = tagger.model().eval()
+    alone = model(tagger.batch([(["Ada", "went"], ["", ""])], False)["ids"])
+    beside = tagger.batch([(["Ada", "went"], ["", ""]), (["x"] * 7, [""] * 7)], False)
+    torch.testing.assert_close(model(beside["ids"])[0, :2], alone[0])
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+PLACES = "size,place,price\n" + "".join(
+    f"{'' if k % 9 == 4 else k % 17},{'Graz' if k % 2 else 'Wien'},{300 * (k % 17) + 900 * (k % 2)}\n"
+    for k in range(120)
+)
+
+
+def test_a_table_with_gaps_and_words_trains_on_all_its_columns_and_predicts_what_it_never_saw(
+    example, tmp_path, capsys
+):
+    config = example("tabular", **{"workload.features": [], "workload.words": []})
+    (tmp_path / "tabular" / "flats.csv").write_text(PLACES)
+    task = load_task(config)
+    assert "Columns: numbers in size; words in place (2 words)." in task.describe_data()
+    assert launch.train(config).reason == "completed"
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "new.csv").write_text("size,place\n3,Graz\n,Linz\n")
+    arguments = ["predict", "runs/tabular", "new", "out", "--task", "tabular.py:Tabular"]
+    assert main(arguments) == 0
+    with Path("out/predictions.csv").open() as file:
+        assert len([float(row["prediction"]) for row in csv.DictReader(file)]) == 2
+    (new / "new.csv").write_text("size,place\nlarge,Graz\n")
+    assert main(arguments) == 2
+    assert "'large' in the column size is no number" in capsys.readouterr().err
+
+
+def test_columns_are_decided_by_the_training_rows_alone(example, tmp_path):
+    config = example("tabular", **{"workload.features": [], "workload.words": []})
+    table = tmp_path / "tabular" / "flats.csv"
+    table.write_text(PLACES)
+    task = load_task(config)
+    before = {name: task.learned()[name] for name in ("numbers", "words", "target")}
+    for part in ("validation", "test"):
+        for sample, _ in task.parts[part].samples:
+            sample["size"] = "1e6"
+            sample["place"] = "Linz"
+    task._learned = None
+    assert before == {name: task.learned()[name] for name in before}
+
+
+def test_members_learn_alone_and_their_mean_answers(example):
+    task = load_task(example("tabular", **{"workload.members": 3}))
+    torch.manual_seed(0)
+    model = task.model()
+    batch = task.labelled(task.parts["train"].samples[:5])
+    training = task.outputs(model.train(), batch)
+    assert training.shape == (5, 3, 1)
+    model.eval()
+    answers = task.outputs(model, batch)
+    assert answers.shape == (5, 1)
+    mean, deviation = task.learned()["target"]
+    each = mean + deviation * model(batch["numbers"], batch["gaps"], batch["words"])
+    torch.testing.assert_close(answers, each.mean(1))
+    assert (each.std(1) > 0).all()
+
+
+# --- sentences --------------------------------------------------------------------------------------------------------
+
+
+def published(folder):
+    """Writes a BERT of 4 numbers a piece, with a tokenizer of the words in the generated sentences."""
+    transformers = pytest.importorskip("transformers")
+    words = list(dict.fromkeys(" ".join(made.WORDS.values()).split()))
+    vocabulary = {word: n for n, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    cutting = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    cutting.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    cutting.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=cutting, **special).save_pretrained(
+        folder
+    )
+    sizes = {"hidden_size": 4, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.BertConfig(vocab_size=len(vocabulary), num_hidden_layers=1, **sizes)
+    torch.manual_seed(1)
+    model = transformers.BertModel(config)
+    model.save_pretrained(folder)
+    return model
+
+
+def test_sentences_begin_with_a_published_encoder_that_is_planned_resumed_and_predicts(
+    example, tmp_path
+):
+    weights = published(tmp_path / "encoder").state_dict()
+    chosen = {"workload.encoder": str(tmp_path / "encoder")}
+    config = example("text", **chosen)
+    task = load_task(config)
+    first = task.describe_data().splitlines()[0]
+    assert first == f"The network is the published encoder {tmp_path / 'encoder'}, trained further."
+    name = "embeddings.word_embeddings.weight"
+    assert torch.equal(task.model().state_dict()[f"bert.{name}"], weights[name])
+    batch = task.batch([(None, "the court flies", 0), (None, "we " * 20, 1)], False)
+    assert batch["input_ids"][0, :6].tolist() == [2, 4, 14, 1, 3, 0]
+    assert batch["input_ids"].shape == (2, 8), "cut to workload.length"
+    assert batch["attention_mask"].sum(1).tolist() == [5, 8]
+    assert planner.make(config, planner.find_card("t4"), 2).chosen.prediction.fits
+    launch.train(example("text", **{**chosen, "training.max_steps": 2}))
+    shutil.rmtree(tmp_path / "encoder")  # a later session has all of it in its checkpoint
+    summary = launch.train(config)
+    assert (summary.reason, summary.step, summary.missing) == ("completed", 5, {})
+    assert main(["predict", "runs/text", "text", "out", "--task", "text.py:Text"]) == 0
+
+
+def test_an_encoder_that_is_nowhere_is_refused_and_none_is_compared_in_the_first_line(example):
+    with pytest.raises(BadInput, match="nowhere"):
+        load_task(example("text", **{"workload.encoder": "folder/nowhere/encoder"})).learned()
+    first = load_task(example("text")).describe_data().splitlines()[0]
+    assert "starts from scratch" in first
+    assert "linear model of words" in first
+    assert "workload.encoder" in first
+
+
+def test_each_sentence_of_a_single_file_is_dealt_by_itself(example, tmp_path):
+    config = example("text")
+    folder = tmp_path / "text"
+    lines = "".join(path.read_text() for path in sorted(folder.glob("*.tsv")))
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "all.tsv").write_text(lines)
+    task = load_task(config)
+    sizes = [len(part) for part in task.datasets().values()]
+    assert min(sizes) > 0
+    assert sum(sizes) == 60
+    assert task.features(task.batch([("the car", "the car", 0)], False)) == ("the car",)
