@@ -105,7 +105,10 @@ class Run:
     def _mount(self, first: bool) -> None:
         """Makes the output of the session before a read-only input of this one."""
         root = self.working.parent
-        if not first:
+        if not first and not self._has_begun():
+            _writable(self.working)
+            shutil.rmtree(self.working)  # nothing to mount: the output before it stays mounted
+        elif not first:
             target = root / "input" / self.layout
             _writable(root / "input")
             shutil.rmtree(root / "input", ignore_errors=True)
@@ -113,6 +116,10 @@ class Run:
             self.working.rename(target)
             subprocess.run(["chmod", "-R", "a-w", target], check=True)
         shutil.copytree(HABITS, self.working, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def _has_begun(self) -> bool:
+        """Returns whether the command had begun when the session ended, so that its output is one of the run."""
+        return any(self.working.glob("run-*/checkpoints/index.json"))
 
     def _command(self, plain: bool) -> list[str]:
         script = [sys.executable, f"{self.name}.py"]
