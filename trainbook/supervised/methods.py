@@ -64,6 +64,7 @@ class Comparing(Task):
     outputs: Any  # a method of `Supervised`
     _draws: ClassVar[int] = 2000  # of the test's groups, for intervals
     _width: int = 0  # of the outputs, once they were seen
+    _can_start: bool = False  # whether answers may start from the simple method
     _starts: bool = False  # whether answers start from the simple method
     _answer: str = ""  # "network" or "simple" answers new samples, if one is asked for
     _tta: bool = False  # whether an answer to an image (4 dimensions) is the mean over it and its mirror image
@@ -311,7 +312,7 @@ class Comparing(Task):
                 yield "So the answer is not it, but what validation makes of both."
                 continue
             advice = f"Do not use it: take {strongest}"
-            if hasattr(self, "features") and self._kind.has_simple and not self._has_own_scores:
+            if self._can_start and self._kind.has_simple:
                 advice += ", or training.start_from_baseline: true, which answers by the better"
             yield f"{advice}."
 

@@ -120,16 +120,23 @@ class Supervised(Comparing):
 
     def _check_start(self) -> None:
         """Raises BadInput if answers cannot start from the simple method."""
-        has_own = type(self).collate is not Supervised.collate or self._has_own_scores
-        if not has_own and not self._kind.is_generated:
+        if self._can_start:
             return
         why = f"whose kind is {self._kind.name!r}"
-        if has_own:
+        if self._has_own_answer:
             why = "which has its own `combined` or `collate`"
         raise BadInput(
             f"training.start_from_baseline is not for {type(self).__name__}, {why}. "
             "Leave the key out."
         )
+
+    @property
+    def _can_start(self) -> bool:  # type: ignore[override]
+        return not self._has_own_answer and not self._kind.is_generated
+
+    @property
+    def _has_own_answer(self) -> bool:
+        return type(self).collate is not Supervised.collate or self._has_own_scores
 
     def _follow_network(self) -> None:
         """Lets the network's own metric select, as without the simple method: a shut gate's answer stays the same."""
