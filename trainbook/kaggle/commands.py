@@ -12,9 +12,8 @@ from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report import findings
-from trainbook.kaggle import carried, chain, client, dataset, kernel, script, verify
+from trainbook.kaggle import carried, chain, client, dataset, kernel, verify
 from trainbook.kaggle.kernel import Notebook
-from trainbook.run import settings
 
 
 def _owner(options: argparse.Namespace) -> str:
@@ -61,7 +60,7 @@ def _path(name: str, slug: str = "") -> tuple[Path, Path | None]:
 
 
 def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
-    if script.is_command(options.name):
+    if kernel.is_command(options.name):
         return _command(options)
     path, root = _path(options.name, options.slug)
     name = f"{_owner(options)}/{options.slug or kernel.slug_of(path)}"
@@ -76,6 +75,9 @@ def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
 
 def _command(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
     """Packs the repository of a command, which is uploaded before the push, and checks its notebook."""
+    from trainbook.kaggle import script  # not at the top: help does not wait for psutil
+    from trainbook.run import settings
+
     config = Path(options.name)
     owner = _owner(options)
     slug = options.slug or kernel.slug_of(config)
@@ -231,7 +233,7 @@ def _preflight(options: argparse.Namespace) -> int:
     from trainbook.kaggle import preflight  # not at the top: torch takes seconds to import
 
     with contextlib.redirect_stdout(sys.stderr):  # messages about data must not get into the JSON
-        if script.is_command(options.name):
+        if kernel.is_command(options.name):
             sections = _preflight_command(options)
         else:
             path, root = _path(options.name)
@@ -244,7 +246,7 @@ def _preflight(options: argparse.Namespace) -> int:
 
 
 def _preflight_command(options: argparse.Namespace) -> findings.Sections:
-    from trainbook.kaggle import preflight  # not at the top: torch takes seconds to import
+    from trainbook.kaggle import preflight, script  # not at the top: torch takes seconds to import
 
     config = Path(options.name)
     packed = script.pack(config, "OWNER", kernel.slug_of(config))
@@ -253,7 +255,7 @@ def _preflight_command(options: argparse.Namespace) -> findings.Sections:
 
 def _notebook(options: argparse.Namespace) -> int:
     config = Path(options.config)
-    if script.is_command(options.config):
+    if kernel.is_command(options.config):
         raise BadInput(
             f"{config} has a command, whose repository goes to Kaggle with its notebook: trainbook "
             f"kaggle push {config}"

@@ -106,6 +106,18 @@ def _without_number(stem: str) -> str:
     return re.sub(r"^\d+_", "", stem)
 
 
+def is_command(name: str) -> bool:
+    """Returns whether a name is that of a file with a command, as `trainbook run` takes it."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return False
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return False
+    return isinstance(values, dict) and "command" in values
+
+
 def slug_of(path: Path) -> str:
     """Returns the slug of a notebook: trainbook-01-graphmer of 01_graphmer.ipynb."""
     return "trainbook-" + re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")

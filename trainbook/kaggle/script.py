@@ -7,8 +7,6 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
@@ -22,18 +20,6 @@ from trainbook.run.settings import Settings
 
 _LONGEST_SLUG = 50  # of a data set
 _ROOM = len("-code")
-
-
-def is_command(name: str) -> bool:
-    """Returns whether a name is that of a file with a command, as `trainbook run` takes it."""
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml") or not path.is_file():
-        return False
-    try:
-        values = yaml.safe_load(path.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        return False
-    return isinstance(values, dict) and "command" in values
 
 
 @dataclass(frozen=True)

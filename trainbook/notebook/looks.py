@@ -66,7 +66,7 @@ def worst(run: Run, number: int = 12) -> io.BytesIO | None:
         device = next(model.parameters()).device
         data = {name: value.to(device) for name, value in data.items()}
         labels = data["labels"].tolist()
-        shares = task.outputs(model, data).float().softmax(-1).tolist()
+        shares = prediction.of_batch(task, model, data).tolist()
         judgments = []
         for place, is_known in enumerate(task._kind.known(data["labels"])):
             if is_known:

@@ -251,10 +251,15 @@ def summed(task: Any, models: Sequence[nn.Module], samples: list[Any]) -> tuple[
     total: Any = 0.0
     for model in models:
         for each in batches:
-            outputs = kind.arranged(evaluation.outputs_of(task, model, each).float(), labels)
-            scores = _of_answer(task, model, outputs, batch)
-            total = total + kind.averaged(scores) / len(batches)
+            total = total + of_batch(task, model, each) / len(batches)
     return total, labels
+
+
+def of_batch(task: Any, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Returns (samples, ..., classes) probabilities, or numbers, of the answer to a batch of `collate`."""
+    outputs = evaluation.outputs_of(task, model, {**batch}).float()
+    scores = task._kind.arranged(outputs, batch["labels"])
+    return task._kind.averaged(_of_answer(task, model, scores, batch))
 
 
 def _of_answer(task: Any, model: nn.Module, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from trainbook.launch import ensemble
 from trainbook.new import made
 from trainbook.new.made import SHAPES as DRAWN
 from trainbook.notebook import looks
+from trainbook.supervised import calibration
 
 EXAMPLES = ROOT / "trainbook" / "new" / "examples"
 SMALL = {
@@ -24,14 +25,24 @@ SMALL = {
 
 
 @pytest.fixture
-def images(tmp_path, quick):
-    """The example of images, trained on its data."""
+def train(tmp_path, quick):
+    """train(key=value, ...) trains the example of images on its data."""
     for ending in ("py", "yaml"):
         shutil.copyfile(EXAMPLES / f"images.{ending}", tmp_path / f"images.{ending}")
     made.images(tmp_path / "images", number=60)
-    prepared = launch.prepare(load_config("images.yaml", SMALL))
-    assert launch.train(prepared).reason == "completed"
-    return prepared
+
+    def train(**keys):
+        prepared = launch.prepare(load_config("images.yaml", {**SMALL, **keys}))
+        assert launch.train(prepared).reason == "completed"
+        return prepared
+
+    return train
+
+
+@pytest.fixture
+def images(train):
+    """A network alone, without a simple method in its answers."""
+    return train(**{"training.start_from_baseline": False, "training.max_steps": 60})
 
 
 @pytest.fixture
@@ -46,7 +57,8 @@ def drawn(monkeypatch):
 def shares_of(run, images):
     _, (model,) = ensemble.load(run.folder, run.config.task)
     with torch.no_grad():
-        return model(images).softmax(-1)
+        power = model.probability_powers[calibration.ANSWERS.index("network")]
+        return (power * model(images)).softmax(-1)
 
 
 def test_a_batch_and_the_worst_of_the_test_are_shown_with_their_classes(images, drawn):
@@ -62,6 +74,19 @@ def test_a_batch_and_the_worst_of_the_test_are_shown_with_their_classes(images, 
     order = shares[torch.arange(len(test)), whole["labels"]].argsort()[:12]
     assert torch.equal(worst, whole["pixel_values"][order])
     assert len(titles) == min(12, len(test))
+
+
+def test_the_worst_of_a_test_are_those_of_the_answer_which_may_be_the_simple_method_s(
+    train, drawn, tmp_path
+):
+    run = train()
+    looks.worst(run)
+    looks.predict(run, str(tmp_path / "images"))
+    with (tmp_path / "runs" / "predictions.csv").open() as file:
+        shares = sorted(float(row["probability"]) for row in csv.DictReader(file))
+    ((_, titles),) = drawn
+    shown = [float(title.rpartition(": ")[2].rstrip("%")) / 100 for title in titles]
+    assert all(min(abs(share - each) for each in shares) < 0.006 for share in shown)
 
 
 def test_a_folder_is_predicted_into_the_form_of_a_sample_submission_also_with_mirrored_images(

@@ -132,7 +132,8 @@ def test_texts_are_judged_as_they_are_written_beside_the_commonest_one(capitals,
     )
     assert capitals.evaluate(model, Loader(capitals, "test")) == pytest.approx(scores, rel=1e-5)
     assert capitals.baseline() == {"exact": 0, "token_f1": 0.5}
-    assert "'network' is above the strongest baseline by exact" in capitals.report(scores, tmp_path)
+    text = capitals.report(scores, tmp_path)
+    assert "'network' is surely above the strongest baseline, 'always the same', by exact" in text
     assert "WORD 34,WORD 0,word 34." in (tmp_path / "answers.csv").read_text()
 
 

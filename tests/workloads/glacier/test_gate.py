@@ -183,7 +183,7 @@ def test_folds_whose_boosting_differs_vote_together(tiny, tmp_path, without_figu
     tasks[0].members = ["fold0", "fold1"]
     scores, text = tasks[0].vote(models, tmp_path)
     assert np.isfinite(scores["mcc"])
-    assert "'the vote' is " in text
+    assert "'the vote' and the strongest baseline" in text
 
 
 def test_weights_of_another_run_bring_no_boosting_and_no_gate(tiny):

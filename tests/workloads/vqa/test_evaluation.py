@@ -162,7 +162,7 @@ def test_an_evaluation_judges_each_record_by_type_too_with_the_same_loss_in_ever
     assert all(scores[kind] == 1.0 for kind in kinds)
     assert scores["network_weight"] == 1
     text = task.report(scores, tmp_path)
-    assert "'answer' is above the strongest baseline" in text
+    assert "'answer' is surely above the strongest baseline" in text
     assert "pictures of the test" in text
     assert "Validation gives the network 1 and" in text
     rows = {row["method"]: row for row in table(tmp_path / "evaluation.csv")}
