@@ -31,6 +31,7 @@ _LEAST_SECONDS = 60.0  # a tenth of a short training is no time
 _MOST_SECONDS = 600.0
 _MOST_OUTPUTS = 1000  # a language model has more, and no simple method beside it
 _MOST_CLASSES = 100  # the commonest ones are learned
+_MOST_FORESTS = 3  # numbers a sample
 _PROBED = 4000  # rows by which time and memory are foretold
 _RACED = 20_000  # rows above which two folds choose the strength, and five do not
 _MOST_BYTES = 2**30  # of columns
@@ -127,9 +128,14 @@ def _fitted(task: Any, clock: Clock) -> tuple[list[Method], list[str]]:
 
 
 def _can(kind: Any, family: Family, width: int) -> bool:
-    """Returns whether a family has an answer for a kind: trees of more than 100 outputs are no simple method."""
+    """Returns whether a family has an answer for a kind: trees of more than 100 outputs are no simple method.
+
+    A forest of several numbers has trees for each of them, and takes longer than many trainings.
+    """
     if family.how == "counts":
         return kind.has_classes
+    if family.how == "forest" and not kind.has_classes and width > _MOST_FORESTS:
+        return False
     return family.how not in TREES or width <= _MOST_CLASSES
 
 
