@@ -97,8 +97,8 @@ def opened(task: Any, scores: Tensor, start: Tensor, network: Judged) -> Opened:
 
     A share that is surely better than the network takes its place. Better: by the metric of `selection`, over paired
     draws of validation's groups; by the loss, and no worse by the metric, where that does not follow from sums. A
-    network that has learned nothing is shut out: any answer but the commonest raises macro F1. A simple method that
-    is no better than a constant has no share.
+    simple method that is no better than a constant has no share; beside one a network that has learned nothing is
+    shut out, because any answer but the commonest raises macro F1.
     """
     unit, units = units_of(task, network)
     if units < 2:
@@ -109,14 +109,13 @@ def opened(task: Any, scores: Tensor, start: Tensor, network: Judged) -> Opened:
     gains = Gains(task, [*rows, *constant], unit, units, answers)
     over_simple = [gains.of(place, 0) for place in range(len(GATES))]
     lead = over_simple[-1]
-    if task._kind.has_classes and not _has_learned(scores, network, unit, units):
-        return Opened(0.0, lead)
     is_constant = task._simple.is_constant
     if constant and gains.follow_from_sums:
         is_constant |= gains.of(0, _CONSTANT).high <= _CLOSE
     if is_constant:
         is_better = gains.of(_CONSTANT - 1, 0, _LIKELY).low > 0
-        return Opened(float(is_better), lead)
+        is_noise = task._kind.has_classes and not _has_learned(scores, network, unit, units)
+        return Opened(float(is_better and not is_noise), lead)
     best = surest(over_simple)
     if best is None:
         return Opened(0.0, lead)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.bench import bench_verdicts
 from tests.trainbook.supervised.tasks import Tags
 from trainbook.supervised import evaluation, gate
 from trainbook.supervised.scoring import Judged
@@ -108,6 +109,14 @@ def test_the_gate_stays_shut_where_answers_at_random_gain_macro_f1_over_the_comm
     assert len({*answers[1].guess}) == 2
     assert task._strongest(dict(zip("cr", answers, strict=True))) == "r"
     assert opened(at_random, commonest, true, **members) == 0
+
+
+@pytest.mark.parametrize("seed", [70, 175, 779])
+def test_few_units_open_it_to_a_network_that_is_surely_better_by_the_metric_whatever_its_loss(seed):
+    """Experiments of the bench in which the loss of few samples shows nothing, and the metric does."""
+    run = bench_verdicts.gated(seed)
+    assert run["sure"]
+    assert run["answer"] > run["network"] - 0.005 > run["simple"]
 
 
 @pytest.mark.parametrize(("better", "metric"), [(1, "rmse"), (0, "rmse"), (1, "mape")])
