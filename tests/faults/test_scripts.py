@@ -42,7 +42,7 @@ def test_a_missed_goal_is_a_sentence(change, words):
 
 
 def test_the_record_has_70_runs_of_seven_scripts_that_all_finish_and_leave_nothing_behind():
-    """A kill within the seconds in which a checkpoint is still watched for changes costs an interval more: one of 280."""
+    """A kill while a checkpoint is still watched for changes costs an interval more: one of 280."""
     record = json.loads((RECORDS / "faults_scripts.json").read_text("utf-8"))
     rows = record["scripts"]
     assert rows.keys() == scripts.HABIT.keys()
