@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -111,7 +110,6 @@ def project(tmp_path, monkeypatch):
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     for name, text in {"train.py": TRAIN, "data.py": DATA, "job.yaml": SETTINGS}.items():
         (folder / name).write_text(text)
     git("init", "--quiet")
@@ -170,9 +168,7 @@ def test_a_pushed_command_is_cut_in_the_first_session_and_finished_in_the_second
 
 def test_the_notebook_of_a_script_cuts_a_session_resumes_and_runs_two_seeds(
     kaggle,  # noqa: F811
-    monkeypatch,
 ):
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     working = kaggle / "working"
     name = "09_your_script"
     cells, text = execute(ROOT / "notebooks" / f"{name}.ipynb", working, PARAMETERS[name])

@@ -100,7 +100,9 @@ class _Watched:
         self.lines: deque[str] = deque()
         self.last: deque[str] = deque(maxlen=_LINES)
         start = {environment.SESSION_START: clock.handed_down()} if whole_session else {}
-        self.variables = {**os.environ, **start}
+        # `python` is the kernel's own: a kernel of an environment that is not active has another first
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        self.variables = {**os.environ, **start, "PATH": path}
         is_live = platform.in_notebook() and not platform.detect().batch
         self.progress: _Cell | None = None
         if is_live:

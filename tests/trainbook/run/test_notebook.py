@@ -52,6 +52,14 @@ def test_a_cell_runs_a_command_with_its_output_and_returns_the_summary(repositor
     assert "begins at 4" in capfd.readouterr().out
 
 
+def test_python_in_a_command_is_that_of_the_kernel(repository, capfd, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # as in a kernel whose environment is not active
+    notebook.run(
+        folder=repository, command=["python", "-c", "import sys; print(sys.prefix)"], name="p"
+    )
+    assert f"\n{sys.prefix}\n" in capfd.readouterr().out
+
+
 def test_a_live_notebook_updates_the_last_lines_and_the_picture(repository, monkeypatch):
     import IPython.display
 
