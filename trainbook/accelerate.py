@@ -64,7 +64,7 @@ class Finish(Finishing):
         self.sum_up("completed", self.step)
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """Yields the batches of an epoch that are left, of a loader that accelerate has prepared."""
+        """Yields the remaining batches of an epoch, from a loader prepared by accelerate."""
         self._order = getattr(loader, "synchronized_generator", None)
         now = self._loaded.get("now", {})
         if now:

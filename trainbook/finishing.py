@@ -31,7 +31,7 @@ class Finishing:
         self._reason: Reason | None = None
 
     def newest(self, folder: str | Path = "") -> str | None:
-        """Returns the newest whole checkpoint; None where there is none, or all are torn."""
+        """Returns the newest whole checkpoint; None without one, or if all are torn."""
         self.folder = Path(folder or self.folder)
         entry = newest_whole(self.folder, self.pattern)
         return str(self.folder / entry) if entry else None

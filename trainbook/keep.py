@@ -1,4 +1,4 @@
-"""Keeps an own training loop: it resumes where it stopped, to the bit, and stops in time."""
+"""Keeps a user's training loop: it resumes bit for bit, and stops in time."""
 
 import math
 import os

@@ -29,7 +29,7 @@ from trainbook.kaggle.kernel import Notebook, keep_log, prepare, send, wait_for_
 _STATE = "chain.json"
 # Polls until an end without an active status is believed, a push is given up, or a refusal that is not understood
 _SETTLING_POLLS = 3
-_SETTLING_SECONDS = 120  # after a push, while Kaggle may deny that there is the notebook
+_SETTLING_SECONDS = 120  # after a push, while Kaggle may deny the notebook
 _MAX_TRIES = 60  # requests without an answer in a row; a poll apart, that is an hour
 _MAX_LOST = 2  # sessions in a row without results; one more would spend quota on the same fault
 _QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to the remaining quota
@@ -39,7 +39,7 @@ _FILES = rf"(^|/){re.escape(SUMMARY)}$"
 
 @dataclass
 class Session:
-    """One session of a chain. `state` is pushing, running or ended; `reason` says how it ended."""
+    """One session of a chain. `state` is pushing, running or ended; `reason` is how it ended."""
 
     mark: str
     state: str = "pushing"
@@ -47,7 +47,7 @@ class Session:
     reason: str = ""  # completed, deadline, interrupted, failed, lost, stopped
     first_step: int = 0
     step: int = 0
-    digest: str = ""  # hash of its summaries; that of an earlier session means no results
+    digest: str = ""  # hash of its summaries; an earlier session's hash means no results
     message: str = ""
 
     @property

@@ -12,7 +12,7 @@ def _text(error: HTTPError) -> str:
         return text
     code = error.response.status_code
     if code < 400:  # the answer was delivered, and its body is the error
-        with contextlib.suppress(ValueError, AttributeError):  # a body that is no mapping
+        with contextlib.suppress(ValueError, AttributeError):  # a body other than a mapping
             code = error.response.json().get("code", code)
     if code:
         return f"{text} [HTTP {code}]"

@@ -159,7 +159,7 @@ def insist(
     unclear: int = 1,
     denied: int = 1,
 ) -> Result:
-    """Asks `tries` times if there is no answer, and `unclear` times if a refusal may not last.
+    """Asks `tries` times without an answer, and `unclear` times if a refusal may not last.
 
     Raises the last refusal. Kaggle denies new things for a while: a denied question is asked `denied`
     times.
@@ -239,7 +239,7 @@ def unless_denied(question: Callable[[], Result]) -> Result | None:
 
 
 def find(kernel: str, was_pushed: bool = False) -> Status | None:
-    """Returns a notebook's status, None if there is none; Kaggle may deny a pushed one for a while."""
+    """Returns a notebook's status, None without one; Kaggle may deny a pushed one for a while."""
     denied = SETTLING if was_pushed else 1
     return unless_denied(lambda: insist(lambda: status(kernel), tries=1, denied=denied))
 
@@ -287,7 +287,7 @@ def follow(kernel: str) -> None:
 
 
 def wait(kernel: str, words: Sequence[str]) -> Status:
-    """Returns the status of a notebook once it is none of these words."""
+    """Returns the status of a notebook once it is another word."""
     while (answer := insist(lambda: status(kernel))).word in words:
         time.sleep(PAUSE)
     return answer

@@ -156,7 +156,7 @@ def _push(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    """Prints the status; with --follow returns 0 for a complete session, 130 if stopped by hand, else 1."""
+    """Prints the status; with --follow returns 0 for a complete session, 130 if stopped by hand, otherwise 1."""
     name = kernel.kernel_of(options.name, options.owner)
     denied = 1
     if kernel.was_pushed(name.partition("/")[2]):
@@ -217,7 +217,7 @@ def _chain(options: argparse.Namespace) -> int:
 
 
 def show(sections: findings.Sections, as_json: bool = False) -> int:
-    """Prints findings as JSON or as a table; returns 2 if one is bad, else 0: a warning stops no run."""
+    """Prints findings as JSON or as a table; returns 2 if one is bad, otherwise 0: a warning stops no run."""
     rows = []
     for title, listed in sections.items():
         rows += [{"section": title.lower(), **asdict(finding)} for finding in listed]

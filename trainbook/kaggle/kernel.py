@@ -107,7 +107,7 @@ def _without_number(stem: str) -> str:
 
 
 def is_command(name: str) -> bool:
-    """Returns whether a name is that of a file with a command, as `trainbook run` takes it."""
+    """Returns whether a name is a settings file with a command, as `trainbook run` takes it."""
     path = Path(name)
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return False
@@ -167,7 +167,7 @@ def read_parameters(pairs: Sequence[str], settings: Sequence[str]) -> dict[str, 
 
 
 def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
-    """Returns kernel-metadata.json with every key: the client has defaults of its own."""
+    """Returns kernel-metadata.json with every key: the client's defaults differ."""
     slug = notebook.kernel.partition("/")[2]
     kernels = list(notebook.kernels)
     if own_output:

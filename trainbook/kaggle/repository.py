@@ -18,7 +18,7 @@ from trainbook.run.settings import SET, Settings
 MOST_BYTES = 100 * 10**6
 # Names of files that hold credentials, beside `client.KEYS`
 _SECRET_NAMES = (".env.*", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".pypirc", ".npmrc")
-_EXAMPLES = ("*.example", "*.sample", "*.template")  # of them, which hold none
+_EXAMPLES = ("*.example", "*.sample", "*.template")  # of credentials, without values
 # What tokens look like: private keys, Hugging Face, GitHub, GitLab, AWS, OpenAI, Google, Slack, W&B, Kaggle
 _TOKENS = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bhf_[A-Za-z]{30,}|\bgh[pousr]_[A-Za-z0-9]{36}"
@@ -38,7 +38,7 @@ class Repository:
     root: Path
     inside: str
     files: Mapping[str, Path]
-    notes: Sequence[str]  # what is not sent, in sentences
+    notes: Sequence[str]  # sentences on files that are not sent
 
     @property
     def size(self) -> int:
@@ -69,7 +69,7 @@ def read(config: Path, chosen: Settings) -> Repository:
 
 
 def _top(folder: Path) -> Path | None:
-    """Returns the top of the git repository around a folder; None where there is none."""
+    """Returns the top of the git repository around a folder; None without one."""
     with _git_is_needed():
         done = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "--show-toplevel"],
@@ -157,7 +157,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _check_command(command: Sequence[str], working: Path, repository: Repository) -> None:
-    """Raises BadInput where the command names a file that would not be sent."""
+    """Raises BadInput if the command names a file that would not be sent."""
     sent = {path.resolve() for path in repository.files.values()}
     for word in command[1:]:
         path = working / word
@@ -202,7 +202,7 @@ def refuse_credentials(files: Mapping[str, Path]) -> None:
 
 
 def _line_of_token(path: Path) -> int:
-    """Returns the line of the first text that looks like a token; 0 if there is none."""
+    """Returns the line of the first text that looks like a token; 0 without one."""
     if not path.stat().st_size:
         return 0
     with (

@@ -1,4 +1,4 @@
-"""A training command of somebody else's on Kaggle: its repository as a data set, and the notebook around it."""
+"""Any training command on Kaggle: its repository as a data set, and the notebook around it."""
 
 import gzip
 import hashlib
@@ -111,7 +111,7 @@ def preflight(packed: Packed) -> dict[str, list[Finding]]:
 
 
 def _imports(packed: Packed) -> Finding:
-    """Compares what the repository's Python files import with the image's packages and the wheels."""
+    """Compares the imports of the repository's Python files with the image's packages and the wheels."""
     files = packed.repository.files
     names: set[str] = set()
     for path in files.values():

@@ -1,4 +1,4 @@
-"""`trainbook verify`: compares what a notebook carries with the checkout or the installed package."""
+"""`trainbook verify`: compares a notebook's carried files with the checkout or the installed package."""
 
 import argparse
 import hashlib
@@ -16,7 +16,7 @@ PACKAGE = Path(trainbook.__file__).resolve().parent
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints each carried file that differs; returns 2 if one does, else 0. Raises BadInput."""
+    """Prints each carried file that differs; returns 2 if one does, otherwise 0. Raises BadInput."""
     path = kernel.find(options.notebook)
     notebook = kernel.read_json(path)
     files = carried.carried_files(notebook)
@@ -51,7 +51,7 @@ def built_from(code: str) -> str:
 
 
 def is_unedited(code: str) -> bool:
-    """Returns whether a carrier cell runs what this version writes, whatever files it holds."""
+    """Returns whether a carrier cell's code is this version's, whatever files it holds."""
     pattern = re.escape(carrier.CELL.read_text(encoding="utf-8").rstrip("\n"))
     pattern = pattern.replace("@PACKED@", '[^"]*')
     pattern = re.sub("@[A-Z]+@", lambda _: r'[^"\\\n]*', pattern)
@@ -59,7 +59,7 @@ def is_unedited(code: str) -> bool:
 
 
 def differences(files: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Returns why files are not those installed here or, first, those of `own`, by their names."""
+    """Returns the reasons by name why files differ from the files of `own` or the installed ones."""
     reasons = {}
     for name, text in files.items():
         house, _, rest = name.partition("/")

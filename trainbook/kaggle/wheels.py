@@ -72,7 +72,7 @@ def _check(spec: str) -> None:
 
 
 def download(specs: Sequence[str], folder: Path) -> list[str]:
-    """Downloads wheels into a folder; returns sentences on what they depend on. Raises BadInput."""
+    """Downloads wheels into a folder; returns sentences on their dependencies. Raises BadInput."""
     if not specs:
         return []
     if importlib.util.find_spec("pip") is None:
@@ -93,7 +93,7 @@ def download(specs: Sequence[str], folder: Path) -> list[str]:
 
 
 def _lacking(wheels: Sequence[Path]) -> list[str]:
-    """Returns a sentence for each wheel that needs what is neither sent nor in the image."""
+    """Returns a sentence for each wheel with a dependency that is neither sent nor in the image."""
     known = of_image() | {plain(path.name.partition("-")[0]) for path in wheels}
     notes = []
     for path in wheels:

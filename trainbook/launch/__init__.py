@@ -252,7 +252,7 @@ def _write(folder: Path, summary: Summary) -> None:
 
 
 def _write_card(folder: Path, ended: Summary, state: State) -> None:
-    """Writes what a session measured on a GPU beside what was predicted."""
+    """Writes a session's measurements on a GPU beside the prediction."""
     gpus = hardware.gpus()
     if not gpus or not ended.steps_per_second:
         return
@@ -364,7 +364,7 @@ def _is_resumed_to_be_tested(run: Run, earlier: Summary) -> bool:
 def _again(
     run: Run, session: Session, saved: checkpoint.Checkpoint | None, earlier: Summary
 ) -> loop.Outcome:
-    """Returns the outcome of a completed run by its last checkpoint, or where none is kept by its best weights."""
+    """Returns the outcome of a completed run by its last checkpoint, or by its best weights without one."""
     if ranks.from_first(saved is not None):
         state = resume.train(run, session, saved).state
     else:
@@ -377,7 +377,7 @@ def _again(
 
 
 def _completed(run: Run, earlier: Summary) -> Summary:
-    """Draws and packs what a completed run lacks; all else stays as it is."""
+    """Draws and packs the missing outputs of a completed run."""
     if not ranks.is_first():
         return earlier
     _print_result(earlier)

@@ -1,4 +1,4 @@
-"""Checks a task before quota is spent. A test of your own is one line: `def test_my_task(): check("my.yaml")`."""
+"""Checks a task before quota is spent. Your test is one line: `def test_my_task(): check("my.yaml")`."""
 
 import dataclasses
 import itertools
@@ -113,7 +113,7 @@ class _Probe:
             return self.task.collate(samples, torch.Generator().manual_seed(seed))
 
     def bare(self) -> Task:
-        """Returns the task without its data, as the planner has it, with what was learned from data."""
+        """Returns the task without its data, as the planner has it, with the values learned from data."""
         advice = "Read data in datasets(): the planner has none."
         with naming(f"{self.name}(config) without data", advice):
             bare = type(self.task)(self.config)
@@ -177,7 +177,7 @@ def _data(probe: _Probe) -> None:
 def _repeats(probe: _Probe) -> None:
     """Compares a batch that is read again, from the same data sets and from new ones."""
     batch = probe.train_batch(0)
-    probe.train_batch(1, seed=_OTHER)  # what this draws must leave no trace
+    probe.train_batch(1, seed=_OTHER)  # its random draws must leave no trace
     if not _same(batch, probe.train_batch(0)):
         raise BadInput(
             f"{probe.name}.datasets() or collate() makes another batch of the same samples. {_SEEDED}"
@@ -199,7 +199,7 @@ def _repeats(probe: _Probe) -> None:
     options = probe.config
     train_set = data.subset(again["train"], options.data.subset_ratio, options.seed)
     last = len(train_set) - 1
-    probe.batch(train_set, [last, 0], _OTHER)  # what is read first must leave no trace
+    probe.batch(train_set, [last, 0], _OTHER)  # samples read first must leave no trace
     before = {**probe.sets, "train": probe.train_set}
     again = {**again, "train": train_set}
     if differs or any(_differs(probe, split, before[split], again[split]) for split in SPLITS):
@@ -220,7 +220,7 @@ def _differs(probe: _Probe, split: str, first: Any, second: Any) -> bool:
 
 
 def _splits(probe: _Probe) -> None:
-    """Doubts a split that shares samples with another one: by their texts, else by the first and last ones."""
+    """Doubts a split that shares samples with another one: by all texts, otherwise by the first and last samples."""
     for one, other in itertools.combinations(SPLITS, 2):
         first = probe.sets[one]
         second = probe.sets[other]
@@ -288,7 +288,7 @@ def _model(probe: _Probe) -> None:
 
 
 def _loss(probe: _Probe) -> None:
-    """Compares counts, loss terms and gradients of a batch with the contract, and with those of its pieces."""
+    """Compares counts, loss terms and gradients of a batch with the contract, and with its pieces."""
     task = probe.task
     batch = data.to_device(probe.batches[0], probe.device)
     with naming(f"{probe.name}.count()"):
@@ -315,7 +315,7 @@ def _loss(probe: _Probe) -> None:
 
 
 def _single_samples(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
-    """Trains on one sample where a micro-batch of the run will have one: batch norms refuse that."""
+    """Trains on one sample if a micro-batch of the run will have one: batch norms refuse that."""
     training = probe.config.training
     smallest = norms.smallest_piece(training.slot, training.largest_micro_batch)
     if smallest > 1 or not norms.has_batch_norms(probe.model):
@@ -332,7 +332,7 @@ def _single_samples(probe: _Probe, batch: Batch, counts: Mapping[str, float]) ->
 def _sums(
     probe: _Probe, batch: Batch, counts: Mapping[str, float], seed: int = _SEED
 ) -> dict[str, Tensor]:
-    """Returns the sums of a batch's loss terms, each of shape (). Raises BadInput for what is none."""
+    """Returns the sums of a batch's loss terms, each of shape (). Raises BadInput for anything else."""
     name = f"{probe.name}.loss()"
     precision = choose_precision(probe.config.training.precision, probe.device)
     mend = f"Return the sum of each loss term by name, and figures to log. The batch has {', '.join(batch)}."
@@ -355,7 +355,7 @@ def _sums(
 def _passes(
     probe: _Probe, batch: Batch, counts: Mapping[str, float], seeds: Sequence[int]
 ) -> list[dict[str, Tensor]]:
-    """Returns the losses for each seed, without gradients; buffers stay as they were."""
+    """Returns the losses for each seed, without gradients; buffers stay unchanged."""
     buffers = [value.clone() for value in probe.model.buffers()]
     passes = []
     with torch.no_grad():
@@ -428,7 +428,7 @@ class _Few(EvaluationLoader):
 
 
 def _evaluation(probe: _Probe) -> None:
-    """Evaluates validation and test: the metric of `selection`, the same again, the baseline's, the model as it was."""
+    """Evaluates validation and test: the metric of `selection`, the same again, the baseline's, the unchanged model."""
     name = f"{probe.name}.evaluate()"
     metric = probe.task.selection[0]
     probe.model.eval()

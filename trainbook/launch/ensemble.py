@@ -89,7 +89,7 @@ def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[
 
 @contextlib.contextmanager
 def _runs(archive: Path, with_code: bool) -> Iterator[list[Path]]:
-    """Yields the folders of the runs with best weights; those of an archive exist as long as the block lasts."""
+    """Yields the folders of the runs with best weights; an archive's folders exist until the block ends."""
     if not archive.exists():
         raise BadInput(
             f"There is no {archive}. Give outputs.tar.gz, the folder of a run, or a folder of runs."
@@ -235,7 +235,7 @@ def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
             "fewer than half of them. They do not belong together."
         )
     with torch.random.fork_rng(devices=[]):
-        seed = mix(INITIALISE, task.config.seed)  # as the run drew what is frozen
+        seed = mix(INITIALISE, task.config.seed)  # the seed of the run's frozen weights
         torch.default_generator.manual_seed(seed)
         model = task.model()
     weights.restore(model, saved)
@@ -254,7 +254,7 @@ def _queue_of(run: Path) -> str:
 
 
 def _check_together(members: Mapping[Path, Config]) -> None:
-    """Raises BadInput where runs are no folds and seeds of one queue, and took no part in one vote."""
+    """Raises BadInput for runs that are neither folds and seeds of one queue nor members of one vote."""
     experiments = set()
     for run, config in members.items():
         is_of_queue = bool(config.queue.folds or config.queue.seeds)

@@ -1,4 +1,4 @@
-"""Runs folds, seeds and grids in turn; what is left follows from their summaries and checkpoints."""
+"""Runs folds, seeds and grids in turn; the remaining runs follow from their summaries and checkpoints."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ from trainbook.launch.run import accepted_changes, prepare
 
 @dataclass(frozen=True)
 class Entry:
-    """One run of a queue. `kind` is the same for runs of the same speed: those that differ in fold or seed alone."""
+    """One run of a queue. `kind` is the same for runs of the same speed: those that differ only in fold or seed."""
 
     config: Config
     kind: str
@@ -61,7 +61,7 @@ class Axis:
 
 
 def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[Entry]:
-    """Returns the runs of `queue:`, those of `before` that are not completed and then all others.
+    """Returns the runs of `queue:`, incomplete ones of `before` first.
 
     Raises BadInput.
     """
@@ -78,7 +78,7 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
         changes["run.name"] = name
         changes["run.on_change"] = "stop"  # its runs are looked for by these names
         changes["run.resume_from"] = _earlier_output(config, name)
-        # Runs that differ in fold or seed alone take the same time
+        # Runs that differ only in fold or seed take the same time
         kind = config.run.name + "".join(suffixes[: len(config.queue.grid)])
         changed = load_config(path, {**(overrides or {}), **changes})
         runs.append(Entry(changed, kind, starts_from=config.queue.start_from))
@@ -127,7 +127,7 @@ def _earlier_output(config: Config, name: str) -> str:
 
 
 def _before(path: Path, config: Config) -> list[Entry]:
-    """Returns the run of a configuration in `queue.before`; none if it was completed earlier."""
+    """Returns the run of a configuration in `queue.before`; empty if it was completed earlier."""
     shared: dict[str, object] = {}
     if config.output_dir:
         shared["output_dir"] = config.output_dir
@@ -173,7 +173,7 @@ def newest(entry: Entry) -> Summary | None:
     for folder in (entry.folder, *inputs.earlier_runs(entry.name, platform.detect())):
         summary = Summary.read(folder)
         saved = checkpoint.steps(folder / "checkpoints")
-        if summary or saved:  # a run that was killed before it could write a summary has none
+        if summary or saved:  # a killed run may have no summary
             summary = summary or Summary(entry.name, entry.config.task, "interrupted")
             return dataclasses.replace(summary, step=max([summary.step, *saved]))
     return None
@@ -232,7 +232,7 @@ def _brought(entry: Entry) -> Config:
 
 
 def measure(runs: Sequence[Entry]) -> dict[str, float]:
-    """Returns steps per second of each kind of run: from finished runs, else from a few steps that are thrown away."""
+    """Returns steps per second of each kind of run: from finished runs, otherwise from a few trial steps."""
     rates = _rates(runs)
     for entry in runs:
         if entry.kind not in rates:
@@ -277,7 +277,7 @@ def _row(entry: Entry, rates: Mapping[str, float]) -> tuple[list[str], float | N
     else:
         state = "stopped"
     steps = summary.max_steps or entry.config.training.max_steps
-    if not steps:  # a length in epochs; where the data cannot be read, training reports it
+    if not steps:  # a length in epochs; training reports unreadable data
         with contextlib.suppress(BadInput), contextlib.redirect_stdout(sys.stderr):
             _, config, _ = in_steps(entry.config)
             steps = config.training.max_steps

@@ -20,7 +20,7 @@ ATTEMPTS = 3  # in a row without a new checkpoint
 
 
 def announce(run: Run) -> checkpoint.Checkpoint | None:
-    """Returns the checkpoint of `look_for_checkpoint`, renames damaged ones, and prints what a run resumes from."""
+    """Returns the checkpoint of `look_for_checkpoint`, renames damaged ones, and prints the run's start."""
     saved, sentences = look_for_checkpoint(run, quarantine=True)
     print("\n".join([*sentences, describe_resume(run, saved)]), flush=True)
     return saved
@@ -69,7 +69,7 @@ def look_for_checkpoint(
 
 
 def check_completed(run: Run, summary: Summary) -> str:
-    """Returns a warning where a completed run differs from this configuration; raises BadInput where resuming would."""
+    """Returns a warning if a completed run differs from this configuration; raises BadInput if a resumed one would."""
     saved = summary.identity or saved_facts("identity", run.folder)
     accepted = accepted_changes(run.config.run.accept_changes, run.folder)
     if saved:
@@ -102,7 +102,7 @@ def describe_resume(run: Run, saved: checkpoint.Checkpoint | None) -> str:
 
 
 def newest_summary(run: Run) -> Summary:
-    """Returns the newest summary of an earlier session; sessions that were killed leave none."""
+    """Returns the newest summary of an earlier session; killed sessions leave no summary."""
     first = Summary(run.config.run.name, run.config.task, "failed", session=0)
     return next(filter(None, map(Summary.read, [run.folder, *run.places])), first)
 
@@ -152,7 +152,7 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
         try:
             return loop.train(run.task, run.config, run.folder, session, progress(run), saved, most)
         except Exception as error:
-            if isinstance(error, OutOfMemory):  # anew, without the traceback
+            if isinstance(error, OutOfMemory):  # a new one, without the traceback
                 failure = OutOfMemory(error.text, error.micro_batch, error.advice, error.before)
             elif isinstance(error, BadInput | TrainingFailed) or not memory.is_oom(error):
                 raise
@@ -169,7 +169,7 @@ def train(run: Run, session: Session, saved: checkpoint.Checkpoint | None) -> lo
             left -= 1
             if ranks.world() > 1 or not failure.micro_batch or not left:
                 raise failure from error
-        memory.clear_memory()  # outside the except block, where the traceback no longer pins model and optimizer
+        memory.clear_memory()  # outside the except block: inside it the traceback pins model and optimizer
         saved, sentences = look_for_checkpoint(run, quarantine=True)
         print("".join(f"{sentence}\n" for sentence in sentences), end="")
         most = failure.micro_batch

@@ -19,7 +19,7 @@ from lib.training.evaluation import known_baseline
 from lib.training.summary import Reason, Summary
 from trainbook.outputs import figure
 
-CODE = "code"  # in a run's folder: the files of a task of one's own
+CODE = "code"  # in a run's folder: the files of a user's task
 
 
 @ranks.together()
@@ -51,7 +51,7 @@ def summary_of(run: Run, reason: Reason, step: int, session: int, **facts: Any) 
 
 
 def has_queue(path: Path, config: Config) -> bool:
-    """Returns whether a configuration has a queue of runs; a run's own config.yaml names that run alone."""
+    """Returns whether a configuration has a queue of runs; a run's own config.yaml names only that run."""
     queue = config.queue
     is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
     if is_of_a_run:

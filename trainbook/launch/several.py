@@ -36,8 +36,8 @@ from lib.training.session import handling_signals
 from lib.training.summary import Summary
 
 LAUNCHES = 3  # in a row without a new checkpoint
-GRACE_SECONDS = 2.0  # in which the ranks that are left may say why, before all are killed
-_LAST_BYTES = 64 * 1024  # of what the ranks wrote to standard error
+GRACE_SECONDS = 2.0  # for the remaining ranks to report, before all are killed
+_LAST_BYTES = 64 * 1024  # of the ranks' standard error
 # Errors that name no cause but another rank that is gone or does not answer.
 _LOST = re.compile(
     r"gloo|NCCL|Connection (closed|reset|refused)|Broken pipe|[Tt]imed out", re.DOTALL
@@ -50,7 +50,7 @@ class RankFailed(RuntimeError):
 
 
 class _Died(Exception):
-    """A rank is gone, or does not answer, without an error of its own."""
+    """A rank is gone, or does not answer, without an error."""
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def as_rank() -> Iterator[None]:
     number = int(os.environ.get("RANK", 0))
     place = os.environ.get(environment.RANK_FOLDER)
     if "RANK" in os.environ:
-        faulthandler.enable()  # a crash in C says where
+        faulthandler.enable()  # a crash in C prints its place
     with contextlib.ExitStack() as stack:
         if number:
             stack.enter_context(
@@ -93,10 +93,10 @@ def write_last_words(folder: Path, number: int, error: BaseException) -> None:
 
 
 def train(config: Config, folder: Path, count: int, progress: Progress) -> Summary:
-    """Trains in `count` processes, again when one dies or hangs; returns the summary. Raises what a rank raised."""
+    """Trains in `count` processes, again if one dies or hangs; returns the summary. Raises a rank's error."""
     disk.check_writable(folder)
     events = EventLog(folder / EVENTS, progress.note)
-    memory.clear_memory()  # what a smoke test left on this process's GPU is a rank's now
+    memory.clear_memory()  # frees this process's GPU memory of a smoke test for a rank
     left = LAUNCHES
     reached = checkpoint.newest_step(folder / "checkpoints")
     while True:
@@ -205,7 +205,7 @@ class _Launch:
         return environ
 
     def _watch(self) -> None:
-        """Shows what the first rank prints until all have ended; one that failed ends them after a moment."""
+        """Shows the first rank's output until all have ended; a failed rank ends the others after a moment."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         until = float("inf")
@@ -236,7 +236,7 @@ class _Launch:
         self._lines.put(None)
 
     def _show_rest(self) -> None:
-        """Shows what the first rank printed before its end, which may be thousands of lines."""
+        """Shows the first rank's last output, which may be thousands of lines."""
         if self._reader is None:
             return
         # A process that the rank has started may hold its output open
@@ -296,7 +296,7 @@ class _Launch:
         self._signals += 1
         if self._signals > 1 or not self._ranks:
             raise KeyboardInterrupt
-        for process in self._ranks:  # each of them leaves its own evaluation
+        for process in self._ranks:  # each of them leaves its evaluation
             process.send_signal(signal.SIGINT)
 
 
@@ -322,7 +322,7 @@ def _how_it_ended(number: int, code: int) -> str:
 
 
 def _last_lines(path: Path, number: int = 30) -> str:
-    """Returns the last lines of a file, of which at most the end is read."""
+    """Returns the last lines of a file; reads only its end."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_BYTES))
         return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-number:])

@@ -1,4 +1,4 @@
-"""A few real steps before the full run: they show that everything works, what it takes, and whether there is room."""
+"""A few real steps before the full run: they show that everything works, its cost, and whether it fits."""
 
 import tempfile
 from pathlib import Path
@@ -44,7 +44,7 @@ def _check_peak(outcome: Outcome) -> None:
 
 
 def _memory(run: Run, outcome: Outcome) -> str:
-    """Returns a table of measured memory, beside the prediction if there is one."""
+    """Returns a table of measured memory, beside the prediction, if any."""
     measured = {**outcome.allocated, "peak": outcome.peak_bytes}
     rows = [["GiB", "measured"]]
     rows += [[phase, f"{size / GIB:.2f}"] for phase, size in measured.items()]

@@ -35,7 +35,7 @@ KEYS = {
     "DATA_DIR": "data.dir", "OUTPUT_DIR": "output_dir", "SMOKE_STEPS": "training.smoke_steps",
     "MAX_STEPS": "training.max_steps", "SESSION_MINUTES": "session.minutes", "RESUME_FROM": "run.resume_from",
 }  # fmt: skip
-_LARGE_PICTURE = 150_000  # bytes, of a drawing with photographs in it
+_LARGE_PICTURE = 150_000  # bytes, for a drawing with photographs
 # Jupyter breaks what cells print inside of words, and its classic pages the packed line of the library into thousands.
 _WRAPS = """<style>.jp-OutputArea-output pre,div.output_area pre{white-space:pre-wrap;word-break:normal}
 div.input_area pre{white-space:pre;overflow-x:auto}</style>"""
@@ -60,7 +60,7 @@ def show(text: str, html: str = "") -> None:
     if platform.in_notebook():
         from IPython.display import display
 
-        # str: a Markup, as the planner returns, would escape what it is added to
+        # str: a Markup, as the planner returns, would escape the text that it is added to
         display({"text/html": _WRAPS + str(html or as_html(text)), "text/plain": text}, raw=True)
     else:
         print(text)
@@ -77,7 +77,7 @@ def end_if(smoke_only: bool) -> None:
 
 
 def save_cells(configuration: str, path: Path) -> None:
-    """Writes a configuration, and beside it the newest cell with the class of its `task:`. Raises BadInput for none."""
+    """Writes a configuration, and the newest cell with the class of its `task:`. Raises BadInput without one."""
     cells = vars(sys.modules["__main__"]).get("In") or [""]
     defined = {name: cell for cell in cells for name in re.findall(r"^class (\w+)", cell, re.M)}
     task = re.search(r"^task: *([\w-]+\.py):(\w+)", configuration, re.M)
@@ -121,7 +121,7 @@ def configure_queue(workload: str, home: Path, parameters: Parameters) -> list[q
 def _file_and_overrides(
     workload: str, home: Path, parameters: Parameters
 ) -> tuple[Path, dict[str, Any]]:
-    """Returns the configuration file and the overrides by dotted key, those of a plan included; prints them."""
+    """Returns the configuration file and the overrides by dotted key, a plan's included; prints them."""
     if parameters["CONFIG"]:
         path = Path(parameters["CONFIG"])
         path = path if path.exists() else home / path
@@ -155,7 +155,7 @@ def default_config(workload: str, has_gpu: bool, has_small: bool) -> tuple[str, 
 
 
 def plan(run: launch.Run) -> None:
-    """Shows the plan for this machine's GPU, or without a GPU for Kaggle's T4s; prints why if there is none."""
+    """Shows the plan for this machine's GPU, or without a GPU for Kaggle's T4s; prints the reason without a plan."""
     plan = run.plan
     if not torch.cuda.is_available():
         print("There is no GPU here to plan for. On Kaggle's T4s this run would be:")
@@ -196,7 +196,7 @@ def picture(path: Path | io.BytesIO) -> Any:
 
 
 def compare(summary: Summary) -> str:
-    """Returns the test metrics beside the baseline, and the task's report; or why there are none yet."""
+    """Returns the test metrics beside the baseline, and the task's report; or the reason why they are missing."""
     if summary.reason != "completed":
         left = summary.max_steps - summary.step
         return f"The run stopped ({summary.reason}) with {left:,} steps left; the test comes when it is completed."

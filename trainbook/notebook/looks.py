@@ -25,7 +25,7 @@ from trainbook.supervised import kinds, prediction, submission
 from trainbook.supervised.batches import in_batches
 from trainbook.supervised.targets import class_counts
 
-_AT_ONCE = 32  # samples of a test, where no micro-batch is set
+_AT_ONCE = 32  # samples of a test, if no micro-batch is set
 _COLUMNS = 8  # of pictures, and of answers that are printed
 _ROWS = 5  # of predictions that are printed
 
@@ -116,7 +116,7 @@ def _best(run: Run) -> tuple[Task, list[nn.Module]]:
 
 
 def predict(run: Run, source: str, sample: str = "", tta: bool = False, id_column: str = "") -> str:
-    """Predicts new data by the best weights; returns what was written, with a submission in the form of `sample`.
+    """Predicts new data by the best weights; returns a text on the files, with a submission like `sample`.
 
     What is refused is returned as a sentence: the cells below, which pack the run, are still to come.
     """
@@ -160,7 +160,7 @@ def _predicted(
 
 
 def _table(answers: Mapping[str, Any]) -> str:
-    """Returns the first answers as a table; an answer that is no row is the prediction."""
+    """Returns the first answers as a table; an answer that is not a row is the prediction."""
     rows = {}
     for name in [*answers][:_ROWS]:
         answer = answers[name]

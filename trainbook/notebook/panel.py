@@ -181,7 +181,7 @@ class Panel:
             self._setting = False
 
     def _overrides(self, path: Path) -> Mapping[str, Any]:
-        """Returns those of the parameters cell, which are for its configuration."""
+        """Returns the parameters cell's overrides, which belong to its configuration."""
         if path == self.start.path:
             return self.start.overrides
         return {}
@@ -223,7 +223,7 @@ class Panel:
         self._worker.start()
 
     def _work(self, choice: Choice, cancelled: threading.Event) -> None:
-        """Plans a choice after the plan that is being ended, and shows it unless there is a newer choice by then."""
+        """Plans a choice after the plan that is being ended, and shows it unless the choice has changed."""
         with self._planning:
             if cancelled.is_set():
                 return

@@ -32,7 +32,7 @@ def as_code(overrides: Mapping[str, Any]) -> str:
 
 
 def write(folder: Path, config: str, overrides: Mapping[str, Any]) -> Path:
-    """Writes `plan-CONFIG.json` into a folder and returns its path. Raises BadInput where that fails."""
+    """Writes `plan-CONFIG.json` into a folder and returns its path. Raises BadInput if that fails."""
     path = folder / f"plan-{config}.json"
     try:
         disk.make_folders(folder)

@@ -11,7 +11,7 @@ from lib.machine import disk
 from lib.machine.memory import GIB
 from lib.report.metrics import Row, read, series
 
-# Colours of Okabe and Ito's palette, which any kind of colour vision distinguishes, that stand out from white and black
+# Colours of Okabe and Ito's palette, which any kind of colour vision distinguishes, visible on white and black
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 MARKS = ("o", "s", "D", "^")  # and in print without colour
 _WIDTH = 12.0  # inches
@@ -167,7 +167,7 @@ def _draw_panel(axes: Any, rows: Sequence[Row], name: str) -> None:
 def _draw_line(
     axes: Any, steps: Sequence[int], values: Sequence[float] | np.ndarray, **look: Any
 ) -> None:
-    """Draws a line if there are points; a single one gets a marker."""
+    """Draws a line through points, if any; a single one gets a marker."""
     if len(steps) == 1:
         look = {"marker": "o", **look}
     if steps:

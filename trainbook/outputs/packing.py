@@ -16,7 +16,7 @@ from lib.machine.platform import Platform
 from lib.text import amount
 
 ARCHIVE = "outputs.tar.gz"
-# Checkpoints, what a killed run left half written or half deleted, and what Python makes of a task's files
+# Checkpoints, half-written or half-deleted files of a killed run, and Python's caches of a task's files
 _LEFT_OUT = re.compile(r"(^|/)(checkpoints|__pycache__|[^/]*\.(tmp|del|old))(/|$)")
 TRACKING = "tracking"  # what trackers write in a run's folder
 _SHOWN = 40  # rows of the table
@@ -25,7 +25,7 @@ _ALWAYS_BYTES = 2**26  # may be unpacked of however small an archive
 
 
 class TooMuch(Exception):
-    """An archive is larger than it may be; the message says in what."""
+    """An archive is too large; the message names the folder."""
 
 
 class _Bounded(io.RawIOBase):
@@ -82,7 +82,7 @@ def is_current(output_dir: Path) -> bool:
 
 
 def packed_files(output_dir: Path) -> list[Path]:
-    """Lists the files that `package` packs: those of runs, except checkpoints, links and too much data."""
+    """Lists the files that `package` packs: all files of runs, except checkpoints, links and too much data."""
     packed = []
     for run in sorted(config.parent for config in output_dir.glob("*/config.yaml")):
         data_bytes, _ = disk.held(run / DATA)

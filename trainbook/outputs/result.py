@@ -24,7 +24,7 @@ def write(
     folder: Path,
     counts: np.ndarray | None = None,  # how often each pair of classes came, if not once
 ) -> str:
-    """Writes the figure of classes into a run's folder; returns what to print. More than 50 and numbers have none."""
+    """Writes the figure of classes; returns a line to print. Numbers and over 50 classes have none."""
     if kind == "numbers":
         return ""
     if kind == "labels":

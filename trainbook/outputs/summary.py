@@ -1,4 +1,4 @@
-"""What a summary says in words; card.json: what a run met on its GPU, beside its plan."""
+"""Puts a summary into words; card.json: a run's measurements on its GPU, beside its plan."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _ERRORS = ("loss", "mse", "rmse", "mae", "mape", "rmsle")
 
 
 def with_all(scores: Mapping[str, float], baseline: Mapping[str, float]) -> dict[str, float]:
-    """Returns the metrics that a summary keeps: those of the baseline in its order, then all others but the loss."""
+    """Returns the metrics that a summary keeps: the baseline's in its order, then all others but the loss."""
     names = [name for name in baseline if name in scores]
     names += [name for name in scores if name not in baseline and name != "loss"]
     return {name: scores[name] for name in names}
@@ -54,7 +54,7 @@ def results(summary: Summary) -> str:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a plan says of a run as it is configured; without one all is 0."""
+    """A plan's figures for a run as configured; all 0 without a plan."""
 
     micro_batch: int = 0
     peak_bytes: int = 0
@@ -63,7 +63,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU, and what a session measured on it. `clocks` are in MHz and degrees, where the driver answers."""
+    """A GPU, and a session's measurements on it. `clocks` are in MHz and degrees, if the driver answers."""
 
     gpu: str = ""
     driver: str = ""
@@ -76,7 +76,7 @@ class Card:
     steps: int = 0
     peak_bytes: int = 0
     step_seconds: float = 0.0
-    loss_scale: float = 0.0  # 0: none
+    loss_scale: float = 0.0  # 0: no scaling
     skipped_steps: int = 0
     predicted: Predicted = field(default_factory=Predicted)
 
@@ -86,7 +86,7 @@ class Card:
 
 
 def read_card(path: Path) -> Card:
-    """Reads a `card.json`, which may be anybody's. Raises BadInput."""
+    """Reads a `card.json`, which is untrusted. Raises BadInput."""
     try:
         return untrusted.parse(untrusted.read(path, _MOST_BYTES), Card)
     except (OSError, BadInput) as error:

@@ -39,7 +39,7 @@ def tensorboard(tracked: "Tracked") -> tuple[Log, End]:
 
 
 def wandb(tracked: "Tracked") -> tuple[Log, End]:
-    """Makes a run of Weights & Biases; `wandb sync` sends what was written offline, all sessions into the same run."""
+    """Makes a run of Weights & Biases; `wandb sync` sends offline data, all sessions into the same run."""
     import wandb as client
 
     if tracked.options.online:
@@ -103,7 +103,7 @@ class Tracked:
         self._sent: dict[str, int] = {}  # the last step of each split that the trackers have
         self._trackers: list[tuple[Informing, Log, End]] = []
         starts = [start for start in (tensorboard, wandb) if getattr(options, start.__name__)]
-        if starts and not is_resumed:  # a run that starts anew has other rows
+        if starts and not is_resumed:  # a new run has other rows
             shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             state = json.loads((self.folder / STATE).read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Runs somebody else's training command within a session: carried over, stopped in time, packed.
+"""Runs any training command within a session: carried over, stopped in time, packed.
 
     trainbook run --keep checkpoints --resume "--resume {newest}" -- python train.py
 
@@ -109,7 +109,7 @@ def _folder(chosen: Settings, keep: Path | None) -> Path:
 
 
 def _python_path() -> str:
-    """Returns PYTHONPATH with Trainbook's folder at its end: the command may have a `lib` of its own."""
+    """Returns PYTHONPATH with Trainbook's folder at its end: the command may import another `lib`."""
     home = str(trainbook.HOME)
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join([*(entry for entry in entries if entry not in ("", home)), home])
@@ -197,7 +197,7 @@ class _Session:
         return self._end(self._verdict(reason, code), code, child, figures)
 
     def _command(self, restored: Restored) -> list[str]:
-        """Returns the command with the arguments by which it resumes, and prints what was restored."""
+        """Returns the command with the arguments that resume it, and prints the restored files."""
         for line in restored.lines:
             print(line)
         resume = self.chosen.resume
@@ -272,7 +272,7 @@ class _Session:
             self._once("copy_failed", str(error), f"Checkpoints could not be copied ({error}).")
 
     def _ask_to_end(self, child: Child, first: signal.Signals) -> int:
-        """Sends a signal, waits while the command saves, sends SIGINT, and kills what is left."""
+        """Sends a signal, waits while the command saves, sends SIGINT, and kills the rest."""
         asked = self.signal  # before the message: it may be answered by a second Ctrl-C
         patience = self._saving_seconds()
         self._note("asked_to_end", f"The command was sent {first.name}, and has {patience:.0f} s.")
@@ -308,7 +308,7 @@ class _Session:
                 signal.signal(number, handler)
 
     def _done_file(self) -> float | None:
-        """Returns the time of the file that proves the end; 0.0 where there is none, None where `done` is no path."""
+        """Returns the time of the file that proves the end; 0.0 if it is missing, None if `done` is not a path."""
         name = self.chosen.done
         if not name or "\0" in name or len(name) > 1000:
             return None
@@ -330,7 +330,7 @@ class _Session:
         return "completed"
 
     def _once(self, kind: str, about: str, text: str) -> None:
-        """Notes what would be said again at each look at the kept folder."""
+        """Remembers warnings, so that each is printed once."""
         if (kind, about) not in self._said:
             self._said.add((kind, about))
             self._note(kind, text)
@@ -361,7 +361,7 @@ class _Session:
         return EXIT_CODES[reason]
 
     def _held(self) -> str:
-        """Returns a warning where the platform's limits of files or bytes are near."""
+        """Returns a warning near the platform's limits of files or bytes."""
         here = platform.detect()
         size, files = disk.held(self.folder.parent)
         warnings = []

@@ -1,4 +1,4 @@
-"""Brings the folder of a mounted run along: a later session mounts the output of this one alone."""
+"""Brings the folder of a mounted run along: a later session mounts only this session's output."""
 
 import shutil
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 from lib.report.metrics import EVENTS, METRICS
 from trainbook.run.restoring import Earlier
 
-LOG = "output.log"  # in a run's folder: what the command printed
+LOG = "output.log"  # in a run's folder: the command's output
 
 
 def bring(earlier: Earlier | None, folder: Path) -> bool:
-    """Copies the folder of a mounted run, with its verified copies; returns whether there is one.
+    """Copies the folder of a mounted run, with its verified copies; returns whether a run was mounted.
 
     A later session mounts the output of this one alone.
     """

@@ -11,7 +11,7 @@ from trainbook.run.settings import CARD
 
 _RANK_CODE = re.compile(r"exitcode\s*:\s*(-?\d+)")
 _STOPPED = 75  # the exit code of what saved and stopped by itself
-_ASKED = -15  # that of the other ranks, which torchrun then ends by SIGTERM
+_ASKED = -15  # exit code of the other ranks, which torchrun ends by SIGTERM
 
 
 def visible() -> list[str]:
@@ -68,7 +68,7 @@ def environment_of(card: int, command: Iterable[str]) -> dict[str, str]:
 
 
 def under_torchrun(command: Sequence[str], processes: int) -> list[str]:
-    """Returns a Python command as torchrun starts it, in a process for each card; says where it is other."""
+    """Returns a Python command as torchrun starts it, in a process for each card; prints a deviation."""
     count = len(visible())
     if not count:
         print(f"There is no GPU: torchrun starts {processes} processes on the CPU.")

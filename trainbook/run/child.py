@@ -63,7 +63,7 @@ class Child:
         output: BinaryIO = self.process.stdout  # type: ignore[assignment]
         rest = b""
         while chunk := os.read(output.fileno(), _CHUNK):
-            with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            with contextlib.suppress(OSError, ValueError):  # the reader has gone
                 sys.stdout.buffer.write(chunk)
                 sys.stdout.buffer.flush()
             with contextlib.suppress(OSError):  # a full disk ends no command
@@ -139,7 +139,7 @@ class Child:
 
 
 def _watched(pid: int) -> int | None:
-    """Returns a file descriptor that is readable once a process has ended; None where the system has none."""
+    """Returns a file descriptor that is readable once a process has ended; None on systems without pidfd."""
     with contextlib.suppress(OSError, AttributeError):
         return os.pidfd_open(pid)
     return None

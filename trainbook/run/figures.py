@@ -14,7 +14,7 @@ from lib.report.metrics import MetricsLog
 
 ROW_SECONDS = 10.0  # between rows of a command whose output has no figures
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux below Windows
-_COUNTS = ("step", "epoch")  # figures that count the rows, the first of them that there is
+_COUNTS = ("step", "epoch")  # figures that count the rows; the first one found is used
 _NAME = re.compile(r"[A-Za-z_][\w./-]*")
 
 
@@ -56,7 +56,7 @@ class Figures:
         return [p.pattern for name, p in self._patterns.items() if name not in self._seen]
 
     def sample(self) -> None:
-        """Writes a row of the machine's load where the output has had no figure for a while."""
+        """Writes a row of the machine's load if the output has had no figure for a while."""
         if time.monotonic() - self._written >= ROW_SECONDS:
             self.flush()
 

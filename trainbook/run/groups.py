@@ -11,7 +11,7 @@ from trainbook.run.opening import is_checkpoint_file, opens
 
 TORN = ".torn"  # the ending that a torn file of an own folder gets
 # Numbers that count no steps: model_fold0.pt and model_fold1.pt are both needed, and so is each shard of a model.
-# accelerate's optimizer_1.bin is that of a second model.
+# accelerate's optimizer_1.bin belongs to a second model.
 _OF_A_SET = (
     r"(?<![a-z])(?:custom_checkpoint|k?fold|part|phase|random_states|rank|rng_state|seed|shard|split"
     r"|stage|task|trial)s?[_=-]?\d+|\d+-of-\d+|(?:optimizer|sampler|scheduler)_\d+(?=\.bin$)"
@@ -66,7 +66,7 @@ def numbers(name: str) -> tuple[int, ...]:
 
 
 def form(entry: str) -> str:
-    """Returns what all entries have in common of which one takes the place of another."""
+    """Returns the key shared by entries that replace one another."""
     return template(_VERSION.sub("", entry))
 
 
@@ -113,7 +113,7 @@ def whole_groups(
     is_settled: Callable[[str], bool],
     read_all: bool = False,
 ) -> dict[Key, list[str]]:
-    """Returns the groups that are whole checkpoints: all their files open, and none is missing.
+    """Returns the groups that are whole checkpoints: all their files are there and open.
 
     JSON in a folder with a number, such as trainer_state.json, must be whole and there too.
     A file that always came with another one, as optim_3.pt with model_3.pt, is missing without it.

@@ -93,7 +93,7 @@ class _Cell(Live):
 
 
 class _Watched:
-    """A command in a process of its own, whose output appears in this cell."""
+    """A command in a separate process, with its output in this cell."""
 
     def __init__(self, chosen: Settings, place: Path, folders: list[Path], whole_session: bool):
         self.chosen, self.place, self.folders = chosen, place, folders
@@ -137,7 +137,7 @@ class _Watched:
             return process.wait()
 
     def _read(self, output: IO[bytes]) -> None:
-        """Takes the lines of the output; of a bar of progress the last state."""
+        """Takes the lines of the output; a progress bar counts by its last state."""
         for line in output:
             self.lines.append(line.decode("utf-8", "replace").rstrip().rpartition("\r")[2])
 

@@ -19,7 +19,7 @@ _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _HDF5_END = {0: 40, 1: 44, 2: 28, 3: 28}  # offset of the end-of-file address by superblock version
-_MOST_TEXT = 2**24  # bytes of what is searched for names
+_MOST_TEXT = 2**24  # bytes that are searched for names
 _MOST_HEADER = 100 * 2**20  # bytes of a header of safetensors, the format's own limit
 
 
@@ -35,7 +35,7 @@ def is_checkpoint_file(path: Path) -> bool:
 
 
 def opens(path: Path, whole: bool = False) -> bool:
-    """Returns whether a checkpoint file is complete: zip, safetensors, pickle or HDF5 by its own frame.
+    """Returns whether a checkpoint file is complete: zip, safetensors, pickle or HDF5, by the frame of its format.
 
     JSON is parsed. With `whole` the check sums of a zip are computed too, which reads all of it. Any other file
     must not be empty.

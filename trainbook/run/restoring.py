@@ -16,7 +16,7 @@ from trainbook.run.store import Copy, Index
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier session left: its run's folder, its index, and its kept folder, if there is one."""
+    """The output of an earlier session: its run's folder, its index, and its kept folder, if any."""
 
     folder: Path | None
     index: Index
@@ -35,7 +35,7 @@ class Restored:
 
 
 def find_earlier(name: str, folder: Path, keep: Path) -> Earlier | None:
-    """Returns what this folder or a mounted earlier output holds of a run; the latest session of all."""
+    """Finds a run in this folder or in mounted earlier outputs; returns its latest session."""
     here = platform.detect()
     own = Index.read(folder / store.FOLDER)
     if own:
@@ -58,7 +58,7 @@ def find_earlier(name: str, folder: Path, keep: Path) -> Earlier | None:
 
 
 def restore(earlier: Earlier | None, keep: Path, also: str = "") -> Restored:
-    """Makes the kept folder hold the newest whole checkpoints of an earlier session, and mends what is torn.
+    """Makes the kept folder hold the newest whole checkpoints of an earlier session, and replaces torn files.
 
     Files of a mounted kept folder are taken where they open and had stopped changing. What is torn
     or lacks there comes from the verified copies. Of entries that differ in numbers the newest comes
@@ -100,7 +100,7 @@ def _times(files: Files, paths: Iterable[str], index: Index) -> dict[str, float]
 
 
 def _take(source: Path, index: Index, keep: Path, restored: Restored, also: str) -> None:
-    """Copies a mounted kept folder: its whole checkpoints, and its other files as they are."""
+    """Copies a mounted kept folder: its whole checkpoints, and its other files unchanged."""
     files = groups.listing(source)
     checkpoints = set(groups.checkpoint_files(source, files))
     whole = _whole_files(source, files, index)
@@ -131,7 +131,7 @@ def _take(source: Path, index: Index, keep: Path, restored: Restored, also: str)
 
 
 def _needed(times: Mapping[str, float], folder: Path, also: str) -> set[str]:
-    """Returns the entries that a resume needs: the newest of each form, what it names, and those of `also`."""
+    """Returns the entries that a resume needs: the newest of each form, entries that it names, matches of `also`."""
     newest: dict[str, str] = {}
     for entry in sorted(times, key=lambda entry: groups.age(entry, times[entry])):
         newest[groups.form(entry)] = entry
@@ -181,7 +181,7 @@ def _take_copies(
     """Unpacks the newest undamaged copy of each entry that a resume needs and the kept folder has not as new."""
     done: set[str] = set()
     for copy in _newest_first(copies):
-        # of the same time: what is kept is whole, and no older than its copy
+        # of the same time: the kept file is whole, and not older than its copy
         is_there = restored.times.get(copy.entry, -1.0) >= copy.mtime_ns
         if copy.entry in done or is_there:
             continue
@@ -222,7 +222,7 @@ def _has_newer(times: Mapping[str, float], copy: Copy) -> bool:
 
 
 def newest_whole(folder: Path, pattern: str = "") -> str | None:
-    """Returns the name of the newest whole checkpoint in a folder; None where there is none."""
+    """Returns the name of the newest whole checkpoint in a folder; None without one."""
     files = groups.listing(folder)
     whole = _whole_files(folder, files, Index())
     times = _times(files, whole, Index())

@@ -12,8 +12,10 @@ from lib.errors import BadInput
 from lib.machine import inputs, platform
 from lib.text import amount
 
-ARCHIVE = "repository.bin"  # a tar.gz; Kaggle unpacks what is called so, and changes names in it
-FOLDER = "repository"  # in the output folder: where the command works
+ARCHIVE = (
+    "repository.bin"  # a tar.gz; Kaggle unpacks files with that suffix, and changes names in them
+)
+FOLDER = "repository"  # in the output folder: the command's working folder
 
 
 def unpack(dataset: str, files: Mapping[str, str]) -> Path:
@@ -49,7 +51,7 @@ def _check(path: Path, sha256: str, dataset: str) -> None:
 
 
 def install(wheels: list[Path]) -> None:
-    """Installs wheels without a network and without what they depend on. Raises BadInput."""
+    """Installs wheels without a network and without dependencies. Raises BadInput."""
     if not wheels:
         return
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
@@ -59,7 +61,7 @@ def install(wheels: list[Path]) -> None:
 
 
 def tidy(dataset: str, folder: Path) -> None:
-    """Removes the files of the repository that the command left as they were from a batch run's output."""
+    """Removes unchanged files of the repository from a batch run's output."""
     here = platform.detect()
     if not here.batch:
         return
@@ -83,7 +85,7 @@ def tidy(dataset: str, folder: Path) -> None:
 
 @contextlib.contextmanager
 def linked(folders: Mapping[str, str]) -> Iterator[None]:
-    """Links mounted inputs to where a command reads its data, for the block. Raises BadInput for a missing one."""
+    """Links mounted inputs to the command's data paths, for the block. Raises BadInput for a missing one."""
     here = platform.detect()
     links = []
     try:

@@ -26,7 +26,7 @@ _FROM_COMMAND_LINE = ("keep", "resume", "done", "name", "output_dir")
 
 @dataclass(frozen=True)
 class Settings:
-    """A command of somebody else's that trains, and where its checkpoints lie."""
+    """A training command, and the place of its checkpoints."""
 
     command: tuple[str, ...] = option((), "The command and its arguments.")
     keep: str = option("", "The folder of its checkpoints, from the working folder.")
@@ -103,7 +103,7 @@ def read(
     command: Sequence[str],
     overrides: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Reads the settings of a YAML file, if there is one, and of the command line. Raises BadInput.
+    """Reads the settings of a YAML file, if any, and of the command line. Raises BadInput.
 
     `overrides` are by dotted keys, such as session.minutes.
     """
@@ -130,7 +130,7 @@ def read(
 
 
 def _name(config: str, command: Sequence[str]) -> str:
-    """Returns the name of a run: that of its file, else that of the program that its command starts."""
+    """Returns the name of a run: its file's, otherwise its program's."""
     if config:
         return Path(config).stem
     words = [
@@ -156,7 +156,7 @@ def deadline_of(chosen: Settings) -> float:
 
 
 def parts(chosen: Settings) -> list[Settings]:
-    """Returns the commands of `two_cards: each`, each a run of its own; {card} is filled at its start."""
+    """Returns the commands of `two_cards: each`, each a separate run; {card} is filled at its start."""
     runs = []
     for number, arguments in enumerate(chosen.sets):
 
@@ -179,7 +179,7 @@ def parts(chosen: Settings) -> list[Settings]:
 
 
 def resume_arguments(resume: str, keep: Path, newest: Mapping[str, str | None]) -> list[str]:
-    """Returns the arguments with which the command resumes; none where there is nothing to resume from.
+    """Returns the arguments with which the command resumes; none without a checkpoint.
 
     `newest` has the newest checkpoint in `keep` by the pattern of each {newest}.
     """

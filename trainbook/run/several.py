@@ -1,4 +1,4 @@
-"""Runs several commands at once, one a card: each is a run of its own, in a process of its own."""
+"""Runs several commands at once, one a card: each is a separate run in a separate process."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ from trainbook.run.settings import Settings
 
 EXIT_CODES: dict[str, int] = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
 _WORST: tuple[Reason, ...] = ("failed", "interrupted", "deadline", "completed")
-_AT_ONCE = 2  # where there is no GPU
+_AT_ONCE = 2  # without a GPU
 _POLL_SECONDS = 0.25
 _LEAST_SECONDS = 120.0  # of a session, beside its margin, in which one more command is begun
 
@@ -62,7 +62,7 @@ class _Started(NamedTuple):
 
 
 class _Beside:
-    """Commands side by side, as many as there are places."""
+    """Commands side by side, one a place."""
 
     def __init__(self, chosen: Settings, runs: list[Settings], output: Path, places: int):
         self.output = output
@@ -108,7 +108,7 @@ class _Beside:
         self.processes[place] = _Started(one, process, shown)
 
     def _show(self, name: str, output: IO[bytes]) -> None:
-        """Prints the lines of a command behind its name; of a bar of progress the last state."""
+        """Prints the lines of a command behind its name; a progress bar counts by its last state."""
         for line in output:
             text = line.decode("utf-8", "replace").rstrip().rpartition("\r")[2]
             with self._printing:
@@ -130,7 +130,7 @@ class _Beside:
                 self.codes[started.run.name] = code
 
     def end_of(self, one: Settings) -> Summary:
-        """Returns the summary of a command, and leaves one where it left none; a chain reads all of them."""
+        """Returns the summary of a command, or writes one if it is missing; a chain reads all of them."""
         folder = self.output / one.name
         code = self.codes.get(one.name)
         summary = Summary.read(folder)

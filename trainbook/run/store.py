@@ -47,7 +47,7 @@ class Copy:
 class Index:
     """What is known of a kept folder: files that settled, with their sizes and times, and the copies."""
 
-    keep: str = ""  # its path from the output folder; empty where it lies elsewhere
+    keep: str = ""  # its path from the output folder; empty if it lies elsewhere
     session: int = 0
     files: dict[str, list[int]] = field(default_factory=dict)  # settled: size, time in ns
     copies: list[Copy] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Index:
 
     @classmethod
     def read(cls, store: Path) -> "Index | None":
-        """Reads the index of a store, which may be somebody else's; None where there is none."""
+        """Reads the index of a store, which is untrusted; None without one."""
         try:
             values = untrusted.objects(untrusted.read(store / INDEX, _MOST_INDEX))
             copies = [Copy(**copy) for copy in values["copies"]]
@@ -111,10 +111,10 @@ class Store:
         self._changed: dict[str, float] = {}  # when a change of a file was noticed
         self._began: dict[str, float] = {}  # when the present writing of a checkpoint began
         self._next_copy = 0.0
-        self._copied: set[tuple[str, str]] = set()  # entries by what was copied of them
+        self._copied: set[tuple[str, str]] = set()  # entries with the state that was copied
 
     def scan(self, is_over: bool = False) -> list[str]:
-        """Looks at the kept folder once; returns a line for each new copy. `is_over`: nobody writes any more."""
+        """Looks at the kept folder once; returns a line for each new copy. `is_over`: the command has ended."""
         begin = time.monotonic()
         files = groups.listing(self.keep)
         if self._is_idle and files == self._last:
@@ -179,7 +179,7 @@ class Store:
         return max(files[path].mtime_ns for path in paths)
 
     def _copy(self, entry: str, whole: dict[Key, list[str]], files: Files) -> str:
-        """Writes the zip of an entry; returns a line on it, or nothing where a file changed meanwhile."""
+        """Writes the zip of an entry; returns a line on it, or nothing if a file changed meanwhile."""
         inside = [path for path in files if groups.entry_of(path) == entry]
         checkpoints = [
             path for paths in _newest_groups(whole, entry, self.newest) for path in paths
@@ -280,7 +280,7 @@ def _sha256(path: Path) -> str:
 
 
 def unpack(store: Path, copy: Copy, keep: Path) -> bool:
-    """Writes the files of a copy into the kept folder, with their times; returns False where it is damaged."""
+    """Writes the files of a copy into the kept folder, with their times; returns False if it is damaged."""
     path = store / copy.file
     if not untrusted.is_name(copy.file) or not path.is_file() or _sha256(path) != copy.sha256:
         return False

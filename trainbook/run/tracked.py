@@ -1,4 +1,4 @@
-"""Hands the figures of a command to TensorBoard and Weights & Biases, as those of an own run."""
+"""Hands the figures of a command to TensorBoard and Weights & Biases, as an own run does."""
 
 import shlex
 import shutil

@@ -16,7 +16,7 @@ from trainbook.supervised.targets import class_counts
 
 
 class Scored(NamedTuple):
-    """Losses and metrics by name, the answers of each method, the last of which counts, and a sentence on that one."""
+    """Losses and metrics by name, the answers of each method, the task's answer last, and a sentence on it."""
 
     scores: dict[str, float]
     rows: Mapping[str, Judged]
@@ -53,7 +53,7 @@ def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
     """Returns (classes) the weights of a task with `balanced`, on the device of outputs; None for another."""
     if not task.balanced:
         return None
-    if outputs.is_meta:  # of a plan, which is made where there is no data
+    if outputs.is_meta:  # in a plan, which is made without data
         return torch.ones(classes, device=outputs.device)
     each = scoring.balanced(class_counts(task, "train"), classes)
     return torch.from_numpy(each).to(outputs.device)
@@ -61,7 +61,7 @@ def weights(task: Any, outputs: Tensor, classes: int) -> Tensor | None:
 
 @torch.no_grad()
 def evaluate(task: Any, model: nn.Module, loader: Any) -> Scored:
-    """Returns losses and metrics, what each method of `combined` answers, and a sentence on the gate, if any.
+    """Returns losses and metrics, the answers of each method of `combined`, and a sentence on the gate, if any.
 
     Raises BadInput if no target is known.
     """
@@ -131,7 +131,7 @@ def part_of(loader: Any) -> str:
 
 
 def simple_rows(task: Any) -> dict[str, Judged]:
-    """Returns what each simple method answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
+    """Returns each simple method's answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
     methods = [method for method in task._simples if not method.is_constant]
     part = task.parts["test"]
     width = 0
@@ -153,7 +153,7 @@ def simple_rows(task: Any) -> dict[str, Judged]:
 def _answered(
     task: Any, number: int, outputs: Any, labels: Tensor, has_scores: bool = False
 ) -> _Answered:
-    """Returns what a batch whose first sample is `number` adds; of tokens how often each pair came."""
+    """Returns the answers to a batch whose first sample is `number`; tokens are counted by pair."""
     kind = task._kind
     sample = torch.arange(number, number + len(labels), device=labels.device)
     sample = sample.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
@@ -182,7 +182,7 @@ def _counted(columns: Sequence[Tensor], classes: int) -> list[Tensor]:
 
 
 def _joined(task: Any, answered: Sequence[_Answered]) -> tuple[Judged, Tensor]:
-    """Returns the answers of all batches together, and (targets, ...) their scores. Raises BadInput for none."""
+    """Joins the answers of all batches, and (targets, ...) their scores. Raises BadInput without a target."""
     if not sum(len(batch.columns[0]) for batch in answered):
         raise BadInput(f"{type(task).__name__}.evaluate found no target: all labels are unknown.")
     columns = zip(*(batch.columns for batch in answered), strict=True)
@@ -206,7 +206,7 @@ def _has_shares(task: Any, outputs: Any) -> bool:
     if scoring.needs_probabilities(task.metrics):
         return True
     has_few = task._kind.has_names and outputs.shape[-1] <= MOST_CLASSES
-    return has_few and not task._has_own_scores  # which are no logits
+    return has_few and not task._has_own_scores  # which are not logits
 
 
 def _shares(task: Any, scores: Tensor) -> np.ndarray | None:

@@ -53,7 +53,7 @@ class Compared(NamedTuple):
 
 
 class Comparing(Task):
-    """The part of `Supervised` that judges: baselines, groups, what is multiplied into the network, tables."""
+    """The judging part of `Supervised`: baselines, groups, mixtures with the network, tables."""
 
     kind: ClassVar[Any] = "classes"
     metrics: ClassVar[Sequence[Any]] = ("accuracy",)
@@ -71,7 +71,7 @@ class Comparing(Task):
     _owners: Mapping[
         nn.Module, Any
     ] = {}  # of models that predict together: the task that trained them
-    _tested: Mapping[str, Judged] = {}  # by method, the last of which is the answer
+    _tested: Mapping[str, Judged] = {}  # by method; the last one is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
     _about: str = ""  # a sentence on the answer
 
@@ -94,7 +94,7 @@ class Comparing(Task):
         return {}
 
     def combined(self, model: nn.Module, outputs: Tensor, part: str) -> Mapping[str, Any]:
-        """Returns (targets, classes) scores of a whole part by method, the last of which is the task's answer.
+        """Returns (targets, classes) scores of a whole part by method; the last one is the task's answer.
 
         `outputs` are of known targets on the CPU. What it chooses on the part "validation" belongs into buffers of the
         model. Write `answers` for new samples too.
@@ -267,13 +267,13 @@ class Comparing(Task):
 
     @property
     def _unit(self) -> str:
-        """The word for what is drawn."""
+        """The word for a drawn unit."""
         if self._has_groups and self.unit == Comparing.unit:
             return "group"
         return self.unit
 
     def _about_draws(self, compared: Compared) -> str:
-        """Returns sentences on the intervals of a comparison, and on what the test is."""
+        """Returns sentences on the intervals of a comparison, and on the test."""
         has_sums = len(compared.about) < len(self.metrics)
         draws = f"{compared.draws:,} draws" if has_sums else "draws"
         units = verdict.named(compared.units, self._unit)
@@ -395,7 +395,7 @@ class Comparing(Task):
 
     @cached_property
     def repeats_validation(self) -> bool:
-        """Whether the samples of the test are those of the validation, as in folds without a test of their own."""
+        """Whether test and validation have the same samples, as in folds without a separate test."""
         parts = self.parts
         if not {"validation", "test"} <= parts.keys():
             return False
@@ -418,7 +418,7 @@ class Comparing(Task):
                     )
 
     def _groups(self, part: str) -> list[str]:
-        """Returns the name of each sample's group; a sample without one is a group of its own."""
+        """Returns the name of each sample's group; a sample without one forms a group."""
         samples = self.parts[part].samples
         groups = samples.groups if hasattr(samples, "groups") else map(self.group, samples)
         return [
@@ -427,13 +427,13 @@ class Comparing(Task):
         ]
 
     def _text(self, value: Any) -> str:
-        """Returns text as it is, and anything else as text that is the same wherever the data lies."""
+        """Returns text unchanged, and anything else as text that does not depend on the data's location."""
         if isinstance(value, str):
             return value
         return canonical(value, self.source)
 
     def _answers(self, rows: Mapping[str, Judged]) -> Iterator[list[Any]]:
-        """Yields a head and a row a sample, those of a group together; nothing if a sample has several targets.
+        """Yields a head and a row a sample, grouped; nothing if a sample has several targets.
 
         Classes have a column each with their probability, if the answer has probabilities.
         """
@@ -470,7 +470,7 @@ def _is_same(one: Judged, other: Judged) -> bool:
 
 
 def _differing(one: Judged, other: Judged, unit: np.ndarray, by_shares: bool) -> int:
-    """Returns of how many units two methods say something else; `by_shares`: by their probabilities."""
+    """Returns the number of units on which two methods differ; `by_shares`: by their probabilities."""
     if one.guess.shape != other.guess.shape or one.counts is not None:
         tables = [_numbered(judged, unit) for judged in (one, other)]
         return sum(
@@ -497,14 +497,14 @@ def _cell(value: float) -> str:
 
 
 def _known(values: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Replaces NaN by what stands there in `others`."""
+    """Replaces NaN by the value in `others`."""
     return np.where(np.isnan(values), others, values)
 
 
 def _by_row(
     rows: Iterable[str], of_metrics: Mapping[str, list[Interval]]
 ) -> dict[str, list[Interval]]:
-    """Turns the intervals of each metric, one a row, into those of each row, one a metric."""
+    """Transposes intervals from metrics by rows to rows by metrics."""
     return {
         row: [intervals_of[place] for intervals_of in of_metrics.values()]
         for place, row in enumerate(rows)

@@ -34,7 +34,7 @@ _Members = list[tuple[Any, list[nn.Module]]]  # tasks, each with its models
 
 
 def read(task: Any, source: Path) -> list[Any]:
-    """Returns samples to predict, whose targets do not count and may be None. Raises BadInput for none.
+    """Returns samples to predict; their targets may be None. Raises BadInput without samples.
 
     By default every file with a suffix of the training's, if a sample is a file and its target, in the folder of the
     training's if targets are files too; else what `read` finds, in one list.
@@ -55,7 +55,7 @@ def read(task: Any, source: Path) -> list[Any]:
 
 def _files(task: Any, source: Path, suffixes: set[str]) -> list[Any]:
     """Returns (path, None) for a file, or for each in a folder with one of the suffixes."""
-    folder = source / task.learned().get("folder", "")  # for example beside that of masks
+    folder = source / task.learned().get("folder", "")  # for example beside a folder of masks
     # an archive, which names the folder, is untrusted
     is_below = folder.is_dir() and folder.resolve().is_relative_to(source.resolve())
     paths = (folder if is_below else source).rglob("*")
@@ -121,7 +121,7 @@ def _members(task: Any, models: Sequence[nn.Module]) -> _Members:
 
 
 def new_samples(task: Any, source: Path) -> list[Any]:
-    """Returns what `read_new` of a task reads, all of which `split` takes for a test. Raises BadInput for nothing."""
+    """Returns the samples of a task's `read_new`, all of them in the test. Raises BadInput without samples."""
     with reading(source, is_new=True):
         samples = list(task.read_new(source))
     if not samples:
@@ -171,7 +171,7 @@ def _own_rows(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Ma
 
 
 def _mean_rows(members: _Members, samples: Sequence[list[Any]]) -> list[Mapping[str, Any]]:
-    """Returns rows by the mean of what the models of all members answer. Raises BadInput for other shapes."""
+    """Returns rows with the mean answer of all members' models. Raises BadInput for other shapes."""
     sums = [
         summed(task, models, some) for (task, models), some in zip(members, samples, strict=True)
     ]
@@ -189,7 +189,7 @@ def _mean_rows(members: _Members, samples: Sequence[list[Any]]) -> list[Mapping[
 
 
 def _averaged(task: Any, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
-    """Returns the mean of the members' rows for a sample; what is no number must be equal. Raises BadInput."""
+    """Returns the mean of the members' rows for a sample; cells without a number must be equal. Raises BadInput."""
     row: dict[str, Any] = {}
     for column, value in rows[0].items():
         values: list[Any] = [other.get(column) for other in rows]

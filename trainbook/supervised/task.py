@@ -1,4 +1,4 @@
-"""`Supervised`: a task of which one writes the model, how its data is read and batched, and no more."""
+"""`Supervised`: a task for which a user writes only the model and how its data is read and batched."""
 
 import contextlib
 import inspect
@@ -201,7 +201,7 @@ class Supervised(Comparing):
         return next(value for name, value in batch.items() if name != "labels")
 
     def learn(self, samples: Any) -> Mapping[str, Any]:
-        """Returns what the training samples teach, values that JSON has, kept with the weights: see `learned()`."""
+        """Returns values learned from the training samples, as JSON types, kept with the weights: see `learned()`."""
         return {}
 
     def write(self, model: nn.Module, batch: Batch, beams: int) -> Sequence[str]:
@@ -215,7 +215,7 @@ class Supervised(Comparing):
         return [{written: 1.0} for written in self.write(model, batch, beams)]
 
     def beams(self, part: str) -> int:
-        """Returns how many beams write the texts of a part; those of new samples as many as for "test"."""
+        """Returns the number of beams for the texts of a part; new samples use the number of "test"."""
         return 1
 
     @property
@@ -228,7 +228,7 @@ class Supervised(Comparing):
 
     @property
     def _notes(self) -> list[str]:
-        """The sentences of readers on what they took of the data and what they left out, as `note` was given them."""
+        """The readers' notes on used and ignored data."""
         return self._parts_and_notes[1]
 
     @cached_property
@@ -243,7 +243,7 @@ class Supervised(Comparing):
         return parts, [*notes, *more]
 
     def _has_data(self) -> bool:
-        """Returns whether there is a source, or `read` needs none."""
+        """Returns whether the task has a source, or `read` works without one."""
         if self.source is not None:
             return True
         parameters = inspect.signature(self.read).parameters.values()
@@ -278,12 +278,12 @@ class Supervised(Comparing):
         return f"{self._files_hash} {of_samples}" if self.source else of_samples
 
     def fingerprint(self) -> str:
-        """Returns a hash of the files, and one of which samples are in which part; of data without files the latter."""
+        """Returns a hash of the files and of the split; without files, of the split."""
         return self._digest
 
     @cached_property
     def replaceable(self) -> dict[str, Any]:
-        """Hashes by which a run recognises samples whose files alone were replaced; {} if it cannot."""
+        """Hashes that recognise samples with replaced files; {} if that is impossible."""
         if type(self).fingerprint is not Supervised.fingerprint or not self.sources:
             return {}
         digests = {}
@@ -292,7 +292,7 @@ class Supervised(Comparing):
         return replaced.hashes(self.parts, digests)
 
     def baselines(self) -> Mapping[str, Any]:
-        """Returns what the simple methods answer, by their names; `{**super().baselines(), ...}` adds to it."""
+        """Returns the simple methods' answers by name; `{**super().baselines(), ...}` adds to it."""
         return evaluation.simple_rows(self)
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
@@ -306,7 +306,7 @@ class Supervised(Comparing):
         return without_texts(batch if training else simple.batch(self, batch))
 
     def labelled(self, samples: list[Any], training: bool = False) -> Batch:
-        """Returns `batch` of these samples. Raises BadInput if its labels are not those of `kind`."""
+        """Returns `batch` of these samples. Raises BadInput if its labels do not fit `kind`."""
         batch = self.batch(samples, training)
         name = f"{type(self).__name__}.batch"
         labels = batch.get("labels") if isinstance(batch, Mapping) else None
@@ -340,14 +340,14 @@ class Supervised(Comparing):
         return names
 
     def _known_names(self) -> list[str]:
-        """Returns the names of the classes as given or learned; none if these lack."""
+        """Returns the given or learned names of the classes; empty without them."""
         names = self._given_names()
         if names or not (self._kind.has_classes or self._kind.has_names):
             return names
         return list(self.learned().get("classes", []))
 
     def _given_names(self) -> list[str]:
-        """Returns the names of the classes that the class or a setting `classes` lists; none if data tells them."""
+        """Returns the names listed by the class or a setting `classes`; empty if they come from data."""
         names = getattr(self, "classes", None) or getattr(self.settings, "classes", None)
         if isinstance(names, tuple | list):
             return [*map(str, names)]
@@ -366,7 +366,7 @@ class Supervised(Comparing):
         return self._learned
 
     def _learn(self) -> dict[str, Any]:
-        """Returns what the training samples teach, as a checkpoint has it. Raises BadInput."""
+        """Returns the learned values, in a checkpoint's form. Raises BadInput."""
         train = self.parts["train"].samples
         values: dict[str, Any] = {}
         names = [] if self._given_names() else self._kind.class_names(train)
@@ -412,12 +412,12 @@ class Supervised(Comparing):
 
     @property
     def _simple(self) -> Any:
-        """The strongest simple method, by folds of the training samples; None in a plan, or if there is none."""
+        """The strongest simple method, by folds of the training samples; None in a plan, or without one."""
         return next(iter(self._simples), None)
 
     @cached_property
     def _simples(self) -> list[Any]:
-        """The simple methods, the strongest first: what the run learned if it starts from it, else fitted now."""
+        """The simple methods, the strongest first: learned by a run that starts from them, otherwise fitted now."""
         if self._starts:
             values = self.learned().get(simple.KEY)
             if self._learned is None:
@@ -448,7 +448,7 @@ class Supervised(Comparing):
         return self._kind.loss(self, outputs, labels)
 
     def matched(self, outputs: Any, labels: Tensor) -> tuple[Any, Tensor]:
-        """Returns outputs in fp32, or a pair as it is, and labels in shapes that fit. Raises BadInput."""
+        """Returns outputs in fp32, or an unchanged pair, and labels in shapes that fit. Raises BadInput."""
         kind = self._kind
         labels = kind.placed(labels)
         head = None
@@ -473,7 +473,7 @@ class Supervised(Comparing):
         return outputs.float(), labels
 
     def _check_classes(self, labels: Tensor) -> None:
-        """Raises BadInput if a label is no class of the outputs: on a GPU it would end the process."""
+        """Raises BadInput if a label has no output: on a GPU it would end the process."""
         known = labels[self._kind.known(labels)]
         least = int(known.min()) if len(known) else 0
         most = int(known.max()) if len(known) else 0

@@ -1,4 +1,4 @@
-"""The text and words of one Python file, its facts, and the paths that stand for its expressions.
+"""The text and words of one Python file, its facts, and the paths of its expressions.
 
 A path is a tuple of steps: `a.b().c` is ("a", "b", "()", "c"). The first step is a name, "?" (unknown), "<str>" (a
 literal of that builtin type) or "super:Name"; a later one is an attribute, or CALL, INSTANCE or ENTER.
@@ -20,7 +20,7 @@ UNKNOWN: Path = ("?",)
 # Identifiers, numbers' digits, and the few signs that tell a call from a base from an attribute. Everything else
 # (commas, brackets, quotes) would fill a quarter of the window and say little.
 WORD = re.compile(r"[^\W\d]\w*|[(.=@]")
-# Encodings that Python decodes in the square of the length, or that are none of a text
+# Encodings that Python decodes in quadratic time, or that are not encodings of text
 _NO_TEXT = {
     "idna",
     "punycode",
@@ -70,7 +70,7 @@ class Scope:
 
 @dataclass(slots=True)
 class Definition:
-    """A Class, Function or Method; lines are counted from 1 and include decorators. `outer` is where it stands."""
+    """A Class, Function or Method; lines are counted from 1 and include decorators. `outer` is the scope around it."""
 
     id: str
     name: str
@@ -104,7 +104,7 @@ class Reference:
 
 @dataclass(slots=True)
 class Facts:
-    """What one file says; `attributes` by class and name; `exports` is `__all__` where it is a literal."""
+    """The facts of one file; `attributes` by class and name; `exports` is a literal `__all__`."""
 
     file: str
     module: str
@@ -167,7 +167,7 @@ def _root(node: ast.expr | None, hidden: frozenset[str]) -> str:
 
 
 def annotation_path(node: ast.expr | None, hidden: frozenset[str] = frozenset()) -> Path:
-    """Returns what an annotated name holds: an instance of Foo for `Foo`, `"Foo"`, `Foo | None`, `Optional[Foo]`."""
+    """Returns the type of an annotated name: an instance of Foo for `Foo`, `"Foo"`, `Foo | None`, `Optional[Foo]`."""
     if isinstance(node, ast.Constant):
         if not isinstance(node.value, str):
             if node.value is None:

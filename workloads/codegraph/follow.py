@@ -1,4 +1,4 @@
-"""Where references stand in a file, and what they mean by jedi, which follows types into what is installed.
+"""Finds the places of references in a file, and resolves them by jedi, which follows types into installed packages.
 
 jedi (github.com/davidhalter/jedi) is no dependency: it is asked where it is installed.
 """
@@ -18,7 +18,7 @@ from workloads.codegraph.records import Triple
 from workloads.codegraph.trees import Sources
 
 _NAME = "name::"  # before the name of a reference that is not resolved, as the tail of a triple
-# What stands before the name of a reference
+# The text before the name of a reference
 BEFORE = (
     "bare", "self", "attribute of self", "name", "attribute", "call", "super", "item", "other",
 )  # fmt: skip
@@ -41,7 +41,7 @@ class Spot(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """What a reference means: a module, what it has by that name, and the file that defines it."""
+    """The target of a reference: a module, its member of that name, and the file that defines it."""
 
     module: str
     inner: str
@@ -53,7 +53,7 @@ class Meaning(NamedTuple):
         return f"{self.module}.{self.inner}"
 
     def is_of(self, entity: str, file: Path | None) -> bool:
-        """Tells whether an entity is meant; `file` is that of the tree which defines it, if one does."""
+        """Tells whether an entity is meant; `file` is the defining file in the tree, if any."""
         if not f".{entity}".endswith(f".{self.inner}"):
             return False
         if file is not None:
@@ -68,7 +68,7 @@ def is_installed() -> bool:
 
 
 def spots_of(sources: Sources, references: Sequence[Triple]) -> list[Spot]:
-    """Returns where unresolved references of a graph stand in the files of its tree."""
+    """Finds the places of a graph's unresolved references in the files of its tree."""
     of_file = cache(lambda file: spots(sources.read(file)))
     found = []
     for one in references:
@@ -79,7 +79,7 @@ def spots_of(sources: Sources, references: Sequence[Triple]) -> list[Spot]:
 
 
 def spots(content: bytes) -> Mapping[tuple[int, str], Spot]:
-    """Returns where names stand that are referred to, by their expression's line and by name: the outermost first."""
+    """Finds the places of referenced names, by their expression's line and by name: the outermost first."""
     lines = decode(content).split("\n")
     found: dict[tuple[int, str], Spot] = {}
     for node in ast.walk(ast.parse(content)):
@@ -93,7 +93,7 @@ def spots(content: bytes) -> Mapping[tuple[int, str], Spot]:
 
 
 def _references(node: ast.AST) -> Iterator[tuple[int, ast.Name | ast.Attribute]]:
-    """Yields what a call, a class or a function refers to, with the lines that `source` counts."""
+    """Yields the references of a call, a class or a function, with the lines that `source` counts."""
     if isinstance(node, ast.Call):
         yield from _named(node.func, node.lineno)
     if isinstance(node, ast.ClassDef):
@@ -115,7 +115,7 @@ def _named(node: ast.expr, line: int) -> Iterator[tuple[int, ast.Name | ast.Attr
 
 
 def _before(named: ast.Name | ast.Attribute) -> str:
-    """Returns which one of BEFORE stands before a name."""
+    """Returns the one of BEFORE in front of a name."""
     if isinstance(named, ast.Name):
         return "bare"
     match named.value:
@@ -174,7 +174,7 @@ def _asked(script: Any, spot: Spot) -> list[Meaning]:
             found = script.goto(*place, follow_imports=True) + script.infer(*place)
             known = [one for one in found if one.type in _KINDS and one.full_name]
             return list(dict.fromkeys(map(_meaning, known)))
-    except Exception:  # it has no class of its own for what it cannot follow
+    except Exception:  # jedi has no exception class for failures
         return []
 
 

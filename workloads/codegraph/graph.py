@@ -1,4 +1,4 @@
-"""Builds a graph of what a tree of Python files defines and uses, the same on every machine and at every build."""
+"""Builds a graph of the definitions and uses in a tree of Python files, identical on every machine."""
 
 import builtins
 import gc
@@ -26,7 +26,7 @@ Edge = tuple[str, str, str, str, int]
 
 
 def build(folder: pathlib.Path | Sources) -> Graph:
-    """Builds the graph of trees; lists unreadable files in `skipped`. Raises BadInput if there is no file."""
+    """Builds the graph of trees; lists unreadable files in `skipped`. Raises BadInput without a file."""
     if isinstance(folder, Sources):
         sources = folder
     else:
@@ -84,7 +84,7 @@ def edges(resolver: Resolver, facts: Facts) -> Iterator[Edge]:
 
 
 def _of_definition(resolver: Resolver, facts: Facts, definition: Definition) -> Iterator[Edge]:
-    """Yields the place of a definition, what it contains and overrides, and its header, read in the scope around it."""
+    """Yields the place of a definition, its members and overrides, and its header, read in the scope around it."""
     identity = definition.id
     outer = definition.outer
     line = definition.first_line
@@ -178,7 +178,7 @@ def _calls(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[E
 
 
 def _exceptions(resolver: Resolver, facts: Facts, reference: Reference) -> Iterator[Edge]:
-    """Yields only what is certain: `raise error` of a parameter says nothing of a class."""
+    """Yields only certain facts: `raise error` of a parameter names no class."""
     if reference.path[-1] in (CALL, INSTANCE):
         path = reference.path[:-1]
     else:
@@ -227,7 +227,7 @@ def builtin_kind(name: str) -> str:
 
 
 def builtin_methods() -> dict[str, Entity]:
-    """Returns what Python says of the public methods of its builtins: each name once, of the class that most use it."""
+    """Returns Python's documentation of the public methods of its builtins: each name once, for its commonest class."""
     methods: dict[str, str] = {}
     for kind in _COMMON:
         for name, value in vars(kind).items():

@@ -1,4 +1,4 @@
-"""What a graph may say: entity types, relations with their domains and ranges, and the check of a graph."""
+"""The vocabulary of a graph: entity types, relations with their domains and ranges, and the check of a graph."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def load(path: Path = OURS) -> Ontology:
 
 
 def find(folder: Path) -> Ontology:
-    """Reads the one `*.yaml` beside a graph, or ours if there is none. Raises BadInput if there are several."""
+    """Reads the one `*.yaml` beside a graph, or the built-in one. Raises BadInput for several."""
     paths = sorted((folder if folder.is_dir() else folder.parent).glob("*.yaml"))
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)

@@ -59,7 +59,7 @@ class Entity:
 
 @dataclass
 class Graph:
-    """Triples unique and sorted by key, entities by id, and (place, reason) of what was left out."""
+    """Triples unique and sorted by key, entities by id, and (place, reason) of omitted records."""
 
     triples: list[Triple]
     entities: dict[str, Entity]
@@ -110,7 +110,7 @@ def _files(path: Path) -> list[tuple[Path, Path]]:
 def _parsed(
     path: Path, kind: type, bad: list[tuple[str, str]], most_bad: int
 ) -> Iterator[tuple[str, Any]]:
-    """Yields what each line holds, with its place; notes bad lines, `most_bad` at most. Raises BadInput."""
+    """Yields the value of each line, with its place; notes bad lines, `most_bad` at most. Raises BadInput."""
     number = 0
     try:
         untrusted.size_of(path)  # a pipe would be waited for
@@ -136,7 +136,7 @@ def _parsed(
 
 
 def _checked(item: Any) -> Any:
-    """Returns the item of a line. Raises ValueError for a name that is no text of one line."""
+    """Returns the item of a line. Raises ValueError for a name that is not text of one line."""
     values = list(astuple(item))
     if isinstance(values[-1], tuple):  # the place of a triple
         values += values.pop()

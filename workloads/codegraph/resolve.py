@@ -1,4 +1,4 @@
-"""Looks up what a path means, through scopes, imports, re-exports, classes and inferred types.
+"""Resolves a path through scopes, imports, re-exports, classes and inferred types.
 
 A name is resolved only where all its bindings agree, and a type only where it is certain.
 """
@@ -20,7 +20,7 @@ from workloads.codegraph.facts import (
 
 _DEPTH = 60  # nested look-ups; chains of assignments longer than this are in generated code only
 _NONE = "NoneType"
-_OPAQUE = "?"  # a base that is not in the tree: what it has is not known
+_OPAQUE = "?"  # a base outside the tree: its members are unknown
 _MOST = 200  # bases of a class, and bindings of a name, that are looked at; more are in files that want to cost time
 # Bases outside of the tree that give their subclasses no methods worth finding
 _MARKERS = {
@@ -131,7 +131,7 @@ class Resolver:
 
     def _agreed(self, facts: Facts, bindings: list[Binding], excluded: str = "") -> Target | None:
         """Returns the one meaning of all bindings of a name, or None; a value None does not count."""
-        # What is in the tree goes before what is not (C accelerators), and the first branch before others (platforms)
+        # Names in the tree go before others (C accelerators), and the first branch before others (platforms)
         named: list[Target | None] = []
         values: list[Target | None] = []
         if len(bindings) > _MOST:
@@ -209,7 +209,7 @@ class Resolver:
         return target
 
     def _prefix(self, facts: Facts, dotted: str) -> str | None:
-        """Returns what stands in the tree before an absolute import, or None if that is not of the tree."""
+        """Returns the tree's prefix of an absolute import, or None for an import from outside the tree."""
         first = dotted.partition(".")[0]
         package = facts.package
         if not first or first in self.modules:
@@ -227,7 +227,7 @@ class Resolver:
             prefix = roots[0]
         if not is_folder:
             return prefix
-        # Of a folder that is no package the one in it counts: `import black` in black/black/__init__.py
+        # In a folder that is not a package, the package inside counts: `import black` in black/black/__init__.py
         is_inner = prefix is not None and prefix + dotted in self.folders
         if prefix is None or (dotted in self.folders and not is_inner):
             return ""
@@ -315,7 +315,7 @@ class Resolver:
         return self._instance(target)
 
     def _result(self, target: Target, method: str) -> Target | None:
-        """Returns what a method of an instance returns."""
+        """Returns the type that a method of an instance returns."""
         function = self.member(target, method)
         if function is not None and function.kind == "function":
             return self._called(function)
@@ -343,7 +343,7 @@ class Resolver:
         return None
 
     def member(self, target: Target, name: str) -> Target | None:
-        """Returns an attribute of a class or an instance of it, or of what is above it."""
+        """Returns an attribute of a class or an instance of it, or of its bases."""
         is_super = target.kind == "super"
         through = (target.receiver or target.id) if is_super else target.id
         for base in [*self.order(target.id)[is_super:], "builtins.object"]:

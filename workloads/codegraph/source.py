@@ -1,4 +1,4 @@
-"""Reads one Python file into facts: what it defines, binds and refers to; `resolve` looks names up."""
+"""Reads one Python file into facts: definitions, bindings and references; `resolve` looks names up."""
 
 import ast
 import sys
@@ -57,7 +57,7 @@ def parse(
         _Reader(facts, taken, within, moved).children(tree)
     except RecursionError:
         return "an expression is nested too deeply"
-    stars = list(dict.fromkeys(reversed(facts.stars)))[::-1]  # each where it comes last
+    stars = list(dict.fromkeys(reversed(facts.stars)))[::-1]  # each at its last place
     facts.stars = stars if len(stars) <= _MOST_STARS else []
     return facts
 
@@ -75,7 +75,9 @@ class _Reader:
         self.scope = 0
         self.hidden: frozenset[str] = frozenset()
         self.functions: list[Definition] = []
-        self.receivers: dict[str, str] = {}  # name -> class, for methods and what is nested in them
+        self.receivers: dict[
+            str, str
+        ] = {}  # name -> class, for methods and functions nested in them
         self.redirected: dict[tuple[int, str], int] = {}  # global and nonlocal
         self.kinds: dict[str, str] = {}
 
@@ -341,7 +343,7 @@ def _arguments(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """Returns the pairs of an assignment: those of two tuples of one length without stars, else the whole."""
+    """Returns the pairs of an assignment: elements of two tuples of one length without stars, otherwise whole."""
     if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
         return [(target, value)]
     has_star = any(isinstance(item, ast.Starred) for item in (*target.elts, *value.elts))

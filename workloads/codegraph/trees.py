@@ -1,4 +1,4 @@
-"""Trees of Python files: a folder, the standard library, an installed package; what of them is read, and their hash."""
+"""Trees of Python files: a folder, the standard library, an installed package; their files, and their hash."""
 
 import errno
 import hashlib
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from lib.config.files import read_bytes
 from lib.errors import BadInput, printable
 
-# Folders left out, as patterns: tests of the standard library and what is installed into it or made from it
+# Patterns of omitted folders: tests of the standard library, installed packages, and generated files
 EXCLUDED = (
     "test", "tests", "idle_test", "idlelib", "turtledemo", "site-packages", "dist-packages", "lib-dynload",
     "__pycache__", "_bundled", "config-*", "node_modules", ".*",
@@ -50,7 +50,7 @@ class Tree:
         return ""
 
     def read(self, file: str) -> bytes:
-        """Reads a source file. Raises OSError for what is no file, is too large, or is a link out of the tree."""
+        """Reads a source file. Raises OSError for large files, links out of the tree, and anything but a file."""
         path = self.root / file
         target = Path(os.path.realpath(path))
         if self.is_own and not target.is_relative_to(os.path.realpath(self.root)):
@@ -72,7 +72,7 @@ class Tree:
 
 
 def folder(root: Path) -> Tree:
-    """Returns the tree of the Python files under `root` but EXCLUDED folders. Raises BadInput if there are none."""
+    """Returns the tree of the Python files under `root` but EXCLUDED folders. Raises BadInput without files."""
     if not root.is_dir():
         raise BadInput(f"There is no folder {root}. Give the folder of a tree of Python files.")
     paths = []
@@ -163,7 +163,7 @@ class Job(NamedTuple):
 
 
 class Sources:
-    """One tree or several, which are read as one: what is imported from another one is resolved.
+    """One or several trees, read as one: imports between them are resolved.
 
     Their order does not matter. Where two have a module of one name, that of the later tree by name is called
     TREE.MODULE, and the imports in that tree mean its own.

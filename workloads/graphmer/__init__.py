@@ -100,7 +100,7 @@ class Figure:
 
 
 class Ranks(Tokens):
-    """Ranks of right answers, whose figures follow from sums of their own."""
+    """Ranks of the right answers; their figures follow from sums."""
 
     def tallied(self, metrics: Any, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
         sums = []
@@ -333,7 +333,7 @@ class Graphmer(Supervised):
     def predict(
         self, models: list[nn.Module], source: Path | Mapping[str, Path], out: Path | None
     ) -> dict[str, Any]:
-        """Answers what the unresolved names of a tree of Python files, or of one file, mean.
+        """Resolves the unresolved names of a tree of Python files, or of one file.
 
         Returns a row for each answer by "head relation tail"; writes them into `out`.
         """

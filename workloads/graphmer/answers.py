@@ -1,4 +1,4 @@
-"""Answers for the open references of a new tree: those of jedi where it is installed, the model's, and a table."""
+"""Answers the open references of a new tree: by jedi if it is installed, otherwise by the model; prints a table."""
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache, cached_property
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 class Open:
-    """The open references of a tree: what stands before them, and what competes for their names."""
+    """The open references of a tree, the text before them, and the candidates for their names."""
 
     def __init__(self, asking: Calibration, triples: Array, graph: Graph, sources: Sources):
         self.asking = asking
@@ -122,7 +122,7 @@ class Open:
             top = promises.tops(choices, weights.answer)
             first = choices[choices["right"]].groupby("question")["entity"].first()
             meant = first.loc[top["question"]].to_numpy()
-            # of several that jedi follows it to, that of the model
+            # the model's one among several of jedi's
             parts.append(top.assign(meant=np.where(top["right"], top["entity"], meant)))
         return pd.concat(parts).sort_values("question", ignore_index=True)
 
@@ -203,7 +203,7 @@ def _trained(path: Path) -> Corpus:
 
 
 def _row(opened: Open, answer: Any) -> Row:
-    """Returns the row of a top answer, or of what jedi says of its reference: that has no probability."""
+    """Returns the row of a top answer, or of jedi's answer, which has no probability."""
     corpus = opened.asking.corpus
     reference = opened.references[answer.question]
     meanings = opened.meanings[answer.question]

@@ -1,4 +1,4 @@
-"""Leafy chain graphs as tensors: training samples with names hidden afresh, and the questions of an evaluation."""
+"""Leafy chain graphs as tensors: training samples with newly hidden names, and the questions of an evaluation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from workloads.graphmer.settings import CONDITIONS, IGNORE, LONGEST_WORD, MASK, 
 
 _LONGEST_SPAN = 7  # tokens that are masked together
 _HIDDEN = 0.4  # the chance of each fact's name to be hidden where some are; one always is
-_FILES = 3  # that have a tail, before it has a vector of its own: below that it would be learned by heart
+_FILES = 3  # with a tail, before it gets a vector: in fewer files it would be learned by heart
 
 
 class Samples:
@@ -88,7 +88,7 @@ def _sample(values: Array, most: int) -> Array:
 
 
 class EntityTable:
-    """The compositions of all entities. `own_vectors` entities at most have a vector of their own."""
+    """The compositions of all entities. At most `own_vectors` entities have a vector."""
 
     def __init__(self, corpus: Corpus, own_vectors: int):
         self.corpus = corpus
@@ -280,7 +280,7 @@ class Collator:
         return arrays
 
     def of_questions(self, asked: Questions) -> tuple[Batch, Rows]:
-        """Returns the encoder's inputs for questions, each in a row of its own, and the rows."""
+        """Returns the encoder's inputs for questions, one a row, and the rows."""
         row = np.arange(len(asked))
         has_text = asked.condition != NAME_ONLY
         is_hidden = asked.hidden >= 0

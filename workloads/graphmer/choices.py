@@ -18,7 +18,7 @@ _STEPS = 60  # at most, by Newton's method
 def probabilities(
     choices: pd.DataFrame, weights: Array, features: Sequence[str] = OF_REFERENCES
 ) -> pd.Series:
-    """Returns the probability of each answer by weights (F): a softmax over those of its question."""
+    """Returns the probability of each answer by weights (F): a softmax over its question's answers."""
     scores = pd.Series(choices[list(features)].to_numpy() @ weights, choices.index)
     part = np.exp(scores - scores.groupby(choices["question"]).transform("max"))
     return part / part.groupby(choices["question"]).transform("sum")

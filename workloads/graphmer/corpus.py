@@ -264,7 +264,7 @@ def _behind(
     before: Corpus, graph: Graph, entities: Mapping[str, Entity], sources: Sources | None, chain: Chain,
     splits: Mapping[str, int],
 ) -> Corpus:  # fmt: skip
-    """Returns a corpus with the arrays of a graph behind those of another one, which has all relations and types."""
+    """Returns a corpus with the arrays of a graph appended to another one, which has all relations and types."""
     words = _numbered(before.word_list)
     names = {name: _word_numbers(name, words) for name in entities}
     text = before.text
@@ -416,7 +416,7 @@ def _pieces(
             counts += np.bincount(of_file, minlength=len(words))
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_SEAMS), "isolated")
-    # The trainer counts for itself, so each word comes as often as it was seen; beyond 64 times merges do not change.
+    # The trainer counts words, so each word is repeated as often as it was seen; beyond 64 times merges do not change.
     times = np.minimum(counts, 64).tolist()
     counted = sorted((word, number) for word, number in zip(words, times, strict=True) if number)
     repeated = (word for word, number in counted for _ in range(number))

@@ -79,7 +79,7 @@ class Data:
 
     @cached_property
     def graph(self) -> Graph:
-        """The validated graph. Prints what was left out. Raises BadInput."""
+        """The validated graph. Prints omissions. Raises BadInput."""
         limit = self.settings.bad_input_limit
         if self.is_graph:
             graph = records.read(self.given, limit)
@@ -98,7 +98,7 @@ class Data:
 
     @cached_property
     def content(self) -> str:
-        """A hash of the data as it is now. Raises BadInput."""
+        """A hash of the current data. Raises BadInput."""
         if not self.is_graph:
             return self.sources.content
         folders = [path if path.is_dir() else path.parent for path in self.given]

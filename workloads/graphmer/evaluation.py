@@ -49,7 +49,7 @@ class Answering:
         return torch.cat([self._read(batch).float() for batch in batches])
 
     def scores(self, asked: Questions, among: CandidateSet) -> Callable[[float, float], Array]:
-        """Returns a function of two gates that returns (Q, C) scores; shut gates give those of the counts alone."""
+        """Returns a function of two gates that returns (Q, C) scores; shut gates give the scores of the counts."""
         batch, rows = self.data.collator.of_questions(asked)
         added = self._read(batch)
         queries = added.pop("queries")[:, 0].float()
@@ -87,7 +87,7 @@ class Scores:
     def encoded(
         self, added: Mapping[str, Array], origins: Array, alike: Array
     ) -> Callable[[float, float], Array]:
-        """Returns a function of two gates that returns (Q, C), by what an encoder adds to questions (Q, ...).
+        """Returns a function of two gates that returns (Q, C), from an encoder's additions to questions (Q, ...).
 
         `origins` (C, d) are those of candidates, and `alike` (Q, C) are products of query and candidate.
         """
@@ -229,7 +229,7 @@ class Evaluator:
 
 
 def _ranks(scores: Array, own: Array, is_there: Array) -> Array:
-    """(Q, C) scores, (Q) those of the right tails -> (Q) ranks, ties at the mean; behind all if not `is_there`."""
+    """(Q, C) scores, (Q) scores of the right tails -> (Q) ranks, ties at the mean; behind all if not `is_there`."""
     better = (scores > own[:, None]).sum(1)
     equal = (scores == own[:, None]).sum(1)
     rank = better + (equal + 1) / 2

@@ -18,9 +18,9 @@ from workloads.graphmer.settings import CONDITIONS, FEATURES, MASK, NEAR, PAD
 # Parts of an entity's vector, and the pieces of each at most
 PARTS = (("name", 6), ("owner", 4), ("package", 3))
 WIDTH = sum(most for _, most in PARTS)
-MOST_MEANT = 8.0  # that a place may say for or against an entity of its name
+MOST_MEANT = 8.0  # the most that a place may add for or against an entity of its name
 IMPOSSIBLE = -1e4  # the score of a candidate whose type the relation does not have
-_UNSEEN = -1e4  # what attention adds where it does not go
+_UNSEEN = -1e4  # attention's addition at masked places
 
 
 def room(candidates: int, facts: int) -> int:
@@ -101,7 +101,7 @@ class Block(nn.Module):
 
 
 class Ranker(nn.Module):
-    """Scores entities as the tails of facts: what the encoder adds to the score of the counts.
+    """Scores entities as the tails of facts: the encoder's addition to the score of the counts.
 
     Trust is what it changes in the weights of the counts' features and of the entity types, and adds to the score of
     each root as a place of the entity's name. To a place it adds which entity of that name is meant: weights of types
@@ -178,7 +178,7 @@ class Ranker(nn.Module):
             self.compose["owner"].weight += 0.3 * identity
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Returns roots (B, L, d) and leaves (B, G, d). A leaf reads the roots and itself alone."""
+        """Returns roots (B, L, d) and leaves (B, G, d). A leaf reads only the roots and itself."""
         relation = batch["relation"]
         distance = batch["distance"]
         text = self._embedded(self._thinned(batch["roots"]), batch["within"])
@@ -204,7 +204,7 @@ class Ranker(nn.Module):
 
     def _encoded(self, x: Tensor, roots: Tensor, distance: Tensor) -> Tensor:
         x = F.dropout(x, self.shape.dropout, self.training)
-        # In the format that the layers compute in: each would otherwise keep a copy of its own for the backward pass.
+        # In the layers' format: otherwise each would keep a copy for the backward pass.
         dtype = (x[0, :1] @ self.token.weight[0]).dtype
         bias = self._bias(roots, distance).to(dtype)
         for block in self.blocks:
@@ -241,7 +241,7 @@ class Ranker(nn.Module):
         return torch.stack([origin + parts["name"], origin], 1)
 
     def added(self, roots: Tensor, leaves: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """roots (B, L, d), leaves (B, G, d) -> what the encoder adds to the scores of the counts.
+        """roots (B, L, d), leaves (B, G, d) -> the encoder's additions to the scores of the counts.
 
         `weights` (B, G, FEATURES + types) are those of features and of entity types, `places` (B, G, L) is added to the
         score of a root as a place. Where a name stands, the product of `meanings` (B, 1, L, d) and an entity's origin
@@ -259,7 +259,7 @@ class Ranker(nn.Module):
         return {"weights": weights, "places": places, "queries": queries, **of_text}
 
     def forward(self, batch: Batch, masked: Tensor | None = None) -> Any:
-        """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
+        """Returns the scores (B, G, C) of a training batch with trust only, and with likeness.
 
         See `Collator` for the tensors of a batch. Sharded weights are whole only in here, so other outputs are here as
         well: for `masked` (N), numbers of the B * L roots, their logits (N, vocabulary); for a batch of questions
@@ -285,7 +285,7 @@ class Ranker(nn.Module):
     def _scores(
         self, batch: Batch, leaves: Tensor, added: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Returns the scores (B, G, C) of a training batch with trust alone, and with likeness too.
+        """Returns the scores (B, G, C) of a training batch with trust only, and with likeness.
 
         Likeness learns what trust does not explain, nor the tails of the fact's own file with weights of the counts
         beside them. So trust is learned without these, as in an evaluation.

@@ -21,12 +21,12 @@ from workloads.graphmer.data import Data
 from workloads.graphmer.evaluation import Answering
 from workloads.graphmer.settings import OF_REFERENCES, Array, Settings
 
-UNRESOLVED = "Name"  # the type of what stands for a reference that is not resolved
-# an unresolved call may be that of a class
+UNRESOLVED = "Name"  # the type of an unresolved reference
+# an unresolved call may call a class
 _TOGETHER = ("calls", "instantiates")
 _AT_ONCE = 64  # questions that are read together
-_FAR = 6  # levels of what stands in what that are looked through
-_MOST = 4000  # questions: as many as say something, and no more time
+_FAR = 6  # levels of nesting that are searched
+_MOST = 4000  # questions: enough to fit, in bounded time
 
 
 class Standing:
@@ -105,8 +105,8 @@ class Standing:
         return choices.fillna(dict.fromkeys(OF_REFERENCES, 0.0))
 
     def _surroundings(self, head: Array, file: Array, entity: Array) -> tuple[Array, Array]:
-        """(N) heads, files, entities -> (N) whether the head is in what the entity stands in, and whether the file
-        imports the entity or what it stands in."""
+        """(N) heads, files, entities -> (N) whether the head shares the entity's parent, and whether the file
+        imports the entity or its parent."""
         parent = self.corpus.parent
         is_inner = np.zeros(len(entity), bool)
         imported = np.zeros(len(entity), bool)
@@ -139,7 +139,7 @@ def weights_of(model: nn.Module) -> Array:
 
 
 class Calibration:
-    """Makes choices of references by what the counts and a model say of the entities of their names.
+    """Makes choices of references from the counts' and a model's scores of entities with their names.
 
     A known tail that no other fact of the graph names, that no file defines and that is not Python's own would not be
     known without its fact: it is no answer, so that none is right.
@@ -170,7 +170,7 @@ class Calibration:
         return triples[is_reference & ~self.is_unresolved[triples]]
 
     def batches(self, triples: Array) -> list[Array]:
-        """Returns which references are asked together: those of one relation and of names that are near."""
+        """Groups the references that are asked together: one relation and near names."""
         relation = self.corpus.relation[triples]
         name = self.corpus.name[self.corpus.tail[triples]]
         order = np.lexsort((name, relation))
@@ -244,7 +244,7 @@ class Calibration:
         return answers.assign(counts=counts, trust=trusting - counts, likeness=whole - trusting)
 
     def fit(self, model: nn.Module) -> None:
-        """Fits the weights of probabilities on validation, beginning at the counts alone."""
+        """Fits the weights of probabilities on validation, starting from the counts."""
         choices = self.hidden(self.corpus.triples_of("validation"), Answering(self.data, model))
         if choices is None:
             return
@@ -253,7 +253,7 @@ class Calibration:
         model.get_buffer("of_references").copy_(weights)
 
     def hidden(self, triples: Array, answering: Answering) -> pd.DataFrame | None:
-        """Returns the choices of known references with the model's scores; None if there are no such references."""
+        """Returns the choices of known references with the model's scores; None without such references."""
         known = self.known(triples)
         count = len(known)
         if not count:

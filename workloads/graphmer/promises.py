@@ -43,7 +43,7 @@ _STEPS = 50  # at most, by Newton's method
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights of OF_ANSWER, of OF_TOP, and the log odds where all of OF_TOP are 0."""
+    """Weights of OF_ANSWER, of OF_TOP, and the log odds for OF_TOP of 0."""
 
     answer: Array
     top: Array
@@ -132,7 +132,7 @@ def chance_of(log_odds: Array) -> Array:
 
 
 def shift(log_odds: Array, right: Array) -> float:
-    """Returns what to add to log odds so that they promise as much as is right of these answers; 0 for none of them."""
+    """Returns the shift of log odds with which they promise the share of right answers; 0 without answers."""
     added = 0.0
     for _ in range(_STEPS):
         chance = chance_of(log_odds + added)

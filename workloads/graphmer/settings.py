@@ -19,9 +19,9 @@ FEATURES = (  # counted for a question and a candidate
     "head's name", "words of the head's name", "parent's name", "package", "folder", "context",
     "words shared with the head's name", "owner before", "self before",
 )  # fmt: skip
-# The features that depend on the head and the candidate alone
+# The features that depend only on the head and the candidate
 NEAR = ("same file", "same parent", "child of the head", "same package", "same folder")
-# What the probabilities of predictions are made of, see `predicting`: of an answer, and of that none is right
+# Features behind the probabilities of predictions, see `predicting`: of an answer, and of "none is right"
 OF_REFERENCES = [
     "counts", "trust", "likeness", "dotted function", "owner before", "own class", "imported", "same file",
     "out of sight", "none", "none of an object's",

@@ -1,4 +1,4 @@
-"""Turns what is seen into columns: numbers scaled, texts as TF-IDF, words as marks of themselves and their neighbours.
+"""Turns rows into columns: numbers scaled, texts as TF-IDF, words as marks of themselves and their neighbours.
 
 Each view is made from training rows by `fit`, and again from its arrays, which are all that it knows.
 """
@@ -14,7 +14,7 @@ from scipy import sparse
 
 _MOST_TERMS = {"words": 200_000, "characters": 60_000}  # of texts, the commonest
 _MOST_MARKS = 2_000_000  # of words, the commonest
-_EDGE = "edge"  # the only mark of what is beyond a text's ends
+_EDGE = "edge"  # the only mark beyond a text's ends
 _OF_WORD = ("w=", "#")  # begin the marks that tell one word from all others
 _OF_NEIGHBOUR = ("l=", "s2=", "s3=", "h=", "#", _EDGE)
 _PREFIXES = 3
@@ -38,7 +38,7 @@ def separated(array: np.ndarray) -> list[str]:
 
 
 class View:
-    """How rows of one form become columns. `arrays` are what was learned of training rows."""
+    """How rows of one form become columns. `arrays` are learned from training rows."""
 
     form: ClassVar[str]  # of the rows
     needs: ClassVar[Mapping[str, Any]]  # the type of each array
@@ -48,7 +48,7 @@ class View:
 
     @classmethod
     def fit(cls, rows: np.ndarray) -> "View":
-        """Raises ValueError for rows of which nothing is left."""
+        """Raises ValueError if no column is left."""
         raise NotImplementedError
 
     @property
@@ -164,7 +164,7 @@ class Characters(Texts):
 
 
 class Ids(Words):
-    """Tokens by number, as texts. What fills most texts is no word."""
+    """Tokens by number, as texts. A token that fills most texts is not a word."""
 
     form = "ids"
     most_often = 0.9
@@ -256,7 +256,7 @@ VIEWS: Mapping[str, type[View]] = {
 
 
 def marks(word: Any) -> list[str]:
-    """Returns the properties of a word, which may be a number; None is what is beyond the ends of a text."""
+    """Returns the properties of a word, which may be a number; None is beyond the ends of a text."""
     if word is None:
         return [_EDGE]
     if not isinstance(word, str):
@@ -274,7 +274,7 @@ def marks(word: Any) -> list[str]:
 
 
 def shape_of(word: str) -> str:
-    """Returns capitals as X, small letters as x, digits as d, other letters as y; of a run the first two."""
+    """Returns capitals as X, small letters as x, digits as d, other letters as y; a run counts twice at most."""
     shape = re.sub(r"[A-Z]", "X", word)
     shape = re.sub(r"[a-z]", "x", shape)
     shape = re.sub(r"\d", "d", shape)

@@ -1,9 +1,9 @@
-"""Unfitted models of scikit-learn by what they are called here."""
+"""Unfitted models of scikit-learn by their names here."""
 
 from typing import Any
 
 TREES = ("boosting", "forest")
-GROWN = 60  # trees of the forest of a fold: the answer has those of five
+GROWN = 60  # trees of a fold's forest: the answer has five forests
 LEAVES = 500  # of a tree of a forest
 ROUNDS = 100  # of boosting
 _MOST_TREES = 300

@@ -1,11 +1,11 @@
-"""The families of methods that are tried on each form of what is seen."""
+"""The families of methods that are tried on each form of rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
 class Family(NamedTuple):
-    """Methods of which the best is a row. `strengths`: see `estimator`; the first one that is named is tried first."""
+    """Methods; the best one is a row. `strengths`: see `estimator`; the first one that is named is tried first."""
 
     name: str
     view: str

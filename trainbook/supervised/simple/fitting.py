@@ -26,8 +26,8 @@ from trainbook.supervised.simple.models import Model, fitted, linked, mean, scor
 from trainbook.supervised.simple.rows import Clock, Rows, collected
 from trainbook.supervised.targets import class_counts
 
-BEFORE_SECONDS = 180.0  # before a training, which takes nobody knows how long
-_LEAST_SECONDS = 60.0  # a tenth of a short training is no time
+BEFORE_SECONDS = 180.0  # before a training of unknown length
+_LEAST_SECONDS = 60.0  # a tenth of a short training is too little
 _MOST_SECONDS = 600.0
 _MOST_OUTPUTS = 1000  # a language model has more, and no simple method beside it
 _MOST_CLASSES = 100  # the commonest ones are learned
@@ -59,7 +59,7 @@ class _Setting(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """What models of other folds say of rows: score, loss, the power that gives it, and the models."""
+    """The answers of other folds' models to rows: score, loss, its power, and the models."""
 
     score: float
     loss: float
@@ -78,7 +78,7 @@ def seconds_after(task: Any) -> float:
 
 
 def fit(task: Any, seconds: float = BEFORE_SECONDS) -> list[Method]:
-    """Fits the best method of each family, the strongest first; [] for another form, or, with a line, if none can be.
+    """Fits the best method of each family, the strongest first; [] for another form, or if every fit fails.
 
     A constant is among them only where it is the strongest.
     """
@@ -96,7 +96,7 @@ def fit(task: Any, seconds: float = BEFORE_SECONDS) -> list[Method]:
 
 
 def _fitted(task: Any, clock: Clock) -> tuple[list[Method], list[str]]:
-    """Returns the methods and sentences on what was cut."""
+    """Returns the methods and sentences on cuts."""
     counts = class_counts(task, "train") if task._kind.has_classes else np.zeros(0)
     if max(task._width, len(counts)) > _MOST_OUTPUTS:
         return [], []
@@ -128,7 +128,7 @@ def _fitted(task: Any, clock: Clock) -> tuple[list[Method], list[str]]:
 
 
 def _can(kind: Any, family: Family, width: int) -> bool:
-    """Returns whether a family has an answer for a kind: trees of more than 100 outputs are no simple method.
+    """Returns whether a family has an answer for a kind: trees of more than 100 outputs are left out.
 
     A forest of several numbers has trees for each of them, and takes longer than many trainings.
     """
@@ -166,7 +166,7 @@ class _Work:
         return self._made(family, held._replace(models=models), columns)
 
     def tried(self, family: Family, seconds: float) -> _Tried | None:
-        """Returns the best method of a family, fitted to as many rows as there is time for; None without time."""
+        """Returns the best method of a family, fitted to as many rows as time allows; None without time."""
         if seconds <= 0:
             self.notes.append(f"There was no time for the {family.name} ({self._limit}).")
             return None
@@ -183,7 +183,7 @@ class _Work:
         return self._made(family, found, columns)
 
     def _compared(self, family: Family, values: Any, rows: Rows) -> dict[_Setting, _Held]:
-        """Tries the settings of a family while there is time."""
+        """Tries the settings of a family in the remaining time."""
         settings = self._settings(family)
         tries = len(settings) + self._may_balance(family)
         held = dict[_Setting, _Held]()
@@ -228,7 +228,7 @@ class _Work:
         return rows.first(number)
 
     def _foreseen(self, family: Family, seconds: float) -> int:
-        """Returns for how many rows there is time and memory, by what the first ones take; no fewer than these."""
+        """Returns the number of rows that time and memory allow, judged by the first ones; at least these."""
         probe = self.rows.first(_PROBED)
         begin = time.perf_counter()
         _, values = _view_of(family.view, probe)
@@ -272,7 +272,7 @@ class _Work:
         folds: Sequence[int],
         known: Sequence[Model] = (),
     ) -> _Held:
-        """Tries a method on the rows of some folds, each by a model of the others; those of the first may be known."""
+        """Tries a method on the rows of some folds, each by a model of the others; the first models may be known."""
         scores = np.zeros((len(rows.target), self.width))
         models = []
         for fold, model in itertools.zip_longest(folds, known):
@@ -332,7 +332,7 @@ def _selected(task: Any) -> Any:
 
 
 def measured(task: Any, scores: np.ndarray, target: np.ndarray) -> float:
-    """Returns the metric that selects, turned so that more is better; the loss's where it says nothing."""
+    """Returns the metric that selects, turned so that more is better; the loss if it is unknown."""
     metric = _selected(task)
     if metric is None:
         return -np.inf
@@ -351,7 +351,7 @@ def measured(task: Any, scores: np.ndarray, target: np.ndarray) -> float:
 
 
 def losses(kind: Any, scores: Tensor, true: np.ndarray, counts: np.ndarray | None) -> Tensor:
-    """Returns (targets) what each adds to the loss, classes balanced by `counts`; unknown numbers and marks nothing."""
+    """Returns (targets) the loss of each, classes balanced by `counts`; 0 for unknown numbers and marks."""
     weights = None
     if counts is not None:
         weights = torch.from_numpy(scoring.balanced(counts, scores.shape[-1]))

@@ -12,7 +12,7 @@ from lib.errors import BadInput
 from lib.task import Batch
 
 UNSEEN = -10.0  # the score of a class without an example
-KEY = "simple"  # of batches and of what is learned
+KEY = "simple"  # in batches and in learned values
 GATE = "simple_gate"  # a buffer of the model
 
 

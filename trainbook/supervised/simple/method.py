@@ -1,4 +1,4 @@
-"""A fitted simple method: what it sees, and its arrays."""
+"""A fitted simple method: its columns, and its arrays."""
 
 import base64
 import zlib
@@ -22,12 +22,12 @@ from trainbook.supervised.simple.seen import seen
 FIELDS = ("name", "view", "how", "kind", "power", "arrays")  # of a method as JSON
 _MOST_BYTES = 2**28  # of arrays in an archive
 _MOST_TEXT = 8 * 2**20  # of all methods as JSON, which each checkpoint holds
-_MOST_HALF = 1000.0  # of a weight in fp16: those of prices are larger
+_MOST_HALF = 1000.0  # of a weight in fp16: weights for prices are larger
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a task's `kind`. Probabilities are those of `power` times the scores; for `how` see `fitted`."""
+    """A method of a task's `kind`. Probabilities come from `power` times the scores; for `how` see `fitted`."""
 
     name: str
     view: str
@@ -58,12 +58,12 @@ class Method:
         return tensor.view(labels.shape)
 
     def answers(self, kind: Any, rows: np.ndarray) -> np.ndarray:
-        """Returns (rows, outputs) scores of what is seen."""
+        """Returns (rows, outputs) scores."""
         values = self.columns.columns(rows)
         return linked(kind, self.how, scored(values, self.model))
 
     def _rows(self, task: Any, batch: Batch) -> np.ndarray:
-        """Returns what the method sees of a batch. Raises BadInput if it was fitted to something else."""
+        """Returns the method's rows of a batch. Raises BadInput if it was fitted to something else."""
         form, rows = seen(task, batch) or ("nothing", np.zeros(0))
         needs = self.columns.form
         if form == needs and self.columns.fits(rows):
@@ -94,7 +94,7 @@ def stored_weights(view: str, weights: np.ndarray) -> np.ndarray:
 
 
 def as_json(methods: Sequence[Method]) -> list[dict[str, Any]]:
-    """Returns methods as a checkpoint holds them; says which take too many bytes and are left out."""
+    """Returns methods as a checkpoint holds them; prints which are left out, as too large."""
     kept = []
     left = _MOST_TEXT
     for method in methods:

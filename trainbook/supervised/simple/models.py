@@ -71,14 +71,14 @@ def fitted(
 
 
 def _of_shares(target: np.ndarray) -> np.ndarray:
-    """Returns what the shares of classes add to their scores; of two classes, what that of the second adds."""
+    """Returns the addition of class shares to scores; for two classes, the second one's."""
     _, counts = np.unique(target, return_counts=True)
     scores = np.log(counts / len(target))
     return scores[1:] - scores[0] if len(counts) == 2 else scores
 
 
 def linked(kind: Any, how: str, values: np.ndarray) -> np.ndarray:
-    """Returns scores as they are; of the shares of a forest logarithms, or logits."""
+    """Returns scores unchanged; a forest's shares as logarithms, or logits."""
     if how != "forest" or not kind.has_probabilities:
         return values
     shares = np.clip(values, np.exp(UNSEEN), 1 - np.exp(UNSEEN))
@@ -88,7 +88,7 @@ def linked(kind: Any, how: str, values: np.ndarray) -> np.ndarray:
 
 
 def _shares(kind: Any, prior: np.ndarray) -> np.ndarray:
-    """Returns the shares whose scores, by `linked`, are a prior; a number as it is."""
+    """Returns the shares whose scores, by `linked`, are a prior; a number unchanged."""
     if kind.has_classes:
         return special.softmax(prior)
     return special.expit(prior) if kind.has_probabilities else prior
@@ -181,7 +181,7 @@ def stacked(trees: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def mean(models: Sequence[Model]) -> Model:
-    """Returns one model whose scores are the mean of those of all."""
+    """Returns one model with the mean scores of all."""
     weights = np.mean([model.weights for model in models], 0)
     bias = np.mean([model.bias for model in models], 0)
     trees = stacked([model.trees for model in models])

@@ -1,4 +1,4 @@
-"""Collects what is seen of training samples, a row a target, until time or memory is used up."""
+"""Collects rows of training samples, a row a target, until time or memory is used up."""
 
 import time
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from trainbook.supervised.simple.seen import seen
 
 AT_ONCE = 16  # samples of a batch
 _MOST_BYTES = 2**29  # of numbers that are seen
-_OBJECT_BYTES = 200  # about, of a text or a word
-_MOST_PIXELS = 100_000  # those of a picture are alike
+_OBJECT_BYTES = 200  # about, for a text or a word
+_MOST_PIXELS = 100_000  # pixels of a picture are alike
 
 
 class Clock:
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
 
 def collected(task: Any, common: np.ndarray, clock: Clock) -> Rows | None:
-    """Returns what is seen of training samples whose class is in `common`; None for an unknown form.
+    """Returns the rows of training samples with a class in `common`; None for an unknown form.
 
     It ends when a third of the time is used up, or the memory.
     """

@@ -18,7 +18,7 @@ _ANGLES = 8  # directions of their gradients
 
 
 def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:
-    """Returns what is seen of a batch, a row a target, with its name; None for another form. Raises BadInput.
+    """Returns the rows of a batch, a row a target, with the name of their form; None for another form. Raises BadInput.
 
     A row is a text, of a position its word and the words around it, or numbers.
     """
@@ -44,7 +44,7 @@ def seen(task: Any, batch: Batch) -> tuple[str, np.ndarray] | None:
 
 
 def _seen_words(kind: Any, rows: Sequence[Any], labels: Tensor) -> tuple[str, np.ndarray] | None:
-    """Returns each position's word with its neighbours; None for texts that are no lists of words."""
+    """Returns each position's word with its neighbours; None for texts other than lists of words."""
     is_listed = all(isinstance(row, list | tuple) for row in rows)
     if not is_listed or labels.dim() != 2 or len(rows) != len(labels):
         return None

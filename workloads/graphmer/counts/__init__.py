@@ -1,4 +1,4 @@
-"""Features of a fact by counting the training facts that are like it, without those of its own file.
+"""Features of a fact by counting similar training facts outside its own file.
 
 Every number comes from training files alone. A training fact is asked as if its file were not there, so that the
 weights are fitted on what a new file looks like: a tail that only this file has counts as unseen.
@@ -17,7 +17,7 @@ from workloads.graphmer.settings import CONDITIONS, FEATURES, Array
 
 FULL_TEXT, MASKED, NAME_ONLY = range(len(CONDITIONS))
 REACH = 3  # words on each side of a hidden name
-_LONGEST = 5000  # tails of a key; a word that stands beside more of them says little
+_LONGEST = 5000  # tails of a key; a word with more of them says little
 _SUB_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 # How many facts the tail's own frequency weighs as in each lift, chosen on validation of the standard library
 _WEIGHT_OF_FREQUENCY = {
@@ -80,7 +80,7 @@ class CandidateSet:
 
 @dataclass(frozen=True)
 class Found:
-    """Features of questions and candidates by name: those that most candidates have, (Q, C), and those of few."""
+    """Features of questions and candidates by name: dense features (Q, C), and sparse ones."""
 
     dense: Mapping[str, Array]
     sparse: Mapping[str, Sparse]
@@ -179,7 +179,7 @@ class Counts:
         return row, key, np.ones(len(row), np.float32)
 
     def hidden_places(self, asked: Questions) -> tuple[Array, Array, Array, Array]:
-        """Returns (N) questions whose hidden word stands in their text, its places, and the bounds of the text."""
+        """Returns (N) questions whose text contains the hidden word, its places, and the bounds of the text."""
         masked = np.flatnonzero(asked.hidden >= 0)
         window = asked.window[masked]
         first = self.corpus.window_start[window]
@@ -310,7 +310,7 @@ class Counts:
         return question[pair], column, share[at]
 
     def _before(self, asked: Questions, among: CandidateSet) -> dict[str, Sparse]:
-        """Whether `owner.` of the candidate, or `self.` of its class, stands before a hidden name."""
+        """Whether the text before a hidden name is the candidate's `owner.`, or `self.` in its class."""
         corpus = self.corpus
         question, place, first, _ = self.hidden_places(asked)
         far = place - 2 >= first

@@ -23,7 +23,7 @@ def find(values: Array, wanted: Array) -> Array:
 
 
 class Groups:
-    """The places of an array by its value: of (N) values, those that are equal stand together."""
+    """The places of an array by its value: equal values of (N) are adjacent."""
 
     def __init__(self, values: Array):
         self.order = np.argsort(values, kind="stable")
@@ -31,13 +31,13 @@ class Groups:
         self.begin = np.concatenate([first, [len(values)]]).astype(np.int64)
 
     def sizes(self, wanted: Array) -> Array:
-        """(M) values -> (M) how often each stands in the array."""
+        """(M) values -> (M) counts in the array."""
         place = find(self.values, wanted)
         size = self.begin[place + 1] - self.begin[place]
         return np.where(place >= 0, size, 0)
 
     def places(self, wanted: Array, longest: int | None = None) -> tuple[Array, Array]:
-        """(M) values -> (L) the index of each among them, and a place where it stands, unless more than `longest`."""
+        """(M) values -> (L) the index of each among them, and its places, at most `longest`."""
         size = self.sizes(wanted)
         if longest is not None:
             size = np.where(size > longest, 0, size)
@@ -46,7 +46,7 @@ class Groups:
 
 
 class Table:
-    """How often each tail stands with a key; built from (N) keys and tails below `entities`."""
+    """Counts of tails by key; built from (N) keys and tails below `entities`."""
 
     def __init__(self, key: Array, tail: Array, entities: int):
         self.keys, row = np.unique(key, return_inverse=True)

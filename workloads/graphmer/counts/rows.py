@@ -58,7 +58,7 @@ class Layout:
 
     @cached_property
     def kind_before(self) -> Array:
-        """(words) the kind of each as a word before a name: the most frequent ones have one of their own."""
+        """(words) the kind of each as a word before a name: each of the most frequent words is a kind."""
         corpus = self.corpus
         windows = np.flatnonzero(corpus.split == SPLITS.index("train"))
         start = corpus.window_start[windows]

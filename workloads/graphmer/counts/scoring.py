@@ -18,7 +18,7 @@ from workloads.graphmer.counts.rows import PREVIOUS, Rows
 from workloads.graphmer.model import IMPOSSIBLE, room
 from workloads.graphmer.settings import CONDITIONS, FEATURES, NEAR, Array
 
-NOWHERE = -30.0  # the score of a place that is none: exp of it is nothing
+NOWHERE = -30.0  # the score of a missing place: its exp is 0
 _MOST = 15.0  # limit of a place's score
 _SAMPLES = 48
 _RATE = 0.05  # learning rate at the first step
