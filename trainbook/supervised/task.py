@@ -376,7 +376,8 @@ class Supervised(Comparing):
         values |= self.learn(train)
         what = f"JSON of what {type(self).__name__}.learn returns"
         with naming(what, "Return numbers, text, or lists."):
-            learned = json.loads(json.dumps(values, allow_nan=False))
+            # in the order of a checkpoint: columns of a batch may follow it
+            learned = json.loads(json.dumps(values, allow_nan=False, sort_keys=True))
         self._learned = learned  # which batches need
         self._kind.learn(self, learned)
         if self._starts:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainbook import launch
+from lib.task import load_config
+from trainbook import launch, new
 
 pytestmark = pytest.mark.usefixtures("quick", "few")
 STARTS = {"training.start_from_baseline": True}
@@ -57,3 +58,26 @@ def test_the_row_of_the_network_is_that_of_a_run_without_the_simple_method(confi
     assert started.metrics["network_accuracy"] == pytest.approx(rows["network"], abs=1e-6)
     state = json.loads(next(folder.glob("best/*/state.json")).read_text())
     assert state["best"]["metric"] == "network_accuracy"
+
+
+def test_simple_methods_answer_alike_whether_a_run_starts_from_them_or_not(tmp_path, monkeypatch):
+    """Columns of the example follow what was learned, whose order a checkpoint does not keep."""
+    monkeypatch.chdir(tmp_path)
+    new.write("flats", "tabular", tmp_path)
+    rows = []
+    for starts in (True, False):
+        name = f"starts{starts}"
+        keys = {"run.name": name, "training.start_from_baseline": starts, "training.epochs": 0}
+        sizes = {
+            "training.max_steps": 4,
+            "training.evaluate_every_epochs": 0,
+            "data.num_workers": 0,
+        }
+        steps = {"training.evaluate_every_steps": 2, "workload.width": 4}
+        launch.train(load_config("flats.yaml", {**keys, **sizes, **steps}))
+        with Path("runs", name, "evaluation.csv").open() as file:
+            rows.append({row["method"]: row["rmse"] for row in csv.DictReader(file)})
+    started, alone = rows
+    methods = [name for name in started if " of " in name]
+    assert len(methods) == 3
+    assert {name: started[name] for name in methods} == {name: alone[name] for name in methods}
