@@ -25,7 +25,7 @@ from lib.training.summary import Reason, Summary
 from trainbook.outputs import packing
 from trainbook.run import along, cards, restoring, sent, settings, several, store, tracked
 from trainbook.run.along import LOG
-from trainbook.run.child import Child
+from trainbook.run.child import Child, handling
 from trainbook.run.figures import Figures
 from trainbook.run.restoring import Restored
 from trainbook.run.settings import Settings
@@ -299,13 +299,8 @@ class _Session:
             count += 1
             self.signal = number if count == 1 else -number
 
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        former = {number: signal.signal(number, handle) for number in numbers}
-        try:
+        with handling(handle):
             yield
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
 
     def _done_file(self) -> float | None:
         """Returns the time of the file that proves the end; 0.0 if it is missing, None if `done` is not a path."""

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import BinaryIO
 
 import psutil
@@ -156,3 +157,14 @@ def _is_alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+@contextlib.contextmanager
+def handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handles SIGINT and SIGTERM in the block."""
+    former = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

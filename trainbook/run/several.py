@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from lib.machine import clock, disk, platform
 from lib.training.summary import Reason, Summary
 from trainbook.outputs import packing
 from trainbook.run import along, cards, restoring, settings
-from trainbook.run.child import die_with_parent
+from trainbook.run.child import die_with_parent, handling
 from trainbook.run.settings import Settings
 
 EXIT_CODES: dict[str, int] = {"completed": 0, "deadline": 75, "interrupted": 130, "failed": 1}
@@ -161,10 +160,5 @@ class _Beside:
         def handle(number: int, frame: FrameType | None) -> None:
             self.signals.append(number)
 
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        former = {number: signal.signal(number, handle) for number in numbers}
-        try:
+        with handling(handle):
             yield
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)

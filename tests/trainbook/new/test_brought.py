@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from lib.errors import BadInput
-from lib.task import load_config, load_task
-from tests.trainbook.new.conftest import EXAMPLES, MADE, SMALL, STEPS
+from lib.task import load_task
+from tests.trainbook.new.conftest import SMALL, STEPS
 from tests.trainbook.supervised import drawn
 from trainbook import launch
 from trainbook.commands import main
@@ -19,29 +19,15 @@ from trainbook.new import made
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-@pytest.fixture
-def brought(tmp_path):
-    """brought(name, **overrides) -> the configuration of an example, whose data is made once."""
-
-    def make(name, **overrides):
-        for ending in ("py", "yaml"):
-            shutil.copyfile(EXAMPLES / f"{name}.{ending}", tmp_path / f"{name}.{ending}")
-        if not (tmp_path / name).is_dir():
-            getattr(made, name)(tmp_path / name, **MADE[name])
-        return load_config(f"{name}.yaml", {**STEPS, **SMALL[name], **overrides})
-
-    return make
-
-
 FEW = [f"--set={key}={value}" for key, value in (STEPS | SMALL["segmentation"]).items()]
 
 
 @pytest.mark.parametrize("command", ["doctor", "train"])
 @pytest.mark.parametrize("folder", ["images", "masks"])
 def test_broken_files_are_named_before_a_step_wherever_they_lie(
-    brought, tmp_path, capsys, command, folder
+    example, tmp_path, capsys, command, folder
 ):
-    brought("segmentation")
+    example("segmentation")
     paths = sorted((tmp_path / "segmentation" / folder).glob("*.png"))[3:5]
     for path in paths:
         path.write_bytes(path.read_bytes()[:60])
@@ -53,15 +39,15 @@ def test_broken_files_are_named_before_a_step_wherever_they_lie(
     assert not (tmp_path / "runs").exists()
 
 
-def test_as_many_broken_files_as_the_settings_allow_are_left_out_and_counted(brought, tmp_path):
-    brought("segmentation")
+def test_as_many_broken_files_as_the_settings_allow_are_left_out_and_counted(example, tmp_path):
+    example("segmentation")
     broken, mask = (
         sorted((tmp_path / "segmentation" / name).glob("*.png")) for name in ("images", "masks")
     )
     broken[3].write_bytes(b"")
     drawn.cut(mask[7])
     limited = {"workload.bad_input_limit": 2}
-    task = load_task(brought("segmentation", **limited))
+    task = load_task(example("segmentation", **limited))
     assert sum(map(len, task.datasets().values())) == 28
     assert "Samples whose pictures cannot be used, and are left out: 2" in task.describe_data()
     assert broken[3].name in task.describe_data()
@@ -69,30 +55,30 @@ def test_as_many_broken_files_as_the_settings_allow_are_left_out_and_counted(bro
     with pytest.raises(
         BadInput, match=r"pictures cannot be used: 2; workload.bad_input_limit allows 1"
     ):
-        load_task(brought("segmentation", **{"workload.bad_input_limit": 1})).datasets()
-    assert launch.train(brought("segmentation", **limited)).reason == "completed"
+        load_task(example("segmentation", **{"workload.bad_input_limit": 1})).datasets()
+    assert launch.train(example("segmentation", **limited)).reason == "completed"
 
 
-def test_a_run_resumes_where_pictures_were_replaced_and_says_how_many(brought, tmp_path, capsys):
+def test_a_run_resumes_where_pictures_were_replaced_and_says_how_many(example, tmp_path, capsys):
     short = {"training.max_steps": 2}
-    launch.train(brought("segmentation", **short))
+    launch.train(example("segmentation", **short))
     image, mask = (
         sorted((tmp_path / "segmentation" / name).glob("*.png")) for name in ("images", "masks")
     )
     Image.new("RGB", (16, 16), (9, 9, 9)).save(image[4])
     (tmp_path / "segmentation" / "images" / ".DS_Store").write_bytes(b"of a system")
-    assert launch.train(brought("segmentation")).reason == "completed"
+    assert launch.train(example("segmentation")).reason == "completed"
     printed = capsys.readouterr().out
     line = "at least 1 of the samples' 30 files. Samples, targets and splits are the same."
     assert printed.count(line) == 1
     Image.new("L", (16, 16), 1).save(mask[4])
     with pytest.raises(BadInput, match="data fingerprint"):  # a mask is a target
-        launch.train(brought("segmentation", **{"training.max_steps": 9}))
+        launch.train(example("segmentation", **{"training.max_steps": 9}))
 
 
 @pytest.mark.parametrize("change", ["a picture more", "another class", "another file"])
-def test_a_run_does_not_resume_on_other_samples_targets_or_files(brought, tmp_path, change):
-    launch.train(brought("images", **{"training.max_steps": 2}))
+def test_a_run_does_not_resume_on_other_samples_targets_or_files(example, tmp_path, change):
+    launch.train(example("images", **{"training.max_steps": 2}))
     (picture,) = list((tmp_path / "images" / "circle").glob("0003.png"))
     if change == "a picture more":
         shutil.copyfile(picture, picture.with_name("9.png"))
@@ -101,7 +87,7 @@ def test_a_run_does_not_resume_on_other_samples_targets_or_files(brought, tmp_pa
     else:
         (tmp_path / "images" / "words.txt").write_text("what read() may look at")
     with pytest.raises(BadInput, match="data fingerprint"):
-        launch.train(brought("images"))
+        launch.train(example("images"))
 
 
 def flat(folder):
@@ -121,12 +107,12 @@ def flat(folder):
         csv.writer(file).writerows([["id", "label"], *([row[0], "circle"] for row in rows)])
 
 
-def test_a_flat_competition_is_trained_by_its_table(brought, tmp_path):
-    brought("images")
+def test_a_flat_competition_is_trained_by_its_table(example, tmp_path):
+    example("images")
     flat(tmp_path / "images")
     with pytest.raises(BadInput, match=r"its other columns are: label, tree.*workload.target"):
-        load_task(brought("images", **{"workload.classes": []})).datasets()
-    config = brought("images", **{"workload.classes": [], "workload.target": "label"})
+        load_task(example("images", **{"workload.classes": []})).datasets()
+    config = example("images", **{"workload.classes": [], "workload.target": "label"})
     task = load_task(config)
     assert task.names == ["circle", "square", "triangle"]
     assert sum(map(len, task.datasets().values())) == 30
@@ -148,43 +134,43 @@ CODED = {
 
 @pytest.mark.parametrize(("coded", "how"), CODED.values(), ids=CODED)
 def test_a_mask_of_another_coding_is_refused_until_the_coding_is_given(
-    brought, tmp_path, coded, how
+    example, tmp_path, coded, how
 ):
-    brought("segmentation")
+    example("segmentation")
     kind = coded(np.zeros(1, np.uint8)).dtype
     for path in (tmp_path / "segmentation" / "masks").glob("*.png"):
         mask = coded(np.asarray(Image.open(path)))
         Image.fromarray(mask.astype(kind)).save(path)
     with pytest.raises(BadInput, match=r"holds the value.*workload\.(ignored_)?codes"):
-        load_task(brought("segmentation")).datasets()
-    task = load_task(brought("segmentation", **how))
+        load_task(example("segmentation")).datasets()
+    task = load_task(example("segmentation", **how))
     labels = task.labelled(task.datasets()["train"].samples[:8])["labels"]
     assert {*labels.unique().tolist()} <= {-100, 0, 1}
     assert 1 in labels
     assert (-100 in labels) == ("ignored" in str(how))
 
 
-def test_a_mask_of_another_shape_and_a_class_of_no_mask_are_named(brought, tmp_path):
-    brought("segmentation")
+def test_a_mask_of_another_shape_and_a_class_of_no_mask_are_named(example, tmp_path):
+    example("segmentation")
     path = min((tmp_path / "segmentation" / "masks").glob("*.png"))
     Image.new("L", (16, 32)).save(path)
     with pytest.raises(BadInput, match=rf"{path.name} has 16 x 32 pixels, and its picture 16 x 16"):
-        load_task(brought("segmentation")).datasets()
+        load_task(example("segmentation")).datasets()
     path.unlink()
     described = load_task(
-        brought("segmentation", **{"workload.classes": ["ground", "circle", "lake"]})
+        example("segmentation", **{"workload.classes": ["ground", "circle", "lake"]})
     ).describe_data()
     assert "No mask shows the class lake." in described
     assert "Pictures without a mask" in described
 
 
-def test_masks_are_looked_at_where_no_classes_are_listed(brought):
-    task = load_task(brought("segmentation", **{"workload.classes": []}))
+def test_masks_are_looked_at_where_no_classes_are_listed(example):
+    task = load_task(example("segmentation", **{"workload.classes": []}))
     assert sum(map(len, task.datasets().values())) == 30
 
 
-def test_files_of_a_task_that_globs_by_itself_are_looked_at_too(brought, tmp_path):
-    brought("images")
+def test_files_of_a_task_that_globs_by_itself_are_looked_at_too(example, tmp_path):
+    example("images")
     code = (tmp_path / "images.py").read_text()
     reading = re.compile(r"return labelled_pictures\([^)]+\)")
     globbing = "return [(path, path.parent.name) for path in source.glob('*/*.*')]"
@@ -196,4 +182,4 @@ def test_files_of_a_task_that_globs_by_itself_are_looked_at_too(brought, tmp_pat
     path.write_bytes(b"no picture")
     path.with_suffix(".tif").write_bytes(b"of an own format, perhaps")
     with pytest.raises(BadInput, match=r"pictures cannot be used: 1.*\n.*a\.jpg"):
-        load_task(brought("images", **config)).datasets()
+        load_task(example("images", **config)).datasets()
