@@ -40,7 +40,7 @@ class Interval(NamedTuple):
         return (value > 0) - (value < 0)
 
     def _bounds(self, form: str) -> str:
-        if self.has_bounds:
+        if math.isfinite(self.low) and math.isfinite(self.high):
             return f" [{_shown(self.low):{form}}, {_shown(self.high):{form}}]"
         return ""
 

@@ -52,11 +52,13 @@ def same(name: str, best: str, units: int, unit: str) -> str:
 
 
 def _more(gain: Interval, units: int, unit: str) -> str:
-    """Returns a sentence on how many more units would tell a gain of this size; "" where that is not known."""
+    """Returns a sentence on how many more units would tell a gain of this size; "" for a gain of 0."""
+    if math.isinf(gain.low):
+        return f" They differ on one {unit}, and nothing says how far chance goes."
     nearest = gain.low if gain.value > 0 else gain.high
     size = abs(gain.value)
     error = abs(gain.value - nearest) / _END
-    if not size or not math.isfinite(error):
+    if not size:
         return ""
     needed = math.ceil(units * ((_END + _POWER) * error / size) ** 2)
     if needed > _MOST * units:

@@ -55,7 +55,10 @@ def test_it_says_how_many_more_units_tell_a_gain_apart_that_stays_and_they_do():
     [
         (Interval(0.0, -0.1, 0.1), "paired."),
         (Interval(1e-9, -0.1, 0.1), "more than 30,000 samples to tell."),
-        (Interval(0.1, -math.inf, math.inf), "paired."),
+        (
+            Interval(0.1, -math.inf, math.inf),
+            "They differ on one sample, and nothing says how far chance goes.",
+        ),
     ],
 )
 def test_no_number_is_given_where_none_can_be_computed(gain, words):
