@@ -200,6 +200,14 @@ class Supervised(Comparing):
         """
         return next(value for name, value in batch.items() if name != "labels")
 
+    def encoded(self, batch: Batch) -> Tensor | None:
+        """Returns what a frozen published encoder makes of a batch, by its `features` alone; None without an encoder.
+
+        (samples, D) of texts and pictures, (samples, positions, D) with kind "tokens". Each sample comes alone, once
+        in a process.
+        """
+        return None
+
     def learn(self, samples: Any) -> Mapping[str, Any]:
         """Returns values learned from the training samples, as JSON types, kept with the weights: see `learned()`."""
         return {}
@@ -381,7 +389,7 @@ class Supervised(Comparing):
         self._learned = learned  # which batches need
         self._kind.learn(self, learned)
         if self._starts:
-            fitted = simple.fit(self)
+            fitted = simple.fit(self, simple.seconds_before(self))
             if not fitted:
                 raise BadInput(
                     "No simple method takes what features(batch) gives. Return texts or numbers."
@@ -410,6 +418,13 @@ class Supervised(Comparing):
         self._seen.clear()
         for name in ("_numbers", "_simples"):
             vars(self).pop(name, None)
+
+    @cached_property
+    def _probe(self) -> np.ndarray | None:
+        """The encoder's vector of the example, by which encoders are told apart; None without an encoder."""
+        if type(self).encoded is Supervised.encoded:
+            return None
+        return simple.probe(self)
 
     @property
     def _simple(self) -> Any:

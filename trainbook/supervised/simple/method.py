@@ -15,7 +15,8 @@ from torch import Tensor
 from lib.errors import BadInput
 from lib.task import Batch
 from lib.text import amount
-from trainbook.supervised.simple.columns import VIEWS, View
+from trainbook.supervised.simple import encoded
+from trainbook.supervised.simple.columns import ENCODER, VIEWS, View
 from trainbook.supervised.simple.models import Model, linked, scored
 from trainbook.supervised.simple.seen import seen
 
@@ -66,6 +67,9 @@ class Method:
         """Returns the method's rows of a batch. Raises BadInput if it was fitted to something else."""
         form, rows = seen(task, batch) or ("nothing", np.zeros(0))
         needs = self.columns.form
+        if form == needs and self.columns.is_encoded:
+            encoded.check(task, self.name, self.columns.arrays[ENCODER])
+            rows = encoded.paired(rows, encoded.vectors(task, batch))
         if form == needs and self.columns.fits(rows):
             return rows
         if "middle" in self.columns.arrays:
