@@ -102,7 +102,7 @@ def _classified(file: str) -> list[tuple[str, str]]:
 
 def _write_texts(path: Path, rows: list[tuple[str, str]]) -> None:
     path.parent.mkdir(exist_ok=True)
-    lines = [f"{text}\t{label}\n" for text, label in [("text", "label"), *rows]]
+    lines = [f"{text}\t{label}\n" for text, label in rows]
     path.write_text("".join(lines), "utf-8")
 
 
@@ -125,8 +125,7 @@ def _write_reviews(folder: Path) -> Written:
 def _write_tags(folder: Path, texts: list[list[tuple[str, str]]]) -> Written:
     folder.mkdir()
     blocks = ["\n".join(f"{word}\t{tag}" for word, tag in text) for text in texts]
-    content = "word\ttag\n" + "\n\n".join(blocks) + "\n"
-    (folder / "texts.tsv").write_text(content, "utf-8")
+    (folder / "texts.tsv").write_text("\n\n".join(blocks) + "\n", "utf-8")
     classes = sorted({tag for text in texts for _, tag in text})
     return Written("tokens", {"workload.classes": classes})
 
