@@ -389,7 +389,7 @@ class Supervised(Comparing):
         self._learned = learned  # which batches need
         self._kind.learn(self, learned)
         if self._starts:
-            fitted = simple.fit(self, simple.seconds_before(self))
+            fitted = simple.fit(self)
             if not fitted:
                 raise BadInput(
                     "No simple method takes what features(batch) gives. Return texts or numbers."

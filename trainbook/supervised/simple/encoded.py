@@ -49,6 +49,15 @@ def probe(task: Any) -> np.ndarray | None:
     return array
 
 
+def is_at_hand(task: Any) -> bool:
+    """Returns whether a task has an encoder; prints why one cannot be used."""
+    try:
+        return task._probe is not None
+    except BadInput as error:
+        print(f"No encoder stands beside what simple methods see. {error}")
+        return False
+
+
 def check(task: Any, name: str, expected: np.ndarray) -> None:
     """Raises BadInput if a task has no encoder, or another one than the method was fitted with."""
     current = task._probe
