@@ -55,8 +55,16 @@ class Encoder(nn.Module):
     def width(self) -> int:
         """The number of pooled features."""
         with torch.no_grad():
-            first = next(self.parameters())
-            return self(first.new_zeros(1, 3, self.size, self.size)).shape[1]
+            return self(self._blank()).shape[1]
+
+    @property
+    def widths(self) -> list[int]:
+        """The numbers of channels of a pyramid."""
+        with torch.no_grad():
+            return [each.shape[1] for each in self.pyramid(self._blank())]
+
+    def _blank(self) -> Tensor:
+        return next(self.parameters()).new_zeros(1, 3, self.size, self.size)
 
     def train(self, mode: bool = True) -> "Encoder":
         super().train(mode)

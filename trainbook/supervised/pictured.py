@@ -44,17 +44,14 @@ def size(task: Any) -> int:
 
 
 def of_model(task: Any) -> Encoder | None:
-    """Returns a fresh encoder for a model; without its weights, if these are not at hand and a checkpoint has them."""
+    """Returns a fresh encoder for a model; without its weights, if these are gone and a checkpoint has them."""
     known = facts(task)
     if not known:
         return None
-    if torch.empty(0).is_meta:
-        return published.rebuilt(known)
-    try:
-        return _checked(known, published.encoder(_name(task)))
-    except BadInput:
-        if task._learned is None:
-            raise
+    if not torch.empty(0).is_meta:
+        encoder = _at_hand(task, known)
+        if encoder is not None:
+            return encoder
     return published.rebuilt(known)
 
 
@@ -64,15 +61,23 @@ def frozen(task: Any) -> Encoder | None:
     if not known:
         return None
     if task._frozen is None:
-        encoder = _checked(known, published.encoder(_name(task)))
+        encoder = _at_hand(task, known)
+        if encoder is None:
+            raise BadInput(
+                f"This run began with the encoder {known['config']['title']} (sha256 {known['sha256']}), which is not "
+                "at hand. Mount or install exactly this one, or train a new run."
+            )
         task._frozen = encoder.eval().requires_grad_(False)
     return task._frozen
 
 
 def pooled(task: Any, pictures: Tensor) -> Tensor | None:
-    """(B, 3, H, W) from 0 to 1 -> (B, D) the frozen encoder's features, kept by content; None without an encoder."""
+    """(B, 3, H, W) from 0 to 1 -> (B, D) the frozen encoder's features, kept by content.
+
+    None without an encoder, and if it is gone, where the answer does not start from it.
+    """
     known = facts(task)
-    if not known:
+    if not known or (not task._starts and _is_gone(task)):
         return None
     digest = known["sha256"] or frozen(task).sha256  # type: ignore[union-attr]
 
@@ -87,7 +92,13 @@ def pooled(task: Any, pictures: Tensor) -> Tensor | None:
 
 
 def about(task: Any) -> str:
-    """Returns a line on the encoder of a run, or on what one would give."""
+    """Returns a line on the encoder of a run, or on what one would give. Raises BadInput as `frozen` does."""
+    known = facts(task)
+    if known and not task._starts and _is_gone(task):
+        return (
+            f"The encoder {known['config']['title']} is not at hand: the weights come from the checkpoint, and no "
+            "linear model of its features stands beside the network."
+        )
     encoder = frozen(task)
     if encoder:
         return encoder.about
@@ -133,13 +144,28 @@ def _name(task: Any) -> str:
     return str(getattr(task.settings, "encoder", ""))
 
 
-def _checked(known: Mapping[str, Any], encoder: Encoder | None) -> Encoder:
-    """Returns an encoder. Raises BadInput unless it is that of some facts."""
-    wanted = known["sha256"]
-    if encoder is not None and wanted in ("", encoder.sha256):
-        return encoder
-    here = f"that at hand has {encoder.sha256}" if encoder else "it is not at hand"
-    raise BadInput(
-        f"This run began with the encoder {known['config']['title']} (sha256 {wanted}), and {here}. Mount exactly this "
-        "one, or train a new run."
-    )
+def _is_gone(task: Any) -> bool:
+    """Returns whether a run began with an encoder that is not at hand."""
+    try:
+        frozen(task)
+    except BadInput:
+        return True
+    return False
+
+
+def _at_hand(task: Any, known: Mapping[str, Any]) -> Encoder | None:
+    """Returns the encoder of some facts, by its name or as the default; None if the run began with another one.
+
+    Raises BadInput if a run begins without the one that it names.
+    """
+    for name in dict.fromkeys((_name(task), "")):
+        try:
+            encoder = published.encoder(name)
+        except BadInput:
+            if task._learned is None:
+                raise
+            continue
+        is_same = encoder is not None and known["sha256"] in ("", encoder.sha256)
+        if is_same:
+            return encoder
+    return None

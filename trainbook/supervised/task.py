@@ -19,6 +19,7 @@ from lib.task import Batch
 from lib.task.contract import to_write
 from lib.task.loading import locate_data
 from lib.task.place import naming
+from trainbook import published
 from trainbook.published import Encoder
 from trainbook.supervised import (
     chunks,
@@ -225,14 +226,17 @@ class Supervised(Comparing):
         """
         return pictured.of_model(self)
 
-    @property
-    def encoder_size(self) -> int:
-        """The side of the encoder's pictures in pixels; 0 without one."""
-        return pictured.size(self)
+    def side(self, otherwise: int) -> int:
+        """Returns the height and width of pictures: the setting `size`, the encoder's, or else `otherwise`."""
+        return self.settings.size or pictured.size(self) or otherwise
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Returns groups of parameters, as `Task` does; by default the encoder of `encoder()` with a small rate."""
         return pictured.groups(model)
+
+    def with_decoder(self, encoder: Encoder, outputs: int) -> nn.Module:
+        """Returns a U-Net over the feature maps of an encoder of pictures, with outputs for each pixel."""
+        return published.UNet(encoder, outputs)
 
     def with_head(self, encoder: Encoder, outputs: int) -> nn.Module:
         """Returns a network of an encoder of pictures and a linear layer.

@@ -18,13 +18,9 @@ class Settings:
         "", "The table that lists the images; empty: the one that has their names, if there is one."
     )
     target: str = option("", "Its column of the class; empty: the one beside the names.")
-    size: int = option(
-        0, "The height and width that images are scaled to; 0: the encoder's, or 64.", minimum=0
-    )
+    size: int = option(0, "The height and width of images; 0: the encoder's, or 64.", minimum=0)
     width: int = option(16, "The channels of the first layer from scratch.", minimum=1)
-    encoder: str = option(
-        "", "A published encoder; empty: one that is at hand; none: from scratch.", path=True
-    )
+    encoder: str = option("", "A published encoder; empty: one at hand; none: scratch.", path=True)
     flip: bool = option(
         True, "Whether training mirrors half of the images, as where left and right say nothing."
     )
@@ -37,13 +33,8 @@ class Images(Supervised):
     Settings, sentinels, metrics = Settings, IN_FOLDERS, ("accuracy", "macro_f1")
     pictures = "pixel_values"  # what an encoder sees of a batch
 
-    @property
-    def side(self):
-        return self.settings.size or self.encoder_size or 64
-
     def model(self):
-        encoder = self.encoder()
-        if encoder:
+        if encoder := self.encoder():
             return self.with_head(encoder, len(self.names))
         width = [3, *(self.settings.width * 2**k for k in range(3))]
         blocks = []
@@ -58,10 +49,10 @@ class Images(Supervised):
         return labelled_pictures(source, settings.classes, settings.table, settings.target)
 
     def example(self):
-        return Image.new("RGB", (self.side, self.side)), "a class"
+        return Image.new("RGB", (64, 64)), "a class"
 
     def batch(self, samples, training):
-        scaled = [picture(image, self.side) for image, _ in samples]
+        scaled = [picture(image, self.side(64)) for image, _ in samples]
         x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
         flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training * self.settings.flip
         x = torch.where(flips, x.flip(3), x)
