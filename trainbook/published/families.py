@@ -207,8 +207,8 @@ class _Transformers(Family):
     def load(cls, found: Found) -> tuple[nn.Module, str]:
         from transformers import AutoModel
 
-        network, digest = published.loaded(AutoModel, found.place)
-        return _OfTransformers(network), digest
+        network = published.loaded(found.place, AutoModel)
+        return _OfTransformers(network), published.digest(found.place)
 
 
 FAMILIES: Mapping[str, type[Family]] = {
@@ -292,7 +292,7 @@ def _of_folder(folder: Path) -> Found:
     folder = published.find_model(str(folder), is_planned=torch.empty(0).is_meta)
     values = untrusted.objects(_text(folder / _CONFIG))
     origin = f"the folder {printable(folder)}"
-    licence = _licence(folder)
+    licence = published.licence(folder)
     if "architecture" in values:
         preset = {**values, **values.get("pretrained_cfg", {})}
         return Found("timm", _of_timm(str(values["architecture"]), preset), folder, origin, licence)
@@ -363,18 +363,6 @@ def _hash(network: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(value.contiguous().view(torch.uint8).numpy() if value.dim() else b"")
     return digest.hexdigest()
-
-
-def _licence(folder: Path) -> str:
-    """Returns the licence that a README.md states, or the first line of a LICENSE, or "not stated"."""
-    for name, begin in (("README.md", "license:"), ("LICENSE", "")):
-        if not (folder / name).is_file():
-            continue
-        lines = _text(folder / name).decode("utf-8", "replace").splitlines()
-        for line in lines:
-            if line.strip() and line.startswith(begin):
-                return printable(line.removeprefix(begin).strip(), most=80)
-    return "not stated"
 
 
 def _text(path: Path) -> bytes:
