@@ -252,33 +252,36 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
 
 
-def untouched(folder: Path, cls: Any) -> Any:
-    """Loads a model of a class of transformers from a folder, in fp32, to answer and never to train.
-
-    Raises BadInput.
-    """
+def loaded(folder: Path, cls: Any) -> Any:
+    """Loads a model of a class of transformers from a folder, in fp32. Raises BadInput."""
     files = _files(folder)[0]
     _check_whole(files)
-    model = _loaded(cls, folder, files, dtype=torch.float32)
-    return model.eval().requires_grad_(False)
+    return _loaded(cls, folder, files, dtype=torch.float32)
+
+
+def untouched(folder: Path, cls: Any) -> Any:
+    """Loads a model as `loaded` does, to answer and never to train. Raises BadInput."""
+    return loaded(folder, cls).eval().requires_grad_(False)
 
 
 def facts_on(folder: Path) -> str:
     """Returns bytes, hash and written licence of the weights in a folder, as words. Raises BadInput."""
+    size = sum(map(size_of, _files(folder)[0]))
+    return (
+        f"{size:,} bytes, sha256 {digest(folder)[:16]}, licence as written there: {licence(folder)}"
+    )
+
+
+def digest(folder: Path) -> str:
+    """Returns the hash of the only file of weights, which its publisher names; else that of all hashes."""
     files = _files(folder)[0]
-    size = sum(map(size_of, files))
-    return f"{size:,} bytes, sha256 {_digest(files)[:16]}, licence as written there: {_licence(folder)}"
-
-
-def _digest(files: Sequence[Path]) -> str:
-    """Returns the hash of the only file, which its publisher names; else that of all hashes."""
     if len(files) > 1:
         return _hash(files)
     with files[0].open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _licence(folder: Path) -> str:
+def licence(folder: Path) -> str:
     """Returns the licence that the model's card names, or "not stated"."""
     card = folder / "README.md"
     if card.is_file():
