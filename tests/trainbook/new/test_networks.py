@@ -192,7 +192,9 @@ def test_sentences_begin_with_a_published_encoder_that_is_planned_resumed_and_pr
     first = task.describe_data().splitlines()[0]
     assert first.startswith(f"Encoder: {tmp_path / 'encoder'} in {tmp_path / 'encoder'} (")
     assert "bytes, sha256" in first
-    assert "licence as written there: not stated). Without it: a small network from scratch" in first
+    assert (
+        "licence as written there: not stated). Without it: a small network from scratch" in first
+    )
     name = "embeddings.word_embeddings.weight"
     assert torch.equal(task.model().state_dict()[f"bert.{name}"], weights[name])
     batch = task.batch([(None, "the court flies", 0), (None, "we " * 20, 1)], False)
