@@ -212,8 +212,8 @@ class Supervised(Comparing):
     def encoded(self, batch: Batch) -> Tensor | None:
         """Returns what a frozen published encoder makes of a batch, by its `features` alone; None without an encoder.
 
-        (samples, D) of texts and pictures, (samples, positions, D) with kind "tokens". Each sample comes alone, once
-        in a process. By default it is made of `pictures`, if the class names them.
+        (samples, D) of texts and pictures, (samples, positions, D) with kind "tokens". A batch comes once in a
+        process. By default it is made of `pictures`, if the class names them.
         """
         if not self.pictures or self._kind.has_positions:
             return None
@@ -432,7 +432,7 @@ class Supervised(Comparing):
         if self.pictures:
             pictured.check_scale(self)
         if self._starts:
-            fitted = simple.fit(self, simple.seconds_before(self))
+            fitted = simple.fit(self)
             if not fitted:
                 raise BadInput(
                     "No simple method takes what features(batch) gives. Return texts or numbers."
