@@ -24,7 +24,6 @@ from tests.bench.record import rounded
 from tests.bench.sets import checkout
 from trainbook import launch, new
 from trainbook.supervised.simple import fit
-from trainbook.supervised.simple.fitting import seconds_before
 
 MODEL = "EfficientNet-Lite0"
 FROZEN = "linear model of the encoder's features"
@@ -94,7 +93,7 @@ def frozen(name: str, seed: int, place: Path) -> dict[str, Any]:
     for part in task.parts.values():  # on a busy machine a fit would not wait for all
         for item in part:
             task.encoded(task.labelled([item.sample]))
-    methods = fit(task, seconds_before(task))
+    methods = fit(task)
     task._simples = methods
     rows = task._kind.baselines(task, task._kind.tested(task))
     seconds = time.process_time() - begin
