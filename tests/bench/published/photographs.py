@@ -109,8 +109,8 @@ def tuned(name: str, seed: int, place: Path) -> dict[str, Any]:
     """Returns the gain of the answer over that of a run from scratch; a killed run resumes."""
     torch.set_num_threads(1)
     runs = {
-        "scratch": {"workload.encoder": "none", "training.epochs": 40},
-        "encoder": {"training.epochs": 2, "scheduler.warmup_epochs": 0.2},
+        "scratch": {"workload.encoder": "none", "training.epochs": 20},
+        "encoder": {"training.epochs": 1, "scheduler.warmup_epochs": 0.2},
     }
     scores, answers, seconds = {}, {}, {}
     for run, options in runs.items():
