@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.machine import memory
+from lib.task import Batch
 from trainbook import published
 from trainbook.published import Encoder
 
 KEY = "encoder of pictures"  # in learned values
 _VIEW = "encoder"  # of the method that the head begins with
 _RATE = 0.03  # times the rate of a network from scratch: published weights are to be kept
+_FROZEN = 2 / 3  # of the tensors: of EfficientNet-Lite0 those up to its 112 maps
 _LOOKED_AT = 16  # training samples, for their scale
 
 
@@ -107,6 +109,18 @@ def about(task: Any) -> str:
     return published.advice()
 
 
+def of_batch(task: Any, batch: Batch) -> Tensor:
+    """Returns the pictures of a batch. Raises BadInput without them."""
+    pictures = batch.get(task.pictures)
+    if pictures is None or pictures.dim() != 4 or pictures.shape[1] != 3:
+        name = type(task).__name__
+        raise BadInput(
+            f"{name}.pictures is {task.pictures!r}, and {name}.batch returns no pictures of that name. Return "
+            "(samples, 3, H, W) from 0 to 1."
+        )
+    return pictures
+
+
 def check_scale(task: Any) -> None:
     """Prints a sentence if the pictures of some training samples are not in the encoder's scale."""
     encoder = frozen(task)
@@ -115,14 +129,15 @@ def check_scale(task: Any) -> None:
     part = task.parts["train"]
     places = range(0, len(part), -(-len(part) // _LOOKED_AT))
     batch = task.labelled([part[place].sample for place in places])
-    with torch.no_grad():
-        sentence = encoder.misfit(encoder.scaled(batch[task.pictures]))
+    device = next(encoder.parameters()).device
+    sentence = encoder.misfit(encoder.scaled(of_batch(task, batch).to(device)))
     if sentence:
         print(sentence)
 
 
 def with_head(task: Any, encoder: Encoder, outputs: int) -> nn.Module:
     """Implements `Supervised.with_head`."""
+    encoder.freeze(_FROZEN)
     network = published.WithHead(encoder, outputs)
     if task._starts and not torch.empty(0).is_meta:
         for method in task._simples:

@@ -217,7 +217,7 @@ class Supervised(Comparing):
         """
         if not self.pictures or self._kind.has_positions:
             return None
-        return pictured.pooled(self, batch[self.pictures])
+        return pictured.pooled(self, pictured.of_batch(self, batch))
 
     def encoder(self) -> Encoder | None:
         """Returns a fresh published encoder of `pictures` for `model`, by the setting `encoder`; None without one.
@@ -228,7 +228,7 @@ class Supervised(Comparing):
 
     def side(self, otherwise: int) -> int:
         """Returns the height and width of pictures: the setting `size`, the encoder's, or else `otherwise`."""
-        return self.settings.size or pictured.size(self) or otherwise
+        return getattr(self.settings, "size", 0) or pictured.size(self) or otherwise
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Returns groups of parameters, as `Task` does; by default the encoder of `encoder()` with a small rate."""
@@ -241,7 +241,8 @@ class Supervised(Comparing):
     def with_head(self, encoder: Encoder, outputs: int) -> nn.Module:
         """Returns a network of an encoder of pictures and a linear layer.
 
-        It begins with the answer of the frozen encoder's linear model, if the run starts from its simple method.
+        The first two thirds of the encoder stay as published. It begins with the answer of the frozen encoder's linear
+        model, if the run starts from its simple method.
         """
         return pictured.with_head(self, encoder, outputs)
 

@@ -218,10 +218,12 @@ def test_the_classifier_of_images_begins_with_the_answer_of_a_frozen_encoder_and
     assert summary.reason == "completed"
     assert ENCODER in Path("runs/images/evaluation.csv").read_text()
     shutil.rmtree(lite0.parent)
-    with pytest.raises(BadInput, match="began with the encoder EfficientNet-Lite0.*not at hand"):
-        launch.train(example("images", **chosen, **{"training.max_steps": 6}))
-    arguments = ["predict", "runs/images", "images", "out", "--task", "images.py:Images"]
     shutil.rmtree("cache")
+    resumed = load_task(config)
+    resumed.take_learned(task.learned())
+    with pytest.raises(BadInput, match="began with the encoder EfficientNet-Lite0.*not at hand"):
+        resumed.describe_data()
+    arguments = ["predict", "runs/images", "images", "out", "--task", "images.py:Images"]
     assert main(arguments) == 2
     assert "Mount or install exactly this one" in capsys.readouterr().err
     monkeypatch.syspath_prepend(str(lite0.parent.parent))  # as if the package were installed
