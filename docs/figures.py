@@ -236,7 +236,7 @@ def published() -> str:
         rows.append(
             [
                 f"roles of sentences, 50 judgments{divided}; 3 seeds", "all-MiniLM-L6-v2, trained further", "macro F1",
-                strongest, ours, gain, "480 s a fold, one CPU core",
+                strongest, ours, gain, "7 to 10 minutes a fold, one CPU core",
             ]
         )  # fmt: skip
     for row in record("published")["tables"].values():
