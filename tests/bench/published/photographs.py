@@ -2,8 +2,8 @@
 
 The sets are checkouts that lie side by side in the folder ANSWERS_DATA: github.com/zhangtao7750/syn (ants and bees) and
 congduytran12/Trash-Classification- (waste). A row "... frozen" has the linear model of the frozen encoder beside the
-strongest simple method without it; encoding takes 0.1 s a picture beside its seconds, once. A row "... tuned" trains the network from the encoder, too, and has the answer
-beside that of a network from scratch.
+strongest simple method without it; encoding takes 0.1 s a picture beside its seconds, once. A row "... tuned" trains
+the network from the encoder, too, and has the answer beside that of a network from scratch.
 """
 
 import shutil
@@ -104,7 +104,7 @@ def frozen(name: str, seed: int, place: Path) -> dict[str, Any]:
     compared = task._compared({each: rows[each] for each in (best, FROZEN)}, best)
     value = compared.gains[FROZEN][0]
     scores = {each: compared.scores[each][0].value for each in (best, FROZEN)}
-    figures = gain(scores[best], scores[FROZEN], (value.low, value.high), seconds, "one CPU core")
+    figures = gain(scores[best], scores[FROZEN], (value.low, value.high), seconds, _WHERE)
     return {**figures, "strongest without": best, "first by folds": methods[0].name}
 
 
