@@ -17,7 +17,7 @@ from trainbook.supervised.samples import padded
 _WITHOUT = {
     "sentences": "The network starts from scratch: compare it with a linear model of words. On TREC's questions macro "
     "F1 was 0.73 from scratch, 0.86 by the linear model, and 0.90 by words and a published encoder's vectors.",
-    "words": "The network starts from scratch. WORDS_FIGURES",
+    "words": "The network starts from scratch: compare it with the linear model of neighbours in the table of results.",
 }
 _ADVICE = (
     "Name an encoder in workload.encoder: a folder, a mounted Kaggle model or data set, also one with the wheel "

@@ -1,6 +1,6 @@
 """Scores outputs by losses and metrics of a whole set. Each `task` is a `Supervised`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.errors import BadInput
+from lib.report.progress import counted
 from lib.task import Batch, Task
 from trainbook.supervised import calibration, chunks, gate, scoring, simple
 from trainbook.supervised.samples import MOST_CLASSES
@@ -139,7 +140,10 @@ def simple_rows(task: Any) -> dict[str, Judged]:
     if task._kind.has_classes:
         width = max(task._width, len(class_counts(task, "test")))
     answered: dict[str, list[_Answered]] = {method.name: [] for method in methods}
-    for first in range(0, len(part) if methods else 0, simple.AT_ONCE):
+    firsts: Iterable[int] = range(0, len(part) if methods else 0, simple.AT_ONCE)
+    if any(method.columns.is_encoded for method in methods):
+        firsts = counted(firsts, "Encoding test samples")
+    for first in firsts:
         places = range(first, min(first + simple.AT_ONCE, len(part)))
         batch = task.labelled([part[place].sample for place in places])
         for method in methods:

@@ -160,6 +160,17 @@ def test_another_encoder_and_a_missing_one_are_refused(configured):
     assert torch.equal(plain.scores(none, batch), plain.scores(task, batch))
 
 
+@pytest.mark.parametrize("cls", [Meanings, Stripes])
+def test_stored_vectors_of_another_width_are_refused(configured, cls):
+    task = made(configured, cls)
+    (values,) = [value for value in simple.as_json(fit(task, HOUR)) if "encoder" in value["name"]]
+    arrays = simple.unpacked(values["arrays"])
+    assert arrays["encoder"].shape == (3 if cls is Meanings else 9,)
+    broken = {**values, "arrays": simple.packed({**arrays, "encoder": np.ones(2, np.float32)})}
+    with pytest.raises(BadInput, match="width|do not fit each other"):
+        restored(task, [broken])
+
+
 def test_without_time_vectors_end_before_the_rows_and_the_cut_is_said(
     configured, monkeypatch, capsys
 ):

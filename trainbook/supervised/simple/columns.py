@@ -264,6 +264,11 @@ class Encoded(Numbers):
     def columns(self, rows: np.ndarray) -> np.ndarray:
         return super().columns(rows[VECTOR])
 
+    def check(self) -> None:
+        super().check()
+        if self.arrays[ENCODER].shape != self.arrays["middle"].shape:
+            raise ValueError("encoder has another width than middle")
+
 
 class Beside(View):
     """The encoder's vectors, each of the same length, beside the columns of another view."""
