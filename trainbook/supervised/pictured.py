@@ -129,8 +129,16 @@ def check_scale(task: Any) -> None:
     part = task.parts["train"]
     places = range(0, len(part), -(-len(part) // _LOOKED_AT))
     batch = task.labelled([part[place].sample for place in places])
+    pictures = of_batch(task, batch)
+    least, most = float(pictures.min()), float(pictures.max())
+    if least < 0 or most > 1:
+        name = type(task).__name__
+        print(
+            f"{name}.batch returns pictures from {least:.3g} to {most:.3g}, and the encoder takes them from 0 to 1. "
+            "Divide them, or leave out what standardises them: the encoder scales them itself."
+        )
     device = next(encoder.parameters()).device
-    sentence = encoder.misfit(encoder.scaled(of_batch(task, batch).to(device)))
+    sentence = encoder.misfit(encoder.scaled(pictures.to(device)))
     if sentence:
         print(sentence)
 
