@@ -1,13 +1,15 @@
 """Finds, checks and reads published weights, which are untrusted, and builds their models."""
 
 import contextlib
+import copy
 import hashlib
 import itertools
 import json
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from torch import Tensor, nn
 
 from lib.config.files import check_no_pointer, read_bytes, size_of
 from lib.errors import BadInput, printable
-from lib.machine import inputs, memory, platform
+from lib.machine import hardware, inputs, memory, platform
+from lib.text import amount
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -28,7 +31,8 @@ _CONFIG = "config.json"
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
 _MOST_OF_POINTER = 1024  # bytes, as Git LFS promises
-_QUIET_BYTES = 2**31  # of weights that are read without a bar of their progress
+_SAID_BYTES = 2**28  # of weights, from which a line says that they are read
+_COPIES = 2  # of a model that memory must have room for, so that it is kept to be copied
 _DAMAGED = SafetensorError, OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]
@@ -37,6 +41,20 @@ _OF_LOADING = {  # options of from_pretrained that mean nothing to a model witho
     "low_cpu_mem_usage", "ignore_mismatched_sizes", "key_mapping", "output_loading_info", "state_dict", "weights_only",
     "subfolder", "variant", "revision", "token", "cache_dir", "force_download", "proxies",
 }  # fmt: skip
+
+
+_kept: dict[tuple[Any, ...], Any] | None = None  # the models that were read inside `reading_once`
+
+
+@contextlib.contextmanager
+def reading_once() -> Iterator[None]:
+    """Reads the same weights once inside the block, where memory has room: later models are copies."""
+    global _kept
+    _kept = {}
+    try:
+        yield
+    finally:
+        _kept = None
 
 
 def find_model(name: str, is_planned: bool = False) -> Path:
@@ -228,7 +246,30 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         task.published = {**task.published, name: {**before, **facts}}
     if folder is None or task.is_planned:
         return _without_weights(cls, config, dtype, rest, options.get("quantization_config"))
-    return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
+    load = partial(_loaded, cls, folder, files, config=config, dtype=dtype, **rest)
+    if _kept is None or "quantization_config" in rest:
+        return load()
+    return _copied((cls, folder, dtype, repr(sorted(rest.items(), key=str))), load)
+
+
+def _copied(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
+    """Returns a copy of the model that was loaded before from the same draws, or loads it.
+
+    Loading draws the weights that no file has, so a copy leaves the generator as loading did.
+    """
+    assert _kept is not None
+    before = torch.get_rng_state()
+    key = (*key, before.numpy().tobytes())
+    if key not in _kept:
+        model = load()
+        weights = model[0] if isinstance(model, tuple) else model
+        size = sum(value.nbytes for value in weights.parameters())
+        if _COPIES * size > hardware.ram().available:
+            return model
+        _kept[key] = model, torch.get_rng_state()
+    model, after = _kept[key]
+    torch.set_rng_state(after)
+    return copy.deepcopy(model)
 
 
 def _run_folders(config: Any) -> list[Path]:
@@ -322,7 +363,10 @@ def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> An
     """
     is_told = options.pop("output_loading_info", False)
     try:
-        with quiet(sum(map(size_of, files))):
+        size = sum(map(size_of, files))
+        if size > _SAID_BYTES:
+            print(f"Loading the weights {printable(folder)} ({amount(size)}) ...", flush=True)
+        with quiet():
             more = {
                 **options,
                 "weights_only": True,
@@ -350,11 +394,11 @@ def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> An
 
 
 @contextlib.contextmanager
-def quiet(size: int) -> Iterator[None]:
-    """Hides the bar of transformers while weights of so many bytes are read, if they are small."""
+def quiet() -> Iterator[None]:
+    """Hides the bar of transformers while weights are read."""
     from transformers.utils import logging
 
-    if size > _QUIET_BYTES or not logging.is_progress_bar_enabled():
+    if not logging.is_progress_bar_enabled():
         yield
         return
     logging.disable_progress_bar()

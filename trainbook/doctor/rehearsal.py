@@ -16,7 +16,7 @@ from lib import checkpoint
 from lib.checkpoint.saver import Retention, Saver
 from lib.config import Config
 from lib.errors import BadInput
-from lib.machine import disk, memory
+from lib.machine import disk, memory, published
 from lib.planner import fp16
 from lib.report.findings import Finding, run_check
 from lib.task import find_task, locate_data
@@ -38,6 +38,7 @@ from trainbook.launch.resume import (
 Groups = dict[str, dict[str, Tensor]]
 
 
+@published.reading_once()
 def check_run(config: Config) -> list[Finding]:
     """Rehearses a configuration on this machine. Writes nothing in the run's folder, downloads nothing."""
     addresses = remote(config)
