@@ -120,7 +120,7 @@ def first_state(
     else:
         if config.run.initial_weights:
             note(start_from(state, task, config))
-        _seal_frozen(state, config)
+        seal_frozen(state, config)
     state.unsaved, names = weights.unsaved(state.model)
     if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
         note(
@@ -221,7 +221,7 @@ def start_from(state: State, task: Task, config: Config) -> str:
     return f"{matched} {how}".strip()
 
 
-def _seal_frozen(state: State, config: Config) -> None:
+def seal_frozen(state: State, config: Config) -> None:
     """Notes the hashes of frozen weights that are in a published file. All ranks must call this."""
     options = config.checkpoint
     parameters = weights.frozen(state.model)

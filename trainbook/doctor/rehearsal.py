@@ -23,7 +23,14 @@ from lib.task import find_task, locate_data
 from lib.task.place import explained, place_of
 from lib.text import amount
 from lib.training.precision import about_precision, choose_precision
-from lib.training.state import State, new_state, restore_state, save_state, state_tensors
+from lib.training.state import (
+    State,
+    new_state,
+    restore_state,
+    save_state,
+    seal_frozen,
+    state_tensors,
+)
 from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.doctor.machine import check_kernels
@@ -123,6 +130,7 @@ def check_saving(run: Run) -> list[Finding]:
         state.optimizer.step()
         state.optimizer.zero_grad()
         state.step = 1
+        seal_frozen(state, run.config)  # so that a save leaves out what the run's do
     except Exception as error:
         return [_refusal("model", run.config, error)]
     if not run.config.checkpoint.keep_last:

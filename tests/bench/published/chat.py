@@ -80,7 +80,7 @@ def joined(wheels: Path, folder: Path) -> Path:
 
 
 def precision() -> dict[str, str]:
-    """Returns the keys of bf16 on a CPU with units for it, which halves the time; elsewhere it takes 50 times as long."""
+    """Returns the keys of bf16 on a CPU with units for it, which halves the time; others take 50 times as long."""
     facts = Path("/proc/cpuinfo")
     if facts.is_file() and "avx512_bf16" in facts.read_text("utf-8"):
         return {"precision": "bf16", "frozen_precision": "bf16"}
