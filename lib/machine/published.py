@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lib.config.files import check_no_pointer, read_bytes, size_of
 from lib.errors import BadInput, printable
-from lib.machine import hardware, inputs, memory, platform
+from lib.machine import gguf, hardware, inputs, memory, platform
 from lib.text import amount
 
 WHOLE = "model.safetensors"
@@ -63,6 +63,12 @@ def find_model(name: str, is_planned: bool = False) -> Path:
     Raises BadInput.
     """
     base = inputs.find_input(name, platform.detect())
+    packed = [base] if base.is_file() else sorted(base.glob(f"*{gguf.SUFFIX}"))
+    is_packed = [path.suffix == gguf.SUFFIX for path in packed] == [True]
+    if is_packed and not _is_usable(base, is_planned):
+        _check_fetched(packed[0])
+        with quiet():
+            return gguf.unpacked(packed[0])
     if base.is_file() or _is_usable(base, is_planned):
         _check_fetched(base)
         return base
@@ -73,10 +79,8 @@ def find_model(name: str, is_planned: bool = False) -> Path:
         _check_fetched(folders[0])
         return folders[0]
     problem = f"no {WHOLE} and no {INDEX}. Name a folder with these; one with {_PICKLED} must be named itself"
-    if any(base.glob("*.gguf")):
-        problem = (
-            f"GGUF files alone, which are not trained. Take the folder of this model with {WHOLE}"
-        )
+    if packed:
+        problem = f"{len(packed)} GGUF files ({', '.join(path.name for path in packed[:5])}). Name one of them"
     if folders:
         names = ", ".join(printable(folder) for folder in folders[:5])
         problem = f"{len(folders)} folders with weights ({names}). Name one of them"
