@@ -15,7 +15,8 @@ from torch import Tensor
 from lib.errors import BadInput
 from lib.task import Batch
 from lib.text import amount
-from trainbook.supervised.simple.columns import VIEWS, View
+from trainbook.supervised.simple import encoded
+from trainbook.supervised.simple.columns import ENCODER, VIEWS, View
 from trainbook.supervised.simple.models import Model, linked, scored
 from trainbook.supervised.simple.seen import seen
 
@@ -57,15 +58,30 @@ class Method:
             return tensor.log_softmax(-1).view(*labels.shape, -1)
         return tensor.view(labels.shape)
 
+    def check(self, task: Any) -> None:
+        """Raises BadInput if the method was fitted with an encoder, and the task has not the same one."""
+        if self.columns.is_encoded:
+            encoded.check(task, self.name, self.columns.arrays[ENCODER])
+
     def answers(self, kind: Any, rows: np.ndarray) -> np.ndarray:
         """Returns (rows, outputs) scores."""
         values = self.columns.columns(rows)
         return linked(kind, self.how, scored(values, self.model))
 
+    def linear(self) -> tuple[Tensor, Tensor]:
+        """Returns (numbers, outputs) weights and (outputs) bias of a linear method of numbers, times its power."""
+        middle, spread = self.columns.arrays["middle"], self.columns.arrays["spread"]
+        weights = self.model.weights / spread[:, None]
+        bias = self.model.bias - middle @ weights
+        return torch.from_numpy(self.power * weights), torch.from_numpy(self.power * bias)
+
     def _rows(self, task: Any, batch: Batch) -> np.ndarray:
         """Returns the method's rows of a batch. Raises BadInput if it was fitted to something else."""
         form, rows = seen(task, batch) or ("nothing", np.zeros(0))
         needs = self.columns.form
+        self.check(task)
+        if form == needs and self.columns.is_encoded:
+            rows = encoded.paired(rows, encoded.vectors(task, batch))
         if form == needs and self.columns.fits(rows):
             return rows
         if "middle" in self.columns.arrays:
