@@ -274,7 +274,8 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     load = partial(_loaded, cls, folder, files, config=config, dtype=dtype, **rest)
     if _kept is None or "quantization_config" in rest:
         return load()
-    return _copied((cls, folder, dtype, repr(sorted(rest.items(), key=str))), load)
+    facts = {**config.to_dict(), "_name_or_path": ""}
+    return _copied((cls, folder, dtype, repr(sorted([*facts.items(), *rest.items()]))), load)
 
 
 def _copied(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
