@@ -4,6 +4,7 @@ import functools
 import hashlib
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,7 +61,9 @@ def _unpack(path: Path, folder: Path) -> None:
     source = {"gguf_file": path.name, "local_files_only": True}
     tokenizer = AutoTokenizer.from_pretrained(path.parent, **source)
     with torch.device("cpu"):  # of a plan, too
-        model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **source)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            path.parent, dtype=torch.bfloat16, **source
+        )
     # Without these marks of the packed file the model is saved as any other
     model.hf_quantizer = None
     model.is_quantized = False
