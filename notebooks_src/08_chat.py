@@ -21,7 +21,8 @@
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first, and add a base: **Add Input > Models > Qwen 2.5**, framework
-# Transformers, variation 1.5b-instruct. Without your data, it learns to turn sentences into calls of a small API.
+# Transformers, variation 1.5b-instruct. Without one, a small base is made in a minute, whose answers are poor. Without your data,
+# it learns to turn sentences into calls of a small API.
 
 # %% shared: library
 
@@ -56,9 +57,12 @@ from trainbook import doctor, launch, notebook
 from trainbook.launch import ensemble, resume, smoke
 from trainbook.notebook import widgets
 from trainbook.outputs import packing
+from workloads.chat.base import stand_in
 
 OVERRIDES = notebook.as_overrides(OVERRIDES) | ({"workload.base": BASE} if BASE else {})
 config = notebook.configure("chat", HOME, globals())
+if not BASE:
+    config = stand_in.with_base(config)
 
 # %% shared: gpu-run
 
@@ -115,7 +119,7 @@ if summary.reason == "completed":
 # | what you see | what to do |
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
-# | "There is no input ..." with the name of the base | Add a chat model (Add Input > Models) and set `BASE` to its name. Without a GPU add the repository's folder `configs/chat-base` as a data set of that name. |
+# | "There is no input ..." with the name of the base | `BASE` names no input: add that model (Add Input > Models), or empty `BASE`. The repository's folder `configs/chat-base`, added as a data set of that name, is a better small base than the one made in a minute. |
 # | "rows cannot be used" | Each line has file, line and reason. Correct these rows, or leave them out. |
 # | "does not show tool calls" | The base's template has none. Take a base that knows tools, such as Qwen 2.5. |
 # | "The conversations would not teach what they should" | Each line has the mistake and the numbers of rows. Correct them, or leave these rows out. |

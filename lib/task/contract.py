@@ -1,9 +1,10 @@
 """The contract of a workload: how the trainer gets its model, data and metrics."""
 
+import contextlib
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +24,26 @@ _CHUNK = 2**20  # bytes that are read at once
 _BUCKETS = 512
 _DIGITS = 6  # of a sketch: 3 KB in each checkpoint
 _IGNORED = -100  # label of positions without a target, as in torch and transformers
+_FEW_TOKENS = 8  # of a text that a rehearsal generates
+_rehearsals = 0  # blocks of `rehearsing` that are entered
+
+
+@contextlib.contextmanager
+def rehearsing() -> Iterator[None]:
+    """Cuts generated texts after a few tokens inside the block: a check needs no whole ones."""
+    global _rehearsals
+    _rehearsals += 1
+    try:
+        yield
+    finally:
+        _rehearsals -= 1
+
+
+def most_tokens(length: int) -> int:
+    """Returns how many tokens of a text are generated at most: `length`, or a few in a rehearsal."""
+    if _rehearsals:
+        return min(length, _FEW_TOKENS)
+    return length
 
 
 def to_write(task: object, method: str, what: str) -> BadInput:

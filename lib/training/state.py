@@ -22,7 +22,14 @@ from lib.task.contract import checked_blocks
 from lib.training import identity, optimization
 from lib.training.optimization import Ema, Group, Plateau
 from lib.training.order import INITIALISE, mix, seed_all
-from lib.training.precision import Precision, allow_tf32, choose_precision, keep_in_fp32, set_types
+from lib.training.precision import (
+    Precision,
+    allow_tf32,
+    choose_precision,
+    keep_in_fp32,
+    set_types,
+    widen_on_cpu,
+)
 from lib.training.recomputation import recompute
 from lib.training.stopping import Stopping
 
@@ -67,6 +74,7 @@ class State:
     # facts of the published weights under these, by name: see `Task.pretrained`
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Only in this session, in no checkpoint:
+    about_types: str = ""  # a sentence on weights in another type than their file's
     evaluation_batch: int = 0  # samples with which an evaluation did fit; 0: as configured
     groups: list[Group] = field(default_factory=list)
     events: EventLog = field(default_factory=EventLog)
@@ -112,7 +120,7 @@ def first_state(
     else:
         if config.run.initial_weights:
             note(start_from(state, task, config))
-        _seal_frozen(state, config)
+        seal_frozen(state, config)
     state.unsaved, names = weights.unsaved(state.model)
     if saved and saved.state.get("unsaved", state.unsaved) != state.unsaved:
         note(
@@ -121,6 +129,8 @@ def first_state(
         )
     if ended := state.stopping.early(state.step, config.training.max_steps):
         note(ended["text"])
+    if state.about_types:
+        note(state.about_types)
     if ranks.world() > 1:
         note(f"Training on {ranks.world()} ranks.")
     return state
@@ -159,6 +169,7 @@ def new_state(
         weights.put_back(model, firsts["model"])
     blocks = checked_blocks(task, model)
     set_types(model, config, precision)
+    about_types = widen_on_cpu(model, precision, device)
     keep_in_fp32(model, training.fp32_modules, device)
     model.to(device)
     recompute(model, training.gradient_checkpointing, blocks)
@@ -179,6 +190,7 @@ def new_state(
         Stopping(training, *task.selection),
         groups=groups,
         published=task.published,  # model() has added to them
+        about_types=about_types,
     )
     if config.scheduler.name == "plateau":
         state.plateau = Plateau(config, task.selection[1])
@@ -209,7 +221,7 @@ def start_from(state: State, task: Task, config: Config) -> str:
     return f"{matched} {how}".strip()
 
 
-def _seal_frozen(state: State, config: Config) -> None:
+def seal_frozen(state: State, config: Config) -> None:
     """Notes the hashes of frozen weights that are in a published file. All ranks must call this."""
     options = config.checkpoint
     parameters = weights.frozen(state.model)

@@ -6,10 +6,12 @@ import os
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from lib.checkpoint import weights
 from lib.errors import BadInput
-from lib.machine import published
+from lib.machine import gguf, published
+from tests.workloads.chat.conftest import CHATML, tokenizer_of
 
 TENSORS = {
     "a.weight": torch.arange(6.0).view(2, 3),
@@ -111,10 +113,84 @@ def test_a_pointer_of_git_lfs_is_named_as_what_it_is(tmp_path, name):
         published.find_model(str(tmp_path))
 
 
-def test_a_folder_of_gguf_alone_is_named(tmp_path):
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(BadInput, match="GGUF files alone"):
+def test_a_gguf_file_is_refused_with_what_to_do_where_it_cannot_be_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF, which is not one")
+    monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
+    for place in (tmp_path, path):
+        with pytest.raises(BadInput, match=r"model.gguf is a GGUF file.*pip install gguf"):
+            published.find_model(str(place))
+    monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: "there")
+    with pytest.raises(BadInput, match=r"model.gguf cannot be unpacked \("):
+        published.find_model(str(path))
+    assert not [*(tmp_path / "cache").iterdir()], "nothing half is left"
+    (tmp_path / "other.gguf").write_bytes(b"GGUF")
+    with pytest.raises(BadInput, match=r"2 GGUF files \(model.gguf, other.gguf\). Name one"):
         published.find_model(str(tmp_path))
+
+
+def test_a_gguf_file_is_unpacked_once_to_its_weights_tokenizer_and_template(
+    tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("gguf")
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    model = write_gguf(tmp_path / "m" / "small.gguf")
+    folder = published.find_model(str(tmp_path / "m"))
+    assert "Unpacking" in capsys.readouterr().out
+    again = AutoModelForCausalLM.from_pretrained(folder)
+    weights = {name: value.bfloat16() for name, value in model.state_dict().items()}
+    assert again.dtype is torch.bfloat16
+    assert all(torch.equal(value, weights[name]) for name, value in again.state_dict().items())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert (
+        tokenizer("<|im_start|>x y")["input_ids"] == tokenizer_of()("<|im_start|>x y")["input_ids"]
+    )
+    assert tokenizer.chat_template == CHATML
+    assert published.find_model(str(tmp_path / "m" / "small.gguf")) == folder
+    assert not capsys.readouterr().out
+
+
+def write_gguf(path):
+    """Writes a Qwen2 of two small layers, with its tokenizer, as llama.cpp has it; returns the model."""
+    import gguf
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    tokenizer = tokenizer_of()
+    torch.manual_seed(0)
+    config = Qwen2Config(vocab_size=len(tokenizer) + 1, tie_word_embeddings=True, **sizes, **heads)
+    model = Qwen2ForCausalLM(config)
+    path.parent.mkdir(parents=True)
+    writer = gguf.GGUFWriter(path, "qwen2")
+    writer.add_context_length(512)
+    writer.add_embedding_length(16)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    words = [*tokenizer.convert_ids_to_tokens(range(len(tokenizer))), "ab"]
+    special = {tokenizer.pad_token, *tokenizer.get_added_vocab()}
+    writer.add_token_list(words)
+    writer.add_token_types([3 if word in special else 1 for word in words])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_pad_token_id(tokenizer.pad_token_id)
+    writer.add_chat_template(CHATML)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, 2)
+    for name, value in model.state_dict().items():
+        if name != "lm_head.weight":  # tied
+            plain, _, end = name.rpartition(".")
+            writer.add_tensor(f"{names.get_name(plain)}.{end}", value.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model
 
 
 @pytest.mark.parametrize("make", UNREADABLE.values(), ids=UNREADABLE)

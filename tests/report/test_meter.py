@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from lib import ranks
 from lib.checkpoint import contents
+from lib.machine import memory
 from lib.report.meter import Meter, add_figures
 
 CPU = torch.device("cpu")
@@ -138,3 +140,15 @@ def test_a_figure_that_is_not_finite_survives_a_checkpoint():
     for wrong in ([1.0], [1.0, 0], ["a", 1], 1):
         assert not contents._is_pending("figures", [{"f": wrong}])
         assert not contents._is_pending("figures", wrong)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak to reset")
+def test_the_peak_on_a_cpu_is_that_since_its_reset():
+    memory.reset_peak()
+    before = memory.peak_bytes()
+    large = torch.ones(30_000_000)
+    size = large.nbytes
+    del large
+    assert memory.peak_bytes() > before + 0.8 * size
+    memory.reset_peak()
+    assert memory.peak_bytes() < before + 0.5 * size

@@ -13,6 +13,7 @@ from torch import nn
 from lib import checkpoint
 from lib.checkpoint import weights
 from lib.errors import BadInput
+from lib.training.precision import widen_on_cpu
 from tests.conftest import ROOT
 from tests.training.test_loop import same_tensors
 from trainbook import launch
@@ -123,6 +124,20 @@ def test_frozen_matrices_lie_in_halves_and_adapters_stay_fp32(lora, tmp_path, cu
     assert saved.tensors["model"]["blocks.0.base.bias"].dtype is torch.float32
     assert saved.state["trained"] == TRAINED
     assert same(saved, newest(tmp_path, "whole"))
+
+
+def test_frozen_halves_of_a_file_are_computed_in_fp32_on_a_cpu_unless_the_run_says_otherwise():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).bfloat16()
+    model.requires_grad_(False)
+    cpu = torch.device("cpu")
+    assert (
+        widen_on_cpu(model, "bf16", cpu) == widen_on_cpu(model, "fp32", torch.device("meta")) == ""
+    )
+    assert {value.dtype for value in model.parameters()} == {torch.bfloat16}
+    assert "Frozen weights in bf16 are computed in fp32" in widen_on_cpu(model, "fp32", cpu)
+    floats = [value for value in model.state_dict().values() if value.is_floating_point()]
+    assert {value.dtype for value in floats} == {torch.float32}
+    assert widen_on_cpu(model, "fp32", cpu) == ""
 
 
 def test_a_whole_model_in_halves_is_trained_tested_and_put_back_in_fp32(toy, tmp_path, cut):

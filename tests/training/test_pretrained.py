@@ -228,3 +228,40 @@ def test_options_of_an_earlier_transformers_are_renamed_or_refused(toy, tmp_path
         BadInput, match=r"takes no use_flash_attention_2 .* Write attn_implementation="
     ):
         published.pretrained(task, folder, transformers.BertModel, {"use_flash_attention_2": True})
+
+
+def test_inside_a_block_the_same_weights_are_read_once_and_copies_are_as_if_read(bert, monkeypatch):
+    reads = []
+    load = published._loaded
+    monkeypatch.setattr(
+        published, "_loaded", lambda *args, **keys: reads.append(1) or load(*args, **keys)
+    )
+    config = bert()
+    cls = find_task(config.task)
+
+    def made(seed=3, **options):
+        task = cls(config)
+        torch.manual_seed(seed)  # the head is in no file
+        name = config.workload.published
+        model = task.pretrained(name, transformers.AutoModelForSequenceClassification, **options)
+        return model, torch.rand(1)
+
+    alone, draw = made(num_labels=1)
+    with published.reading_once():
+        first, second = made(num_labels=1), made(num_labels=1)
+        assert len(reads) == 2
+        other, _ = made(num_labels=3)
+        assert len(reads) == 3
+        assert other.classifier.weight.shape == (3, 4)
+        made_anew, _ = made(seed=4, num_labels=1)
+        assert len(reads) == 4, "another seed draws another head"
+        assert not torch.equal(made_anew.classifier.weight, alone.classifier.weight)
+    for model, after in (first, second):
+        assert torch.equal(after, draw)
+        assert all(
+            torch.equal(value, alone.state_dict()[name])
+            for name, value in model.state_dict().items()
+        )
+    with torch.no_grad():
+        first[0].classifier.weight.zero_()
+    assert second[0].classifier.weight.any()

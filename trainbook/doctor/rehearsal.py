@@ -16,14 +16,21 @@ from lib import checkpoint
 from lib.checkpoint.saver import Retention, Saver
 from lib.config import Config
 from lib.errors import BadInput
-from lib.machine import disk, memory
+from lib.machine import disk, memory, published
 from lib.planner import fp16
 from lib.report.findings import Finding, run_check
 from lib.task import find_task, locate_data
 from lib.task.place import explained, place_of
 from lib.text import amount
 from lib.training.precision import about_precision, choose_precision
-from lib.training.state import State, new_state, restore_state, save_state, state_tensors
+from lib.training.state import (
+    State,
+    new_state,
+    restore_state,
+    save_state,
+    seal_frozen,
+    state_tensors,
+)
 from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.doctor.machine import check_kernels
@@ -38,6 +45,7 @@ from trainbook.launch.resume import (
 Groups = dict[str, dict[str, Tensor]]
 
 
+@published.reading_once()
 def check_run(config: Config) -> list[Finding]:
     """Rehearses a configuration on this machine. Writes nothing in the run's folder, downloads nothing."""
     addresses = remote(config)
@@ -122,6 +130,7 @@ def check_saving(run: Run) -> list[Finding]:
         state.optimizer.step()
         state.optimizer.zero_grad()
         state.step = 1
+        seal_frozen(state, run.config)  # so that a save leaves out what the run's do
     except Exception as error:
         return [_refusal("model", run.config, error)]
     if not run.config.checkpoint.keep_last:

@@ -70,7 +70,8 @@ def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
     notebook = Notebook(
         path, name, options.dataset, options.kernel, root=root, source=source, **inputs, **switches
     )
-    return notebook, kernel.check(notebook, kernel.read_parameters(options.param, options.set))
+    values = kernel.check(notebook, kernel.read_parameters(options.param, options.set))
+    return kernel.with_models(notebook, values), values
 
 
 def _command(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:

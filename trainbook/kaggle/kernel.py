@@ -8,13 +8,14 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lib.config import split_overrides
+from lib.config.reader import flat
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.machine.facts import FACTS
@@ -31,6 +32,11 @@ _UPLOADED = "uploaded.txt"  # there too: the hash of a repository that Kaggle ha
 _SOURCE = "source.txt"  # there too: the path of the file that was pushed
 _LONGEST_TITLE = 50  # letters: the server answers 500 to a longer one (kaggle-cli#179)
 _RESULTS = rf"(^|/)({re.escape(packing.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
+# owner/model/framework/variation and perhaps /version, with Kaggle's names of frameworks
+_MODEL = re.compile(
+    r"[\w-]+/[\w.-]+/(transformers|pytorch|jax|flax|keras|tensorflow2|gguf|other)/[\w.-]+(/\d+)?",
+    re.I,
+)
 _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
 
@@ -224,6 +230,29 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
             " give --dataset OWNER/SLUG --param DATA_DIR=OWNER/SLUG."
         )
     return values
+
+
+def with_models(notebook: Notebook, values: Mapping[str, object]) -> Notebook:
+    """Attaches the Kaggle models that the parameters name, otherwise those that the configuration names."""
+    texts = [*values.values()]
+    if not any(map(_is_model, texts)):
+        source = read_json(notebook.path)
+        entries = carried.training(source, values, notebook.uses_gpu, notebook.root)
+        configs = [entry.config for entry in entries or []]
+        texts = [value for config in configs for value in flat(config).values()]
+    models = [*notebook.models]
+    for name in filter(_is_model, dict.fromkeys(map(str, texts))):
+        versions = [model for model in models if f"{model}/".startswith(f"{name}/")]
+        if versions:  # as --model names it
+            continue
+        version = name if name.count("/") == 4 else f"{name}/1"
+        print(f"The model {version} is attached, which the configuration names.")
+        models.append(version)
+    return replace(notebook, models=models)
+
+
+def _is_model(value: object) -> bool:
+    return isinstance(value, str) and _MODEL.fullmatch(value) is not None
 
 
 def _check_inputs(notebook: Notebook) -> None:

@@ -17,10 +17,11 @@ from lib.checkpoint.saver import Retention
 from lib.config import Config, to_yaml
 from lib.config.reader import flat
 from lib.errors import BadInput, OutOfMemory, TrainingFailed
-from lib.machine import disk, hardware, platform
+from lib.machine import disk, hardware, memory, platform
 from lib.prepared import Run
 from lib.report.metrics import METRICS
 from lib.report.progress import choose_progress
+from lib.text import amount
 from lib.training import learned, loop, precision
 from lib.training.evaluation import baseline_of, evaluate
 from lib.training.session import Session, handling_signals, start_session
@@ -182,6 +183,8 @@ def _end(run: Run, outcome: loop.Outcome, number: int) -> Summary:
                 aside.mkdir()
                 run.task.export(state.model.eval(), aside)
         _write(run.folder, ended)  # with what failed
+    if is_completed:
+        print(_about_memory(run, outcome.peak_bytes), flush=True)
     return ended
 
 
@@ -305,6 +308,16 @@ def _print_result(summary: Summary) -> None:
     text = results(summary)
     if text:
         print(text, flush=True)
+
+
+def _about_memory(run: Run, training: int) -> str:
+    """Returns a sentence on the peaks of memory, beside the plan's if the run has one."""
+    where = "on the GPU" if torch.cuda.is_available() else "of this process"
+    planned = ""
+    if option := run.predicted:
+        planned = f" (planned {amount(option.prediction.peak_bytes)})"
+    whole = max(training, memory.peak_bytes())
+    return f"Peak memory {where}: {amount(training)} in training{planned}, {amount(whole)} with test and export."
 
 
 def _pack(output_dir: Path) -> None:

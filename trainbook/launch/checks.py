@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +26,13 @@ from lib.training import data, learned, norms
 from lib.training.evaluation import EvaluationLoader, baseline_of
 from lib.training.optimization import groups_of
 from lib.training.order import INITIALISE, Order, mix, put_back, seed_all, seeded_draws
-from lib.training.precision import autocast, choose_precision, keep_in_fp32
+from lib.training.precision import autocast, choose_precision, keep_in_fp32, widen_on_cpu
 
 _SIZE = 4  # samples of a batch: two halves of two
 _SEED = 11
 _OTHER = 12
 _DRAWS = 8  # as many passes of a loss that draws have their means compared
+_SLOW = 1.0  # seconds of a pass, from which a model is evaluated on fewer samples
 _SEEDED = "Draw from torch, np.random or random, which are seeded; change copies (.clone()), and keep no state."
 _passed: "weakref.WeakSet[Task]" = weakref.WeakSet()
 
@@ -95,6 +97,7 @@ class _Probe:
         self.train_set: Any = None
         self.model: Any = None
         self.doubts: list[str] = []
+        self.is_slow = False
 
     def train_batch(self, number: int, size: int = _SIZE, seed: int = _SEED) -> Batch:
         """Collates a training batch, in the order of the run."""
@@ -136,6 +139,8 @@ def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, share: f
         other = second[name]
         if value.shape != other.shape or value.dtype != other.dtype:
             return False
+        if torch.equal(value, other):  # which is faster
+            continue
         if not torch.isclose(value, other, rtol=share, atol=0, equal_nan=True).all():
             return False
     return True
@@ -283,6 +288,8 @@ def _model(probe: _Probe) -> None:
             )
         if not _same(model.state_dict(), again.state_dict()):
             raise BadInput(f"{name} makes other weights from the same seed. {_SEEDED}")
+    precision = choose_precision(probe.config.training.precision, probe.device)
+    widen_on_cpu(model, precision, probe.device)
     probe.model = model.to(probe.device)
     keep_in_fp32(probe.model, probe.config.training.fp32_modules, probe.device)
 
@@ -298,7 +305,9 @@ def _loss(probe: _Probe) -> None:
         with naming(f"{probe.name}.term_weights()", advice):
             returned.check_terms(task, counts, task.term_weights(step), counts)
     probe.model.train()
+    begin = time.perf_counter()
     first, second = _passes(probe, batch, counts, [_SEED, _SEED])
+    probe.is_slow = time.perf_counter() - begin > 2 * _SLOW
     if not _same(first, second, share=1e-4):
         raise BadInput(
             f"{probe.name}.loss() or the model gives another loss for the same seed, or changes the batch. {_SEEDED}"
@@ -392,7 +401,7 @@ def _gradients(probe: _Probe, sums: Mapping[str, Tensor], counts: Mapping[str, f
 def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
     """Compares counts and losses of a batch with the sums over its halves.
 
-    Losses that draw are compared by their means over `_DRAWS` passes. Raises BadInput.
+    Losses that draw are compared by their means over `_DRAWS` passes, others by one. Raises BadInput.
     """
     halves = list(data.micro_batches(batch, _SIZE // 2))
     summed = add_counts(map(probe.task.count, halves))
@@ -401,16 +410,20 @@ def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
             raise BadInput(
                 f"{probe.name}.count() of {term!r} is not the sum over a batch's halves. Count each sample by itself."
             )
+    first, second = _passes(probe, batch, counts, [0, 3])
+    draws = 1 if _same(first, second) else _DRAWS
     passes = []
     for number, piece in enumerate((batch, *halves)):
-        seeds = range(number, 3 * _DRAWS, 3)
+        seeds = range(number, 3 * draws, 3)
         passes.append(_passes(probe, piece, counts, seeds))
     for term in filter(counts.get, counts):
         losses = [torch.stack([sums[term] for sums in each]).double() for each in passes]
         whole = losses[0]  # (draws)
         both = torch.stack(losses[1:]).sum(0)  # (draws)
         mean = float(both.mean())
-        error = float(((whole.var() + both.var()) / _DRAWS).sqrt())
+        error = 0.0
+        if draws > 1:
+            error = float(((whole.var() + both.var()) / draws).sqrt())
         limit = 0.02 * abs(mean) + 6 * error + 1e-12
         if abs(float(whole.mean() - both.mean())) > limit:
             raise BadInput(
@@ -421,27 +434,39 @@ def _pieces(probe: _Probe, batch: Batch, counts: Mapping[str, float]) -> None:
 
 
 class _Few(EvaluationLoader):
-    """The first two batches of a split; `dataset` is the whole, because a task may look at it."""
+    """The first batches of a split; `dataset` is the whole, because a task may look at it."""
+
+    batches = 2
 
     def __iter__(self) -> Iterator[Batch]:
-        return itertools.islice(super().__iter__(), 2)
+        return itertools.islice(super().__iter__(), self.batches)
+
+
+class _Fewest(_Few):
+    batches = 1
 
 
 def _evaluation(probe: _Probe) -> None:
-    """Evaluates validation and test: the metric of `selection`, the same again, the baseline's, the unchanged model."""
+    """Evaluates validation and test: the metric of `selection`, the same again, the baseline's, the unchanged model.
+
+    A slow model is evaluated on a batch of each, and of the test once. Texts are cut after a few tokens.
+    """
     name = f"{probe.name}.evaluate()"
     metric = probe.task.selection[0]
     probe.model.eval()
 
     def evaluated(kind: type[EvaluationLoader], size: int) -> dict[str, float]:
         loader = kind(probe.task, probe.sets[split], size, probe.device, step=0)
-        with seeded_draws(_SEED), torch.inference_mode(), naming(f"{name} of {split} samples"):
+        place = naming(f"{name} of {split} samples")
+        with seeded_draws(_SEED), torch.inference_mode(), returned.rehearsing(), place:
             return returned.checked_scores(probe.task, probe.task.evaluate(probe.model, loader))
 
+    few = _Fewest if probe.is_slow else _Few
     for split in ("validation", "test"):
         try:
-            scores = evaluated(_Few, _SIZE)
-            again = evaluated(_Few, _SIZE)
+            scores = again = evaluated(few, _SIZE)
+            if split == "validation" or not probe.is_slow:
+                again = evaluated(few, _SIZE)
         except BadInput as error:
             if error.__cause__ is None:  # no error of the task's code
                 raise

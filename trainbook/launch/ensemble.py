@@ -23,6 +23,7 @@ from lib.task import Task, find_task, load_config, model_on_meta
 from lib.task.files import label
 from lib.training.learned import restored
 from lib.training.order import INITIALISE, mix
+from lib.training.precision import widen_on_cpu
 from lib.training.summary import Summary
 from trainbook.launch.run import CODE
 from trainbook.outputs import packing
@@ -239,7 +240,9 @@ def _model(task: Task, saved: Checkpoint, run: Path) -> nn.Module:
         torch.default_generator.manual_seed(seed)
         model = task.model()
     weights.restore(model, saved)
-    return model.to(memory.device()).eval()
+    device = memory.device()
+    widen_on_cpu(model, "fp32", device)
+    return model.to(device).eval()
 
 
 def _form(task: Task) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from lib.errors import BadInput, printable
 from lib.task import Batch, Task
 from lib.task.contract import to_write
 from lib.text import aligned
+from lib.training.evaluation import forget_baseline
 from trainbook.outputs import result
 from trainbook.supervised import (
     bootstrap,
@@ -192,13 +193,20 @@ class Comparing(Task):
             self._tested = scored.rows
             self._about = scored.about
             self._beside = dict(self.beside(model, loader))
+            if self._beside:
+                forget_baseline(self)
         return scored.scores
 
     def _scored(self, model: nn.Module, loader: Iterable[Batch]) -> evaluation.Scored:
         return self._kind.evaluate(self, model, loader)
 
     def baseline(self) -> dict[str, float]:
-        rows = self._kind.baselines(self, self._kind.tested(self))
+        """Returns the metrics of the strongest method of the test's table but the network's own."""
+        tested = self._kind.tested(self)
+        rows = self._kind.baselines(self, tested)
+        for name, judged in evaluation.judged(tested, self._beside).items():
+            if len(judged.guess) == len(tested.true):  # and not the first ones, of a check
+                rows[name] = judged
         if self.metrics:
             return scoring.scores(self.metrics, rows[self._strongest(rows)])
         return {}

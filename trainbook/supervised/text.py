@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lib.errors import BadInput
 from lib.machine import memory
 from lib.task import Batch
+from lib.task.contract import most_tokens
 from trainbook.supervised import scoring
 from trainbook.supervised.batches import in_batches
 from trainbook.supervised.samples import IGNORED, target_of
@@ -124,7 +125,7 @@ def generate(model: Any, beams: int, length: int, returned: int = 1, **inputs: A
     options = {
         "num_beams": beams,
         "num_return_sequences": returned,
-        "max_new_tokens": length,
+        "max_new_tokens": most_tokens(length),
         "do_sample": False,
     }
     prompt = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]

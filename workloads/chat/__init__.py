@@ -6,6 +6,7 @@ Data: JSON of messages, of prompt and answer, or in ShareGPT's form, or tables. 
 
 import json
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,13 +21,14 @@ from torch import Tensor, nn
 
 from lib import untrusted
 from lib.errors import BadInput, printable
-from lib.machine import published
+from lib.machine import memory, published
 from lib.report.findings import Finding
 from lib.report.progress import working
 from lib.task import Batch
 from lib.task.quantised import Linear4, quantise
 from lib.text import aligned
 from lib.training.data import to_device
+from lib.training.precision import choose_precision
 from trainbook import IGNORED, Supervised, padded
 from trainbook.supervised import text
 from trainbook.supervised.notes import note
@@ -209,6 +211,7 @@ class Chat(Supervised):
             sizes.append(f"{_conversations(part.samples):,} conversations in {name}")
         lines = [f"{where} {', '.join(sizes)}.", *self._about_calls(), *self._notes]
         lines.append(self._about_tokens())
+        lines += self._about_precision()
         lines += [f"{f.name}: {f.value}. {f.advice}".strip() for f in self.findings]
         lines.append(f"{_SHOWN} rows, with what is trained marked:")
         lines += [self.template.shown(row, _STRETCH) for row in train[:_SHOWN]]
@@ -223,6 +226,15 @@ class Chat(Supervised):
             f"Tokens of a row: median {median}, longest {lengths[-1]}. Of all "
             f"{trained / sum(lengths):.0%} are trained. An answer ends with {printable(self.template.end)}."
         )
+
+    def _about_precision(self) -> Iterator[str]:
+        """Yields a sentence on a base in 4 bits on a CPU, which computes in fp32 unless the run says otherwise."""
+        is_wide = choose_precision(self.config.training.precision, memory.device()) == "fp32"
+        if self.settings.nf4 and is_wide and memory.device().type == "cpu":
+            yield (
+                "The base lies in 4 bits and computes in fp32 on this CPU. "
+                "training.precision: bf16 computes in 16 bits."
+            )
 
     def _about_calls(self) -> Iterator[str]:
         """Yields the numbers of rows with calls and tools, and of scored answers if rows have several."""
@@ -312,7 +324,8 @@ class Chat(Supervised):
 
         settings = self.settings
         frozen = self.config.training.frozen_precision
-        dtype = _DTYPES.get(frozen, torch.float16 if settings.nf4 else torch.float32)
+        in_half = settings.nf4 and (self.is_planned or memory.device().type != "cpu")
+        dtype = _DTYPES.get(frozen, torch.float16 if in_half else torch.float32)
         base = self.pretrained(settings.base, AutoModelForCausalLM, dtype=dtype)
         if missing := getattr(base, "missing_weights", []):
             raise BadInput(
@@ -331,7 +344,10 @@ class Chat(Supervised):
             target_modules="all-linear",
             task_type="CAUSAL_LM",
         )
-        return get_peft_model(base.requires_grad_(False), options)
+        with warnings.catch_warnings():
+            # peft 0.21 asks for a property that transformers 5.23 has renamed
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            return get_peft_model(base.requires_grad_(False), options)
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -477,6 +493,7 @@ class Chat(Supervised):
         judged = [*self._tested.values()][-1]
         answers = {"tuned": judged.guess, **self._beside, **self._guesses}
         paragraphs.append("\n".join(self._about_scores(judged.true, answers)))
+        paragraphs += self._about_cut(answers)
         for number, row in enumerate(self.parts["test"].samples[:_SHOWN]):
             cells = {"question": row.question, "right": row.answer}
             cells |= {name: texts[number] for name, texts in answers.items()}
@@ -493,6 +510,19 @@ class Chat(Supervised):
         shares = {name: _share_called(right, written) for name, written in answers.items()}
         names = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
         yield f"{count:,} of them have calls. Right by name and arguments: {names}."
+
+    def _about_cut(self, answers: Mapping[str, Any]) -> Iterator[str]:
+        """Yields a sentence on the answers that `workload.answer` has cut, by method."""
+        cut = []
+        for name, texts in answers.items():
+            number = sum(isinstance(text, template.Unfinished) for text in texts)
+            if number:
+                cut.append(f"{name} {number:,}")
+        if cut:
+            yield (
+                f"Cut after {self.settings.answer:,} tokens, of {len(texts):,} answers: {', '.join(cut)}. "
+                "A larger workload.answer judges these whole."
+            )
 
     # --- prediction and export ----------------------------------------------------------------------------------------
 
@@ -625,7 +655,7 @@ def prove(model: nn.Module, folder: Path, rows: Sequence[Sequence[int]]) -> str:
 
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     dtype = torch.float32 if size < _IN_FP32 else torch.float16
-    with published.quiet(size):
+    with published.quiet():
         other = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype)
         other.eval()
     device = next(model.parameters()).device

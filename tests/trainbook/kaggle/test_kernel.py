@@ -264,3 +264,21 @@ def test_a_slug_of_which_kaggle_would_make_no_title_is_refused(stub, capsys, slu
         assert sentence in capsys.readouterr().err
         assert stub.sessions == []
     assert push("--slug", "a" * 50) == 0
+
+
+def test_a_model_that_the_configuration_names_is_attached_unless_the_command_line_does(
+    stub, capsys
+):
+    base = "qwen-lm/qwen2.5/transformers/1.5b-instruct"
+    given = ["--slug", "chat-one", "--gpu"]
+    assert main(["kaggle", "push", "chat", *given]) == 0
+    assert f"The model {base}/1 is attached" in capsys.readouterr().out
+    assert stub.sessions[-1].request["modelDataSources"] == [f"{base}/1"]
+    given = ["--slug", "chat-two", "--gpu", "--model", f"{base}/3"]
+    assert main(["kaggle", "push", "chat", *given]) == 0
+    assert stub.sessions[-1].request["modelDataSources"] == [f"{base}/3"]
+    other = "google/gemma/transformers/1b-it/2"
+    assert main(["kaggle", "push", "chat", "--slug", "chat-three", "--param", f"BASE={other}"]) == 0
+    assert stub.sessions[-1].request["modelDataSources"] == [other]
+    assert main(["kaggle", "push", "chat", "--slug", "chat-four", "--no-gpu"]) == 0
+    assert stub.sessions[-1].request.get("modelDataSources", []) == []

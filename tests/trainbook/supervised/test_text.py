@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib.task import load_config
+from lib.training.evaluation import baseline_of
 from tests.trainbook.supervised.test_supervised import Loader
 from trainbook import IGNORED, Supervised, padded
 from trainbook.launch import checks
@@ -152,6 +153,12 @@ def test_another_model_writes_beside_the_tested_one(capitals, tmp_path, monkeypa
     ]
     assert [name for name, _ in rows] == ["always the same", "base", "network"]
     assert [float(score) for _, score in rows] == pytest.approx([0, 0, 1 / 6], abs=1e-6)
+    assert baseline_of(capitals)["exact"] == 0
+    write = lambda self, net, batch, beams: ["WORD 34" if net is base else "no"] * len(batch["ids"])  # noqa: E731
+    monkeypatch.setattr(Capitals, "write", write)
+    capitals.evaluate(model, Loader(capitals, "test"))
+    assert baseline_of(capitals)["exact"] == pytest.approx(1 / 6), "the reference of the verdict"
+    assert "the strongest baseline, 'base'" in capitals.report({}, tmp_path)
 
 
 def test_where_memory_runs_out_it_goes_on_from_there(capitals):

@@ -1,10 +1,15 @@
 """The recipe of the small base: its chats and its rows."""
 
 import json
+import shutil
 
 import pytest
 
+from lib.config import with_changes
+from lib.task import load_config, load_task
+from tests.workloads.chat.conftest import CONFIG
 from trainbook import IGNORED
+from workloads.chat.base import make, stand_in
 from workloads.chat.base.chats import STOP, Chats
 from workloads.chat.base.rows import Rows, tokenizer_of
 from workloads.chat.generated import API, split_of
@@ -58,3 +63,36 @@ def test_a_batch_has_copies_chats_and_docstrings_by_their_share(rows):
     assert ids.shape == labels.shape == (10, 96)
     assert chats == 8
     assert (ids[8:] == labels[8:]).all()
+
+
+def test_a_notebook_without_a_base_gets_a_small_one_once_and_says_what_a_real_one_is(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(make, "docstrings", lambda: ["A docstring of a few words.\n" * 20] * 60)
+    monkeypatch.setattr(stand_in, "_MINUTES", 0.01)
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
+    (tmp_path / "chat.yaml").write_text(CONFIG)
+    changes = {"workload.base": "somebody/chat/transformers/base", "output_dir": str(tmp_path)}
+    config = stand_in.with_base(load_config(tmp_path / "chat.yaml", changes))
+    text = capsys.readouterr().out
+    assert "There is no base somebody/chat" in text
+    assert "qwen-lm/qwen2.5/transformers/1.5b-instruct" in text
+    weights = tmp_path / "chat-base" / "model.safetensors"
+    content = weights.read_bytes()
+    assert config.checkpoint.frozen == "save"
+    shutil.move(tmp_path / "chat-base", tmp_path / "lost")  # and with it only the run's own state
+    state = tmp_path / "chat" / "checkpoints" / "step-00000002" / "state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text(json.dumps({"published": {config.workload.base: {"sha256": "0"}}}))
+    again = stand_in.with_base(load_config(tmp_path / "chat.yaml", changes))
+    assert again == config
+    assert not weights.exists()
+    shutil.move(tmp_path / "lost", tmp_path / "chat-base")
+    shutil.rmtree(tmp_path / "chat")
+    assert stand_in.with_base(load_config(tmp_path / "chat.yaml", changes)) == config
+    assert weights.read_bytes() == content
+    assert load_task(config).model().get_base_model().config.hidden_size == 128
+    assert "the small one of the earlier session" in capsys.readouterr().out
+    own = with_changes(config, {"workload.base": str(tmp_path / "chat-base")})
+    assert stand_in.with_base(own) is own

@@ -3,19 +3,24 @@
 import csv
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from lib.errors import BadInput
+from lib.machine import published
 from lib.task import load_config, load_task
 from tests.conftest import ROOT
 from tests.workloads.chat.conftest import CONFIG, calls, write_base, write_rows
 from trainbook.commands import main as command
-from trainbook.launch import ensemble
+from trainbook.doctor import rehearsal
+from trainbook.launch import checks, ensemble
 from workloads.chat import exact, plain, prove, rows, stopped, valid, write_merged
 from workloads.chat.rows import Row
 
@@ -187,6 +192,74 @@ def test_merged_weights_read_again_answer_as_base_and_adapter(nf4, chat, tmp_pat
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
 
 
+ANSWER = """
+import json, sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, question = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(folder)
+talk = [{"role": "user", "content": question}]
+prompt = tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+written = model.generate(**prompt, max_new_tokens=8, do_sample=False)[0, prompt["input_ids"].shape[1]:]
+print(json.dumps(tokenizer.decode(written)))
+"""
+
+
+def test_transformers_alone_opens_merged_weights_in_a_fresh_process_and_answers_the_same(
+    chat, tmp_path
+):
+    task = chat()
+    model = drawn(task)
+    task.export(model, tmp_path)
+    question = "weather for Dalga"
+    process = subprocess.run(
+        [sys.executable, "-c", ANSWER, tmp_path / "merged", question],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (answer,) = task.write(model, task.labelled([Row((("user", question),), "x")]), 1)
+    assert answer
+    assert (
+        task.template.decode(task.template.tokenizer.encode(json.loads(process.stdout))) == answer
+    )
+
+
+def test_a_doctor_loads_a_base_once_cuts_texts_and_sees_what_a_checkpoint_leaves_out(
+    config, monkeypatch, capfd
+):
+    loaded = []
+    load = published._loaded
+    monkeypatch.setattr(
+        published, "_loaded", lambda *args, **keys: loaded.append(1) or load(*args, **keys)
+    )
+    monkeypatch.setattr(checks, "_SLOW", 0.0)
+    monkeypatch.setattr(rehearsal, "amount", lambda size: f"{size} bytes")
+    lengths = set()
+    generate = LlamaForCausalLM.generate
+
+    def generated(model, **options):
+        lengths.add(options["max_new_tokens"])
+        return generate(model, **options)
+
+    monkeypatch.setattr(LlamaForCausalLM, "generate", generated)
+    long = load_config(
+        config, {"workload.answer": 30, "workload.base": str(config.parent / "base")}
+    )
+    findings = {finding.name: finding for finding in rehearsal.check_run(long)}
+    assert not [finding for finding in findings.values() if finding.verdict == "bad"]
+    assert len(loaded) == 1
+    assert lengths == {8}
+    base = (config.parent / "base" / "model.safetensors").stat().st_size
+    each = int(findings["checkpoints"].value.split(" bytes each")[0])
+    assert 0 < each < 0.7 * base, "the base is in no checkpoint"
+    printed = capfd.readouterr()
+    assert "Loading weights" not in printed.out + printed.err
+    assert "FutureWarning" not in printed.out + printed.err
+
+
 def test_merged_weights_that_answer_otherwise_are_refused(chat, tmp_path):
     task = chat()
     task.export(drawn(task), tmp_path / "run")
@@ -275,6 +348,7 @@ def test_a_run_is_tested_beside_others_and_its_archive_answers_new_questions(con
     ]  # fmt: skip
     assert "In brackets: 95 %" in out
     assert "Merged in fp16 and read again" in out
+    assert "Cut after 8 tokens, of 6 answers: " in out
     shutil.rmtree(config.parent / "base")  # the archive has base and tokenizer
     questions = config.parent / "questions.jsonl"
     write_rows(

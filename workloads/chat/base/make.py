@@ -178,7 +178,8 @@ def lexicon_of(texts: Sequence[str]) -> list[str]:
     return sorted(word for word, count in counts.items() if count >= 20)
 
 
-def _options() -> argparse.Namespace:
+def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Returns the folder and the dials of a base, by default of the command line."""
     parser = argparse.ArgumentParser(description="Makes the small base of the workload.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=float, default=28, help="of one core, both phases")
@@ -190,11 +191,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--chats", type=float, default=0.8, help="share of the chats; docstrings have the rest"
     )
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
-    options = _options()
+def make(options: argparse.Namespace, tried: int = 60) -> None:
+    """Trains the base of these options into their folder, and answers as many fresh chats with it as are `tried`."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     texts = docstrings()
@@ -224,11 +225,13 @@ def main() -> None:
     dials = {"minutes of one core": options.minutes, "chats": options.chats, "lr": options.lr}
     recipe = {"script": _SCRIPT, **versions, "weights": size, **steps, **dials}
     save(model, tokenizer, options.folder, recipe)
-    recipe["fresh chats answered exactly"] = exact(model, tokenizer, Chats(99, lexicon), 60)
+    if not tried:
+        return
+    recipe["fresh chats answered exactly"] = exact(model, tokenizer, Chats(99, lexicon), tried)
     recipe["perplexity of docstrings held out"] = perplexity(model, tokenizer, other)
     save(model, tokenizer, options.folder, recipe)
     print(recipe)
 
 
 if __name__ == "__main__":
-    main()
+    make(options_of())
