@@ -257,7 +257,7 @@ def _check_together(members: Mapping[Path, Config]) -> None:
     """Raises BadInput for runs that are neither folds and seeds of one queue nor members of one vote."""
     experiments = set()
     for run, config in members.items():
-        is_of_queue = bool(config.queue.folds or config.queue.seeds)
+        is_of_queue = bool(config.folds.number or config.queue.seeds)
         experiments.add((_queue_of(run) if is_of_queue else run.name, is_of_queue))
     names = [run.name for run in members]
     if len(experiments) <= 1 or _voted_together(next(iter(members)).parent, names):

@@ -105,8 +105,9 @@ def _axes(config: Config) -> list[Axis]:
         key: Axis(key, values, "queue.grid", key.rpartition(".")[2])
         for key, values in queue.grid.items()
     }
-    if queue.folds:
-        axes[queue.fold_key] = Axis(queue.fold_key, range(queue.folds), "queue.folds", "fold")
+    if config.folds.number and config.folds.fold < 0:
+        key = _fold_key(config)
+        axes[key] = Axis(key, range(config.folds.number), "folds", "fold")
     if queue.seeds:
         axes["seed"] = Axis("seed", queue.seeds, "queue.seeds", "seed")
     for axis in axes.values():
@@ -116,6 +117,17 @@ def _axes(config: Config) -> list[Axis]:
                 f"Override {axis.option} too; with nothing in it there is a single run."
             )
     return list(axes.values())
+
+
+def _fold_key(config: Config) -> str:
+    """Returns the key that numbers the fold. Raises BadInput for a task that deals no folds."""
+    task = find_task(config.task)
+    if not task.fold_key:
+        raise BadInput(
+            f"folds is {config.folds.number}, and {task.__name__} deals no folds. Derive it from "
+            "Supervised, or name the setting that numbers the fold in its attribute fold_key."
+        )
+    return task.fold_key
 
 
 def _earlier_output(config: Config, name: str) -> str:

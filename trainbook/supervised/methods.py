@@ -445,7 +445,8 @@ class Comparing(Task):
         is_read = isinstance(samples, list | tuple) or type(self).cells is not Comparing.cells
         cells = []
         for number in answer.sample.tolist():
-            cells.append(self.cells(samples[number] if is_read else None, number))
+            sample = samples[number] if is_read else None
+            cells.append(self.cells(sample, self.parts["test"].number(number)))
         shares: list[Mapping[str, float]] = [{}] * len(cells)
         if answer.shares is not None:
             shares = [prediction.class_shares(self, row) for row in answer.shares.tolist()]

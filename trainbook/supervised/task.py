@@ -22,6 +22,7 @@ from lib.task.place import naming
 from trainbook.supervised import (
     chunks,
     evaluation,
+    folds,
     gate,
     kinds,
     look,
@@ -65,6 +66,7 @@ class Supervised(Comparing):
     balanced: ClassVar[bool] = False
     # the input itself, whatever is in it
     sentinels: ClassVar[tuple[str, ...]] = ("*", "*/*", "*/*/*", "*/*/*/*")
+    fold_key: ClassVar[str] = "folds.fold"
     selection: ClassVar[tuple[str, str]] = ("accuracy", "max")
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
     _beams_at_once: int = 0  # of the texts of all samples; 0: any number
@@ -237,7 +239,10 @@ class Supervised(Comparing):
             raise BadInput(
                 "data.dir is empty, and there is no mounted input. Give the folder of the data."
             )
-        parts, notes = samples.read_parts(self)
+        folding = folds.of(self)
+        parts, notes = samples.read_parts(self, folding)
+        if folding is not None:
+            notes.append(folding.about)
         with collecting() as more:
             look.check_samples(self, parts)
         return parts, [*notes, *more]
@@ -369,7 +374,7 @@ class Supervised(Comparing):
         """Returns the learned values, in a checkpoint's form. Raises BadInput."""
         train = self.parts["train"].samples
         values: dict[str, Any] = {}
-        names = [] if self._given_names() else self._kind.class_names(train)
+        names = [] if self._given_names() else self._kind.class_names(self._named_samples(train))
         if names:
             values["classes"] = names
         values |= samples.of_files(train, self.source)
@@ -388,6 +393,12 @@ class Supervised(Comparing):
                 )
             learned[simple.KEY] = simple.as_json(fitted)
         return learned
+
+    def _named_samples(self, train: Any) -> Any:
+        """Returns the samples that names of classes come from: of folds all, or two folds may have other names."""
+        if not self.config.folds.number or self.fold_key != Supervised.fold_key:
+            return train
+        return [*train, *self.parts["validation"].samples, *self.parts["test"].samples]
 
     def _learned_in_plan(self) -> dict[str, Any] | None:
         """Returns what data teaches that a plan is not handed, if it is there."""
