@@ -311,8 +311,8 @@ class Reader:
     """Checks YAML nodes against types and collects every mistake with its place.
 
     `removed` maps keys of earlier versions to a sentence to print; `main` maps sections to the key
-    that a single value stands for; `types` has types that a class leaves open; `known` are all keys. A class may have a static method `mistakes(values)`, which
-    yields (field, sentence).
+    that a single value stands for; `types` has types that a class leaves open; `known` are all
+    keys. A class may have a static method `mistakes(values)`, which yields (field, sentence).
     """
 
     def __init__(self, removed: Mapping[str, str], main: Mapping[str, str] | None = None) -> None:

@@ -23,7 +23,7 @@ from lib.training import identity
 from lib.training.session import start_session
 from lib.training.summary import Summary
 from trainbook import launch
-from trainbook.launch import smoke
+from trainbook.launch import smoke, together
 from trainbook.launch.run import accepted_changes, prepare
 
 
@@ -340,6 +340,21 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
         if test is not None:
             values[entry.name]["test"] = test
     return values
+
+
+def joined(runs: Sequence[Entry]) -> str:
+    """Joins the completed folds and seeds of each kind of runs; returns their tables, "" while some are missing."""
+    texts = []
+    for kind in dict.fromkeys(entry.kind for entry in runs if not entry.is_earlier):
+        entries = [entry for entry in runs if entry.kind == kind]
+        summaries = [Summary.read(entry.folder) for entry in entries]
+        if all(summary and summary.reason == "completed" for summary in summaries):
+            members = [
+                together.Member(entry.folder, entry.config.folds.fold, entry.config.seed)
+                for entry in entries
+            ]
+            texts.append(together.report(kind, entries[0].config, members))
+    return "\n\n".join(filter(None, texts))
 
 
 def verdict(runs: Sequence[Entry]) -> str:

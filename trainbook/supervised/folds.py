@@ -11,6 +11,7 @@ from trainbook.supervised import splits
 from trainbook.supervised.notes import note
 from trainbook.supervised.samples import hashed, in_order, leaders_of, target_of
 
+KEY = "folds.fold"  # numbers the fold of a run
 _MOST_NUMBERS = 64  # of a target that is a stratum
 _ORDERING = ("weights", "lengths", "order")  # of samples that are dealt by their task
 
@@ -126,9 +127,15 @@ class Folding:
 def of(task: Any) -> Folding | None:
     """Returns the folds that a run of a `Supervised` has; None without any, or if the task deals its own."""
     options = task.config.folds
-    if not options.number or task.fold_key != "folds.fold":
+    if not options.number or task.fold_key != KEY:
         return None
     return Folding(options, task._kind, task.group if task._has_groups else None, task.source)
+
+
+def is_joined(task: Any) -> bool:
+    """Returns whether the answers of a run are joined with those of other folds and seeds of a queue."""
+    config = task.config
+    return task.fold_key == KEY and bool(config.folds.number or config.queue.seeds)
 
 
 def stratum(kind: Any, target: Any) -> Any:

@@ -14,7 +14,7 @@ from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.task.place import naming
 from trainbook.outputs.result import write_image, write_table
-from trainbook.supervised import calibration, evaluation, simple
+from trainbook.supervised import calibration, evaluation, scoring, simple
 from trainbook.supervised.batches import in_batches, without_texts
 from trainbook.supervised.notes import collecting, note
 from trainbook.supervised.samples import (
@@ -115,6 +115,7 @@ def _members(task: Any, models: Sequence[nn.Module]) -> _Members:
         owner = task._owners.get(model, task)
         owner._tta = task._tta
         owner._answer = task._answer
+        owner._share = task._share
         _, own_models = members.setdefault(id(owner), (owner, []))
         own_models.append(model)
     return [*members.values()] or [(task, [])]
@@ -158,6 +159,19 @@ def _answered(members: _Members, items: Sequence[Sequence[Any]]) -> list[Mapping
     ]
     sizes = [len(models) for _, models in members]
     return [_averaged(first, each, sizes) for each in zip(*rows, strict=True)]
+
+
+def goes_by_ranks(task: Any) -> bool:
+    """Returns whether all metrics of probabilities judge their order alone, so that members are averaged by ranks."""
+    of_shares = [metric for metric in task.metrics if metric in scoring.PROBABILITIES]
+    return bool(of_shares) and all(metric in scoring.OF_ORDER for metric in of_shares)
+
+
+def ranks(shares: np.ndarray) -> np.ndarray:
+    """(samples, classes) probabilities -> their ranks by class, the middle one 0.5."""
+    from scipy import stats  # a second that a process which only loads data does not need
+
+    return (stats.rankdata(shares, axis=0) - 0.5) / len(shares)
 
 
 def _own_rows(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
@@ -259,7 +273,11 @@ def of_batch(task: Any, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor
     """Returns (samples, ..., classes) probabilities, or numbers, of the answer to a batch of `collate`."""
     outputs = evaluation.outputs_of(task, model, {**batch}).float()
     scores = task._kind.arranged(outputs, batch["labels"])
-    return task._kind.averaged(_of_answer(task, model, scores, batch))
+    if task._share is None or task._answer or not task._starts:
+        return task._kind.averaged(_of_answer(task, model, scores, batch))
+    network = task._kind.averaged(calibration.power_of(model, "network") * scores)
+    start = task._kind.averaged(simple.shaped(batch[simple.KEY], scores))
+    return task._share * network + (1 - task._share) * start
 
 
 def _of_answer(task: Any, model: nn.Module, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -308,6 +326,11 @@ def _about_answer(members: _Members) -> str:
         default = f"{name} alone"
     if all(gate == 1 for gate in gates):
         default = "the network alone"
+    if task._share is not None and not task._answer:
+        return (
+            f"The answers are {task._share:g} of the networks and the simple methods for the rest, "
+            "as the folds and seeds showed together."
+        )
     if task._answer:
         return f"The answers are those of --answer {task._answer}. The default is {default}."
     return (

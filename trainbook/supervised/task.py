@@ -66,7 +66,7 @@ class Supervised(Comparing):
     balanced: ClassVar[bool] = False
     # the input itself, whatever is in it
     sentinels: ClassVar[tuple[str, ...]] = ("*", "*/*", "*/*/*", "*/*/*/*")
-    fold_key: ClassVar[str] = "folds.fold"
+    fold_key: ClassVar[str] = folds.KEY
     selection: ClassVar[tuple[str, str]] = ("accuracy", "max")
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
     _beams_at_once: int = 0  # of the texts of all samples; 0: any number
@@ -396,7 +396,7 @@ class Supervised(Comparing):
 
     def _named_samples(self, train: Any) -> Any:
         """Returns the samples that names of classes come from: of folds all, or two folds may have other names."""
-        if not self.config.folds.number or self.fold_key != Supervised.fold_key:
+        if not self.config.folds.number or self.fold_key != folds.KEY:
             return train
         return [*train, *self.parts["validation"].samples, *self.parts["test"].samples]
 
