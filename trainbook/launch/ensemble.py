@@ -77,8 +77,11 @@ def run(
             about = submission.write(task, predictions, source, sample, place, id_column)
         except BadInput as error:
             raise BadInput(f"{line} No submission was written. {error}") from None
-        expected = expectation(runs, task.members)
-    return "\n".join([line, about, *filter(None, [expected and str(expected)])])
+        lines = [line, about]
+        if expected := expectation(runs, task.members):
+            expected.write(out)  # which `kaggle score` shows beside the score
+            lines.append(str(expected))
+    return "\n".join(lines)
 
 
 def expectation(runs: Sequence[Path], members: Sequence[str]) -> Expected | None:
