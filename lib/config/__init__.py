@@ -411,6 +411,7 @@ def read_config(
     reader.merge_base(root, path)
     for key, value in overrides.items():
         reader.override(root, str(key), value)
+    reader.move(root, "queue", "folds", "folds")
     task = child(root, "task")
     settings: Any = Any  # an unknown task is reported once, and its settings are not checked
     if isinstance(task, yaml.ScalarNode) and task.value:

@@ -398,6 +398,18 @@ class Reader:
             self.finish()
         _merge(root, self.root(text, str(base), f"It is the base of {path.name}."))
 
+    def move(self, root: MappingNode, section: str, name: str, new: str) -> None:
+        """Takes the key of an earlier version in `section` as the main key of the section `new`."""
+        inner = child(root, section)
+        node = child(inner, name) if isinstance(inner, MappingNode) else None
+        if node is None:
+            return
+        inner.value = [pair for pair in inner.value if pair[1] is not node]  # type: ignore[union-attr]
+        print(f"{_place(node.start_mark)}: {section}.{name} is now {new}.", file=sys.stderr)
+        if child(root, new) is None or node.start_mark.line < 0:  # an override
+            _put(root, new, node.start_mark, node)
+            self._lengthen(root)
+
     def override(self, root: MappingNode, key: str, value: object) -> Any:
         """Sets a dotted key in place of either form of its length; returns the node, or BAD."""
         mark = Mark(f"override {key}", 0, -1, -1, None, None)

@@ -28,6 +28,7 @@ class Folding:
         self.group = group
         self.root = root
         self.count = 0  # samples that were dealt
+        self.units = "samples" if group is None else "groups"
         self._numbers: dict[int, int] = {}  # of each sample, by its id
         self._samples: list[Any] = []  # which keeps each id for one sample
 
@@ -75,8 +76,9 @@ class Folding:
         number = self.options.number
         units = len({*hashes})
         if units < number:
-            what = "samples" if self.group is None else "groups"
-            raise BadInput(f"folds is {number}, and there are {units} {what}. Take fewer folds.")
+            raise BadInput(
+                f"folds is {number}, and there are {units} {self.units}. Take fewer folds."
+            )
         if self.group is None:
             return splits.in_blocks(hashes, strata, number)
         return splits.in_groups(hashes, strata, number)
@@ -104,6 +106,14 @@ class Folding:
             )
         return self.dealt(pool)
 
+    def by_time(self, held: Sequence[Any], numbers: Sequence[int]) -> None:
+        """Numbers the samples of a block of time, which their reader cut as the fold."""
+        self.units = "blocks of time"
+        self.count += len(held)
+        self._samples += held
+        for sample, number in zip(held, numbers, strict=True):
+            self._numbers[id(sample)] = number
+
     def numbers_of(self, samples: Any) -> list[int]:
         """Returns the number of each sample; empty if the task changed them after they were dealt."""
         numbers = [self._numbers.get(id(sample), -1) for sample in samples]
@@ -113,8 +123,9 @@ class Folding:
     def about(self) -> str:
         """A sentence on the fold and on what chooses the step."""
         options = self.options
-        of = "groups" if self.group is not None else "samples"
-        dealt = f"Folds: {self.count:,} samples in {options.number} by {of}"
+        dealt = f"Folds: {self.count:,} samples in {options.number} by {self.units}"
+        if self.units == "blocks of time":
+            dealt = f"Folds: {options.number} blocks at the end, each after its training samples"
         fold = f"{dealt}; fold {max(0, options.fold)}, counted from 0, is held out."
         if options.nested:
             return f"{fold} An inner part of the others chooses the step."

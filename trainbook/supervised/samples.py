@@ -61,6 +61,11 @@ def reading(
         _reading.reset(token)
 
 
+def current_folding() -> Any:
+    """Returns the `Folding` of the run whose samples are read now; None without folds."""
+    return _reading.get().folding
+
+
 def split(
     items: Iterable[Any], validation: float = 0.15, test: float = 0.15
 ) -> dict[str, list[Any]]:

@@ -47,7 +47,11 @@ def test_what_is_expected_goes_along_and_stands_beside_the_score(stub, submissio
 def test_what_cannot_be_sent_is_refused_and_silence_is_no_second_submission(
     stub, submission, capsys
 ):
-    cases = {"other.csv": "There is no file other.csv", "empty.csv": "has no rows", "key.csv": "credential"}
+    cases = {
+        "other.csv": "There is no file other.csv",
+        "empty.csv": "has no rows",
+        "key.csv": "credential",
+    }
     Path("empty.csv").write_text("id,price\n")
     Path("key.csv").write_text(f"id,price\n1,{KEY}\n")
     for name, words in cases.items():
