@@ -373,10 +373,9 @@ def _about_answer(members: _Members) -> str:
     if all(gate == 1 for gate in gates):
         default = "the network alone"
     if task._share is not None and not task._answer:
-        return (
-            f"The answers are {task._share:g} of the networks and the simple methods for the rest, "
-            "as the folds and seeds showed together."
-        )
+        whose = {0: "those of the simple methods", 1: "those of the networks"}.get(task._share)
+        whose = whose or f"{task._share:g} of the networks, and the simple methods for the rest"
+        return f"The answers are {whose}: all folds and seeds together showed what surely gains."
     if task._answer:
         return f"The answers are those of --answer {task._answer}. The default is {default}."
     return (
