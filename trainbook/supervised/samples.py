@@ -304,11 +304,20 @@ def _check_targets(kind: Any, name: str, parts: Mapping[str, Any], notes: Sequen
 
 def _note_copies(parts: Mapping[str, Any], root: Path | None) -> None:
     samples = []
+    held = parts.get("validation")
     for part, rows in parts.items():
-        if isinstance(rows, list):
+        repeats = part == "test" and _is_one(rows, held)  # a fold, which is both
+        if isinstance(rows, list) and not repeats:
             samples += [copies.Sample(part, input_of(row), target_of(row)) for row in rows]
     for sentence in copies.sentences(samples, root):
         note(sentence)
+
+
+def _is_one(rows: Any, others: Any) -> bool:
+    """Returns whether two lists hold the same objects."""
+    if not isinstance(rows, list) or not isinstance(others, list) or len(rows) != len(others):
+        return False
+    return all(row is other for row, other in zip(rows, others, strict=True))
 
 
 def _note_classes(kind: Any, names: Sequence[str], parts: Mapping[str, Any]) -> None:

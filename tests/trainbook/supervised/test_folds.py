@@ -81,6 +81,7 @@ def test_every_sample_is_held_out_once_and_each_fold_has_its_share_of_a_class(pa
         assert sum(name == "rare" for _, name in samples["test"]) == 2
         assert [classed()[number][0] for number in numbers] == [k for k, _ in samples["test"]]
         assert any("The same samples choose the step" in note for note in notes)
+        assert not any("Samples" in note for note in notes), "a fold is no copy of itself"
         held += samples["test"]
     assert sorted(held) == sorted(map(tuple, classed()))
     shuffled = [classed()[place] for place in np.random.default_rng(0).permutation(100)]
