@@ -82,7 +82,7 @@ def read(folder: Path) -> Held | None:
             about = untrusted.objects(file.metadata()["about"])
         rows = {}
         for method in METHODS:
-            fields = {field: arrays.get(f"{method}.{field}") for field in _FIELDS}
+            fields: Any = {field: arrays.get(f"{method}.{field}") for field in _FIELDS}
             if fields["true"] is not None:
                 rows[method] = Judged(**fields)
         return Held(rows, **{name: about[name] for name in Held._fields[1:]})

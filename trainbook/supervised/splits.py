@@ -70,7 +70,7 @@ def in_blocks(hashes: Sequence[int], strata: Sequence[Any], number: int) -> np.n
     """
     stratum_of = dict(zip(hashes, strata, strict=True))
     order = sorted(stratum_of, key=lambda key: (*_sortable(stratum_of[key]), key >> _HALF))
-    folds = {}
+    folds = dict[int, int]()
     for first in range(0, len(order), number):
         block = sorted(order[first : first + number], key=lambda key: (key % 2**_HALF, key))
         folds.update(zip(block, range(number), strict=False))
