@@ -76,7 +76,7 @@ def check(
         value = "data is to be downloaded, and the notebook's internet is off"
         advice = "Push with --internet, or mount the data."
         contents.append(Finding("internet", value, "bad", advice))
-    if session.competitions:
+    if session.competitions or session.accelerator:
         contents.append(_offline(path, session, has_internet))
     sections["Account"] = _account(bool(name) or runs_command)
     if entries:
