@@ -85,10 +85,13 @@ def _report(task: Any, joined: Joined, members: Sequence[str], folder: Path) -> 
     best = "simple" if "simple" in rows else ANSWER
     compared = task._compared(_ranked(task, rows, joined.fold), best, joined.about.units)
     options = task.config.folds
+    value, low, high = compared.scores[ANSWER][0]
     expected = Expected(
         scoring.name_of(task.metrics[0]),
         "min" if task._signs[0] < 0 else "max",
-        *compared.scores[ANSWER][0],
+        value,
+        low,
+        high,
         way="folds" if options.number else "test",
         share=share,
         members=list(members),

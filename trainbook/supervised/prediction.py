@@ -181,7 +181,7 @@ def _rows_by_ranks(
     members: _Members, items: Sequence[Sequence[Any]], most: int
 ) -> list[Mapping[str, Any]]:
     """Returns rows whose columns of classes are in the order of the models' mean ranks: see `in_order_of_ranks`."""
-    shares = []
+    shares = list[list[np.ndarray]]()
     for place, (task, models) in enumerate(members):
         samples = [_completed(task, item[place]) for item in items]
         for model in models:
@@ -194,7 +194,7 @@ def _rows_by_ranks(
     ordered = in_order_of_ranks(each).tolist()
     note("Models are averaged by the ranks of their probabilities, as the metric judges the order.")
     pairs = zip(rows, ordered, strict=True)
-    return [{**row, **class_shares(first, shares)} for row, shares in pairs]
+    return [{**row, **class_shares(first, values)} for row, values in pairs]
 
 
 def _shares(task: Any, model: nn.Module, samples: list[Any]) -> list[np.ndarray]:
