@@ -124,6 +124,9 @@ def train_queue(options: argparse.Namespace) -> int:
     print(queue.table(runs, queue.measure(runs)), flush=True)
     code = queue.run_queue(runs)
     print(queue.table(runs), queue.verdict(runs), sep="\n")
+    if text := queue.joined(runs):
+        packing.package(runs[-1].folder.parent)
+        print(f"\n{text}")
     return code
 
 

@@ -7,6 +7,7 @@ import pytest
 from lib.config import (
     REMOVED,
     Config,
+    Folds,
     Run,
     Training,
     read_config,
@@ -97,3 +98,28 @@ def test_a_removed_key_is_ignored_with_a_sentence(tmp_path, capsys):
     assert REMOVED["data.persistent_workers"] in first
     assert second.startswith(f"{tmp_path / 'toy_small.yaml'}:5:23: ")
     assert REMOVED["memory.empty_cache_every_steps"] in second
+
+
+def test_a_number_stands_for_the_section_of_folds_and_an_earlier_key_for_it(tmp_path, capsys):
+    path = tmp_path / "my.yaml"
+    start = "task: toy\ntraining: {max_steps: 1, effective_batch: 1}\n"
+    path.write_text(f"{start}folds: 5\n")
+    assert read_config(path).folds == Folds(5, -1, False)
+    assert read_config(path, {"folds": "3"}).folds.number == 3
+    assert read_config(path, {"folds.nested": "true", "folds.fold": "4"}).folds == Folds(5, 4, True)
+    assert read_config(path, {"queue.folds": "0"}).folds.number == 0
+    for wrong, sentence in (("1", "leaves nothing to train on"), ("x", "must be a whole number")):
+        with pytest.raises(BadInput, match=sentence):
+            read_config(path, {"folds": wrong})
+    with pytest.raises(BadInput, match="folds.fold is 5, and there are 5 folds, counted from 0"):
+        read_config(path, {"folds.fold": "5"})
+    with pytest.raises(BadInput, match="The queue has 1,010 runs; at most 1,000"):
+        read_config(path, {"queue.seeds": str([*range(202)])})
+    (tmp_path / "child.yaml").write_text("base: my.yaml\nfolds: 0\n")
+    assert read_config(tmp_path / "child.yaml").folds.number == 0
+    capsys.readouterr()
+    path.write_text(f"{start}queue: {{folds: 4, fold_key: seed}}\n")
+    assert read_config(path).folds.number == 4
+    said = capsys.readouterr().err
+    assert "my.yaml:3:16: queue.folds is now folds." in said
+    assert "queue.fold_key is no longer a key" in said

@@ -65,7 +65,7 @@ CHANGES = {
     },
     "queue": {
         "queue.before": ["other.yaml"], "queue.before_overrides": {"seed": "5"}, "queue.start_from": "other",
-        "queue.folds": 2, "queue.fold_key": "scheduler.patience", "queue.seeds": [1, 2],
+        "queue.seeds": [1, 2],
         "queue.grid": {"optimizer.lr": ["0.1", "0.2"]},
     },
     "loader": {"data.num_workers": 1},
@@ -93,7 +93,6 @@ CONTEXT = {  # key -> what both runs have on top of the toy's
     "checkpoint.every_minutes": {"checkpoint.every_steps": 0, "checkpoint.keep_last": 99},
     "session.margin_seconds": {"session.minutes": 1e5},
     "queue.before_overrides": {"queue.before": ["other.yaml"]}, "queue.start_from": {"queue.before": ["other.yaml"]},
-    "queue.folds": {"queue.fold_key": "seed"}, "queue.fold_key": {"queue.fold_key": "seed", "queue.folds": 2},
 }  # fmt: skip
 # Keys whose effect this machine cannot show, by the test that does.
 ELSEWHERE = {
@@ -108,6 +107,7 @@ ELSEWHERE = {
         "tracking.project",
     ],
     "trainbook/supervised/test_start.py": ["training.start_from_baseline"],
+    "trainbook/launch/test_folds.py": ["folds.number", "folds.fold", "folds.nested"],
     "trainbook/launch/test_queue.py": ["queue.mean_at_least", "queue.best_at_least"],
 }
 

@@ -23,7 +23,7 @@ from lib.training import identity
 from lib.training.session import start_session
 from lib.training.summary import Summary
 from trainbook import launch
-from trainbook.launch import smoke
+from trainbook.launch import beside, smoke, together
 from trainbook.launch.run import accepted_changes, prepare
 
 
@@ -105,8 +105,9 @@ def _axes(config: Config) -> list[Axis]:
         key: Axis(key, values, "queue.grid", key.rpartition(".")[2])
         for key, values in queue.grid.items()
     }
-    if queue.folds:
-        axes[queue.fold_key] = Axis(queue.fold_key, range(queue.folds), "queue.folds", "fold")
+    if config.folds.number and config.folds.fold < 0:
+        key = _fold_key(config)
+        axes[key] = Axis(key, range(config.folds.number), "folds", "fold")
     if queue.seeds:
         axes["seed"] = Axis("seed", queue.seeds, "queue.seeds", "seed")
     for axis in axes.values():
@@ -116,6 +117,17 @@ def _axes(config: Config) -> list[Axis]:
                 f"Override {axis.option} too; with nothing in it there is a single run."
             )
     return list(axes.values())
+
+
+def _fold_key(config: Config) -> str:
+    """Returns the key that numbers the fold. Raises BadInput for a task that deals no folds."""
+    task = find_task(config.task)
+    if not task.fold_key:
+        raise BadInput(
+            f"folds is {config.folds.number}, and {task.__name__} deals no folds. Derive it from "
+            "Supervised, or name the setting that numbers the fold in its attribute fold_key."
+        )
+    return task.fold_key
 
 
 def _earlier_output(config: Config, name: str) -> str:
@@ -183,17 +195,15 @@ def run_queue(runs: Sequence[Entry]) -> int:
     """Trains the runs in turn; returns the exit code. A run that fails is left for the next call."""
     failures: list[str] = []
     for number, entry in enumerate(runs, 1):
-        options = entry.config.session
-        if start_session(options.minutes, options.margin_seconds).stop_reason():
+        if not _may_begin(entry):
             print(
                 f"The session ends: {entry.name} and the runs after it are left for the next one."
             )
-            if not newest(entry):  # for a chain of sessions, which reads only summaries
-                entry.folder.mkdir(parents=True, exist_ok=True)
-                steps = entry.config.training.max_steps
-                unstarted = Summary(entry.name, entry.config.task, "deadline", max_steps=steps)
-                unstarted.write(entry.folder)
+            _write_unstarted(entry)
             return launch.EXIT_CODES["deadline"]
+        left = [each for each in runs[number - 1 :] if not _is_completed(each)]
+        if len(left) > 1 and _goes_beside(left):
+            return _beside(left)
         print(f"\n--- {number} of {len(runs)}: {entry.name}", flush=True)
         try:
             summary = launch.train(prepare(_brought(entry)))
@@ -213,6 +223,53 @@ def run_queue(runs: Sequence[Entry]) -> int:
     if failures:
         print(f"{len(failures)} of {len(runs)} runs failed:", *failures, sep="\n  ")
     return launch.EXIT_CODES["failed" if failures else "completed"]
+
+
+def _may_begin(entry: Entry) -> bool:
+    options = entry.config.session
+    return not start_session(options.minutes, options.margin_seconds).stop_reason()
+
+
+def _write_unstarted(entry: Entry) -> None:
+    """Writes a summary for a chain of sessions, which reads nothing else."""
+    if not newest(entry):
+        entry.folder.mkdir(parents=True, exist_ok=True)
+        steps = entry.config.training.max_steps
+        unstarted = Summary(entry.name, entry.config.task, "deadline", max_steps=steps)
+        unstarted.write(entry.folder)
+
+
+def _is_completed(entry: Entry) -> bool:
+    summary = Summary.read(entry.folder)
+    return summary is not None and summary.reason == "completed" and not summary.missing
+
+
+def _goes_beside(runs: Sequence[Entry]) -> bool:
+    """Returns whether each card trains a run of its own: of two folds on two cards none waits for the other's sums."""
+    has_order = any(entry.is_earlier or entry.config.device.processes for entry in runs)
+    return not has_order and len(beside.cards()) > 1
+
+
+def _beside(runs: Sequence[Entry]) -> int:
+    """Trains runs side by side, one a card; returns the worst exit code."""
+    cards = beside.cards()
+    print(f"{len(runs)} runs on {len(cards)} cards, one on each at a time.", flush=True)
+    configs = [_brought(entry) for entry in runs]
+    codes = beside.train(configs, cards, lambda: _may_begin(runs[0]))
+    for entry in runs:
+        if entry.name not in codes:
+            print(f"{entry.name} is left for the next session.")
+            _write_unstarted(entry)
+            codes[entry.name] = launch.EXIT_CODES["deadline"]
+    wrong = [name for name, code in codes.items() if code not in launch.EXIT_CODES.values()]
+    failures = [name for name, code in codes.items() if code == launch.EXIT_CODES["failed"]]
+    if wrong or failures:
+        print(f"Failed, as the lines above say: {', '.join([*failures, *wrong])}.")
+        return launch.EXIT_CODES["failed"]
+    for reason in ("interrupted", "deadline"):
+        if launch.EXIT_CODES[reason] in codes.values():
+            return launch.EXIT_CODES[reason]
+    return launch.EXIT_CODES["completed"]
 
 
 def _brought(entry: Entry) -> Config:
@@ -328,6 +385,21 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
         if test is not None:
             values[entry.name]["test"] = test
     return values
+
+
+def joined(runs: Sequence[Entry]) -> str:
+    """Joins the completed folds and seeds of each kind of runs; returns their tables, "" while some are missing."""
+    texts = []
+    for kind in dict.fromkeys(entry.kind for entry in runs if not entry.is_earlier):
+        entries = [entry for entry in runs if entry.kind == kind]
+        summaries = [Summary.read(entry.folder) for entry in entries]
+        if all(summary and summary.reason == "completed" for summary in summaries):
+            members = [
+                together.Member(entry.folder, entry.config.folds.fold, entry.config.seed)
+                for entry in entries
+            ]
+            texts.append(together.report(kind, entries[0].config, members))
+    return "\n\n".join(filter(None, texts))
 
 
 def verdict(runs: Sequence[Entry]) -> str:

@@ -107,7 +107,7 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
         file = shlex.quote(str(path.absolute()))
         raise BadInput(
             f"This notebook trains one run, and its parameters ask for a queue (in {path.name}, or in OVERRIDES). "
-            "Take queue.* out, or train the queue from a cell, each override as --set:\n"
+            "Take folds and queue.* out, or train the queue from a cell, each override as --set:\n"
             f"!cd {folder} && {sys.executable} -m trainbook.command train {file}"
         )
     return config

@@ -39,6 +39,7 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # What needs a probability for each class
 PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
+OF_ORDER = ("roc_auc", "average_precision")  # of them: they judge the order alone
 # Their guesses count from 0
 _NOT_NEGATIVE = ("rmsle", "root_mean_squared_log_error", "mean_squared_log_error")
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from lib.errors import BadInput, printable
 from trainbook.supervised.notes import note
+from trainbook.supervised.samples import current_folding
 from trainbook.supervised.scoring import Judged
 from trainbook.supervised.tables import records
 
@@ -144,12 +145,15 @@ def windows(
     The last 15 % of a series are the test, the 15 % before them the validation: no next value of
     one split lies in another, and windows that would cross a border are left out. In validation and
     test the next values of two windows do not overlap. A gap in the past has the value before it.
-    Raises BadInput if a split has no window.
+    In a run of `folds` the last 30 % are cut into as many blocks, one of which is held out: what
+    comes before it trains. Raises BadInput if a split has no window.
     """
+    folding = current_folding()
     parts: dict[str, list[Window]] = {"train": [], "validation": [], "test": []}
+    numbers = []
+    begin = 0  # the number of a series' first step
     for key, series in values.items():
-        held_out = max(horizon, round(_SHARE * len(series)))
-        borders = [0, len(series) - 2 * held_out, len(series) - held_out, len(series)]
+        borders = _borders(len(series), horizon, folding)
         past = _filled(series)
         for part, start, end in zip(parts, borders, borders[1:], strict=False):
             stride = 1 if part == "train" else horizon
@@ -158,6 +162,13 @@ def windows(
                 if not np.isnan(following).all():
                     window = (key, step, _tuple(past[step - history : step]), _tuple(following))
                     parts[part].append(window)
+                    if part == "test":
+                        numbers.append(begin + step)
+        begin += len(series)
+    if folding is not None:
+        folding.by_time(parts["test"], numbers)
+        if not folding.options.nested:
+            parts["validation"] = parts["test"]
     for part, found in parts.items():
         if not found:
             raise BadInput(
@@ -166,6 +177,18 @@ def windows(
                 "workload.history or workload.horizon, or give longer series."
             )
     return parts
+
+
+def _borders(length: int, horizon: int, folding: Any) -> list[int]:
+    """Returns where the training, validation and test of a series begin, and where its test ends."""
+    if folding is None:
+        held_out = max(horizon, round(_SHARE * length))
+        return [0, length - 2 * held_out, length - held_out, length]
+    options = folding.options
+    block = max(horizon, round(2 * _SHARE * length / options.number))
+    end = length - (options.number - 1 - max(0, options.fold)) * block
+    start = end - block
+    return [0, start - block if options.nested else start, start, end]
 
 
 def last(values: Mapping[str, np.ndarray], history: int, horizon: int) -> list[Window]:

@@ -135,3 +135,9 @@ def test_a_preflight_knows_that_a_competition_has_the_data(stub, config, monkeyp
     said = " ".join(capsys.readouterr().out.split())
     assert "the session mounts titanic, which was not read" in said
     assert "in no session" not in said
+    assert "titanic is mounted, on T4 x2, without internet, for 690 minutes" in said
+    card = ["--competition", "titanic", "--accelerator", "rtxpro6000"]
+    assert main(["kaggle", "preflight", "my.yaml", *card]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "titanic is mounted, on rtxpro6000, without internet, for 510 minutes" in said
+    assert "GiB of a rtxpro6000" in said
