@@ -13,7 +13,17 @@ from scipy.io import wavfile
 
 from trainbook import HOME
 
-__all__ = ["audio", "chat", "images", "segmentation", "series", "tabular", "text", "tokens"]
+__all__ = [
+    "audio",
+    "chat",
+    "images",
+    "segmentation",
+    "sequence",
+    "series",
+    "tabular",
+    "text",
+    "tokens",
+]
 
 # Areas as shares of the square around them
 SHAPES = {"circle": np.pi / 4, "square": 1.0, "triangle": 0.5}
@@ -22,6 +32,10 @@ WORDS = {
     "argument": "he says that we claim",
     "ruling": "the court orders costs",
 }
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+          "November", "December")  # fmt: skip
+DATES = ("{day} {month} {year}", "{month} {day}, {year}", "{day}.{number}.{year}", "the {day} of {month} {year}",
+         "{short} {day} {year}", "{number}/{day}/{year}", "{year}, {short} {day}")  # fmt: skip
 DISTRICTS = {1010: 3200, 1050: 2800, 1160: 2200, 1230: 1900}
 SENTENCES = (
     "{person} went to {place}",
@@ -189,3 +203,21 @@ def series(folder: Path, number: int = 30, length: int = 300) -> None:
             rows.append([str(start + np.timedelta64(step, "h")), value])
         with (folder / f"tank{index:02}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["time", "value"], *rows])
+
+
+def sequence(folder: Path, number: int = 3000) -> None:
+    """Writes a TSV file of dates, as people write them, and the same dates as 1999-12-31.
+
+    Each is another date: the nearest one that is known has another answer.
+    """
+    draw = random.Random(0)
+    lines = ["source\ttarget\n"]
+    for date in draw.sample(range(60_000), number):
+        year, day = divmod(date, 12 * 28)
+        month, day = divmod(day, 28)
+        name = MONTHS[month]
+        values = {"year": 1900 + year, "month": name, "short": name[:3], "number": month + 1}
+        source = draw.choice(DATES).format(day=day + 1, **values)
+        lines.append(f"{source}\t{1900 + year}-{month + 1:02}-{day + 1:02}\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dates.tsv").write_text("".join(lines), "utf-8")
