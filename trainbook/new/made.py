@@ -16,6 +16,7 @@ from trainbook import HOME
 __all__ = [
     "audio",
     "chat",
+    "gpt",
     "images",
     "segmentation",
     "sequence",
@@ -32,6 +33,8 @@ WORDS = {
     "argument": "he says that we claim",
     "ruling": "the court orders costs",
 }
+SYLLABLES = ("ka", "lo", "mi", "re", "su", "to", "ne", "vi", "da", "pu", "sha", "gro")
+THINGS = ("lamps", "ropes", "apples", "books", "stones", "shells", "coins", "cups")
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
           "November", "December")  # fmt: skip
 DATES = ("{day} {month} {year}", "{month} {day}, {year}", "{day}.{number}.{year}", "the {day} of {month} {year}",
@@ -221,3 +224,26 @@ def sequence(folder: Path, number: int = 3000) -> None:
         lines.append(f"{source}\t{1900 + year}-{month + 1:02}-{day + 1:02}\n")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "dates.tsv").write_text("".join(lines), "utf-8")
+
+
+def gpt(folder: Path, number: int = 400, sentences: int = 40) -> None:
+    """Writes text files, a story each, of three people with invented names who give and take things.
+
+    A name comes once from nowhere, and later from the story: runs of a few tokens do not reach so far.
+    """
+    draw = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in range(number):
+        people = ["".join(draw.choices(SYLLABLES, k=4)).capitalize() for _ in range(3)]
+        owned = {name: dict.fromkeys(draw.sample(THINGS, 2), 5) for name in people}
+        lines = [f"{name} has 5 {' and 5 '.join(things)}." for name, things in owned.items()]
+        for _ in range(sentences):
+            giver, taker = draw.sample(people, 2)
+            thing = draw.choice([*owned[giver]])
+            count = draw.randint(1, 3)
+            lines.append(f"{taker} takes {count} {thing} from {giver}.")
+            left = owned[giver].pop(thing) - count
+            owned[taker][thing] = owned[taker].get(thing, 0) + count
+            owned[giver][thing] = max(0, left) + 3 * (left < 2)
+            lines.append(f"Now {giver} has {owned[giver][thing]} {thing}.")
+        (folder / f"{index:04}.txt").write_text("\n".join(lines) + "\n", "utf-8")

@@ -28,7 +28,7 @@ from trainbook.new import made
 pytestmark = pytest.mark.usefixtures("quick")
 
 TASKS = {"images": "Images", "segmentation": "Segmentation", "tabular": "Tabular", "text": "Text", "tokens": "Tokens",
-         "audio": "Audio", "sequence": "Sequence", "series": "Series", "chat": "Answers"}  # fmt: skip
+         "audio": "Audio", "sequence": "Sequence", "gpt": "Texts", "series": "Series", "chat": "Answers"}  # fmt: skip
 ANSWERS = {
     "images": 30,
     "segmentation": 30,
@@ -37,6 +37,7 @@ ANSWERS = {
     "tokens": 40,
     "audio": 30,
     "sequence": 40,
+    "gpt": 20,
     "series": 3,
     "chat": 40,
 }
@@ -59,7 +60,7 @@ def test_the_examples_are_short_as_they_are_formatted():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_an_example_is_planned_where_there_is_no_data(example, name, tmp_path):
-    is_written = name in ("chat", "sequence")
+    is_written = name in ("chat", "gpt", "sequence")
     config = example(name, **({} if is_written else {START: True}))
     if name == "chat":  # whose sizes a plan takes from the base beside the data
         (tmp_path / "chat" / "calls.jsonl").unlink()
