@@ -124,6 +124,9 @@ class Training:
 
     max_steps: int = option(0, "Optimizer steps of the whole run; 0: given in epochs.", minimum=0)
     epochs: float = option(0.0, "Length in passes over the training samples.", minimum=0, limit=1e6)
+    hours: float = option(
+        0.0, "Length in hours of this machine, of which a few steps show the speed.", minimum=0
+    )
     smoke_steps: int = option(10, "Steps of the smoke test before the full run.", minimum=1)
     effective_batch: int = option(
         MISSING, "Samples in an optimizer step, over all cards.", minimum=1, limit=10**6
@@ -190,8 +193,18 @@ class Training:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        if values["max_steps"] == 0 and values["epochs"] == 0:
-            yield "", "The run has no length. Give training.max_steps or training.epochs."
+        is_counted = bool(values["max_steps"] or values["epochs"])
+        if not is_counted and not values["hours"]:
+            yield (
+                "",
+                "The run has no length. Give training.max_steps, training.epochs or training.hours.",
+            )
+        if is_counted and values["hours"]:
+            yield (
+                "hours",
+                "training.hours stands in place of training.max_steps and training.epochs. "
+                "Give one of them.",
+            )
         batch = values["effective_batch"]
         slots = values["micro_batch_slots"]
         if slots and batch % slots:

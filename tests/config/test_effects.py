@@ -101,6 +101,7 @@ ELSEWHERE = {
     "training/test_identity.py": ["run.accept_changes", "run.on_change"],
     "gpu/parts/bits.py": ["training.deterministic"],
     "trainbook/launch/test_finish.py": ["run.finishes"],
+    "trainbook/launch/test_hours.py": ["training.hours"],
     "trainbook/launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
     "trainbook/outputs/test_tracking.py": [
