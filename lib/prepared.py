@@ -75,6 +75,10 @@ def prepare(config: Config) -> Run:
     if ranks.is_first():
         places = run_folders(config.run.name, config.output_dir, config.run.resume_from)
     facts = saved_facts("identity", *places)
+    begun = facts
+    if ranks.is_first() and config.run.finishes:
+        places += run_folders(config.run.finishes, config.output_dir)
+        facts = facts or saved_facts("identity", *places)
     saved = ranks.from_first(facts)
     config, changes = as_run(config, saved)
     # slots that the processes do not divide are refused here
@@ -97,6 +101,8 @@ def prepare(config: Config) -> Run:
         if not values:
             raise
         task, config, lengths = in_steps(config)
+    config, end = finishing(config, ranks.from_first(begun), places)
+    task.config = config
     kept = []
     if AUTO in config.training.fp32_modules:
         modules = _fp32_modules(config, task, precision, saved)
@@ -104,7 +110,7 @@ def prepare(config: Config) -> Run:
         task.config = config
         if modules:
             kept = [f"In fp32 (training.fp32_modules): {', '.join(modules)}."]
-    lines = [*changes, *about, *planned, *lengths, *kept]
+    lines = [*changes, *about, *planned, *lengths, *end, *kept]
     folder = platform.output_dir(config.output_dir) / config.run.name
     return Run(config, task, folder, places, lines, plan)
 
@@ -120,6 +126,35 @@ def as_run(config: Config, saved: dict[str, Any]) -> tuple[Config, list[str]]:
     cards = config.device.processes or torch.cuda.device_count()
     world = ranks.world()
     return with_slots(config, world if world > 1 else cards), changes
+
+
+def finishing(
+    config: Config, begun: dict[str, Any], places: Sequence[Path]
+) -> tuple[Config, list[str]]:
+    """Gives a run that ends another one its length and its decay; returns a line about them. Raises BadInput.
+
+    By default the decay is a fifth of all steps, as in Haegele et al. (2024), figure 6. `begun` is the identity of the
+    run itself: once it has a checkpoint, both stay as they are.
+    """
+    name = config.run.finishes
+    if not name:
+        return config, []
+    steps = [begun.get(key) for key in ("training.max_steps", "scheduler.decay_steps")]
+    if not untrusted.fits(steps, list[int]):
+        first = max((checkpoint.newest_step(place / "checkpoints") for place in places), default=0)
+        steps = ranks.from_first([first, config.scheduler.decay_steps or max(1, first // 4)])
+        if not steps[0]:
+            raise BadInput(
+                f"run.finishes is {name}, which has no checkpoint here. Train that run first, or mount its output."
+            )
+        steps[0] += steps[1]
+    length, decay = steps
+    line = (
+        f"This run ends {name} at step {length:,}: from step {length - decay:,} on the learning rate falls. "
+        f"{name} itself stays as it is, and can go on."
+    )
+    changes = {"training.max_steps": length, "scheduler.decay_steps": decay}
+    return with_changes(config, changes), [line]
 
 
 def in_steps(config: Config, task: Task | None = None) -> tuple[Task, Config, list[str]]:

@@ -16,7 +16,7 @@ from lib.errors import BadInput, TrainingFailed
 from trainbook import dependencies
 
 try:
-    from lib.config import environment, split_overrides
+    from lib.config import environment, split_overrides, with_changes
     from lib.machine import disk
     from lib.report.printing import safe_printing
     from trainbook.outputs import packing
@@ -79,6 +79,11 @@ def add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a dotted key"
     )
+    parser.add_argument(
+        "--finish",
+        action="store_true",
+        help="end a run of scheduler wsd: NAME-finish goes on from its step, and the rate falls",
+    )
     parser.set_defaults(run=train)
 
 
@@ -90,8 +95,15 @@ def train(options: argparse.Namespace) -> int:
     from trainbook.launch.run import has_queue
 
     config = load_config(options.config, split_overrides(options.set))
+    if options.finish:
+        name = config.run.name
+        config = with_changes(config, {"run.name": f"{name}-finish", "run.finishes": name})
     is_rank = ranks.is_watched()  # then the process above prints
     if has_queue(Path(options.config), config) and not is_rank:
+        if options.finish:
+            raise BadInput(
+                f"--finish is for one run, and {options.config} has a queue. Give the config.yaml in the folder of one."
+            )
         return train_queue(options)
     run = launch.prepare(config)
     if not is_rank:

@@ -65,6 +65,9 @@ class Run:
     resume_from: str = option(
         "", "Folder or mounted input with an earlier output; empty: searched.", path=True
     )
+    finishes: str = option(
+        "", "The run that this one ends: it starts at that run's step, and wsd lowers the rate."
+    )
     accept_changes: bool = option(
         False, "Whether a run may resume with changed settings or task code."
     )
@@ -121,6 +124,9 @@ class Training:
 
     max_steps: int = option(0, "Optimizer steps of the whole run; 0: given in epochs.", minimum=0)
     epochs: float = option(0.0, "Length in passes over the training samples.", minimum=0, limit=1e6)
+    hours: float = option(
+        0.0, "Length in hours of this machine, of which a few steps show the speed.", minimum=0
+    )
     smoke_steps: int = option(10, "Steps of the smoke test before the full run.", minimum=1)
     effective_batch: int = option(
         MISSING, "Samples in an optimizer step, over all cards.", minimum=1, limit=10**6
@@ -187,8 +193,18 @@ class Training:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        if values["max_steps"] == 0 and values["epochs"] == 0:
-            yield "", "The run has no length. Give training.max_steps or training.epochs."
+        is_counted = bool(values["max_steps"] or values["epochs"])
+        if not is_counted and not values["hours"]:
+            yield (
+                "",
+                "The run has no length. Give training.max_steps, training.epochs or training.hours.",
+            )
+        if is_counted and values["hours"]:
+            yield (
+                "hours",
+                "training.hours stands in place of training.max_steps and training.epochs. "
+                "Give one of them.",
+            )
         batch = values["effective_batch"]
         slots = values["micro_batch_slots"]
         if slots and batch % slots:
@@ -241,13 +257,18 @@ class Optimizer:
 class Scheduler:
     """The learning rate over time."""
 
-    name: Literal["cosine", "linear", "constant", "plateau"] = option(
-        "cosine", "Schedule; plateau: by validation."
+    name: Literal["cosine", "linear", "constant", "plateau", "wsd"] = option(
+        "cosine", "Schedule; plateau: by validation; wsd: constant, and a last part that falls."
+    )
+    decay_steps: int = option(
+        0,
+        "The last steps, in which wsd lowers the rate; 0: none, or a fifth of a run's end.",
+        minimum=0,
     )
     warmup_steps: int = option(0, "Steps in which the rate rises.", minimum=0)
     warmup_epochs: float = option(0.0, "Epochs in which the learning rate rises.", minimum=0)
     min_lr_ratio: float = option(
-        0.0, "The last rate of cosine and linear, by the highest.", minimum=0, maximum=1
+        0.0, "The last rate of cosine, linear and wsd, by the highest.", minimum=0, maximum=1
     )
     factor: float = option(0.5, "What a plateau multiplies the learning rate by.", above=0, below=1)
     patience: int = option(
@@ -379,6 +400,12 @@ class Config:
             )
         training = values["training"]
         is_plateau = values["scheduler"].name == "plateau"
+        if values["run"].finishes and values["scheduler"].name != "wsd":
+            yield (
+                "run",
+                f"run.finishes is for scheduler.name wsd, and the schedule here is "
+                f"{values['scheduler'].name}, which ends at training.max_steps by itself.",
+            )
         is_single = not training.evaluate_every_steps and not training.evaluate_every_epochs
         if is_single and (is_plateau or training.stop_after_evaluations):
             key = "scheduler.name plateau" if is_plateau else "training.stop_after_evaluations"

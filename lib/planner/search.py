@@ -113,11 +113,12 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     chosen = _best(fitting)
     shown = {(option.recomputed, -option.micro_batch): option for option in options}
     training = config.training
+    steps = training.max_steps or int(training.hours * 3600 / chosen.expected_seconds)
     return Plan(
         run=config.run.name, card=target.card.name, cards=search.count,
         set_aside_bytes=target.set_aside, usable_bytes=target.usable_bytes,
         limit_bytes=target.limit_bytes, effective_batch=training.effective_batch,
-        slots=training.micro_batch_slots, max_steps=training.max_steps,
+        slots=training.micro_batch_slots, max_steps=steps,
         precision=search.precision, parameters=chosen.prediction.parameters, layers=search.layers,
         options=tuple(shown[key] for key in sorted(shown)), chosen=chosen,
         epochs=training.epochs, share=config.data.subset_ratio, changed=tuple(changed),

@@ -40,7 +40,7 @@ _MACHINE = ("version of torch", "version of Python", "device", "CPU threads", "r
 _COMPUTED = (
     *_MACHINE, "code of lib", "data.evaluation_batch", "memory.", "training.max_steps", "training.micro_batch",
     "training.gradient_checkpointing", "training.precision", "training.deterministic", "training.compile",
-    "training.log_every_steps", "training.evaluate_every",
+    "training.log_every_steps", "training.evaluate_every", "scheduler.decay_steps",
 )  # fmt: skip
 _HASHED = ("data fingerprint", "code of lib", "code of the task")
 # in lib: what decides the numbers of a run

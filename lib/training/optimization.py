@@ -284,6 +284,8 @@ def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> 
     highest = plateau.lr if plateau else config.optimizer.lr
     if step < options.warmup_steps:
         return highest * ((step + 1) / options.warmup_steps)
+    if options.name == "wsd":
+        return highest * _left_of_decay(config, step)
     if options.name not in ("cosine", "linear"):
         return highest
     steps = max(1, config.training.max_steps - options.warmup_steps)
@@ -294,6 +296,16 @@ def learning_rate(config: Config, step: int, plateau: Plateau | None = None) -> 
     return highest * (options.min_lr_ratio + (1 - options.min_lr_ratio) * left)
 
 
+def _left_of_decay(config: Config, step: int) -> float:
+    """Returns what is left of wsd's highest rate: one minus a square root (Haegele et al., 2024, section 3)."""
+    options = config.scheduler
+    begin = config.training.max_steps - options.decay_steps
+    if step < begin:
+        return 1.0
+    done = min((step - begin) / max(1, options.decay_steps), 1.0)
+    return options.min_lr_ratio + (1 - options.min_lr_ratio) * (1 - math.sqrt(done))
+
+
 # Keys that decide the rate of a step, with their types
 _OF_RATES = {
     "optimizer.lr": float,
@@ -301,6 +313,7 @@ _OF_RATES = {
     "scheduler.name": str,
     "scheduler.warmup_steps": int,
     "scheduler.min_lr_ratio": float,
+    "scheduler.decay_steps": int,
 }
 
 
@@ -309,6 +322,7 @@ def seam(saved: Mapping[str, Any], config: Config, step: int) -> str:
 
     `saved` has the settings of before by dotted key; a plateau has a history, and no seam.
     """
+    saved = {"scheduler.decay_steps": 0, **saved}  # before the key there was no decay
     if not step or not all(fits(saved.get(key), kind) for key, kind in _OF_RATES.items()):
         return ""
     if "plateau" in (saved["scheduler.name"], config.scheduler.name):
@@ -326,7 +340,7 @@ def seam(saved: Mapping[str, Any], config: Config, step: int) -> str:
     now = f"{config.scheduler.name} over {config.training.max_steps:,}"
     return (
         f"The learning rate goes from {before:.3g} (step {step:,}, {then}) to {after:.3g} (step {step + 1:,}, {now}). "
-        "With scheduler.name constant or plateau no length changes it."
+        "With scheduler.name wsd, constant or plateau no length changes it; trainbook train --finish ends a wsd."
     )
 
 

@@ -52,7 +52,7 @@ CHANGES = {
         "data.evaluation_batch": 3, "training.ema_decay": 0.5, "training.log_every_steps": 1,
         "training.evaluate_every_steps": 2, "training.evaluate_every_epochs": 1.0, "scheduler.name": "constant",
         "scheduler.warmup_steps": 6, "scheduler.warmup_epochs": 2.0, "scheduler.min_lr_ratio": 0.5,
-        "scheduler.factor": 0.25, "scheduler.patience": 0, "scheduler.min_lr": 4.0,
+        "scheduler.decay_steps": 3, "scheduler.factor": 0.25, "scheduler.patience": 0, "scheduler.min_lr": 4.0,
     },
     "files": {
         "checkpoint.every_steps": 5, "checkpoint.every_epochs": 1.0, "checkpoint.every_minutes": 1e-9,
@@ -87,6 +87,7 @@ CONTEXT = {  # key -> what both runs have on top of the toy's
     "training.stop_after_evaluations": {"optimizer.lr": 5.0},
     "device.processes": {"training.micro_batch_slots": 2},
     "optimizer.momentum": {"optimizer.name": "sgd"}, "optimizer.nesterov": {"optimizer.name": "sgd"},
+    "scheduler.decay_steps": {"scheduler.name": "wsd"},
     "scheduler.factor": {**PLATEAU, "scheduler.patience": 0}, "scheduler.patience": PLATEAU,
     "scheduler.min_lr": {**PLATEAU, "scheduler.patience": 0},
     "checkpoint.every_epochs": {"checkpoint.keep_last": 9},
@@ -98,6 +99,8 @@ CONTEXT = {  # key -> what both runs have on top of the toy's
 ELSEWHERE = {
     "training/test_identity.py": ["run.accept_changes", "run.on_change"],
     "gpu/parts/bits.py": ["training.deterministic"],
+    "trainbook/launch/test_finish.py": ["run.finishes"],
+    "trainbook/launch/test_hours.py": ["training.hours"],
     "trainbook/launch/test_fp16.py": ["training.fp32_modules"],
     "training/test_frozen.py": ["training.frozen_precision", "checkpoint.frozen"],
     "trainbook/outputs/test_tracking.py": [

@@ -23,7 +23,7 @@ MISTAKES = {
     "\ndata:\n  @- dir: x": "", "\nworkload:\n  title:@": "", "@training: {max_steps: 1, effective_batch: 1}": "",
     "task: toy\ntraining:\n  @max_steps: 1": "training.effective_batch is missing. Samples in an",
     "seed: 1\ntask: @tyo\n" + GOOD[10:]: "There is no task 'tyo'. Known tasks: toy.",
-    "task: toy\ntraining:\n  @effective_batch: 1": "Give training.max_steps or training.epochs.",
+    "task: toy\ntraining:\n  @effective_batch: 1": "Give training.max_steps, training.epochs or training.hours.",
     "task: toy\ntraining:\n  max_steps: 5\n  @epochs: 2\n  effective_batch: 1": "are two forms of one length",
     "\nworkload: {ramp_steps: 1, @ramp_epochs: 0.5}": "", "\nrun: {@name: ../x}": "run.name becomes a folder",
     "task: toy\ntraining:\n  max_steps: 5\n  micro_batch_slots: 4\n  @effective_batch: 10": "into 4 equal parts",

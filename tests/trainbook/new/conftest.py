@@ -27,6 +27,14 @@ SMALL = {
         "workload.horizon": 3,
         "workload.season": 4,
     },
+    "sequence": {"workload.hidden": 8},
+    "gpt": {
+        "workload.vocabulary": 300,
+        "workload.length": 16,
+        "workload.layers": 2,
+        "workload.heads": 1,
+        "workload.written": 4,
+    },
     "audio": {"workload.width": 2, "workload.bands": 8, "workload.seconds": 0.5},
 }
 STEPS = {
@@ -36,7 +44,8 @@ STEPS = {
 }  # fmt: skip
 MADE = {"images": {"number": 30, "size": 16}, "text": {"documents": 20, "lines": 3}, "chat": {"number": 40},
         "tabular": {"number": 60}, "segmentation": {"number": 30, "size": 16}, "tokens": {"number": 40},
-        "audio": {"number": 30}, "series": {"number": 3, "length": 80}}  # fmt: skip
+        "audio": {"number": 30}, "series": {"number": 3, "length": 80},
+        "sequence": {"number": 40}, "gpt": {"number": 20, "sentences": 4}}  # fmt: skip
 
 
 @pytest.fixture

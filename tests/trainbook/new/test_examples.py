@@ -31,7 +31,7 @@ from trainbook.supervised import pictured
 pytestmark = pytest.mark.usefixtures("quick")
 
 TASKS = {"images": "Images", "segmentation": "Segmentation", "tabular": "Tabular", "text": "Text", "tokens": "Tokens",
-         "audio": "Audio", "series": "Series", "chat": "Answers"}  # fmt: skip
+         "audio": "Audio", "sequence": "Sequence", "gpt": "Texts", "series": "Series", "chat": "Answers"}  # fmt: skip
 ANSWERS = {
     "images": 30,
     "segmentation": 30,
@@ -39,6 +39,8 @@ ANSWERS = {
     "text": 60,
     "tokens": 40,
     "audio": 30,
+    "sequence": 40,
+    "gpt": 20,
     "series": 3,
     "chat": 40,
 }
@@ -61,7 +63,8 @@ def test_the_examples_are_short_as_they_are_formatted():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_an_example_is_planned_where_there_is_no_data(example, name, tmp_path):
-    config = example(name, **({START: True} if name != "chat" else {}))
+    is_written = name in ("chat", "gpt", "sequence")
+    config = example(name, **({} if is_written else {START: True}))
     if name == "chat":  # whose sizes a plan takes from the base beside the data
         (tmp_path / "chat" / "calls.jsonl").unlink()
     else:

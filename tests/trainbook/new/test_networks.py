@@ -270,3 +270,63 @@ def test_each_sentence_of_a_single_file_is_dealt_by_itself(example, tmp_path):
     assert min(sizes) > 0
     assert sum(sizes) == 60
     assert task.features(task.batch([("the car", "the car", 0)], False)) == ("the car",)
+
+
+# --- sequences --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["", "31 May 1999", "Übung, 漢字 and 🙂", "two  spaces\tand a tab"]
+)
+def test_letters_are_read_back_as_they_were_whatever_the_language(text):
+    kept = json.loads(json.dumps(encoders.letters()))
+    numbers = encoders.pieces(kept, [text, "longer than the other text"], 64)["input_ids"]
+    assert numbers.max() < encoders.LETTERS
+    assert encoders.texts(kept, numbers)[0] == text
+    assert len(encoders.pieces(kept, [text], 64)["input_ids"][0]) == len(text.encode()) + 1
+
+
+def test_texts_that_are_cut_are_counted_in_the_first_lines(example):
+    assert "cut" not in load_task(example("sequence")).describe_data()
+    task = load_task(example("sequence", **{"workload.length": 11}))
+    number = sum(len(source) > 10 for source, _ in task.parts["train"].samples)
+    total = 2 * len(task.parts["train"].samples)
+    assert f"Of {total} training texts {number} have more than 11 pieces" in task.describe_data()
+
+
+def test_the_answers_without_a_network_are_the_source_and_the_target_of_the_nearest_one(example):
+    task = load_task(example("sequence"))
+    task.parts["train"].samples[0] = ("the 3 of June 1999", "nearest")
+    task.parts["test"].samples[:] = [("the 4 of June 1999", "1999-06-04")]
+    assert task.baselines() == {
+        "the source": ["the 4 of June 1999"],
+        "nearest source's target": ["nearest"],
+    }
+
+
+def test_a_published_translator_is_trained_on_with_its_own_pieces_and_writes_from_the_archive(
+    example, tmp_path
+):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"d_model": 8, "d_kv": 2, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    torch.manual_seed(0)
+    published = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(vocab_size=encoders.LETTERS, decoder_start_token_id=0, **sizes)
+    )
+    folder = tmp_path / "published"
+    published.save_pretrained(folder)
+    pieces = Tokenizer.from_str(encoders.letters()["text"])
+    special = {"pad_token": "<pad>", "eos_token": "</s>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=pieces, **special).save_pretrained(folder)
+    config = example("sequence", **{"workload.weights": str(folder)})
+    model = load_task(config).model()
+    assert torch.equal(model.shared.weight, published.shared.weight)
+    summary = launch.train(config)
+    assert summary.reason == "completed"
+    assert not summary.missing
+    shutil.rmtree(folder)  # the run has its weights and its pieces
+    assert (
+        main(["predict", "runs/sequence", "sequence", "out", "--task", "sequence.py:Sequence"]) == 0
+    )
+    with Path("out/predictions.csv").open() as file:
+        assert len([*csv.DictReader(file)]) == 40

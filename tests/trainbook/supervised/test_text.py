@@ -116,6 +116,23 @@ def test_token_f1_counts_words_and_rouge_l_their_order(right, written, token_f1,
     assert text.rouge_l(right, written) == pytest.approx(rouge_l)
 
 
+@pytest.mark.parametrize(
+    ("right", "written", "score"),
+    [
+        ("the cat sat on the mat", "the cat sat on the mat", 1.0),
+        ("the cat sat on the mat", "a cat sat on a mat", 0.456545),
+        ("Übung macht den Meister", "Übung macht die Meisterin", 0.730828),
+        ("1999-12-31", "1999-12-13", 0.751455),
+        ("abc", "xyz", 0.0),
+        ("ab", "ab", 1.0),
+        ("a b c d e f g", "g f e d c b a", 0.166667),
+        ("short", "a much longer text than that, with short in it", 0.314980),
+    ],
+)
+def test_chrf_is_that_of_sacrebleu_2_6(right, written, score):
+    assert text.chrf(right, written) == pytest.approx(score, abs=1e-6)
+
+
 def test_texts_are_judged_as_they_are_written_beside_the_commonest_one(capitals, tmp_path):
     assert checks.examine(capitals, capitals.config) == []
     model = capitals.model().eval()

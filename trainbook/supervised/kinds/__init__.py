@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from trainbook.supervised.kinds.base import Kind
+from trainbook.supervised.kinds.bits import Bits
 from trainbook.supervised.kinds.classes import Classes
 from trainbook.supervised.kinds.labels import Labels
 from trainbook.supervised.kinds.next_tokens import NextTokens
@@ -14,10 +15,21 @@ from trainbook.supervised.kinds.numbers import Numbers
 from trainbook.supervised.kinds.text import Text
 from trainbook.supervised.kinds.tokens import Tokens
 
-__all__ = ["Classes", "Kind", "Labels", "NextTokens", "Numbers", "Text", "Tokens", "is_kind", "of"]
+__all__ = [
+    "Bits",
+    "Classes",
+    "Kind",
+    "Labels",
+    "NextTokens",
+    "Numbers",
+    "Text",
+    "Tokens",
+    "is_kind",
+    "of",
+]
 
 BY_NAME: dict[str, type[Kind]] = {
-    kind.name: kind for kind in (Classes, Numbers, Tokens, NextTokens, Labels, Text)
+    kind.name: kind for kind in (Classes, Numbers, Tokens, NextTokens, Bits, Labels, Text)
 }
 
 
