@@ -29,7 +29,7 @@ FLOORS = (
     ("run", "memory"),
     ("keep",),
     ("finishing",),
-    ("hf", "lightning", "accelerate", "ultralytics"),
+    ("hf", "lightning", "accelerate", "ultralytics", "published"),
     ("supervised",),
     ("launch",),
     ("command", "doctor", "notebook", "new", "fits", "building"),

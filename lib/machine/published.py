@@ -231,6 +231,13 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
 
 
+def loaded(cls: Any, folder: Path) -> tuple[nn.Module, str]:
+    """Returns a model of transformers with the weights of a folder, in fp32, and the hash of these. Raises BadInput."""
+    files = _files(folder)[0]
+    _check_whole(files)
+    return _loaded(cls, folder, files, dtype=torch.float32), _hash(files)
+
+
 def _run_folders(config: Any) -> list[Path]:
     return inputs.run_folders(config.run.name, config.output_dir, config.run.resume_from)
 

@@ -6,7 +6,8 @@ samples is the reference. A run may start from it: then the network has a say, b
 shows a gain.
 """
 
-from trainbook.supervised.simple.fitting import fit, losses, seconds_after
+from trainbook.supervised.simple.encoded import probe
+from trainbook.supervised.simple.fitting import fit, losses, seconds_after, seconds_before
 from trainbook.supervised.simple.gate import (
     GATE,
     KEY,
@@ -22,5 +23,5 @@ from trainbook.supervised.simple.stored import restored
 
 __all__ = [
     "AT_ONCE", "GATE", "KEY", "UNSEEN", "Method", "as_json", "batch", "fit", "gated", "losses",
-    "packed", "restored", "seconds_after", "shaped", "unpacked", "with_buffers",
+    "packed", "probe", "restored", "seconds_after", "seconds_before", "shaped", "unpacked", "with_buffers",
 ]  # fmt: skip

@@ -12,8 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import sparse
 
+from trainbook.supervised.simple.encoded import SEEN, VECTOR
+
 _MOST_TERMS = {"words": 200_000, "characters": 60_000}  # of texts, the commonest
 _MOST_MARKS = 2_000_000  # of words, the commonest
+ENCODER = "encoder"  # the array with the encoder's vector of a task's example
 _EDGE = "edge"  # the only mark beyond a text's ends
 _OF_WORD = ("w=", "#")  # begin the marks that tell one word from all others
 _OF_NEIGHBOUR = ("l=", "s2=", "s3=", "h=", "#", _EDGE)
@@ -42,6 +45,7 @@ class View:
 
     form: ClassVar[str]  # of the rows
     needs: ClassVar[Mapping[str, Any]]  # the type of each array
+    is_encoded: ClassVar[bool] = False  # whether rows are pairs of what is seen and a vector
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
         self.arrays = arrays
@@ -243,6 +247,62 @@ class Alone(Neighbours):
         return [term for term in terms if term.startswith(_OF_WORD)]
 
 
+class Encoded(Numbers):
+    """The encoder's vectors alone, as numbers."""
+
+    form = "pooled pixels"
+    needs: ClassVar = {**Numbers.needs, ENCODER: np.float32}
+    is_encoded = True
+
+    @classmethod
+    def fit(cls, rows: np.ndarray) -> View:
+        return super().fit(rows[VECTOR])
+
+    def fits(self, rows: np.ndarray) -> bool:
+        return super().fits(rows[VECTOR])
+
+    def columns(self, rows: np.ndarray) -> np.ndarray:
+        return super().columns(rows[VECTOR])
+
+
+class Beside(View):
+    """The encoder's vectors, each of the same length, beside the columns of another view."""
+
+    is_encoded = True
+    length: ClassVar[float] = 0.5
+
+    @classmethod
+    def fit(cls, rows: np.ndarray) -> View:
+        return super().fit(rows[SEEN])
+
+    @property
+    def width(self) -> int:
+        return super().width + len(self.arrays[ENCODER])
+
+    def fits(self, rows: np.ndarray) -> bool:
+        has_width = rows[VECTOR].shape[1] == len(self.arrays[ENCODER])
+        return has_width and super().fits(rows[SEEN])
+
+    def columns(self, rows: np.ndarray) -> Any:
+        vectors = rows[VECTOR]
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        scaled = vectors * (self.length / np.maximum(lengths, 1e-9))
+        return sparse.hstack([super().columns(rows[SEEN]), sparse.csr_array(scaled)], "csr")
+
+    def check(self) -> None:
+        super().check()
+        if self.arrays[ENCODER].ndim != 1:
+            raise ValueError("encoder is no single vector")
+
+
+class EncodedWords(Beside, Words):
+    needs: ClassVar = {**Words.needs, ENCODER: np.float32}
+
+
+class EncodedNeighbours(Beside, Neighbours):
+    needs: ClassVar = {**Neighbours.needs, ENCODER: np.float32}
+
+
 VIEWS: Mapping[str, type[View]] = {
     "numbers": Numbers,
     "pooled pixels": Pooled,
@@ -252,6 +312,9 @@ VIEWS: Mapping[str, type[View]] = {
     "ids": Ids,
     "neighbours": Neighbours,
     "word": Alone,
+    "encoder": Encoded,
+    "words and encoder": EncodedWords,
+    "neighbours and encoder": EncodedNeighbours,
 }
 
 

@@ -18,7 +18,8 @@ from lib.errors import printable
 from lib.report.progress import working
 from trainbook.supervised import scoring
 from trainbook.supervised.scoring import Judged
-from trainbook.supervised.simple.columns import VIEWS
+from trainbook.supervised.simple.columns import ENCODER, VIEWS
+from trainbook.supervised.simple.encoded import paired
 from trainbook.supervised.simple.estimators import TREES
 from trainbook.supervised.simple.families import FAMILIES, Family
 from trainbook.supervised.simple.method import Method, stored_weights
@@ -26,8 +27,11 @@ from trainbook.supervised.simple.models import Model, fitted, linked, mean, scor
 from trainbook.supervised.simple.rows import Clock, Rows, collected
 from trainbook.supervised.targets import class_counts
 
-BEFORE_SECONDS = 180.0  # before a training of unknown length
+_BEFORE_SECONDS = 180.0  # before a training of unknown length
 _LEAST_SECONDS = 60.0  # a tenth of a short training is too little
+_LEAST_ENCODED = (
+    300.0  # half of it encodes: 0.1 s a picture on one core, 0.015 s a sentence by a small encoder
+)
 _MOST_SECONDS = 600.0
 _MOST_OUTPUTS = 1000  # a language model has more, and no simple method beside it
 _MOST_CLASSES = 100  # the commonest ones are learned
@@ -71,13 +75,19 @@ class _Held(NamedTuple):
         return self.score, -self.loss
 
 
+def seconds_before(task: Any) -> float:
+    """Returns how long simple methods may take before a training."""
+    return _BEFORE_SECONDS if task._probe is None else _LEAST_ENCODED
+
+
 def seconds_after(task: Any) -> float:
     """Returns how long simple methods may take after a training: a tenth of its time, in bounds."""
     taken = time.monotonic() - task._begin
-    return min(_MOST_SECONDS, max(_LEAST_SECONDS, taken / 10))
+    least = _LEAST_SECONDS if task._probe is None else _LEAST_ENCODED
+    return min(_MOST_SECONDS, max(least, taken / 10))
 
 
-def fit(task: Any, seconds: float = BEFORE_SECONDS) -> list[Method]:
+def fit(task: Any, seconds: float) -> list[Method]:
     """Fits the best method of each family, the strongest first; [] for another form, or if every fit fails.
 
     A constant is among them only where it is the strongest.
@@ -114,7 +124,7 @@ def _fitted(task: Any, clock: Clock) -> tuple[list[Method], list[str]]:
             )
     work = _Work(task, rows, width, clock, notes)
     constant = work.constant()
-    families = [each for each in FAMILIES[rows.form] if _can(task._kind, each, width)]
+    families = [each for each in FAMILIES[rows.form] if _can(task._kind, each, width, rows)]
     tried = [constant]
     for place, family in enumerate(families):
         try:
@@ -127,11 +137,14 @@ def _fitted(task: Any, clock: Clock) -> tuple[list[Method], list[str]]:
     return [method for method in methods if method is methods[0] or not method.is_constant], notes
 
 
-def _can(kind: Any, family: Family, width: int) -> bool:
+def _can(kind: Any, family: Family, width: int, rows: Rows) -> bool:
     """Returns whether a family has an answer for a kind: trees of more than 100 outputs are left out.
 
-    A forest of several numbers has trees for each of them, and takes longer than many trainings.
+    One of an encoder's vectors needs these. A forest of several numbers has trees for each of them, and takes longer
+    than many trainings.
     """
+    if VIEWS[family.view].is_encoded and not len(rows.vectors):
+        return False
     if family.how == "counts":
         return kind.has_classes
     if family.how == "forest" and not kind.has_classes and width > _MOST_FORESTS:
@@ -218,6 +231,8 @@ class _Work:
     def _affordable(self, family: Family, seconds: float) -> Rows:
         """Returns the rows that a family is fitted to, by the time and bytes that some of them take; notes a cut."""
         rows = self.rows
+        if VIEWS[family.view].is_encoded:
+            rows = rows.first(len(rows.vectors))
         number = len(rows.target)
         if number > 2 * _PROBED:
             number = min(number, self._foreseen(family, seconds))
@@ -229,7 +244,7 @@ class _Work:
 
     def _foreseen(self, family: Family, seconds: float) -> int:
         """Returns the number of rows that time and memory allow, judged by the first ones; at least these."""
-        probe = self.rows.first(_PROBED)
+        probe = self.rows.first(_PROBED)  # as many are encoded
         begin = time.perf_counter()
         _, values = _view_of(family.view, probe)
         seen_after = time.perf_counter()
@@ -317,8 +332,14 @@ def _best(held: Mapping[_Setting, _Held]) -> _Setting:
 
 def _view_of(view: str, rows: Rows) -> tuple[Any, Any]:
     """Returns a view of rows, and their columns."""
-    columns = VIEWS[view].fit(rows.values)
-    return columns, columns.columns(rows.values)
+    form = VIEWS[view]
+    values = rows.values
+    if form.is_encoded:
+        values = paired(values, rows.vectors)
+    columns = form.fit(values)
+    if form.is_encoded:
+        columns.arrays[ENCODER] = rows.probe
+    return columns, columns.columns(values)
 
 
 def _bytes(values: Any) -> int:

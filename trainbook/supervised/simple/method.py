@@ -15,7 +15,8 @@ from torch import Tensor
 from lib.errors import BadInput
 from lib.task import Batch
 from lib.text import amount
-from trainbook.supervised.simple.columns import VIEWS, View
+from trainbook.supervised.simple import encoded
+from trainbook.supervised.simple.columns import ENCODER, VIEWS, View
 from trainbook.supervised.simple.models import Model, linked, scored
 from trainbook.supervised.simple.seen import seen
 
@@ -62,10 +63,20 @@ class Method:
         values = self.columns.columns(rows)
         return linked(kind, self.how, scored(values, self.model))
 
+    def linear(self) -> tuple[Tensor, Tensor]:
+        """Returns (numbers, outputs) weights and (outputs) bias of a linear method of numbers, times its power."""
+        middle, spread = self.columns.arrays["middle"], self.columns.arrays["spread"]
+        weights = self.model.weights / spread[:, None]
+        bias = self.model.bias - middle @ weights
+        return torch.from_numpy(self.power * weights), torch.from_numpy(self.power * bias)
+
     def _rows(self, task: Any, batch: Batch) -> np.ndarray:
         """Returns the method's rows of a batch. Raises BadInput if it was fitted to something else."""
         form, rows = seen(task, batch) or ("nothing", np.zeros(0))
         needs = self.columns.form
+        if form == needs and self.columns.is_encoded:
+            encoded.check(task, self.name, self.columns.arrays[ENCODER])
+            rows = encoded.paired(rows, encoded.vectors(task, batch))
         if form == needs and self.columns.fits(rows):
             return rows
         if "middle" in self.columns.arrays:
