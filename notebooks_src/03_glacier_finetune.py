@@ -31,7 +31,7 @@
 # %% [markdown]
 # ## Parameters
 # Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
-# `{"optimizer.lr": 3e-5, "queue.folds": 2}`. `CONFIG = "configs/glacier_rare.yaml"` is the preset that finds rare classes:
+# `{"optimizer.lr": 3e-5, "folds": 2}`. `CONFIG = "configs/glacier_rare.yaml"` is the preset that finds rare classes:
 # crops centred on lakes and other losses. The names of the queue's runs, printed below, say which preset they are of.
 
 # %% shared: parameters-glacier

@@ -124,6 +124,10 @@ def train_queue(options: argparse.Namespace) -> int:
     print(queue.table(runs, queue.measure(runs)), flush=True)
     code = queue.run_queue(runs)
     print(queue.table(runs), queue.verdict(runs), sep="\n")
+    if text := queue.joined(runs):
+        print(f"\n{text}")
+        queue.submit(runs)
+        packing.package(runs[-1].folder.parent)
     return code
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 
@@ -305,8 +305,6 @@ class Queue:
     before: tuple[str, ...] = option((), "Configurations beside this one that run first.")
     before_overrides: dict[str, str] = option(dict, "Keys of such a run if none was completed.")
     start_from: str = option("", "The run of `before` that the others start from.")
-    folds: int = option(0, "Runs that differ in the fold; 0: no folds.", minimum=0, limit=1000)
-    fold_key: str = option("workload.split.fold", "The key that numbers the fold.")
     seeds: tuple[int, ...] = option((), "Runs that differ in the seed.", minimum=0)
     grid: dict[str, tuple[str, ...]] = option(
         dict, "Dotted keys and the values that runs differ in."
@@ -314,15 +312,35 @@ class Queue:
     mean_at_least: float = option(0.0, "Goal for the mean of the runs' best validations; 0: none.")
     best_at_least: float = option(0.0, "Goal for the best of them; 0: none.")
 
+    @property
+    def runs(self) -> int:
+        """The number of combinations of seeds and grid."""
+        sizes = [len(self.seeds), *map(len, self.grid.values())]
+        return math.prod(max(1, size) for size in sizes)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Cross-validation: a run for each fold; `folds: 5` is short for `folds: {number: 5}`."""
+
+    main: ClassVar[str] = "number"
+    number: int = option(
+        0, "Folds, each held out by one run; 0: no cross-validation.", minimum=0, limit=1000
+    )
+    fold: int = option(-1, "The fold of this run, counted from 0; -1: a run for each.", minimum=-1)
+    nested: bool = option(
+        False, "Whether an inner part of the training samples chooses the step, and not the fold."
+    )
+
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        sizes = [values["folds"], len(values["seeds"])]
-        sizes += map(len, values["grid"].values())
-        runs = math.prod(max(1, size) for size in sizes)
-        if runs > 1000:  # all are listed at every start
+        number = values["number"]
+        if number == 1:
+            yield "number", "One fold leaves nothing to train on. Give folds: 5, or 0 for none."
+        elif values["fold"] >= max(1, number):
             yield (
-                "",
-                f"The queue has {runs:,} runs; at most 1,000 can be. Shorten queue.grid or folds.",
+                "fold",
+                f"folds.fold is {values['fold']}, and there are {number} folds, counted from 0.",
             )
 
 
@@ -343,6 +361,7 @@ class Config:
     checkpoint: Checkpoint = Checkpoint()
     session: Session = Session()
     tracking: Tracking = Tracking()
+    folds: Folds = Folds()
     queue: Queue = dataclasses.field(default_factory=Queue)
     workload: Any = option(NoSettings(), "The task's own settings.")
     # Not a key: the dotted keys that were given as overrides, which no memory profile changes.
@@ -352,6 +371,12 @@ class Config:
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        runs = max(1, values["folds"].number) * values["queue"].runs
+        if runs > 1000:  # all are listed at every start
+            yield (
+                "queue",
+                f"The queue has {runs:,} runs; at most 1,000 can be. Shorten queue.grid or folds.",
+            )
         training = values["training"]
         is_plateau = values["scheduler"].name == "plateau"
         is_single = not training.evaluate_every_steps and not training.evaluate_every_epochs
@@ -378,7 +403,7 @@ def read_config(
     """
     path = Path(path)
     overrides = as_overrides(overrides)
-    reader = Reader(REMOVED)
+    reader = Reader(REMOVED, {"folds": Folds.main})
     advice = (
         "Give at least task, training.effective_batch and training.max_steps or training.epochs."
     )

@@ -310,13 +310,14 @@ def _settle_lengths(
 class Reader:
     """Checks YAML nodes against types and collects every mistake with its place.
 
-    `removed` maps keys of earlier versions to a sentence to print; `types` has types that a class
-    leaves open; `known` are all keys. A class may have a static method `mistakes(values)`, which
-    yields (field, sentence).
+    `removed` maps keys of earlier versions to a sentence to print; `main` maps sections to the key
+    that a single value stands for; `types` has types that a class leaves open; `known` are all
+    keys. A class may have a static method `mistakes(values)`, which yields (field, sentence).
     """
 
-    def __init__(self, removed: Mapping[str, str]) -> None:
+    def __init__(self, removed: Mapping[str, str], main: Mapping[str, str] | None = None) -> None:
         self.removed = removed
+        self.main = main or {}
         self.mistakes: list[tuple[Mark, str]] = []
         self.types: dict[str, Any] = {}
         self.known: list[str] = []
@@ -345,6 +346,7 @@ class Reader:
         try:
             node = _Loader(text, name, self.report).get_single_node()
             if isinstance(node, MappingNode):
+                self._lengthen(node)
                 return node
             problem = "does not consist of key: value lines"
             if node is None or _is_empty(node):
@@ -366,6 +368,14 @@ class Reader:
             )
         self.finish()
         raise AssertionError("unreachable")
+
+    def _lengthen(self, root: MappingNode) -> None:
+        """Writes a section that is given as a single value, as `folds: 5`, with its main key."""
+        for place, (name, value) in enumerate(root.value):
+            main = self.main.get(name.value)
+            if main and isinstance(value, ScalarNode) and not _is_empty(value):
+                pair = (ScalarNode("", main, value.start_mark), value)
+                root.value[place] = (name, MappingNode("", [pair], value.start_mark))
 
     def merge_base(self, root: MappingNode, path: Path) -> None:
         """Adds the keys that the file named by `base` gives and the one at `path` does not.
@@ -392,6 +402,7 @@ class Reader:
         """Sets a dotted key in place of either form of its length; returns the node, or BAD."""
         mark = Mark(f"override {key}", 0, -1, -1, None, None)
         *sections, last = key.split(".")
+        top = root
         for name in sections:
             if (inner := child(root, name)) is None or _is_empty(inner):
                 _put(root, name, mark, inner := MappingNode("", [], mark))
@@ -405,6 +416,7 @@ class Reader:
         if node is BAD:
             return BAD
         _put(root, last, mark, node)
+        self._lengthen(top)
         other = child(root, other_unit(last))
         if other and other.start_mark.line >= 0 and _scalar(float, node) != 0:
             root.value = [pair for pair in root.value if pair[1] is not other]

@@ -40,6 +40,7 @@ class Task:
     metric that decides which weights are best, and whether "max" or "min" of it is better; `shown`
     names those of the plot. `dials` are the keys that set the size of a sample, each with the
     values that the memory panel offers. With `several` `data.dir` may list folders.
+    `fold_key` is the key that numbers the fold; empty: the task deals no folds.
 
     A task may have four methods more:
     - `adapt(weights, model)` returns `run.initial_weights` in the shapes of `model` (bands, words), and a sentence on
@@ -55,6 +56,7 @@ class Task:
     shown: ClassVar[tuple[str, ...]] = ()
     dials: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     several: ClassVar[bool] = False
+    fold_key: ClassVar[str] = ""
     repeats_validation: Any = False  # whether the samples of the test are those of the validation
     step: int = 0  # the step of `count` and `loss`, or the number of steps before an evaluation; the trainer sets it
     # The published weights that the run started from, by name; kept in its checkpoints, set when it

@@ -30,7 +30,7 @@ _REFUSED = (
 )  # fmt: skip
 # May differ without a warning: it changes neither samples nor arithmetic.
 _HARMLESS = (
-    "output_dir", "run.", "session.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
+    "output_dir", "run.", "session.", "folds.", "queue.", "checkpoint.", "device.", "data.dir", "data.num_workers",
     "training.smoke_steps", "training.stop_",
     "tracking.",
 )  # fmt: skip

@@ -123,7 +123,7 @@ def trained(row: str, seed: int, scratch: Path) -> Path:
         }  # which all runs share
         train(ROOT / "configs" / "glacier_pretrain_small.yaml", pretraining)
         alone = {
-            "queue.folds": 0,
+            "folds": 0,
             "queue.before": "[]",
             "queue.start_from": "",
             "data.dir": "embedded",

@@ -43,7 +43,7 @@ OVERRIDES = {
         "workload.model.feed_forward": 32, "workload.chain.vocabulary": 600,
     },
     "02_glacier_pretrain": GLACIER,
-    "03_glacier_finetune": {**GLACIER, **SHORT, "queue.folds": 2},
+    "03_glacier_finetune": {**GLACIER, **SHORT, "folds": 2},
     "04_glacier_ensemble": {**GLACIER, **SHORT, "queue.seeds": [42, 123]},
     "05_legal": {
         **STEPS, "training.effective_batch": 8, "workload.context.length": 32, "workload.encoder.hidden": 16,

@@ -12,7 +12,7 @@ from lib.config import split_overrides
 from lib.errors import BadInput, printable
 from lib.machine import disk
 from lib.report import findings
-from trainbook.kaggle import carried, chain, client, dataset, kernel, verify
+from trainbook.kaggle import carried, chain, client, dataset, kernel, submit, verify
 from trainbook.kaggle.kernel import Notebook
 
 
@@ -65,7 +65,11 @@ def _checked(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
     path, root = _path(options.name, options.slug)
     name = f"{_owner(options)}/{options.slug or kernel.slug_of(path)}"
     switches = {switch: getattr(options, switch) for switch in ("gpu", "internet", "public")}
-    inputs = {"models": options.model, "competitions": options.competition}
+    inputs = {
+        "models": options.model,
+        "competitions": options.competition,
+        "accelerator": options.accelerator,
+    }
     source = Path(options.name) if root else path
     notebook = Notebook(
         path, name, options.dataset, options.kernel, root=root, source=source, **inputs, **switches
@@ -94,6 +98,7 @@ def _command(options: argparse.Namespace) -> tuple[Notebook, dict[str, object]]:
         options.kernel,
         models=options.model,
         competitions=[*competitions, *options.competition],
+        accelerator=options.accelerator,
         gpu=options.gpu,
         internet=options.internet,
         public=options.public,
@@ -238,7 +243,8 @@ def _preflight(options: argparse.Namespace) -> int:
         else:
             path, root = _path(options.name)
             keys = split_overrides(options.set)
-            sections = preflight.check(path, keys, options.data, root, options.competition)
+            session = preflight.Session(options.competition, options.accelerator)
+            sections = preflight.check(path, keys, options.data, root, session)
     code = min(1, show(sections, options.json))
     if not code and not options.json:
         print("Ready to push.")
@@ -271,4 +277,5 @@ def _notebook(options: argparse.Namespace) -> int:
 RUNS = {
     "notebook": _notebook, "verify": verify.run, "kaggle dataset": _dataset, "kaggle push": _push,
     "kaggle status": _status, "kaggle fetch": _fetch, "kaggle chain": _chain, "kaggle preflight": _preflight,
+    "kaggle submit": submit.submit, "kaggle score": submit.score,
 }  # fmt: skip

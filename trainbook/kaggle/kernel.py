@@ -30,6 +30,8 @@ PUSHED = "push"  # in a notebook's folder: the files of the last push
 _UPLOADED = "uploaded.txt"  # there too: the hash of a repository that Kaggle has
 _SOURCE = "source.txt"  # there too: the path of the file that was pushed
 _LONGEST_TITLE = 50  # letters: the server answers 500 to a longer one (kaggle-cli#179)
+# Cards that some competitions offer, with the fact of their machine_shape
+ACCELERATORS = {"rtxpro6000": "kaggle_rtx_machine_shape"}
 _RESULTS = rf"(^|/)({re.escape(packing.ARCHIVE)}|{re.escape(SUMMARY)}|metrics\.csv)$"
 _NO_CHECKPOINTS = r"^(?!.*(^|/)checkpoints/).*$"
 
@@ -48,6 +50,7 @@ class Notebook:
     root: Path | None = None
     models: Sequence[str] = ()  # owner/model/framework/variation/version
     competitions: Sequence[str] = ()  # by their names in the browser's address
+    accelerator: str = ""  # one of ACCELERATORS; empty: T4 x2
     source: Path | None = None  # the file that the user named
     code: tuple[str, Path] | None = None  # a data set to upload before a push, and its folder
 
@@ -61,7 +64,15 @@ class Notebook:
 
     @property
     def uses_gpu(self) -> bool:
-        return self.switch("isGpuEnabled", self.gpu)
+        return bool(self.accelerator) or self.switch("isGpuEnabled", self.gpu)
+
+    @property
+    def has_internet(self) -> bool:
+        """Whether the session has internet: with a competition only if it was asked for."""
+        choice = self.internet
+        if choice is None and self.competitions:
+            return False
+        return self.switch("isInternetEnabled", choice)
 
     def switch(self, name: str, choice: bool | None) -> bool:
         if choice is None:
@@ -170,6 +181,7 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
     """Returns kernel-metadata.json with every key: the client's defaults differ."""
     slug = notebook.kernel.partition("/")[2]
     kernels = list(notebook.kernels)
+    shape = ACCELERATORS.get(notebook.accelerator, "kaggle_machine_shape")
     if own_output:
         kernels.append(notebook.kernel)
     return {
@@ -177,8 +189,8 @@ def metadata(notebook: Notebook, own_output: bool) -> dict[str, Any]:
         "title": slug.replace("-", " "),  # Kaggle makes the slug from it
         "code_file": notebook.path.name, "language": "python", "kernel_type": "notebook",
         "is_private": not notebook.public, "enable_gpu": notebook.uses_gpu, "enable_tpu": False,
-        "enable_internet": notebook.switch("isInternetEnabled", notebook.internet),
-        "machine_shape": FACTS["kaggle_machine_shape"].value if notebook.uses_gpu else "",
+        "enable_internet": notebook.has_internet,
+        "machine_shape": FACTS[shape].value if notebook.uses_gpu else "",
         "docker_image_pinning_type": "latest",  # else a version runs on the image of the notebook's first push
         "dataset_sources": list(notebook.datasets), "model_sources": list(notebook.models),
         "kernel_sources": kernels, "competition_sources": list(notebook.competitions),
@@ -192,7 +204,7 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
     """
     slug = notebook.kernel.partition("/")[2]
     check_slug(slug)
-    _check_inputs(notebook)
+    check_inputs(notebook)
     if notebook.source:
         check_source(slug, notebook.source)
     source = read_json(notebook.path)
@@ -204,6 +216,10 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
         )
     if notebook.root is None:
         check_fresh(notebook.path)
+    if notebook.accelerator and "SESSION_MINUTES" in known and not values.get("SESSION_MINUTES"):
+        minutes = int(FACTS["kaggle_rtx_run_minutes"].value)
+        print(f"SESSION_MINUTES is {minutes}: a session with {notebook.accelerator} has 9 hours.")
+        values = {**values, "SESSION_MINUTES": minutes}
     entries = carried.training(source, values, notebook.uses_gpu, notebook.root)
     if entries is None or notebook.root is None:
         return values
@@ -226,18 +242,45 @@ def check(notebook: Notebook, values: dict[str, object]) -> dict[str, object]:
     return values
 
 
-def _check_inputs(notebook: Notebook) -> None:
+def check_inputs(notebook: Notebook) -> None:
+    """Raises BadInput for names that Kaggle does not have, and for a card or internet that a session does not get."""
+    _check_offline(notebook)
     for name in notebook.competitions:
-        if not re.fullmatch(r"[\w-]+", name):
-            raise BadInput(
-                f"{name!r} is no competition. Give the last part of its address: titanic."
-            )
+        check_competition(name)
     for name in notebook.datasets:
         if not re.fullmatch(r"[\w-]+/[\w-]+", name):
             raise BadInput(
                 f"{name!r} is no data set. Give the last two parts of its address: --dataset"
                 " OWNER/SLUG."
             )
+
+
+def check_competition(name: str) -> None:
+    """Raises BadInput for a text that is no name of a competition."""
+    if not re.fullmatch(r"[\w-]+", name):
+        raise BadInput(f"{name!r} is no competition. Give the last part of its address: titanic.")
+
+
+def _check_offline(notebook: Notebook) -> None:
+    """Raises BadInput for a card that needs a competition, and for internet that a competition switches off."""
+    card = notebook.accelerator
+    if card and card not in ACCELERATORS:
+        raise BadInput(
+            f"--accelerator is {printable(card, most=60)}. It is one of: {', '.join(ACCELERATORS)}; "
+            "left out, a session has two T4s."
+        )
+    if card and not notebook.competitions:
+        raise BadInput(
+            f"Kaggle offers {card} only to notebooks of some competitions. Give --competition NAME."
+        )
+    if card and notebook.has_internet:
+        raise BadInput(f"A session with {card} has no internet. Leave --internet out.")
+    wants = notebook.switch("isInternetEnabled", None)
+    if wants and notebook.competitions and notebook.internet is None:
+        raise BadInput(
+            f"{notebook.path.name} asks for internet, and a session with a competition has none unless "
+            "--internet is given. Mount the wheels of what it lacks (docs/kaggle.md, Competitions)."
+        )
 
 
 def check_fresh(path: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lib import planner, prepared
 from lib.config import Config, profiles, resolve_lengths
@@ -24,12 +24,35 @@ from trainbook.launch.queue import Entry
 _CORRECT = "Correct what the message names."
 
 
+class Session(NamedTuple):
+    """What a session mounts and runs on: competitions, and a card that some of them offer ("": two T4s)."""
+
+    competitions: Sequence[str] = ()
+    accelerator: str = ""
+
+    @property
+    def card(self) -> str:
+        return self.accelerator or "t4"
+
+    @property
+    def cards(self) -> int:
+        return 1 if self.accelerator else int(FACTS["kaggle_gpus"].value)
+
+    @property
+    def minutes(self) -> float:
+        fact = "kaggle_rtx_run_minutes" if self.accelerator else "kaggle_run_minutes"
+        return float(FACTS[fact].value)
+
+
+_PLAIN = Session()
+
+
 def check(
     path: Path,
     settings: Mapping[str, object],
     folder: str = "",
     root: Path | None = None,
-    competitions: Sequence[str] = (),
+    session: Session = _PLAIN,
 ) -> dict[str, Any]:
     """Checks notebook, configuration, account and the data in `folder`, or "embedded"; `root` as in `carried`."""
     print("Checking the notebook, its configuration and the account.", flush=True)
@@ -45,7 +68,7 @@ def check(
         overrides = dict(settings)
         if folder:
             overrides["data.dir"] = folder
-        sections[title], entries = _configuration(notebook, title, overrides, root)
+        sections[title], entries = _configuration(notebook, title, overrides, root, session)
     else:
         contents.append(_without_workload(runs_command))
     has_internet = kernel.is_on(notebook, "isInternetEnabled")
@@ -53,10 +76,30 @@ def check(
         value = "data is to be downloaded, and the notebook's internet is off"
         advice = "Push with --internet, or mount the data."
         contents.append(Finding("internet", value, "bad", advice))
+    if session.competitions:
+        contents.append(_offline(path, session, has_internet))
     sections["Account"] = _account(bool(name) or runs_command)
     if entries:
-        sections[title] += _runs(entries, folder, competitions)
+        sections[title] += _runs(entries, folder, session)
     return sections
+
+
+def _offline(path: Path, session: Session, has_internet: bool) -> Finding:
+    """Returns the finding on a session of a competition, which has no internet, and on its card."""
+    names = ", ".join(session.competitions)
+    notebook = kernel.Notebook(
+        path, "OWNER/NAME", competitions=session.competitions, accelerator=session.accelerator
+    )
+    try:
+        kernel.check_inputs(notebook)
+    except BadInput as refusal:
+        return Finding("competition", str(refusal), "bad", _CORRECT)
+    card = session.accelerator or "T4 x2"
+    value = f"{names} is mounted, on {card}, without internet, for {session.minutes:.0f} minutes"
+    if has_internet:
+        return Finding("competition", f"{names} is mounted", "warning", "Many allow no internet.")
+    advice = "Accept its rules in the browser first; look there which cards it offers."
+    return Finding("competition", value, "ok", advice)
 
 
 def _without_workload(runs_command: bool) -> Finding:
@@ -115,7 +158,11 @@ def _imports(notebook: Mapping[str, Any], files: Mapping[str, str]) -> Finding:
 
 
 def _configuration(
-    notebook: Mapping[str, Any], title: str, overrides: Mapping[str, object], root: Path | None
+    notebook: Mapping[str, Any],
+    title: str,
+    overrides: Mapping[str, object],
+    root: Path | None,
+    session: Session,
 ) -> tuple[list[Finding], list[Entry]]:
     """Reads the configuration as a session would, and checks the keys that cost quota; returns the runs."""
     try:
@@ -128,7 +175,7 @@ def _configuration(
         return [Finding("configuration", value, "warning", advice)], []
     names = ", ".join(entry.name for entry in entries)
     config = entries[-1].config
-    cards = int(FACTS["kaggle_gpus"].value)
+    cards = session.cards
     slots = config.training.micro_batch_slots
     findings = [Finding("configuration", f"{title} is valid; runs: {names}")]
     if not kernel.is_on(notebook, "isGpuEnabled"):
@@ -138,7 +185,7 @@ def _configuration(
         value = f"{slots} slots cannot be divided among {cards} T4s: one would idle"
         advice = f"Set training.micro_batch_slots to {cards}, or a multiple of it."
         findings.append(Finding("slots", value, "bad", advice))
-    if config.training.precision == "bf16":
+    if config.training.precision == "bf16" and session.card == "t4":
         value = "training.precision is bf16, which a T4 only emulates"
         findings.append(Finding("precision", value, "bad", "Set it to auto (fp16 on a T4)."))
     if not config.checkpoint.keep_last:
@@ -147,7 +194,7 @@ def _configuration(
     return findings, entries
 
 
-def _runs(entries: Sequence[Entry], folder: str, competitions: Sequence[str]) -> list[Finding]:
+def _runs(entries: Sequence[Entry], folder: str, session: Session) -> list[Finding]:
     """Checks the data, and memory, time and space of all runs; runs of a kind are alike."""
     findings: list[Finding] = []
     hours = 0.0
@@ -157,11 +204,11 @@ def _runs(entries: Sequence[Entry], folder: str, competitions: Sequence[str]) ->
     for kind, number in counts.items():
         entry = next(entry for entry in entries if entry.kind == kind)
         try:
-            finding, config, task = _data(entry, folder, competitions)
+            finding, config, task = _data(entry, folder, session.competitions)
         except BadInput as refusal:
             return [*findings, Finding("data", f"refused: {refusal}", "bad", _CORRECT)]
-        print(f"Tracing a step of {kind} for a T4.", flush=True)
-        memory, seconds = _memory(config)
+        print(f"Tracing a step of {kind} for a {session.card}.", flush=True)
+        memory, seconds = _memory(config, session.card)
         findings += [finding, memory]
         steps = config.training.max_steps
         hours += number * steps * seconds / 3600 if steps else math.nan
@@ -170,7 +217,7 @@ def _runs(entries: Sequence[Entry], folder: str, competitions: Sequence[str]) ->
         best = config.checkpoint.keep_best
         size += number * (last * checkpoint + 2 * best * weights)  # the archive has the best, too
         newest = max(newest, checkpoint + min(1, best) * weights)  # one more while it is written
-    return [*findings, _time(len(entries), hours), _space(size + newest)]
+    return [*findings, _time(len(entries), hours, session.minutes), _space(size + newest)]
 
 
 def _space(size: int) -> Finding:
@@ -215,27 +262,30 @@ def _data(entry: Entry, folder: str, competitions: Sequence[str]) -> tuple[Findi
     return Finding("data", f"{entry.kind}: {value}", "warning", advice), config, task
 
 
-def _memory(config: Config) -> tuple[Finding, float]:
-    """Traces a step for a T4; returns the finding, and the expected seconds of a step, NaN without a plan."""
+def _memory(config: Config, card: str) -> tuple[Finding, float]:
+    """Traces a step for a card; returns the finding, and the expected seconds of a step, NaN without a plan."""
     try:
-        plan = planner.plan(config, "t4")
+        plan = planner.plan(config, card)
     except BadInput as refusal:
-        value = f"the step does not fit a T4: {refusal}"
+        value = f"the step does not fit a {card}: {refusal}"
         return Finding("memory", value, "bad", _CORRECT), math.nan
     except TrainingFailed as failure:
         value = f"a training step fails: {str(failure).splitlines()[-1]}"
         return Finding("memory", value, "bad", "See `trainbook plan` with the same keys."), math.nan
     peak = plan.chosen.prediction.peak_bytes / 2**30
     usable = plan.usable_bytes / 2**30
-    value = f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a T4"
+    value = (
+        f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a {card}"
+    )
     return Finding("memory", value), plan.chosen.expected_seconds
 
 
-def _time(number: int, hours: float) -> Finding:
+def _time(number: int, hours: float, minutes: float) -> Finding:
     if math.isnan(hours):
         value = "it is not known without a plan and, for a length in epochs, the data"
         return Finding("time", value, "warning", "Give a length in epochs its data (--data).")
-    share, sessions = quota(3600 * hours)
+    share, _ = quota(3600 * hours)
+    sessions = max(1, math.ceil(60 * hours / minutes))
     needs = f"{sessions} session(s), {share} of a week's quota"
     value = f"{number} run(s) take {hours:.1f} h, as the planner expects: {needs}"
     if sessions == 1:

@@ -24,16 +24,19 @@ from lib.task.files import label
 from lib.training.learned import restored
 from lib.training.order import INITIALISE, mix
 from lib.training.summary import Summary
+from trainbook.launch import together
 from trainbook.launch.run import CODE
 from trainbook.outputs import packing
 from trainbook.supervised import kinds, prediction, submission
+from trainbook.supervised.expected import Expected
+from trainbook.supervised.expected import read as expected_of
 from trainbook.supervised.task import Supervised
 
 _MOST_RUNS = 1000
 _ROOM = 10**6  # numbers that a model may have beyond twice those saved: tied weights are saved once
 # In a run's folder, at the top or one below it.
 _WANTED = re.compile(
-    r"([^/]{1,200}/)?(config\.yaml|summary\.json"
+    r"([^/]{1,200}/)?(config\.yaml|summary\.json|expected\.json"
     r"|named/[\w.]{1,100}/\w[\w. -]{0,100}"  # small files that settings of a task name
     r"|data/\w[\w.-]{0,100}"  # files of what a task learned
     r"|best/step-[0-9]{8,18}/(manifest\.json|state\.json|[a-z_]{1,40}\.safetensors))"
@@ -74,7 +77,24 @@ def run(
             about = submission.write(task, predictions, source, sample, place, id_column)
         except BadInput as error:
             raise BadInput(f"{line} No submission was written. {error}") from None
-    return f"{line}\n{about}"
+        lines = [line, about]
+        if expected := expectation(runs, task.members):
+            expected.write(out)  # which `kaggle score` shows beside the score
+            lines.append(str(expected))
+    return "\n".join(lines)
+
+
+def expectation(runs: Sequence[Path], members: Sequence[str]) -> Expected | None:
+    """Returns what folds and seeds are expected to score together, of the folders `runs` those named `members`.
+
+    None unless they are all runs of a completed queue.
+    """
+    for run in runs:
+        if run.name in members:
+            expected = expected_of(together.folder_of(run, _queue_of(run)))
+            if expected and {*expected.members} == {*members}:
+                return expected
+    return None
 
 
 def load(archive: Path, own_task: str = "", name: str = "") -> tuple[Task, list[nn.Module]]:
@@ -173,6 +193,8 @@ def load_members(
             first._owners = {**first._owners, models[-1]: task}
     assert first
     first.members = [run.name for run in members]
+    if expected := expectation([*members], first.members):
+        first._share = expected.share
     print(f"Models: {', '.join(printable(run.name) for run in members)}.")
     return first, models
 
@@ -257,7 +279,7 @@ def _check_together(members: Mapping[Path, Config]) -> None:
     """Raises BadInput for runs that are neither folds and seeds of one queue nor members of one vote."""
     experiments = set()
     for run, config in members.items():
-        is_of_queue = bool(config.queue.folds or config.queue.seeds)
+        is_of_queue = bool(config.folds.number or config.queue.seeds)
         experiments.add((_queue_of(run) if is_of_queue else run.name, is_of_queue))
     names = [run.name for run in members]
     if len(experiments) <= 1 or _voted_together(next(iter(members)).parent, names):

@@ -17,13 +17,13 @@ from lib.config import Config, Session, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import disk, inputs, memory, platform
 from lib.prepared import as_run, in_steps
-from lib.task import find_task, load_config
+from lib.task import find_task, load_config, load_task
 from lib.text import Criterion, aligned, duration
 from lib.training import identity
 from lib.training.session import start_session
 from lib.training.summary import Summary
 from trainbook import launch
-from trainbook.launch import smoke
+from trainbook.launch import smoke, together
 from trainbook.launch.run import accepted_changes, prepare
 
 
@@ -87,7 +87,7 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
 
 def _check(config: Config) -> None:
     queue = config.queue
-    metric, better = find_task(config.task).selection
+    metric, better = find_task(config.task)(config).selection
     if better == "min" and (queue.mean_at_least or queue.best_at_least):
         raise BadInput(
             f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0."
@@ -105,8 +105,9 @@ def _axes(config: Config) -> list[Axis]:
         key: Axis(key, values, "queue.grid", key.rpartition(".")[2])
         for key, values in queue.grid.items()
     }
-    if queue.folds:
-        axes[queue.fold_key] = Axis(queue.fold_key, range(queue.folds), "queue.folds", "fold")
+    if config.folds.number and config.folds.fold < 0:
+        key = _fold_key(config)
+        axes[key] = Axis(key, range(config.folds.number), "folds", "fold")
     if queue.seeds:
         axes["seed"] = Axis("seed", queue.seeds, "queue.seeds", "seed")
     for axis in axes.values():
@@ -116,6 +117,17 @@ def _axes(config: Config) -> list[Axis]:
                 f"Override {axis.option} too; with nothing in it there is a single run."
             )
     return list(axes.values())
+
+
+def _fold_key(config: Config) -> str:
+    """Returns the key that numbers the fold. Raises BadInput for a task that deals no folds."""
+    task = find_task(config.task)
+    if not task.fold_key:
+        raise BadInput(
+            f"folds is {config.folds.number}, and {task.__name__} deals no folds. Derive it from "
+            "Supervised, or name the setting that numbers the fold in its attribute fold_key."
+        )
+    return task.fold_key
 
 
 def _earlier_output(config: Config, name: str) -> str:
@@ -330,13 +342,37 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
     return values
 
 
+def joined(runs: Sequence[Entry]) -> str:
+    """Joins the completed folds and seeds of each kind of runs; returns their tables, "" while some are missing."""
+    texts = []
+    for kind in dict.fromkeys(entry.kind for entry in runs if not entry.is_earlier):
+        entries = [entry for entry in runs if entry.kind == kind]
+        summaries = [Summary.read(entry.folder) for entry in entries]
+        if all(summary and summary.reason == "completed" for summary in summaries):
+            members = [
+                together.Member(entry.folder, entry.config.folds.fold, entry.config.seed)
+                for entry in entries
+            ]
+            texts.append(together.report(kind, entries[0].config, members))
+    return "\n\n".join(filter(None, texts))
+
+
+def submit(runs: Sequence[Entry]) -> None:
+    """Lets the task of completed folds and seeds write what they answer together, if it has a method `submit`."""
+    for kind in dict.fromkeys(entry.kind for entry in runs if not entry.is_earlier):
+        entries = [entry for entry in runs if entry.kind == kind]
+        task = load_task(entries[0].config)
+        if hasattr(task, "submit"):
+            task.submit(kind, entries[0].folder.parent)
+
+
 def verdict(runs: Sequence[Entry]) -> str:
     """Returns mean, best and worst validation of the runs, and the criteria, judged once all runs are completed."""
     reached = {name: values["validation"] for name, values in scores(runs).items()}
     if not reached:
         return "No run of the queue is completed yet."
     config = runs[-1].config
-    metric, better = find_task(config.task).selection
+    metric, better = find_task(config.task)(config).selection
     ranked = sorted(reached, key=reached.__getitem__, reverse=better == "max")
     best = f"best {reached[ranked[0]]:.4f} ({ranked[0]})"
     worst = f"worst {reached[ranked[-1]]:.4f} ({ranked[-1]})"

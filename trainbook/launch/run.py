@@ -56,7 +56,8 @@ def has_queue(path: Path, config: Config) -> bool:
     is_of_a_run = path.name == "config.yaml" and path.absolute().parent.name == config.run.name
     if is_of_a_run:
         return False
-    return any([queue.folds, queue.seeds, queue.grid, queue.before, queue.start_from])
+    folds = config.folds.number if config.folds.fold < 0 else 0
+    return any([folds, queue.seeds, queue.grid, queue.before, queue.start_from])
 
 
 def earlier_runs(config: Config) -> Iterator[identity.Earlier]:

@@ -153,6 +153,10 @@ def _predicted(
             path = inputs.find_input(sample, here)
             place = out / submission.FILE
             lines.append(submission.write(task, answers, data, path, place, id_column))
+            runs = [out / name for name in task.members]
+            if expected := ensemble.expectation(runs, task.members):
+                expected.write(out)
+                lines.append(str(expected))
     except BadInput as error:
         consequence = "No submission was written." if lines else "Nothing was predicted."
         lines.append(f"{consequence} {error}")

@@ -29,7 +29,7 @@ _SURE = 0.995
 _SURER = 1 - (1 - _SURE) / (len(GATES) - 2)
 _LIKELY = 0.95  # where the simple method is no better than a constant
 _CLOSE = 0.005  # of a metric: as good as equal
-_MOST_UNITS = 400  # of validation: of more units several are one
+MOST_UNITS = 400  # of validation: of more units several are one
 _DRAWS = 1000
 _NOTHING = Interval(math.nan, math.nan, math.nan)
 
@@ -116,12 +116,21 @@ def opened(task: Any, scores: Tensor, start: Tensor, network: Judged) -> Opened:
         is_better = gains.of(_CONSTANT - 1, 0, _LIKELY).low > 0
         is_noise = task._kind.has_classes and not _has_learned(scores, network, unit, units)
         return Opened(float(is_better and not is_noise), lead)
+    best = chosen(gains, over_simple)
+    return Opened(0.0 if best is None else GATES[best], lead)
+
+
+def chosen(gains: "Gains", over_simple: Sequence[Interval]) -> int | None:
+    """Returns the place of the answer that is surely better than the first, the simple method; None without any.
+
+    The last one, the network alone, stands unless another is surely better than it.
+    """
     best = surest(over_simple)
-    if best is None:
-        return Opened(0.0, lead)
-    if lead.low > 0 and not gains.of(best, _CONSTANT - 1, _SURER).low > 0:
-        best = _CONSTANT - 1
-    return Opened(GATES[best], lead)
+    last = len(over_simple) - 1
+    is_last_sure = best is not None and over_simple[last].low > 0
+    if best is not None and is_last_sure and not gains.of(best, last, _SURER).low > 0:
+        return last
+    return best
 
 
 def surest(gains: Sequence[Interval]) -> int | None:
@@ -137,7 +146,7 @@ def units_of(task: Any, network: Judged) -> tuple[np.ndarray, int]:
     else:
         groups = range(1 + int(network.sample.max()))
     names, unit = np.unique(np.array(groups), return_inverse=True)
-    return unit % _MOST_UNITS, min(len(names), _MOST_UNITS)
+    return unit % MOST_UNITS, min(len(names), MOST_UNITS)
 
 
 class Gains:

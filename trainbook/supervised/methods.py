@@ -22,6 +22,8 @@ from trainbook.supervised import (
     bootstrap,
     calibration,
     evaluation,
+    folds,
+    held,
     kinds,
     prediction,
     scoring,
@@ -66,6 +68,8 @@ class Comparing(Task):
     _width: int = 0  # of the outputs, once they were seen
     _can_start: bool = False  # whether answers may start from the simple method
     _starts: bool = False  # whether answers start from the simple method
+    # Of the network in an answer, beside its simple method; None: as validation set it
+    _share: float | None = None
     _answer: str = ""  # "network" or "simple" answers new samples, if one is asked for
     _tta: bool = False  # whether an answer to an image (4 dimensions) is the mean over it and its mirror image
     _owners: Mapping[
@@ -164,6 +168,10 @@ class Comparing(Task):
         return type(self).group is not Comparing.group
 
     @property
+    def _has_own_cells(self) -> bool:
+        return type(self).cells is not Comparing.cells
+
+    @property
     def _combines(self) -> bool:
         return self._starts or self._has_own_scores
 
@@ -227,6 +235,9 @@ class Comparing(Task):
             beside = evaluation.judged(answer, self._beside)
             rows = {**self._kind.baselines(self, answer), **beside}
             table = self._compare({**rows, **self._tested}, self._strongest(rows), folder)
+            if folds.is_joined(self):
+                strongest, *_ = vars(self).get("_simples") or [None]
+                held.write(self, self._tested, rows.get(getattr(strongest, "name", "")), folder)
             tables.append("\n".join(filter(None, [table, self._about, self._calibrated(answer)])))
         of_kind = self._kind.tables(self, answer, folder)
         if of_kind is not None:
@@ -332,12 +343,18 @@ class Comparing(Task):
             table.append([name, *map(_cell, cells)])
         result.write_table(folder / "evaluation.csv", table)
 
-    def _compared(self, rows: Mapping[str, Judged], strongest: str) -> Compared:
-        """Scores each method, and its gain over the strongest, over draws of the test's groups or samples."""
+    def _compared(
+        self, rows: Mapping[str, Judged], strongest: str, groups: Sequence[Any] = ()
+    ) -> Compared:
+        """Scores each method, and its gain over the strongest, over draws of the test's groups or samples.
+
+        `groups` are those of the samples, if these are not the test's.
+        """
         *_, last = rows.values()
-        groups: Any = range(1 + int(last.sample.max()))
-        if self._has_groups:
-            groups = self._groups("test")
+        if not groups:
+            groups = range(1 + int(last.sample.max()))
+            if self._has_groups:
+                groups = self._groups("test")
         names, unit = np.unique(np.array(groups), return_inverse=True)
         units = len(names)
         best = [*rows].index(strongest)
@@ -442,10 +459,11 @@ class Comparing(Task):
         if not kind.has_rows(answer):
             return
         samples = self.parts["test"].samples
-        is_read = isinstance(samples, list | tuple) or type(self).cells is not Comparing.cells
+        is_read = isinstance(samples, list | tuple) or self._has_own_cells
         cells = []
         for number in answer.sample.tolist():
-            cells.append(self.cells(samples[number] if is_read else None, number))
+            sample = samples[number] if is_read else None
+            cells.append(self.cells(sample, self.parts["test"].number(number)))
         shares: list[Mapping[str, float]] = [{}] * len(cells)
         if answer.shares is not None:
             shares = [prediction.class_shares(self, row) for row in answer.shares.tolist()]

@@ -14,7 +14,7 @@ from lib.errors import BadInput, printable
 from lib.report.progress import choose_progress, time_left
 from lib.task.place import naming
 from trainbook.outputs.result import write_image, write_table
-from trainbook.supervised import calibration, evaluation, simple
+from trainbook.supervised import calibration, evaluation, scoring, simple
 from trainbook.supervised.batches import in_batches, without_texts
 from trainbook.supervised.notes import collecting, note
 from trainbook.supervised.samples import (
@@ -90,22 +90,32 @@ def predict(task: Any, models: list[nn.Module], source: Any, out: Path | None) -
     members = _members(task, models)
     items = _read_by_all(members, source)
     most = task.config.training.micro_batch or _AT_ONCE
-    progress = choose_progress()
-    line = time_left("samples predicted")
-    rows: list[Mapping[str, Any]] = []
+    rows: list[Mapping[str, Any]]
     with collecting() as notes, torch.inference_mode():
-        for more in in_batches(partial(_answered, members), items, most):
-            rows += more
-            progress.update(len(rows), len(items), partial(line, len(rows), len(items)))
-        progress.close()
+        if len(models) > 1 and task._averages_outputs and goes_by_ranks(task):
+            rows = _rows_by_ranks(members, items, most)
+        else:
+            rows = _followed(partial(_answered, members), items, most, "samples predicted")
         task._kind.note_rows(rows)
-    for sentence in filter(None, [*notes, _about_answer(members)]):
+    for sentence in filter(None, [*dict.fromkeys(notes), _about_answer(members)]):
         print(sentence)
     names = _names([first for first, *_ in items], source)
     answers = dict(zip(names, rows, strict=True))
     if out is not None:
         _write(answers, out)
     return answers
+
+
+def _followed(answer: Any, items: Sequence[Any], most: int, words: str) -> list[Any]:
+    """Returns a row for each item, answered in batches, with a line of progress."""
+    progress = choose_progress()
+    line = time_left(words)
+    rows: list[Any] = []
+    for more in in_batches(answer, items, most):
+        rows += more
+        progress.update(len(rows), len(items), partial(line, len(rows), len(items)))
+    progress.close()
+    return rows
 
 
 def _members(task: Any, models: Sequence[nn.Module]) -> _Members:
@@ -115,6 +125,7 @@ def _members(task: Any, models: Sequence[nn.Module]) -> _Members:
         owner = task._owners.get(model, task)
         owner._tta = task._tta
         owner._answer = task._answer
+        owner._share = task._share
         _, own_models = members.setdefault(id(owner), (owner, []))
         own_models.append(model)
     return [*members.values()] or [(task, [])]
@@ -158,6 +169,55 @@ def _answered(members: _Members, items: Sequence[Sequence[Any]]) -> list[Mapping
     ]
     sizes = [len(models) for _, models in members]
     return [_averaged(first, each, sizes) for each in zip(*rows, strict=True)]
+
+
+def goes_by_ranks(task: Any) -> bool:
+    """Returns whether all metrics of probabilities judge their order alone, so that members are averaged by ranks."""
+    of_shares = [metric for metric in task.metrics if metric in scoring.PROBABILITIES]
+    return bool(of_shares) and all(metric in scoring.OF_ORDER for metric in of_shares)
+
+
+def _rows_by_ranks(
+    members: _Members, items: Sequence[Sequence[Any]], most: int
+) -> list[Mapping[str, Any]]:
+    """Returns rows whose columns of classes are in the order of the models' mean ranks: see `in_order_of_ranks`."""
+    shares = []
+    for place, (task, models) in enumerate(members):
+        samples = [_completed(task, item[place]) for item in items]
+        for model in models:
+            words = f"samples predicted by model {len(shares) + 1}"
+            shares.append(_followed(partial(_shares, task, model), samples, most, words))
+    first, _ = members[0]
+    each = np.array(shares)  # (models, samples, classes)
+    mean = each.mean(0)
+    rows = first._kind.rows(first, torch.from_numpy(mean), None)
+    ordered = in_order_of_ranks(each).tolist()
+    note("Models are averaged by the ranks of their probabilities, as the metric judges the order.")
+    pairs = zip(rows, ordered, strict=True)
+    return [{**row, **class_shares(first, shares)} for row, shares in pairs]
+
+
+def _shares(task: Any, model: nn.Module, samples: list[Any]) -> list[np.ndarray]:
+    """Returns (classes) the probabilities of each sample."""
+    total, _ = summed(task, [model], samples)
+    return [*total.cpu().numpy()]
+
+
+def in_order_of_ranks(shares: np.ndarray) -> np.ndarray:
+    """(models, samples, classes) probabilities -> (samples, classes) their means, put in the order of mean ranks.
+
+    Of each class the same values stay: a sample of a higher mean rank gets the larger one.
+    """
+    order = np.mean([ranks(each) for each in shares], 0)
+    places = np.argsort(np.argsort(order, axis=0, kind="stable"), axis=0)
+    return np.take_along_axis(np.sort(shares.mean(0), axis=0), places, 0)
+
+
+def ranks(shares: np.ndarray) -> np.ndarray:
+    """(samples, classes) probabilities -> their ranks by class, the middle one 0.5."""
+    from scipy import stats  # a second that a process which only loads data does not need
+
+    return (stats.rankdata(shares, axis=0) - 0.5) / len(shares)
 
 
 def _own_rows(task: Any, models: list[nn.Module], samples: list[Any]) -> list[Mapping[str, Any]]:
@@ -259,7 +319,11 @@ def of_batch(task: Any, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor
     """Returns (samples, ..., classes) probabilities, or numbers, of the answer to a batch of `collate`."""
     outputs = evaluation.outputs_of(task, model, {**batch}).float()
     scores = task._kind.arranged(outputs, batch["labels"])
-    return task._kind.averaged(_of_answer(task, model, scores, batch))
+    if task._share is None or task._answer or not task._starts:
+        return task._kind.averaged(_of_answer(task, model, scores, batch))
+    network = task._kind.averaged(calibration.power_of(model, "network") * scores)
+    start = task._kind.averaged(simple.shaped(batch[simple.KEY], scores))
+    return task._share * network + (1 - task._share) * start
 
 
 def _of_answer(task: Any, model: nn.Module, outputs: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
@@ -308,6 +372,11 @@ def _about_answer(members: _Members) -> str:
         default = f"{name} alone"
     if all(gate == 1 for gate in gates):
         default = "the network alone"
+    if task._share is not None and not task._answer:
+        return (
+            f"The answers are {task._share:g} of the networks and the simple methods for the rest, "
+            "as the folds and seeds showed together."
+        )
     if task._answer:
         return f"The answers are those of --answer {task._answer}. The default is {default}."
     return (

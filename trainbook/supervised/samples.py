@@ -34,11 +34,12 @@ _ORDERING = (
 
 
 class _Reading(NamedTuple):
-    """What is being read: the folder that paths count from, whether the data is new, the task's `group`."""
+    """What is being read: the folder that paths count from, whether the data is new, the task's `group`, its folds."""
 
     root: Path | None = None
     is_new: bool = False  # new data is not dealt
     group: Callable[[Any], Any] | None = None
+    folding: Any = None  # a `Folding`, which deals the folds of a run
 
 
 _reading: ContextVar[_Reading] = ContextVar("reading", default=_Reading())  # noqa: B039
@@ -46,10 +47,13 @@ _reading: ContextVar[_Reading] = ContextVar("reading", default=_Reading())  # no
 
 @contextlib.contextmanager
 def reading(
-    root: Path | None, is_new: bool = False, group: Callable[[Any], Any] | None = None
+    root: Path | None,
+    is_new: bool = False,
+    group: Callable[[Any], Any] | None = None,
+    folding: Any = None,
 ) -> Iterator[None]:
     """Lets `split` inside the block count paths from `root`, so that the parts are the same wherever data lies."""
-    token = _reading.set(_Reading(root, is_new, group))
+    token = _reading.set(_Reading(root, is_new, group, folding))
     try:
         with covering(root):
             yield
@@ -63,24 +67,27 @@ def split(
     """Deals items to "train", "validation" and "test" by a hash of their group or input.
 
     More items move no earlier one; all new data for a prediction goes to "test". Files with the same bytes go where the
-    first of them goes by name, unless groups decide. Raises BadInput for shares that leave nothing to train on.
+    first of them goes by name, unless groups decide. In a run of `folds` the fold is validation and test, or with
+    `folds.nested` the test, and shares have no effect. Raises BadInput for shares that leave nothing to train on.
     """
     if not 0 <= validation + test < 1 or min(validation, test) < 0:
         raise BadInput(
             f"split(validation={validation}, test={test}) leaves nothing to train on. "
             "Give smaller shares."
         )
-    root, is_new, group = _reading.get()
+    root, is_new, group, folding = _reading.get()
     parts: dict[str, list[Any]] = {part: [] for part in PARTS}
     if is_new:
         parts["test"] += items
         return parts
     with dealing():
         items = list(items)
-    leaders = {} if group else _leaders(items, root)
+    if folding is not None:
+        return folding.dealt(items)
+    leaders = {} if group else leaders_of(items, root)
     for number, item in enumerate(items):
         shared = group(item) if group else None
-        place = _hashed(leaders.get(number, item), shared, root) / 16**12
+        place = hashed(leaders.get(number, item), shared, root) / 16**12
         if place < test:
             parts["test"].append(item)
         elif place < test + validation:
@@ -90,7 +97,7 @@ def split(
     return parts
 
 
-def _leaders(items: Sequence[Any], root: Path | None) -> dict[int, Any]:
+def leaders_of(items: Sequence[Any], root: Path | None) -> dict[int, Any]:
     """Returns for each item with a copy of its files, by number, the first of these by name."""
     contents = same_files(map(input_of, items))
     if not contents:
@@ -107,7 +114,7 @@ def _leaders(items: Sequence[Any], root: Path | None) -> dict[int, Any]:
     return leaders
 
 
-def _hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> int:
+def hashed(sample: Any, shared: Any, root: Path | None, before: str = "") -> int:
     """Returns a number below 16**12 from the sample's group, or from its input if it has no group."""
     text = before + canonical(input_of(sample) if shared is None else shared, root)
     return int(hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12], 16)
@@ -184,10 +191,11 @@ class Item(NamedTuple):
 class Part:
     """The samples of a part as a data set, lazy if they are, with their `weights`, `lengths`, `order` and `subset`."""
 
-    def __init__(self, task: Any, name: str, samples: Any):
+    def __init__(self, task: Any, name: str, samples: Any, numbers: Sequence[int] = ()):
         self.task = task
         self.name = name
         self.samples = samples
+        self.numbers = numbers
         self.training = name == "train"
 
     def __len__(self) -> int:
@@ -201,7 +209,11 @@ class Part:
         sample = self.samples[index]
         groups = getattr(self.samples, "groups", None)
         shared = self.task.group(sample) if groups is None else groups[index]
-        return _hashed(sample, shared, self.task.source, "fold ") % FOLDS
+        return hashed(sample, shared, self.task.source, "fold ") % FOLDS
+
+    def number(self, index: int) -> int:
+        """Returns the number of a sample in all of the data, if folds were dealt, else in its part."""
+        return self.numbers[index] if self.numbers else index
 
     def __getattr__(self, name: str) -> Any:
         is_made = "samples" in vars(self)  # unlike a copy while it is made
@@ -219,18 +231,24 @@ class Part:
         return (canonical(input_of(sample), self.task.source) for sample in self.samples)
 
 
-def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
+def read_parts(task: Any, folding: Any = None) -> tuple[dict[str, Part], list[str]]:
     """Returns the samples by part, as `read` of a task returns or `split` deals them, and readers' notes on the data.
 
-    Raises BadInput.
+    With a `Folding` the parts are those of a fold. Raises BadInput.
     """
     name = f"{type(task).__name__}.read"
     source = task.source
     advice = "Look at data.dir, and at how the data is read."
-    with naming(name, advice), collecting() as notes, reading(source, group=task.group):
+    with (
+        naming(name, advice),
+        collecting() as notes,
+        reading(source, group=task.group, folding=folding),
+    ):
         data = task.read() if source is None else task.read(source)
         if not isinstance(data, Mapping):
             data = _dealt(data, name)
+        elif folding is not None and not folding.count:
+            data = folding.pooled(data, name)
         parts = {part: in_order(rows, source) for part, rows in data.items() if rows is not None}
     if not any(map(len, parts.values())):
         raise BadInput(f"{name} found no samples{_found_in(source)}. {advice}")
@@ -238,7 +256,10 @@ def read_parts(task: Any) -> tuple[dict[str, Part], list[str]]:
     with collecting() as more:
         _note_copies(parts, source)
         _note_classes(task._kind, task._given_names(), parts)
-    named = {part: Part(task, part, rows) for part, rows in parts.items()}
+    named = {}
+    for part, rows in parts.items():
+        numbers = folding.numbers_of(rows) if folding is not None else ()
+        named[part] = Part(task, part, rows, numbers)
     return named, [*notes, *more]
 
 

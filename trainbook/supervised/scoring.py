@@ -48,6 +48,7 @@ PROBABILITIES = (
     "top_5_accuracy",
     *_MEAN_PRECISIONS,
 )
+OF_ORDER = ("roc_auc", "average_precision")  # of them: they judge the order alone
 # Metrics of masks: the mean over samples of Dice, or IoU, of all classes but the first, which is the ground
 _OF_MASKS = ("dice", "iou")
 # Their guesses count from 0

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ _PARTS = {
 }
 _NAMES = "|".join(_PARTS)
 _PART = re.compile(rf"(?<![a-z])({_NAMES})(?:ing|uation|idation|idate|id|set|qa|s)?(?![a-z])")
+_HALF = 24  # bits of a hash: half of them sort the samples of a stratum, the others a block
+_MOST_STRATA = 50  # numbers that are taken as classes
+_TENTHS = 10
 _TRIES = 64  # random orders of the groups; the split that is nearest to the shares is taken
 
 
@@ -55,6 +59,45 @@ def _dealt(weight: np.ndarray, goal: np.ndarray, order: np.ndarray) -> np.ndarra
         part[group] = int((fall.sum(1) / goal).argmax())
         lacking[part[group]] -= weight[group]
     return part
+
+
+def in_blocks(hashes: Sequence[int], strata: Sequence[Any], number: int) -> np.ndarray:
+    """Returns (samples) the fold of each, so that every fold has its share of each stratum.
+
+    Samples with one hash share a fold. They are sorted by their strata, which are texts or tuples
+    of numbers, and each block of `number` neighbours has a sample of each fold: classes come in
+    their shares, and numbers by their size. A pure function of its arguments, whatever their order.
+    """
+    stratum_of = dict(zip(hashes, strata, strict=True))
+    order = sorted(stratum_of, key=lambda key: (*_sortable(stratum_of[key]), key >> _HALF))
+    folds = {}
+    for first in range(0, len(order), number):
+        block = sorted(order[first : first + number], key=lambda key: (key % 2**_HALF, key))
+        folds.update(zip(block, range(number), strict=False))
+    return np.array([folds[key] for key in hashes])
+
+
+def in_groups(hashes: Sequence[int], strata: Sequence[Any], number: int) -> np.ndarray:
+    """Returns (samples) the fold of each; samples with one hash are a group, which has one fold.
+
+    `stratify` deals the groups. Of numbers tenths by size are strata.
+    """
+    names, unit = np.unique(np.array(hashes), return_inverse=True)
+    ordered = sorted({*strata}, key=_sortable)
+    place = {stratum: rank for rank, stratum in enumerate(ordered)}
+    rank = np.array([place[stratum] for stratum in strata])
+    if len(ordered) > _MOST_STRATA and isinstance(ordered[0], tuple):
+        rank = rank * _TENTHS // len(ordered)
+    counts = np.zeros((len(names), int(rank.max()) + 1))
+    np.add.at(counts, (unit, rank), 1)
+    return stratify(counts, [1 / number] * number, 0)[unit]
+
+
+def _sortable(stratum: Any) -> tuple[str, Any]:
+    """Returns a key by which texts and tuples can be sorted together."""
+    if isinstance(stratum, str):
+        return stratum, ()
+    return "", stratum
 
 
 def part_of(path: PurePath) -> str:

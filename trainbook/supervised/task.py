@@ -24,6 +24,7 @@ from trainbook.published import Encoder
 from trainbook.supervised import (
     chunks,
     evaluation,
+    folds,
     gate,
     kinds,
     look,
@@ -68,6 +69,7 @@ class Supervised(Comparing):
     balanced: ClassVar[bool] = False
     # the input itself, whatever is in it
     sentinels: ClassVar[tuple[str, ...]] = ("*", "*/*", "*/*/*", "*/*/*/*")
+    fold_key: ClassVar[str] = folds.KEY
     selection: ClassVar[tuple[str, str]] = ("accuracy", "max")
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
     # The batch's key of pictures (samples, 3, H, W) from 0 to 1, if the setting `encoder` may name a published encoder
@@ -282,7 +284,10 @@ class Supervised(Comparing):
             raise BadInput(
                 "data.dir is empty, and there is no mounted input. Give the folder of the data."
             )
-        parts, notes = samples.read_parts(self)
+        folding = folds.of(self)
+        parts, notes = samples.read_parts(self, folding)
+        if folding is not None:
+            notes.append(folding.about)
         with collecting() as more:
             look.check_samples(self, parts)
         return parts, [*notes, *more]
@@ -415,7 +420,7 @@ class Supervised(Comparing):
         """Returns the learned values, in a checkpoint's form. Raises BadInput."""
         train = self.parts["train"].samples
         values: dict[str, Any] = {}
-        names = [] if self._given_names() else self._kind.class_names(train)
+        names = [] if self._given_names() else self._kind.class_names(self._named_samples(train))
         if names:
             values["classes"] = names
         values |= samples.of_files(train, self.source)
@@ -438,6 +443,12 @@ class Supervised(Comparing):
                 )
             learned[simple.KEY] = simple.as_json(fitted)
         return learned
+
+    def _named_samples(self, train: Any) -> Any:
+        """Returns the samples that names of classes come from: of folds all, or two folds may have other names."""
+        if not self.config.folds.number or self.fold_key != folds.KEY:
+            return train
+        return [*train, *self.parts["validation"].samples, *self.parts["test"].samples]
 
     def _learned_in_plan(self) -> dict[str, Any] | None:
         """Returns what data teaches that a plan is not handed, if it is there."""

@@ -1,7 +1,8 @@
 """What all tasks of competitions share: their block of settings, targets, groups, and the submission at the end."""
 
 import math
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -11,8 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
+from lib.machine import disk
 from lib.task import Batch
+from trainbook.launch import EXPORT, ensemble, together
 from trainbook.supervised import columns, kinds, scoring, submission
+from trainbook.supervised.expected import Expected
 from trainbook.supervised.intervals import Interval
 from trainbook.supervised.tables import number_of
 from trainbook.supervised.task import Supervised
@@ -81,8 +85,8 @@ class Entry(Supervised):
         values = dict(vars(self.like()))
         values |= {"table": "", "target": block.target[0], "targets": block.target}
         values["classes"] = tuple(self._given_names() or known.get("classes", ()))
-        if block.size:
-            values["size"] = block.size
+        values["size"] = block.size
+        values["encoder"] = block.encoder
         return SimpleNamespace(**values | known.get("form", {}))
 
     def _given_names(self) -> list[str]:
@@ -92,6 +96,15 @@ class Entry(Supervised):
         if kind == "classes":
             return []
         return [*self.config.workload.target]
+
+    def describe_data(self) -> str:
+        return self.with_predicted(super().describe_data())
+
+    def with_predicted(self, about: str) -> str:
+        """Returns a description of the data with the word for targets that are numbers."""
+        if self._kind.name != "numbers":
+            return about
+        return about.replace(" Classes: ", " Predicted: ", 1)
 
     @property
     def _has_groups(self) -> bool:
@@ -173,41 +186,61 @@ class Entry(Supervised):
         means, deviations = torch.tensor(scales, device=answers.device)
         return means + deviations * answers.float()
 
-    def describe_data(self) -> str:
-        about = super().describe_data()
-        if self._kind.name == "numbers":
-            about = about.replace(" Classes: ", " Predicted: ", 1)
-        return about
-
     # --- the submission -----------------------------------------------------------------------------------------------
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Writes predictions.csv and submission.csv of the competition's test, and prints what to expect."""
+        if self.config.folds.number or self.source is None:
+            return  # all folds answer together, in `submit`
+        test, sample, id_column = self.asked()
+        if sample is None:
+            return
+        answers = self.predict([model], test, folder)
+        place = folder / submission.FILE
+        about = submission.write(self, answers, test, sample, place, id_column)
+        metric = scoring.name_of(self.metrics[0])
+        interval = self.expectation()
+        expected = Expected(metric, scoring.better(metric), *interval, way="test")
+        expected.write(folder)
+        run = folder.parent
+        shown = about.replace(str(folder), str(run / EXPORT))
+        print(shown, self.handed_in(place, sample, run.parent), expected, sep="\n")
+
+    def submit(self, name: str, folder: Path) -> None:
+        """Writes the submission of the completed folds and seeds of a queue, in the folder of its runs."""
+        test, sample, id_column = self.asked()
+        if sample is None:
+            return
+        out = together.folder_of(folder / name, name)
+        print(ensemble.run(folder, test, out, sample, id_column, name=name))
+        print(self.handed_in(out / submission.FILE, sample, folder))
+
+    def asked(self) -> tuple[Path, Path | None, str]:
+        """Returns the test, the sample submission (None, with a sentence, without one), and the column of ids."""
         block = self.config.workload
+        source = self.source or Path()
         if not block.test or not block.sample:
             print("No submission was written: workload.test or workload.sample is empty.")
-            return
-        if self.source is None:
-            return
-        test = self.source / block.test
+            return source, None, ""
+        test = source / block.test
         if files.form_of(block.test):
             test = test.parent
         if not test.exists():
             raise BadInput(
-                f"There is no {printable(block.test)} in {printable(self.source)}: correct workload.test."
+                f"There is no {printable(block.test)} in {printable(source)}: correct workload.test."
             )
-        sample = files.place_of(self.source, block.sample, "sample")
-        answers = self.predict([model], test, folder)
-        id_column = ""
-        if test.is_file() and files.columns_of(sample)[0] != block.key:
-            id_column = block.key
-        place = folder / submission.FILE
-        lines = [submission.write(self, answers, test, sample, place, id_column)]
-        lines.append(submission.checked(place, sample, self.cell_check()))
-        lines.append(f"expected: {self.metrics_named} {self.expectation()} by the held-out test.")
-        print("\n".join(lines))
+        sample = files.place_of(source, block.sample, "sample")
+        is_other = test.is_file() and files.columns_of(sample)[0] != block.key
+        return test, sample, block.key if is_other else ""
 
-    def cell_check(self) -> Any:
+    def handed_in(self, place: Path, sample: Path, folder: Path) -> str:
+        """Checks a submission, and copies it to the top of the output, where Kaggle looks; returns sentences."""
+        about = submission.checked(place, sample, self.cell_check())
+        with disk.whole(folder / submission.FILE) as aside:
+            shutil.copyfile(place, aside)
+        return f"{about} To be handed in: {folder / submission.FILE}."
+
+    def cell_check(self) -> Callable[[str], str] | None:
         """Returns what refuses a written cell, or None; for tables nothing more is known of one."""
         return None
 

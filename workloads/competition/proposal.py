@@ -191,6 +191,11 @@ def _inputs(
     place, number = _most_named(stems, names)
     if number:
         block.put("folder", place, f"{number:,} of {len(names):,} cells of {key} name its files")
+        if not _is_unique(names):
+            block.questions.append(
+                f"{train.path.name} has several rows for a file, as of boxes or parts. No task here learns "
+                "that: docs/competition.md has the way by a script of your own."
+            )
     ids = sample.column(sample.columns[0]) if sample else []
     others = {pattern: inner for pattern, inner in stems.items() if pattern != place}
     if number:
@@ -334,7 +339,8 @@ def text(folder: Path, shown: str, block: Block) -> str:
     plan = _TRAINING[learned]
     batch = plan.batch
     if learned == "table":
-        rows = len(tables.read(folder / block.values["table"], "the table").rows)
+        with collecting():
+            rows = len(tables.read(folder / block.values["table"], "the table").rows)
         while batch < _MOST_AT_ONCE and batch * _ROWS_A_STEP < rows:
             batch *= 2
     training = {"epochs": plan.epochs, "effective_batch": batch, "evaluate_every_epochs": 1}

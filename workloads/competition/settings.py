@@ -29,7 +29,11 @@ class Settings:
     )
     words: tuple[str, ...] = option((), "Columns whose cells are names, even if they are digits.")
     size: int = option(0, "Pixels a side of pictures; 0: by the training files.", minimum=0)
-    encoder: str = option("", "A published encoder of texts; empty: none.", path=True)
+    encoder: str = option(
+        "",
+        "A published encoder of pictures or texts; empty: one at hand; none: scratch.",
+        path=True,
+    )
 
     @staticmethod
     def mistakes(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

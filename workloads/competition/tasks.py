@@ -1,7 +1,7 @@
 """The task for each form of files: the model of an example, and how its samples are read."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from lib.errors import BadInput, printable
 from lib.task import Batch
 from trainbook.new.examples import audio, images, segmentation, tabular, text
-from trainbook.supervised import columns, encoded, pictures, prediction, sounds
+from trainbook.supervised import columns, encoded, pictured, pictures, prediction, sounds
 from trainbook.supervised.names import listed
 from trainbook.supervised.notes import collecting, note
 from trainbook.supervised.samples import split
@@ -26,6 +26,7 @@ from workloads.competition.wording import MASKS, metric_of
 
 _LOOKED_AT = 100  # training files, whose form is all files'
 _LARGEST = 224  # pixels a side, if the settings name none
+_SIDE = 64  # of pictures that no file tells, in a plan without data
 _MOST_SECONDS = 30.0
 _MOST_RATE = 32_000
 _STEP = 8  # pixels: networks halve a side three times
@@ -90,12 +91,14 @@ class Pictures(Files, images.Images):
     like = images.Settings
 
     def form(self, samples: Any) -> Mapping[str, Any]:
-        return {} if self.config.workload.size else _size(samples)
+        if self.config.workload.size or pictured.size(self):
+            return {}
+        return _size(samples)
 
     def example(self) -> Any:
         self.learned()
-        size = self.settings.size
-        return Image.new("RGB", (size, size)), self.empty_target()
+        side = self.side(_SIDE)
+        return Image.new("RGB", (side, side)), self.empty_target()
 
 
 def _size(samples: Sequence[Any]) -> dict[str, Any]:
@@ -132,7 +135,9 @@ class Masks(Files, segmentation.Segmentation):
     like = segmentation.Settings
 
     def form(self, samples: Any) -> Mapping[str, Any]:
-        return {} if self.config.workload.size else _size(samples)
+        if self.config.workload.size or pictured.size(self):
+            return {}
+        return _size(samples)
 
     def target_of_file(self, path: Path, row: Mapping[str, Any]) -> Any:
         """Returns the height, width and run lengths of a picture's mask."""
@@ -144,8 +149,8 @@ class Masks(Files, segmentation.Segmentation):
 
     def example(self) -> Any:
         self.learned()
-        size = self.settings.size
-        return Image.new("RGB", (size, size)), f"{size} {size} "
+        side = self.side(_SIDE)
+        return Image.new("RGB", (side, side)), f"{side} {side} "
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
         drawn = [(picture, _drawn(target)) for picture, target in samples]
@@ -161,7 +166,7 @@ class Masks(Files, segmentation.Segmentation):
             rows.append({name: runs.runs_of(_scaled(share, height, width) > 0.5)})
         return rows
 
-    def cell_check(self) -> Any:
+    def cell_check(self) -> Callable[[str], str] | None:
         return _checked_runs
 
 
@@ -191,12 +196,6 @@ class Words(Entry, text.Text):
 
     like = text.Settings
     rate = 10 / 3
-
-    @property
-    def settings(self) -> Any:
-        values = super().settings
-        values.encoder = self.config.workload.encoder
-        return values
 
     def model(self) -> nn.Module:
         if not self.names:
@@ -304,7 +303,7 @@ class Columns(Entry, tabular.Tabular):
         return {**tensors, "labels": torch.tensor(labels)}
 
     def describe_data(self) -> str:
-        about = Supervised.describe_data(self)
+        about = self.with_predicted(Supervised.describe_data(self))
         with collecting():
             table = encoded.described(self.learned()["encoded"])
         return f"{about}\n{table}"

@@ -68,6 +68,7 @@ class Glacier(Supervised):
     kind = Pixels
     metrics = ("mcc", "mean_iou")
     unit = "scene"
+    fold_key = "workload.split.fold"
     dials: ClassVar = {"workload.tiles.size": (128, 256, 384, 512)}
     _normalisation: Normalisation | None = None  # training tiles', once they are read
     _worst: Sequence[Tile] = ()  # tiles of the last test with most wrong pixels

@@ -70,6 +70,7 @@ class Legal(Supervised):
     selection = ("probability", "max")
     shown = ("macro_f1", "network_macro_f1")
     unit = "document"
+    fold_key = "workload.split.fold"
     constant = MAJORITY
     _draws = 4000
     dials: ClassVar = {"workload.context.length": (64, 128, 256, 512)}

@@ -20,7 +20,7 @@ STEPS = 20
 SAVED_AT = 7
 PRECISIONS = ("fp16", "bf16")
 _ALONE = (
-    "queue.folds=0",
+    "folds=0",
     "queue.before=[]",
     "queue.start_from=",
 )  # a queue's first run, without the others

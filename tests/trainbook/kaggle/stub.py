@@ -100,6 +100,7 @@ class Stub:
         self.uploads: dict[str, SimpleNamespace] = {}  # blobs on their way, by their tokens
         self.states: list[str] = []  # of a data set, in the next answers; then it is ready
         self.competitions = {"titanic"}  # whose rules were accepted
+        self.submissions: list[dict] = []  # newest first, as the service lists them
         self.fail_uploads = 0  # uploads that are answered with an error that is not to be repeated
         self.quota_hours: tuple[float, float] | None = (0.0, 30.0)  # used, total
         self.stray_file = ""  # a name that an output claims to hold, leading out of the folder
@@ -234,9 +235,30 @@ class Stub:
             raise FileNotFoundError
         return {"status": self.states.pop(0) if self.states else "READY"}
 
+    def submit(self, body: dict) -> dict:
+        if body["competitionName"] not in self.competitions:
+            raise FileNotFoundError
+        upload = self.uploads[body["blobFileTokens"]]
+        self.submissions.insert(
+            0,
+            {
+                "ref": len(self.submissions) + 1, "fileName": upload.name, "date": "2026-11-29T10:00:00Z",
+                "description": body["submissionDescription"], "status": "COMPLETE", "publicScore": "0.86",
+                "data": upload.data.decode(),
+            },
+        )  # fmt: skip
+        return {"message": f"Successfully submitted to {body['competitionName']}", "ref": 1}
+
+    def list_submissions(self, body: dict) -> dict:
+        fields = [{k: v for k, v in each.items() if k != "data"} for each in self.submissions]
+        return {"submissions": fields}
+
     METHODS = {  # noqa: RUF012
         "SaveKernel": save_kernel, "GetKernelSessionStatus": get_status, "ListKernelSessionOutput": list_output,
         "GetKernel": get_kernel, "GetAcceleratorQuotaStatistics": get_quota, "StartBlobUpload": start_upload,
+        "StartSubmissionUpload": lambda stub, body: stub.start_upload({"name": body["fileName"]}),
+        "CreateSubmission": submit, "ListSubmissions": list_submissions,
+        "GetSubmissionLimits": lambda stub, body: {"numAllowedNow": 4},
         "CreateDataset": save_dataset, "CreateDatasetVersion": save_dataset, "GetDatasetStatus": dataset_status,
     }  # fmt: skip
 
@@ -346,7 +368,8 @@ def execute_here(
     before = sys.argv
     sys.argv = ["kaggle", "--no-warn", *arguments]
     try:
-        others = {f"parse_{name}": lambda subparsers: None for name in OTHERS}
+        unused = [name for name in OTHERS if name != arguments[0]]
+        others = {f"parse_{name}": lambda subparsers: None for name in unused}
         with redirect_stdout(out), redirect_stderr(error), mock.patch.multiple(cli, **others):
             child.main()
     except SystemExit as end:

@@ -250,6 +250,18 @@ def test_a_competition_is_mounted_and_named_as_the_data(stub, capsys):
     assert push("--competition", "titanic", "--param", "DATA_DIR=titanic") == 0
     assert stub.sessions[0].request["competitionDataSources"] == ["titanic"]
     assert "competitions/titanic" in stub.sessions[0].mounts
+    assert stub.sessions[0].request["enableInternet"] is False
+    card = ("--accelerator", "rtxpro6000")
+    assert push(*card) == 2
+    assert "only to notebooks of some competitions" in capsys.readouterr().err
+    assert push(*card, "--competition", "titanic", "--internet") == 2
+    assert "has no internet" in capsys.readouterr().err
+    assert push("--accelerator", "p100", "--competition", "titanic") == 2
+    assert "It is one of: rtxpro6000" in capsys.readouterr().err
+    assert push(*card, "--competition", "titanic") == 0
+    request = stub.sessions[-1].request
+    assert (request["machineShape"], request["enableInternet"]) == ("NvidiaRtxPro6000", False)
+    assert stub.sessions[-1].parameter("SESSION_MINUTES") == 510
     assert push("--competition", "kaggle.com/c/titanic") == 2
     assert "Give the last part of its address" in capsys.readouterr().err
 

@@ -108,6 +108,10 @@ class Kind:
         """Returns the values that an ensemble averages: probabilities (samples, ..., classes), or numbers."""
         raise NotImplementedError
 
+    def decided(self, mean: Tensor) -> Tensor:
+        """Returns the guess by what an ensemble averaged: by default that itself."""
+        return mean
+
     def judged(self, labels: Tensor, values: Tensor) -> Tensor:
         """Selects `values`, in the shape of the labels, at known labels."""
         return values[self.known(labels)]

@@ -91,6 +91,9 @@ class Classes(Kind):
     def averaged(self, outputs: Tensor) -> Tensor:
         return outputs.softmax(-1)
 
+    def decided(self, mean: Tensor) -> Tensor:
+        return self.chosen(mean)
+
     # --- evaluation -----------------------------------------------------------------------------------------------
 
     def constant(

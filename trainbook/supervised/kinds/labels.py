@@ -66,6 +66,9 @@ class Labels(Floats):
     def averaged(self, outputs: Tensor) -> Tensor:
         return outputs.sigmoid()
 
+    def decided(self, mean: Tensor) -> Tensor:
+        return mean > 0.5
+
     def judged(self, labels: Tensor, values: Tensor) -> Tensor:
         """Returns (samples, classes) of the samples all of whose labels are known."""
         return self.of_known(labels, values).long()
