@@ -302,16 +302,20 @@ def _ordering(order: np.ndarray, codes: np.ndarray, classes: int) -> float:
     from scipy import stats
 
     ranks = stats.rankdata(order)
+    if not np.ptp(ranks):
+        return 0.0
     if classes > _FEWEST:
         return abs(float(stats.spearmanr(ranks, codes).statistic))
     means = np.array([ranks[codes == code].mean() for code in codes])
     return float(means.std() / ranks.std())
 
 
-def repeated(rows: Sequence[Row], others: Sequence[Row]) -> int:
-    """Returns how many of the rows have the same cells as another row, in the columns that both have."""
-    shared = sorted({name for row in rows[:1] for name in row} & {n for r in others[:1] for n in r})
-    if not shared:
-        return 0
-    seen = {tuple(str(row.get(name)) for name in shared) for row in others}
-    return sum(tuple(str(row.get(name)) for name in shared) in seen for row in rows)
+def note_repeated(rows: Sequence[Any], others: Sequence[Any]) -> None:
+    """Notes how many rows of the test have the cells of a training row."""
+    seen = {*map(str, rows)}
+    number = sum(str(row) in seen for row in others)
+    if number:
+        note(
+            f"LEAK? {number:,} of {len(others):,} rows of the test have the cells of a training row: "
+            "their targets are known."
+        )

@@ -16,7 +16,7 @@ from lib.task import Batch
 from trainbook.new.examples import audio, images, segmentation, tabular, text
 from trainbook.supervised import columns, encoded, pictured, pictures, prediction, sounds
 from trainbook.supervised.names import listed
-from trainbook.supervised.notes import collecting, note
+from trainbook.supervised.notes import note
 from trainbook.supervised.samples import split
 from trainbook.supervised.tables import records
 from trainbook.supervised.task import Supervised
@@ -207,7 +207,9 @@ class Words(Entry, text.Text):
         test = self.config.workload.test
         if test:
             others = list(records(files.place_of(source, test, "test")))
-            _note_repeated([self.joined(row) for row in rows], [self.joined(row) for row in others])
+            encoded.note_repeated(
+                [self.joined(row) for row in rows], [self.joined(row) for row in others]
+            )
         return split([self.sample(row, self.target(row)) for row in rows])
 
     def read_new(self, source: Path) -> list[Any]:
@@ -238,17 +240,6 @@ def _table(source: Path, block: Any) -> Path:
     return source if source.is_file() else files.place_of(source, block.test, "test")
 
 
-def _note_repeated(rows: Sequence[Any], others: Sequence[Any]) -> None:
-    """Notes how many rows of the test stand in the training table, too."""
-    seen = {*map(str, rows)}
-    number = sum(str(row) in seen for row in others)
-    if number:
-        note(
-            f"LEAK? {number:,} of {len(others):,} rows of the test have the cells of a training row: their "
-            "targets are known."
-        )
-
-
 class Columns(Entry, tabular.Tabular):
     """A number, a class or labels of a row of a table."""
 
@@ -267,7 +258,7 @@ class Columns(Entry, tabular.Tabular):
                 note(f"Columns that {block.test} lacks, which are not used: {listed(unused)}.")
             left_out |= {*lacking} - {block.group}
             known = [name for name in rows[0] if name not in left_out]
-            _note_repeated(_cells(rows, known), _cells(others, known))
+            encoded.note_repeated(_cells(rows, known), _cells(others, known))
         names = [name for name in rows[0] if name not in left_out]
         cells = [{name: row[name] for name in names} for row in rows]
         first = [row[block.target[0]] for row in rows]
@@ -304,9 +295,7 @@ class Columns(Entry, tabular.Tabular):
 
     def describe_data(self) -> str:
         about = self.with_predicted(Supervised.describe_data(self))
-        with collecting():
-            table = encoded.described(self.learned()["encoded"])
-        return f"{about}\n{table}"
+        return f"{about}\n{encoded.described(self.learned()['encoded'])}"
 
 
 def _cells(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Any]:
