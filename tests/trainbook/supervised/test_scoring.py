@@ -44,7 +44,7 @@ def test_a_metric_of_classes_is_scikit_learns(metric, value):
         (
             "map_at_3",
             reference.label_ranking_average_precision_score(
-                np.eye(3)[TRUE], SHARES + [3e-9, 2e-9, 1e-9]
+                np.eye(3)[TRUE], SHARES + np.array([3, 2, 1]) * 1e-9
             ),
         ),
     ],
