@@ -1,6 +1,5 @@
 """A competition, from its files to a submission, by a block of settings."""
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,5 +20,6 @@ class Competition(Supervised):
 
     def __new__(cls, config: Any, source: Path | Sequence[Path] | None = None) -> Any:
         """Returns the task for the files that the settings name."""
-        tasks = importlib.import_module("workloads.competition.tasks")
+        from workloads.competition import tasks  # a plan of another workload does not wait for it
+
         return tasks.chosen(config.workload)(config, source)
