@@ -92,12 +92,15 @@ def test_columns_that_the_test_lacks_are_not_learned_from(written):
     assert "later" not in task.learned()["encoded"]
 
 
-def test_groups_stay_in_one_split_and_logarithms_come_back(written):
+def test_groups_stay_in_one_split(written):
     written("leaves")
     task = load_task(load_config("my.yaml"))
     groups = [{task.group(sample) for sample in part.samples} for part in task.parts.values()]
     assert all(groups)
     assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]
+
+
+def test_the_logarithms_of_a_target_are_learned_and_come_back(written):
     written("houses")
     task = load_task(load_config("my.yaml"))
     assert isinstance(task._kind, Logarithms)
