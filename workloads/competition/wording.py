@@ -81,7 +81,7 @@ def kind_of(metric: str, targets: Sequence[str]) -> str:
     if metric in MASKS:
         return "tokens"
     kind = "classes"
-    known = CLASSES
+    known: tuple[str, ...] = CLASSES
     if len(targets) > 1:
         kind = "labels"
         known = LABELS
