@@ -57,7 +57,7 @@ class Block:
         self.reasons[key] = reason
 
     def ask(self, key: str, question: str, value: Any = "") -> None:
-        self.put(key, value, "to be named: see above")
+        self.put(key, value, "no file tells it: name it")
         self.questions.append(f"workload.{key}: {question}")
 
 

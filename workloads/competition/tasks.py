@@ -284,8 +284,8 @@ class Columns(Entry, tabular.Tabular):
         return {**values, "target": (0.0, 1.0), **self.scales(samples)}
 
     def example(self) -> Any:
-        names = self.learned().get("encoded", {"a column": 0})
-        return dict.fromkeys(names, 0), self.empty_target()
+        names = self.learned().get("encoded", ("a column",))
+        return dict.fromkeys(names), self.empty_target()
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
         rows, labels = zip(*samples, strict=True)
