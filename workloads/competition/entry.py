@@ -53,8 +53,8 @@ class Entry(Supervised):
     Classes that derive from it say how samples are read and learned; each takes an example's model.
     """
 
-    Settings = Settings
-    sentinels = ("*.csv", "*.parquet")
+    Settings: ClassVar[Any] = Settings  # of the block; each example has its own
+    sentinels: ClassVar[Any] = ("*.csv", "*.parquet")
     like: ClassVar[Any] = None  # the settings of the example whose model is taken
     rate: ClassVar[float] = 10.0  # times optimizer.lr, which is for published networks
 
@@ -128,7 +128,8 @@ class Entry(Supervised):
         if self._kind.name != "numbers":
             return {}
         targets = np.array([sample[-1] for sample in samples], np.float64)
-        spreads = [columns.spread(column) for column in targets.reshape(len(targets), -1).T]
+        by_column = targets.reshape(len(targets), -1).T.tolist()
+        spreads = [columns.spread(column) for column in by_column]
         return {"scales": [[*each] for each in zip(*spreads, strict=True)]}
 
     def form(self, samples: Any) -> Mapping[str, Any]:
@@ -179,7 +180,7 @@ class Entry(Supervised):
         return [0.0] * number if kind == "labels" or number > 1 else 0.0
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
-        answers = super().outputs(model, batch)
+        answers: Any = super().outputs(model, batch)
         scales = self.learned().get("scales")
         if scales is None:
             return answers

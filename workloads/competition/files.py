@@ -33,7 +33,7 @@ def place_of(source: Path, name: str, key: str) -> Path:
 def training_rows(source: Path, block: Any) -> list[Mapping[str, Any]]:
     """Returns the rows of the training table. Raises BadInput if a column that the block names is missing."""
     path = place_of(source, block.table, "table")
-    rows = list(tables.records(path))
+    rows: list[Mapping[str, Any]] = list(tables.records(path))
     columns = {*rows[0]} if rows else set()
     wanted = {"key": [block.key], "target": block.target, "text": block.text, "words": block.words}
     wanted["group"] = [block.group] if block.group else []
@@ -66,21 +66,21 @@ def named_files(
         for name in (path.stem, path.name, inner.as_posix(), inner.with_suffix("").as_posix()):
             index[folded(name)] = path
     pairs = []
-    lacking = []
+    lacking: list[str] = []
     first: dict[Path, Any] = {}
     for row in rows:
         name = str(row[key]).strip()
-        path = index.get(folded(name)) or index.get(folded(PurePosixPath(name).name))
-        if path is None:
+        file = index.get(folded(name)) or index.get(folded(PurePosixPath(name).name))
+        if file is None:
             lacking.append(name)
             continue
-        if path in first:
+        if file in first:
             raise BadInput(
                 f"{printable(name)} stands in two rows of the table, and a file has one target here. Join "
                 "the rows, or write a task of your own."
             )
-        first[path] = row
-        pairs.append((make(path), row))
+        first[file] = row
+        pairs.append((make(file), row))
     if not pairs:
         raise BadInput(
             f"No file of {printable(pattern)} in {printable(source)} ({len(paths):,} files) is named by the "

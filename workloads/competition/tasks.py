@@ -85,7 +85,7 @@ class Files(Entry):
         return self._group_of.get(str(sample[0]))
 
 
-class Pictures(Files, images.Images):
+class Pictures(Files, images.Images):  # type: ignore[misc]  # settings of the block
     """The class, labels or number of a picture."""
 
     like = images.Settings
@@ -110,7 +110,7 @@ def _size(samples: Sequence[Any]) -> dict[str, Any]:
     return {"size": min(_LARGEST, -(-middle // _STEP) * _STEP)}
 
 
-class Sounds(Files, audio.Audio):
+class Sounds(Files, audio.Audio):  # type: ignore[misc]  # settings of the block
     """The class or labels of a sound."""
 
     like = audio.Settings
@@ -129,7 +129,7 @@ class Sounds(Files, audio.Audio):
         return np.zeros(self.length(), np.float32), self.empty_target()
 
 
-class Masks(Files, segmentation.Segmentation):
+class Masks(Files, segmentation.Segmentation):  # type: ignore[misc]  # settings of the block
     """The pixels of one class, as run lengths."""
 
     like = segmentation.Settings
@@ -160,7 +160,7 @@ class Masks(Files, segmentation.Segmentation):
         total, _ = prediction.summed(self, models, samples)
         shares = (total[..., 1:].sum(-1) / len(models)).float().cpu()
         name = self.config.workload.target[0]
-        rows = []
+        rows: list[Mapping[str, Any]] = []
         for share, (picture, _) in zip(shares, samples, strict=True):
             width, height = pictures.opened(picture).size
             rows.append({name: runs.runs_of(_scaled(share, height, width) > 0.5)})
@@ -191,7 +191,7 @@ def _checked_runs(cell: str) -> str:
     return ""
 
 
-class Words(Entry, text.Text):
+class Words(Entry, text.Text):  # type: ignore[misc]  # settings of the block
     """The classes or labels of a text in a table."""
 
     like = text.Settings
@@ -232,7 +232,8 @@ class Words(Entry, text.Text):
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
         _, texts, labels = zip(*samples, strict=True)
-        return {**self.numbered(texts), "texts": texts, "labels": torch.tensor(labels)}
+        made: dict[str, Any] = {**self.numbered(texts), "texts": texts}
+        return {**made, "labels": torch.tensor(labels)}
 
 
 def _table(source: Path, block: Any) -> Path:
@@ -240,7 +241,7 @@ def _table(source: Path, block: Any) -> Path:
     return source if source.is_file() else files.place_of(source, block.test, "test")
 
 
-class Columns(Entry, tabular.Tabular):
+class Columns(Entry, tabular.Tabular):  # type: ignore[misc]  # settings of the block
     """A number, a class or labels of a row of a table."""
 
     like = tabular.Settings
