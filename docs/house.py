@@ -36,7 +36,7 @@ FLOORS = (
     ("kaggle",),
     ("commands",),
     ("codegraph",),
-    ("graphmer", "glacier", "legal", "vqa", "chat"),
+    ("graphmer", "glacier", "legal", "vqa", "chat", "competition"),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 EXAMPLES = (

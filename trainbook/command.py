@@ -137,8 +137,9 @@ def train_queue(options: argparse.Namespace) -> int:
     code = queue.run_queue(runs)
     print(queue.table(runs), queue.verdict(runs), sep="\n")
     if text := queue.joined(runs):
-        packing.package(runs[-1].folder.parent)
         print(f"\n{text}")
+        queue.submit(runs)
+        packing.package(runs[-1].folder.parent)
     return code
 
 

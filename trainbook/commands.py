@@ -66,7 +66,8 @@ def _keywords(option: str, form: str | dict[str, Any]) -> dict[str, Any]:
     """Returns the keywords of `add_argument` for an option of options.yaml."""
     keywords: dict[str, Any] = {"help": form} if isinstance(form, str) else dict(form)
     if "files" in keywords:
-        keywords["choices"] = sorted(path.stem for path in _HERE.glob(keywords.pop("files")))
+        names = [path.stem for path in _HERE.glob(keywords.pop("files"))]
+        keywords["choices"] = sorted([*names, *keywords.pop("others", [])])
     if "flag" in keywords:
         keywords |= {"action": "store_true", "help": keywords.pop("flag")}
     if "either" in keywords:

@@ -26,19 +26,21 @@ GREY = "L"
 
 @dataclass(frozen=True)
 class Layout:
-    """A competition: its data, the example that its task starts from, and its scores.
+    """A competition: its data, the block that its files propose, and its scores.
 
-    `write(folder, train, new)` writes the data with numbers of rows, and returns the truth. `task`
-    is a file under tasks, empty if the example is used unchanged. `samples` has a score by sample.
+    `write(folder, train, new)` writes the data with numbers of rows, and returns the truth. `samples`
+    has a score by sample. Where no task of the block learns it, `like` is an example and `task` a
+    class under tasks that derives from it.
     """
 
     write: Callable[[Path, int, int], pd.DataFrame]
-    like: str
-    task: str
-    train: str  # data.dir, in the folder of the competition
     new: str
     samples: dict[str, Score]
+    block: dict[str, object]
+    metric: str = ""  # in the competition's words; empty: the proposed one
     rows: tuple[int, int] = (160, 40)
+    like: str = "competition"
+    task: str = ""
     options: dict[str, str] = field(default_factory=dict)
 
 
@@ -379,58 +381,97 @@ def _with_labels(score: Score) -> Score:
 SAMPLE = "sample_submission.csv"
 LEAVES = Layout(
     leaves,
-    "images",
-    task="",
-    train="",
     new="test_images",
     samples={SAMPLE: accuracy, "shuffled.csv": accuracy, "probabilities.csv": log_loss},
-    options={"workload.classes": "[]", "workload.target": "label", "workload.size": "32"},
+    block={
+        "table": "train.csv",
+        "key": "id",
+        "target": ["label"],
+        "folder": "train_images/*.png",
+        "test": "test_images/*.png",
+        "sample": SAMPLE,
+        "group": "tree",
+        "metric": "accuracy",
+    },
 )
 HOUSES = Layout(
     houses,
-    "tabular",
-    task="houses:Houses",
-    train="train.csv",
     new="test.csv",
     samples={SAMPLE: rmsle, "shuffled.csv": rmsle},
     rows=(600, 60),
+    metric="Root Mean Squared Logarithmic Error",
+    block={
+        "table": "train.csv",
+        "key": "Id",
+        "target": ["SalePrice"],
+        "test": "test.csv",
+        "sample": SAMPLE,
+        "metric": "rmse",
+    },
 )
 COMMENTS = Layout(
     comments,
-    "text",
-    task="comments:Comments",
-    train="train.csv",
     new="test.csv",
     samples={SAMPLE: mean_auc},
     rows=(400, 200),
-    options={"workload.classes": f"[{', '.join(TAGS)}]"},
+    metric="Mean Column-wise ROC AUC",
+    block={
+        "table": "train.csv",
+        "key": "id",
+        "target": [*TAGS],
+        "text": ["comment_text"],
+        "test": "test.csv",
+        "sample": SAMPLE,
+        "metric": "roc_auc",
+    },
 )
 SALT = Layout(
     salt,
-    "segmentation",
-    task="salt:Salt",
-    train="",
     new="test",
     samples={SAMPLE: mean_iou},
-    options={"workload.size": "48"},
+    metric="Dice coefficient",
+    block={
+        "table": "train.csv",
+        "key": "id",
+        "target": ["rle_mask"],
+        "folder": "train/*.png",
+        "test": "test/*.png",
+        "sample": SAMPLE,
+        "metric": "dice",
+    },
 )
 BIRDS = Layout(
     birds,
-    "images",
-    task="birds:Birds",
-    train="",
     new="test_audio",
     samples={SAMPLE: _with_labels(accuracy)},
-    options={"workload.classes": f"[{', '.join(CALLS)}]"},
+    metric="accuracy",
+    block={
+        "table": "train.csv",
+        "key": "filename",
+        "target": ["label"],
+        "folder": "train_audio/*.wav",
+        "test": "test_audio/*.wav",
+        "sample": SAMPLE,
+        "group": "site",
+        "metric": "log_loss",
+    },
 )
 WHEAT = Layout(
     wheat,
-    "segmentation",
-    task="wheat:Wheat",
-    train="",
     new="test",
     samples={SAMPLE: f1_of_boxes},
+    like="segmentation",
+    task="wheat:Wheat",
     options={"workload.size": "48"},
+    block={
+        "table": "train.csv",
+        "key": "image_id",
+        "target": [],
+        "folder": "train/*.png",
+        "test": "test/*.png",
+        "sample": SAMPLE,
+        "metric": "",
+    },
 )
 LAYOUTS = {
     "leaves": LEAVES,

@@ -1,5 +1,6 @@
 """Plays a competition by the command line, and joins the answers by hand beside it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,34 +15,54 @@ ROOT = Path(__file__).parents[2]
 TASKS = Path(__file__).with_name("tasks")
 
 
-def scores(layout: Layout, folder: Path, steps: int) -> dict[str, float]:
-    """Returns the score by sample of a competition that is played in an empty folder."""
+def scores(layout: Layout, folder: Path, steps: int = 0, seed: int = 0) -> dict[str, float]:
+    """Returns the score by sample of a competition that is played in an empty folder; 0 steps: as proposed."""
     data = folder / "input"
     truth = layout.write(data, *layout.rows)
-    _train(layout, folder, data, steps)
+    _train(layout, folder, data, steps, seed)
+    if not layout.task:
+        _check_handed_in(folder, data)
     return {sample: _score(layout, folder, data / sample, truth) for sample in layout.samples}
 
 
-def _train(layout: Layout, folder: Path, data: Path, steps: int) -> None:
-    call(folder, "new", "my", "--like", layout.like)
-    options = {"data.dir": data / layout.train, "data.num_workers": 0}
-    options |= {"training.epochs": 0, "training.max_steps": steps}
-    options |= {"training.evaluate_every_epochs": 0, "scheduler.warmup_epochs": 0}
-    options["training.evaluate_every_steps"] = max(1, steps // 3)
-    options |= layout.options
+def _train(layout: Layout, folder: Path, data: Path, steps: int, seed: int) -> None:
+    options = {"data.dir": data, "data.num_workers": 0, "seed": seed, **layout.options}
     if layout.task:
+        call(folder, "new", "my", "--like", layout.like)
         name, _, task = layout.task.partition(":")
         shutil.copy(TASKS / f"{name}.py", folder)
         options["task"] = f"{name}.py:{task}"
+    else:
+        call(folder, "new", "my", "--like", layout.like, "--data", str(data))
+    if layout.metric:
+        options["workload.metric"] = layout.metric
+    if steps:
+        options |= {"training.epochs": 0, "training.max_steps": steps}
+        options |= {"training.evaluate_every_epochs": 0, "scheduler.warmup_epochs": 0}
+        options["training.evaluate_every_steps"] = max(1, steps // 3)
     changes = [f"--set={key}={value}" for key, value in options.items()]
     call(folder, "train", "my.yaml", *changes)
+
+
+def _check_handed_in(folder: Path, data: Path) -> None:
+    """Raises AssertionError unless the run itself ended with a submission in the form of its sample."""
+    wanted = read(data / "sample_submission.csv")
+    submission = read(folder / "runs" / "submission.csv")
+    key = wanted.columns[0]
+    assert [*submission.columns] == [*wanted.columns]
+    assert [*submission[key]] == [*wanted[key]]
+    assert not submission.equals(wanted)
+    expected = json.loads((folder / "runs" / "my" / "export" / "expected.json").read_text("utf-8"))
+    assert expected["way"] == "test"
 
 
 def _score(layout: Layout, folder: Path, sample: Path, truth: pd.DataFrame) -> float:
     """Returns the score of a submission. Raises AssertionError if it differs from the sample."""
     out = folder / f"answers-{sample.stem}"
     new = sample.parent / layout.new
-    options = ("--trust", "--sample", str(sample))
+    options = ["--sample", str(sample)]
+    if layout.task:
+        options.append("--trust")
     call(folder, "predict", "runs/outputs.tar.gz", str(new), out.name, *options)
     wanted = read(sample)
     submission = read(out / "submission.csv")

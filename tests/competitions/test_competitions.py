@@ -8,7 +8,7 @@ from tests.competitions import layouts, play
 
 @pytest.mark.parametrize(
     ("name", "rows", "sample"),
-    [("leaves", (60, 12), "probabilities.csv"), ("houses", (100, 20), "shuffled.csv")],
+    [("leaves", (60, 12), "probabilities.csv")],
 )
 def test_a_submission_has_the_score_of_the_answers_joined_by_hand(name, rows, sample, tmp_path):
     layout = layouts.LAYOUTS[name]

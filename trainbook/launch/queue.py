@@ -17,7 +17,7 @@ from lib.config import Config, Session, with_changes
 from lib.errors import BadInput, TrainingFailed
 from lib.machine import disk, inputs, memory, platform
 from lib.prepared import as_run, in_steps
-from lib.task import find_task, load_config
+from lib.task import find_task, load_config, load_task
 from lib.text import Criterion, aligned, duration
 from lib.training import identity
 from lib.training.session import start_session
@@ -87,7 +87,7 @@ def entries(path: Path, overrides: Mapping[str, object] | None = None) -> list[E
 
 def _check(config: Config) -> None:
     queue = config.queue
-    metric, better = find_task(config.task).selection
+    metric, better = find_task(config.task)(config).selection
     if better == "min" and (queue.mean_at_least or queue.best_at_least):
         raise BadInput(
             f"Less {metric} is better: set queue.mean_at_least and queue.best_at_least to 0."
@@ -402,13 +402,22 @@ def joined(runs: Sequence[Entry]) -> str:
     return "\n\n".join(filter(None, texts))
 
 
+def submit(runs: Sequence[Entry]) -> None:
+    """Lets the task of completed folds and seeds write what they answer together, if it has a method `submit`."""
+    for kind in dict.fromkeys(entry.kind for entry in runs if not entry.is_earlier):
+        entries = [entry for entry in runs if entry.kind == kind]
+        task = load_task(entries[0].config)
+        if hasattr(task, "submit"):
+            task.submit(kind, entries[0].folder.parent)
+
+
 def verdict(runs: Sequence[Entry]) -> str:
     """Returns mean, best and worst validation of the runs, and the criteria, judged once all runs are completed."""
     reached = {name: values["validation"] for name, values in scores(runs).items()}
     if not reached:
         return "No run of the queue is completed yet."
     config = runs[-1].config
-    metric, better = find_task(config.task).selection
+    metric, better = find_task(config.task)(config).selection
     ranked = sorted(reached, key=reached.__getitem__, reverse=better == "max")
     best = f"best {reached[ranked[0]]:.4f} ({ranked[0]})"
     worst = f"worst {reached[ranked[-1]]:.4f} ({ranked[-1]})"

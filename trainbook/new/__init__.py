@@ -1,6 +1,7 @@
 """`trainbook new NAME --like KIND`: the files of a task of one's own, with data on which it trains at once."""
 
 import argparse
+import importlib
 from pathlib import Path
 
 from lib.errors import BadInput
@@ -10,6 +11,12 @@ KINDS = tuple(sorted(path.stem for path in _EXAMPLES.glob("*.yaml")))
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.like == "competition":
+        return _competition(options.name, options.data)
+    if options.data:
+        raise BadInput(
+            "--data is for --like competition. Another example reads the folder that data.dir names."
+        )
     task, config, test, data = write(options.name, options.like, Path())
     slug = f"{options.name.strip('_').replace('_', '-').lower()}-data"
     print(f"{task}: the model and how its data is read; change it to yours")
@@ -26,12 +33,40 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def write(name: str, kind: str, folder: Path) -> list[Path]:
+def _competition(name: str, data: str) -> int:
+    """Writes the configuration of a competition, and prints why each setting is as it is. Raises BadInput."""
+    if not data or not Path(data).is_dir():
+        raise BadInput(
+            f"There is no folder {data!r}. Give the folder of the competition's files as --data FOLDER."
+        )
+    config = Path(f"{_checked(name)}.yaml")
+    if config.exists():
+        raise BadInput(f"{config}: there already, and nothing is overwritten. Take another name.")
+    proposal = importlib.import_module(
+        "workloads.competition.proposal"
+    )  # workloads are loaded by name
+    block = proposal.propose(Path(data))
+    text = proposal.text(Path(data), data, block)
+    config.write_text(text, "utf-8")
+    print(text)
+    print(*block.questions, sep="\n")
+    print(f"\n{config} has the block above. Correct it, then:")
+    print(f"trainbook doctor {config}")
+    print(f"trainbook train {config}    # ends with a submission")
+    return 0
+
+
+def _checked(name: str) -> str:
+    """Returns a name of files. Raises BadInput if a Python file cannot have it."""
     if not (name.isascii() and name.isidentifier()):
         raise BadInput(
             f"{name!r} cannot be the name of a Python file. Write letters, digits and underscores."
         )
-    task = folder / f"{name}_task.py"
+    return name
+
+
+def write(name: str, kind: str, folder: Path) -> list[Path]:
+    task = folder / f"{_checked(name)}_task.py"
     config = folder / f"{name}.yaml"
     test = folder / f"test_{name}_task.py"
     data = folder / f"{name}_data"

@@ -37,9 +37,20 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
     "rmsle": ("root_mean_squared_log_error", {}),
     "r2": ("r2_score", {}),
 }
+# The mean over samples of the share of a right class by its rank among the k likeliest: 1, 1/2, ... 1/k, or 0
+_MEAN_PRECISIONS = ("map_at_3", "map_at_5", "map_at_10")
 # What needs a probability for each class
-PROBABILITIES = ("roc_auc", "average_precision", "log_loss", "top_3_accuracy", "top_5_accuracy")
+PROBABILITIES = (
+    "roc_auc",
+    "average_precision",
+    "log_loss",
+    "top_3_accuracy",
+    "top_5_accuracy",
+    *_MEAN_PRECISIONS,
+)
 OF_ORDER = ("roc_auc", "average_precision")  # of them: they judge the order alone
+# Metrics of masks: the mean over samples of Dice, or IoU, of all classes but the first, which is the ground
+_OF_MASKS = ("dice", "iou")
 # Their guesses count from 0
 _NOT_NEGATIVE = ("rmsle", "root_mean_squared_log_error", "mean_squared_log_error")
 
@@ -98,6 +109,8 @@ def needs_probabilities(metrics: Sequence[Metric]) -> bool:
 def check(metrics: Sequence[Metric], kind: Any) -> None:
     """Raises BadInput for a name that scikit-learn does not have, or one that a `Kind` has no answer to."""
     for metric in metrics:
+        if metric in _OF_MASKS and kind.has_positions:
+            continue
         if metric not in PROBABILITIES:
             _function(metric)
         elif metric not in kind.probability_metrics:
@@ -107,9 +120,16 @@ def check(metrics: Sequence[Metric], kind: Any) -> None:
             )
 
 
+def judges_masks(metrics: Sequence[Metric]) -> bool:
+    """Returns whether a metric is a mean over the masks of samples."""
+    return any(metric in _OF_MASKS for metric in metrics)
+
+
 def can_weigh(metrics: Sequence[Metric]) -> bool:
     """Returns whether every metric takes truths and guesses with a number beside each pair: how often it came."""
     for metric in metrics:
+        if metric in _OF_MASKS:
+            continue
         if not isinstance(metric, str) or metric in PROBABILITIES:
             return False
         if "sample_weight" not in inspect.signature(_function(metric)).parameters:
@@ -141,6 +161,8 @@ def score(metric: Metric, judged: Judged) -> float:
         return float(_function(metric)(_rows(true), _rows(guess)))
     if metric in PROBABILITIES:
         return _of_probabilities(metric, true, shares)  # type: ignore[arg-type]
+    if metric in _OF_MASKS:
+        return _of_masks(metric, judged)
     if metric in _NOT_NEGATIVE:
         guess = np.maximum(guess, 0)
     function = _function(metric)
@@ -189,8 +211,13 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
     from sklearn import metrics
 
     classes = np.arange(shares.shape[1])
+    if metric == "log_loss" and true.ndim > 1:
+        columns = zip(true.T, shares.T.astype(np.float64), strict=True)
+        return float(np.mean([metrics.log_loss(*column, labels=[0, 1]) for column in columns]))
     if metric == "log_loss":
         return float(metrics.log_loss(true, shares, labels=classes))
+    if metric in _MEAN_PRECISIONS:
+        return _mean_precision(true, shares, int(str(metric).rpartition("_")[2]))
     if metric in ("top_3_accuracy", "top_5_accuracy"):
         most = int(str(metric).split("_")[1])
         likeliest = np.argsort(-shares, 1, kind="stable")[:, :most]
@@ -211,6 +238,33 @@ def _of_probabilities(metric: Metric, true: np.ndarray, shares: np.ndarray) -> f
         return float(_areas(true, shares).mean())
     pairs = zip(true.T, shares.T, strict=True)
     return float(np.mean([metrics.average_precision_score(*pair) for pair in pairs]))
+
+
+def _mean_precision(true: np.ndarray, shares: np.ndarray, most: int) -> float:
+    """(targets) classes and (targets, classes) probabilities -> the mean of 1 / rank, 0 below the first `most`."""
+    likeliest = np.argsort(-shares, 1, kind="stable")[:, :most]
+    hits = likeliest == true[:, None]
+    ranks = np.arange(1, likeliest.shape[1] + 1)
+    return float((hits / ranks).sum(1).mean())
+
+
+def _of_masks(metric: str, judged: Judged) -> float:
+    """Returns the mean over samples of Dice or IoU; 1 where truth and guess are both empty.
+
+    Samples weigh by their known pixels: all masks of a task have one size.
+    """
+    true, guess, counts, _, sample = judged
+    if not len(sample):
+        sample = np.zeros(len(true), np.int64)
+    number = np.ones(len(true)) if counts is None else counts
+    _, place = np.unique(sample, return_inverse=True)
+    right = np.bincount(place, number * ((true > 0) & (true == guess)))
+    marked = np.bincount(place, number * (true > 0)) + np.bincount(place, number * (guess > 0))
+    if metric == "dice":
+        scores = np.where(marked > 0, 2 * right / np.maximum(marked, 1), 1.0)
+    else:
+        scores = np.where(marked > 0, right / np.maximum(marked - right, 1), 1.0)
+    return float(np.average(scores, weights=np.bincount(place, number)))
 
 
 def _areas(true: np.ndarray, shares: np.ndarray) -> np.ndarray:

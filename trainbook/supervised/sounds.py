@@ -58,6 +58,13 @@ def wave(source: Any, rate: int) -> np.ndarray:
     return _resampled(samples.mean(1), file_rate, rate)
 
 
+def facts(path: Path) -> tuple[int, float]:
+    """Returns the samples a second of a file, and its seconds. Raises BadInput."""
+    with naming_file(path, "sound"):
+        samples, rate = _decoded(path)
+        return rate, len(samples) / rate
+
+
 def _decoded(path: Path) -> tuple[np.ndarray, int]:
     """Returns (samples, channels) float32 between -1 and 1, and their rate."""
     if path.stat().st_size > MOST_BYTES:

@@ -1,6 +1,7 @@
 """Writes answers in the form of a sample submission: rows by their ids, columns by their names."""
 
 import csv
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -67,6 +68,57 @@ def write(
         share = f"{len(unused):,} of {len(answers):,}"
         lines.append(f"{share} answers have no id in the sample, such as {unused[0]}.")
     return "\n".join(map(printable, [*lines, *notes, *about_sample]))
+
+
+def checked(place: Path, sample: Path, refusal: Callable[[str], str] | None = None) -> str:
+    """Reads a submission again beside its sample; returns a sentence on what was compared. Raises BadInput.
+
+    Columns, ids and their order are the sample's. Where it has numbers there are numbers, from 0 to
+    1 if all of its are. `refusal` returns why a filled cell cannot be, or "".
+    """
+    with collecting():
+        written = tables.read(place, printable(place.name))
+        wanted = tables.read(sample, printable(sample.name))
+    if written.columns != wanted.columns:
+        raise BadInput(
+            f"{place}: the columns are {listed(written.columns)}, and in the sample {listed(wanted.columns)}."
+        )
+    first, *columns = wanted.columns
+    if written.column(first) != wanted.column(first):
+        raise BadInput(
+            f"{place}: the ids in {printable(first)} are not the sample's, in its order."
+        )
+    facts = ["columns", "ids", "order"]
+    for column in columns:
+        cells = written.column(column)
+        values = [cell for cell in wanted.column(column) if cell.strip()]
+        if refusal:
+            problems = [why for cell in cells if (why := refusal(cell))]
+            _raise_first(place, column, problems)
+            facts.append("masks")
+        elif values and all(map(_NUMBER.fullmatch, values)):
+            is_share = all(0 <= float(value) <= 1 for value in values)
+            problems = [why for cell in cells if (why := _no_number(cell, is_share, len(columns)))]
+            _raise_first(place, column, problems)
+            facts.append("ranges" if is_share and len(columns) > 1 else "numbers")
+    return f"Checked against {printable(sample.name)}: {', '.join(dict.fromkeys(facts))}."
+
+
+def _no_number(cell: str, is_share: bool, columns: int) -> str:
+    """Returns why a cell is no number, or of several columns of shares no share; "" for one."""
+    number = tables.number_of(cell)
+    if not math.isfinite(number):
+        return f"{printable(repr(cell), most=60)} is no number"
+    if is_share and columns > 1 and not 0 <= number <= 1:
+        return f"{number:g} is no share from 0 to 1, as the sample's are"
+    return ""
+
+
+def _raise_first(place: Path, column: str, problems: Sequence[str]) -> None:
+    if problems:
+        raise BadInput(
+            f"{place}: {len(problems):,} cells of {printable(column)} differ from the sample's form: {problems[0]}."
+        )
 
 
 def _row(row: Mapping[str, str], cells: Cells, answer: Answer) -> list[Any]:

@@ -41,10 +41,51 @@ def test_a_metric_of_classes_is_scikit_learns(metric, value):
         ("roc_auc", reference.roc_auc_score(TRUE, SHARES, multi_class="ovr")),
         ("log_loss", reference.log_loss(TRUE, SHARES)),
         ("top_3_accuracy", 1.0),
+        (
+            "map_at_3",
+            reference.label_ranking_average_precision_score(
+                np.eye(3)[TRUE], SHARES + np.array([3, 2, 1]) * 1e-9
+            ),
+        ),
     ],
 )
 def test_a_metric_of_probabilities_is_scikit_learns(metric, value):
     assert scores((metric,), TRUE, GUESS, SHARES)[metric] == pytest.approx(value)
+
+
+def test_ranks_below_the_first_few_count_nothing():
+    shares = np.array([[5, 4, 3, 2, 1], [5, 4, 3, 2, 1], [5, 4, 3, 2, 1]]) / 15
+    true = np.array([0, 2, 3])
+    assert scores(("map_at_3",), true, true, shares)["map_at_3"] == pytest.approx((1 + 1 / 3) / 3)
+    many = scores(("map_at_5",), true, true, shares)["map_at_5"]
+    assert many == pytest.approx((1 + 1 / 3 + 1 / 4) / 3)
+
+
+def test_the_log_loss_of_marks_is_the_mean_of_their_columns():
+    marks = np.array([[0, 1], [1, 1], [1, 0], [0, 0]])
+    shares = np.array([[0.1, 0.8], [0.7, 0.6], [0.9, 0.4], [0.2, 0.3]])
+    columns = [reference.log_loss(marks[:, place], shares[:, place]) for place in range(2)]
+    value = scores(("log_loss",), marks, marks, shares)["log_loss"]
+    assert value == pytest.approx(np.mean(columns))
+
+
+@pytest.mark.parametrize(
+    ("metric", "function"), [("dice", reference.f1_score), ("iou", reference.jaccard_score)]
+)
+def test_masks_are_judged_one_by_one_and_empty_ones_are_right_if_both_are(metric, function):
+    draw = np.random.default_rng(0)
+    true = (draw.random((5, 30)) < 0.3).astype(int)
+    guess = (draw.random((5, 30)) < 0.4).astype(int)
+    true[3] = guess[3] = guess[4] = 0
+    pairs = zip(true, guess, strict=True)
+    wanted = np.mean([function(*pair, zero_division=1.0) for pair in pairs])
+    sample = np.repeat(np.arange(5), 30)
+    each = Judged(true.ravel(), guess.ravel(), sample=sample)
+    assert scoring.score(metric, each) == pytest.approx(wanted)
+    keys, counts = np.unique(np.stack([*each[:2], sample]), axis=1, return_counts=True)
+    counted = Judged(keys[0], keys[1], counts, None, keys[2])
+    assert scoring.score(metric, counted) == pytest.approx(wanted)
+    assert better(metric) == "max"
 
 
 def test_classes_that_are_not_there_are_left_out():

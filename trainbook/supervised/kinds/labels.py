@@ -23,7 +23,7 @@ class Labels(Floats):
 
     name = "labels"
     has_names = True
-    probability_metrics = ("roc_auc", "average_precision")
+    probability_metrics = ("roc_auc", "average_precision", "log_loss")
 
     def names_in(self, target: Any) -> list[str] | None:
         is_named = isinstance(target, _COLLECTIONS) and all(

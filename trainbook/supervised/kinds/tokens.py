@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,6 +52,8 @@ class Tokens(Classes):
         """Returns the targets of the test set; if metrics can weigh, each class with its number."""
         if not scoring.can_weigh(task.metrics):
             return super().tested(task)
+        if scoring.judges_masks(task.metrics):
+            return _by_sample(task)
         counts = class_counts(task, "test")
         (true,) = counts.nonzero()
         return Judged(true, true, counts[true])
@@ -60,3 +63,16 @@ class Tokens(Classes):
 
     def cell(self, task: Any, guess: Any) -> Any:
         return guess
+
+
+def _by_sample(task: Any) -> Judged:
+    """Returns the classes in each sample of the test set, with their numbers."""
+    part = task.parts["test"]
+    columns: list[np.ndarray] = []
+    for place in range(len(part)):
+        labels = task.labelled([part[place].sample])["labels"]
+        classes, counts = labels[labels != IGNORED].unique(return_counts=True)
+        samples = torch.full_like(classes, place)
+        columns.append(torch.stack([classes, counts, samples]).numpy())
+    true, counts, sample = np.concatenate(columns, 1)
+    return Judged(true, true, counts, None, sample)
