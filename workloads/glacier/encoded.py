@@ -49,9 +49,8 @@ class Encoded(nn.Module):
         super().__init__()
         self.composites = composites(bands)
         self.encoder = _without_head(encoder)
-        side = torch.zeros(1, 3, 32, 32)
         with torch.no_grad():
-            maps = encoder.stages(side)
+            maps = self.encoder.eval().stages(torch.zeros(1, 3, 32, 32))
         self.widths = [maps[stage].shape[1] for stage in _STAGES]
         number = len(self.composites)
         channels = sum(self.widths)
@@ -65,79 +64,76 @@ class Encoded(nn.Module):
         `places` (pixels, 2) are the numbers of tile and pixel, sorted by tile; `values` (pixels, bands or more) begin
         with the bands.
         """
-        self.encoder.eval()
-        parts = []
         for number, bands in enumerate(self.composites):
             ends = np.nanpercentile(values[:, bands], _ENDS, axis=0)
             self.ends[number] = torch.from_numpy(ends)
-            seen = [self._at(tile, number, pixels) for tile, pixels in _by_tile(tiles, places)]
-            raw = np.concatenate(seen)
-            for rows in self._rows():
-                self._whiten(number, rows, raw[:, rows].astype(np.float32))
-            parts.append(self._projected(number, torch.from_numpy(raw).float()).numpy())
+        seen = [self._at(image, pixels) for image, pixels in _by_tile(tiles, places)]
+        raw = np.concatenate(seen)
+        parts = []
+        for number in range(len(self.composites)):
+            for rows in self._rows:
+                channels = raw[:, number, rows].astype(np.float32)
+                mean, axes = _whitening(channels)
+                self.mean[number, rows] = torch.from_numpy(mean)
+                self.axes[number, rows, : axes.shape[1]] = torch.from_numpy(axes)
+                parts.append((channels - mean) @ self.axes[number, rows].numpy())
         return np.concatenate(parts, 1)
 
+    @property
     def _rows(self) -> list[slice]:
-        """Returns the channels of each stage."""
+        """The channels of each stage."""
         ends = np.cumsum([0, *self.widths]).tolist()
         return [slice(*pair) for pair in itertools.pairwise(ends)]
 
-    def _whiten(self, number: int, rows: slice, raw: np.ndarray) -> None:
-        """Sets mean and axes of a stage to the principal components of (pixels, channels)."""
-        mean = raw.mean(0)
-        centred = raw - mean
-        values, vectors = np.linalg.eigh((centred.T @ centred / len(raw)).astype(np.float64))
-        first = np.argsort(-values)[:_COMPONENTS]
-        axes = vectors[:, first] / np.sqrt(values[first].clip(0) + 1e-8)
-        self.mean[number, rows] = torch.from_numpy(mean)
-        self.axes[number, rows, : axes.shape[1]] = torch.from_numpy(axes).float()
-
-    @torch.no_grad()
-    def _at(self, image: np.ndarray, number: int, pixels: np.ndarray) -> np.ndarray:
-        """(bands, S, S) -> (pixels, channels) float16: all stages of a composite, interpolated."""
+    def _at(self, image: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+        """(bands, S, S) -> (pixels, composites, channels) float16: all stages, interpolated."""
         height, width = image.shape[1:]
         down, across = np.divmod(pixels, width)
         x = (2 * across + 1) / width - 1
         y = (2 * down + 1) / height - 1
         grid = torch.from_numpy(np.stack([x, y], 1)).float()[None, None]
-        stages = self._stages(torch.from_numpy(image), number)
+        grid = grid.expand(len(self.composites), -1, -1, -1)
         options: dict[str, Any] = {"padding_mode": "border", "align_corners": False}
-        columns = [F.grid_sample(stage, grid, **options)[0, :, 0] for stage in stages]
-        return torch.cat(columns).T.half().numpy()
+        stages = self._stages(torch.from_numpy(image))
+        columns = [F.grid_sample(stage, grid, **options)[:, :, 0] for stage in stages]
+        return torch.cat(columns, 1).permute(2, 0, 1).half().numpy()
 
-    def _stages(self, image: Tensor, number: int) -> list[Tensor]:
-        """(bands, S, S) -> (1, channels, s, s) of each stage, for a composite; no data is dark."""
-        low, high = self.ends[number][..., None, None]
-        stretched = (image[list(self.composites[number])] - low) / (high - low).clamp_min(1e-12)
-        x = stretched.clamp(0, 1).nan_to_num(0.0)[None]
+    @torch.no_grad()
+    def _stages(self, image: Tensor) -> list[Tensor]:
+        """(bands, S, S) -> (composites, channels, s, s) of each stage; no data is dark."""
+        self.encoder.eval()
+        pictures = torch.stack([image[list(bands)] for bands in self.composites])
+        low, high = self.ends[..., None, None].unbind(1)
+        stretched = (pictures - low) / (high - low).clamp_min(1e-12)
+        x = stretched.clamp(0, 1).nan_to_num(0.0)
         if max(x.shape[2:]) < self.encoder.size:
             x = F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
-        maps = self.encoder.stages(self.encoder.scaled(x))
+        x = self.encoder.scaled(x).contiguous(memory_format=torch.channels_last)
+        maps = self.encoder.stages(x)
         return [maps[stage] for stage in _STAGES]
-
-    def _projected(self, number: int, raw: Tensor) -> Tensor:
-        """(pixels, channels) -> (pixels, components) of all stages."""
-        parts = []
-        for rows in self._rows():
-            parts.append((raw[:, rows] - self.mean[number, rows]) @ self.axes[number, rows])
-        return torch.cat(parts, 1)
 
     @torch.no_grad()
     def forward(self, image: Tensor) -> Tensor:
-        """(bands, S, S) -> (components, S, S) of all stages of all composites."""
-        self.encoder.eval()
-        image = image.to(self.ends)
+        """(bands, S, S) -> (components, S, S), for each composite those of all stages."""
         planes = []
-        for number in range(len(self.composites)):
-            with torch.autocast(image.device.type, enabled=False):
-                stages = self._stages(image, number)
-            for rows, stage in zip(self._rows(), stages, strict=True):
-                # Projected first: interpolating is linear, and a component is a 32nd of the channels
-                centred = stage[0].flatten(1).T - self.mean[number, rows]
-                small = (centred @ self.axes[number, rows]).T.view(1, -1, *stage.shape[2:])
+        with torch.autocast(image.device.type, enabled=False):
+            for rows, stage in zip(self._rows, self._stages(image.to(self.ends)), strict=True):
+                # Projected first: interpolating is linear, and there are fewer components than channels
+                centred = stage.flatten(2).mT - self.mean[:, None, rows]
+                small = (centred @ self.axes[:, rows]).mT.unflatten(2, stage.shape[2:])
                 size = image.shape[1:]
                 planes.append(F.interpolate(small, size=size, mode="bilinear", align_corners=False))
-        return torch.cat(planes, 1)[0]
+        return torch.cat(planes, 1).flatten(0, 1)
+
+
+def _whitening(channels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(pixels, channels) -> their mean, and (channels, components) axes to white principal components."""
+    mean = channels.mean(0)
+    centred = channels - mean
+    values, vectors = np.linalg.eigh((centred.T @ centred / len(centred)).astype(np.float64))
+    first = np.argsort(-values)[:_COMPONENTS]
+    axes = vectors[:, first] / np.sqrt(values[first].clip(0) + 1e-8)
+    return mean, axes.astype(np.float32)
 
 
 def _without_head(encoder: Any) -> Any:
@@ -148,7 +144,7 @@ def _without_head(encoder: Any) -> Any:
         for name, value in [*module.named_parameters(recurse=False)]:
             delattr(module, name)
             module.register_buffer(name, value.detach())
-    return encoder.eval()
+    return encoder.to(memory_format=torch.channels_last)
 
 
 def _by_tile(tiles: Sequence[Any], places: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
