@@ -28,7 +28,7 @@ from tests.bench.bench_glacier_scores import of_real
 from tests.bench.record import RECORDS, head, measure, rounded
 from trainbook.published import encoder, rebuilt
 from workloads.glacier import baselines
-from workloads.glacier.baselines import EVERYWHERE, HELD, MIXED, ON_ENCODER
+from workloads.glacier.baselines import EVERYWHERE, HELD, ON_ENCODER, mixed
 from workloads.glacier.encoded import Encoded, composites
 from workloads.glacier.judging import about_gate, judged, scores_of, sums_of, tile_counts
 
@@ -37,7 +37,8 @@ ROWS = ("water", "untrained", "landsat", "generated")
 WHEEL = os.environ.get("TRAINBOOK_WHEEL", "")
 SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "glacier_finetune_small.yaml"
 SURROUNDINGS = "boosting with surroundings"
-ALONE = f"{ON_ENCODER}, share 1, sigma 0"
+METHODS = (*HELD, ON_ENCODER)
+SOME = slice(None, None, 4), slice(None, None, 4)  # the pixels of a tile that are scored
 UNTRAINED = f"{ON_ENCODER}, untrained"
 
 
@@ -49,14 +50,20 @@ def measured(row: str, fold: int, scratch: Path) -> dict[str, Any]:
     given = encoder(WHEEL)
     if row == "untrained":
         given = untrained(given.facts, task)
-    task.encoded = Encoded(task.settings.source.bands, given)
+    task.pixel_encoder = Encoded(task.settings.source.bands, given)
     test = task.datasets()["test"]
-    rows = trained_alone(task) if row == "untrained" else gated(task)
+    # Without balanced boosting, which the gate does not hold
+    with mock.patch.dict(
+        baselines.METHODS, {name: baselines.METHODS[name] for name in HELD}, clear=True
+    ):
+        rows, gate = tested(task, row == "untrained")
+    if row == "untrained":
+        rows = {UNTRAINED: rows[ON_ENCODER]}
     seconds = time.process_time() - begin
     return {
         **head("torch", "scikit-learn"),
         "core seconds": round(seconds, 1),
-        "gate": rows.pop("gate", ""),
+        "gate": gate,
         "groups": test.samples.groups,
         "counts": {name: counts.reshape(len(counts), -1).tolist() for name, counts in rows.items()},
     }
@@ -87,39 +94,36 @@ def untrained(facts: Mapping[str, Any], task: Any) -> Any:
     return encoder.eval()
 
 
-def gated(task: Any) -> dict[str, Any]:
-    """Sets the gate on validation; returns (tiles, classes, classes) counts by method, and a sentence on the gate."""
+def tested(task: Any, is_control: bool) -> tuple[dict[str, np.ndarray], str]:
+    """Returns (tiles, classes, classes) counts of pixels by method, and a sentence on the gate, set on validation.
+
+    Of a control it is boosting on encoder alone.
+    """
     cpu = torch.device("cpu")
     parts = task.datasets()
     model = task.model().eval()
     boosted = model.boosted
+    names = METHODS[-1:] if is_control else METHODS
     of_batch: dict[str, list[np.ndarray]] = {}
     with torch.inference_mode():
-        task.evaluate(model, EvaluationLoader(task, parts["validation"], 16, cpu))
-        assert not boosted.weight, "an untrained network opened the gate"
-        numbers = {**dict(zip(HELD, range(len(HELD)), strict=True)), "answer": int(boosted.method)}
-        for place, (share, sigma) in enumerate(MIXED, len(HELD)):
-            numbers |= {f"{ON_ENCODER}, share {share:g}, sigma {sigma:g}": place}
+        if not is_control:
+            task.evaluate(model, EvaluationLoader(task, parts["validation"], 16, cpu))
+            assert not boosted.weight, "an untrained network opened the gate"
+        share, sigma = boosted.mixture
+        inner = EVERYWHERE if sigma else SOME  # a Gaussian needs all pixels
         for batch in EvaluationLoader(task, parts["test"], 16, cpu):
-            answers = boosted.answers(batch["image"], EVERYWHERE).argmax(2)
-            for name, number in numbers.items():
-                counts = tile_counts(answers[number], batch["labels"], len(task.classes))
+            log_p = {
+                name: boosted.log_p(batch["image"], METHODS.index(name), inner) for name in names
+            }
+            if share:
+                log_p["answer"] = mixed(log_p[SURROUNDINGS], log_p[ON_ENCODER], share, sigma)
+            elif not is_control:
+                log_p["answer"] = log_p[METHODS[int(boosted.method)]]
+            for name, scores in log_p.items():
+                guess = (scores[..., *SOME] if sigma else scores).argmax(1)
+                counts = tile_counts(guess, batch["labels"][:, *SOME], len(task.classes))
                 of_batch.setdefault(name, []).append(counts)
-    rows: dict[str, Any] = {name: np.concatenate(counts) for name, counts in of_batch.items()}
-    return {"gate": about_gate(boosted), **rows}
-
-
-def trained_alone(task: Any) -> dict[str, Any]:
-    """Returns (tiles, 2, 2) counts of boosting on encoder, without the other methods."""
-    with mock.patch.dict(baselines.METHODS, clear=True):
-        methods = task.fitted
-    tiles = task.datasets()["test"].samples
-    places = task.settings.boosted_places
-    rows = baselines.compared(methods, tiles, 2, task.config.seed, places, task.encoded)
-    counts = np.zeros((len(tiles), 2, 2), np.int64)
-    method = rows[ON_ENCODER]
-    np.add.at(counts, (method.sample, method.true, method.guess), method.counts)
-    return {UNTRAINED: counts}
+    return {name: np.concatenate(counts) for name, counts in of_batch.items()}, about_gate(boosted)
 
 
 def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -148,7 +152,7 @@ def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             kept = rounded({key: scores[key] for key in ("mcc", "mean_iou")})
             tables[row][name] = {**kept, "above": above[name]}
         if row == "untrained":
-            tables[row]["published above untrained"] = gains(counts, groups, UNTRAINED)[ALONE]
+            tables[row]["published above untrained"] = gains(counts, groups, UNTRAINED)[ON_ENCODER]
     return tables
 
 
@@ -161,7 +165,6 @@ def gains(
     )
     task: Any = find_task("glacier")(config)
     task._groups = lambda _: groups
-    task._has_groups = True
     rows = {name: judged(matrices) for name, matrices in counts.items()}
     compared = task._compared(rows, reference)
     return {name: [gain.signed for gain in compared.gains[name]] for name in rows}

@@ -31,6 +31,7 @@ MEASURED = {
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_scripts": "trainbook/run tests/faults/habits",
     "fp16": "workloads lib/training trainbook/supervised trainbook/new",
+    "glacier_encoder": "workloads/glacier trainbook/published",
     "glacier_scores": "workloads/glacier",
     "gpu": "lib workloads trainbook tests/gpu",
     "gpu_plans": "lib/planner lib/training workloads",

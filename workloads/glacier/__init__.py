@@ -96,7 +96,7 @@ class Glacier(Supervised):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out what a loader worker does not need."""
-        unused = ("encoded", "fitted", "_log_p", "_worst")
+        unused = ("fitted", "pixel_encoder", "_log_p", "_worst")
         return {name: value for name, value in super().__getstate__().items() if name not in unused}
 
     # --- data ---------------------------------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ class Glacier(Supervised):
         """Returns a line on the encoder that boosting sees, or on what one would give."""
         if not self.settings.baseline.gate:
             return ""
-        if self.encoded is not None:
-            return f"\n{self.encoded.encoder.about}"
+        if self.pixel_encoder is not None:
+            return f"\n{self.pixel_encoder.encoder.about}"
         if not composites(self.settings.source.bands):
             return f"\n{_NO_BANDS}"
         return f"\n{_ADVICE}"
@@ -190,19 +190,21 @@ class Glacier(Supervised):
         if self.is_planned or not self._normalisation:
             encoded = None
             if _ENCODER in self.published:
-                encoded = Encoded(settings.source.bands, encoders.rebuilt(self.published[_ENCODER]))
+                facts = self.published[_ENCODER].get("facts", {})
+                encoded = Encoded(settings.source.bands, encoders.rebuilt(facts))
             return baselines.Boosted(*sizes, encoded)
         names = [*baselines.HELD]
         fitted = self.fitted
-        if self.encoded is not None:
+        if self.pixel_encoder is not None:
             names.append(baselines.ON_ENCODER)
-            self.published = {**self.published, _ENCODER: self.encoded.encoder.facts}
-        boosted = baselines.Boosted(*sizes, copy.deepcopy(self.encoded))
+            facts = {"facts": self.pixel_encoder.encoder.facts}
+            self.published = {**self.published, _ENCODER: facts}
+        boosted = baselines.Boosted(*sizes, copy.deepcopy(self.pixel_encoder))
         boosted.take([fitted[name][1] for name in names])
         return boosted
 
     @cached_property
-    def encoded(self) -> Encoded | None:
+    def pixel_encoder(self) -> Encoded | None:
         """The encoder that boosting sees: at hand when the run began, and not fitted yet.
 
         Raises BadInput if the run began with one that is not at hand now.
@@ -309,7 +311,7 @@ class Glacier(Supervised):
         with working("Fitting boosting"), torch.device("cpu"):
             tiles = self.data.whole_tiles
             sizes = limits.pixels, limits.rounds
-            return baselines.fit(tiles, self.config.seed, places, *sizes, self.encoded)
+            return baselines.fit(tiles, self.config.seed, places, *sizes, self.pixel_encoder)
 
     def baselines(self) -> dict[str, Judged]:
         """Returns the answers of each boosting on the scored tiles of the test."""
@@ -317,7 +319,7 @@ class Glacier(Supervised):
         places = self.settings.boosted_places
         classes = len(self.classes)
         seed = self.config.seed
-        return baselines.compared(self.fitted, tiles, classes, seed, places, self.encoded)
+        return baselines.compared(self.fitted, tiles, classes, seed, places, self.pixel_encoder)
 
     def baseline(self) -> dict[str, float]:
         """Returns the scores of the strongest boosting by MCC on the test."""

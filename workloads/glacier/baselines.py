@@ -39,6 +39,7 @@ _MOST_TILES = 400
 _MOST_PIXELS = 2_000_000  # that are scored, which bounds the time
 _NODES = 61  # a tree of 31 leaves, scikit-learn's most
 _NO_CATEGORIES = np.zeros((0, 8), np.uint32), np.zeros(0, np.uint32)  # all features are numbers
+_REACH = 6  # pixels of a Gaussian of the widest of MIXED, cut at 4 deviations
 _LEAST = -14.0  # log-probability of a class without an example
 
 
@@ -249,10 +250,9 @@ class Boosted(nn.Module):
         share, sigma = self.mixture
         if not share:
             boosted = self.log_p(image, int(self.method), places)
-        elif not sigma:
-            boosted = _mixed(*self._pair(image, places), share, sigma)
-        else:  # which needs the pixels around those of `places`
-            boosted = _mixed(*self._pair(image, EVERYWHERE), share, sigma)[..., *places]
+        else:
+            around, inner = _around(places, image.shape[-1]) if sigma else (places, EVERYWHERE)
+            boosted = mixed(*self._pair(image, around), share, sigma)[..., *inner]
         return (1 - weight) * boosted + weight * network
 
     @property
@@ -267,11 +267,15 @@ class Boosted(nn.Module):
         return MIXED[place] if place >= 0 else (0.0, 0.0)
 
     def answers(self, image: Tensor, places: tuple[slice, slice]) -> Tensor:
-        """(B, bands, S, S) -> (answers, B, classes, s, s) log-probabilities of the pixels in `places`."""
+        """(B, bands, S, S) -> (answers, B, classes, s, s) log-probabilities of the pixels in `places`.
+
+        With an encoder `places` are without steps: a Gaussian needs the pixels around.
+        """
         each = [self.log_p(image, method, places) for method in range(len(HELD))]
         if self.encoded is not None:
-            pair = self._pair(image, EVERYWHERE)
-            each += [_mixed(*pair, *option)[..., *places] for option in MIXED]
+            around, inner = _around(places, image.shape[-1])
+            pair = self._pair(image, around)
+            each += [mixed(*pair, *option)[..., *inner] for option in MIXED]
         return torch.stack(each)
 
     def _pair(self, image: Tensor, places: tuple[slice, slice]) -> tuple[Tensor, Tensor]:
@@ -279,7 +283,21 @@ class Boosted(nn.Module):
         return self.log_p(image, len(HELD) - 1, places), self.log_p(image, len(HELD), places)
 
 
-def _mixed(plain: Tensor, encoded: Tensor, share: float, sigma: float) -> Tensor:
+def _around(
+    places: tuple[slice, slice], size: int
+) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    """Returns places that are wider by what a Gaussian reaches, in a tile of `size`, and the given ones within them."""
+    wide = []
+    inner = []
+    for place in places:
+        start, stop, _ = place.indices(size)
+        first = max(0, start - _REACH)
+        wide.append(slice(first, min(size, stop + _REACH)))
+        inner.append(slice(start - first, stop - first))
+    return (wide[0], wide[1]), (inner[0], inner[1])
+
+
+def mixed(plain: Tensor, encoded: Tensor, share: float, sigma: float) -> Tensor:
     """Mixes (B, classes, S, S) log-probabilities, and smooths the probabilities over pixels."""
     mixture = (1 - share) * plain + share * encoded
     if not sigma:

@@ -112,6 +112,12 @@ class Gate:
         pixels = len(self.unit) * labels[0].numel()
         every = max(1, math.isqrt(pixels // _MOST_PIXELS))
         places = slice(None, None, every), slice(None, None, every)
+        if self.boosted.encoded is not None and every > 1:
+            # A Gaussian needs neighbours: the middle of the tile, of twice the side
+            size = labels.shape[-1]
+            side = min(size, 2 * size // every)
+            start = (size - side) // 2
+            places = slice(start, start + side), slice(start, start + side)
         labels = labels[:, *places]
         network = logits[..., *places].float().log_softmax(1)
         key = (self._done, len(labels))

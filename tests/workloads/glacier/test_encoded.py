@@ -10,12 +10,13 @@ from lib.task import load_config, load_task
 from tests.workloads.glacier.conftest import TINY
 from tests.workloads.glacier.files import write_scenes
 from tests.workloads.glacier.test_gate import rows_of
+from tests.workloads.glacier.test_glacier import train
 from trainbook import launch
 from trainbook.launch import ensemble
 from trainbook.published import rebuilt
 from trainbook.published.families import CONFIG, LITE0
 from workloads import glacier
-from workloads.glacier.baselines import HELD, METHODS, ON_ENCODER, Boosted
+from workloads.glacier.baselines import EVERYWHERE, HELD, METHODS, ON_ENCODER, Boosted
 from workloads.glacier.encoded import Encoded, composites
 from workloads.glacier.judging import MIXED, Gate, about_gate
 from workloads.glacier.settings import Source
@@ -152,15 +153,15 @@ def test_a_run_with_an_encoder_answers_alike_from_its_archive_without_it(
     assert any(name.startswith("boosted.encoded.encoder") for name in names)
     image = torch.from_numpy(task.datasets()["test"][0].sample.image)[None]
     boosted = model.boosted
-    places = slice(4, 20, 3), slice(0, 32)
-    network = torch.zeros(1, 4, 6, 32)
-    for method in range(boosted.number):
+    places = slice(3, 20), slice(10, 30)
+    whole = boosted.answers(image, EVERYWHERE)
+    every = boosted.answers(image, places)
+    assert torch.allclose(every, whole[..., *places], atol=1e-5), "a Gaussian sees all it reaches"
+    for method in (0, 1, 2, 3, boosted.number - 1):
         boosted.method.fill_(method)
-        answer = boosted.answer(image, network, places)
-        expected = boosted.answers(image, places)[method]
-        assert torch.allclose(answer, expected, atol=1e-6)
-    smooth = boosted.answers(image, (slice(None), slice(None)))
-    rough, smoother = (smooth[len(HELD) + place].exp().diff(dim=2).abs().mean() for place in (6, 8))
+        answer = boosted.answer(image, torch.zeros(1, 4, 17, 20), places)
+        assert torch.allclose(answer, every[method], atol=1e-6)
+    rough, smoother = (whole[len(HELD) + place].exp().diff(dim=2).abs().mean() for place in (6, 8))
     assert MIXED[6] == (1.0, 0.0)
     assert smoother < rough
     with pytest.raises(BadInput, match="began with a published encoder, and none is at hand"):
@@ -171,18 +172,18 @@ def test_a_run_that_began_without_an_encoder_resumes_without(seen, monkeypatch):
     monkeypatch.setattr(glacier.encoders, "encoder", lambda *_, **__: None)
     config = seen()
     assert "No published encoder of pictures is at hand" in load_task(config).describe_data()
-    launch.train(config)
+    train(config, folder_of(config))
     monkeypatch.setattr(glacier.encoders, "encoder", stand_in)
     resumed = load_task(seen(**{"training.max_steps": 4}))
     resumed.datasets()
-    assert resumed.encoded is None
+    assert resumed.pixel_encoder is None
     assert resumed.model().boosted.encoded is None
     other = load_task(seen(**{"run.name": "other"}))
-    assert other.encoded is not None
+    assert other.pixel_encoder is not None
 
 
 def test_bands_without_a_composite_take_no_encoder(tiny, at_hand):
     task = load_task(tiny({"workload.baseline.gate": True}))
     assert task.settings.source == Source(bands=("red", "nir"))
-    assert task.encoded is None
+    assert task.pixel_encoder is None
     assert "it needs bands called red and green" in task.describe_data()
