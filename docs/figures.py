@@ -241,7 +241,8 @@ def glacier_encoder() -> str:
         row = water[method]
         gain = "" if name == "boosting with surroundings" else row["above"][0]
         rows.append([name, three(row["mcc"]), three(row["mean_iou"]), gain])
-    return table(["method", "MCC", "mean IoU", "MCC above boosting with surroundings"], rows)
+    about = f"{water['folds']} of five folds, {water['groups']} groups"
+    return table([about, "MCC", "mean IoU", "MCC above boosting with surroundings"], rows)
 
 
 def chat() -> str:
