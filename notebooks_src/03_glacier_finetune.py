@@ -52,7 +52,8 @@ print("The queue:", ", ".join(entry.name for entry in runs))
 # %% [markdown]
 # ## Data
 # Scenes are cut into tiles once; each file that cannot be used is named. A whole scene goes to the test part or to one fold,
-# so that no ground is in two parts. The last two rows of the table show how training samples its tiles.
+# so that no ground is in two parts. The last two rows of the table show how training samples its tiles. Below it is
+# which published encoder boosting sees; without one, how to add it.
 
 # %% shared: prepare-queue
 

@@ -32,6 +32,7 @@ MEASURED = {
     "faults_scripts": "trainbook/run tests/faults/habits",
     "fp16": "workloads lib/training trainbook/supervised trainbook/new",
     "folds": "trainbook/supervised trainbook/launch/together.py trainbook/new/examples/tabular.py",
+    "glacier_encoder": "workloads/glacier trainbook/published",
     "glacier_scores": "workloads/glacier",
     "gpu": "lib workloads trainbook tests/gpu",
     "gpu_plans": "lib/planner lib/training workloads",

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lib import private
 from trainbook import Judged
-from workloads.glacier.judging import judged
+from workloads.glacier.encoded import Encoded
+from workloads.glacier.judging import MIXED, judged
 from workloads.glacier.model import difference
 from workloads.glacier.settings import IGNORE
 
@@ -29,19 +30,25 @@ METHODS = {
     "balanced boosting with surroundings": (SIDES, True),
 }
 HELD = tuple(METHODS)[:2]  # in a network, the plainest first
+ON_ENCODER = (
+    "boosting on encoder"  # with surroundings too; the last in a network that holds an encoder
+)
 EVERYWHERE = (slice(None), slice(None))  # rows and columns
 _EVERY = 2  # pixels of the sample give one to methods with surroundings, which have three times the features
 _MOST_TILES = 400
 _MOST_PIXELS = 2_000_000  # that are scored, which bounds the time
 _NODES = 61  # a tree of 31 leaves, scikit-learn's most
 _NO_CATEGORIES = np.zeros((0, 8), np.uint32), np.zeros(0, np.uint32)  # all features are numbers
+_REACH = 6  # pixels of a Gaussian of the widest of MIXED, cut at 4 deviations
 _LEAST = -14.0  # log-probability of a class without an example
 
 
-def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.ndarray:
-    """(C, H, W) -> (H * W, features) float32: bands and indices, and their means over squares of SIDES.
+def features(
+    bands: np.ndarray, indices: Sequence[tuple[int, int]] = (), encoded: Encoded | None = None
+) -> np.ndarray:
+    """(C, H, W) -> (H * W, features) float32: bands and indices, their means over squares of SIDES, and components.
 
-    A mean is over pixels with data; without any it is NaN.
+    A mean is over pixels with data; without any it is NaN. Components are of `encoded`.
     """
     from scipy.ndimage import uniform_filter
 
@@ -58,18 +65,25 @@ def features(bands: np.ndarray, indices: Sequence[tuple[int, int]] = ()) -> np.n
         mean = np.full_like(total, np.nan)
         np.divide(total, number, out=mean, where=number > 0.5 / side**2)
         parts.append(mean)
-    return np.concatenate(parts).reshape(len(planes) * len(parts), -1).T
+    if encoded is not None:
+        parts.append(encoded(image).cpu().numpy())
+    stacked = np.concatenate(parts)
+    return stacked.reshape(len(stacked), -1).T
 
 
 def sample(
     tiles: Sequence[Tile], seed: int, pixels: int, indices: Any = ()
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, equally many a tile."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws (N, features) float32 and (N) classes of at most `pixels` valid pixels, equally many a tile.
+
+    The third are (N, 2) numbers of tile and pixel.
+    """
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(tiles))[:_MOST_TILES]
     quota = -(-pixels // max(1, len(chosen)))
     values = []
     labels = []
+    places = []
     for index in sorted(chosen):
         bands, mask = tiles[int(index)][:2]
         mask = mask.reshape(-1)
@@ -77,7 +91,9 @@ def sample(
         valid = np.sort(rng.permutation(valid)[:quota])
         values.append(features(bands, indices)[valid])
         labels.append(mask[valid])
-    return np.concatenate(values)[:pixels], np.concatenate(labels)[:pixels]
+        places.append(np.stack([np.full(len(valid), index), valid], 1))
+    columns = [np.concatenate(parts)[:pixels] for parts in (values, labels, places)]
+    return columns[0], columns[1], columns[2]
 
 
 def fitted(values: np.ndarray, labels: np.ndarray, seed: int, rounds: int, balanced: bool) -> Any:
@@ -105,10 +121,15 @@ def scored(part: Sequence[Tile]) -> np.ndarray:
 
 
 def fit(
-    train: Sequence[Tile], seed: int, indices: Any, pixels: int = 200_000, rounds: int = 100
+    train: Sequence[Tile],
+    seed: int,
+    indices: Any,
+    pixels: int = 200_000,
+    rounds: int = 100,
+    encoded: Encoded | None = None,
 ) -> Fitted:
-    """Fits METHODS to at most `pixels` of training tiles, with `rounds` trees a class."""
-    values, labels = sample(train, seed, pixels, indices)
+    """Fits METHODS, `encoded` and boosting on it to at most `pixels` of training tiles, with `rounds` trees a class."""
+    values, labels, places = sample(train, seed, pixels, indices)
     plain = values.shape[1] // (1 + len(SIDES))  # bands and indices, which come first
     methods = {}
     for name, (sides, balanced) in METHODS.items():
@@ -116,6 +137,12 @@ def fit(
         width = plain * (1 + len(sides))
         model = fitted(values[some, :width], labels[some], seed, rounds, balanced)
         methods[name] = width, model
+    if encoded is not None:
+        some = slice(None, None, _EVERY)
+        components = encoded.fit(train, places[some], values[some])
+        values = np.concatenate([values[some], components], 1)
+        model = fitted(values, labels[some], seed, rounds, False)
+        methods[ON_ENCODER] = values.shape[1], model
     return methods
 
 
@@ -125,6 +152,7 @@ def compared(
     classes: int,
     seed: int,
     indices: Sequence[tuple[int, int]],
+    encoded: Encoded | None = None,
 ) -> dict[str, Judged]:
     """Returns the answers of each method on the tiles of `scored`."""
     numbers = scored(part)
@@ -138,7 +166,7 @@ def compared(
         share = _MOST_PIXELS / (len(numbers) * mask.size)
         if share < 1:
             valid &= rng.random(valid.size) < share
-        pixels = features(bands, indices)[valid]
+        pixels = features(bands, indices, encoded)[valid]
         for name, (width, model) in methods.items():
             guess = model.predict(pixels[:, :width]).astype(int)
             np.add.at(counts[name][index], (mask[valid], guess), 1)
@@ -146,10 +174,11 @@ def compared(
 
 
 class Boosted(nn.Module):
-    """The trees of HELD, the method that answers, and the weight of the network beside it.
+    """The trees of HELD and of boosting on `encoded`, what answers, and the weight of the network beside it.
 
-    `nodes` are (methods, trees, nodes, 6): feature, threshold, left, right, whether NaN goes left, value. The children
-    of a leaf are 0. Tree t adds to class t % classes. Buffers are part of checkpoints and archives.
+    `method` is the number of the answer: of HELD, then of MIXED. `nodes` are (methods, trees, nodes, 6): feature,
+    threshold, left, right, whether NaN goes left, value. The children of a leaf are 0. Tree t adds to class
+    t % classes. Buffers are part of checkpoints and archives.
     """
 
     nodes: Tensor
@@ -157,16 +186,24 @@ class Boosted(nn.Module):
     method: Tensor
     weight: Tensor
 
-    def __init__(self, classes: int, rounds: int, indices: Sequence[tuple[int, int]]):
+    def __init__(
+        self,
+        classes: int,
+        rounds: int,
+        indices: Sequence[tuple[int, int]],
+        encoded: Encoded | None = None,
+    ):
         super().__init__()
         self.indices = indices
-        self.register_buffer("nodes", torch.zeros(len(HELD), rounds * classes, _NODES, 6))
-        self.register_buffer("bias", torch.zeros(len(HELD), classes))
+        self.encoded = encoded
+        methods = len(HELD) + (encoded is not None)
+        self.register_buffer("nodes", torch.zeros(methods, rounds * classes, _NODES, 6))
+        self.register_buffer("bias", torch.zeros(methods, classes))
         self.register_buffer("method", torch.zeros((), dtype=torch.int64))
         self.register_buffer("weight", torch.zeros(()))
 
     def take(self, fitted: Sequence[Any]) -> None:
-        """Copies fitted classifiers of scikit-learn, one for each of HELD."""
+        """Copies fitted classifiers of scikit-learn, one for each of HELD and, with an encoder, that on it."""
         self.bias.fill_(_LEAST)
         for nodes, bias, model in zip(self.nodes, self.bias, fitted, strict=True):
             classes = np.asarray(model.classes_).astype(int)
@@ -182,13 +219,17 @@ class Boosted(nn.Module):
                 bias[torch.from_numpy(outputs)] = torch.from_numpy(first).float()
 
     def log_p(self, image: Tensor, method: int, places: tuple[slice, slice] = EVERYWHERE) -> Tensor:
-        """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of the pixels in `places`, rows and columns."""
+        """(B, bands, S, S) -> (B, classes, s, s) log-probabilities of the pixels in `places`, rows and columns.
+
+        `method` is one of HELD, or the number after them: boosting on encoder.
+        """
         nodes = self.nodes[method].double().cpu().numpy()
         bias = self.bias[method].double().cpu().numpy()
         threads = torch.get_num_threads()
+        encoded = self.encoded if method == len(HELD) else None
         tiles = []
         for tile in image.float().cpu().numpy():
-            seen = features(tile, self.indices).reshape(*tile.shape[1:], -1)[places]
+            seen = features(tile, self.indices, encoded).reshape(*tile.shape[1:], -1)[places]
             rows = np.ascontiguousarray(seen.reshape(-1, seen.shape[-1]), np.float64)
             scores = np.tile(bias, (len(rows), 1))
             for number, tree in _trees(nodes, rows.shape[1]):
@@ -206,8 +247,65 @@ class Boosted(nn.Module):
         weight = float(self.weight)
         if weight == 1:
             return network
-        boosted = self.log_p(image, int(self.method), places)
+        share, sigma = self.mixture
+        if not share:
+            boosted = self.log_p(image, int(self.method), places)
+        else:
+            around, inner = _around(places, image.shape[-1]) if sigma else (places, EVERYWHERE)
+            boosted = mixed(*self._pair(image, around), share, sigma)[..., *inner]
         return (1 - weight) * boosted + weight * network
+
+    @property
+    def number(self) -> int:
+        """How many answers there are: HELD and, with an encoder, MIXED."""
+        return len(HELD) + len(MIXED) * (self.encoded is not None)
+
+    @property
+    def mixture(self) -> tuple[float, float]:
+        """The share of boosting on encoder in the answer, and the deviation of its Gaussian."""
+        place = int(self.method) - len(HELD)
+        return MIXED[place] if place >= 0 else (0.0, 0.0)
+
+    def answers(self, image: Tensor, places: tuple[slice, slice]) -> Tensor:
+        """(B, bands, S, S) -> (answers, B, classes, s, s) log-probabilities of the pixels in `places`.
+
+        With an encoder `places` are without steps: a Gaussian needs the pixels around.
+        """
+        each = [self.log_p(image, method, places) for method in range(len(HELD))]
+        if self.encoded is not None:
+            around, inner = _around(places, image.shape[-1])
+            pair = self._pair(image, around)
+            each += [mixed(*pair, *option)[..., *inner] for option in MIXED]
+        return torch.stack(each)
+
+    def _pair(self, image: Tensor, places: tuple[slice, slice]) -> tuple[Tensor, Tensor]:
+        """Returns the log-probabilities of boosting with surroundings, and on encoder."""
+        return self.log_p(image, len(HELD) - 1, places), self.log_p(image, len(HELD), places)
+
+
+def _around(
+    places: tuple[slice, slice], size: int
+) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    """Returns places that are wider by what a Gaussian reaches, in a tile of `size`, and the given ones within them."""
+    wide = []
+    inner = []
+    for place in places:
+        start, stop, _ = place.indices(size)
+        first = max(0, start - _REACH)
+        wide.append(slice(first, min(size, stop + _REACH)))
+        inner.append(slice(start - first, stop - first))
+    return (wide[0], wide[1]), (inner[0], inner[1])
+
+
+def mixed(plain: Tensor, encoded: Tensor, share: float, sigma: float) -> Tensor:
+    """Mixes (B, classes, S, S) log-probabilities, and smooths the probabilities over pixels."""
+    mixture = (1 - share) * plain + share * encoded
+    if not sigma:
+        return mixture
+    from scipy.ndimage import gaussian_filter
+
+    p = gaussian_filter(mixture.softmax(1).cpu().numpy(), (0, 0, sigma, sigma), mode="nearest")
+    return torch.from_numpy(p).to(mixture.device).clamp_min(1e-9).log()
 
 
 def _columns(nodes: np.ndarray) -> np.ndarray:

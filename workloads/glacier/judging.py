@@ -33,6 +33,10 @@ _WORST = 5  # scenes that the report names
 _SHOWN = 4  # tiles with most wrong pixels
 # Weights of the network's log-probabilities, the rest is boosting's; .9 has rare classes that .75 loses
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+# Answers with an encoder: the share of boosting on encoder beside boosting with surroundings, and the deviation in
+# pixels of a Gaussian of the probabilities
+_SIGMAS = (0.0, 0.75, 1.5)
+MIXED = tuple(itertools.product((0.5, 0.75, 1.0), _SIGMAS))
 _SURE = 0.975  # one-sided
 _MOST_PIXELS = 50_000  # pixels of validation that choose
 Tile = tuple[np.ndarray, ...]  # image (bands, S, S), classes (S, S) and perhaps a prediction (S, S)
@@ -92,13 +96,13 @@ class Gate:
     def __init__(self, boosted: Any, groups: Sequence[str], log_p: dict[tuple[int, int], Tensor]):
         """`groups` (tiles) name scenes or map squares.
 
-        `log_p` keeps boosting's (methods, B, classes, s, s) by number and size of a batch for later validations.
+        `log_p` keeps boosting's (answers, B, classes, s, s) by number and size of a batch for later validations.
         """
         self.boosted = boosted
         self.log_p = log_p
         self.unit = np.unique(np.array(groups), return_inverse=True)[1]
-        methods, classes = boosted.bias.shape
-        shape = (methods * len(WEIGHTS), self.unit.max() + 1, classes, classes)
+        classes = boosted.bias.shape[1]
+        shape = (boosted.number * len(WEIGHTS), self.unit.max() + 1, classes, classes)
         self._counts = np.zeros(shape, np.int64)  # by option and group
         self._done = 0  # tiles
 
@@ -108,13 +112,17 @@ class Gate:
         pixels = len(self.unit) * labels[0].numel()
         every = max(1, math.isqrt(pixels // _MOST_PIXELS))
         places = slice(None, None, every), slice(None, None, every)
+        if self.boosted.encoded is not None and every > 1:
+            # A Gaussian needs neighbours: the middle of the tile, of twice the side
+            size = labels.shape[-1]
+            side = min(size, 2 * size // every)
+            start = (size - side) // 2
+            places = slice(start, start + side), slice(start, start + side)
         labels = labels[:, *places]
         network = logits[..., *places].float().log_softmax(1)
         key = (self._done, len(labels))
         if key not in self.log_p:
-            methods = range(len(self.boosted.bias))
-            each = [self.boosted.log_p(batch["image"], method, places) for method in methods]
-            self.log_p[key] = torch.stack(each)
+            self.log_p[key] = self.boosted.answers(batch["image"], places)
         options = itertools.product(self.log_p[key], WEIGHTS)
         unit = self.unit[self._done : self._done + len(labels)]
         for counts, (log_p, weight) in zip(self._counts, options, strict=True):
@@ -125,13 +133,22 @@ class Gate:
     def choose(self) -> np.ndarray:
         """Sets method and weight; returns (3, classes) the answer's right, true and predicted pixels.
 
-        A step up, from pixels to surroundings, then to a share of the network, is taken if it surely gains.
+        A step up, from pixels to surroundings, to a Gaussian, then to a share of the network, is taken if it surely
+        gains. Boosting on encoder sees more than that with surroundings, so its best share is taken if it is better.
         """
         sums = sums_of(self._counts)
         best = 0
         steps = len(WEIGHTS)
-        for method in range(1, len(self.boosted.bias)):
+        plain = self.boosted.number
+        if self.boosted.encoded is not None:
+            plain -= len(MIXED)
+        for method in range(1, plain):
             best = _surer(sums, best, [method * steps])
+        shares = range(plain, self.boosted.number, len(_SIGMAS))
+        correlation = mcc(sums.sum(1))
+        best = max([best, *(method * steps for method in shares)], key=correlation.__getitem__)
+        if best >= plain * steps:
+            best = _surer(sums, best, [best + place * steps for place in range(1, len(_SIGMAS))])
         best = _surer(sums, best, range(best + 1, best + steps))
         self.boosted.method.fill_(best // steps)
         self.boosted.weight.fill_(WEIGHTS[best % steps])
@@ -163,13 +180,23 @@ def least_gain(new: np.ndarray, old: np.ndarray) -> float:
 
 
 def about_gate(boosted: Any) -> str:
-    """Returns a sentence on how far the gate is open."""
+    """Returns sentences on how far the gate is open, and on the encoder's part."""
     if boosted.weight:
-        return (
+        text = (
             f"The gate is open: the answer has {float(boosted.weight):g} of the network's log-probabilities, "
             "the rest is boosting's."
         )
-    return "The gate is shut: validation shows no sure gain of the network, so boosting answers."
+    else:
+        text = (
+            "The gate is shut: validation shows no sure gain of the network, so boosting answers."
+        )
+    if boosted.encoded is None:
+        return text
+    share, sigma = boosted.mixture
+    if not share:
+        return f"{text} Boosting on encoder is not used: on validation it is no better."
+    smoothed = f", smoothed by a Gaussian of {sigma:g} pixels" if sigma else ""
+    return f"{text} Of boosting, {share:.0%} is boosting on encoder{smoothed}."
 
 
 class Tested:

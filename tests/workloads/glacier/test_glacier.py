@@ -207,13 +207,16 @@ def test_usual_indices_are_those_whose_bands_are_there():
 def test_a_bounded_sample_is_fitted_and_an_even_share_is_scored(
     monkeypatch,
 ):
-    values, labels = sample(Tiles(3), 0, 10**6)
+    values, labels, places = sample(Tiles(3), 0, 10**6)
     assert len(labels) == 3 * 21 * 24
+    tile, pixel = places[-1]
+    assert (values[-1] == baselines.features(Tiles(3)[tile][0])[pixel]).all()
     assert IGNORE not in labels
     monkeypatch.setattr(baselines, "_MOST_TILES", 4)
     monkeypatch.setattr(baselines, "_MOST_PIXELS", 1200)
     many = Tiles(50)
-    values, labels = sample(many, 0, 1000)
+    values, labels, places = sample(many, 0, 1000)
+    assert places.shape == (1000, 2)
     assert values.shape == (1000, 9)
     assert labels.shape == (1000,)
     assert values.dtype == np.float32
