@@ -4,13 +4,11 @@ Data: JSON lines of question, answer and image, or any table with its columns na
 are drawn shapes with questions in Vietnamese (see `generated`).
 """
 
-import contextlib
 import hashlib
-import itertools
 import json
 import math
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,10 +27,10 @@ from lib.task.blocks import find_blocks
 from trainbook import IGNORED, Judged, Supervised, padded
 from trainbook.supervised import encoders, scoring, text
 from trainbook.supervised.evaluation import Scored
-from trainbook.supervised.intervals import least
-from trainbook.supervised.text import commonest, exact, normal, words
-from workloads.vqa import data, generated, pictures, tokens
+from trainbook.supervised.text import commonest, exact, normal
+from workloads.vqa import data, generated, pictures, rules, tokens
 from workloads.vqa.data import Record
+from workloads.vqa.rules import Words, chosen_weight, likeliest, pairs_of
 from workloads.vqa.settings import TERMS, Settings, stage_at
 from workloads.vqa.tokens import Answer, Tokens
 
@@ -46,135 +44,17 @@ _LEARNED: dict[str, Any] = {
     "kinds": list[str],
     "words": dict[str, _Counts],
 }
+_MARGINS = {"strength", "power"}  # of `rules.Words`, where folds chose them
 _DRAWN = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese."
 _MULTIPLE = 8  # number of tokens, which suits tensor cores
 NETWORK = "network alone"
 WORDS = "by words"  # rows of the tables
 OFFERED = 4  # likeliest training answers, which the network scores beside its beams
-_LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
-# Weights of the network, in the order in which they are tried
-_WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)
-_SURE = 0.995  # one-sided: every validation of a run asks
-_MOST_ANSWERS = 200
-_MOST_PAIRS = 20_000  # commonest pairs of question and answer, which `Words` is fitted to
-_MOST_BYTES = 6 * 2**20  # size of these, because every checkpoint has them
-_FEW = 2000  # up to so many pairs, words that occur in a single pair are learned too
 
 
 def valid(right: str, written: str) -> float:
     """Returns whether a text has the requested form; texts of rules count as valid."""
     return float(getattr(written, "is_valid", True))
-
-
-class Words:
-    """A linear classifier of training answers by the words of a question, one to three in a row."""
-
-    def __init__(self, pairs: Mapping[str, Mapping[str, int]]):
-        """Fits the classifier to the result of `pairs_of`."""
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import RidgeClassifier
-        from sklearn.pipeline import make_pipeline
-
-        rows = []
-        for answer, by_question in pairs.items():
-            rows += [(-count, question, answer) for question, count in by_question.items()]
-        negative, questions, answers = zip(*sorted(rows), strict=True)
-        counts = [-count for count in negative]
-        self.answers = sorted(pairs)
-        self._model: Any = None
-        self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
-        totals = [sum(pairs[answer].values()) for answer in self.answers]
-        self._usual = np.array([totals]) / sum(counts)
-        few = 1 if len(questions) <= _FEW else 2
-        vectors = TfidfVectorizer(
-            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=few
-        )
-        # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
-        model = make_pipeline(vectors, RidgeClassifier(solver="sparse_cg", tol=1e-3))
-        # Raised for a single answer or no words
-        with working("Learning what questions alone answer"), contextlib.suppress(ValueError):
-            self._model = model.fit(questions, answers, ridgeclassifier__sample_weight=counts)
-
-    def shares(self, questions: Sequence[str]) -> np.ndarray:
-        """Returns (questions, answers) probabilities: least squares on -1 and 1 estimate them."""
-        if self._model is None:
-            return self._usual.repeat(len(questions), 0).astype(np.float32)
-        scores = self._model.decision_function(list(map(normal, questions)))
-        if scores.ndim == 1:  # two answers have one score
-            scores = np.stack([-scores, scores], 1)
-        shares = np.clip((1 + scores) / 2, _LEAST, 1)
-        return (shares / shares.sum(1, keepdims=True)).astype(np.float32)
-
-    def guesses(self, questions: Sequence[str]) -> list[str]:
-        return [self.answers[place] for place in self.shares(questions).argmax(1)]
-
-    def candidates(
-        self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]
-    ) -> list[Answer]:
-        """Returns different answers, each with log-probabilities by the network and by words."""
-        different: dict[str, Answer] = {}
-        for answer, log in answers:
-            text = normal(answer)
-            place = self._places.get(text)
-            share = _LEAST if place is None else shares[place]
-            answer.network = log
-            answer.words = math.log(share)
-            different.setdefault(text, answer)  # another reasoning for the same
-        return [*different.values()]
-
-
-def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
-    """Returns the commonest answers, each with its commonest questions and their counts."""
-    pairs = Counter[tuple[str, str]]()
-    spelled = defaultdict[str, list[str]](list)
-    for record in samples:
-        answer = normal(record.answer)
-        pairs[normal(record.question), answer] += 1
-        spelled[answer].append(record.answer)
-    by_count = sorted(spelled, key=lambda answer: (-len(spelled[answer]), answer))
-    common = {*by_count[:_MOST_ANSWERS]}
-    rows = sorted(pairs, key=lambda row: (-pairs[row], row))
-    rows = [row for row in rows if row[1] in common][:_MOST_PAIRS]
-    sizes = itertools.accumulate(len(json.dumps(row)) for row in rows)
-    kept: dict[str, dict[str, int]] = {}
-    for (question, answer), size in zip(rows, sizes, strict=True):
-        if size <= _MOST_BYTES:
-            kept.setdefault(commonest(spelled[answer]), {})[question] = pairs[question, answer]
-    return kept
-
-
-def likeliest(written: Sequence[Answer] | np.ndarray, weight: float) -> np.ndarray:
-    """Returns the best candidate for each question; among equals the first beam's."""
-    best = [max(answer.candidates, key=lambda other: other.score(weight)) for answer in written]
-    return np.array(best, object)
-
-
-def chosen_weight(
-    right: Sequence[str] | np.ndarray,
-    written: Sequence[Answer] | np.ndarray,
-    pictures: Sequence[str],
-) -> float:
-    """Returns the network's weight: the first sure gain over the words' answers, if any, or a sure gain over that.
-
-    A gain is sure if the lower end of Student's paired interval over pictures is above 0. So the network answers if it
-    gains, unless a weight between both gains more.
-    """
-    names, unit, sizes = np.unique(pictures, return_inverse=True, return_counts=True)
-    of_weight = []
-    for weight in _WEIGHTS:
-        is_right = [*map(exact, right, likeliest(written, weight))]
-        of_weight.append(np.bincount(unit, is_right))
-    sums = np.array(of_weight).T  # (pictures, weights)
-    place = 0
-    while len(names) > 1:
-        gains = sums - sums[:, [place]]
-        whole = gains.sum(0)
-        others = (whole - gains) / (len(right) - sizes)[:, None]  # without each picture
-        is_sure = least(whole / len(right), others, _SURE) > 0
-        if not is_sure.any():
-            break
-        place = int(is_sure.argmax())
-    return _WEIGHTS[place]
 
 
 class Vqa(Supervised):
@@ -294,6 +174,7 @@ class Vqa(Supervised):
             "kinds": kinds,
             "tokenizers": tokenizers,
             "words": pairs_of(samples),
+            "margins": rules.chosen_by_folds(samples),
         }
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
@@ -321,7 +202,9 @@ class Vqa(Supervised):
 
     @cached_property
     def words(self) -> Words:
-        return Words(self.learned()["words"])
+        learned = self.learned()
+        with working("Learning what questions alone answer"):
+            return Words(learned["words"], learned.get("margins", {}))
 
     @cached_property
     def offers(self) -> list[list[int]]:
@@ -496,7 +379,19 @@ def _are_learned(values: Mapping[str, Any]) -> bool:
     encoders = [values["encoders"].get(part, {}) for part in _PARTS]
     has_words = bool(words) and all(words.values())
     has_encoders = all("weights" in encoder for encoder in encoders)
-    return has_words and has_encoders and "decoder" in values["tokenizers"]
+    return (
+        has_words
+        and has_encoders
+        and _are_margins(values.get("margins", {}))
+        and "decoder" in values["tokenizers"]
+    )
+
+
+def _are_margins(values: Any) -> bool:
+    """Returns whether values are settings of margins, or {}; runs of earlier versions have none."""
+    if not untrusted.fits(values, dict[str, float]) or values.keys() not in (set(), _MARGINS):
+        return False
+    return all(0 < value < math.inf for value in values.values())
 
 
 def _commonest_by(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
