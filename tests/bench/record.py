@@ -42,6 +42,7 @@ MEASURED = {
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",
+    "published": "trainbook/supervised/simple trainbook/supervised/encoders.py trainbook/new/examples",
     "ranks": "lib/ranks trainbook/launch",
     "readings": "lib/planner",
     "save": "lib/checkpoint",

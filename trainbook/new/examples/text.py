@@ -73,5 +73,11 @@ class Text(Supervised):
     def features(self, batch):
         return batch["texts"]
 
+    def encoded(self, batch):  # the encoder as published, beside words in the simple method
+        name, length = self.settings.encoder, self.settings.length
+        if not name:
+            return None
+        return encoders.sentences(name, self.learned()["tokenizer"], batch["texts"], length)
+
     def number(self, word):
         return 2 + zlib.crc32(word.encode()) % (self.settings.words - 2)

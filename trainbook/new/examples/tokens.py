@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from transformers import AutoModel
 
 from trainbook import IGNORED, Supervised, option, padded, paragraphs, split
+from trainbook.supervised import encoders
 
 
 @dataclass(frozen=True)
 class Settings:
     classes: tuple[str, ...] = option(("O", "person", "place"), "The tags.")
+    encoder: str = option("", "A published encoder; empty: a small network.", path=True)
     ids: int = option(12288, "The rows that words and their parts are hashed to.", minimum=16)
     length: int = option(64, "The words of a text that are read.", minimum=4)
     width: int = option(64, "The numbers that stand for a word.", minimum=4)
@@ -50,29 +53,74 @@ class Network(nn.Module):
         return self.head(x)
 
 
+class Tagger(nn.Module):
+    """A published encoder; a word's class follows from its first piece."""
+
+    def __init__(self, encoder, classes):
+        super().__init__()
+        self.encoder = encoders.without_pooler(encoder)
+        self.dropout = nn.Dropout(0.1)
+        self.head = nn.Linear(encoder.config.hidden_size, classes)
+
+    def forward(
+        self, input_ids, attention_mask, first
+    ):  # (B, P), (B, P), (B, L) -> (B, L, classes)
+        hidden = self.encoder(input_ids, attention_mask).last_hidden_state
+        places = first.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
+        return self.head(self.dropout(hidden.gather(1, places)))
+
+
 class Tokens(Supervised):
     Settings, sentinels, kind = Settings, ("*.tsv",), "tokens"
     metrics = ("macro_f1", "accuracy")
 
     def model(self):
-        return Network(self.settings.ids, self.settings.width, len(self.settings.classes))
+        settings = self.settings
+        if settings.encoder:  # a folder, a mounted model or a name on the hub
+            encoder = self.pretrained(settings.encoder, AutoModel)
+            return Tagger(encoder, len(settings.classes))
+        return Network(settings.ids, settings.width, len(settings.classes))
 
     def read(self, source):
         texts = paragraphs(source, "*.tsv", ("word", "tag"))
         pairs = ([(row["word"], row.get("tag", "")) for row in rows] for rows in texts)
         return split(tuple(map(list, zip(*text, strict=True))) for text in pairs)
 
-    def example(self):
-        return ["word"] * self.settings.length, [self.settings.classes[0]] * self.settings.length
+    def describe_data(self):
+        return f"{encoders.about(self.settings.encoder, 'words')}\n{super().describe_data()}"
+
+    def learn(self, samples):
+        return {"tokenizer": encoders.kept(self.settings.encoder)} if self.settings.encoder else {}
+
+    def example(self):  # words of several pieces
+        words = ["word-by-word"] * self.settings.length
+        return words, [self.settings.classes[0]] * self.settings.length
 
     def batch(self, samples, training):
+        length = self.settings.length
+        words = [list(words[:length]) for words, _ in samples]
+        labels = [[self.label(tag) for tag in tags] for _, tags in samples]
+        inputs = self.numbered(words, training)
+        return {**inputs, "words": words, "labels": padded(labels, IGNORED, length)}
+
+    def numbered(self, words, training):
         settings = self.settings
-        words = [list(words[: settings.length]) for words, _ in samples]
+        if settings.encoder:
+            return encoders.pieces_of_words(self.learned()["tokenizer"], words, self.pieces)
         numbered = [[parts(word, settings.ids) for word in row] for row in words]
         ids = padded(numbered, [0] * 8, settings.length)
         ids[..., :2] *= torch.rand(*ids.shape[:2], 1) >= settings.hidden_share * training
-        labels = [[self.label(tag) for tag in tags] for _, tags in samples]
-        return {"ids": ids, "words": words, "labels": padded(labels, IGNORED, settings.length)}
+        return {"ids": ids}
+
+    @property
+    def pieces(self):
+        return 2 * self.settings.length
+
+    def encoded(self, batch):  # the encoder as published, beside neighbours in the simple method
+        name = self.settings.encoder
+        if not name:
+            return None
+        return encoders.words(name, self.learned()["tokenizer"], batch["words"], self.pieces)
 
     def label(self, tag):
         return self.settings.classes.index(tag) if tag else IGNORED

@@ -63,6 +63,13 @@ class Method:
         values = self.columns.columns(rows)
         return linked(kind, self.how, scored(values, self.model))
 
+    def linear(self) -> tuple[Tensor, Tensor]:
+        """Returns (numbers, outputs) weights and (outputs) bias of a linear method of numbers, times its power."""
+        middle, spread = self.columns.arrays["middle"], self.columns.arrays["spread"]
+        weights = self.model.weights / spread[:, None]
+        bias = self.model.bias - middle @ weights
+        return torch.from_numpy(self.power * weights), torch.from_numpy(self.power * bias)
+
     def _rows(self, task: Any, batch: Batch) -> np.ndarray:
         """Returns the method's rows of a batch. Raises BadInput if it was fitted to something else."""
         form, rows = seen(task, batch) or ("nothing", np.zeros(0))
