@@ -27,9 +27,10 @@ from lib.task.blocks import find_blocks
 from trainbook import IGNORED, Judged, Supervised, padded
 from trainbook.supervised import encoders, scoring, text
 from trainbook.supervised.evaluation import Scored
-from trainbook.supervised.text import commonest, exact, normal
-from workloads.vqa import data, generated, pictures, rules, tokens
+from trainbook.supervised.text import commonest, normal
+from workloads.vqa import data, generated, pictures, places, rules, tokens
 from workloads.vqa.data import Record
+from workloads.vqa.places import Places
 from workloads.vqa.rules import Words, chosen_weight, likeliest, pairs_of
 from workloads.vqa.settings import TERMS, Settings, stage_at
 from workloads.vqa.tokens import Answer, Tokens
@@ -46,9 +47,12 @@ _LEARNED: dict[str, Any] = {
 }
 _MARGINS = {"strength", "power"}  # of `rules.Words`, where folds chose them
 _DRAWN = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese."
+_MOST_SIZE = 4096  # of an encoder's picture, places and channels
 _MULTIPLE = 8  # number of tokens, which suits tensor cores
 NETWORK = "network alone"
+ALONE = "words alone"  # the network without the picture
 WORDS = "by words"  # rows of the tables
+_HIDDEN = 0.3  # share of training questions without the picture, beside a frozen encoder
 OFFERED = 4  # likeliest training answers, which the network scores beside its beams
 
 
@@ -97,14 +101,19 @@ class Vqa(Supervised):
             for part in self.parts.values():
                 self.writer.targets(part.samples, self.settings.decoder.length)
             assert self.words
+            if self.places:
+                every = [record for part in self.parts.values() for record in part.samples]
+                self.places.prepare(every)
         return super().datasets()
 
     def describe_data(self) -> str:
         """Describes the records, notes on them, and the chosen parts of the model."""
-        lines = [super().describe_data()]
+        learned = self.learned()
+        encoder = places.about(self.settings.image.encoder, self._facts, self.source is not None)
+        lines = [*filter(None, [encoder]), super().describe_data()]
         if not self.source:
             lines.append(_DRAWN)
-        chosen = self.learned()["encoders"]
+        chosen = learned["encoders"]
         names = [f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS]
         lines.append(f"Parts: {printable(', '.join(names), most=300)}.")
         return "\n".join(lines)
@@ -117,14 +126,21 @@ class Vqa(Supervised):
         side = self.settings.pictures.side
         question = torch.full((size, self.settings.text.length), 4, device=device)
         labels = torch.full((size, self.settings.decoder.length), 4, device=device)
-        return {
+        batch = {
             "picture": torch.arange(size, device=device),
             "question": question,
             "words": question > 0,
-            "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device),
             "labels": labels,
             "part": labels * 0 + tokens.ANSWER,
         }
+        if facts := self._facts:
+            shape = (size, facts["places"], facts["channels"])
+            batch["places"] = torch.ones(shape, dtype=torch.float16, device=device)
+            batch["shown"] = batch["picture"] >= 0
+        else:
+            shape = (size, 3, side, side)
+            batch["pixels"] = torch.ones(shape, dtype=torch.uint8, device=device)
+        return batch
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         return self.batch([item.sample for item in samples], samples[0].training, generator)
@@ -138,15 +154,14 @@ class Vqa(Supervised):
         """
         settings = self.settings
         generator = generator if training else None
-        pixels, picture = pictures.batch(samples, settings.pictures.side, generator)
+        seen = self._pictures(samples, generator)
         questions = [record.question for record in samples]
         texts = self.reader.questions(questions, settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
         lengths = torch.tensor([*map(len, texts)])
         targets = self.writer.targets(samples, settings.decoder.length)
         batch = {
-            "picture": picture,
-            "pixels": pixels,
+            **seen,
             "question": question,
             "words": torch.arange(question.shape[1]) < lengths[:, None],
             "labels": padded([labels for labels, _ in targets], IGNORED, sys.maxsize),
@@ -156,11 +171,25 @@ class Vqa(Supervised):
             batch["by_words"] = torch.from_numpy(self.words.shares(questions))
         return batch
 
+    def _pictures(self, samples: list[Record], generator: torch.Generator | None) -> Batch:
+        """Returns pixels, or features of places; a `generator` augments pixels, and hides some pictures of places."""
+        if not self.places:
+            pixels, picture = pictures.batch(samples, self.settings.pictures.side, generator)
+            return {"picture": picture, "pixels": pixels}
+        features, picture = self.places.batch(samples)
+        shown = torch.ones(len(samples), dtype=torch.bool)
+        if generator:
+            shown = torch.rand(len(samples), generator=generator) >= _HIDDEN
+        return {"picture": picture, "places": features, "shown": shown}
+
     def learn(self, samples: Sequence[Record]) -> dict[str, Any]:
         """Returns the chosen parts, the types of questions, the tokenizers, and the pairs that `Words` is fitted to."""
         from workloads.vqa import model
 
         chosen = model.choose(self.settings)
+        encoder = {}
+        if not chosen["image"]["weights"]:
+            encoder = places.chosen(self.settings.image.encoder, self.source is not None)
         kinds = sorted({record.kind for record in samples if record.kind})
         texts: list[str] = []
         for record in samples:
@@ -175,6 +204,7 @@ class Vqa(Supervised):
             "tokenizers": tokenizers,
             "words": pairs_of(samples),
             "margins": rules.chosen_by_folds(samples),
+            "places": encoder,
         }
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
@@ -184,7 +214,7 @@ class Vqa(Supervised):
                 "What was learned from data lacks encoders, types of questions, a tokenizer or the words' answers: "
                 "start another run."
             )
-        for name in ("reader", "writer", "words", "offers"):
+        for name in ("reader", "writer", "words", "offers", "places"):
             vars(self).pop(name, None)
         super().take_learned(values)
 
@@ -206,6 +236,23 @@ class Vqa(Supervised):
         with working("Learning what questions alone answer"):
             return Words(learned["words"], learned.get("margins", {}))
 
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        """Facts on the frozen encoder: of the run, or in a plan of the one at hand; {} without one."""
+        if self._learned:
+            return self._learned.get("places", {})
+        image = self.settings.image
+        if image.weights:
+            return {}
+        with torch.device("meta"):
+            return places.chosen(image.encoder, self.source is not None)
+
+    @cached_property
+    def places(self) -> Places | None:
+        """The features of pictures by the run's frozen encoder."""
+        facts = self.learned().get("places")
+        return Places(self.settings.image.encoder, facts) if facts else None
+
     @cached_property
     def offers(self) -> list[list[int]]:
         """The tokens of each answer of `words`."""
@@ -221,7 +268,7 @@ class Vqa(Supervised):
         if self._learned:  # never more
             words = self.writer.first + len(tokens.TAGS) + len(self.writer.kinds)
         rounded = -(-words // _MULTIPLE) * _MULTIPLE
-        return model.build(self, self.settings, chosen, rounded)
+        return model.build(self, self.settings, chosen, rounded, self._facts)
 
     def blocks(self, model: Any) -> Sequence[nn.Module]:
         """Returns the layers of the decoder, the fusion and the encoders."""
@@ -260,29 +307,46 @@ class Vqa(Supervised):
     def write(self, model: Any, batch: Batch, beams: int) -> list[Answer]:
         """Returns the network's answers; their `candidates` are other beams and the likeliest answers by words."""
         encoded = model.encode(batch)
-        written = model.written(*encoded, beams, self.settings.decoder.length, beams)
+        length = self.settings.decoder.length
+        written = model.written(*encoded, beams, length, beams)
+        hidden = None
+        blind: list[list[int]] = []
+        if "shown" in batch:
+            hidden = model.encode({**batch, "shown": torch.zeros_like(batch["shown"])})
+            blind = model.written(*hidden, beams, length)
         by_words = batch["by_words"]
         best = by_words.argsort(descending=True, stable=True)[:, :OFFERED].tolist()
         answers: list[list[Answer]] = []
         flat: list[list[int]] = []  # the tokens of all answers
-        for number, places in enumerate(best):
-            beam = written[number * beams : (number + 1) * beams]
-            offered = [Answer(self.words.answers[place]) for place in places]
-            answers.append([*map(self.writer.parsed, beam), *offered])
-            flat += [*beam, *(self.offers[place] for place in places)]
-        logs = iter(model.log_probabilities(*encoded, flat, self.writer.answer_end))
-        for row, shares in zip(answers, by_words.tolist(), strict=True):
-            pairs = [(answer, next(logs)) for answer in row]
-            row[0].candidates = self.words.candidates(pairs, shares)
-        return [row[0] for row in answers]
+        for number, likely in enumerate(best):
+            row = [*written[number * beams : (number + 1) * beams], *blind[number : number + 1]]
+            offered = [Answer(self.words.answers[place]) for place in likely]
+            answers.append([*map(self.writer.parsed, row), *offered])
+            flat += [*row, *(self.offers[place] for place in likely)]
+        end = self.writer.answer_end
+        logs = model.log_probabilities(*encoded, flat, end)
+        without = [0.0] * len(flat)
+        if hidden:
+            without = model.log_probabilities(*hidden, flat, end)
+        each = zip(logs, without, strict=True)
+        for parsed, shares in zip(answers, by_words.tolist(), strict=True):
+            if hidden:
+                parsed[0].without = parsed[beams]
+            weighed = [(answer, *next(each)) for answer in parsed]
+            parsed[0].candidates = self.words.candidates(weighed, shares)
+        return [parsed[0] for parsed in answers]
 
     def candidates(self, model: Any, batch: Batch, beams: int) -> list[dict[str, float]]:
         """Returns different answers to each question, with the weighed probabilities of the network and the words."""
-        weight = float(model.weight)
+        weights = self._weights(model)
         rows: list[dict[str, float]] = []
         for answer in self.write(model, batch, beams):
-            rows.append({each: math.exp(each.score(weight)) for each in answer.candidates})
+            rows.append({each: math.exp(each.score(*weights)) for each in answer.candidates})
         return rows
+
+    def _weights(self, model: Any) -> tuple[float, float]:
+        """Returns the weight of the network, and the share in the rest of the network without the picture."""
+        return float(model.weight), float(getattr(model, "alone", 0.0))
 
     def _scored(self, model: Any, loader: Any) -> Scored:
         """Returns the scores of network and words together; a validation chooses the network's weight."""
@@ -291,25 +355,26 @@ class Vqa(Supervised):
         self.judged_types = np.array([record.kind or data.OTHER for record in samples])
         scores, rows, _ = super()._scored(model, loader)
         network = rows["network"]
+        shown = [record.picture for record in samples[: len(network.true)]]
+        has_alone = self.places is not None
         if loader.dataset.name == "validation":
-            shown = [record.picture for record in samples[: len(network.true)]]
-            model.weight.fill_(chosen_weight(network.true, network.guess, shown))
-        self.weight = float(model.weight)
-        answer = network._replace(guess=likeliest(network.guess, self.weight))
+            if has_alone:
+                model.alone.fill_(rules.chosen_alone(network.true, network.guess))
+            alone = self._weights(model)[1]
+            model.weight.fill_(chosen_weight(network.true, network.guess, shown, alone))
+        self.weight, alone = self._weights(model)
+        answer = network._replace(guess=likeliest(network.guess, self.weight, alone))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
         figures |= {"valid": scores["valid"], "network_exact": scores["exact"]}
         figures |= {"network_weight": self.weight}
-        if self.weight:
-            about = (
-                f"Validation gives the network {self.weight:g} "
-                "and the words of the question the rest of the weight."
-            )
-        else:
-            about = (
-                f"Validation shows no sure gain over {WORDS!r}, "
-                "so these answers count, not the network's."
-            )
+        about = _about_weights(self.weight, alone)
         rows = {NETWORK: network, "answer": answer}
+        if has_alone:
+            blind = np.array([written.without for written in network.guess], object)
+            of_words = network._replace(guess=blind)
+            rows = {NETWORK: network, ALONE: of_words, "answer": answer}
+            figures |= {"words_exact": scoring.scores(self.metrics[:1], of_words)["exact"]}
+            about = f"{about}\n{_about_pictures(rows, shown)}"
         return Scored({"loss": scores["loss"], **figures}, rows, about)
 
     def group(self, sample: Record) -> str:
@@ -372,6 +437,36 @@ class Vqa(Supervised):
         return rows
 
 
+def _about_weights(weight: float, alone: float) -> str:
+    """Returns a sentence on who answers, and how far."""
+    words = repr(WORDS)
+    if alone == 1:
+        words = f"the network without the picture ({ALONE!r})"
+    elif alone:
+        words = f"{alone:g} {ALONE!r} and {1 - alone:g} {WORDS!r}"
+    if not weight:
+        return f"Validation shows no sure gain over {words}, so these answers count, not the network's."
+    if not alone:
+        words = "the words of the question"
+    return f"Validation gives the network {weight:g} and {words} the rest of the weight."
+
+
+def _about_pictures(rows: Mapping[str, Judged], shown: Sequence[str]) -> str:
+    """Returns sentences on what the picture adds to the words, over draws of pictures."""
+    blind = rows[ALONE]
+    of_network = rules.gain(blind.true, rows[NETWORK].guess, blind.guess, shown)
+    of_answer = rules.gain(blind.true, rows["answer"].guess, blind.guess, shown)
+    helps = "It is not sure that the picture helps"
+    if of_network.low > 0:
+        helps = "The picture helps"
+    elif of_network.high < 0:
+        helps = "The picture misleads the network"
+    return (
+        f"{helps}: with it the network has {of_network.signed} of exact answers beside {ALONE!r}, and the answer "
+        f"{of_answer.signed}."
+    )
+
+
 def _are_learned(values: Mapping[str, Any]) -> bool:
     if not all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items()):
         return False
@@ -383,6 +478,7 @@ def _are_learned(values: Mapping[str, Any]) -> bool:
         has_words
         and has_encoders
         and _are_margins(values.get("margins", {}))
+        and _are_places(values.get("places", {}))
         and "decoder" in values["tokenizers"]
     )
 
@@ -392,6 +488,16 @@ def _are_margins(values: Any) -> bool:
     if not untrusted.fits(values, dict[str, float]) or values.keys() not in (set(), _MARGINS):
         return False
     return all(0 < value < math.inf for value in values.values())
+
+
+def _are_places(values: Any) -> bool:
+    """Returns whether values are facts on an encoder of pictures, or {}; runs of earlier versions have none."""
+    if values == {}:
+        return True
+    if not isinstance(values, Mapping) or values.keys() != places.FACTS.keys():
+        return False
+    fit = all(type(values[name]) is kind for name, kind in places.FACTS.items())
+    return fit and all(0 < values[name] <= _MOST_SIZE for name in ("size", "places", "channels"))
 
 
 def _commonest_by(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

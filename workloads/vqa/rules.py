@@ -13,7 +13,7 @@ import numpy as np
 from scipy import special
 
 from trainbook.supervised import kinds, simple
-from trainbook.supervised.intervals import least
+from trainbook.supervised.intervals import Interval, least
 from trainbook.supervised.samples import FOLDS
 from trainbook.supervised.text import commonest, exact, normal, words
 from workloads.vqa.data import Record
@@ -22,6 +22,8 @@ from workloads.vqa.tokens import Answer
 _LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
 # Weights of the network, in the order in which they are tried
 _WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)
+_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the network without the picture
+_EACH_SIDE = 0.975
 _LIKELY = 0.95  # one-sided: asked once
 _SURE = 0.995  # one-sided: every validation of a run asks
 _MOST_ANSWERS = 200
@@ -36,7 +38,7 @@ _SECONDS = 60.0  # in which its settings are chosen
 class Words:
     """A linear classifier of training answers by the words of a question.
 
-    By default least squares of one to three words in a row; with a `choice` of `chosen_by_folds`, margins of one and two.
+    By default least squares of one to three words; with a `choice` of `chosen_by_folds` margins of one and two.
     """
 
     def __init__(self, pairs: Mapping[str, Mapping[str, int]], choice: Mapping[str, float] = {}):
@@ -107,15 +109,16 @@ class Words:
         return [self.answers[place] for place in self.shares(questions).argmax(1)]
 
     def candidates(
-        self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]
+        self, answers: Sequence[tuple[Answer, float, float]], shares: Sequence[float]
     ) -> list[Answer]:
-        """Returns different answers, each with log-probabilities by the network and by words."""
+        """Returns different answers, each with log-probabilities by the network, without the picture, and by words."""
         different: dict[str, Answer] = {}
-        for answer, log in answers:
+        for answer, log, alone in answers:
             text = normal(answer)
             place = self._places.get(text)
             share = _LEAST if place is None else shares[place]
             answer.network = log
+            answer.alone = alone
             answer.words = math.log(share)
             different.setdefault(text, answer)  # another reasoning for the same
         return [*different.values()]
@@ -164,14 +167,19 @@ def _right(records: Sequence[Record], fold: np.ndarray, choice: Mapping[str, flo
 
 
 def _surely_above(gains: np.ndarray, pictures: Sequence[str], level: float) -> np.ndarray:
-    """(records, methods) gains -> (methods) whether their means are above 0: Student's paired interval over pictures."""
+    """Returns (methods) whether the means of (records, methods) gains are surely above 0."""
+    return _least(gains, pictures, level) > 0
+
+
+def _least(gains: np.ndarray, pictures: Sequence[str], level: float) -> np.ndarray:
+    """Returns (methods) lower ends of Student's paired intervals over pictures of (records, methods) gains."""
     names, unit, sizes = np.unique(pictures, return_inverse=True, return_counts=True)
     if len(names) < 2:
-        return np.zeros(gains.shape[1], bool)
+        return np.full(gains.shape[1], -np.inf)
     sums = np.array([np.bincount(unit, column) for column in gains.T]).T  # (pictures, methods)
     whole = sums.sum(0)
     others = (whole - sums) / (len(gains) - sizes)[:, None]  # without each picture
-    return least(whole / len(gains), others, level) > 0
+    return least(whole / len(gains), others, level)
 
 
 def _fold(picture: str) -> int:
@@ -203,9 +211,13 @@ def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
     return kept
 
 
-def likeliest(written: Sequence[Answer] | np.ndarray, weight: float) -> np.ndarray:
+def likeliest(
+    written: Sequence[Answer] | np.ndarray, weight: float, alone: float = 0.0
+) -> np.ndarray:
     """Returns the best candidate for each question; among equals the first beam's."""
-    best = [max(answer.candidates, key=lambda other: other.score(weight)) for answer in written]
+    best = []
+    for answer in written:
+        best.append(max(answer.candidates, key=lambda other: other.score(weight, alone)))
     return np.array(best, object)
 
 
@@ -213,15 +225,16 @@ def chosen_weight(
     right: Sequence[str] | np.ndarray,
     written: Sequence[Answer] | np.ndarray,
     pictures: Sequence[str],
+    alone: float = 0.0,
 ) -> float:
     """Returns the network's weight: the first sure gain over the words' answers, if any, or a sure gain over that.
 
     A gain is sure if the lower end of Student's paired interval over pictures is above 0. So the network answers if it
-    gains, unless a weight between both gains more.
+    gains, unless a weight between both gains more. `alone` is a result of `chosen_alone`.
     """
     of_weight = []
     for weight in _WEIGHTS:
-        of_weight.append([*map(exact, right, likeliest(written, weight))])
+        of_weight.append([*map(exact, right, likeliest(written, weight, alone))])
     is_right = np.array(of_weight).T  # (questions, weights)
     place = 0
     while True:
@@ -229,3 +242,27 @@ def chosen_weight(
         if not is_sure.any():
             return _WEIGHTS[place]
         place = int(is_sure.argmax())
+
+
+def chosen_alone(
+    right: Sequence[str] | np.ndarray, written: Sequence[Answer] | np.ndarray
+) -> float:
+    """Returns the share of the network without the picture beside the words' classifier: the most exact answers.
+
+    Neither sees the picture, so that the better one is no reason for doubt.
+    """
+    values = []
+    for share in _SHARES:
+        answers = likeliest(written, 0.0, share)
+        values.append(sum(map(exact, right, answers)))
+    return _SHARES[int(np.argmax(values))]
+
+
+def gain(
+    right: np.ndarray, better: np.ndarray, worse: np.ndarray, pictures: Sequence[str]
+) -> Interval:
+    """Returns how many more answers of `better` are exact, with Student's paired interval over pictures."""
+    gains = np.array([*map(exact, right, better)]) - np.array([*map(exact, right, worse)])
+    both = np.stack([gains, -gains], 1)
+    low, below = _least(both, pictures, _EACH_SIDE)
+    return Interval(float(gains.mean()), float(low), float(-below))
