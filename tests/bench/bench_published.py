@@ -11,11 +11,11 @@ resumes. All rows take an hour of two cores.
 import shutil
 import sys
 
-from tests.bench.published import gain, texts
+from tests.bench.published import gain, photographs, texts
 from tests.bench.record import RECORDS, add_run, head, options_of, runs_of
 
 RECORD = RECORDS / "published.json"
-ROWS = {**texts.ROWS}
+ROWS = {**texts.ROWS, **photographs.ROWS}
 
 
 def main(arguments: list[str]) -> None:

@@ -72,6 +72,12 @@ class Encoder(nn.Module):
             norm.eval()
         return self
 
+    def freeze(self, share: float) -> None:
+        """Freezes a share of the parameters, the first ones: their part of a step is a third of a trained one's."""
+        parameters = [*self.network.parameters()]
+        for parameter in parameters[: int(share * len(parameters))]:
+            parameter.requires_grad_(False)
+
     def _norms(self) -> list[nn.Module]:
         return [module for module in self.modules() if isinstance(module, nn.BatchNorm2d)]
 

@@ -224,7 +224,7 @@ def find(name: str) -> Found | None:
 
     None if the default is nowhere. Raises BadInput for a name without weights.
     """
-    if name in ("", LITE0):
+    if name in ("", LITE0) or name.replace("-", "_") == PACKAGE:
         return _default(name)
     here = platform.detect()
     place = _place(name)

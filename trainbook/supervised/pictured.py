@@ -17,6 +17,7 @@ from trainbook.published import Encoder
 KEY = "encoder of pictures"  # in learned values
 _VIEW = "encoder"  # of the method that the head begins with
 _RATE = 0.03  # times the rate of a network from scratch: published weights are to be kept
+_FROZEN = 2 / 3  # of the tensors: of EfficientNet-Lite0 those up to its 112 maps
 _LOOKED_AT = 16  # training samples, for their scale
 
 
@@ -123,6 +124,7 @@ def check_scale(task: Any) -> None:
 
 def with_head(task: Any, encoder: Encoder, outputs: int) -> nn.Module:
     """Implements `Supervised.with_head`."""
+    encoder.freeze(_FROZEN)
     network = published.WithHead(encoder, outputs)
     if task._starts and not torch.empty(0).is_meta:
         for method in task._simples:

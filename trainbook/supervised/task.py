@@ -241,7 +241,8 @@ class Supervised(Comparing):
     def with_head(self, encoder: Encoder, outputs: int) -> nn.Module:
         """Returns a network of an encoder of pictures and a linear layer.
 
-        It begins with the answer of the frozen encoder's linear model, if the run starts from its simple method.
+        The first two thirds of the encoder stay as published. It begins with the answer of the frozen encoder's linear
+        model, if the run starts from its simple method.
         """
         return pictured.with_head(self, encoder, outputs)
 
