@@ -22,7 +22,7 @@ from workloads.vqa.tokens import Answer
 _LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
 # Weights of the network, in the order in which they are tried
 _WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the network without the picture
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the network without the picture
 _EACH_SIDE = 0.975
 _LIKELY = 0.95  # one-sided: asked once
 _SURE = 0.995  # one-sided: every validation of a run asks
@@ -252,10 +252,10 @@ def chosen_alone(
     Neither sees the picture, so that the better one is no reason for doubt.
     """
     values = []
-    for share in _SHARES:
+    for share in SHARES:
         answers = likeliest(written, 0.0, share)
         values.append(sum(map(exact, right, answers)))
-    return _SHARES[int(np.argmax(values))]
+    return SHARES[int(np.argmax(values))]
 
 
 def gain(
