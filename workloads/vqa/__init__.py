@@ -198,14 +198,17 @@ class Vqa(Supervised):
         for part in ("decoder", "text"):
             if name := chosen[part]["weights"]:
                 tokenizers[part] = tokens.published(encoders.folder_of(name), part == "decoder")
-        return {
+        values = {
             "encoders": chosen,
             "kinds": kinds,
             "tokenizers": tokenizers,
             "words": pairs_of(samples),
-            "margins": rules.chosen_by_folds(samples),
-            "places": encoder,
         }
+        if margins := rules.chosen_by_folds(samples):
+            values["margins"] = margins
+        if encoder:
+            values["places"] = encoder
+        return values
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Loads untrusted `learned()` values. Raises BadInput if they do not fit."""
