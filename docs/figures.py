@@ -230,6 +230,15 @@ def glacier_real() -> str:
 def published() -> str:
     """Returns a row for each published model and set of data; an interval is the widest of the seeds."""
     rows = []
+    for number in (0, 1):
+        ours, strongest, gain = _legal_gain(number)
+        divided = ("", ", divided anew")[number]
+        rows.append(
+            [
+                f"roles of sentences, 50 judgments{divided}; 3 seeds", "all-MiniLM-L6-v2, trained further", "macro F1",
+                strongest, ours, gain, "480 s a fold, one CPU core",
+            ]
+        )  # fmt: skip
     for row in record("published")["tables"].values():
         low, high = row["interval"]
         seeds = "one seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"

@@ -1,6 +1,7 @@
 """Finds, checks and reads published weights, which are untrusted, and builds their models."""
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -275,6 +276,11 @@ def facts_on(folder: Path) -> str:
 def digest(folder: Path) -> str:
     """Returns the hash of the only file of weights, which its publisher names; else that of all hashes."""
     files = _files(folder)[0]
+    return _digest(tuple(files))
+
+
+@functools.lru_cache(maxsize=8)  # a run describes its data several times
+def _digest(files: tuple[Path, ...]) -> str:
     if len(files) > 1:
         return _hash(files)
     with files[0].open("rb") as content:

@@ -28,10 +28,13 @@ class _Convolution(nn.Conv2d):
     """A convolution that pads as TensorFlow does: with a stride, an odd pixel comes behind."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1):
-        super().__init__(inputs, outputs, kernel, stride, groups=groups, bias=False)
+        padding = kernel // 2 if stride == 1 else 0
+        super().__init__(inputs, outputs, kernel, stride, padding, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
+        if stride == 1:
+            return super().forward(x)
         padding = list[int]()
         for size in reversed(x.shape[2:]):
             steps = -(-size // stride)

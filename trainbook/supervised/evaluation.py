@@ -133,6 +133,7 @@ def part_of(loader: Any) -> str:
 def simple_rows(task: Any) -> dict[str, Judged]:
     """Returns each simple method's answers, as `baselines` of a task; `{**super().baselines(), ...}` adds to it."""
     methods = [method for method in task._simples if not method.is_constant]
+    methods = [*_answering(task, methods)]
     part = task.parts["test"]
     width = 0
     if task._kind.has_classes:
@@ -148,6 +149,19 @@ def simple_rows(task: Any) -> dict[str, Judged]:
             matched = task.matched(scores, batch["labels"])
             answered[method.name].append(_answered(task, first, *matched))
     return {name: _joined(task, batches)[0] for name, batches in answered.items()}
+
+
+def _answering(task: Any, methods: Sequence[Any]) -> Iterator[Any]:
+    """Yields the methods that can answer. Prints which has no row; raises BadInput if that is the strongest."""
+    for method in methods:
+        try:
+            method.check(task)
+        except BadInput as error:
+            if method is task._simple:
+                raise
+            print(f"{method.name!r} has no row. {error}")
+            continue
+        yield method
 
 
 def _answered(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput
 from lib.machine import memory
+from lib.task import Batch
 from trainbook import published
 from trainbook.published import Encoder
 
@@ -108,6 +109,18 @@ def about(task: Any) -> str:
     return published.advice()
 
 
+def of_batch(task: Any, batch: Batch) -> Tensor:
+    """Returns the pictures of a batch. Raises BadInput without them."""
+    pictures = batch.get(task.pictures)
+    if pictures is None or pictures.dim() != 4 or pictures.shape[1] != 3:
+        name = type(task).__name__
+        raise BadInput(
+            f"{name}.pictures is {task.pictures!r}, and {name}.batch returns no pictures of that name. Return "
+            "(samples, 3, H, W) from 0 to 1."
+        )
+    return pictures
+
+
 def check_scale(task: Any) -> None:
     """Prints a sentence if the pictures of some training samples are not in the encoder's scale."""
     encoder = frozen(task)
@@ -116,8 +129,16 @@ def check_scale(task: Any) -> None:
     part = task.parts["train"]
     places = range(0, len(part), -(-len(part) // _LOOKED_AT))
     batch = task.labelled([part[place].sample for place in places])
-    with torch.no_grad():
-        sentence = encoder.misfit(encoder.scaled(batch[task.pictures]))
+    pictures = of_batch(task, batch)
+    least, most = float(pictures.min()), float(pictures.max())
+    if least < 0 or most > 1:
+        name = type(task).__name__
+        print(
+            f"{name}.batch returns pictures from {least:.3g} to {most:.3g}, and the encoder takes them from 0 to 1. "
+            "Divide them, or leave out what standardises them: the encoder scales them itself."
+        )
+    device = next(encoder.parameters()).device
+    sentence = encoder.misfit(encoder.scaled(pictures.to(device)))
     if sentence:
         print(sentence)
 

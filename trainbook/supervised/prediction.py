@@ -242,7 +242,9 @@ def summed(task: Any, models: Sequence[nn.Module], samples: list[Any]) -> tuple[
     """Returns (samples, ..., classes) probabilities, or numbers, summed over models, and the batch's labels."""
     kind = task._kind
     device = next(models[0].parameters()).device
-    made = simple.batch(task, task.labelled(samples))
+    made = task.labelled(samples)
+    if _answer_of(task) != "network":
+        made = simple.batch(task, made)
     batch = {key: value.to(device) for key, value in without_texts(made).items()}
     labels = batch["labels"]
     batches = [batch]

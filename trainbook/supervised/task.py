@@ -212,12 +212,12 @@ class Supervised(Comparing):
     def encoded(self, batch: Batch) -> Tensor | None:
         """Returns what a frozen published encoder makes of a batch, by its `features` alone; None without an encoder.
 
-        (samples, D) of texts and pictures, (samples, positions, D) with kind "tokens". Each sample comes alone, once
-        in a process. By default it is made of `pictures`, if the class names them.
+        (samples, D) of texts and pictures, (samples, positions, D) with kind "tokens". A batch comes once in a
+        process. By default it is made of `pictures`, if the class names them.
         """
         if not self.pictures or self._kind.has_positions:
             return None
-        return pictured.pooled(self, batch[self.pictures])
+        return pictured.pooled(self, pictured.of_batch(self, batch))
 
     def encoder(self) -> Encoder | None:
         """Returns a fresh published encoder of `pictures` for `model`, by the setting `encoder`; None without one.
@@ -228,7 +228,7 @@ class Supervised(Comparing):
 
     def side(self, otherwise: int) -> int:
         """Returns the height and width of pictures: the setting `size`, the encoder's, or else `otherwise`."""
-        return self.settings.size or pictured.size(self) or otherwise
+        return getattr(self.settings, "size", 0) or pictured.size(self) or otherwise
 
     def parameter_groups(self, model: nn.Module) -> Sequence[Mapping[str, Any]]:
         """Returns groups of parameters, as `Task` does; by default the encoder of `encoder()` with a small rate."""
@@ -432,7 +432,7 @@ class Supervised(Comparing):
         if self.pictures:
             pictured.check_scale(self)
         if self._starts:
-            fitted = simple.fit(self, simple.seconds_before(self))
+            fitted = simple.fit(self)
             if not fitted:
                 raise BadInput(
                     "No simple method takes what features(batch) gives. Return texts or numbers."

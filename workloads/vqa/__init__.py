@@ -113,8 +113,10 @@ class Vqa(Supervised):
         lines = [*filter(None, [encoder]), super().describe_data()]
         if not self.source:
             lines.append(_DRAWN)
-        chosen = learned["encoders"]
-        names = [f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS]
+        weights = {part: values["weights"] for part, values in learned["encoders"].items()}
+        if self._facts:
+            weights["image"] = f"{self._facts['title']}, frozen"
+        names = [f"{part} {weights[part] or 'from scratch'}" for part in _PARTS]
         lines.append(f"Parts: {printable(', '.join(names), most=300)}.")
         return "\n".join(lines)
 

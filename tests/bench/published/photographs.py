@@ -24,7 +24,6 @@ from tests.bench.record import rounded
 from tests.bench.sets import checkout
 from trainbook import launch, new
 from trainbook.supervised.simple import fit
-from trainbook.supervised.simple.fitting import seconds_before
 
 MODEL = "EfficientNet-Lite0"
 FROZEN = "linear model of the encoder's features"
@@ -91,7 +90,10 @@ def frozen(name: str, seed: int, place: Path) -> dict[str, Any]:
     task = load_task(_config(name, seed, place, {"training.start_from_baseline": False}))
     task.datasets()
     begin = time.process_time()
-    methods = fit(task, seconds_before(task))
+    for part in task.parts.values():  # on a busy machine a fit would not wait for all
+        for item in part:
+            task.encoded(task.labelled([item.sample]))
+    methods = fit(task)
     task._simples = methods
     rows = task._kind.baselines(task, task._kind.tested(task))
     seconds = time.process_time() - begin
@@ -107,8 +109,8 @@ def tuned(name: str, seed: int, place: Path) -> dict[str, Any]:
     """Returns the gain of the answer over that of a run from scratch; a killed run resumes."""
     torch.set_num_threads(1)
     runs = {
-        "scratch": {"workload.encoder": "none", "training.epochs": 40},
-        "encoder": {"training.epochs": 2, "scheduler.warmup_epochs": 0.2},
+        "scratch": {"workload.encoder": "none", "training.epochs": 20},
+        "encoder": {"training.epochs": 1, "scheduler.warmup_epochs": 0.2},
     }
     scores, answers, seconds = {}, {}, {}
     for run, options in runs.items():

@@ -26,6 +26,7 @@ from tests.trainbook.published import wheel
 from trainbook import launch
 from trainbook.commands import main
 from trainbook.new import made
+from trainbook.supervised import pictured
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -218,10 +219,12 @@ def test_the_classifier_of_images_begins_with_the_answer_of_a_frozen_encoder_and
     assert summary.reason == "completed"
     assert ENCODER in Path("runs/images/evaluation.csv").read_text()
     shutil.rmtree(lite0.parent)
-    with pytest.raises(BadInput, match="began with the encoder EfficientNet-Lite0.*not at hand"):
-        launch.train(example("images", **chosen, **{"training.max_steps": 6}))
-    arguments = ["predict", "runs/images", "images", "out", "--task", "images.py:Images"]
     shutil.rmtree("cache")
+    resumed = load_task(config)
+    resumed.take_learned(task.learned())
+    with pytest.raises(BadInput, match="began with the encoder EfficientNet-Lite0.*not at hand"):
+        resumed.describe_data()
+    arguments = ["predict", "runs/images", "images", "out", "--task", "images.py:Images"]
     assert main(arguments) == 2
     assert "Mount or install exactly this one" in capsys.readouterr().err
     monkeypatch.syspath_prepend(str(lite0.parent.parent))  # as if the package were installed
@@ -262,7 +265,9 @@ def test_an_encoder_is_not_needed_again_if_no_answer_starts_from_it(example, lit
         load_task(example("images", **{**chosen, "run.name": "other"})).model()
 
 
-def test_the_network_of_masks_has_the_maps_of_an_encoder(example, lite0):
+def test_the_network_of_masks_has_the_maps_of_an_encoder_and_its_scale_is_looked_at(
+    example, lite0, capsys
+):
     chosen = {"workload.encoder": str(lite0.parent), "workload.size": 0}
     task = load_task(example("segmentation", **chosen))
     network = task.model()
@@ -272,3 +277,13 @@ def test_the_network_of_masks_has_the_maps_of_an_encoder(example, lite0):
     assert network.encoder.network._conv_stem.weight.grad.abs().sum() > 0
     group, *_ = task.parameter_groups(network)
     assert group["names"] == "encoder.*"
+
+    class Standardised(type(task)):
+        def batch(self, samples, training):
+            batch = super().batch(samples, training)
+            return {**batch, "x": (batch["x"] - 0.45) / 0.22}
+
+    pictured.check_scale(Standardised(task.config, task.source))
+    assert "and the encoder takes them from 0 to 1" in capsys.readouterr().out
+    with pytest.raises(BadInput, match="returns no pictures of that name"):
+        pictured.of_batch(task, {"labels": batch["labels"]})

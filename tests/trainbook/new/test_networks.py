@@ -3,7 +3,9 @@
 import ast
 import csv
 import json
+import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.conftest import ROOT
 from trainbook import launch
 from trainbook.commands import main
 from trainbook.new import made
+from trainbook.supervised import encoders
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -180,11 +183,18 @@ def test_sentences_begin_with_a_published_encoder_that_is_planned_resumed_and_pr
     example, tmp_path
 ):
     weights = published(tmp_path / "encoder").state_dict()
-    chosen = {"workload.encoder": str(tmp_path / "encoder")}
+    chosen = {
+        "workload.encoder": str(tmp_path / "encoder"),
+        "training.start_from_baseline": False,
+    }
     config = example("text", **chosen)
     task = load_task(config)
     first = task.describe_data().splitlines()[0]
-    assert first == f"The network is the published encoder {tmp_path / 'encoder'}, trained further."
+    assert first.startswith(f"Encoder: {tmp_path / 'encoder'} in {tmp_path / 'encoder'} (")
+    assert "bytes, sha256" in first
+    assert (
+        "licence as written there: not stated). Without it: a small network from scratch" in first
+    )
     name = "embeddings.word_embeddings.weight"
     assert torch.equal(task.model().state_dict()[f"bert.{name}"], weights[name])
     batch = task.batch([(None, "the court flies", 0), (None, "we " * 20, 1)], False)
@@ -206,6 +216,46 @@ def test_an_encoder_that_is_nowhere_is_refused_and_none_is_compared_in_the_first
     assert "starts from scratch" in first
     assert "linear model of words" in first
     assert "workload.encoder" in first
+
+
+def wheel_of(folder, wheel):
+    """Packs a model as packages carry it, below a folder of its own, and deletes the folder."""
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for path in folder.iterdir():
+            packed.write(path, f"some/model/{path.name}")
+        packed.writestr("some/words.bin", os.urandom(2**20))  # larger than what goes with a run
+        packed.writestr("some/__init__.py", "raise SystemExit('nothing of a wheel is run')")
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", ["text", "tokens"])
+def test_an_encoder_in_a_wheel_stands_as_published_beside_words_and_trains_further(
+    example, tmp_path, monkeypatch, capsys, name
+):
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    published(tmp_path / "encoder")
+    wheel = tmp_path / "some_model-0.1.0-py3-none-any.whl"
+    wheel_of(tmp_path / "encoder", wheel)
+    config = example(name, **{"workload.encoder": str(wheel)})
+    task = load_task(config)
+    first = task.describe_data().splitlines()[0]
+    assert first.startswith(f"Encoder: {wheel} in {tmp_path / 'cache'}")
+    assert "licence as written there: apache-2.0" in first
+    summary = launch.train(config)
+    assert summary.reason == "completed"
+    what = "words" if name == "text" else "neighbours"
+    assert f"linear model of {what} and the encoder" in summary.report
+    arguments = ["predict", f"runs/{name}", name, "out", "--task", f"{name}.py:{name.title()}"]
+    assert main(arguments) == 0
+    assert len([*tmp_path.glob("cache/wheels/*")]) == 1
+    wheel.unlink()
+    monkeypatch.setattr(encoders, "_frozen", None)  # an encoder in memory is gone as well
+    capsys.readouterr()
+    if f"above 'linear model of {what} and the encoder'" in summary.report:
+        assert main(arguments) == 2
+        assert f"There is no input {wheel}" in capsys.readouterr().err
+    assert main([*arguments, "--answer", "network"]) == 0
 
 
 def test_each_sentence_of_a_single_file_is_dealt_by_itself(example, tmp_path):

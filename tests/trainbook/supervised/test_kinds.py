@@ -133,7 +133,7 @@ def test_the_users_kind_trains_is_scored_and_predicts(essays, starts, tmp_path, 
 
 def test_the_simple_method_guesses_as_the_users_kind_does(essays):
     task = Essays(essays())
-    simple = fit(task, 60.0)[0]
+    simple = fit(task)[0]
     batch = task.labelled(task.parts["test"].samples)
     guess = task._kind.guess(simple.scores(task, batch))
     assert (guess - batch["labels"]).abs().float().mean() < 0.5

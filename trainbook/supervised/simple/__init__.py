@@ -15,7 +15,6 @@ from trainbook.supervised.simple.fitting import (
     losses,
     refit,
     seconds_after,
-    seconds_before,
 )
 from trainbook.supervised.simple.gate import (
     GATE,
@@ -32,6 +31,6 @@ from trainbook.supervised.simple.stored import restored
 
 __all__ = [
     "AT_ONCE", "FAMILIES", "GATE", "KEY", "UNSEEN", "Choice", "Method", "Rows", "as_json", "batch", "choose",
-    "fit", "gated", "losses", "packed", "probe", "refit", "restored", "seconds_after", "seconds_before", "shaped",
+    "fit", "gated", "losses", "packed", "probe", "refit", "restored", "seconds_after", "shaped",
     "unpacked", "with_buffers",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Vectors that a task's frozen encoder makes of samples, each sample encoded once in a process."""
+"""Vectors that a task's frozen encoder makes of samples, each batch encoded once in a process."""
 
 import hashlib
 from collections import OrderedDict
@@ -18,7 +18,7 @@ _CLOSE = 0.01  # the relative difference of two machines' vectors is about 1e-6
 
 
 class _Kept:
-    """Vectors by the hash of encoder and sample; the oldest ones go first."""
+    """Vectors by the hash of encoder and batch; the oldest ones go first."""
 
     def __init__(self) -> None:
         self.vectors = OrderedDict[bytes, np.ndarray]()
@@ -43,10 +43,17 @@ def probe(task: Any) -> np.ndarray | None:
         encoded = task.encoded(batch)
     if encoded is None:
         return None
-    array = _checked(task, encoded)
-    if array.ndim == 2:
-        return array.mean(0)
-    return array
+    array = _checked(task, encoded, 1)[0]
+    return array.mean(0) if array.ndim == 2 else array
+
+
+def is_at_hand(task: Any) -> bool:
+    """Returns whether a task has an encoder; prints why one cannot be used."""
+    try:
+        return task._probe is not None
+    except BadInput as error:
+        print(f"No encoder stands beside what simple methods see. {error}")
+        return False
 
 
 def check(task: Any, name: str, expected: np.ndarray) -> None:
@@ -68,23 +75,22 @@ def check(task: Any, name: str, expected: np.ndarray) -> None:
 
 
 def vectors(task: Any, batch: Batch) -> np.ndarray:
-    """Encodes a batch into (rows, D), a row a sample, or a position of the labels. Raises BadInput."""
-    seen = task.features(batch)
-    labels = batch["labels"]
-    encoder = task._probe.tobytes()
-    rows = []
-    for place in range(len(labels)):
-        key = _key(encoder, seen[place])
-        if key not in _KEPT.vectors:
-            _KEPT.add(key, _encoded(task, batch, place))
-        rows.append(_KEPT.vectors[key])
+    """Encodes a batch into (rows, D), a row a sample, or a position of the labels. Raises BadInput.
+
+    A batch is encoded whole: the last bits of a vector may depend on the samples beside it, and the evaluations of a
+    resumed run have the same batches.
+    """
+    key = _key(task._probe, task.features(batch))
+    if key not in _KEPT.vectors:
+        with torch.no_grad():
+            _KEPT.add(key, _checked(task, task.encoded(batch), len(batch["labels"])))
+    array = _KEPT.vectors[key]
     if not task._kind.has_positions:
-        return np.stack(rows)
-    width = labels.shape[1]
-    padded = np.zeros((len(rows), width, len(task._probe)), np.float32)
-    for row, array in zip(padded, rows, strict=True):
-        row[: len(array)] = array[:width]
-    return padded.reshape(-1, padded.shape[-1])
+        return array
+    width = batch["labels"].shape[1]
+    padded = np.zeros((len(array), width, array.shape[2]), np.float32)
+    padded[:, : array.shape[1]] = array[:, :width]
+    return padded.reshape(-1, padded.shape[2])
 
 
 def paired(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
@@ -99,36 +105,29 @@ def paired(values: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _encoded(task: Any, batch: Batch, place: int) -> np.ndarray:
-    """Encodes one sample alone, so that no vector depends on the samples beside it."""
-    single = {name: value[place : place + 1] for name, value in batch.items()}
-    with torch.no_grad():
-        return _checked(task, task.encoded(single))
-
-
-def _checked(task: Any, encoded: Any) -> np.ndarray:
-    """Returns (D,), or (positions, D), of a batch with one sample. Raises BadInput for another shape, and for NaN."""
+def _checked(task: Any, encoded: Any, samples: int) -> np.ndarray:
+    """Returns (samples, D), or (samples, positions, D). Raises BadInput for another shape, and for NaN."""
     name = f"{type(task).__name__}.encoded"
     if not isinstance(encoded, Tensor):
         raise BadInput(f"{name} returned a {type(encoded).__name__}. Return a tensor, or None.")
     dimensions = 3 if task._kind.has_positions else 2
-    if encoded.dim() != dimensions or len(encoded) != 1:
+    if encoded.dim() != dimensions or len(encoded) != samples:
         shape = "(samples, positions, D)" if dimensions == 3 else "(samples, D)"
         raise BadInput(
-            f"{name} returned the shape {tuple(encoded.shape)} for one sample. Return {shape}."
+            f"{name} returned the shape {tuple(encoded.shape)} for a batch of {samples}. Return {shape}."
         )
-    array = encoded[0].float().cpu().numpy()
+    array = encoded.float().cpu().numpy()
     if not np.isfinite(array).all():
         raise BadInput(f"{name} returned NaN or infinity. Look at the encoder, and at its input.")
     return array
 
 
-def _key(encoder: bytes, value: Any) -> bytes:
-    """Returns a hash of the encoder and of a sample's features: a text, a list of words, or a tensor."""
-    digest = hashlib.sha256(encoder)
-    if isinstance(value, Tensor):
-        digest.update(f"{value.dtype} {tuple(value.shape)} ".encode())
-        digest.update(value.contiguous().numpy().tobytes())
+def _key(encoder: np.ndarray, features: Any) -> bytes:
+    """Returns a hash of the encoder and of a batch's features: texts, lists of words, or a tensor."""
+    digest = hashlib.sha256(encoder.tobytes())
+    if isinstance(features, Tensor):
+        digest.update(f"{features.dtype} {tuple(features.shape)} ".encode())
+        digest.update(features.contiguous().cpu().numpy())
     else:
-        digest.update(repr(value).encode("utf-8", "surrogatepass"))
+        digest.update(repr(features).encode("utf-8", "surrogatepass"))
     return digest.digest()

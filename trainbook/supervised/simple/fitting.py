@@ -18,8 +18,8 @@ from lib.errors import printable
 from lib.report.progress import working
 from trainbook.supervised import scoring
 from trainbook.supervised.scoring import Judged
+from trainbook.supervised.simple import encoded
 from trainbook.supervised.simple.columns import ENCODER, VIEWS
-from trainbook.supervised.simple.encoded import paired
 from trainbook.supervised.simple.estimators import TREES
 from trainbook.supervised.simple.families import FAMILIES, Family
 from trainbook.supervised.simple.method import Method, stored_weights
@@ -27,11 +27,10 @@ from trainbook.supervised.simple.models import Model, fitted, linked, mean, scor
 from trainbook.supervised.simple.rows import Clock, Rows, collected
 from trainbook.supervised.targets import class_counts
 
-_BEFORE_SECONDS = 180.0  # before a training of unknown length
+BEFORE_SECONDS = 180.0  # before a training of unknown length
 _LEAST_SECONDS = 60.0  # a tenth of a short training is too little
-_LEAST_ENCODED = (
-    300.0  # half of it encodes: 0.1 s a picture on one core, 0.015 s a sentence by a small encoder
-)
+# With an encoder, half of it to encode: 0.1 s a picture on one core, 0.015 s a sentence
+_LEAST_ENCODED = 300.0
 _MOST_SECONDS = 600.0
 _MOST_OUTPUTS = 1000  # a language model has more, and no simple method beside it
 _MOST_CLASSES = 100  # the commonest ones are learned
@@ -75,23 +74,19 @@ class _Held(NamedTuple):
         return self.score, -self.loss
 
 
-def seconds_before(task: Any) -> float:
-    """Returns how long simple methods may take before a training."""
-    return _BEFORE_SECONDS if task._probe is None else _LEAST_ENCODED
-
-
 def seconds_after(task: Any) -> float:
     """Returns how long simple methods may take after a training: a tenth of its time, in bounds."""
     taken = time.monotonic() - task._begin
-    least = _LEAST_SECONDS if task._probe is None else _LEAST_ENCODED
-    return min(_MOST_SECONDS, max(least, taken / 10))
+    return min(_MOST_SECONDS, max(_LEAST_SECONDS, taken / 10))
 
 
-def fit(task: Any, seconds: float) -> list[Method]:
+def fit(task: Any, seconds: float = BEFORE_SECONDS) -> list[Method]:
     """Fits the best method of each family, the strongest first; [] for another form, or if every fit fails.
 
-    A constant is among them only where it is the strongest.
+    A constant is among them only where it is the strongest. With an encoder it may take longer than `seconds`.
     """
+    if encoded.is_at_hand(task):
+        seconds = max(seconds, _LEAST_ENCODED)
     try:
         with working("Fitting simple methods"), warnings.catch_warnings():
             # scikit-learn warns of fits that have not converged, and of columns without a number
@@ -335,7 +330,7 @@ def _view_of(view: str, rows: Rows) -> tuple[Any, Any]:
     form = VIEWS[view]
     values = rows.values
     if form.is_encoded:
-        values = paired(values, rows.vectors)
+        values = encoded.paired(values, rows.vectors)
     columns = form.fit(values)
     if form.is_encoded:
         columns.arrays[ENCODER] = rows.probe

@@ -58,6 +58,11 @@ class Method:
             return tensor.log_softmax(-1).view(*labels.shape, -1)
         return tensor.view(labels.shape)
 
+    def check(self, task: Any) -> None:
+        """Raises BadInput if the method was fitted with an encoder, and the task has not the same one."""
+        if self.columns.is_encoded:
+            encoded.check(task, self.name, self.columns.arrays[ENCODER])
+
     def answers(self, kind: Any, rows: np.ndarray) -> np.ndarray:
         """Returns (rows, outputs) scores."""
         values = self.columns.columns(rows)
@@ -74,8 +79,8 @@ class Method:
         """Returns the method's rows of a batch. Raises BadInput if it was fitted to something else."""
         form, rows = seen(task, batch) or ("nothing", np.zeros(0))
         needs = self.columns.form
+        self.check(task)
         if form == needs and self.columns.is_encoded:
-            encoded.check(task, self.name, self.columns.arrays[ENCODER])
             rows = encoded.paired(rows, encoded.vectors(task, batch))
         if form == needs and self.columns.fits(rows):
             return rows

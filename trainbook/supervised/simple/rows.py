@@ -94,7 +94,7 @@ class _Encoding:
         self.task = task
         self.seconds = seconds
         self.used = 0.0
-        self.probe = task._probe
+        self.probe = vars(task).get("_probe")  # known since `is_at_hand`
 
     def shown(self, places: range) -> Iterable[int]:
         """Returns places, with a line of their progress if they are encoded."""
