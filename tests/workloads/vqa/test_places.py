@@ -57,7 +57,9 @@ def test_places_are_the_frozen_encoders_last_maps_computed_once_and_named_in_a_l
     assert {*batch["shown"].tolist()} == {True, False}, "training hides some pictures"
     part = task.datasets()["train"]
     image = part.samples[0].image
-    assert task.describe_data().startswith("Encoder: EfficientNet-Lite0")
+    about = task.describe_data()
+    assert about.startswith("Encoder: EfficientNet-Lite0")
+    assert "image EfficientNet-Lite0" in about
     pixels = torch.tensor(places.pictures.picture(image, size=wheel.SIDE)).permute(2, 0, 1)[None]
     encoder = published.encoder(str(photographs["workload.image.encoder"])).eval()
     with torch.no_grad():
