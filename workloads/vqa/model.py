@@ -295,7 +295,7 @@ def build(
     settings: Settings,
     chosen: Mapping[str, Any],
     words: int,
-    places: Mapping[str, Any],
+    places: Mapping[str, Any] = {},
 ) -> Network:
     """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput.
 
