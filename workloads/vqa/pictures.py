@@ -13,7 +13,7 @@ import yaml
 from trainbook.supervised import look
 from trainbook.supervised.pictures import SUFFIXES, picture
 
-__all__ = ["SUFFIXES", "augment", "batch", "check", "loader"]
+__all__ = ["SUFFIXES", "augment", "batch", "check", "loader", "picture"]
 
 _ROOM = 1 / 8  # largest share of a side by which training pictures shrink and move
 _LIGHT = 0.1  # largest share by which their light changes

@@ -64,6 +64,11 @@ class Image:
     """The encoder of pictures: a published one, or convolutions from scratch."""
 
     weights: str = option("", _WEIGHTS, path=True)
+    encoder: str = option(
+        "",
+        "Without weights: a frozen encoder of photographs; empty: one at hand; none: from scratch.",
+        path=True,
+    )
     channels: tuple[int, ...] = option(
         (24, 48, 96), "Channels of the stages from scratch; each halves.", minimum=1
     )

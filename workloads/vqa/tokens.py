@@ -30,11 +30,19 @@ class Answer(str):
     is_valid: bool = True  # all tags, in their order, around an answer
     network: float = 0.0  # its log-probabilities, by the network and by the words of the question
     words: float = 0.0
+    alone: float = 0.0  # by the network without the picture, where it learned that
     candidates: "Sequence[Answer]" = ()  # which were weighed
+    without: "Answer | str" = ""  # the network's answer without the picture
 
-    def score(self, weight: float) -> float:
-        """Returns the logarithm of the two probabilities' weighted geometric mean."""
-        return weight * self.network + (1 - weight) * self.words
+    def score(self, weight: float, alone: float = 0.0) -> float:
+        """Returns the logarithm of the probabilities' weighted geometric mean.
+
+        `weight` is that of the network, `alone` the share in the rest of the network without the picture.
+        """
+        rest = self.words
+        if alone:
+            rest = alone * self.alone + (1 - alone) * self.words
+        return weight * self.network + (1 - weight) * rest
 
 
 class Tokens:

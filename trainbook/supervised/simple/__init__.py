@@ -7,7 +7,15 @@ shows a gain.
 """
 
 from trainbook.supervised.simple.encoded import probe
-from trainbook.supervised.simple.fitting import fit, losses, seconds_after
+from trainbook.supervised.simple.families import FAMILIES
+from trainbook.supervised.simple.fitting import (
+    Choice,
+    choose,
+    fit,
+    losses,
+    refit,
+    seconds_after,
+)
 from trainbook.supervised.simple.gate import (
     GATE,
     KEY,
@@ -18,10 +26,11 @@ from trainbook.supervised.simple.gate import (
     with_buffers,
 )
 from trainbook.supervised.simple.method import Method, as_json, packed, unpacked
-from trainbook.supervised.simple.rows import AT_ONCE
+from trainbook.supervised.simple.rows import AT_ONCE, Rows
 from trainbook.supervised.simple.stored import restored
 
 __all__ = [
-    "AT_ONCE", "GATE", "KEY", "UNSEEN", "Method", "as_json", "batch", "fit", "gated", "losses",
-    "packed", "probe", "restored", "seconds_after", "shaped", "unpacked", "with_buffers",
+    "AT_ONCE", "FAMILIES", "GATE", "KEY", "UNSEEN", "Choice", "Method", "Rows", "as_json", "batch", "choose",
+    "fit", "gated", "losses", "packed", "probe", "refit", "restored", "seconds_after", "shaped",
+    "unpacked", "with_buffers",
 ]  # fmt: skip

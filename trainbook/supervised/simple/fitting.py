@@ -372,3 +372,42 @@ def losses(kind: Any, scores: Tensor, true: np.ndarray, counts: np.ndarray | Non
     if counts is not None:
         weights = torch.from_numpy(scoring.balanced(counts, scores.shape[-1]))
     return kind.losses(scores, torch.from_numpy(true), weights)
+
+
+class Choice(NamedTuple):
+    """The settings of a family that answer held-out texts best: see `Family`, `Method`; `score` is their accuracy."""
+
+    strength: float
+    power: float
+    score: float
+
+
+class _Texts:
+    """What `_Work` needs of a task: a class for each text."""
+
+    metrics = ("accuracy",)
+    balanced = False
+    _selected = (0, 1)
+
+    def __init__(self, kind: Any):
+        self._kind = kind
+
+
+def choose(kind: Any, family: Family, rows: Rows, width: int, seconds: float) -> Choice:
+    """Chooses a family's settings by folds of texts; `kind` is of one class a sample, `width` the number of classes.
+
+    Raises ValueError if they cannot be fitted, for example if no text has a word.
+    """
+    work = _Work(_Texts(kind), rows, width, Clock(seconds), [])
+    affordable = work._affordable(family, seconds)
+    _, values = work._columns(family.view, affordable)
+    held = work._compared(family, values, affordable)
+    best = _best(held)
+    return Choice(best.strength, held[best].power, held[best].score)
+
+
+def refit(kind: Any, family: Family, choice: Choice, rows: Rows, width: int) -> Method:
+    """Fits a family with chosen settings to texts. Raises ValueError as `choose` does."""
+    columns, values = _view_of(family.view, rows)
+    model = fitted(_Texts(kind), family.how, choice.strength, False, values, rows.target, width)
+    return Method(family.name, family.view, family.how, kind.name, choice.power, model, columns)
