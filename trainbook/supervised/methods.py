@@ -74,6 +74,7 @@ class Comparing(Task):
     _tested: Mapping[str, Judged] = {}  # by method; the last one is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
     _about: str = ""  # a sentence on the answer
+    _promised: Judged | None = None  # targets of the test with the answer's probabilities
 
     def group(self, sample: Any) -> Any:
         """Returns what samples have in common that must stay together: a document, a patient, a scene.
@@ -191,6 +192,7 @@ class Comparing(Task):
         if evaluation.part_of(loader) == "test":
             self._tested = scored.rows
             self._about = scored.about
+            self._promised = scored.promised
             self._beside = dict(self.beside(model, loader))
         return scored.scores
 
@@ -227,18 +229,19 @@ class Comparing(Task):
             beside = evaluation.judged(answer, self._beside)
             rows = {**self._kind.baselines(self, answer), **beside}
             table = self._compare({**rows, **self._tested}, self._strongest(rows), folder)
-            tables.append("\n".join(filter(None, [table, self._about, self._calibrated(answer)])))
+            tables.append("\n".join(filter(None, [table, self._about, self._calibrated()])))
         of_kind = self._kind.tables(self, answer, folder)
         if of_kind is not None:
             tables.append(of_kind)
         return "\n\n".join(tables)
 
-    def _calibrated(self, answer: Judged) -> str:
+    def _calibrated(self) -> str:
         """Returns a sentence on the probabilities of the test's answers; "" where they are not calibrated."""
-        if not calibration.is_for(self):
+        judged = self._promised
+        if judged is None or not calibration.is_for(self):
             return ""
-        groups = self._groups("test") if self._has_groups else range(1 + int(answer.sample.max()))
-        return calibration.line(answer, groups)
+        groups = self._groups("test") if self._has_groups else range(1 + int(judged.sample.max()))
+        return calibration.line(judged, groups)
 
     def _compare(self, rows: Mapping[str, Judged], strongest: str, folder: Path) -> str:
         """Writes evaluation.csv and answers.csv into a folder; returns the table of the methods as text."""

@@ -48,6 +48,7 @@ _FLATTERED = (
 class Pixels(Tokens):
     """A class for each pixel of a tile."""
 
+    has_powers = False  # maps are classes alone
     has_simple = False  # boosting replaces the simple method of other kinds
 
     def baselines(self, task: Any, test: Judged) -> dict[str, Judged]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -23,6 +24,7 @@ class Labels(Floats):
 
     name = "labels"
     has_names = True
+    has_powers = True
     probability_metrics = ("roc_auc", "average_precision")
 
     def names_in(self, target: Any) -> list[str] | None:
@@ -65,6 +67,11 @@ class Labels(Floats):
 
     def averaged(self, outputs: Tensor) -> Tensor:
         return outputs.sigmoid()
+
+    def choices(self, shares: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns each mark as a choice of two."""
+        pairs = torch.stack([1 - shares, shares], -1)
+        return pairs.flatten(0, 1), true.flatten()
 
     def judged(self, labels: Tensor, values: Tensor) -> Tensor:
         """Returns (samples, classes) of the samples all of whose labels are known."""
