@@ -2,7 +2,8 @@
 
 Tables named PACKAGED and the pictures of digits are scikit-learn's. All others are read from checkouts that lie side by
 side in the folder ANSWERS_DATA: github.com/mwaskom/seaborn-data, UniversalDependencies/UD_English-ParTUT,
-leondz/emerging_entities_17 (WNUT17) and harvardnlp/sent-conv-torch (TREC questions, customer reviews).
+leondz/emerging_entities_17 (WNUT17) and harvardnlp/sent-conv-torch (TREC questions, customer reviews). The bench of
+legal reads allenai/sequential_sentence_classification (CSAbstruct) there.
 """
 
 import os
@@ -42,7 +43,7 @@ def write(name: str, folder: Path) -> Written:
     return OTHERS[name](folder)
 
 
-def _checkout(name: str) -> Path:
+def checkout(name: str) -> Path:
     return Path(os.environ.get("ANSWERS_DATA", "answers-data")) / name
 
 
@@ -53,7 +54,7 @@ def table_of(name: str) -> pd.DataFrame:
         target = "target"
     else:
         target = SEABORN[name]
-        table = pd.read_csv(_checkout("seaborn-data") / f"{name}.csv")
+        table = pd.read_csv(checkout("seaborn-data") / f"{name}.csv")
         table = table.drop(columns=LEFT_OUT.get(name, []))
     targets = table.pop(target)
     if name not in NUMBERS:
@@ -95,7 +96,7 @@ def _write_digits(folder: Path) -> Written:
 
 def _classified(file: str) -> list[tuple[str, str]]:
     """Reads sentences, each behind the number of its class."""
-    text = (_checkout("sent-conv-torch") / "data" / file).read_text("latin-1")
+    text = (checkout("sent-conv-torch") / "data" / file).read_text("latin-1")
     pairs = [line.split(" ", 1) for line in text.splitlines() if line.strip()]
     return [(sentence, f"is {label}") for label, sentence in pairs]
 
@@ -133,7 +134,7 @@ def _write_tags(folder: Path, texts: list[list[tuple[str, str]]]) -> Written:
 def _write_speech(folder: Path) -> Written:
     """Writes parts of speech: the three files of ParTUT as one."""
     texts: list[list[tuple[str, str]]] = [[]]
-    for path in sorted(_checkout("UD_English-ParTUT").glob("*.conllu")):
+    for path in sorted(checkout("UD_English-ParTUT").glob("*.conllu")):
         for line in path.read_text("utf-8").splitlines():
             cells = line.split("\t")
             if not line:
@@ -145,7 +146,7 @@ def _write_speech(folder: Path) -> Written:
 
 def _write_entities(folder: Path) -> Written:
     """Writes the training file of WNUT17."""
-    path = _checkout("emerging_entities_17") / "wnut17train.conll"
+    path = checkout("emerging_entities_17") / "wnut17train.conll"
     texts: list[list[tuple[str, str]]] = [[]]
     for line in path.read_text("utf-8").split("\n"):
         if not line.strip():

@@ -82,27 +82,30 @@ def fit(task: Any, seconds: float = BEFORE_SECONDS) -> list[Method]:
 
     A constant is among them only where it is the strongest.
     """
-    try:
-        with working("Fitting simple methods"), warnings.catch_warnings():
-            # scikit-learn warns of fits that have not converged, and of columns without a number
-            warnings.simplefilter("ignore")
-            methods, notes = _fitted(task, Clock(seconds))
-    except ValueError as error:  # of scikit-learn, for example if all texts are the same
-        print(f"No simple method stands beside the network: {printable(error, most=200)}.")
-        return []
+    clock = Clock(seconds)
+    with working("Fitting simple methods"), warnings.catch_warnings():
+        # scikit-learn warns of fits that have not converged, and of columns without a number
+        warnings.simplefilter("ignore")
+        counts = class_counts(task, "train") if task._kind.has_classes else np.zeros(0)
+        if max(task._width, len(counts)) > _MOST_OUTPUTS:
+            return []
+        rows = collected(task, counts.argsort()[-_MOST_CLASSES:], clock)
+        if rows is None:
+            return []
+        try:
+            methods, notes = _fitted(task, rows, counts, clock)
+        except ValueError as error:  # of scikit-learn, for example if all texts are the same
+            print(f"No simple method stands beside the network: {printable(error, most=200)}.")
+            return []
     for note in notes:
         print(note)
     return methods
 
 
-def _fitted(task: Any, clock: Clock) -> tuple[list[Method], list[str]]:
-    """Returns the methods and sentences on cuts."""
-    counts = class_counts(task, "train") if task._kind.has_classes else np.zeros(0)
-    if max(task._width, len(counts)) > _MOST_OUTPUTS:
-        return [], []
-    rows = collected(task, counts.argsort()[-_MOST_CLASSES:], clock)
-    if rows is None:
-        return [], []
+def _fitted(
+    task: Any, rows: Rows, counts: np.ndarray, clock: Clock
+) -> tuple[list[Method], list[str]]:
+    """Returns the methods and sentences on cuts; `counts` are of the training samples' classes."""
     width = rows.target.shape[-1]
     notes = list[str]()
     if task._kind.has_classes:
