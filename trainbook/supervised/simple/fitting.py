@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.errors import printable
+from lib.errors import BadInput, printable
 from lib.report.progress import working
 from trainbook.supervised import scoring
 from trainbook.supervised.scoring import Judged
@@ -89,17 +89,25 @@ def fit(task: Any, seconds: float = BEFORE_SECONDS) -> list[Method]:
         counts = class_counts(task, "train") if task._kind.has_classes else np.zeros(0)
         if max(task._width, len(counts)) > _MOST_OUTPUTS:
             return []
-        rows = collected(task, counts.argsort()[-_MOST_CLASSES:], clock)
+        try:
+            rows = collected(task, counts.argsort()[-_MOST_CLASSES:], clock)
+        except BadInput as error:  # of the task's batches any other error is its own
+            return _nothing(error)
         if rows is None:
             return []
         try:
             methods, notes = _fitted(task, rows, counts, clock)
         except ValueError as error:  # of scikit-learn, for example if all texts are the same
-            print(f"No simple method stands beside the network: {printable(error, most=200)}.")
-            return []
+            return _nothing(error)
     for note in notes:
         print(note)
     return methods
+
+
+def _nothing(error: ValueError) -> list[Method]:
+    """Prints why there is no simple method; returns none."""
+    print(f"No simple method stands beside the network: {printable(error, most=200)}.")
+    return []
 
 
 def _fitted(
