@@ -22,6 +22,7 @@ RECORDS = Path(__file__).parent / "records"
 
 # What each record measures
 MEASURED = {
+    "answers": "trainbook/supervised trainbook/new",
     "baseline": "trainbook/supervised trainbook/new",
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
     "command": "trainbook/run",
@@ -38,7 +39,6 @@ MEASURED = {
     "graphmer_open": "workloads/graphmer workloads/codegraph",
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
-    "networks": "trainbook/supervised/columns.py trainbook/supervised/members.py trainbook/new/examples",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",
