@@ -6,10 +6,12 @@
 A row is a set of tests/bench/sets.py, which says what FOLDER holds. Each example trains with its own configuration,
 once from its simple method, which is the default, and once alone. Beside them is what a sensible person takes, tuned on
 the training samples (sensible.py). Seed 0 has the split of the run, other seeds deal the groups anew. All is of the
-test, paired by its groups. Of errors, what a method has less is its gain, as a share of the other's.
+test, paired by its groups. In further rows the targets are shuffled, and the gate should be shut. Of errors, what a
+method has less is its gain, as a share of the other's.
 """
 
 import hashlib
+import random
 import re
 import shutil
 import time
@@ -27,10 +29,15 @@ from tests.bench import sensible, sets
 from tests.bench.record import RECORDS, head, measure, rounded
 from trainbook import launch, new
 from trainbook.supervised import calibration, gate, scoring, simple
-from trainbook.supervised.samples import PARTS, target_of
+from trainbook.supervised.samples import PARTS, target_of, with_target
 from trainbook.supervised.scoring import Judged
 
 RECORD = RECORDS / "answers.json"
+SHUFFLED = " with shuffled targets"
+ROWS = (
+    *sets.NAMES,
+    *(f"{name}{SHUFFLED}" for name in ("wine", "diabetes", "mpg", "penguins", "reviews")),
+)
 HELD_OUT = 0.15  # of the groups, for validation and for the test
 _CLOSE = 0.005  # of a score, and of the size of an error
 _NEAR = 0.01
@@ -75,14 +82,25 @@ def _hash(folder: Path) -> str:
     return hashlib.sha256(save(tensors)).hexdigest()[:16]
 
 
-def dealt(cls: Any, seed: int) -> Callable[[Any, Path], dict[str, list[Any]]]:
-    """Returns the `read` of a task class; of another seed than 0 the groups are dealt anew."""
+def dealt(cls: Any, seed: int, shuffles: bool) -> Callable[[Any, Path], dict[str, list[Any]]]:
+    """Returns the `read` of a task class; of another seed than 0 the groups are dealt anew.
+
+    `shuffles`: the targets are dealt among the samples of each part, so that nothing can be learned.
+    """
     read = cls.read
-    if not seed:
-        return read
+
+    def shuffled(task: Any, source: Path) -> dict[str, list[Any]]:
+        draw = random.Random(seed)
+        parts = anew(task, source)
+        for part, rows in parts.items():
+            targets = draw.sample([target_of(row) for row in rows], len(rows))
+            parts[part] = [*map(with_target, rows, targets)]
+        return parts
 
     def anew(task: Any, source: Path) -> dict[str, list[Any]]:
         parts = read(task, source)
+        if not seed:
+            return parts
         samples = [sample for part in PARTS for sample in parts[part]]
         groups = [task.group(sample) for sample in samples]
         names = [number if group is None else group for number, group in enumerate(groups)]
@@ -97,12 +115,14 @@ def dealt(cls: Any, seed: int) -> Callable[[Any, Path], dict[str, list[Any]]]:
             for part in PARTS
         }
 
-    return anew
+    return shuffled if shuffles else anew
 
 
-def measured(name: str, seed: int, place: Path) -> dict[str, Any]:
-    """Returns the figures of both runs, and of what a sensible person takes."""
+def measured(row: str, seed: int, place: Path) -> dict[str, Any]:
+    """Returns the figures of both runs, and of what a sensible person takes; of shuffled targets those of one run."""
     torch.set_num_threads(1)
+    name = row.removesuffix(SHUFFLED)
+    is_shuffled = name != row
     shutil.rmtree(place)
     place.mkdir()
     data = place / "data"
@@ -111,17 +131,18 @@ def measured(name: str, seed: int, place: Path) -> dict[str, Any]:
     shutil.rmtree(place / "my_data")
     data.rename(place / "my_data")
     runs = {}
-    for key, starts in (("started", True), ("alone", False)):
+    beside: dict[str, Any] = {}
+    for key in ("started",) if is_shuffled else ("started", "alone"):
         options = {
             **written.options, "seed": seed, "output_dir": str(place / "runs"), "run.name": key,
-            "data.num_workers": 0, "training.start_from_baseline": starts,
+            "data.num_workers": 0, "training.start_from_baseline": key == "started",
         }  # fmt: skip
         if str(options.get("task", "")).startswith("my_task"):
             options["task"] = f"{place}/{options['task']}"
         config = load_config(place / "my.yaml", options)
         cls = find_task(config.task)
         read = cls.read
-        cls.read = dealt(cls, seed)
+        cls.read = dealt(cls, seed, is_shuffled)
         try:
             runs[key] = trained(config)
             if key == "alone":
@@ -192,11 +213,14 @@ def gained(metric: str, one: float, other: float) -> float:
 
 def promises(run: Mapping[str, Any]) -> dict[str, bool]:
     """Tells which promises a run keeps; those without a meaning for it are left out."""
-    started, alone = run["started"], run["alone"]
+    started = run["started"]
     metric = started["metric"]
     scores = started["scores"]
     answer, network = scores["answer"], scores["network"]
     printed = scores[started["strongest"]]
+    if "alone" not in run:
+        return {"gate shut on shuffled targets": "The gate is shut" in started["verdict"]}
+    alone = run["alone"]
     found = {
         "answer not below the strongest": gained(metric, answer, printed) >= -_CLOSE,
         "network as without the key": started["weights"] == alone["weights"],
@@ -266,4 +290,4 @@ def _figures(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    measure(RECORD, sets.NAMES, "0,1,2", measured, summed_up, __doc__)
+    measure(RECORD, ROWS, "0,1,2", measured, summed_up, __doc__)

@@ -23,7 +23,6 @@ RECORDS = Path(__file__).parent / "records"
 # What each record measures
 MEASURED = {
     "answers": "trainbook/supervised trainbook/new",
-    "baseline": "trainbook/supervised trainbook/new",
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
     "command": "trainbook/run",
     "competitions": "trainbook/supervised trainbook/new tests/competitions",
