@@ -171,6 +171,24 @@ def graphmer_open() -> str:
     return table([*head, "right of those", "off, 100 judged"], rows)
 
 
+def answers() -> str:
+    """Returns the examples' methods on sets that nobody tuned them to, as means of seeds."""
+    rows = []
+    for name, found in record("answers")["tables"]["means"].items():
+        metric = found["metric"].replace("_", " ")
+        keys = ("strongest", "network", "answer", "others' best", "tuned boosting")
+        values = [_score(found[key]) if key in found else "-" for key in keys]
+        seconds = f"{found['CPU seconds of a run, mean']:.0f}"
+        rows.append([f"{name}, {metric}", str(found["seeds"]), *values, seconds])
+    head = ["set", "seeds", "strongest simple method", "network", "answer", "others", "boosting"]
+    return table([*head, "seconds"], rows)
+
+
+def _score(value: float) -> str:
+    """Returns a score with three digits, an error in numbers of a table's own with two decimals."""
+    return three(value) if value <= 1 else f"{value:.2f}"
+
+
 def glacier() -> str:
     tables = record("glacier_scores")["tables"]
     named = {
@@ -252,5 +270,5 @@ def chat() -> str:
 
 TABLES = {
     "measured": measured, "gains": gains, "legal-figures": legal, "glacier-figures": glacier,
-    "glacier-real": glacier_real, "chat-figures": chat, "graphmer-open": graphmer_open,
+    "glacier-real": glacier_real, "chat-figures": chat, "answers": answers, "graphmer-open": graphmer_open,
 }  # fmt: skip
