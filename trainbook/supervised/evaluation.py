@@ -21,7 +21,7 @@ _A_TEST = 20_000  # and of a test
 class Scored(NamedTuple):
     """Losses and metrics by name, the answers of each method, the task's answer last, and a sentence on it.
 
-    `promised` are targets with the probabilities of the task's answer: of words and pixels some.
+    `promised` are targets with calibrated probabilities of the task's answer, if it has some.
     """
 
     scores: dict[str, float]
@@ -108,7 +108,7 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> Scored:
     for name, each in answers.items():
         rows[name] = _judged_by(task, model, name, torch.as_tensor(each), network, part)
     *_, last = rows.values()
-    promised = last
+    promised = last if calibration.is_for(task) else None
     if has_many and task._starts:
         of_answer = _Answered([last.sample, last.true, last.guess], answers["answer"])
         few = [_thinned(of_answer, _A_TEST)]

@@ -74,7 +74,9 @@ class Comparing(Task):
     _tested: Mapping[str, Judged] = {}  # by method; the last one is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
     _about: str = ""  # a sentence on the answer
-    _promised: Judged | None = None  # targets of the test with the answer's probabilities
+    _promised: Judged | None = (
+        None  # targets of the test with the answer's calibrated probabilities
+    )
 
     def group(self, sample: Any) -> Any:
         """Returns what samples have in common that must stay together: a document, a patient, a scene.
@@ -238,7 +240,7 @@ class Comparing(Task):
     def _calibrated(self) -> str:
         """Returns a sentence on the probabilities of the test's answers; "" where they are not calibrated."""
         judged = self._promised
-        if judged is None or not calibration.is_for(self):
+        if judged is None:
             return ""
         groups = self._groups("test") if self._has_groups else range(1 + int(judged.sample.max()))
         return calibration.line(judged, groups)
