@@ -162,6 +162,8 @@ def graphmer_open() -> str:
         *found["trees"].items(),
         ("**all**", every),
         ("all, a run's own weights", own),
+        *found["unseen"]["trees"].items(),
+        ("**all eight of no fit**", found["unseen"]["all"]),
     ]:
         shares = (row["right"], row["promised"], row["calibration_error"], row["sure"])
         moved = three(row["off_with_100_judged"]) if "off_with_100_judged" in row else "-"
