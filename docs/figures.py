@@ -177,12 +177,12 @@ def answers() -> str:
     """Returns the examples' methods on sets that nobody tuned them to, as means of seeds."""
     rows = []
     for name, found in record("answers")["tables"]["means"].items():
-        metric = found["metric"].replace("_", " ")
+        metric = found["metric"].replace("_f1", " F1")
         keys = ("strongest", "network", "answer", "others' best", "tuned boosting")
         values = [_score(found[key]) if key in found else "-" for key in keys]
         seconds = f"{found['CPU seconds of a run, mean']:.0f}"
         rows.append([f"{name}, {metric}", str(found["seeds"]), *values, seconds])
-    head = ["set", "seeds", "strongest simple method", "network", "answer", "others", "boosting"]
+    head = ["set", "seeds", "strongest simple method", "network", "answer", "others", "tuned boosting"]
     return table([*head, "seconds"], rows)
 
 
