@@ -182,7 +182,15 @@ def answers() -> str:
         values = [_score(found[key]) if key in found else "-" for key in keys]
         seconds = f"{found['CPU seconds of a run, mean']:.0f}"
         rows.append([f"{name}, {metric}", str(found["seeds"]), *values, seconds])
-    head = ["set", "seeds", "strongest simple method", "network", "answer", "others", "tuned boosting"]
+    head = [
+        "set",
+        "seeds",
+        "strongest simple method",
+        "network",
+        "answer",
+        "others",
+        "tuned boosting",
+    ]
     return table([*head, "seconds"], rows)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save
+from torch.nn import functional as F
 
 from lib.task import find_task, load_config
 from tests.bench import sensible, sets
@@ -191,8 +192,9 @@ def _numbers(column: pd.Series) -> pd.Series:
 
 
 def _pixels(task: Any, rows: list[Any]) -> np.ndarray:
+    """Returns (pictures, pixels) of pictures that are scaled to 8 x 8."""
     batch = task.batch([(image, 0) for image, _ in rows], training=False)
-    return batch["pixel_values"].flatten(1).numpy()
+    return F.adaptive_avg_pool2d(batch["pixel_values"], 8).flatten(1).numpy()
 
 
 def _score(metric: str, true: list[Any], guess: np.ndarray) -> float:
