@@ -87,7 +87,7 @@ bench: .venv/ready
 	$(PY) -m tests.bench.bench_legal --variants single --partitions 0 --seeds 0
 	$(PY) -m tests.bench.bench_vqa --rows easy,drawn --seeds 0
 	$(PY) -m tests.bench.bench_chat --seeds 0
-	$(PY) -m tests.bench.bench_baseline --seeds 0
+	$(PY) -m tests.bench.bench_answers --rows wine,mpg,cancer --seeds 0
 	$(PY) -m tests.bench.bench_command
 	$(PY) -m tests.bench.bench_session
 	$(PY) -m tests.bench.bench_overhead

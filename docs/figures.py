@@ -162,6 +162,8 @@ def graphmer_open() -> str:
         *found["trees"].items(),
         ("**all**", every),
         ("all, a run's own weights", own),
+        *found["unseen"]["trees"].items(),
+        ("**all eight of no fit**", found["unseen"]["all"]),
     ]:
         shares = (row["right"], row["promised"], row["calibration_error"], row["sure"])
         moved = three(row["off_with_100_judged"]) if "off_with_100_judged" in row else "-"
@@ -169,6 +171,32 @@ def graphmer_open() -> str:
         rows.append([name, f"{row['judged']:,.0f}", *cells])
     head = ["tree", "judged", "right", "promised", "calibration error", "share at .9 or more"]
     return table([*head, "right of those", "off, 100 judged"], rows)
+
+
+def answers() -> str:
+    """Returns the examples' methods on sets that nobody tuned them to, as means of seeds."""
+    rows = []
+    for name, found in record("answers")["tables"]["means"].items():
+        metric = found["metric"].replace("_f1", " F1")
+        keys = ("strongest", "network", "answer", "others' best", "tuned boosting")
+        values = [_score(found[key]) if key in found else "-" for key in keys]
+        seconds = f"{found['CPU seconds of a run, mean']:.0f}"
+        rows.append([f"{name}, {metric}", str(found["seeds"]), *values, seconds])
+    head = [
+        "set",
+        "seeds",
+        "strongest simple method",
+        "network",
+        "answer",
+        "others",
+        "tuned boosting",
+    ]
+    return table([*head, "seconds"], rows)
+
+
+def _score(value: float) -> str:
+    """Returns a score with three digits, an error in numbers of a table's own with two decimals."""
+    return three(value) if value <= 1 else f"{value:.2f}"
 
 
 def glacier() -> str:
@@ -296,5 +324,5 @@ def chat() -> str:
 TABLES = {
     "measured": measured, "gains": gains, "legal-figures": legal, "glacier-figures": glacier,
     "glacier-real": glacier_real, "glacier-encoder": glacier_encoder, "published": published,
-    "chat-figures": chat, "graphmer-open": graphmer_open,
+    "chat-figures": chat, "answers": answers, "graphmer-open": graphmer_open,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
     python -m tests.bench.bench_graphmer_open RUN          fits on six trees, measures on the seventh, writes the record
     python -m tests.bench.bench_graphmer_open RUN --fit    the same, and fits the weights that prediction uses, on all
+    python -m tests.bench.bench_graphmer_open RUN --unseen measures these weights on trees that no fit has seen
 
 RUN is the folder of a run of graphmer_small (`make train`). The trees are packages that pip installs into --scratch
 with what they import, so that jedi can follow it; nothing of them comes into the checkout. jedi takes a few minutes.
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,10 @@ TREES = {
     "black": ("black", "blackd", "blib2to3", "_black_version.py"), "flask": ("flask",), "click": ("click",),
     "jinja2": ("jinja2",), "requests": ("requests",), "httpx": ("httpx",), "werkzeug": ("werkzeug",),
 }  # fmt: skip
+UNSEEN = {
+    "attrs": ("attr", "attrs"), "typer": ("typer",), "marshmallow": ("marshmallow",), "starlette": ("starlette",),
+    "jsonschema": ("jsonschema",), "tqdm": ("tqdm",), "tomlkit": ("tomlkit",), "markdown": ("markdown",),
+}  # fmt: skip
 BESIDE = (
     "rich",
     "h2",
@@ -57,21 +63,24 @@ DRAWS = 20  # of these references
 GOALS = {"right": 0.67, "calibration_error": 0.05, "off": 0.05, "sure_right": 0.88, "sure": 0.12}
 
 
-def installed(scratch: Path) -> Path:
-    """Installs the packages; returns the folder with a tree of each."""
+def installed(scratch: Path, trees: Mapping[str, Sequence[str]]) -> Path:
+    """Installs packages into `scratch`, which is for them alone; returns the folder with a tree of each."""
     site = scratch / "site"
     if not site.is_dir():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(site)]
-        subprocess.run([*command, *TREES, *BESIDE], check=True)
+        subprocess.run([*command, *trees, *BESIDE], check=True)
         for compiled in [*site.glob("*mypyc*"), *(site / "black").rglob("*.so")]:
             compiled.unlink()  # jedi would look into it instead of the source
-    for tree, names in TREES.items():
+    for tree, names in trees.items():
         for name in names:
             place = scratch / "trees" / tree / name
             place.parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if (site / name).is_dir() else shutil.copy
-            if not place.exists():
-                copy(site / name, place)
+            if place.exists():
+                continue
+            if (site / name).is_dir():
+                shutil.copytree(site / name, place, ignore=shutil.ignore_patterns("tests"))
+            else:
+                shutil.copy(site / name, place)
     sys.path.append(str(site))
     return scratch / "trees"
 
@@ -225,6 +234,23 @@ def measured(trees: dict[str, pd.DataFrame]) -> dict:
     }  # fmt: skip
 
 
+def held(trees: dict[str, pd.DataFrame], weights: Weights) -> dict:
+    """Returns the figures of trees under given weights, and those of all."""
+    rows = {}
+    odds = []
+    right = []
+    for name, choices in trees.items():
+        top = promises.tops(choices, weights.answer)
+        odds.append(promises.log_odds(top, weights))
+        right.append(top["right"].to_numpy(float))
+        rows[name] = figures(promises.chance_of(odds[-1]), right[-1])
+        if len(right[-1]) > JUDGED:
+            off, off_of_draw = moved(odds[-1], right[-1])
+            rows[name] |= rounded({"off_with_100_judged": off, "off_in_a_draw": off_of_draw})
+    every = figures(promises.chance_of(np.concatenate(odds)), np.concatenate(right))
+    return {"trees": rows, "all": every, "reached": reached(every)}
+
+
 def reached(found: dict) -> dict[str, bool]:
     """Tells which of GOALS the figures of all trees reach: at least so much, of errors at most."""
     errors = ("calibration_error", "off")
@@ -250,23 +276,35 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--fit", action="store_true", help="write the weights of prediction too")
-    scratch = Path(tempfile.gettempdir()) / "trainbook-bench" / "graphmer_open"
-    parser.add_argument("--scratch", type=Path, default=scratch)
+    parser.add_argument(
+        "--unseen", action="store_true", help="measure these weights on trees of no fit"
+    )
+    scratch = Path(tempfile.gettempdir()) / "trainbook-bench"
+    parser.add_argument("--scratch", type=Path)
     options = parser.parse_args(arguments)
-    folder = installed(options.scratch)
+    names = UNSEEN if options.unseen else TREES
+    if options.scratch is None:
+        options.scratch = scratch / f"graphmer_{'unseen' if options.unseen else 'open'}"
+    folder = installed(options.scratch, names)
     task, models = loaded(options.run)
     trees = {}
     counts = {}
-    for name in TREES:
+    for name in names:
         place = options.scratch / f"{name}.pickle"
         trees[name], counts[name] = collected(task, models, folder / name, place)
         print(f"{name}: {trees[name]['question'].nunique()} of {counts[name]} judged", flush=True)
+    found_in = importlib.metadata.distributions(path=[str(options.scratch / "site")])
+    versions = {one.name.lower(): one.version for one in found_in if one.name.lower() in names}
+    record = {**head("torch", "jedi"), "packages": versions, "open": counts}
+    if options.unseen:
+        found = {**record, **held(trees, Weights.read())}
+        write(RECORD, {**json.loads(RECORD.read_text("utf-8")), "unseen": found})
+        print(json.dumps(found, indent=1))
+        return
     if options.fit:
         save(fitted(trees), trees)
     found = measured(trees)
-    found_in = importlib.metadata.distributions(path=[str(options.scratch / "site")])
-    versions = {one.name.lower(): one.version for one in found_in if one.name.lower() in TREES}
-    record = {**head("torch", "jedi"), "packages": versions, "open": counts, "goals": GOALS}
+    record["goals"] = GOALS
     write(RECORD, {**record, "reached": reached(found["all"]), **found})
     print(json.dumps(found["all"], indent=1), reached(found["all"]))
 

@@ -151,11 +151,12 @@ def line(seed: int, power: float = 1.0) -> tuple[float, float, float] | None:
     true = torch.multinomial(shares, 1, generator=torch.Generator().manual_seed(seed))[:, 0].numpy()
     promised = (power * scores).softmax(-1).numpy()
     judged = Judged(true, promised.argmax(1), None, promised, np.arange(total))
-    found = calibration.chosen(judged)
+    answers = calibration.given(judged)
+    found = calibration.chosen(answers.promised)
     if found is None:
         return None
     _, places = found
-    low, high = calibration.covered((judged.true == judged.guess)[places], judged.sample[places])
+    low, high = calibration.covered(answers.right[places], answers.sample[places])
     return low, high, float(shares.numpy().max(1)[places].mean())
 
 

@@ -22,7 +22,7 @@ RECORDS = Path(__file__).parent / "records"
 
 # What each record measures
 MEASURED = {
-    "baseline": "trainbook/supervised trainbook/new",
+    "answers": "trainbook/supervised trainbook/new",
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
     "command": "trainbook/run",
     "competitions": "trainbook/supervised trainbook/new tests/competitions",
@@ -40,7 +40,6 @@ MEASURED = {
     "graphmer_open": "workloads/graphmer workloads/codegraph",
     "kaggle_image": "tests/notebooks/kaggle-image.txt",
     "legal": "workloads/legal",
-    "networks": "trainbook/supervised/columns.py trainbook/supervised/members.py trainbook/new/examples",
     "out_of_memory": "lib/training/step.py lib/training/evaluation.py",
     "overhead": "lib/training lib/report",
     "planner": "lib/planner",

@@ -2,7 +2,8 @@
 
 Tables named PACKAGED and the pictures of digits are scikit-learn's. All others are read from checkouts that lie side by
 side in the folder ANSWERS_DATA: github.com/mwaskom/seaborn-data, UniversalDependencies/UD_English-ParTUT,
-leondz/emerging_entities_17 (WNUT17) and harvardnlp/sent-conv-torch (TREC questions, customer reviews).
+leondz/emerging_entities_17 (WNUT17) and harvardnlp/sent-conv-torch (TREC questions, customer reviews). The bench of
+legal reads allenai/sequential_sentence_classification (CSAbstruct) there.
 """
 
 import os

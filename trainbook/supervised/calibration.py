@@ -1,11 +1,12 @@
 """Probabilities that mean what they say: powers fitted on validation, and a line on how they held on the test.
 
-A power above 1 makes answers surer, one below 1 less sure; the likeliest class stays.
+A power above 1 makes answers surer, one below 1 less sure; the likeliest class stays. All labels of a sample have one
+power, and so have all positions: words, or pixels.
 """
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,11 +34,18 @@ _Z = 1.96  # 95 % of a normal distribution
 _LEAST = 1e-12  # of a probability
 
 
+class Answers(NamedTuple):
+    """(answers) Their probabilities, whether each is right, and the number of its sample."""
+
+    promised: np.ndarray
+    right: np.ndarray
+    sample: np.ndarray
+
+
 def is_for(task: Any) -> bool:
-    """Returns whether the task's answers are one class a sample, with probabilities that are its own."""
+    """Returns whether the task's answers have probabilities that are its kind's own."""
     kind = task._kind
-    is_class = kind.has_classes and not kind.has_positions and not kind.is_generated
-    return bool(is_class and kind.has_probabilities and not task._has_own_scores)
+    return bool(kind.has_powers and not kind.is_generated and not task._has_own_scores)
 
 
 def has_powers(model: nn.Module) -> bool:
@@ -57,7 +65,7 @@ def keep(model: nn.Module, answer: str, power: float) -> None:
 
 
 def fitted(kind: Any, scores: Tensor, true: np.ndarray) -> float:
-    """Returns the power of (targets, classes) scores under which the true classes are most probable.
+    """Returns the power of (targets, classes) scores under which the true classes, or marks, are most probable.
 
     They count as if there were one target more, of any class: of a few answers that are all right none is certain
     (Laplace's rule of succession).
@@ -66,11 +74,12 @@ def fitted(kind: Any, scores: Tensor, true: np.ndarray) -> float:
 
     every = -(-len(true) // _MOST_ROWS)
     some = scores[::every].double()
-    places = torch.from_numpy(true[::every])[:, None]
+    truth = torch.from_numpy(true[::every])
 
     def loss(exponent: float) -> float:
-        logs = kind.averaged(2**exponent * some).clamp(min=_LEAST).log()
-        of_true = logs.gather(-1, places).sum()
+        shares, places = kind.choices(kind.averaged(2**exponent * some), truth)
+        logs = shares.clamp(min=_LEAST).log()
+        of_true = logs.gather(-1, places[:, None]).sum()
         return -float(of_true + logs.mean())
 
     ends = (-_MOST_POWER, _MOST_POWER)
@@ -81,18 +90,18 @@ def fitted(kind: Any, scores: Tensor, true: np.ndarray) -> float:
 def line(judged: Judged, groups: Iterable[Any]) -> str:
     """Returns a sentence on how many answers of about .9 were right on a test; "" where too few have probabilities.
 
-    `groups` has the unit of each sample: those of a unit may be right together.
+    `groups` has the unit of each sample: those of a unit may be right together. Answers are classes, or given marks.
     """
-    if judged.shares is None or judged.true.ndim > 1:
+    if judged.shares is None:
         return ""
-    found = chosen(judged)
+    answers = given(judged)
+    found = chosen(answers.promised)
     if found is None:
         return ""
     centre, places = found
-    right = judged.true == judged.guess
-    names = np.asarray([*groups])[judged.sample]
-    low, high = covered(right[places], names[places])
-    mean = promised(judged)[places].mean()
+    names = np.asarray([*groups])[answers.sample]
+    low, high = covered(answers.right[places], names[places])
+    mean = answers.promised[places].mean()
     return (
         f"Of 100 answers at {centre:g} ({centre - _REACH:.2f} to {centre + _REACH:.2f}), "
         f"{100 * low:.0f} to {100 * high:.0f} were right on the test, by {named(len(places), 'answer')}; "
@@ -100,15 +109,19 @@ def line(judged: Judged, groups: Iterable[Any]) -> str:
     )
 
 
-def promised(judged: Judged) -> np.ndarray:
-    """Returns (targets) the probability of each answer."""
+def given(judged: Judged) -> Answers:
+    """Returns the answers with probabilities: the class of each target, or each mark that is given."""
     assert judged.shares is not None
-    return judged.shares[np.arange(len(judged.guess)), judged.guess]
+    if judged.true.ndim == 1:
+        shares = judged.shares[np.arange(len(judged.guess)), judged.guess]
+        return Answers(shares, judged.true == judged.guess, judged.sample)
+    target, mark = judged.guess.nonzero()
+    right = judged.true[target, mark] == 1
+    return Answers(judged.shares[target, mark], right, judged.sample[target])
 
 
-def chosen(judged: Judged) -> tuple[float, np.ndarray] | None:
+def chosen(shares: np.ndarray) -> tuple[float, np.ndarray] | None:
     """Returns the probability that the line is on, and the places of the answers near it; None for too few."""
-    shares = promised(judged)
     for centre in _CENTRES:
         places = np.flatnonzero(np.abs(shares - centre) <= _REACH)
         if len(places) >= _FEWEST:

@@ -15,13 +15,20 @@ from trainbook.supervised.samples import MOST_CLASSES
 from trainbook.supervised.scoring import Judged
 from trainbook.supervised.targets import class_counts
 
+_A_BATCH = 1000  # words or pixels of a batch whose probabilities are looked at
+_A_TEST = 20_000  # and of a test
+
 
 class Scored(NamedTuple):
-    """Losses and metrics by name, the answers of each method, the task's answer last, and a sentence on it."""
+    """Losses and metrics by name, the answers of each method, the task's answer last, and a sentence on it.
+
+    `promised` are targets with calibrated probabilities of the task's answer, if it has some.
+    """
 
     scores: dict[str, float]
     rows: Mapping[str, Judged]
     about: str = ""
+    promised: Judged | None = None
 
 
 class _Watched(dict[str, Tensor]):
@@ -68,6 +75,8 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> Scored:
     """
     answered = list[_Answered]()
     starts = list[Tensor]()
+    has_many = task._kind.has_positions and calibration.is_for(task)
+    few = list[_Answered]()
 
     def watched() -> Iterator[Batch]:
         number = 0  # of the batch's first sample
@@ -76,10 +85,13 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> Scored:
             yield batch  # its losses are computed now, and their outputs used again
             outputs, labels = task.matched(outputs_of(task, model, batch), batch["labels"])
             answered.append(_answered(task, number, outputs, labels, task._combines))
-            number += len(labels)
             if task._starts:
                 start = simple.shaped(batch[simple.KEY], outputs)
                 starts.append(_of_known(task, labels, start))
+            elif has_many and isinstance(outputs, Tensor):
+                few.append(_thinned(_answered(task, number, outputs, labels, True), _A_BATCH))
+
+            number += len(labels)
 
     losses = Task.evaluate(task, model, watched())
     network, scores = _joined(task, answered)
@@ -97,11 +109,17 @@ def evaluate(task: Any, model: nn.Module, loader: Any) -> Scored:
     for name, each in answers.items():
         rows[name] = _judged_by(task, model, name, torch.as_tensor(each), network, part)
     *_, last = rows.values()
+    promised = last if calibration.is_for(task) else None
+    if has_many and task._starts:
+        of_answer = _Answered([last.sample, last.true, last.guess], answers["answer"])
+        few = [_thinned(of_answer, _A_TEST)]
+    if few:
+        promised = _promised(task, model, few, part)
     found = {**losses, **scoring.scores(task.metrics, last)}
     if task._starts:
         of_network = scoring.scores(task.metrics, rows["network"])
         found |= {f"network_{name}": value for name, value in of_network.items()}
-    return Scored(found, rows, about)
+    return Scored(found, rows, about, promised)
 
 
 def _started(
@@ -118,11 +136,33 @@ def _judged_by(
     task: Any, model: nn.Module, name: str, scores: Tensor, network: Judged, part: str
 ) -> Judged:
     """Returns an answer by its scores, under its power, which a validation sets."""
-    if calibration.has_powers(model) and name in calibration.ANSWERS:
-        if part == "validation":
-            calibration.keep(model, name, calibration.fitted(task._kind, scores, network.true))
-        scores = calibration.power_of(model, name) * scores
-    return guessed(task, scores, network)
+    return guessed(task, _powered(task, model, name, scores, network, part), network)
+
+
+def _powered(
+    task: Any, model: nn.Module, name: str, scores: Tensor, judged: Judged, part: str
+) -> Tensor:
+    """Returns scores under the power of an answer, which a validation sets; unchanged without one."""
+    if not calibration.has_powers(model) or name not in calibration.ANSWERS:
+        return scores
+    if part == "validation":
+        calibration.keep(model, name, calibration.fitted(task._kind, scores, judged.true))
+    return calibration.power_of(model, name) * scores
+
+
+def _promised(task: Any, model: nn.Module, few: Sequence[_Answered], part: str) -> Judged:
+    """Returns some words or pixels with the probabilities of the task's answer."""
+    name = "answer" if task._starts else "network"
+    some, scores = _joined(task, few)
+    scores = _powered(task, model, name, scores, some, part)
+    return some._replace(shares=task._kind.averaged(scores).numpy())
+
+
+def _thinned(answered: _Answered, most: int) -> _Answered:
+    """Returns at most this number of targets, evenly."""
+    every = max(1, -(-len(answered.scores) // most))
+    columns = [column[::every] for column in answered.columns]
+    return _Answered(columns, answered.scores[::every])
 
 
 def part_of(loader: Any) -> str:

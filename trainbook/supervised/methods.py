@@ -79,6 +79,9 @@ class Comparing(Task):
     _tested: Mapping[str, Judged] = {}  # by method; the last one is the answer
     _beside: Mapping[str, Any] = {}  # what `beside` returned
     _about: str = ""  # a sentence on the answer
+    _promised: Judged | None = (
+        None  # targets of the test with the answer's calibrated probabilities
+    )
 
     def group(self, sample: Any) -> Any:
         """Returns what samples have in common that must stay together: a document, a patient, a scene.
@@ -200,6 +203,7 @@ class Comparing(Task):
         if evaluation.part_of(loader) == "test":
             self._tested = scored.rows
             self._about = scored.about
+            self._promised = scored.promised
             self._beside = dict(self.beside(model, loader))
             if self._beside:
                 forget_baseline(self)
@@ -246,18 +250,19 @@ class Comparing(Task):
             if folds.is_joined(self):
                 strongest, *_ = vars(self).get("_simples") or [None]
                 held.write(self, self._tested, rows.get(getattr(strongest, "name", "")), folder)
-            tables.append("\n".join(filter(None, [table, self._about, self._calibrated(answer)])))
+            tables.append("\n".join(filter(None, [table, self._about, self._calibrated()])))
         of_kind = self._kind.tables(self, answer, folder)
         if of_kind is not None:
             tables.append(of_kind)
         return "\n\n".join(tables)
 
-    def _calibrated(self, answer: Judged) -> str:
+    def _calibrated(self) -> str:
         """Returns a sentence on the probabilities of the test's answers; "" where they are not calibrated."""
-        if not calibration.is_for(self):
+        judged = self._promised
+        if judged is None:
             return ""
-        groups = self._groups("test") if self._has_groups else range(1 + int(answer.sample.max()))
-        return calibration.line(answer, groups)
+        groups = self._groups("test") if self._has_groups else range(1 + int(judged.sample.max()))
+        return calibration.line(judged, groups)
 
     def _compare(self, rows: Mapping[str, Judged], strongest: str, folder: Path) -> str:
         """Writes evaluation.csv and answers.csv into a folder; returns the table of the methods as text."""
@@ -487,35 +492,40 @@ class Comparing(Task):
 
 def _is_same(one: Judged, other: Judged) -> bool:
     """Returns whether two methods answer the same of each target."""
-    columns = [(one.guess, other.guess)]
-    if one.counts is not None and other.counts is not None:
-        columns += [(one.true, other.true), (one.sample, other.sample), (one.counts, other.counts)]
-    return all(
-        first.shape == second.shape and bool((first == second).all()) for first, second in columns
-    )
+    if _can_be_paired(one, other):
+        return bool((one.guess == other.guess).all())
+    unit = np.arange(1 + int(max(one.sample.max(), other.sample.max())))
+    return not _differing_pairs(one, other, unit)
+
+
+def _can_be_paired(one: Judged, other: Judged) -> bool:
+    """Returns whether two methods have a guess for each target, in the same order."""
+    is_counted = one.counts is not None or other.counts is not None
+    return one.guess.shape == other.guess.shape and not is_counted
 
 
 def _differing(one: Judged, other: Judged, unit: np.ndarray, by_shares: bool) -> int:
     """Returns the number of units on which two methods differ; `by_shares`: by their probabilities."""
-    if one.guess.shape != other.guess.shape or one.counts is not None:
-        tables = [_numbered(judged, unit) for judged in (one, other)]
-        return sum(
-            tables[0].get(number) != tables[1].get(number) for number in {*tables[0], *tables[1]}
-        )
+    if not _can_be_paired(one, other):
+        return _differing_pairs(one, other, unit)
     pair = (one.shares, other.shares) if by_shares else (one.guess, other.guess)
     differs = np.asarray(pair[0] != pair[1]).reshape(len(one.guess), -1).any(1)
     return len(np.unique(unit[one.sample[differs]]))
 
 
-def _numbered(judged: Judged, unit: np.ndarray) -> dict[int, dict[tuple[int, int], int]]:
-    """Returns how often each pair of truth and guess comes, by unit."""
-    counts = judged.counts if judged.counts is not None else np.ones(len(judged.true), int)
-    found: dict[int, dict[tuple[int, int], int]] = {}
-    columns = (unit[judged.sample], judged.true, judged.guess, counts)
-    for number, true, guess, count in zip(*(column.tolist() for column in columns), strict=True):
-        pairs = found.setdefault(number, {})
-        pairs[true, guess] = pairs.get((true, guess), 0) + count
-    return found
+def _differing_pairs(one: Judged, other: Judged, unit: np.ndarray) -> int:
+    """Returns the number of units in which pairs of truth and guess come in other numbers."""
+    width = max(one.width, other.width)
+    keys = []
+    counts = []
+    for judged, sign in ((one, 1), (other, -1)):
+        pairs = judged.true * width + judged.guess
+        keys.append(unit[judged.sample] * width**2 + pairs)
+        number = np.ones(len(pairs), int) if judged.counts is None else judged.counts
+        counts.append(sign * number)
+    different, place = np.unique(np.concatenate(keys), return_inverse=True)
+    balance = np.bincount(place, np.concatenate(counts))
+    return len(np.unique(different[balance != 0] // width**2))
 
 
 def _cell(value: float) -> str:

@@ -62,6 +62,7 @@ _NO_BANDS = "No encoder is used: it needs bands called red and green, with blue,
 class Pixels(Tokens):
     """A class for each pixel of a tile."""
 
+    has_powers = False  # maps are classes alone
     has_simple = False  # boosting replaces the simple method of other kinds
 
     def baselines(self, task: Any, test: Judged) -> dict[str, Judged]:

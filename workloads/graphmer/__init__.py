@@ -102,6 +102,8 @@ class Figure:
 class Ranks(Tokens):
     """Ranks of the right answers; their figures follow from sums."""
 
+    has_powers = False  # `choices` has weights of its own
+
     def tallied(self, metrics: Any, rows: Mapping[str, Judged], unit: Array, units: int) -> Array:
         sums = []
         for judged in rows.values():

@@ -29,7 +29,7 @@ from trainbook import Judged, Supervised, padded
 from trainbook.supervised import scoring
 from trainbook.supervised.batches import in_batches
 from trainbook.supervised.coverage import covering
-from trainbook.supervised.evaluation import outputs_of
+from trainbook.supervised.evaluation import outputs_of, part_of
 from trainbook.supervised.notes import collecting
 from workloads.legal import documents, generated, product
 from workloads.legal import model as network
@@ -313,7 +313,10 @@ class Legal(Supervised):
         if best is None:
             best = product.probability(multiplied, truth)
         self._figures = {**self.figures(truth, shifted), "probability": best}
-        if part != "test":  # the report of a test has a row for the network alone
+        if part == "test":
+            powered = float(model.power) * shifted[places]
+            self._shares = torch.from_numpy(powered).softmax(-1).numpy()
+        else:  # the report of a test has a row for the network alone
             alone = self.figures(truth, scores)["macro_f1"]
             self._figures |= {"network_macro_f1": alone, "network_weight": weight}
         rows = {NETWORK: scores, PRODUCT: multiplied}
@@ -327,7 +330,11 @@ class Legal(Supervised):
         return {**scoring.scores(self.metrics, judged), **self.columns(judged)}
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> dict[str, float]:
-        return {**super().evaluate(model, loader), **self._figures}
+        scores = super().evaluate(model, loader)
+        if part_of(loader) == "test":
+            *_, answer = self._tested.values()
+            self._promised = answer._replace(shares=self._shares)
+        return {**scores, **self._figures}
 
     def baseline(self) -> dict[str, float]:
         """Returns what the strongest counting reaches on the test, without a network."""

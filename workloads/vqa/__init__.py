@@ -358,8 +358,9 @@ class Vqa(Supervised):
         samples = loader.dataset.samples
         # The question types of this evaluation, and below the weight of the network in it
         self.judged_types = np.array([record.kind or data.OTHER for record in samples])
-        scores, rows, _ = super()._scored(model, loader)
-        network = rows["network"]
+        scored = super()._scored(model, loader)
+        scores = scored.scores
+        network = scored.rows["network"]
         shown = [record.picture for record in samples[: len(network.true)]]
         has_alone = self.places is not None
         if loader.dataset.name == "validation":

@@ -131,6 +131,61 @@ class PixelsLast(Pixels):
         return super().outputs(model, batch).movedim(1, -1)
 
 
+class Marks(Supervised):
+    """Samples are scores by which marks were drawn; the network, three times as sure, promises too much."""
+
+    kind = "labels"
+    metrics = ("accuracy",)
+    shape = (4,)
+
+    def model(self):
+        return Thrice()
+
+    def read(self, source=None):
+        draw = torch.Generator().manual_seed(0)
+        scores = 1.5 * torch.randn(400, *self.shape, generator=draw)
+        rows = [*zip(scores.tolist(), self.drawn(scores, draw).tolist(), strict=True)]
+        return {"train": rows[:10], "validation": rows[10:200], "test": rows[200:]}
+
+    def drawn(self, scores, draw):
+        return torch.bernoulli(scores.sigmoid(), generator=draw)
+
+    def example(self):
+        scores = torch.zeros(1, *self.shape)
+        (target,) = self.drawn(scores, torch.Generator()).tolist()
+        return scores[0].tolist(), target
+
+    def batch(self, samples, training):
+        x, labels = (torch.tensor(values) for values in zip(*samples, strict=True))
+        return {"x": x, "labels": labels}
+
+
+class Thrice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, x):
+        return self.scale * x
+
+
+class DrawnTags(Marks):
+    """The same of five words with one of three classes each."""
+
+    kind = "tokens"
+    shape = (5, 3)
+
+    def drawn(self, scores, draw):
+        shares = scores.softmax(-1).flatten(0, -2)
+        return torch.multinomial(shares, 1, generator=draw).view(scores.shape[:-1])
+
+
+class DrawnPixels(DrawnTags):
+    """The same of 3 x 4 pixels."""
+
+    shape = (3, 4, 3)
+
+
 class Digits(Supervised):
     """Scikit-learn's pictures of digits, as 64 numbers, which a linear model tells apart."""
 

@@ -13,7 +13,7 @@ from torch import nn
 from lib.checkpoint import weights
 from lib.errors import BadInput
 from tests.bench import bench_verdicts
-from tests.trainbook.supervised.tasks import Pixels, Words
+from tests.trainbook.supervised.tasks import DrawnPixels, DrawnTags, Marks, Pixels, Words
 from tests.trainbook.supervised.test_supervised import Loader
 from trainbook import launch
 from trainbook.launch import ensemble
@@ -88,6 +88,49 @@ def test_the_line_names_what_was_promised_and_is_left_out_for_few():
     assert 85 < low < 90 < high < 95
     assert "90 were promised" in text
     assert not calibration.line(judged.at(np.arange(20)), range(400))
+
+
+def probabilities(row):
+    return [float(share) for share in re.findall(r"[\d.]+", str(row["probability"]))]
+
+
+def right_marks(row, target):
+    names = [name for name in row["prediction"].split("; ") if name]
+    return [bool(target[int(name)]) for name in names]
+
+
+def right_positions(row, target):
+    guess = row["prediction"]
+    numbers = np.array(guess.split(), int) if isinstance(guess, str) else guess.astype(int)
+    return (numbers.ravel() == np.ravel(target)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("cls", "right_ones"),
+    [(Marks, right_marks), (DrawnTags, right_positions), (DrawnPixels, right_positions)],
+)
+def test_of_a_hundred_marks_words_or_pixels_as_many_are_right_as_predictions_promise(
+    configured, cls, right_ones
+):
+    task = cls(configured(cls.__name__))
+    model = task.model().eval()
+    task.evaluate(model, Loader(task, "validation", 40))
+    assert calibration.power_of(model, "network") == pytest.approx(1 / 3, rel=0.15)
+    task.evaluate(model, Loader(task, "test", 40))
+    line = re.search(
+        r"Of 100 answers at [\d.]+ .* (\d+) to (\d+) were right .*; (\d+)", task._calibrated()
+    )
+    low, high, said = map(int, line.groups())
+    assert low <= said <= high
+    promised, right = [], []
+    samples = task.parts["test"].samples
+    for row, (_, target) in zip(task.answers([model], samples), samples, strict=True):
+        promised += probabilities(row)
+        right += right_ones(row, target)
+    assert np.mean(promised) == pytest.approx(np.mean(right), abs=0.04)
+    model.probability_powers.fill_(1)
+    unsure = [share for row in task.answers([model], samples) for share in probabilities(row)]
+    assert np.mean(unsure) > np.mean(promised) + 0.1
 
 
 class Doubled(Words):

@@ -365,6 +365,13 @@ def test_words_that_are_fewer_than_the_labels_are_no_simple_method_and_said(conf
         simple.seen.seen(task, task.labelled(task.texts))
 
 
+def test_an_error_of_the_tasks_own_batches_is_not_taken_for_one_of_a_fit(configured):
+    task = tagged(configured, [(["one", "word"], [0, 1])] * 20)
+    task.batch = lambda samples, training: {"labels": torch.tensor([("O",).index("B")])}
+    with pytest.raises(ValueError, match="not in tuple"):
+        fit(task, HOUR)
+
+
 def test_what_time_does_not_reach_is_said_with_the_rows_that_it_does(
     configured, monkeypatch, capsys
 ):

@@ -9,8 +9,9 @@ import pytest
 from tests.bench import bench_verdicts
 from tests.trainbook.supervised.tasks import Heights, Words
 from tests.trainbook.supervised.test_methods import evaluated, rows_of
-from trainbook.supervised import verdict
+from trainbook.supervised import methods, verdict
 from trainbook.supervised.intervals import Interval, of_gain, resampled
+from trainbook.supervised.scoring import Judged
 from trainbook.supervised.verdict import concluded
 
 NOTHING = (math.nan, math.nan)
@@ -128,6 +129,24 @@ def test_less_error_is_a_gain_in_the_table_the_heading_and_the_file(configured, 
         less = float(rows[strongest]["rmse"]) - float(row["rmse"])
         assert float(row["gain_rmse"]) == pytest.approx(less, abs=3e-6)
     assert float(rows["network"]["gain_rmse"]) > float(rows["far"]["gain_rmse"])
+
+
+def test_words_that_are_counted_by_pair_are_the_same_as_those_that_are_not():
+    draw = np.random.default_rng(0)
+    true, guess = draw.integers(0, 3, (2, 60))
+    sample = np.repeat(np.arange(12), 5)
+    one = Judged(true, guess, sample=sample)
+    pairs, counts = np.unique(np.stack([sample, true, guess]), axis=1, return_counts=True)
+    counted = Judged(pairs[1], pairs[2], counts, sample=pairs[0])
+    assert methods._is_same(one, counted)
+    unit = np.arange(12) // 2
+    assert methods._differing(one, counted, unit, False) == 0
+    other = guess.copy()
+    other[[0, 1, 20]] = (guess[[0, 1, 20]] + 1) % 3
+    changed = one._replace(guess=other)
+    assert not methods._is_same(changed, counted)
+    assert methods._differing(changed, counted, unit, False) == 2
+    assert methods._differing(changed, one, unit, False) == 2
 
 
 def test_a_number_of_units_is_called_by_their_name():

@@ -278,6 +278,12 @@ def test_weight_and_power_are_chosen_on_validation_and_used_on_the_test_and_weig
     assert baseline.keys() == judged.keys()
     assert {"macro_f1", "f1_Facts", "probability"} <= baseline.keys()
     assert baseline["macro_f1"] == judged["macro_f1"]
+    *_, answer = task._tested.values()
+    counts = task.counted("test") + task.stack.shift
+    shares = torch.from_numpy(power * counts).softmax(-1).numpy()
+    places = task.parts["test"].samples.places
+    assert task._promised.shares == pytest.approx(shares[places])
+    assert (task._promised.guess == answer.guess).all()
 
 
 def test_a_gain_counts_one_set_of_roles_of_both_methods_in_each_draw(legal):

@@ -31,6 +31,7 @@ class Kind:
     has_positions: ClassVar[bool] = False  # a sample has a label for each token or pixel
     has_tags: ClassVar[bool] = False  # samples may have names of classes for their positions
     has_probabilities: ClassVar[bool] = True  # `averaged` returns probabilities
+    has_powers: ClassVar[bool] = False  # its probabilities are calibrated on validation
     has_simple: ClassVar[bool] = True  # whether a simple method is compared with the network
     is_generated: ClassVar[bool] = False  # answers are written token by token
     probability_metrics: ClassVar[tuple[str, ...]] = scoring.PROBABILITIES  # that may judge it
@@ -111,6 +112,10 @@ class Kind:
     def decided(self, mean: Tensor) -> Tensor:
         """Returns the guess by what an ensemble averaged: by default that itself."""
         return mean
+
+    def choices(self, shares: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns (choices, classes) probabilities of which one is of the truth, and (choices) the true ones."""
+        return shares, true
 
     def judged(self, labels: Tensor, values: Tensor) -> Tensor:
         """Selects `values`, in the shape of the labels, at known labels."""

@@ -27,6 +27,7 @@ class Classes(Kind):
     name = "classes"
     has_classes = True
     has_names = True
+    has_powers = True
     plain: ClassVar[torch.dtype | None] = torch.int64
     scores: ClassVar[tuple[str, ...]] = ("f1",)  # of each class, in evaluation.csv
 
@@ -160,17 +161,22 @@ class Classes(Kind):
     # --- prediction -----------------------------------------------------------------------------------------------
 
     def rows(self, task: Any, mean: Tensor, labels: Tensor) -> list[Mapping[str, Any]]:
-        """Returns rows with a class and its probability; the classes of several positions are text or an image."""
+        """Returns rows with a class and its probability; the classes of several positions are text or an image.
+
+        Each word of a text has its probability, and an image their mean.
+        """
         classes = self.chosen(mean)
+        likely = mean.gather(-1, classes[..., None])[..., 0]
         if classes.dim() > 2:
             numbers = np.uint8 if mean.shape[-1] <= 256 else np.uint16
-            return [{"prediction": image.cpu().numpy().astype(numbers)} for image in classes]
+            images = classes.cpu().numpy().astype(numbers)
+            shares = likely.flatten(1).mean(1).tolist()
+            return [_cells(*row) for row in zip(images, shares, strict=True)]
         if classes.dim() > 1:
             return [
-                {"prediction": _text(task, row[is_known])}
-                for row, is_known in zip(classes, self.known(labels), strict=True)
+                _cells(_text(task, row[is_known]), _shares(share[is_known]))
+                for row, share, is_known in zip(classes, likely, self.known(labels), strict=True)
             ]
-        likely = mean.gather(-1, classes[:, None])[:, 0]
         rows = zip(classes.tolist(), likely.tolist(), mean.tolist(), strict=True)
         return [_row(task, *row) for row in rows]
 
@@ -195,6 +201,14 @@ class Classes(Kind):
 
 def _text(task: Any, classes: Tensor) -> str:
     return " ".join(prediction.named(task, number) for number in classes.tolist())
+
+
+def _shares(likely: Tensor) -> str:
+    return " ".join(f"{share:.4f}" for share in likely.tolist())
+
+
+def _cells(prediction: Any, probability: Any) -> dict[str, Any]:
+    return {"prediction": prediction, "probability": probability}
 
 
 def _row(task: Any, number: int, share: float, shares: Sequence[float]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -24,6 +25,7 @@ class Labels(Floats):
     name = "labels"
     has_names = True
     probability_metrics = ("roc_auc", "average_precision", "log_loss")
+    has_powers = True
 
     def names_in(self, target: Any) -> list[str] | None:
         is_named = isinstance(target, _COLLECTIONS) and all(
@@ -68,6 +70,11 @@ class Labels(Floats):
 
     def decided(self, mean: Tensor) -> Tensor:
         return mean > 0.5
+
+    def choices(self, shares: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns each mark as a choice of two."""
+        pairs = torch.stack([1 - shares, shares], -1)
+        return pairs.flatten(0, 1), true.flatten()
 
     def judged(self, labels: Tensor, values: Tensor) -> Tensor:
         """Returns (samples, classes) of the samples all of whose labels are known."""

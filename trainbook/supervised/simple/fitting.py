@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.errors import printable
+from lib.errors import BadInput, printable
 from lib.report.progress import working
 from trainbook.supervised import scoring
 from trainbook.supervised.scoring import Judged
@@ -87,27 +87,38 @@ def fit(task: Any, seconds: float = BEFORE_SECONDS) -> list[Method]:
     """
     if encoded.is_at_hand(task):
         seconds = max(seconds, _LEAST_ENCODED)
-    try:
-        with working("Fitting simple methods"), warnings.catch_warnings():
-            # scikit-learn warns of fits that have not converged, and of columns without a number
-            warnings.simplefilter("ignore")
-            methods, notes = _fitted(task, Clock(seconds))
-    except ValueError as error:  # of scikit-learn, for example if all texts are the same
-        print(f"No simple method stands beside the network: {printable(error, most=200)}.")
-        return []
+    clock = Clock(seconds)
+    with working("Fitting simple methods"), warnings.catch_warnings():
+        # scikit-learn warns of fits that have not converged, and of columns without a number
+        warnings.simplefilter("ignore")
+        counts = class_counts(task, "train") if task._kind.has_classes else np.zeros(0)
+        if max(task._width, len(counts)) > _MOST_OUTPUTS:
+            return []
+        try:
+            rows = collected(task, counts.argsort()[-_MOST_CLASSES:], clock)
+        except BadInput as error:  # of the task's batches any other error is its own
+            return _nothing(error)
+        if rows is None:
+            return []
+        try:
+            methods, notes = _fitted(task, rows, counts, clock)
+        except ValueError as error:  # of scikit-learn, for example if all texts are the same
+            return _nothing(error)
     for note in notes:
         print(note)
     return methods
 
 
-def _fitted(task: Any, clock: Clock) -> tuple[list[Method], list[str]]:
-    """Returns the methods and sentences on cuts."""
-    counts = class_counts(task, "train") if task._kind.has_classes else np.zeros(0)
-    if max(task._width, len(counts)) > _MOST_OUTPUTS:
-        return [], []
-    rows = collected(task, counts.argsort()[-_MOST_CLASSES:], clock)
-    if rows is None:
-        return [], []
+def _nothing(error: ValueError) -> list[Method]:
+    """Prints why there is no simple method; returns none."""
+    print(f"No simple method stands beside the network: {printable(error, most=200)}.")
+    return []
+
+
+def _fitted(
+    task: Any, rows: Rows, counts: np.ndarray, clock: Clock
+) -> tuple[list[Method], list[str]]:
+    """Returns the methods and sentences on cuts; `counts` are of the training samples' classes."""
     width = rows.target.shape[-1]
     notes = list[str]()
     if task._kind.has_classes:
