@@ -76,8 +76,8 @@ def _shorter(keys: list[np.ndarray], length: int) -> _Level:
 def _level(runs: np.ndarray, counts: np.ndarray, contexts: np.ndarray) -> _Level:
     known, place = np.unique(contexts, return_inverse=True)
     totals = np.bincount(place, counts)
-    once = np.count_nonzero(counts == 1)
-    twice = np.count_nonzero(counts == 2)
+    once = int(np.count_nonzero(counts == 1))
+    twice = int(np.count_nonzero(counts == 2))
     discount = once / max(1, once + 2 * twice)
     return _Level(runs, counts, known, totals, np.bincount(place), discount)
 
