@@ -139,16 +139,17 @@ def finishing(
     name = config.run.finishes
     if not name:
         return config, []
-    steps = [begun.get(key) for key in ("training.max_steps", "scheduler.decay_steps")]
-    if not untrusted.fits(steps, list[int]):
+    length = begun.get("training.max_steps")
+    decay = begun.get("scheduler.decay_steps")
+    if not isinstance(length, int) or not isinstance(decay, int):
         first = max((checkpoint.newest_step(place / "checkpoints") for place in places), default=0)
-        steps = ranks.from_first([first, config.scheduler.decay_steps or max(1, first // 4)])
-        if not steps[0]:
+        decay = config.scheduler.decay_steps or max(1, first // 4)
+        first, decay = ranks.from_first((first, decay))
+        if not first:
             raise BadInput(
                 f"run.finishes is {name}, which has no checkpoint here. Train that run first, or mount its output."
             )
-        steps[0] += steps[1]
-    length, decay = steps
+        length = first + decay
     line = (
         f"This run ends {name} at step {length:,}: from step {length - decay:,} on the learning rate falls. "
         f"{name} itself stays as it is, and can go on."

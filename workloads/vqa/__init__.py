@@ -136,8 +136,8 @@ class Vqa(Supervised):
             "part": labels * 0 + tokens.ANSWER,
         }
         if facts := self._facts:
-            shape = (size, facts["places"], facts["channels"])
-            batch["places"] = torch.ones(shape, dtype=torch.float16, device=device)
+            of_places = (size, facts["places"], facts["channels"])
+            batch["places"] = torch.ones(of_places, dtype=torch.float16, device=device)
             batch["shown"] = batch["picture"] >= 0
         else:
             shape = (size, 3, side, side)

@@ -157,11 +157,12 @@ def _right(records: Sequence[Record], fold: np.ndarray, choice: Mapping[str, flo
     """Returns (records) 1 where `Words`, fitted to the other folds, answers a record exactly, else 0."""
     right = np.zeros(len(records))
     for number in range(FOLDS):
-        others = [records[place] for place in np.flatnonzero(fold != number)]
+        others = [records[place] for place in np.flatnonzero(fold != number).tolist()]
         classifier = Words(pairs_of(others), choice)
         held_out = np.flatnonzero(fold == number)
-        guesses = classifier.guesses([records[place].question for place in held_out])
-        answers = [records[place].answer for place in held_out]
+        judged = [records[place] for place in held_out.tolist()]
+        guesses = classifier.guesses([record.question for record in judged])
+        answers = [record.answer for record in judged]
         right[held_out] = [*map(exact, answers, guesses)]
     return right
 

@@ -127,7 +127,7 @@ def _key(encoder: np.ndarray, features: Any) -> bytes:
     digest = hashlib.sha256(encoder.tobytes())
     if isinstance(features, Tensor):
         digest.update(f"{features.dtype} {tuple(features.shape)} ".encode())
-        digest.update(features.contiguous().cpu().numpy())
+        digest.update(features.contiguous().cpu().numpy().tobytes())
     else:
         digest.update(repr(features).encode("utf-8", "surrogatepass"))
     return digest.digest()

@@ -344,7 +344,7 @@ def _view_of(view: str, rows: Rows) -> tuple[Any, Any]:
         values = encoded.paired(values, rows.vectors)
     columns = form.fit(values)
     if form.is_encoded:
-        columns = form({**columns.arrays, ENCODER: rows.probe})
+        columns = form({**columns.arrays, ENCODER: np.asarray(rows.probe)})
     return columns, columns.columns(values)
 
 

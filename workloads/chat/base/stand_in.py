@@ -20,7 +20,7 @@ def with_base(config: Config) -> Config:
     if _is_there(base):
         return config
     folder = platform.output_dir(config.output_dir) / _FOLDER
-    changes = {"workload.base": str(folder), "checkpoint.frozen": "save"}
+    changes: dict[str, object] = {"workload.base": str(folder), "checkpoint.frozen": "save"}
     # As configs/chat_small.yaml trains a base of this size
     changes |= {"workload.nf4": False, "optimizer.lr": 3.0e-3}
     config = with_changes(config, changes)
