@@ -97,7 +97,7 @@ class Training:
             hard = min(1, 0.2 + progress * 4)
             examples = 7 if length == 640 else 4
             ids, labels, chats = self.rows.batch(_TOKENS, length, share, hard, examples)
-            progress = (self.spent() - begin) / (self.seconds - begin)
+            progress = (self.spent() - begin) / max(self.seconds - begin, 1e-9)
             warm_up = min(1, (self.steps - first + 1) / 30)
             decay = max(0.02, min(1, (1 - progress) / 0.6))
             self.step(ids, labels, warm_up * decay)
