@@ -182,7 +182,8 @@ def test_runs_completed_in_a_mounted_output_come_along_without_checkpoints(
 def test_best_and_worst_follow_the_direction_and_criteria_are_judged_and_not_enforced(
     config, monkeypatch
 ):
-    monkeypatch.setattr(queue, "find_task", lambda name: SimpleNamespace(selection=("loss", "max")))
+    task = SimpleNamespace(selection=("loss", "max"))
+    monkeypatch.setattr(queue, "find_task", lambda name: lambda config: task)
     entries = queue_of(
         config("queue: {seeds: [1, 2, 3], mean_at_least: 0.5, best_at_least: 0.99}\n")
     )

@@ -56,7 +56,8 @@ def test_the_examples_are_short_as_they_are_formatted():
         [sys.executable, "-m", "ruff", "format", "--check", "--quiet", *files], check=True
     )
     for file in files:
-        most = 70 if file.stem == "segmentation" else 60  # a U-Net goes down, and up again
+        # a U-Net goes down, and up again; words are seen by their letters, or by an encoder
+        most = {"segmentation": 70, "tokens": 75}.get(file.stem, 60)
         code = re.sub(r'^ *""".*"""$|^ *#.*$', "", file.read_text(), flags=re.MULTILINE)
         assert sum(bool(line.strip()) for line in code.splitlines()) <= most
 

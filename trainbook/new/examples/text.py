@@ -28,15 +28,11 @@ class Text(Supervised):
         if settings.encoder:  # a folder, a mounted model or a name on the hub
             head = {"num_labels": len(settings.classes), "ignore_mismatched_sizes": True}
             return self.pretrained(settings.encoder, AutoModelForSequenceClassification, **head)
-        config = BertConfig(
-            vocab_size=settings.words,
-            hidden_size=settings.hidden,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=4 * settings.hidden,
-            max_position_embeddings=settings.length,
-            num_labels=len(settings.classes),
-        )
+        width = settings.hidden
+        layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": width}
+        sizes = {"intermediate_size": 4 * width, "max_position_embeddings": settings.length}
+        sizes |= {"vocab_size": settings.words, "num_labels": len(settings.classes)}
+        config = BertConfig(**layers, **sizes)
         return AutoModelForSequenceClassification.from_config(config)
 
     def read(self, source):

@@ -1,8 +1,5 @@
 """A word's class, by its letters and neighbours: TSV files, a word and its tag a line, a blank line behind a text."""
 
-import functools
-import re
-import zlib
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +8,7 @@ from transformers import AutoModel
 
 from trainbook import IGNORED, Supervised, option, padded, paragraphs, split
 from trainbook.supervised import encoders
+from trainbook.supervised.tagging import Tagger, parts_of_word
 
 
 @dataclass(frozen=True)
@@ -21,16 +19,6 @@ class Settings:
     length: int = option(64, "The words of a text that are read.", minimum=4)
     width: int = option(64, "The numbers that stand for a word.", minimum=4)
     hidden_share: float = option(0.1, "Words of which training shows the parts alone.", below=1)
-
-
-@functools.lru_cache(maxsize=2**17)
-def parts(word: str, ids: int) -> list[int]:
-    """Returns numbers for a word, its last 1 to 4 letters, its first 3, and its shape: Xxx-d for Ada-1."""
-    letters = re.sub(r"[^\W\d_]", lambda letter: "X" if letter[0].isupper() else "x", word)
-    shape = re.sub(r"(.)\1{2,}", r"\1\1", re.sub(r"\d", "d", letters))
-    low = word.lower()
-    texts = word, low, low[-4:], low[-3:], low[-2:], low[-1:], low[:3], shape
-    return [1 + zlib.crc32(f"{n} {text}".encode()) % (ids - 1) for n, text in enumerate(texts)]
 
 
 class Network(nn.Module):
@@ -51,23 +39,6 @@ class Network(nn.Module):
             gated = nn.functional.glu(window(x.mT), 1).mT
             x = (x + self.dropout(norm(gated))) * is_word
         return self.head(x)
-
-
-class Tagger(nn.Module):
-    """A published encoder; a word's class follows from its first piece."""
-
-    def __init__(self, encoder, classes):
-        super().__init__()
-        self.encoder = encoders.without_pooler(encoder)
-        self.dropout = nn.Dropout(0.1)
-        self.head = nn.Linear(encoder.config.hidden_size, classes)
-
-    def forward(
-        self, input_ids, attention_mask, first
-    ):  # (B, P), (B, P), (B, L) -> (B, L, classes)
-        hidden = self.encoder(input_ids, attention_mask).last_hidden_state
-        places = first.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
-        return self.head(self.dropout(hidden.gather(1, places)))
 
 
 class Tokens(Supervised):
@@ -106,21 +77,18 @@ class Tokens(Supervised):
     def numbered(self, words, training):
         settings = self.settings
         if settings.encoder:
-            return encoders.pieces_of_words(self.learned()["tokenizer"], words, self.pieces)
-        numbered = [[parts(word, settings.ids) for word in row] for row in words]
+            kept = self.learned()["tokenizer"]
+            return encoders.pieces_of_words(kept, words, 2 * settings.length)
+        numbered = [[parts_of_word(word, settings.ids) for word in row] for row in words]
         ids = padded(numbered, [0] * 8, settings.length)
         ids[..., :2] *= torch.rand(*ids.shape[:2], 1) >= settings.hidden_share * training
         return {"ids": ids}
 
-    @property
-    def pieces(self):
-        return 2 * self.settings.length
-
     def encoded(self, batch):  # the encoder as published, beside neighbours in the simple method
-        name = self.settings.encoder
+        name, pieces = self.settings.encoder, 2 * self.settings.length
         if not name:
             return None
-        return encoders.words(name, self.learned()["tokenizer"], batch["words"], self.pieces)
+        return encoders.words(name, self.learned()["tokenizer"], batch["words"], pieces)
 
     def label(self, tag):
         return self.settings.classes.index(tag) if tag else IGNORED
