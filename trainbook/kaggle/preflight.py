@@ -275,7 +275,7 @@ def _memory(config: Config, card: str) -> tuple[Finding, float]:
     peak = plan.chosen.prediction.peak_bytes / 2**30
     usable = plan.usable_bytes / 2**30
     value = (
-        f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a {card}"
+        f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a {plan.card}"
     )
     return Finding("memory", value), plan.chosen.expected_seconds
 

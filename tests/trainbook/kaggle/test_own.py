@@ -140,4 +140,4 @@ def test_a_preflight_knows_that_a_competition_has_the_data(stub, config, monkeyp
     assert main(["kaggle", "preflight", "my.yaml", *card]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "titanic is mounted, on rtxpro6000, without internet, for 510 minutes" in said
-    assert "GiB of a rtxpro6000" in said
+    assert "GiB of a RTX PRO 6000" in said
