@@ -74,12 +74,13 @@ def prepare(config: Config) -> Run:
     places = []
     if ranks.is_first():
         places = run_folders(config.run.name, config.output_dir, config.run.resume_from)
-    facts = saved_facts("identity", *places)
-    begun = facts
+    begun = saved_facts("identity", *places)
+    facts = begun
     if ranks.is_first() and config.run.finishes:
         places += run_folders(config.run.finishes, config.output_dir)
-        facts = facts or saved_facts("identity", *places)
-    saved = ranks.from_first(facts)
+        facts = begun or saved_facts("identity", *places)
+    reached = max((checkpoint.newest_step(place / "checkpoints") for place in places), default=0)
+    saved, begun, reached = ranks.from_first((facts, begun, reached))
     config, changes = as_run(config, saved)
     # slots that the processes do not divide are refused here
     count = ranks.processes(config.training.micro_batch_slots, config.device.processes)
@@ -101,7 +102,7 @@ def prepare(config: Config) -> Run:
         if not values:
             raise
         task, config, lengths = in_steps(config)
-    config, end = finishing(config, ranks.from_first(begun), places)
+    config, end = finishing(config, begun, reached)
     task.config = config
     kept = []
     if AUTO in config.training.fp32_modules:
@@ -128,13 +129,11 @@ def as_run(config: Config, saved: dict[str, Any]) -> tuple[Config, list[str]]:
     return with_slots(config, world if world > 1 else cards), changes
 
 
-def finishing(
-    config: Config, begun: dict[str, Any], places: Sequence[Path]
-) -> tuple[Config, list[str]]:
+def finishing(config: Config, begun: dict[str, Any], reached: int) -> tuple[Config, list[str]]:
     """Gives a run that ends another one its length and its decay; returns a line about them. Raises BadInput.
 
     By default the decay is a fifth of all steps, as in Haegele et al. (2024), figure 6. `begun` is the identity of the
-    run itself: once it has a checkpoint, both stay as they are.
+    run itself: once it has a checkpoint, both stay as they are. `reached` is the newest step of the other.
     """
     name = config.run.finishes
     if not name:
@@ -142,14 +141,12 @@ def finishing(
     length = begun.get("training.max_steps")
     decay = begun.get("scheduler.decay_steps")
     if not isinstance(length, int) or not isinstance(decay, int):
-        first = max((checkpoint.newest_step(place / "checkpoints") for place in places), default=0)
-        decay = config.scheduler.decay_steps or max(1, first // 4)
-        first, decay = ranks.from_first((first, decay))
-        if not first:
+        decay = config.scheduler.decay_steps or max(1, reached // 4)
+        if not reached:
             raise BadInput(
                 f"run.finishes is {name}, which has no checkpoint here. Train that run first, or mount its output."
             )
-        length = first + decay
+        length = reached + decay
     line = (
         f"This run ends {name} at step {length:,}: from step {length - decay:,} on the learning rate falls. "
         f"{name} itself stays as it is, and can go on."

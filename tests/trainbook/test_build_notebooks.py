@@ -173,8 +173,8 @@ def test_mistakes_and_content_that_cannot_be_carried_are_refused_and_nothing_is_
         assert re.search(message, error := capsys.readouterr().err), (message, error)
         assert not notebook(root).exists()
     source(root).write_text(HEADER + CELLS, encoding="utf-8")
-    (root / "lib" / "hello.py").write_text(f"# {os.urandom(500_000).hex()}", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"lib/hello\.py \(1,000,002 bytes\), lib/__init__"):
+    (root / "lib" / "hello.py").write_text(f"# {os.urandom(600_000).hex()}", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"lib/hello\.py \(1,200,002 bytes\), lib/__init__"):
         build.notebook_text(source(root), root)
 
 

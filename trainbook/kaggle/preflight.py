@@ -274,8 +274,9 @@ def _memory(config: Config, card: str) -> tuple[Finding, float]:
         return Finding("memory", value, "bad", "See `trainbook plan` with the same keys."), math.nan
     peak = plan.chosen.prediction.peak_bytes / 2**30
     usable = plan.usable_bytes / 2**30
+    name = planner.find_card(card).card.name
     value = (
-        f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a {plan.card}"
+        f"micro-batch {plan.chosen.micro_batch} takes {peak:.2f} of {usable:.2f} GiB of a {name}"
     )
     return Finding("memory", value), plan.chosen.expected_seconds
 

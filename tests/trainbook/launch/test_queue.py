@@ -199,7 +199,8 @@ def test_best_and_worst_follow_the_direction_and_criteria_are_judged_and_not_enf
     assert "best 0.9000 (toy-seed1)" in text
     assert "Criterion mean >= 0.50: 0.5333, reached" in text
     assert "Criterion best >= 0.99: 0.9000, missed" in text
-    monkeypatch.setattr(queue, "find_task", lambda name: SimpleNamespace(selection=("loss", "min")))
+    other = SimpleNamespace(selection=("loss", "min"))
+    monkeypatch.setattr(queue, "find_task", lambda name: lambda config: other)
     assert "best 0.2000 (toy-seed2)" in queue.verdict(entries)
 
 
