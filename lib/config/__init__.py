@@ -170,6 +170,11 @@ class Training:
     )
 
     @property
+    def seconds(self) -> float:
+        """The time for steps: nine tenths of `hours`, as validations, saves and the test take the rest."""
+        return 0.9 * 3600 * self.hours
+
+    @property
     def slots(self) -> int:
         """The parts that a step is dealt in; one until `with_slots` has counted the cards."""
         return self.micro_batch_slots or 1

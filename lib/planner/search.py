@@ -113,7 +113,7 @@ def make(config: Config, target: Target, count: int = 0, samples: int = 0) -> Pl
     chosen = _best(fitting)
     shown = {(option.recomputed, -option.micro_batch): option for option in options}
     training = config.training
-    steps = training.max_steps or int(training.hours * 3600 / chosen.expected_seconds)
+    steps = training.max_steps or int(training.seconds / chosen.expected_seconds)
     return Plan(
         run=config.run.name, card=target.card.name, cards=search.count,
         set_aside_bytes=target.set_aside, usable_bytes=target.usable_bytes,

@@ -4,8 +4,6 @@ from lib import prepared, ranks
 from lib.config import Config, with_changes
 from lib.machine.inputs import run_folders, saved_facts
 
-_TRAINING = 0.9  # of the time: validations, saves and the test take the rest
-
 
 def in_steps(config: Config) -> tuple[Config, list[str]]:
     """Gives a run of `training.hours` as many steps, and returns a line about them; once saved they stay the same."""
@@ -25,7 +23,7 @@ def in_steps(config: Config) -> tuple[Config, list[str]]:
     print(f"Measuring the speed in {config.training.smoke_steps} steps.", flush=True)
     run = prepared.prepare(_of_steps(config, config.training.smoke_steps))
     speed = ranks.from_first(smoke.few_steps(run).steps_per_second * run.processes())
-    steps = max(1, int(_TRAINING * hours * 3600 * speed))
+    steps = max(1, int(config.training.seconds * speed))
     line = (
         f"training.hours {hours:g} -> training.max_steps {steps:,} ({speed:.2f} steps/s; a tenth of the time "
         "is for validations, saves and the test)"

@@ -45,7 +45,7 @@ def test_the_speed_is_measured_on_this_machine(toy, capsys):
 
 def test_a_plan_says_the_steps_of_a_card(toy):
     plan = planner.make(toy({**HOUR, "training.hours": 1.0}), planner.find_card("t4"), 1)
-    assert plan.max_steps == int(3600 / plan.chosen.expected_seconds)
+    assert plan.max_steps == int(0.9 * 3600 / plan.chosen.expected_seconds)
 
 
 def test_two_lengths_are_refused(toy):
