@@ -4,9 +4,11 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from sklearn.metrics import root_mean_squared_log_error
 
 from lib.errors import BadInput
 from lib.task import load_config, load_task
@@ -142,3 +144,10 @@ def test_a_submission_that_differs_from_its_sample_is_refused(tmp_path):
         place.write_text(text, "utf-8")
         with pytest.raises(BadInput, match=what):
             checked(place, sample)
+
+
+def test_rmsle_of_logarithms_is_that_of_scikit_learn_where_a_guess_below_zero_counts_as_zero():
+    true = np.array([0.0, 1.0, 30.0, 250_000.0])
+    guess = np.array([-0.5, 2.0, 25.0, 310_000.0])
+    error = rmsle(np.log1p(true), np.log1p(guess))
+    assert error == pytest.approx(root_mean_squared_log_error(true, guess.clip(0)))
