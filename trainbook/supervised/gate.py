@@ -194,7 +194,8 @@ class Gains:
         gains = self._measured(sums[:, 0], sums[:, 1]) - self._measured(sums[:, 1], sums[:, 0])
         gains *= self.sign
         differing = (pair[:, 0] != pair[:, 1]).reshape(len(pair), -1).any(1)
-        return of_gain(float(gains[0]), gains[1:], int(differing.sum()), sure)
+        largest = scoring.largest_gain(self.task.metrics[self.place])
+        return of_gain(float(gains[0]), gains[1:], int(differing.sum()), sure, largest)
 
     def _measured(self, sums: np.ndarray, reference: np.ndarray) -> np.ndarray:
         values = self.task._kind.measured(self.task.metrics, sums, reference)

@@ -393,9 +393,11 @@ class Comparing(Task):
                 differences = values - values[:, [best]]
                 about[name] = drawn.about
             scores[name] = intervals(_known(values[0], of_whole), values[1:], units)
-            above = _known(differences[0], of_whole - of_whole[best])
+            above = sign * _known(differences[0], of_whole - of_whole[best])
+            drawn_above = sign * differences[1:]
+            largest = scoring.largest_gain(metric)
             gains[name] = [
-                of_gain(sign * above[row], sign * differences[1:, row], differing[row])
+                of_gain(above[row], drawn_above[:, row], differing[row], largest=largest)
                 for row in range(len(rows))
             ]
         return Compared(_by_row(rows, scores), _by_row(rows, gains), units, number, about)

@@ -9,7 +9,7 @@ import pytest
 from tests.bench import bench_verdicts
 from tests.trainbook.supervised.tasks import Heights, Words
 from tests.trainbook.supervised.test_methods import evaluated, rows_of
-from trainbook.supervised import methods, verdict
+from trainbook.supervised import methods, scoring, verdict
 from trainbook.supervised.intervals import Interval, of_gain, resampled
 from trainbook.supervised.scoring import Judged
 from trainbook.supervised.verdict import concluded
@@ -77,6 +77,16 @@ def test_draws_of_few_units_that_differ_make_a_wide_interval():
         assert np.percentile(draws, 2.5) >= gain.low
     assert of_gain(0.5, np.array([0.5]), 1).side == 0
     assert of_gain(0.0, np.zeros(9), 0) == (0, 0, 0)
+
+
+def test_no_interval_reaches_further_than_the_metric_can():
+    draws = np.array([-0.3, 0.0, 0.3])
+    accuracy = of_gain(0.1, draws, 2, 0.995, scoring.largest_gain("accuracy"))
+    assert (accuracy.low, accuracy.high) == (-1, 1)
+    mcc = of_gain(0.1, draws, 2, 0.995, scoring.largest_gain("mcc"))
+    assert (mcc.low, mcc.high) == (-2, 2)
+    for metric in ("rmse", "r2", "log_loss"):
+        assert of_gain(0.1, draws, 2, 0.995, scoring.largest_gain(metric)).high > 2
 
 
 def test_of_equal_methods_hardly_one_in_forty_is_found_surely_above_and_of_better_ones_many():
