@@ -223,7 +223,8 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
                 flush=True,
             )
     if chain.finish and _is_end(chain, session, quota):
-        values["OVERRIDES"] = {**as_overrides(values.get("OVERRIDES", {})), **_end(chain, session)}
+        overrides: Any = values.get("OVERRIDES")
+        values["OVERRIDES"] = {**as_overrides(overrides), **_end(chain, session)}
     has_output = any(session.trained for session in chain.sessions)
     if not chain.sessions and not fresh and status is not None:
         has_output = status.word == "COMPLETE"
