@@ -13,7 +13,7 @@ from tests.competitions import layouts, play
 def test_a_submission_has_the_score_of_the_answers_joined_by_hand(name, rows, sample, tmp_path):
     layout = layouts.LAYOUTS[name]
     layout = replace(layout, rows=rows, samples={sample: layout.samples[sample]})
-    assert [*play.scores(layout, tmp_path, steps=4)] == [*layout.samples]
+    assert [*play.pairs(layout, tmp_path, steps=4)] == [*layout.samples]
 
 
 def test_a_perfect_submission_has_the_best_score(tmp_path):

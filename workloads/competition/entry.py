@@ -241,8 +241,8 @@ class Entry(Supervised):
             shutil.copyfile(place, aside)
         return f"{about} To be handed in: {folder / submission.FILE}."
 
-    def cell_check(self) -> Callable[[str], str] | None:
-        """Returns what refuses a written cell, or None; for tables nothing more is known of one."""
+    def cell_check(self) -> Callable[[str, str], str] | None:
+        """Returns what refuses a written cell of an id, or None; for tables nothing more is known of one."""
         return None
 
     def expectation(self) -> Interval:

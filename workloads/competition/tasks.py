@@ -140,11 +140,13 @@ class Masks(Files, segmentation.Segmentation):  # type: ignore[misc]  # settings
         return _size(samples)
 
     def target_of_file(self, path: Path, row: Mapping[str, Any]) -> Any:
-        """Returns the height, width and run lengths of a picture's mask."""
+        """Returns the height, width and run lengths of a picture's mask. Raises BadInput for others."""
         width, height = pictures.opened(path).size
         cell = row[self.config.workload.target[0]]
         marked = "" if cell is None or str(cell).strip() in ("", "nan", "-1") else str(cell).strip()
-        runs.mask_of(marked, height, width)
+        if why := runs.fault(marked, height * width):
+            place = getattr(row, "place", "a row")
+            raise BadInput(f"{place}, {printable(path.name)} of {width} x {height} pixels: {why}")
         return f"{height} {width} {marked}"
 
     def example(self) -> Any:
@@ -166,8 +168,18 @@ class Masks(Files, segmentation.Segmentation):  # type: ignore[misc]  # settings
             rows.append({name: runs.runs_of(_scaled(share, height, width) > 0.5)})
         return rows
 
-    def cell_check(self) -> Callable[[str], str] | None:
-        return _checked_runs
+    def cell_check(self) -> Callable[[str, str], str] | None:
+        source = self.source or Path()
+        index = files.index_of(source, files.new_files(source, self.config.workload.test))
+
+        def refusal(name: str, cell: str) -> str:
+            file = files.named(index, name.strip())
+            if file is None:
+                return runs.fault(cell)
+            width, height = pictures.opened(file).size
+            return runs.fault(cell, height * width)
+
+        return refusal
 
 
 def _drawn(target: str) -> Image.Image:
@@ -180,15 +192,6 @@ def _scaled(share: Tensor, height: int, width: int) -> np.ndarray:
     """Returns (height, width) probabilities of one (size, size)."""
     scaled = F.interpolate(share[None, None], (height, width), mode="bilinear", align_corners=False)
     return scaled[0, 0].numpy()
-
-
-def _checked_runs(cell: str) -> str:
-    """Returns why a cell is no mask in run lengths, or ""."""
-    try:
-        runs.mask_of(cell, 1, 2**31)
-    except BadInput as error:
-        return str(error)
-    return ""
 
 
 class Words(Entry, text.Text):  # type: ignore[misc]  # settings of the block

@@ -146,6 +146,26 @@ def test_a_submission_that_differs_from_its_sample_is_refused(tmp_path):
             checked(place, sample)
 
 
+def test_a_mask_that_ends_behind_its_picture_is_named_with_row_and_file(written, tmp_path):
+    written("salt", rows=20)
+    pixels = layouts.SIDE**2
+    table = play.read(Path("input/train.csv"))
+    wrong = table.assign(rle_mask=[f"{pixels} 2", *table["rle_mask"][1:]])
+    wrong.to_csv("input/train.csv", index=False)
+    where = r"train\.csv:2, train0\.png of 48 x 48 pixels: .* one ends at pixel 2,305 of 2,304"
+    with pytest.raises(BadInput, match=where):
+        load_task(load_config("my.yaml")).datasets()
+    table.to_csv("input/train.csv", index=False)
+    task = load_task(load_config("my.yaml"))
+    sample = Path("input/sample_submission.csv")
+    place = tmp_path / "submission.csv"
+    place.write_text(sample.read_text("utf-8").replace("1 1", f"1 {pixels}"), "utf-8")
+    assert checked(place, sample, task.cell_check()).endswith("masks.")
+    place.write_text(sample.read_text("utf-8").replace("1 1", f"2 {pixels}"), "utf-8")
+    with pytest.raises(BadInput, match="6 cells of rle_mask .* test0: .* pixel 2,305 of 2,304"):
+        checked(place, sample, task.cell_check())
+
+
 def test_rmsle_of_logarithms_is_that_of_scikit_learn_where_a_guess_below_zero_counts_as_zero():
     true = np.array([0.0, 1.0, 30.0, 250_000.0])
     guess = np.array([-0.5, 2.0, 25.0, 310_000.0])
