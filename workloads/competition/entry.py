@@ -86,6 +86,7 @@ class Entry(Supervised):
         values |= {"table": "", "target": block.target[0], "targets": block.target}
         values["classes"] = tuple(self._given_names() or known.get("classes", ()))
         values["size"] = block.size
+        values["flip"] = block.flip
         values["encoder"] = block.encoder
         return SimpleNamespace(**values | known.get("form", {}))
 

@@ -102,6 +102,12 @@ def test_groups_stay_in_one_split(written):
     assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]
 
 
+def test_pictures_are_mirrored_unless_the_block_refuses(written):
+    written("leaves")
+    assert load_task(load_config("my.yaml")).settings.flip
+    assert not load_task(load_config("my.yaml", {"workload.flip": False})).settings.flip
+
+
 def test_the_logarithms_of_a_target_are_learned_and_come_back(written):
     written("houses")
     task = load_task(load_config("my.yaml"))
