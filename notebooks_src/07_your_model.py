@@ -41,12 +41,10 @@ print(dependencies.ensure())
 #
 # | your files | write |
 # |---|---|
-# | a competition: tables, pictures, sounds, masks in run lengths | `SETTINGS = ""`, then the block that is printed |
+# | a competition: tables, pictures, sounds, masks in run lengths | `SETTINGS = ""`, then the printed block between `"""` and `"""` |
 # | pictures in a folder for each class; or the model of the next cell | `SETTINGS = MY_MODEL` |
 
 # %%
-SETTINGS = ""
-
 MY_MODEL = """
 task: my_task.py:Images
 run:
@@ -72,6 +70,8 @@ workload:
   encoder: ""  # a published one: the slug of a mounted model or wheel, or a name; empty: one at hand; none: from scratch
   flip: false  # a mirrored digit is another one, or none
 """
+
+SETTINGS = ""  # or MY_MODEL, or the block that was printed, between two lines of three quotes
 
 # %% [markdown]
 # ## A model of your own
