@@ -12,12 +12,18 @@ from sklearn.metrics import root_mean_squared_log_error
 
 from lib.errors import BadInput
 from lib.task import load_config, load_task
+from lib.training import loop
 from tests.competitions import layouts, play
-from trainbook import commands
+from trainbook import commands, launch
 from trainbook.supervised.submission import checked
 from workloads.competition.entry import Logarithms, rmsle
 
 pytestmark = pytest.mark.usefixtures("quick")
+
+
+class Killed(BaseException):
+    """What a kill is to the code."""
+
 
 FEW = {
     "training.epochs": 0,
@@ -66,6 +72,27 @@ def test_a_run_ends_with_a_submission_in_the_form_of_the_sample(name, written, c
     expected = json.loads(Path("runs/my/export/expected.json").read_text("utf-8"))
     assert (expected["metric"], expected["way"]) == (metric, "test")
     assert not submission.equals(sample)
+
+
+def test_folds_of_texts_that_are_killed_hand_in_the_same_bytes(written, monkeypatch):
+    written("comments", rows=24, target=["toxic", "insult"])
+    settings = few(**{"folds": 2, "training.effective_batch": 4, "training.smoke_steps": 1})
+    assert commands.main(["train", "my.yaml", *settings, "--set=output_dir=whole"]) == 0
+    step = loop.optimizer_step
+
+    def killed(state, task, config, slots, number, *rest):
+        if config.run.name == "my-fold1" and number == 2:
+            raise Killed
+        return step(state, task, config, slots, number, *rest)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(loop, "optimizer_step", killed)
+        patched.setattr(launch, "_write_failure", lambda *_: None)
+        commands.main(["train", "my.yaml", *settings])
+    assert not Path("runs/submission.csv").exists()
+    assert commands.main(["train", "my.yaml", *settings]) == 0
+    for name in ("submission.csv", "my-together/oof.csv", "my-together/expected.json"):
+        assert Path("runs", name).read_bytes() == Path("whole", name).read_bytes(), name
 
 
 def test_doctor_shows_what_columns_are_and_names_leaks(written):
