@@ -47,6 +47,14 @@ def training_rows(source: Path, block: Any) -> list[Mapping[str, Any]]:
     return rows
 
 
+def rows_to_predict(path: Path, block: Any) -> list[Mapping[str, Any]]:
+    """Returns the rows of a table to predict; its ids count as used, as a submission is joined by them."""
+    rows: list[Mapping[str, Any]] = list(tables.records(path))
+    for row in rows[:1]:
+        row.get(block.key)
+    return rows
+
+
 def columns_of(path: Path) -> list[str]:
     """Returns the names of a table's columns."""
     with collecting():

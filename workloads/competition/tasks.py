@@ -18,7 +18,6 @@ from trainbook.supervised import columns, encoded, pictured, pictures, predictio
 from trainbook.supervised.names import listed
 from trainbook.supervised.notes import note
 from trainbook.supervised.samples import split
-from trainbook.supervised.tables import records
 from trainbook.supervised.task import Supervised
 from workloads.competition import files, runs
 from workloads.competition.entry import Entry
@@ -209,14 +208,18 @@ class Words(Entry, text.Text):  # type: ignore[misc]  # settings of the block
         rows = files.training_rows(source, self.config.workload)
         test = self.config.workload.test
         if test:
-            others = list(records(files.place_of(source, test, "test")))
+            others = files.rows_to_predict(
+                files.place_of(source, test, "test"), self.config.workload
+            )
             encoded.note_repeated(
                 [self.joined(row) for row in rows], [self.joined(row) for row in others]
             )
         return split([self.sample(row, self.target(row)) for row in rows])
 
     def read_new(self, source: Path) -> list[Any]:
-        return [self.sample(row, None) for row in records(_table(source, self.config.workload))]
+        block = self.config.workload
+        rows = files.rows_to_predict(_table(source, block), block)
+        return [self.sample(row, None) for row in rows]
 
     def sample(self, row: Mapping[str, Any], target: Any) -> tuple[Any, str, Any]:
         name = self.config.workload.group
@@ -255,7 +258,7 @@ class Columns(Entry, tabular.Tabular):  # type: ignore[misc]  # settings of the 
         rows = files.training_rows(source, block)
         left_out = {*block.target, block.key}
         if block.test:
-            others = list(records(files.place_of(source, block.test, "test")))
+            others = files.rows_to_predict(files.place_of(source, block.test, "test"), block)
             lacking = [name for name in rows[0] if others and name not in others[0]]
             unused = [name for name in lacking if name not in left_out]
             if unused:
@@ -272,7 +275,7 @@ class Columns(Entry, tabular.Tabular):  # type: ignore[misc]  # settings of the 
     def read_new(self, source: Path) -> list[Any]:
         block = self.config.workload
         names = {block.key, *block.target}
-        rows = records(_table(source, block))
+        rows = files.rows_to_predict(_table(source, block), block)
         return [({name: row[name] for name in row if name not in names}, None) for row in rows]
 
     def group(self, sample: Any) -> Any:

@@ -119,6 +119,7 @@ def test_columns_that_the_test_lacks_are_not_learned_from(written):
     task = load_task(load_config("my.yaml"))
     assert "Columns that test.csv lacks, which are not used: later" in task.describe_data()
     assert "later" not in task.learned()["encoded"]
+    assert "nothing used" not in task.describe_data()  # the ids join the submission
 
 
 def test_groups_stay_in_one_split(written):
