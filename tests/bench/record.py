@@ -47,6 +47,7 @@ MEASURED = {
     "ranks": "lib/ranks trainbook/launch",
     "readings": "lib/planner",
     "save": "lib/checkpoint",
+    "schedule": "lib/training/optimization.py trainbook/new/examples",
     "session": "lib/training/session.py",
     "verdicts": "trainbook/supervised",
     "vqa": "workloads/vqa",
