@@ -100,7 +100,7 @@ def untrained_whisper(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
-    ends = {name: numbers["<|endoftext|>"] for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    ends = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), numbers["<|endoftext|>"])
     start = {"decoder_start_token_id": numbers["<|startoftranscript|>"]}
     lengths = {"max_source_positions": 50, "max_target_positions": 32}
     config = WhisperConfig(vocab_size=len(numbers), **sizes, **heads, **ends, **start, **lengths)

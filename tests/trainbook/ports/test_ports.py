@@ -12,7 +12,6 @@ import pytest
 from lib import checkpoint
 from lib.task import load_config
 from lib.training import loop
-from tests.conftest import ROOT
 from tests.trainbook.ports import drawn
 from trainbook import launch, new
 from trainbook.commands import main
