@@ -12,6 +12,7 @@ import pytest
 from lib import checkpoint
 from lib.task import load_config
 from lib.training import loop
+from tests.conftest import ROOT
 from tests.trainbook.ports import drawn
 from trainbook import launch, new
 from trainbook.commands import main
@@ -111,3 +112,22 @@ def changed(name, folder):
             added += int(plus)
             removed += int(minus)
     return added, removed
+
+
+def test_the_page_on_ports_has_the_lines_that_change(tmp_path):
+    page = (ROOT / "docs" / "ports.md").read_text("utf-8")
+    rows = re.findall(r"`(\w+)` \| (\d+), (\d+) \|", page)
+    counted = []
+    for name in LIKE:
+        (tmp_path / name).mkdir()
+        counted.append((LIKE[name], *map(str, changed(name, tmp_path / name))))
+    assert sorted(rows) == sorted(counted)
+
+
+def test_the_page_on_speech_shows_lines_of_the_port():
+    page = (ROOT / "docs" / "published.md").read_text("utf-8")
+    block = re.search(r"^```python\n(def model.*?)^```", page, re.M | re.S)[1]
+    task = (PORTS / "whisper" / "my_task.py").read_text("utf-8")
+    for method in block.strip().split("\n\n"):
+        lines = [f"    {line}" for line in method.splitlines()]
+        assert "\n".join(lines) in task
