@@ -164,25 +164,25 @@ def tokens(folder: Path, number: int = 300) -> None:
 
 
 def audio(folder: Path, number: int = 300, rate: int = 8000, seed: int = 0) -> None:
-    """Writes WAV files, into a folder for each class: a tone that rises, falls, or turns, in noise.
+    """Writes WAV files, into a folder for each class: a tone that rises, falls or turns, in a second of noise.
 
-    Ranges, durations and loudness are drawn alike for all classes: the mean of a band over time says
-    little of the class.
+    Ranges, durations, places and loudness are drawn alike for all classes: the mean of a band says little of the class,
+    over a second or a quarter of it.
     """
     draw = np.random.default_rng(seed)
     for index in range(number):
         name = ("falling", "rising", "turning")[index % 3]
-        seconds = draw.uniform(0.7, 1.0)
-        time = np.linspace(0, 1, round(seconds * rate))
+        time = np.linspace(0, 1, round(draw.uniform(0.3, 0.6) * rate))
         low = draw.uniform(300, 900)
         high = low * draw.uniform(1.8, 3)
         places = {"rising": time, "falling": 1 - time, "turning": 1 - abs(2 * time - 1)}
         pitch = low * (high / low) ** places[name]
-        tone = np.sin(2 * np.pi * np.cumsum(pitch) / rate)
-        noisy = draw.uniform(0.1, 0.4) * (tone + draw.normal(0, 0.5, len(tone)))
+        wave = draw.normal(0, 0.5, rate)
+        start = draw.integers(rate - len(time))
+        wave[start : start + len(time)] += np.sin(2 * np.pi * np.cumsum(pitch) / rate)
+        samples = (draw.uniform(0.1, 0.4) * wave).clip(-1, 1) * 32767
         (folder / name).mkdir(parents=True, exist_ok=True)
-        samples = (noisy.clip(-1, 1) * 32767).astype(np.int16)
-        wavfile.write(folder / name / f"{index:04}.wav", rate, samples)
+        wavfile.write(folder / name / f"{index:04}.wav", rate, samples.astype(np.int16))
 
 
 def series(folder: Path, number: int = 30, length: int = 300, seed: int = 0) -> None:
