@@ -194,6 +194,47 @@ def answers() -> str:
     return table([*head, "seconds"], rows)
 
 
+def doors() -> str:
+    """Returns the examples that write, hear and foresee beside the strongest simple method, as ranges over seeds."""
+    rows = []
+    for name, found in record("doors")["tables"].items():
+        runs = [run for of, run in record("doors")["runs"].items() if of.startswith(f"{name},")]
+        strongest = ", ".join(sorted({run["strongest"] for run in runs}))
+        beside = [run["scores"][run["strongest"]] for run in runs]
+        scores = [run["scores"]["network"] for run in runs]
+        low = f"{_score(found['gain, least'])} [{_score(found['its lower end, least'])}]"
+        seconds = f"{found['CPU seconds, most']:.0f}"
+        cells = [strongest, _range(beside), _range(scores), low, seconds]
+        rows.append([f"`{name}`, {found['metric'].replace('_', ' ')}", str(len(runs)), *cells])
+    head = ["example", "seeds", "strongest simple method", "its score", "network"]
+    return table([*head, "least gain [least lower end]", "most CPU seconds"], rows)
+
+
+def _range(values: list[float]) -> str:
+    least, most = _score(min(values)), _score(max(values))
+    return least if least == most else f"{least} to {most}"
+
+
+def schedule() -> str:
+    """Returns wsd in three sessions beside one cosine as long, as means over seeds."""
+    rows = []
+    for name, found in record("schedule")["tables"].items():
+        metric = found["metric"].replace("_f1", " F1")
+        rows.append(
+            [
+                f"{name}, {metric}",
+                str(found["seeds"]),
+                f"{found['steps']:,}",
+                _score(found["cosine"]),
+            ]
+        )
+        for way in ("wsd", "a fifth"):
+            gain, low, high = found["gain over cosine"][way]
+            rows[-1].append(f"{_score(found[way])}: {gain:+.3f} [{low:+.3f}, {high:+.3f}]")
+    head = ["set", "seeds", "steps", "cosine", "wsd, the last third falls: gain"]
+    return table([*head, "the last fifth falls: gain"], rows)
+
+
 def _score(value: float) -> str:
     """Returns a score with three digits, an error in numbers of a table's own with two decimals."""
     return three(value) if value <= 1 else f"{value:.2f}"
@@ -325,4 +366,5 @@ TABLES = {
     "measured": measured, "gains": gains, "legal-figures": legal, "glacier-figures": glacier,
     "glacier-real": glacier_real, "glacier-encoder": glacier_encoder, "published": published,
     "chat-figures": chat, "answers": answers, "graphmer-open": graphmer_open,
+    "doors": doors, "schedule": schedule,
 }  # fmt: skip

@@ -29,6 +29,7 @@ INDEX = "model.safetensors.index.json"
 _PICKLED = "pytorch_model.bin"
 _FORMS = (WHOLE, INDEX), (_PICKLED, f"{_PICKLED}.index.json")
 _CONFIG = "config.json"
+_GENERATION = "generation"  # of the facts that a run keeps on weights
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.(safetensors|bin)")
 _MOST_BYTES = 2**25  # of an index, which has a line for each tensor, and of a state.json
 _MOST_OF_POINTER = 1024  # bytes, as Git LFS promises
@@ -271,12 +272,44 @@ def pretrained(task: Any, name: str, cls: Any, options: Mapping[str, Any]) -> nn
     if facts:
         task.published = {**task.published, name: {**before, **facts}}
     if folder is None or task.is_planned:
-        return _without_weights(cls, config, dtype, rest, options.get("quantization_config"))
+        model = _without_weights(cls, config, dtype, rest, options.get("quantization_config"))
+        _take_generation(task, name, model)
+        return model
     load = partial(_loaded, cls, folder, files, config=config, dtype=dtype, **rest)
     if _kept is None or "quantization_config" in rest:
-        return load()
-    facts = {**config.to_dict(), "_name_or_path": ""}
-    return _copied((cls, folder, dtype, repr(sorted([*facts.items(), *rest.items()]))), load)
+        model = load()
+    else:
+        facts = {**config.to_dict(), "_name_or_path": ""}
+        key = (cls, folder, dtype, repr(sorted([*facts.items(), *rest.items()])))
+        model = _copied(key, load)
+    _keep_generation(task, name, model)
+    _take_generation(task, name, model)
+    return model
+
+
+def _keep_generation(task: Any, name: str, model: Any) -> None:
+    """Keeps with the run how a model writes, such as tokens that it never begins with.
+
+    These options lie beside the weights, and not in their configuration.
+    """
+    options = getattr(model, "generation_config", None)
+    facts = task.published.get(name, {})
+    if options is not None and _GENERATION not in facts:
+        kept = json.loads(options.to_json_string())
+        task.published = {**task.published, name: {**facts, _GENERATION: kept}}
+
+
+def _take_generation(task: Any, name: str, model: Any) -> None:
+    """Lets a model write as it did when the run began. Raises BadInput."""
+    kept = task.published.get(name, {}).get(_GENERATION)
+    if not isinstance(kept, dict) or getattr(model, "generation_config", None) is None:
+        return
+    try:
+        model.generation_config = type(model.generation_config).from_dict(kept)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            f"The options of generation that this run keeps for {printable(name)} cannot be used ({_why(error)})."
+        ) from None
 
 
 def _copied(key: tuple[Any, ...], load: Callable[[], Any]) -> Any:

@@ -265,3 +265,29 @@ def test_inside_a_block_the_same_weights_are_read_once_and_copies_are_as_if_read
     with torch.no_grad():
         first[0].classifier.weight.zero_()
     assert second[0].classifier.weight.any()
+
+
+def test_a_run_keeps_how_a_published_model_writes(tmp_path, monkeypatch):
+    """The tokens that it must begin with, say, which lie beside the weights and not in their configuration."""
+    sizes = {"vocab_size": 11, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_layers": 1, "num_heads": 2}
+    config = transformers.T5Config(**sizes, decoder_start_token_id=0)
+    shipped = transformers.T5ForConditionalGeneration(config)
+    shipped.generation_config.forced_bos_token_id = 7
+    shipped.save_pretrained(tmp_path / "model")
+    name = str(tmp_path / "model")
+    task = SimpleNamespace(published={}, is_planned=False, config=None)
+    monkeypatch.setattr(published, "_saved_facts", lambda *_: {})
+    monkeypatch.setattr(published, "_check_not_needed", lambda *_: None)
+    texts = torch.tensor([[1, 2, 3]])
+
+    def begins():
+        model = published.pretrained(task, name, transformers.AutoModelForSeq2SeqLM, {})
+        return model.generate(input_ids=texts, max_new_tokens=3)[0, 1].item()
+
+    assert begins() == 7
+    task.published = json.loads(json.dumps(task.published))
+    shutil.rmtree(tmp_path / "model")
+    assert begins() == 7
+    task.published[name]["generation"] = {"watermarking_config": {"none": 1}}
+    with pytest.raises(BadInput, match="options of generation that this run keeps"):
+        begins()

@@ -1,0 +1,77 @@
+"""The class of a sound: WAV or FLAC files in a folder for each class, or in a table with their names."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trainbook import Supervised, option
+from trainbook.supervised import sounds
+
+
+@dataclass(frozen=True)
+class Settings:
+    classes: tuple[str, ...] = option(("background", "crying"), "The names of the classes.")
+    table: str = option("", "The table that lists the sounds; empty: the one that has their names.")
+    target: str = option("", "Its column of the class; empty: the one beside the names.")
+    rate: int = option(22050, "The samples a second that sounds are resampled to.", minimum=1000)
+    seconds: float = option(2.0, "The length that sounds are cut or filled to.", minimum=0.1)
+    bands: int = option(128, "The bands of the mel scale.", minimum=8)
+    width: int = option(32, "The channels of the first layer.", minimum=1)
+    backbone: str = option(
+        "", "A classifier of waves, such as wav2vec 2.0; empty: a small network.", path=True
+    )
+    bad_input_limit: int = option(0, "Bad sounds that are left out.", minimum=0)
+
+
+class Audio(Supervised):
+    Settings, sentinels, metrics = Settings, sounds.IN_FOLDERS, ("macro_f1", "accuracy")
+    balanced = True
+
+    def model(self):
+        if self.settings.backbone:  # a folder, a mounted model or a name on the hub
+            from transformers import AutoModelForAudioClassification
+
+            head = {"id2label": dict(enumerate(self.names)), "ignore_mismatched_sizes": True}
+            backbone = self.settings.backbone
+            return self.pretrained(backbone, AutoModelForAudioClassification, **head)
+        width = [1, *(self.settings.width * 2**k for k in range(3))]
+        blocks = [nn.Unflatten(1, (1, -1)), nn.BatchNorm2d(1)]
+        for a, b in pairwise(width):
+            convolution = nn.Conv2d(a, b, 3, padding=1)
+            blocks.append(nn.Sequential(convolution, nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)))
+            blocks.append(nn.Dropout(0.25))
+        head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.names))
+        return nn.Sequential(*blocks, *head)
+
+    def read(self, source):
+        settings = self.settings
+        return sounds.labelled(source, settings.classes, settings.table, settings.target)
+
+    def example(self):
+        return np.zeros(self.length(), np.float32), "a class"
+
+    def length(self):
+        return round(self.settings.rate * self.settings.seconds)
+
+    def batch(self, samples, training):
+        waves = [sounds.wave(sound, self.settings.rate) for sound, _ in samples]
+        cut = np.stack([sounds.crop(wave, self.length(), training) for wave in waves])
+        if training:  # loudness and noise as other microphones have them
+            cut = cut * np.random.uniform(0.7, 1.3, (len(cut), 1))
+            cut = (cut + np.random.normal(0, 0.005, cut.shape)).astype(np.float32)
+        labels = torch.tensor([label for _, label in samples])
+        if self.settings.backbone:
+            return {"input_values": torch.from_numpy(cut), "labels": labels}
+        mel = self.mel(torch.from_numpy(cut))
+        return {"mel": sounds.spec_augment(mel) if training else mel, "labels": labels}
+
+    def mel(self, waves):
+        return sounds.log_mel(waves, self.settings.rate, self.settings.bands)
+
+    def features(self, batch):  # of the simple method: bands in four parts of the time
+        mel = self.mel(batch["input_values"]) if self.settings.backbone else batch["mel"]
+        return torch.cat([F.adaptive_avg_pool1d(mel, 4).flatten(1), mel.std(-1)], 1)
