@@ -26,6 +26,7 @@ MEASURED = {
     "chat": "workloads/chat configs/chat-base configs/chat_small.yaml",
     "command": "trainbook/run",
     "competitions": "trainbook/supervised trainbook/new tests/competitions",
+    "doors": "trainbook/new trainbook/supervised",
     "faults": "lib/checkpoint lib/machine/disk.py lib/training/state.py",
     "faults_chat": "workloads/chat lib/checkpoint lib/training/state.py",
     "faults_libc": "lib/checkpoint lib/machine/disk.py lib/training/state.py",

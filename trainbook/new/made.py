@@ -163,13 +163,13 @@ def tokens(folder: Path, number: int = 300) -> None:
     (folder / "texts.tsv").write_text("".join(lines[:-1]), "utf-8")
 
 
-def audio(folder: Path, number: int = 300, rate: int = 8000) -> None:
+def audio(folder: Path, number: int = 300, rate: int = 8000, seed: int = 0) -> None:
     """Writes WAV files, into a folder for each class: a tone that rises, falls, or turns, in noise.
 
     Ranges, durations and loudness are drawn alike for all classes: the mean of a band over time says
     little of the class.
     """
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(seed)
     for index in range(number):
         name = ("falling", "rising", "turning")[index % 3]
         seconds = draw.uniform(0.7, 1.0)
@@ -185,12 +185,12 @@ def audio(folder: Path, number: int = 300, rate: int = 8000) -> None:
         wavfile.write(folder / name / f"{index:04}.wav", rate, samples)
 
 
-def series(folder: Path, number: int = 30, length: int = 300) -> None:
+def series(folder: Path, number: int = 30, length: int = 300, seed: int = 0) -> None:
     """Writes CSV files, a series each: a tank that fills at its own rate and empties when it is full.
 
     Linear forecasts blur the edge, and trees do not know the size of a tank. Some cells are empty.
     """
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     start = np.datetime64("2024-01-01T00")
     for index in range(number):
@@ -208,12 +208,12 @@ def series(folder: Path, number: int = 30, length: int = 300) -> None:
             csv.writer(file).writerows([["time", "value"], *rows])
 
 
-def sequence(folder: Path, number: int = 3000) -> None:
+def sequence(folder: Path, number: int = 3000, seed: int = 0) -> None:
     """Writes a TSV file of dates, as people write them, and the same dates as 1999-12-31.
 
     Each is another date: the nearest one that is known has another answer.
     """
-    draw = random.Random(0)
+    draw = random.Random(seed)
     lines = ["source\ttarget\n"]
     for date in draw.sample(range(60_000), number):
         year, day = divmod(date, 12 * 28)
@@ -226,12 +226,12 @@ def sequence(folder: Path, number: int = 3000) -> None:
     (folder / "dates.tsv").write_text("".join(lines), "utf-8")
 
 
-def gpt(folder: Path, number: int = 400, sentences: int = 40) -> None:
+def gpt(folder: Path, number: int = 400, sentences: int = 40, seed: int = 0) -> None:
     """Writes text files, a story each, of three people with invented names who give and take things.
 
     A name comes once from nowhere, and later from the story: runs of a few tokens do not reach so far.
     """
-    draw = random.Random(0)
+    draw = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     for index in range(number):
         people = ["".join(draw.choices(SYLLABLES, k=4)).capitalize() for _ in range(3)]
