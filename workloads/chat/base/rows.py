@@ -123,7 +123,7 @@ class Rows:
         rng = random.Random(name)
         self.chats.rng = rng
         progress = index / self.number if self.part == "train" else 1.0
-        kind = self._kind(progress, index)
+        kind = self.kind(progress, index)
         if kind == "copy":
             ids, labels = self.copy(rng)
         elif kind == "docs":
@@ -137,7 +137,7 @@ class Rows:
         return range(self.number)
 
     @staticmethod
-    def _kind(progress: float, index: int) -> str:
+    def kind(progress: float, index: int) -> str:
         """Returns what a row is: of twenty one copies and four are docstrings, and at first all copy."""
         place = index % 20
         if progress < COPYING or not place:

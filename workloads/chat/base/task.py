@@ -32,8 +32,9 @@ from workloads.chat.base.rows import (
     tokenizer_of,
 )
 
+FOLDER = "base"  # in the export
 _TOKENS = 1024  # different ones
-_HELD_OUT = 200  # rows that validate, and that are tested
+_HELD_OUT = 200  # rows that validate at most, and that are tested
 _COUNTED = 4000  # rows whose runs are counted
 
 
@@ -79,7 +80,9 @@ class Base(Language):
             drawn = [chats.text() for _ in range(6000)]
             self._trained = tokenizer_of([*docs["train"][::2], *drawn], _TOKENS).to_str()
         tokenizer = Tokenizer.from_str(self._trained)
-        sizes = {"train": self.settings.rows, "validation": _HELD_OUT, "test": _HELD_OUT}
+        rows = self.settings.rows
+        held_out = min(_HELD_OUT, rows // 8)
+        sizes = {"train": rows, "validation": held_out, "test": held_out}
         return {
             part: Rows(tokenizer, chats, docs[part], number, part) for part, number in sizes.items()
         }
@@ -104,7 +107,7 @@ class Base(Language):
 
     def export(self, model: nn.Module, folder: Path) -> None:
         """Writes a folder that transformers opens, with a recipe, and docstrings that were held out."""
-        folder = folder / "base"
+        folder = folder / FOLDER
         stop = self.tokenizer.token_to_id(STOP)
         write_merged(model, folder, [stop])
         tokenizer = PreTrainedTokenizerFast(
