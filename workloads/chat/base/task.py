@@ -111,7 +111,10 @@ class Base(Language):
         stop = self.tokenizer.token_to_id(STOP)
         write_merged(model, folder, [stop])
         tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=self.tokenizer, pad_token=PAD, eos_token=STOP
+            tokenizer_object=self.tokenizer,
+            pad_token=PAD,
+            eos_token=STOP,
+            clean_up_tokenization_spaces=False,
         )
         tokenizer.chat_template = TEMPLATE
         tokenizer.save_pretrained(folder)
