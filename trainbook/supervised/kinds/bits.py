@@ -78,7 +78,7 @@ class Bits(NextTokens):
 
 def _bytes(task: Any, labels: np.ndarray) -> np.ndarray:
     """Returns the bytes of each label; none of an unknown one."""
-    return np.where(labels == IGNORED, 0, task.sizes[labels])
+    return np.where(labels == IGNORED, 0, task.sizes[labels.clip(0)])
 
 
 def _nats(outputs: Any, labels: Tensor) -> Tensor:
