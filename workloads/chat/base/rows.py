@@ -100,8 +100,8 @@ class Rows:
         self.chats = chats
         self.number = number
         self.part = part
-        self.stop = tokenizer.token_to_id(STOP)
-        end = tokenizer.token_to_id(END)
+        (self.stop,) = self._ids(STOP)
+        (end,) = self._ids(END)
         self.stream: list[int] = []
         for encoding in tokenizer.encode_batch(docs):
             self.stream += [*encoding.ids, end]

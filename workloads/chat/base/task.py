@@ -68,7 +68,7 @@ class Base(Language):
         )
         return LlamaForCausalLM(config)
 
-    def outputs(self, model: nn.Module, batch: Batch) -> Any:
+    def outputs(self, model: Any, batch: Batch) -> Any:
         states = model.model(input_ids=batch["input_ids"], use_cache=False)
         return states.last_hidden_state, model.lm_head
 
@@ -108,8 +108,7 @@ class Base(Language):
     def export(self, model: nn.Module, folder: Path) -> None:
         """Writes a folder that transformers opens, with a recipe, and docstrings that were held out."""
         folder = folder / FOLDER
-        stop = self.tokenizer.token_to_id(STOP)
-        write_merged(model, folder, [stop])
+        write_merged(model, folder, self.tokenizer.encode(STOP).ids)
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=self.tokenizer,
             pad_token=PAD,
