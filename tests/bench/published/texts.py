@@ -72,7 +72,7 @@ def frozen(name: str, seed: int, place: Path) -> dict[str, Any]:
     config = _config(name, place, {"seed": seed, "training.start_from_baseline": False})
     cls = find_task(config.task)
     read = cls.read
-    cls.read = dealt(cls, seed)
+    cls.read = dealt(cls, seed, False)
     try:
         task = load_task(config)
         task.datasets()
