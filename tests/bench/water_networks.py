@@ -1,4 +1,4 @@
-"""Networks on a published encoder for the chips of `tests.bench.water`: a small head, and a U-Net fine-tuned from it."""
+"""Networks on a published encoder for the chips of `tests.bench.water`: a small head, and a U-Net trained from it."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
