@@ -238,7 +238,7 @@ class Words(Entry, text.Text):  # type: ignore[misc]  # settings of the block
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
         _, texts, labels = zip(*samples, strict=True)
-        made: dict[str, Any] = {**self.numbered(texts), "texts": texts}
+        made: dict[str, Any] = {**self.inputs(texts), "texts": texts}
         return {**made, "labels": torch.tensor(labels)}
 
 
