@@ -263,6 +263,7 @@ def _means(name: str, seeds: list[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"seeds": len(seeds), "metric": metric, **rounded(means.to_dict())}
     if name in PRINTED:
         beside = table["strongest"][0], PRINTED[name]
+        found |= {"strongest of seed 0": round(float(beside[0]), 4)}
     else:
         beside = means["strongest"], means["sensible"]
     found |= {"others' best": round(float(beside[1]), 4)}

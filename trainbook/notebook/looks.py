@@ -118,12 +118,12 @@ def _best(run: Run) -> tuple[Task, list[nn.Module]]:
 
 def handed_in(run: Run) -> str:
     """Returns the first rows of the submission that a competition's run wrote, and what to expect of it."""
-    hoped = expected.read(run.folder / EXPORT)
-    place = run.output_dir / submission.FILE
-    if hoped is None or not place.is_file():
-        return (
-            "The run wrote no submission: its settings name no sample. NEW_DATA below is predicted."
-        )
+    export = run.folder / EXPORT
+    hoped = expected.read(export)
+    places = [folder / submission.FILE for folder in (run.output_dir, export)]
+    place = next(filter(Path.is_file, places), None)
+    if hoped is None or place is None:
+        return "This run has no submission: its settings name no sample. NEW_DATA is predicted."
     with place.open(encoding="utf-8") as file:
         rows = [*itertools.islice(csv.reader(file), 1 + _ROWS)]
     table = [[printable(cell, most=40) for cell in row[:_COLUMNS]] for row in rows]

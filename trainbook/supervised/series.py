@@ -8,11 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
+from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
+from trainbook.supervised.kinds import Numbers
 from trainbook.supervised.notes import note
 from trainbook.supervised.samples import current_folding
 from trainbook.supervised.scoring import Judged
+from trainbook.supervised.simple import estimators
 from trainbook.supervised.tables import records
 
 Window = tuple[str, int, tuple[float, ...], tuple[float, ...]]
@@ -21,6 +25,7 @@ _DAY = 86_400  # seconds
 _SHORTEST_MONTH = 28 * _DAY
 _SATURDAY = 5  # the number of the day, from Monday
 _GAPS = ("", "na", "nan", "null", "none")
+_MOST_WINDOWS = 5_000  # of a forest, which takes seconds
 _UNEVEN = 1e-3  # of a step, as dates in seconds are rounded
 
 
@@ -30,6 +35,20 @@ class Reading(NamedTuple):
     time: Any
     value: float
     place: str
+
+
+class Absolute(Numbers):
+    """Numbers whose loss is absolute, as mae is: forecasts go to the median of what may come."""
+
+    def distance(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.l1_loss(outputs, labels, reduction="none")
+
+    def loss(self, task: Any, outputs: Any, labels: Tensor) -> Tensor:
+        """Returns () the sum of absolute errors in units of the training targets' deviation."""
+        total = super().loss(task, outputs, labels)
+        if outputs.is_meta:
+            return total
+        return total * task.learned().get("variance of targets", 1.0) ** 0.5
 
 
 def read(source: Path, time: str, value: str, name: str = "") -> dict[str, np.ndarray]:
@@ -208,6 +227,33 @@ def last(values: Mapping[str, np.ndarray], history: int, horizon: int) -> list[W
 def naive(past: Sequence[float], season: int, horizon: int) -> np.ndarray:
     """Returns (horizon) the last season again and again."""
     return np.resize(np.array(past[-season:]), horizon)
+
+
+def scaled_forest(parts: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns (windows, horizon) the test's next values by a forest, by its name; none if every window has a gap.
+
+    It sees windows in units of their own mean and deviation, of the training at most 5,000 at even distances.
+    """
+    from sklearn.ensemble import RandomForestRegressor
+
+    train = parts["train"].samples
+    past, following, *_ = _scaled(train[:: 1 + len(train) // _MOST_WINDOWS])
+    known = ~np.isnan(following).any(1)
+    if not known.any():
+        return {}
+    trees = RandomForestRegressor(estimators.GROWN, min_samples_leaf=3, random_state=0)
+    trees.fit(past[known], following[known])
+    past, _, mean, deviation = _scaled(parts["test"].samples)
+    return {"forest of scaled windows": trees.predict(past) * deviation + mean}
+
+
+def _scaled(windows: Sequence[Window]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns past and next values in units of each window's mean and deviation, and these."""
+    past = np.array([values for _, _, values, _ in windows])
+    following = np.array([values for *_, values in windows])
+    mean = past.mean(1, keepdims=True)
+    deviation = past.std(1, keepdims=True) + 1e-6
+    return (past - mean) / deviation, (following - mean) / deviation, mean, deviation
 
 
 def mase(judged: Judged, parts: Mapping[str, Any], season: int) -> float:

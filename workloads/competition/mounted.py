@@ -6,12 +6,15 @@ import numpy as np
 import yaml
 from PIL import Image
 
+from lib.errors import BadInput, printable
 from lib.machine import disk, inputs
 from lib.task import locate_data
 from trainbook.supervised.folders import IN_FOLDERS
 from workloads.competition import proposal
 from workloads.competition.entry import Entry
 
+# A competition is found before other data that is mounted beside it
+_SAMPLES = ("*[Ss]ample*.csv", "*[Ss]ubmission*.csv")
 _DIGITS = "digits"
 _TRAINING = 1700  # of the 1,797 digits; the others are the test
 _SIDE = 32  # pixels; scikit-learn's have 8, of which three halvings leave one
@@ -25,7 +28,8 @@ def data_dir(given: str, settings: str, home: Path) -> str:
     values = yaml.safe_load(settings) or {}
     if given or (values.get("data") or {}).get("dir"):
         return given
-    folder = locate_data("", Entry.sentinels) or locate_data("", IN_FOLDERS)
+    forms = (_SAMPLES, IN_FOLDERS, Entry.sentinels)
+    folder = next(filter(None, (locate_data("", form) for form in forms)), None)
     if folder is None:
         folder = home / _DIGITS
         write_digits(folder)
@@ -40,8 +44,13 @@ def settings(folder: str, model: str) -> str:
     """Returns the configuration that the files propose, and prints it with its reasons and questions.
 
     Pictures without a sample submission are no competition: `model`, of the class in a cell, is theirs.
+    Raises BadInput without a folder or tables.
     """
     place = locate_data(folder, Entry.sentinels) or Path(folder)
+    if not place.is_dir():
+        raise BadInput(
+            f"DATA_DIR is {printable(folder)}, which is no folder. Give the folder with the tables and pictures."
+        )
     has_pictures = bool(inputs.search([place], IN_FOLDERS))
     if has_pictures and not proposal.has_sample(place):
         print(

@@ -1,5 +1,6 @@
 """Series: even steps by numbers, seconds, working days and months, gaps, windows that leak nothing, MASE."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -131,3 +132,20 @@ def test_mase_of_the_naive_forecast_of_a_random_walk_is_near_that_of_its_differe
         true=true, guess=np.array([[3.0, 5], [5, 10]]), sample=np.array([0, 1])
     )
     assert series.mase(judged, parts, 1) == pytest.approx((2 / 2 + 5 / 10 + 10 / 10) / 3)
+
+
+def test_a_forest_of_scaled_windows_knows_a_series_of_another_size():
+    """And windows with a gap among the next values teach it nothing."""
+    waves = np.tile(np.arange(6.0), 30)
+    small = series.windows({"small": waves}, 6, 2)["train"]
+    large = series.windows({"large": 1000 * waves + 7}, 6, 2)["test"]
+    gaps = [(*window[:3], (math.nan, 1.0)) for window in small]
+
+    def guessed(train):
+        named = {"train": train, "test": large}
+        return series.scaled_forest({k: SimpleNamespace(samples=v) for k, v in named.items()})
+
+    (guess,) = guessed(small).values()
+    true = np.array([following for *_, following in large])
+    assert np.abs(guess - true).max() < 100
+    assert guessed(gaps) == {}

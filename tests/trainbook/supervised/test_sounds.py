@@ -173,4 +173,4 @@ def test_the_classifier_of_sounds_begins_with_a_published_encoder_of_waves(tmp_p
     batch = task.collate([task.datasets()["train"][0]] * 2, torch.Generator())
     terms, _ = task.loss(model, batch)
     assert torch.isfinite(terms["loss"])
-    assert task.features(batch).shape == (2, 2 * task.settings.bands)
+    assert task.features(batch).shape == (2, 5 * task.settings.bands), "four parts, and deviations"

@@ -176,3 +176,17 @@ def test_the_strongest_simple_method_is_that_of_the_folds_whichever_is_best_on_t
     rows = {"always the same": wrong, "another": right, "by folds": half}
     assert task._strongest(rows) == "by folds"
     assert task._strongest({**rows, "a rule": right}) == "a rule"
+
+
+def test_numbers_that_differ_by_rounding_are_the_same_answer(configured, tmp_path):
+    mean = np.full(30, 151.3333333333)
+    true = mean + np.arange(30)
+    task = Heights(configured("Heights"))
+    rows = {
+        "mean": Judged(true, mean, sample=np.arange(30)),
+        "answer": Judged(true, mean.astype(np.float32).astype(float), sample=np.arange(30)),
+    }
+    compared = task._compared(rows, "mean", [*range(30)])
+    gain = compared.gains["answer"][0]
+    assert gain.low == gain.high == gain.value
+    assert "'answer' is 'mean' itself" in task._concluded(compared, rows, "mean")

@@ -84,7 +84,8 @@ def test_a_notebook_without_a_base_gets_a_small_one_once_and_says_what_a_real_on
 ):
     monkeypatch.setattr(recipe, "docstrings", lambda: DOCS)
     small = (ROOT / "configs" / "chat_base.yaml").read_text("utf-8")
-    (tmp_path / "base.yaml").write_text(small.replace("rows: 70000", "rows: 40").replace("batch: 20", "batch: 4"), "utf-8")
+    fewer = small.replace("rows: 70000", "rows: 40").replace("batch: 20", "batch: 4")
+    (tmp_path / "base.yaml").write_text(fewer, "utf-8")
     monkeypatch.setattr(stand_in, "_RECIPE", tmp_path / "base.yaml")
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))

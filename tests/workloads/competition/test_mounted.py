@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from lib.errors import BadInput
 from lib.task import load_config
 from tests.competitions import layouts
 from trainbook.new import made
@@ -39,3 +40,21 @@ def test_a_sample_submission_makes_pictures_a_competition(tmp_path, capsys):
     assert "task: competition" in mounted.settings(str(tmp_path / "leaves"), model)
     assert "workload.metric: no file names it" in capsys.readouterr().out
     assert mounted.settings(str(tmp_path / "shapes"), model) == model
+    with pytest.raises(BadInput, match="which is no folder"):
+        mounted.settings(str(tmp_path / "leaves" / "train.csv"), model)
+
+
+def test_a_mounted_competition_comes_before_pictures_and_these_before_other_tables(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path))
+    mounts = tmp_path / "input" / "datasets" / "ada"
+    notes = mounts / "a"
+    notes.mkdir(parents=True)
+    (notes / "notes.csv").write_text("a,b\n1,2\n", "utf-8")
+    assert mounted.data_dir("", "", tmp_path) == str(notes)
+    made.images(mounts / "b", number=6)
+    assert mounted.data_dir("", "", tmp_path) == str(mounts / "b")
+    layouts.houses(mounts / "c", 20, 4)
+    assert mounted.data_dir("", "", tmp_path) == str(mounts / "c")

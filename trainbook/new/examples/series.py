@@ -18,7 +18,7 @@ class Settings:
     history: int = option(48, "The past values that a forecast sees.", minimum=2)
     horizon: int = option(12, "The next values that are forecast.", minimum=1)
     season: int = option(12, "The steps of a season, for the seasonal naive forecast.", minimum=1)
-    width: int = option(128, "The width of the hidden layers.", minimum=1)
+    width: int = option(256, "The width of the hidden layers.", minimum=1)
 
     @staticmethod
     def mistakes(values):
@@ -27,15 +27,15 @@ class Settings:
 
 
 class Series(Supervised):
-    Settings, sentinels, kind, unit = Settings, ("*.csv",), "numbers", "window"
+    Settings, sentinels, kind, unit = Settings, ("*.csv",), series.Absolute, "window"
     metrics = ("mae", "rmse")
 
     def model(self):
-        history, horizon, width = self.settings.history, self.settings.horizon, self.settings.width
-        hidden = [nn.Linear(width, width), nn.SiLU(), nn.Dropout(0.1)]
-        return nn.Sequential(
-            nn.Linear(history, width), nn.SiLU(), *hidden, nn.Linear(width, horizon)
-        )
+        settings = self.settings
+        layers = []
+        for inputs in (settings.history, *[settings.width] * 3):
+            layers += [nn.Linear(inputs, settings.width), nn.SiLU()]
+        return nn.Sequential(*layers, nn.Linear(settings.width, settings.horizon))
 
     def values(self, source):
         return series.read(source, self.settings.time, self.settings.value, self.settings.series)
@@ -62,7 +62,8 @@ class Series(Supervised):
         season, horizon = self.settings.season, self.settings.horizon
         tested = self.parts["test"].samples
         naive = [series.naive(past, season, horizon) for _, _, past, _ in tested]
-        return {**super().baselines(), "seasonal naive": np.array(naive)}
+        others = {"seasonal naive": np.array(naive), **series.scaled_forest(self.parts)}
+        return {**super().baselines(), **others}
 
     def columns(self, judged):
         return {"mase": series.mase(judged, self.parts, self.settings.season)}
