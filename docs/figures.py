@@ -180,6 +180,8 @@ def answers() -> str:
         metric = found["metric"].replace("_f1", " F1")
         keys = ("strongest", "network", "answer", "others' best", "tuned boosting")
         values = [_score(found[key]) if key in found else "-" for key in keys]
+        if "strongest of seed 0" in found:  # the others are of its split alone
+            values[3] += f" (seed 0: strongest {_score(found['strongest of seed 0'])})"
         seconds = f"{found['CPU seconds of a run, mean']:.0f}"
         rows.append([f"{name}, {metric}", str(found["seeds"]), *values, seconds])
     head = [

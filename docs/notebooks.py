@@ -52,7 +52,11 @@ ABOUT: dict[str, tuple[str, tuple[tuple[str, int, str], ...], str]] = {
         (("vqa", 1, "questions"),),
         "weights, answers beside guessing without looking",
     ),
-    "07_your_model": ("Your own model and data", (), "weights, scores beside the baselines, your class"),
+    "07_your_model": (
+        "A competition, or your own model and data",
+        (),
+        "weights, scores beside the baselines, `submission.csv`",
+    ),
     "08_chat": (
         "A chat model on your conversations",
         (("chat", 1, "conversations of 2,048 tokens"),),

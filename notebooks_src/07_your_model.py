@@ -1,23 +1,25 @@
 # ---
 # trainbook:
-#   title: "Trainbook 07: your own model"
+#   title: "Trainbook 07: your competition, or your own model"
+#   tasks: [competition]
 #   gpu: true
 #   internet: false
 # ---
 
 # %% [markdown]
-# # Your own model
+# # Your competition, or your own model
 #
-# Two cells below hold a model and its configuration. Change them to yours: everything else stays as it is. As they stand,
-# they learn the class of an image from a folder for each class, or from a table of images' names and classes. Without
-# your data they learn the 1,797 handwritten digits of scikit-learn.
+# Mount a competition, and press **Run all**: the settings are proposed from its files, and the run ends with
+# `submission.csv`. Two cells below are yours to change: one of settings, one of a model. Everything else stays as it is.
+# Without your data the notebook learns the 1,797 handwritten digits of scikit-learn, laid out as a small competition.
 #
-# Press **Run all** and this notebook will:
+# The notebook will:
 #
 # 1. check the machine, find and validate the data, and plan what fits the card's memory;
-# 2. train your class, on both GPUs where there are two, and resume an earlier session's run where it stopped;
-# 3. print its scores on the test data beside those of a strong simple method, and say which is better;
-# 4. leave a plot, a table and one archive, `outputs.tar.gz`, which also holds your class and predicts elsewhere.
+# 2. train, on both GPUs where there are two, and resume an earlier session's run where it stopped;
+# 3. print the scores on the test data beside those of a strong simple method, and say which is better;
+# 4. write `submission.csv` in the form of the sample, and print what to expect of it;
+# 5. leave a plot, a table and one archive, `outputs.tar.gz`, which predicts elsewhere.
 #
 # It stops by itself before the session ends. Run it again, with this run's output as an input, and it continues where it
 # stopped. Edit it and run it again: the edit is a run of its own, and a table compares them. On Kaggle choose **Settings > Accelerator > GPU T4 x2** first.
@@ -32,9 +34,50 @@ from trainbook import dependencies, notebook
 print(dependencies.ensure())
 
 # %% [markdown]
-# ## Your model
-# The cell of the configuration saves this one to a file, because the processes that train and load data import it from there.
-# Run both again after a change, and write the name of another class behind `task: my_task.py:`.
+# ## Settings
+# Leave `SETTINGS` empty for the first run. The block that your files propose is printed below, with a reason for each
+# line. No file names the metric: copy the block into this cell, write the metric in the competition's words, and run all
+# again. `trainbook new my --like competition --data FOLDER` writes the same block.
+#
+# | your files | write |
+# |---|---|
+# | a competition: tables, pictures, sounds, masks in run lengths | `SETTINGS = ""`, then the printed block between `"""` and `"""` |
+# | pictures in a folder for each class; or the model of the next cell | `SETTINGS = MY_MODEL` |
+
+# %%
+MY_MODEL = """
+task: my_task.py:Images
+run:
+  on_change: new  # an edit of model, settings or data is a run of its own: my-2, my-3
+data:
+  num_workers: 0  # processes that decode images while the model computes: 2 for photographs, none for digits
+training:
+  epochs: 10  # passes over the training images
+  effective_batch: 32  # images of a step, however many cards share them
+  micro_batch_slots: 2  # equal parts of a step: two, so that both cards of Kaggle's T4 x2 get one
+  evaluate_every_epochs: 1  # a validation after each pass; the best weights are kept
+  start_from_baseline: true  # answers are a simple method's, and the network's where it surely gains
+optimizer:
+  lr: 3.0e-3  # high, for a small model that starts from nothing; an encoder has .03 of it
+scheduler:
+  warmup_epochs: 1  # statistics of batches and moments settle before the rate is high
+checkpoint:
+  every_minutes: 10  # what a session that is killed loses at most
+workload:
+  classes: []  # none: the names of the folders, or those in the table
+  target: ""  # the table's column of the class; empty: the one beside the images' names
+  size: 0  # pixels: images are scaled to this height and width; 0: the encoder's 224, or 64 from scratch
+  encoder: ""  # a published one: the slug of a mounted model or wheel, or a name; empty: one at hand; none: from scratch
+  flip: false  # a mirrored digit is another one, or none
+"""
+
+SETTINGS = ""  # or MY_MODEL, or the block that was printed, between two lines of three quotes
+
+# %% [markdown]
+# ## A model of your own
+# `MY_MODEL` trains the class of this cell. Settings with `task: competition` take a model by the form of the files, and
+# leave this cell unused. The class is saved to a file, because the processes that train and load data import it from
+# there. Write the name of another class behind `task: my_task.py:`.
 #
 # - `model` returns a fresh model on the CPU.
 # - `read` lists the samples, the target last in each; `split` divides them into training, validation and test.
@@ -42,12 +85,6 @@ print(dependencies.ensure())
 # - `example` is one sample of the largest size, for the plan.
 #
 # Loss, metrics, baseline, confusion matrix and `predict` follow from these. Each can be overridden.
-
-# %%
-import tempfile
-from pathlib import Path
-
-PROJECT = Path(tempfile.mkdtemp(prefix="your-model-"))  # of this session; the run and its archive keep the task's file
 
 # %% tags=["task"]
 """The class of an image: pictures in a folder for each class, or in a table with their names."""
@@ -107,45 +144,13 @@ class Images(Supervised):
 
 
 # %% [markdown]
-# ## Its configuration
-# How it is trained. A misspelt key is named with its line.
-
-# %%
-CONFIGURATION = """
-task: my_task.py:Images
-run:
-  on_change: new  # an edit of model, settings or data is a run of its own: my-2, my-3
-data:
-  num_workers: 0  # processes that decode images while the model computes: 2 for photographs, none for digits
-training:
-  epochs: 10  # passes over the training images
-  effective_batch: 32  # images of a step, however many cards share them
-  micro_batch_slots: 2  # equal parts of a step: two, so that both cards of Kaggle's T4 x2 get one
-  evaluate_every_epochs: 1  # a validation after each pass; the best weights are kept
-  start_from_baseline: true  # answers are a simple method's, and the network's where it surely gains
-optimizer:
-  lr: 3.0e-3  # high, for a small model that starts from nothing; an encoder has .03 of it
-scheduler:
-  warmup_epochs: 1  # statistics of batches and moments settle before the rate is high
-checkpoint:
-  every_minutes: 10  # what a session that is killed loses at most
-workload:
-  classes: []  # none: the names of the folders, or those in the table
-  target: ""  # the table's column of the class; empty: the one beside the images' names
-  size: 0  # pixels: images are scaled to this height and width; 0: the encoder's 224, or 64 from scratch
-  encoder: ""  # a published one: the slug of a mounted model or wheel, or a name; empty: one at hand; none: from scratch
-  flip: false  # a mirrored digit is another one, or none
-"""
-notebook.save_cells(CONFIGURATION, PROJECT / "configs" / "my.yaml")
-
-# %% [markdown]
 # ## Parameters
-# Empty or zero means the configuration file's value. `OVERRIDES` takes any key of that file, for example
-# `{"optimizer.lr": 1e-4, "workload.width": 32}`.
+# Empty or zero means the value of the settings. `OVERRIDES` takes any key of them, for example
+# `{"training.epochs": 40, "workload.metric": "log_loss"}`.
 
 # %% tags=["parameters"]
-CONFIG: str = ""  # empty: the cell above
-DATA_DIR: str = ""  # yours: a folder with a folder of images for each class; empty: a mounted one, else the digits
+CONFIG: str = ""  # empty: the settings above
+DATA_DIR: str = ""  # your folder; empty: that of the settings, or what is mounted, otherwise the digits
 OUTPUT_DIR: str = ""  # empty: the platform's
 SMOKE_STEPS: int = 0
 SMOKE_ONLY: bool = False  # True: stop after the smoke test, before anything is trained
@@ -155,29 +160,23 @@ OVERRIDES: dict = {}
 RESUME_FROM: str = ""  # empty: the newest checkpoint in the output folder or among the inputs
 
 # %%
+import tempfile
+from pathlib import Path
+
 from IPython.display import display
 
 from lib.machine import memory
-from lib.task import find_task, load_config, locate_data
 from trainbook import doctor, launch
 from trainbook.launch import resume, smoke
 from trainbook.notebook import widgets
 from trainbook.outputs import packing
+from workloads.competition import mounted
 
-mine = load_config(PROJECT / "configs" / "my.yaml", OVERRIDES)
-takes_any = getattr(mine.workload, "classes", None) == () and not (DATA_DIR or mine.data.dir)
-if takes_any and locate_data("", find_task(mine.task).sentinels) is None:
-    from sklearn.datasets import load_digits
-
-    for number, (row, digit) in enumerate(zip(*load_digits(return_X_y=True), strict=True)):
-        folder = PROJECT / "digits" / str(digit) if number < 1700 else PROJECT / "new"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((row.reshape(8, 8) * 15.9).astype(np.uint8)).save(folder / f"{number:04}.png")
-    lines = "".join(f"{number:04},0\n" for number in range(1700, 1797))
-    (PROJECT / "new" / "sample_submission.csv").write_text(f"id,label\n{lines}", "utf-8")
-    DATA_DIR = str(PROJECT / "digits")
-    OVERRIDES = {"workload.size": 32, **OVERRIDES}  # they have 8 x 8 pixels
-    print("No images are mounted. So that the notebook runs as it is, scikit-learn's digits are the data.")
+PROJECT = Path(tempfile.mkdtemp(prefix="your-model-"))  # of this session; the run and its archive keep what they need
+DATA_DIR = mounted.data_dir(DATA_DIR, SETTINGS, PROJECT)
+SETTINGS = SETTINGS or mounted.settings(DATA_DIR, MY_MODEL)
+OVERRIDES = {"run.on_change": "new", **OVERRIDES}  # an edit of model, settings or data is a run of its own: my-2, my-3
+notebook.save_cells(SETTINGS, PROJECT / "configs" / "my.yaml")
 config = notebook.configure("my", PROJECT, globals())
 
 # %% shared: gpu-run
@@ -231,18 +230,26 @@ if summary.reason == "completed" and (drawn := looks.worst(run)):
 notebook.show(notebook.runs(run))
 
 # %% [markdown]
-# ## New data, and a submission
-# The best weights predict data without targets. With a competition's sample submission, `submission.csv` in its form lies in
-# the output folder. Its ids are names of files, with or without their ending, or values of a column of the new data. Its
-# columns are filled by their names: a class, or a probability for each.
+# ## The submission
+# A competition's run predicts the test by its best weights, and writes `submission.csv` in the form of the sample, where
+# Kaggle looks for it. Columns, ids, order and cells were checked against the sample. The score to expect is that of the
+# test part above, with its interval.
 
 # %%
-NEW_DATA = ""  # a folder, a file or a mounted input; empty: digits that were kept aside, where those are the data
+if summary.reason == "completed":
+    notebook.show(looks.handed_in(run))
+
+# %% [markdown]
+# ## New data
+# The best weights predict other data without targets. With another sample submission, its form is filled. Its ids are
+# names of files, with or without their ending, or values of a column of the new data. Its columns are filled by their
+# names: a class, or a probability for each.
+
+# %%
+NEW_DATA = ""  # a folder, a file or a mounted input; empty: none
 SAMPLE = ""  # a sample_submission.csv; empty: none
 ID_COLUMN = ""  # the column of the new data with the sample's ids; empty: the one of the same name, or with all ids
 TTA = False  # True: each answer is the mean over the image and its mirror image
-if not NEW_DATA and (PROJECT / "new").is_dir():
-    NEW_DATA, SAMPLE = str(PROJECT / "new"), str(PROJECT / "new" / "sample_submission.csv")
 if NEW_DATA and summary.reason == "completed":
     notebook.show(looks.predict(run, NEW_DATA, SAMPLE, TTA, ID_COLUMN))
 
@@ -254,7 +261,9 @@ if NEW_DATA and summary.reason == "completed":
 # | what you see | what to do |
 # |---|---|
 # | "No GPU" | Settings > Accelerator > GPU T4 x2, then run again. The quota is 30 GPU hours a week. |
-# | "No images are mounted", but you mounted some | Set `DATA_DIR` to its slug (`owner/name`), and `sentinels` in the class to patterns of your files. |
+# | "Nothing is mounted", but you mounted data | Set `DATA_DIR` to its slug (`owner/name`). Files of other forms need `sentinels` in the class. |
+# | "workload.target is empty" | The files do not tell it. Copy the printed block into `SETTINGS`, and name the column. |
+# | "No submission was written" | Name `sample` and `test` in the block. |
 # | the contract check refuses something | The sentence names the method and what to change. Change the class, run its cell, and run all again. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |

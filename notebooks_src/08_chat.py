@@ -2,7 +2,7 @@
 # trainbook:
 #   title: "Trainbook 08: a chat model on your conversations"
 #   tasks: [chat]
-#   configs: [chat, chat_small]
+#   configs: [chat, chat_small, chat_base_small]
 #   gpu: true
 #   internet: false
 # ---

@@ -52,9 +52,10 @@ answers.to_csv(f"{folder}/peer.csv", index=False)
 
 def table_of(name: str) -> pd.DataFrame:
     """Returns a table with a column `target`, whose classes are words."""
-    if name not in PACKAGED:
-        return pd.read_csv(Path(os.environ["TABLES"]) / f"{name}.csv")
-    table = PACKAGED[name](as_frame=True).frame
+    if name in PACKAGED:
+        table = PACKAGED[name](as_frame=True).frame
+    else:
+        table = pd.read_csv(Path(os.environ["TABLES"]) / f"{name}.csv")
     if name not in NUMBERS:
         table["target"] = "is " + table["target"].astype(str)
     return table

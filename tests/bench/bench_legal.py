@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "abstracts": {"workload.encoder.weights": "", "workload.copies": "drop"},
 }
 ABSTRACTS = "abstracts"
+ANSWER = "answer"  # of a run, by whichever method
 MODEL = "someone/minilm"
 
 
@@ -110,15 +111,20 @@ def roles_of(variant: str) -> tuple[str, ...]:
 
 
 def confusions(answers: list[dict[str, str]], roles: tuple[str, ...]) -> dict[str, dict[str, list]]:
-    """Returns how often each role was taken for each, by method and document."""
+    """Returns how often each role was taken for each, by method and document.
+
+    The last column is the run's answer, whose name says whether it has offsets: that differs from fold to fold.
+    """
     number = {name: place for place, name in enumerate(roles)}
     found: dict[str, dict[str, np.ndarray]] = {}
     for row in answers:
-        for method in list(row)[3:]:
+        methods = list(row)[3:]
+        columns = {**{method: method for method in methods}, ANSWER: methods[-1]}
+        for method, column in columns.items():
             of = found.setdefault(method, {}).setdefault(
                 row["document"], np.zeros((len(number),) * 2, int)
             )
-            of[number[row["target"]], number[row[method]]] += 1
+            of[number[row["target"]], number[row[column]]] += 1
     return {
         method: {name: own.tolist() for name, own in of.items()} for method, of in found.items()
     }
@@ -136,7 +142,7 @@ def scores(counts: np.ndarray, reference: np.ndarray | None = None) -> np.ndarra
 def strongest(runs: Iterable[dict]) -> dict[str, str]:
     """Returns the counting with the best pooled value of each metric, in hindsight: gains over it are the least."""
     runs = list(runs)
-    names = [name for name in COUNTINGS if name in runs[0]["confusions"]]
+    names = [name for name in COUNTINGS if name in in_all(runs)]
     values = np.array([scores(counts_of(runs, name).sum(0)) for name in names])
     return dict(zip(Legal.metrics, [names[place] for place in values.argmax(0)], strict=True))
 
@@ -144,7 +150,7 @@ def strongest(runs: Iterable[dict]) -> dict[str, str]:
 def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
     """Returns every method's scores and its gains over the strongest counting, over all documents of some folds."""
     runs = list(runs)
-    methods = {method: counts_of(runs, method) for method in runs[0]["confusions"]}
+    methods = {method: counts_of(runs, method) for method in in_all(runs)}
     best = strongest(runs)
     table: dict[str, dict[str, str]] = {"strongest counting by": best}
     for method, counts in methods.items():
@@ -158,6 +164,12 @@ def pooled(runs: Iterable[dict]) -> dict[str, dict[str, str]]:
             low, high = np.percentile(draws, (2.5, 97.5))
             table[method][f"gain in {metric}"] = f"{value:+.4f} [{low:+.4f}, {high:+.4f}]"
     return table
+
+
+def in_all(runs: Iterable[dict]) -> list[str]:
+    """Returns the methods that all of some runs have."""
+    first, *others = (run["confusions"] for run in runs)
+    return [name for name in first if all(name in other for other in others)]
 
 
 def gain(counts: np.ndarray, reference: np.ndarray) -> np.ndarray:
@@ -186,7 +198,7 @@ def mean_of(seeds: list[list[dict]]) -> dict[str, object]:
     whole = [own for own in seeds if len(own) == most]
     best = strongest(run for own in whole for run in own[:most])
     table: dict[str, object] = {"seeds": len(whole), "folds": most, "strongest counting by": best}
-    for method in whole[0][0]["confusions"]:
+    for method in in_all(run for own in whole for run in own):
         values = [scores(counts_of(own, method).sum(0)) for own in whole]
         row = dict(zip(Legal.metrics, np.mean(values, 0).round(4).tolist(), strict=True))
         for place, (metric, name) in enumerate(best.items()):

@@ -36,5 +36,5 @@ def write(folder: Path) -> dict[str, Any]:
         "data.dir": folder,
         "workload.source.files": "*.csv",
         "workload.source.images": (source / "images").resolve(),
-        "workload.source.picture": "{image}.png",
+        "workload.source.picture": "./{image}.png",
     }

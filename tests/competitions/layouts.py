@@ -473,6 +473,7 @@ WHEAT = Layout(
         "metric": "",
     },
 )
+LOWER = (rmsle, log_loss)  # is better
 LAYOUTS = {
     "leaves": LEAVES,
     "houses": HOUSES,

@@ -15,14 +15,19 @@ ROOT = Path(__file__).parents[2]
 TASKS = Path(__file__).with_name("tasks")
 
 
-def scores(layout: Layout, folder: Path, steps: int = 0, seed: int = 0) -> dict[str, float]:
-    """Returns the score by sample of a competition that is played in an empty folder; 0 steps: as proposed."""
+Pair = tuple[
+    pd.DataFrame, pd.DataFrame
+]  # the truth and answers, with the same ids in the same order
+
+
+def pairs(layout: Layout, folder: Path, steps: int = 0, seed: int = 0) -> dict[str, Pair]:
+    """Plays a competition in an empty folder, as proposed with 0 steps; returns truth and answers by sample."""
     data = folder / "input"
     truth = layout.write(data, *layout.rows)
     _train(layout, folder, data, steps, seed)
     if not layout.task:
         _check_handed_in(folder, data)
-    return {sample: _score(layout, folder, data / sample, truth) for sample in layout.samples}
+    return {sample: _submitted(layout, folder, data / sample, truth) for sample in layout.samples}
 
 
 def _train(layout: Layout, folder: Path, data: Path, steps: int, seed: int) -> None:
@@ -56,8 +61,8 @@ def _check_handed_in(folder: Path, data: Path) -> None:
     assert expected["way"] == "test"
 
 
-def _score(layout: Layout, folder: Path, sample: Path, truth: pd.DataFrame) -> float:
-    """Returns the score of a submission. Raises AssertionError if it differs from the sample."""
+def _submitted(layout: Layout, folder: Path, sample: Path, truth: pd.DataFrame) -> Pair:
+    """Returns the truth and a submission. Raises AssertionError if its form or score differs."""
     out = folder / f"answers-{sample.stem}"
     new = sample.parent / layout.new
     options = ["--sample", str(sample)]
@@ -77,10 +82,11 @@ def _score(layout: Layout, folder: Path, sample: Path, truth: pd.DataFrame) -> f
     by_hand = joined(read(out / "predictions.csv"), new, wanted)
     truth = truth.astype({key: str})
     score_of = layout.samples[sample.name]
-    score = score_of(*aligned(truth, submission))
+    pair = aligned(truth, submission)
+    score = score_of(*pair)
     score_by_hand = score_of(*aligned(truth, by_hand))
     assert score == score_by_hand, f"{score} and {score_by_hand} by hand"
-    return score
+    return pair
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -104,7 +110,7 @@ def joined(predictions: pd.DataFrame, new: Path, sample: pd.DataFrame) -> pd.Dat
     return renamed[columns].assign(**{key: ids})[[key, *columns]]
 
 
-def aligned(truth: pd.DataFrame, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def aligned(truth: pd.DataFrame, table: pd.DataFrame) -> Pair:
     """Returns both tables with the same ids in the same order."""
     key = truth.columns[0]
     assert sorted(truth[key]) == sorted(table[key])

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lib import untrusted
+from lib.config import as_overrides
 from lib.errors import BadInput
 from lib.machine import disk
 from lib.machine.facts import FACTS
@@ -33,6 +34,7 @@ _SETTLING_SECONDS = 120  # after a push, while Kaggle may deny the notebook
 _MAX_TRIES = 60  # requests without an answer in a row; a poll apart, that is an hour
 _MAX_LOST = 2  # sessions in a row without results; one more would spend quota on the same fault
 _QUOTA_MARGIN_MINUTES = 10  # start and end of a session that is cut to the remaining quota
+_DECAY_SHARE = 0.9  # of the steps of a session, for the decay that ends a run in it
 _RETRIED = " (retried)"  # appended to a reason that ends a chain, after --retry
 _FILES = rf"(^|/){re.escape(SUMMARY)}$"
 
@@ -49,6 +51,9 @@ class Session:
     step: int = 0
     digest: str = ""  # hash of its summaries; an earlier session's hash means no results
     message: str = ""
+    minutes: float = 0.0  # that it was given
+    run: str = ""  # the folder of its run, if it had one
+    finishes: str = ""  # the run that it ends
 
     @property
     def trained(self) -> bool:
@@ -65,6 +70,7 @@ class Chain:
     min_hours: float = 1.0
     poll_seconds: float = 60.0
     retry: bool = False  # sessions that were lost, failed or completed no longer end the chain
+    finish: bool = False  # the last session ends a run of scheduler wsd
     sessions: list[Session] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -101,6 +107,11 @@ class Chain:
         if has_session:
             return max(_SETTLING_POLLS, math.ceil(_SETTLING_SECONDS / self.poll_seconds))
         return 1
+
+    @property
+    def least_hours(self) -> float:
+        """The hours of quota without which no session begins."""
+        return max(self.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
 
     def quota(self) -> client.Quota | None:
         if self.notebook.uses_gpu:
@@ -147,12 +158,11 @@ def _verdict(chain: Chain) -> tuple[int, str] | None:
     if chain.sessions and (verdict := _verdict_of_sessions(chain)):
         return verdict
     quota = chain.quota()
-    least = max(chain.min_hours, 2 * _QUOTA_MARGIN_MINUTES / 60)
-    if quota is None or quota.remaining >= least:
+    if quota is None or quota.remaining >= chain.least_hours:
         return None
     return 75, (
         f"{quota.remaining:.1f} of {quota.total:.0f} GPU hours are left this week, less than the"
-        f" {least:.1f} that a session needs (--min-hours). New ones come"
+        f" {chain.least_hours:.1f} that a session needs (--min-hours). New ones come"
         f" {quota.refreshes or 'every week'}; the same command resumes then."
     )
 
@@ -202,15 +212,19 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
         print(f"{chain.kernel} has an active session: waiting for that one.", flush=True)
         session.state = "running"
         return chain.save(session)
+    minutes: Any = values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value
+    session.minutes = float(minutes)
     if quota:
         left = 60 * quota.remaining - _QUOTA_MARGIN_MINUTES
-        minutes: Any = values.get("SESSION_MINUTES") or FACTS["kaggle_run_minutes"].value
-        if left < float(minutes):
-            values["SESSION_MINUTES"] = round(left, 1)
+        if left < session.minutes:
+            session.minutes = values["SESSION_MINUTES"] = round(left, 1)
             print(
                 f"{quota.remaining:.1f} GPU hours are left: the session ends after {left:.0f} minutes.",
                 flush=True,
             )
+    if chain.finish and _is_end(chain, session, quota):
+        overrides: Any = values.get("OVERRIDES")
+        values["OVERRIDES"] = {**as_overrides(overrides), **_end(chain, session)}
     has_output = any(session.trained for session in chain.sessions)
     if not chain.sessions and not fresh and status is not None:
         has_output = status.word == "COMPLETE"
@@ -232,6 +246,47 @@ def _begin(chain: Chain, hold: int, fresh: bool) -> None:
     start = f"from step {session.first_step:,}"
     print(f"Session {number}: version {session.version}, {start}, {url}", flush=True)
     return None
+
+
+def _is_end(chain: Chain, session: Session, quota: client.Quota | None) -> bool:
+    """Returns whether a session is to end the run: the last one that the limits allow, or one after such a one."""
+    if any(earlier.finishes for earlier in chain.sessions):
+        return True
+    if len(chain.sessions) + 1 >= chain.max_sessions:
+        return True
+    return quota is not None and quota.remaining - session.minutes / 60 < chain.least_hours
+
+
+def _end(chain: Chain, session: Session) -> dict[str, Any]:
+    """Returns the overrides of a session that ends the run, and keeps the run's name; {} if nothing is trained.
+
+    The decay takes a fifth of all steps, or as many as this session has time for, by the steps of the one before.
+    """
+    finishing = [earlier.finishes for earlier in chain.sessions if earlier.finishes]
+    if finishing:
+        session.finishes = finishing[-1]
+        return _names(session.finishes)
+    trained = [earlier for earlier in chain.sessions if earlier.trained]
+    if not trained or not trained[-1].run:
+        print(
+            "--finish: no session of this chain has trained one run, so none is ended.", flush=True
+        )
+        return {}
+    before = trained[-1]
+    steps = before.step - before.first_step
+    possible = _DECAY_SHARE * steps * session.minutes / max(before.minutes, session.minutes)
+    decay = max(1, min(chain.step // 4, int(possible)))
+    session.finishes = before.run
+    print(
+        f"The last session ends {before.run}: in {decay:,} steps from step {chain.step:,} on the "
+        f"learning rate falls.",
+        flush=True,
+    )
+    return {**_names(before.run), "scheduler.decay_steps": decay}
+
+
+def _names(run: str) -> dict[str, Any]:
+    return {"run.name": f"{run}-finish", "run.finishes": run}
 
 
 def _arrived(chain: Chain, session: Session) -> bool:
@@ -302,6 +357,8 @@ def _collect(chain: Chain, session: Session, status: client.Status) -> None:
             if reason in reasons:
                 session.reason = reason
         session.digest = digest
+        if len(runs) == 1:
+            session.run = next(iter(runs)).name
         session.step = sum(summary.step for summary in summaries)
     keep_log(folder, chain.kernel)
     chain.save()

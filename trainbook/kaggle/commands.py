@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,9 @@ def _fetch(options: argparse.Namespace) -> int:
 def _chain(options: argparse.Namespace) -> int:
     notebook, values = _checked(options)
     limits = options.max_sessions, options.min_hours, options.poll_seconds
-    sessions = chain.Chain(notebook, values, *limits, options.retry)
+    if options.finish:
+        _check_finish(notebook, values)
+    sessions = chain.Chain(notebook, values, *limits, options.retry, options.finish)
     try:
         return chain.run(sessions, options.fresh)
     except KeyboardInterrupt:
@@ -220,6 +223,27 @@ def _chain(options: argparse.Namespace) -> int:
             "\nStopped here. A session on Kaggle continues by itself; the same command resumes the chain."
         )
         return 130
+
+
+def _check_finish(notebook: Notebook, values: Mapping[str, object]) -> None:
+    """Raises BadInput unless the notebook trains one run whose schedule is wsd, as far as that can be read here."""
+    source = kernel.read_json(notebook.path)
+    runs = carried.training(source, values, notebook.uses_gpu, notebook.root)
+    if runs is None:
+        raise BadInput(
+            f"--finish reads the schedule, and {notebook.path.name} has its configuration on Kaggle, or trains by a "
+            "command. Give the configuration of the run, such as my.yaml."
+        )
+    if len(runs) > 1:
+        raise BadInput(
+            f"--finish is for one run, and {notebook.path.name} has {len(runs)} in a queue."
+        )
+    name = runs[0].config.scheduler.name
+    if name != "wsd":
+        raise BadInput(
+            f"--finish ends a run of scheduler.name wsd, and the schedule here is {name}, which has an end of its own. "
+            "Leave --finish out, or give --set scheduler.name=wsd."
+        )
 
 
 def show(sections: findings.Sections, as_json: bool = False) -> int:

@@ -77,25 +77,32 @@ def end_if(smoke_only: bool) -> None:
 
 
 def save_cells(configuration: str, path: Path) -> None:
-    """Writes a configuration, and the newest cell with the class of its `task:`. Raises BadInput without one."""
-    cells = vars(sys.modules["__main__"]).get("In") or [""]
-    defined = {name: cell for cell in cells for name in re.findall(r"^class (\w+)", cell, re.M)}
+    """Writes a configuration, and of `task: FILE.py:CLASS` the newest cell with the class.
+
+    Raises BadInput if no cell that was run defines it.
+    """
+    disk.make_folders(path.parent)
     task = re.search(r"^task: *([\w-]+\.py):(\w+)", configuration, re.M)
-    if not task or task[2] not in defined:
-        wanted = "a class for `task: my_task.py:CLASS`"
-        if task:
-            wanted = f"the class {task[2]}, which `task:` names"
+    if task:
+        cell = _cell_of(task[2])
+        place = path.with_name(task[1])
+        disk.write_text(place, cell.strip() + "\n")
+        print(f"The cell of {task[2]} is now the file {place}.")
+    disk.write_text(path, configuration.strip() + "\n")
+    print(f"The settings are now the file {path}.")
+
+
+def _cell_of(name: str) -> str:
+    """Returns the newest cell that defines a class. Raises BadInput if none that was run does."""
+    cells = vars(sys.modules["__main__"]).get("In") or [""]
+    defined = {each: cell for cell in cells for each in re.findall(r"^class (\w+)", cell, re.M)}
+    if name not in defined:
         classes = ", ".join(defined) or "none"
         raise BadInput(
-            f"No cell that was run defines {wanted} in the configuration. Classes of cells: {classes}. "
+            f"No cell that was run defines the class {name}, which `task:` names. Classes of cells: {classes}. "
             "Run the cell of yours, and write its name behind `task: my_task.py:`."
         )
-    name = task[2]
-    place = path.with_name(task[1])
-    disk.make_folders(path.parent)
-    disk.write_text(place, defined[name].strip() + "\n")
-    disk.write_text(path, configuration.strip() + "\n")
-    print(f"The cell of {name} is now the file {place}, and its configuration {path}.")
+    return defined[name]
 
 
 def configure(workload: str, home: Path, parameters: Parameters) -> Config:

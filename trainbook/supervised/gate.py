@@ -27,7 +27,9 @@ _MOST_ROWS = 20_000  # that an answer is calibrated with
 _SURE = 0.995
 # Of the best of seven mixtures over the network alone: each may be better by chance
 _SURER = 1 - (1 - _SURE) / (len(GATES) - 2)
-_LIKELY = 0.95  # where the simple method is no better than a constant
+_LIKELY = (
+    0.95  # of classes, where the simple method is no better than a constant; a mean is an answer
+)
 _CLOSE = 0.005  # of a metric: as good as equal
 MOST_UNITS = 400  # of validation: of more units several are one
 _DRAWS = 1000
@@ -113,9 +115,10 @@ def opened(task: Any, scores: Tensor, start: Tensor, network: Judged) -> Opened:
     if constant and gains.follow_from_sums:
         is_constant |= gains.of(0, _CONSTANT).high <= _CLOSE
     if is_constant:
-        is_better = gains.of(_CONSTANT - 1, 0, _LIKELY).low > 0
+        sure = _LIKELY if task._kind.has_classes else _SURE
+        lead = gains.of(_CONSTANT - 1, 0, sure)
         is_noise = task._kind.has_classes and not _has_learned(scores, network, unit, units)
-        return Opened(float(is_better and not is_noise), lead)
+        return Opened(float(lead.low > 0 and not is_noise), lead)
     best = chosen(gains, over_simple)
     return Opened(0.0 if best is None else GATES[best], lead)
 
@@ -194,7 +197,8 @@ class Gains:
         gains = self._measured(sums[:, 0], sums[:, 1]) - self._measured(sums[:, 1], sums[:, 0])
         gains *= self.sign
         differing = (pair[:, 0] != pair[:, 1]).reshape(len(pair), -1).any(1)
-        return of_gain(float(gains[0]), gains[1:], int(differing.sum()), sure)
+        largest = scoring.largest_gain(self.task.metrics[self.place])
+        return of_gain(float(gains[0]), gains[1:], int(differing.sum()), sure, largest)
 
     def _measured(self, sums: np.ndarray, reference: np.ndarray) -> np.ndarray:
         values = self.task._kind.measured(self.task.metrics, sums, reference)

@@ -77,8 +77,16 @@ def intervals(values: np.ndarray, draws: np.ndarray, units: int) -> list[Interva
     return [Interval(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
 
 
-def of_gain(value: float, draws: np.ndarray, differing: int, sure: float = _SURE) -> Interval:
+def of_gain(
+    value: float,
+    draws: np.ndarray,
+    differing: int,
+    sure: float = _SURE,
+    largest: float = math.inf,
+) -> Interval:
     """Returns the interval of a gain by its draws, `sure` on each side; `differing` units have a share in it.
+
+    No gain is larger than `largest`, nor is an end of its interval.
 
     Its ends are as much further from the value as Student's quantile is from the normal one: draws of few units are
     too sure (Hesterberg, 2015, What teachers should know about the bootstrap, 3.2). Units in which both methods say
@@ -96,7 +104,9 @@ def of_gain(value: float, draws: np.ndarray, differing: int, sure: float = _SURE
     low, high = map(float, np.percentile(draws, (100 * (1 - sure), 100 * sure)))
     wider = float(stats.t.ppf(sure, differing - 1) / stats.norm.ppf(sure))
     wider *= math.sqrt(differing / (differing - 1))
-    return Interval(value, value - wider * (value - low), value + wider * (high - value))
+    low = max(value - wider * (value - low), -largest)
+    high = min(value + wider * (high - value), largest)
+    return Interval(value, low, high)
 
 
 def least(whole: np.ndarray, others: np.ndarray, sure: float) -> np.ndarray:

@@ -38,6 +38,7 @@ from trainbook.supervised.scoring import Judged
 
 OF_NETWORK = "network_"  # before the name of a metric
 _NETWORKS = ("network", "network alone")  # rows of a network without help
+_ROUNDING = 1e-6  # of the largest number
 _MOST_DRAWN = 20_000_000  # units in all draws
 _FEWEST_DRAWS = 200
 
@@ -393,9 +394,11 @@ class Comparing(Task):
                 differences = values - values[:, [best]]
                 about[name] = drawn.about
             scores[name] = intervals(_known(values[0], of_whole), values[1:], units)
-            above = _known(differences[0], of_whole - of_whole[best])
+            above = sign * _known(differences[0], of_whole - of_whole[best])
+            drawn_above = sign * differences[1:]
+            largest = scoring.largest_gain(metric)
             gains[name] = [
-                of_gain(sign * above[row], sign * differences[1:, row], differing[row])
+                of_gain(above[row], drawn_above[:, row], differing[row], largest=largest)
                 for row in range(len(rows))
             ]
         return Compared(_by_row(rows, scores), _by_row(rows, gains), units, number, about)
@@ -493,7 +496,7 @@ class Comparing(Task):
 def _is_same(one: Judged, other: Judged) -> bool:
     """Returns whether two methods answer the same of each target."""
     if _can_be_paired(one, other):
-        return bool((one.guess == other.guess).all())
+        return not _unlike(one.guess, other.guess).any()
     unit = np.arange(1 + int(max(one.sample.max(), other.sample.max())))
     return not _differing_pairs(one, other, unit)
 
@@ -509,8 +512,17 @@ def _differing(one: Judged, other: Judged, unit: np.ndarray, by_shares: bool) ->
     if not _can_be_paired(one, other):
         return _differing_pairs(one, other, unit)
     pair = (one.shares, other.shares) if by_shares else (one.guess, other.guess)
-    differs = np.asarray(pair[0] != pair[1]).reshape(len(one.guess), -1).any(1)
+    differs = _unlike(*pair).reshape(len(one.guess), -1).any(1)
     return len(np.unique(unit[one.sample[differs]]))
+
+
+def _unlike(one: Any, other: Any) -> np.ndarray:
+    """Returns where answers differ; of numbers by more than the rounding of fp32."""
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype.kind != "f":
+        return np.asarray(one != other)
+    size = np.nanmax(np.abs(other), initial=0.0)
+    return ~np.isclose(one, other, rtol=0, atol=_ROUNDING * size, equal_nan=True)
 
 
 def _differing_pairs(one: Judged, other: Judged, unit: np.ndarray) -> int:

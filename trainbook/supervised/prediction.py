@@ -145,7 +145,10 @@ def new_samples(task: Any, source: Path) -> list[Any]:
 
 def _read_by_all(members: _Members, source: Path) -> list[tuple[Any, ...]]:
     """Returns each new sample as each member reads it. Raises BadInput if they read other numbers of samples."""
-    samples = [new_samples(task, source) for task, _ in members]
+    with collecting() as notes:
+        samples = [new_samples(task, source) for task, _ in members]
+    for sentence in notes:  # once, whatever members there are
+        note(sentence)
     numbers = sorted({len(rows) for rows in samples})
     if len(numbers) > 1:
         raise BadInput(

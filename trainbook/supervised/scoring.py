@@ -1,6 +1,7 @@
 """Computes metrics by their names in scikit-learn, by functions of (true, guess), or from sums over draws of groups."""
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ _GUESSES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # The mean over samples of the share of a right class by its rank among the k likeliest: 1, 1/2, ... 1/k, or 0
 _MEAN_PRECISIONS = ("map_at_3", "map_at_5", "map_at_10")
+_CORRELATIONS = ("mcc", "kappa", "quadratic_kappa")  # from -1 to 1
 # What needs a probability for each class
 PROBABILITIES = (
     "roc_auc",
@@ -100,6 +102,16 @@ def better(metric: Metric) -> str:
     if isinstance(metric, str) or name in (*_GUESSES, *PROBABILITIES) or name.endswith("_score"):
         return "max"
     return ""
+
+
+def largest_gain(metric: Metric) -> float:
+    """Returns what one answer can have more of a metric than another: 1 of a share, infinity of an error."""
+    if metric in _CORRELATIONS:
+        return 2.0
+    is_known = metric in (*_GUESSES, *PROBABILITIES, *_OF_MASKS)
+    if not is_known or metric == "r2" or better(metric) == "min":
+        return math.inf
+    return 1.0
 
 
 def needs_probabilities(metrics: Sequence[Metric]) -> bool:

@@ -70,11 +70,11 @@ def write(
     return "\n".join(map(printable, [*lines, *notes, *about_sample]))
 
 
-def checked(place: Path, sample: Path, refusal: Callable[[str], str] | None = None) -> str:
+def checked(place: Path, sample: Path, refusal: Callable[[str, str], str] | None = None) -> str:
     """Reads a submission again beside its sample; returns a sentence on what was compared. Raises BadInput.
 
     Columns, ids and their order are the sample's. Where it has numbers there are numbers, from 0 to
-    1 if all of its are. `refusal` returns why a filled cell cannot be, or "".
+    1 if all of its are. `refusal` returns why a filled cell of an id cannot be, or "".
     """
     with collecting():
         written = tables.read(place, printable(place.name))
@@ -93,7 +93,8 @@ def checked(place: Path, sample: Path, refusal: Callable[[str], str] | None = No
         cells = written.column(column)
         values = [cell for cell in wanted.column(column) if cell.strip()]
         if refusal:
-            problems = [why for cell in cells if (why := refusal(cell))]
+            named = zip(written.column(first), cells, strict=True)
+            problems = [f"{name}: {why}" for name, cell in named if (why := refusal(name, cell))]
             _raise_first(place, column, problems)
             facts.append("masks")
         elif values and all(map(_NUMBER.fullmatch, values)):

@@ -262,6 +262,10 @@ class Supervised(Comparing):
         """Returns for each sample different texts, each with its probability; by default what `write` returns."""
         return [{written: 1.0} for written in self.write(model, batch, beams)]
 
+    @property
+    def _has_candidates(self) -> bool:
+        return type(self).candidates is not Supervised.candidates
+
     def beams(self, part: str) -> int:
         """Returns the number of beams for the texts of a part; new samples use the number of "test"."""
         return 1

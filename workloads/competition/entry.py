@@ -86,6 +86,7 @@ class Entry(Supervised):
         values |= {"table": "", "target": block.target[0], "targets": block.target}
         values["classes"] = tuple(self._given_names() or known.get("classes", ()))
         values["size"] = block.size
+        values["flip"] = block.flip
         values["encoder"] = block.encoder
         return SimpleNamespace(**values | known.get("form", {}))
 
@@ -241,8 +242,8 @@ class Entry(Supervised):
             shutil.copyfile(place, aside)
         return f"{about} To be handed in: {folder / submission.FILE}."
 
-    def cell_check(self) -> Callable[[str], str] | None:
-        """Returns what refuses a written cell, or None; for tables nothing more is known of one."""
+    def cell_check(self) -> Callable[[str, str], str] | None:
+        """Returns what refuses a written cell of an id, or None; for tables nothing more is known of one."""
         return None
 
     def expectation(self) -> Interval:

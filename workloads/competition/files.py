@@ -47,10 +47,33 @@ def training_rows(source: Path, block: Any) -> list[Mapping[str, Any]]:
     return rows
 
 
+def rows_to_predict(path: Path, block: Any) -> list[Mapping[str, Any]]:
+    """Returns the rows of a table to predict; its ids count as used, as a submission is joined by them."""
+    rows: list[Mapping[str, Any]] = list(tables.records(path))
+    for row in rows[:1]:
+        row.get(block.key)
+    return rows
+
+
 def columns_of(path: Path) -> list[str]:
     """Returns the names of a table's columns."""
     with collecting():
         return tables.read(path, printable(path.name)).columns
+
+
+def index_of(source: Path, paths: Sequence[Path]) -> dict[str, Path]:
+    """Returns files by their names below the data, with and without folder and suffix."""
+    index: dict[str, Path] = {}
+    for path in paths:
+        inner = path.relative_to(source)
+        for name in (path.stem, path.name, inner.as_posix(), inner.with_suffix("").as_posix()):
+            index[folded(name)] = path
+    return index
+
+
+def named(index: Mapping[str, Path], name: str) -> Path | None:
+    """Returns the file that a cell names, or None."""
+    return index.get(folded(name)) or index.get(folded(PurePosixPath(name).name))
 
 
 def named_files(
@@ -60,17 +83,13 @@ def named_files(
     form = form_of(pattern)
     make = form.path if form else Path
     paths = sorted(path for path in source.glob(pattern) if path.is_file())
-    index: dict[str, Path] = {}
-    for path in paths:
-        inner = path.relative_to(source)
-        for name in (path.stem, path.name, inner.as_posix(), inner.with_suffix("").as_posix()):
-            index[folded(name)] = path
+    index = index_of(source, paths)
     pairs = []
     lacking: list[str] = []
     first: dict[Path, Any] = {}
     for row in rows:
         name = str(row[key]).strip()
-        file = index.get(folded(name)) or index.get(folded(PurePosixPath(name).name))
+        file = named(index, name)
         if file is None:
             lacking.append(name)
             continue

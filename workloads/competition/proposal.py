@@ -76,9 +76,18 @@ def propose(folder: Path) -> Block:
     return block
 
 
+def has_sample(folder: Path) -> bool:
+    """Returns whether a table at the top of a folder is called as a sample submission."""
+    return any(_SAMPLE.search(path.stem.casefold()) for path in _paths(folder))
+
+
+def _paths(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.suffix.lower() in _TABLES]
+
+
 def _tables(folder: Path) -> list[Table]:
     """Returns the tables at the top of a folder."""
-    paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in _TABLES]
+    paths = _paths(folder)
     if not paths:
         raise BadInput(
             f"There is no table at the top of {printable(folder)}. Give the folder of a competition, with "
@@ -351,7 +360,18 @@ def text(folder: Path, shown: str, block: Block) -> str:
     lines.append(f"data: {_flow({'dir': shown, 'num_workers': workers})}")
     lines.append(f"training: {_flow(training)}")
     lines.append("workload:")
-    order = ("table", "key", "target", "folder", "text", "test", "sample", "group", "metric")
+    order = (
+        "table",
+        "key",
+        "target",
+        "folder",
+        "text",
+        "test",
+        "sample",
+        "group",
+        "metric",
+        "flip",
+    )
     for key in order:
         if key in block.values:
             lines.append(f"  {key}: {_flow(block.values[key])}  # {block.reasons[key]}")

@@ -1,31 +1,47 @@
 """Masks as run lengths: starts from 1 and lengths, down the columns."""
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from lib.errors import BadInput, printable
 
 
-def mask_of(runs: str, height: int, width: int) -> np.ndarray:
-    """Returns (height, width) uint8, 1 in the runs. Raises BadInput for runs that are no mask of this size."""
+def fault(runs: str, pixels: float = math.inf) -> str:
+    """Returns why a text is no mask in run lengths of a picture with so many pixels, or ""."""
     words = runs.split()
     shown = printable(repr(runs), most=60)
     if not all(map(str.isdecimal, words)) or len(words) % 2:
-        raise BadInput(f"{shown} is no mask in run lengths. Write pairs of a start and a length.")
-    numbers = np.array(words, np.int64).reshape(-1, 2)
-    begins = numbers[:, 0] - 1
-    ends = begins + numbers[:, 1]
-    flat = np.zeros(height * width, np.uint8)
-    if not len(numbers):
-        return flat.reshape(height, width)
-    is_ordered = (begins[1:] >= ends[:-1]).all() and (numbers[:, 1] > 0).all()
-    if not is_ordered or begins[0] < 0 or ends[-1] > len(flat):
-        raise BadInput(
-            f"{shown} are no run lengths in a picture of {width} x {height} pixels: starts count from 1, "
-            "in rising order, and no run overlaps another."
+        return f"{shown} is no mask in run lengths. Write pairs of a start and a length."
+    end = 0
+    for start, length in _pairs(words):
+        if start <= end or not length:
+            return (
+                f"{shown} are no run lengths: starts count from 1, in rising order, and no run is empty or "
+                "overlaps another."
+            )
+        end = start + length - 1
+    if end > pixels:
+        return (
+            f"{shown} are no run lengths in this picture: one ends at pixel {end:,} of {pixels:,}."
         )
-    for begin, end in zip(begins, ends, strict=True):
-        flat[begin:end] = 1
+    return ""
+
+
+def mask_of(runs: str, height: int, width: int) -> np.ndarray:
+    """Returns (height, width) uint8, 1 in the runs. Raises BadInput for runs that are no mask of this size."""
+    if why := fault(runs, height * width):
+        raise BadInput(why)
+    flat = np.zeros(height * width, np.uint8)
+    for start, length in _pairs(runs.split()):
+        flat[start - 1 : start - 1 + length] = 1
     return flat.reshape(width, height).T
+
+
+def _pairs(words: Sequence[str]) -> list[tuple[int, int]]:
+    numbers = [*map(int, words)]
+    return [*zip(numbers[::2], numbers[1::2], strict=True)]
 
 
 def runs_of(mask: np.ndarray) -> str:

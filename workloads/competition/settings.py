@@ -29,6 +29,9 @@ class Settings:
     )
     words: tuple[str, ...] = option((), "Columns whose cells are names, even if they are digits.")
     size: int = option(0, "Pixels a side of pictures; 0: by the training files.", minimum=0)
+    flip: bool = option(
+        True, "Whether training mirrors half of the pictures; false where left and right differ."
+    )
     encoder: str = option(
         "",
         "A published encoder of pictures or texts; empty: one at hand; none: scratch.",

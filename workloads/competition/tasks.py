@@ -18,7 +18,6 @@ from trainbook.supervised import columns, encoded, pictured, pictures, predictio
 from trainbook.supervised.names import listed
 from trainbook.supervised.notes import note
 from trainbook.supervised.samples import split
-from trainbook.supervised.tables import records
 from trainbook.supervised.task import Supervised
 from workloads.competition import files, runs
 from workloads.competition.entry import Entry
@@ -140,11 +139,13 @@ class Masks(Files, segmentation.Segmentation):  # type: ignore[misc]  # settings
         return _size(samples)
 
     def target_of_file(self, path: Path, row: Mapping[str, Any]) -> Any:
-        """Returns the height, width and run lengths of a picture's mask."""
+        """Returns the height, width and run lengths of a picture's mask. Raises BadInput for others."""
         width, height = pictures.opened(path).size
         cell = row[self.config.workload.target[0]]
         marked = "" if cell is None or str(cell).strip() in ("", "nan", "-1") else str(cell).strip()
-        runs.mask_of(marked, height, width)
+        if why := runs.fault(marked, height * width):
+            place = getattr(row, "place", "a row")
+            raise BadInput(f"{place}, {printable(path.name)} of {width} x {height} pixels: {why}")
         return f"{height} {width} {marked}"
 
     def example(self) -> Any:
@@ -166,8 +167,18 @@ class Masks(Files, segmentation.Segmentation):  # type: ignore[misc]  # settings
             rows.append({name: runs.runs_of(_scaled(share, height, width) > 0.5)})
         return rows
 
-    def cell_check(self) -> Callable[[str], str] | None:
-        return _checked_runs
+    def cell_check(self) -> Callable[[str, str], str] | None:
+        source = self.source or Path()
+        index = files.index_of(source, files.new_files(source, self.config.workload.test))
+
+        def refusal(name: str, cell: str) -> str:
+            file = files.named(index, name.strip())
+            if file is None:
+                return runs.fault(cell)
+            width, height = pictures.opened(file).size
+            return runs.fault(cell, height * width)
+
+        return refusal
 
 
 def _drawn(target: str) -> Image.Image:
@@ -180,15 +191,6 @@ def _scaled(share: Tensor, height: int, width: int) -> np.ndarray:
     """Returns (height, width) probabilities of one (size, size)."""
     scaled = F.interpolate(share[None, None], (height, width), mode="bilinear", align_corners=False)
     return scaled[0, 0].numpy()
-
-
-def _checked_runs(cell: str) -> str:
-    """Returns why a cell is no mask in run lengths, or ""."""
-    try:
-        runs.mask_of(cell, 1, 2**31)
-    except BadInput as error:
-        return str(error)
-    return ""
 
 
 class Words(Entry, text.Text):  # type: ignore[misc]  # settings of the block
@@ -206,14 +208,18 @@ class Words(Entry, text.Text):  # type: ignore[misc]  # settings of the block
         rows = files.training_rows(source, self.config.workload)
         test = self.config.workload.test
         if test:
-            others = list(records(files.place_of(source, test, "test")))
+            others = files.rows_to_predict(
+                files.place_of(source, test, "test"), self.config.workload
+            )
             encoded.note_repeated(
                 [self.joined(row) for row in rows], [self.joined(row) for row in others]
             )
         return split([self.sample(row, self.target(row)) for row in rows])
 
     def read_new(self, source: Path) -> list[Any]:
-        return [self.sample(row, None) for row in records(_table(source, self.config.workload))]
+        block = self.config.workload
+        rows = files.rows_to_predict(_table(source, block), block)
+        return [self.sample(row, None) for row in rows]
 
     def sample(self, row: Mapping[str, Any], target: Any) -> tuple[Any, str, Any]:
         name = self.config.workload.group
@@ -232,7 +238,7 @@ class Words(Entry, text.Text):  # type: ignore[misc]  # settings of the block
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
         _, texts, labels = zip(*samples, strict=True)
-        made: dict[str, Any] = {**self.numbered(texts), "texts": texts}
+        made: dict[str, Any] = {**self.inputs(texts), "texts": texts}
         return {**made, "labels": torch.tensor(labels)}
 
 
@@ -252,7 +258,7 @@ class Columns(Entry, tabular.Tabular):  # type: ignore[misc]  # settings of the 
         rows = files.training_rows(source, block)
         left_out = {*block.target, block.key}
         if block.test:
-            others = list(records(files.place_of(source, block.test, "test")))
+            others = files.rows_to_predict(files.place_of(source, block.test, "test"), block)
             lacking = [name for name in rows[0] if others and name not in others[0]]
             unused = [name for name in lacking if name not in left_out]
             if unused:
@@ -269,7 +275,7 @@ class Columns(Entry, tabular.Tabular):  # type: ignore[misc]  # settings of the 
     def read_new(self, source: Path) -> list[Any]:
         block = self.config.workload
         names = {block.key, *block.target}
-        rows = records(_table(source, block))
+        rows = files.rows_to_predict(_table(source, block), block)
         return [({name: row[name] for name in row if name not in names}, None) for row in rows]
 
     def group(self, sample: Any) -> Any:

@@ -28,7 +28,8 @@ from trainbook import IGNORED, Judged, Supervised, padded
 from trainbook.supervised import encoders, scoring, text
 from trainbook.supervised.evaluation import Scored
 from trainbook.supervised.text import commonest, normal
-from workloads.vqa import data, generated, pictures, places, rules, tokens
+from workloads.vqa import certainty, data, generated, pictures, places, rules, tokens
+from workloads.vqa.certainty import Certainty
 from workloads.vqa.data import Record
 from workloads.vqa.places import Places
 from workloads.vqa.rules import Words, chosen_weight, likeliest, pairs_of
@@ -342,11 +343,12 @@ class Vqa(Supervised):
         return [parsed[0] for parsed in answers]
 
     def candidates(self, model: Any, batch: Batch, beams: int) -> list[dict[str, float]]:
-        """Returns different answers to each question, with the weighed probabilities of the network and the words."""
+        """Returns different answers to each question, with their probabilities by the network and the words."""
         weights = self._weights(model)
         rows: list[dict[str, float]] = []
         for answer in self.write(model, batch, beams):
-            rows.append({each: math.exp(each.score(*weights)) for each in answer.candidates})
+            shares = certainty.shares(certainty.scores_of(answer, weights), _certainty(model))
+            rows.append(dict(zip(answer.candidates, shares, strict=True)))
         return rows
 
     def _weights(self, model: Any) -> tuple[float, float]:
@@ -368,6 +370,8 @@ class Vqa(Supervised):
                 model.alone.fill_(rules.chosen_alone(network.true, network.guess))
             alone = self._weights(model)[1]
             model.weight.fill_(chosen_weight(network.true, network.guess, shown, alone))
+            found = certainty.of_validation(network, self._weights(model))
+            model.certainty.copy_(torch.tensor(found))
         self.weight, alone = self._weights(model)
         answer = network._replace(guess=likeliest(network.guess, self.weight, alone))
         figures = {**scoring.scores(self.metrics, answer), **self.columns(answer)}
@@ -381,7 +385,8 @@ class Vqa(Supervised):
             rows = {NETWORK: network, ALONE: of_words, "answer": answer}
             figures |= {"words_exact": scoring.scores(self.metrics[:1], of_words)["exact"]}
             about = f"{about}\n{_about_pictures(rows, shown)}"
-        return Scored({"loss": scores["loss"], **figures}, rows, about)
+        promised = certainty.promised(network, self._weights(model), _certainty(model))
+        return Scored({"loss": scores["loss"], **figures}, rows, about, promised)
 
     def group(self, sample: Record) -> str:
         return sample.picture
@@ -441,6 +446,10 @@ class Vqa(Supervised):
             lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows.values()]
             disk.write_text(out / "answers.jsonl", "".join(lines))
         return rows
+
+
+def _certainty(model: Any) -> Certainty:
+    return Certainty(*model.certainty.tolist())
 
 
 def _about_weights(weight: float, alone: float) -> str:

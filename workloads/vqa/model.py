@@ -176,6 +176,8 @@ class Network(nn.Module):
         self.is_tied = getattr(t5.config, "scale_decoder_outputs", True)
         # Beside the words' answers, as a validation chose it
         self.register_buffer("weight", torch.zeros(()))
+        # The power of an answer's probability, and the weight of "none": see `certainty`
+        self.register_buffer("certainty", torch.tensor([1.0, 0.0]))
         if isinstance(image, Places):  # the share in the rest of the network without the picture
             self.register_buffer("alone", torch.zeros(()))
         self.fusion = Fusion(t5.config.d_model)

@@ -3,7 +3,7 @@
 The sets are checkouts that lie side by side in the folder ANSWERS_DATA: github.com/zhangtao7750/syn (ants and bees) and
 congduytran12/Trash-Classification- (waste). A row "... frozen" has the linear model of the frozen encoder beside the
 strongest simple method without it; encoding takes 0.1 s a picture beside its seconds, once. A row "... tuned" trains
-the network from the encoder, too, and has the answer beside that of a network from scratch.
+the network from the encoder, too, and has the answer beside the method of a run from scratch that is best on the test.
 """
 
 import shutil
@@ -109,29 +109,37 @@ def frozen(name: str, seed: int, place: Path) -> dict[str, Any]:
 
 
 def tuned(name: str, seed: int, place: Path) -> dict[str, Any]:
-    """Returns the gain of the answer over that of a run from scratch; a killed run resumes."""
+    """Trains from the encoder and from scratch, or resumes what was killed; returns `compared`."""
     torch.set_num_threads(1)
     runs = {
         "scratch": {"workload.encoder": "none", "training.epochs": 20},
         "encoder": {"training.epochs": 1, "scheduler.warmup_epochs": 0.2},
     }
-    scores, answers, seconds = {}, {}, {}
+    seconds = {}
     for run, options in runs.items():
         begin = time.process_time()
         launch.train(_config(name, seed, place, {**options, "run.name": run}))
         seconds[run] = time.process_time() - begin
-        table = pd.read_csv(place / "runs" / run / "evaluation.csv").set_index("method")
+    return compared(place / "runs", seconds)
+
+
+def compared(runs: Path, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """Returns the gain of the answer with the encoder over the method from scratch that is best on the test."""
+    scores, answers = {}, {}
+    for run in seconds:
+        table = pd.read_csv(runs / run / "evaluation.csv").set_index("method")
         scores[run] = table["accuracy"]
-        answers[run] = pd.read_csv(place / "runs" / run / "answers.csv").sort_values("sample")
-    right = [(rows["answer"] == rows["target"]).to_numpy(float) for rows in answers.values()]
+        answers[run] = pd.read_csv(runs / run / "answers.csv").sort_values("sample")
+    strongest = str(scores["scratch"].idxmax())
+    right = []
+    for run, method in (("scratch", strongest), ("encoder", "answer")):
+        right.append((answers[run][method] == answers[run]["target"]).to_numpy(float))
     interval = _interval(right[1] - right[0])
-    answer = scores["encoder"]["answer"]
-    figures = gain(
-        scores["scratch"]["answer"], answer, interval, seconds["encoder"], "one CPU core"
-    )
+    without, answer = scores["scratch"][strongest], scores["encoder"]["answer"]
     below = scores["encoder"][FROZEN] - answer
     return {
-        **figures,
+        **gain(without, answer, interval, seconds["encoder"], "one CPU core"),
+        "strongest without": strongest,
         "scores": rounded(scores["encoder"]),
         "scores from scratch": rounded(scores["scratch"]),
         "seconds from scratch": round(seconds["scratch"]),

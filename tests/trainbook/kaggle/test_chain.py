@@ -100,6 +100,68 @@ def test_the_quota_ends_a_chain_and_cuts_the_last_session(stub, capsys):
     assert stub.count("GetAcceleratorQuotaStatistics") == 0
 
 
+def ends(steps_a_session):
+    """A session of wsd: it never completes, unless its overrides end the run that is mounted."""
+
+    def runner(session):
+        overrides = session.parameter("OVERRIDES") or {}
+        if not overrides.get("run.finishes"):
+            return trains(steps_a_session, total=10**6)(session)
+        (earlier,) = [
+            p for mount in session.mounts.values() for p in mount.glob("toy/summary.json")
+        ]
+        step = json.loads(earlier.read_text())["step"] + overrides["scheduler.decay_steps"]
+        session.summary(step=step, reason="completed", max_steps=step, session=1)
+        return None
+
+    return runner
+
+
+WSD = ("--set", "scheduler.name=wsd", "--finish")
+
+
+def test_the_last_session_that_the_limit_allows_ends_a_run_of_wsd(stub, tmp_path, capsys):
+    stub.runner = ends(400)
+    assert run(*WSD, "--max-sessions", "3") == 0
+    assert steps(tmp_path) == [400, 800, 1000]
+    overrides = [session.parameter("OVERRIDES") for session in stub.sessions]
+    assert overrides[:2] == [{"scheduler.name": "wsd"}] * 2
+    assert overrides[2] == {
+        "scheduler.name": "wsd",
+        "run.name": "toy-finish",
+        "run.finishes": "toy",
+        "scheduler.decay_steps": 200,
+    }
+    assert "The last session ends toy: in 200 steps from step 800" in capsys.readouterr().out
+
+
+def test_the_last_session_that_the_quota_allows_ends_it_by_a_decay_that_fits(stub, tmp_path):
+    stub.quota_hours = (0.0, 30.0)
+
+    def runner(session):
+        ends(2000)(session)
+        stub.quota_hours = (stub.quota_hours[0] + 12.5, 30.0)
+
+    stub.runner = runner
+    assert run(*WSD) == 0
+    # 5 hours are left for the third: 0.9 of what it does in 290 minutes of 690, less than a quarter of 4,000
+    assert steps(tmp_path) == [2000, 4000, 4000 + int(0.9 * 2000 * 290 / 690)]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--finish",), "the schedule here is cosine"),
+        ((*WSD, "--max-sessions", "1"), "none is ended"),
+    ],
+)
+def test_what_cannot_be_ended_is_said(stub, capsys, options, sentence):
+    stub.runner = ends(100)
+    assert run(*options) != 0
+    printed = capsys.readouterr()
+    assert sentence in printed.out + printed.err
+
+
 def test_two_lost_in_a_row_end_it_and_retry_goes_on(stub, capsys):
     good = trains(100)
     stub.runner = lambda session: stub.lose(session) if session.version <= 2 else good(session)

@@ -27,6 +27,7 @@ from trainbook import launch
 from trainbook.commands import main
 from trainbook.new import made
 from trainbook.supervised import pictured
+from trainbook.supervised.task import RETIRED
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -60,6 +61,12 @@ def test_the_examples_are_short_as_they_are_formatted():
         most = {"segmentation": 70, "tokens": 75}.get(file.stem, 60)
         code = re.sub(r'^ *""".*"""$|^ *#.*$', "", file.read_text(), flags=re.MULTILINE)
         assert sum(bool(line.strip()) for line in code.splitlines()) <= most
+
+
+def test_no_method_of_an_example_is_taken_for_one_of_an_earlier_version():
+    for path in EXAMPLES.glob("*.py"):
+        methods = re.findall(r"def (\w+)\(self", path.read_text("utf-8"))
+        assert RETIRED.isdisjoint(methods), path.name
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -36,7 +36,7 @@ def test_answers_begin_as_those_of_a_simple_method_in_the_notebook_of_ones_own_m
         for node in ast.parse(source).body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    assert "start_from_baseline: true" in ast.literal_eval(assigned["CONFIGURATION"])
+    assert "start_from_baseline: true" in ast.literal_eval(assigned["MY_MODEL"])
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------

@@ -94,6 +94,8 @@ def test_the_newest_cell_of_the_class_becomes_the_file_that_the_configuration_na
     assert (tmp_path / "configs" / "my.yaml").read_text() == "task: mine.py:A\nseed: 3\n"
     with pytest.raises(BadInput, match="the class C.* Classes of cells: A, B. Run t"):
         notebook.save_cells("task: mine.py:C", tmp_path / "other" / "my.yaml")
+    notebook.save_cells("task: competition\n", tmp_path / "third" / "my.yaml")
+    assert [path.name for path in (tmp_path / "third").iterdir()] == ["my.yaml"]
 
 
 def test_a_plan_that_fails_in_a_users_code_is_a_warning_with_its_line(toy, tmp_path, capsys):

@@ -85,6 +85,15 @@ def test_the_simple_method_sees_numbers_marks_of_gaps_and_of_common_words():
     assert plain[:, 3].tolist() == [1, 0, 1, 0]
 
 
+def test_the_simple_method_sees_the_rank_of_words_in_the_alphabet():
+    rows = [{"cut": word} for word in ("fair", "good", "ideal", "fair", "good", "ideal", "fair")]
+    learned = columns.learned(rows)
+    new = [*rows[:3], {"cut": "unseen"}, {"cut": ""}]
+    plain = columns.plain(columns.tensors(learned, new), learned)
+    assert plain.shape == (5, 4)
+    assert plain[:, 3].tolist() == [-1, 0, 1, 0, 0]
+
+
 def encoded(learned, values):
     batch = columns.tensors(learned, [{"x": value} for value in values])
     return columns.Encoder(learned)(**batch)

@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from torch import nn
 
 from lib.config import Config, Training
 from lib.errors import BadInput
-from trainbook.supervised import corpus
+from trainbook.supervised import corpus, kinds
 from trainbook.supervised.language import Language
 from trainbook.supervised.ngrams import ORDER, Ngrams
+from trainbook.supervised.samples import IGNORED
 
 
 @dataclass(frozen=True)
@@ -185,3 +187,10 @@ def test_a_model_s_bits_are_those_of_its_probabilities_for_every_token_but_the_f
     assert task.sizes.max() > 1
     assert scored.scores["bits_a_byte"] == pytest.approx(total / letters, rel=1e-5)
     assert len(scored.rows["network"].true) == len(samples) > ends
+
+
+def test_the_bytes_of_a_sample_are_those_of_its_known_labels():
+    rows = [("piece", np.array([0, 1, IGNORED, 2])), ("piece", np.array([1, 1, 1, IGNORED]))]
+    test = SimpleNamespace(samples=rows)
+    task = SimpleNamespace(sizes=np.array([7, 2, 3]), parts={"test": test})
+    assert kinds.of("bits").tested(task).true.tolist() == [5, 4]

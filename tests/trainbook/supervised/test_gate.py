@@ -130,3 +130,17 @@ def test_numbers_open_it_by_their_error_or_by_the_loss_where_that_follows_from_n
     members = {"kind": "numbers", "metrics": (metric,), "selection": (metric, "min")}
     found = opened(network, simple, true, **members)
     assert found >= 0.75 if better else found < 0.5
+
+
+def test_noise_hardly_ever_opens_it_beside_the_mean_of_numbers():
+    """Validations follow each other, so one in twenty is too many."""
+    constant = SimpleNamespace(name="always the same", is_constant=True)
+    members = {"kind": "numbers", "metrics": ("rmse",), "selection": ("rmse", "min")}
+    mean = torch.zeros(60)
+    found = []
+    for seed in range(150):
+        draw = torch.Generator().manual_seed(seed)
+        true = torch.randn(60, generator=draw)
+        network = 0.1 * torch.randn(60, generator=draw)
+        found.append(opened(network, mean, true, _simples=[constant], **members))
+    assert sum(gate > 0 for gate in found) <= 2

@@ -13,6 +13,7 @@ from lib.errors import BadInput
 from tests.trainbook.supervised.tasks import Heights
 from trainbook import Supervised
 from trainbook.supervised import prediction
+from trainbook.supervised.notes import note
 
 
 class Files(Supervised):
@@ -30,6 +31,20 @@ class Files(Supervised):
             "x": torch.tensor(values)[:, None],
             "labels": torch.tensor([label for _, label in samples]),
         }
+
+
+class Noting:
+    """A member that notes the same of new data as each other one."""
+
+    def read_new(self, source):
+        note("a line of the new data")
+        return ["a sample"]
+
+
+def test_what_all_members_note_of_new_data_is_printed_once(tmp_path, capsys):
+    members = [(Noting(), []) for _ in range(3)]
+    assert prediction._read_by_all(members, tmp_path) == [("a sample",) * 3]
+    assert capsys.readouterr().out == "a line of the new data\n"
 
 
 @pytest.fixture

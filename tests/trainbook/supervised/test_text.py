@@ -194,3 +194,13 @@ def test_several_models_write_by_the_mean_of_their_probabilities(capitals, monke
     monkeypatch.setattr(Capitals, "candidates", lambda self, model, batch, beams: [next(texts)])
     models = [capitals.model(), capitals.model()]
     assert capitals.answers(models, [("a", "")]) == [{"prediction": "black", "probability": 0.45}]
+
+
+def test_a_text_that_was_only_written_has_no_probability(capitals, monkeypatch):
+    texts = iter(["red", "blue", "red", "red"])
+    monkeypatch.setattr(Capitals, "write", lambda self, model, batch, beams: [next(texts)])
+    models = [capitals.model() for _ in range(3)]
+    assert capitals.answers(models, [("a", "")]) == [
+        {"prediction": "red", "share of models": 0.666667}
+    ]
+    assert capitals.answers(models[:1], [("a", "")]) == [{"prediction": "red"}]

@@ -9,7 +9,7 @@ import pytest
 from tests.bench import bench_verdicts
 from tests.trainbook.supervised.tasks import Heights, Words
 from tests.trainbook.supervised.test_methods import evaluated, rows_of
-from trainbook.supervised import methods, verdict
+from trainbook.supervised import methods, scoring, verdict
 from trainbook.supervised.intervals import Interval, of_gain, resampled
 from trainbook.supervised.scoring import Judged
 from trainbook.supervised.verdict import concluded
@@ -77,6 +77,16 @@ def test_draws_of_few_units_that_differ_make_a_wide_interval():
         assert np.percentile(draws, 2.5) >= gain.low
     assert of_gain(0.5, np.array([0.5]), 1).side == 0
     assert of_gain(0.0, np.zeros(9), 0) == (0, 0, 0)
+
+
+def test_no_interval_reaches_further_than_the_metric_can():
+    draws = np.array([-0.3, 0.0, 0.3])
+    accuracy = of_gain(0.1, draws, 2, 0.995, scoring.largest_gain("accuracy"))
+    assert (accuracy.low, accuracy.high) == (-1, 1)
+    mcc = of_gain(0.1, draws, 2, 0.995, scoring.largest_gain("mcc"))
+    assert (mcc.low, mcc.high) == (-2, 2)
+    for metric in ("rmse", "r2", "log_loss"):
+        assert of_gain(0.1, draws, 2, 0.995, scoring.largest_gain(metric)).high > 2
 
 
 def test_of_equal_methods_hardly_one_in_forty_is_found_surely_above_and_of_better_ones_many():
@@ -166,3 +176,17 @@ def test_the_strongest_simple_method_is_that_of_the_folds_whichever_is_best_on_t
     rows = {"always the same": wrong, "another": right, "by folds": half}
     assert task._strongest(rows) == "by folds"
     assert task._strongest({**rows, "a rule": right}) == "a rule"
+
+
+def test_numbers_that_differ_by_rounding_are_the_same_answer(configured, tmp_path):
+    mean = np.full(30, 151.3333333333)
+    true = mean + np.arange(30)
+    task = Heights(configured("Heights"))
+    rows = {
+        "mean": Judged(true, mean, sample=np.arange(30)),
+        "answer": Judged(true, mean.astype(np.float32).astype(float), sample=np.arange(30)),
+    }
+    compared = task._compared(rows, "mean", [*range(30)])
+    gain = compared.gains["answer"][0]
+    assert gain.low == gain.high == gain.value
+    assert "'answer' is 'mean' itself" in task._concluded(compared, rows, "mean")

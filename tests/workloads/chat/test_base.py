@@ -1,27 +1,34 @@
 """The recipe of the small base: its chats and its rows."""
 
 import json
+import random
 import shutil
+from collections import Counter
 
 import pytest
 
 from lib.config import with_changes
 from lib.task import load_config, load_task
+from tests.conftest import ROOT
 from tests.workloads.chat.conftest import CONFIG
 from trainbook import IGNORED
-from workloads.chat.base import make, stand_in
+from workloads.chat.base import rows as recipe
+from workloads.chat.base import stand_in
 from workloads.chat.base.chats import STOP, Chats
-from workloads.chat.base.rows import Rows, tokenizer_of
+from workloads.chat.base.rows import COPYING, LENGTH, Rows, tokenizer_of
 from workloads.chat.generated import API, split_of
 
 LEXICON = ["alpha", "beta", "gamma", "delta"]
+
+
+DOCS = [f"Part {number} of a docstring of a few words.\n" * 20 for number in range(60)]
 
 
 @pytest.fixture(scope="module")
 def rows():
     chats = Chats(1, LEXICON)
     texts = [chats.text() for _ in range(200)]
-    return Rows(tokenizer_of(texts, 400), chats, ["A docstring of a function.\n" * 40])
+    return Rows(tokenizer_of(texts, 400), chats, DOCS, 200, "train")
 
 
 def test_chats_are_those_of_their_seed_without_functions_or_held_out_values_of_the_task():
@@ -44,32 +51,42 @@ def test_an_example_asks_in_one_form_and_is_answered_in_one():
 
 
 def test_rows_train_the_second_copy_the_answers_and_whole_docstrings(rows):
-    ids, labels = rows.copy(64)
+    ids, labels = rows.copy(random.Random(0))
     answer = [label for label in labels if label != IGNORED]
-    assert len(ids) == len(labels) == 64
+    assert len(ids) == len(labels) == LENGTH
     assert answer[-1] == rows.stop
     copied = answer[:-1]
     assert ids[len(rows.head) : len(rows.head) + len(copied)] == copied
-    ids, labels = rows.chat(200, 1.0, 4)
+    ids, labels = rows.chat(1.0)
     trained = [label for label in labels if label != IGNORED]
     assert 0 < len(trained) < len(ids)
-    assert STOP in rows.tokenizer.decode(trained)
-    ids, labels = rows.doc(32)
+    assert STOP in rows.tokenizer.decode(trained, skip_special_tokens=False)
+    ids, labels = rows.doc(random.Random(0))
     assert ids == labels
 
 
-def test_a_batch_has_copies_chats_and_docstrings_by_their_share(rows):
-    ids, labels, chats = rows.batch(960, 96, 0.8, 1.0, 4)
-    assert ids.shape == labels.shape == (10, 96)
-    assert chats == 8
-    assert (ids[8:] == labels[8:]).all()
+def test_a_row_follows_from_its_number_alone_and_copies_come_first(rows):
+    assert [*rows.order(0, 0)] == [*range(200)]
+    name, ids, labels = rows[150]
+    rows[151]
+    again = rows[150]
+    assert again[0] == name
+    assert (again[1] == ids).all()
+    assert (again[2] == labels).all()
+    (first,) = {rows.kind(number / 200, number) for number in range(int(COPYING * 200))}
+    assert first == "copy"
+    late = Counter(rows.kind(0.5, number) for number in range(20))
+    assert late == {"copy": 1, "chat": 15, "docs": 4}
 
 
 def test_a_notebook_without_a_base_gets_a_small_one_once_and_says_what_a_real_one_is(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(make, "docstrings", lambda: ["A docstring of a few words.\n" * 20] * 60)
-    monkeypatch.setattr(stand_in, "_MINUTES", 0.01)
+    monkeypatch.setattr(recipe, "docstrings", lambda: DOCS)
+    small = (ROOT / "configs" / "chat_base.yaml").read_text("utf-8")
+    fewer = small.replace("rows: 70000", "rows: 40").replace("batch: 20", "batch: 4")
+    (tmp_path / "base.yaml").write_text(fewer, "utf-8")
+    monkeypatch.setattr(stand_in, "_RECIPE", tmp_path / "base.yaml")
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TRAINBOOK_KAGGLE_ROOT", str(tmp_path / "kaggle"))
     (tmp_path / "chat.yaml").write_text(CONFIG)

@@ -12,12 +12,18 @@ from sklearn.metrics import root_mean_squared_log_error
 
 from lib.errors import BadInput
 from lib.task import load_config, load_task
+from lib.training import loop
 from tests.competitions import layouts, play
-from trainbook import commands
+from trainbook import commands, launch
 from trainbook.supervised.submission import checked
 from workloads.competition.entry import Logarithms, rmsle
 
 pytestmark = pytest.mark.usefixtures("quick")
+
+
+class Killed(BaseException):
+    """What a kill is to the code."""
+
 
 FEW = {
     "training.epochs": 0,
@@ -68,6 +74,27 @@ def test_a_run_ends_with_a_submission_in_the_form_of_the_sample(name, written, c
     assert not submission.equals(sample)
 
 
+def test_folds_of_texts_that_are_killed_hand_in_the_same_bytes(written, monkeypatch):
+    written("comments", rows=24, target=["toxic", "insult"])
+    settings = few(**{"folds": 2, "training.effective_batch": 4, "training.smoke_steps": 1})
+    assert commands.main(["train", "my.yaml", *settings, "--set=output_dir=whole"]) == 0
+    step = loop.optimizer_step
+
+    def killed(state, task, config, slots, number, *rest):
+        if config.run.name == "my-fold1" and number == 2:
+            raise Killed
+        return step(state, task, config, slots, number, *rest)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(loop, "optimizer_step", killed)
+        patched.setattr(launch, "_write_failure", lambda *_: None)
+        commands.main(["train", "my.yaml", *settings])
+    assert not Path("runs/submission.csv").exists()
+    assert commands.main(["train", "my.yaml", *settings]) == 0
+    for name in ("submission.csv", "my-together/oof.csv", "my-together/expected.json"):
+        assert Path("runs", name).read_bytes() == Path("whole", name).read_bytes(), name
+
+
 def test_doctor_shows_what_columns_are_and_names_leaks(written):
     written("houses", rows=60)
     table = pd.read_csv("input/train.csv")
@@ -92,6 +119,7 @@ def test_columns_that_the_test_lacks_are_not_learned_from(written):
     task = load_task(load_config("my.yaml"))
     assert "Columns that test.csv lacks, which are not used: later" in task.describe_data()
     assert "later" not in task.learned()["encoded"]
+    assert "nothing used" not in task.describe_data()  # the ids join the submission
 
 
 def test_groups_stay_in_one_split(written):
@@ -100,6 +128,12 @@ def test_groups_stay_in_one_split(written):
     groups = [{task.group(sample) for sample in part.samples} for part in task.parts.values()]
     assert all(groups)
     assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]
+
+
+def test_pictures_are_mirrored_unless_the_block_refuses(written):
+    written("leaves")
+    assert load_task(load_config("my.yaml")).settings.flip
+    assert not load_task(load_config("my.yaml", {"workload.flip": False})).settings.flip
 
 
 def test_the_logarithms_of_a_target_are_learned_and_come_back(written):
@@ -144,6 +178,26 @@ def test_a_submission_that_differs_from_its_sample_is_refused(tmp_path):
         place.write_text(text, "utf-8")
         with pytest.raises(BadInput, match=what):
             checked(place, sample)
+
+
+def test_a_mask_that_ends_behind_its_picture_is_named_with_row_and_file(written, tmp_path):
+    written("salt", rows=20)
+    pixels = layouts.SIDE**2
+    table = play.read(Path("input/train.csv"))
+    wrong = table.assign(rle_mask=[f"{pixels} 2", *table["rle_mask"][1:]])
+    wrong.to_csv("input/train.csv", index=False)
+    where = r"train\.csv:2, train0\.png of 48 x 48 pixels: .* one ends at pixel 2,305 of 2,304"
+    with pytest.raises(BadInput, match=where):
+        load_task(load_config("my.yaml")).datasets()
+    table.to_csv("input/train.csv", index=False)
+    task = load_task(load_config("my.yaml"))
+    sample = Path("input/sample_submission.csv")
+    place = tmp_path / "submission.csv"
+    place.write_text(sample.read_text("utf-8").replace("1 1", f"1 {pixels}"), "utf-8")
+    assert checked(place, sample, task.cell_check()).endswith("masks.")
+    place.write_text(sample.read_text("utf-8").replace("1 1", f"2 {pixels}"), "utf-8")
+    with pytest.raises(BadInput, match="6 cells of rle_mask .* test0: .* pixel 2,305 of 2,304"):
+        checked(place, sample, task.cell_check())
 
 
 def test_rmsle_of_logarithms_is_that_of_scikit_learn_where_a_guess_below_zero_counts_as_zero():

@@ -19,7 +19,7 @@ from tests.workloads.vqa.conftest import CONFIG, load
 from tests.workloads.vqa.files import picture, record
 from trainbook.launch import checks
 from trainbook.supervised.samples import Part
-from workloads.vqa import OFFERED, Words, chosen_weight, data, likeliest, pairs_of
+from workloads.vqa import OFFERED, Words, certainty, chosen_weight, data, likeliest, pairs_of
 from workloads.vqa.settings import Stage, stage_at
 from workloads.vqa.tokens import Answer
 
@@ -371,3 +371,32 @@ def test_stages_that_contradict_each_other_are_refused_with_their_line(tmp_path)
         )
         with pytest.raises(BadInput, match=message):
             load_config(tmp_path / "vqa.yaml")
+
+
+def test_probabilities_of_answers_mean_what_they_say_on_other_questions():
+    """The candidates are drawn from known probabilities, whose logarithms a model triples; one in five is another."""
+    generator = np.random.default_rng(0)
+    true = np.array([0.55, 0.2, 0.05, 0.2])  # the last one is none of the candidates
+
+    def drawn(questions):
+        scores = []
+        places = []
+        for _ in range(questions):
+            shares = generator.permutation(true[:3]) * 0.8 / true[:3].sum()
+            place = int(generator.choice(4, p=[*shares, 0.2]))
+            scores.append((3 * np.log(shares)).tolist())
+            places.append(None if place == 3 else place)
+        return scores, places
+
+    found = certainty.fitted(*drawn(2000))
+    assert found.power == pytest.approx(1 / 3, rel=0.15)
+    scores, places = drawn(2000)
+    best = [max(certainty.shares(each, found)) for each in scores]
+    right = [int(np.argmax(each)) == place for each, place in zip(scores, places, strict=True)]
+    assert np.mean(best) == pytest.approx(np.mean(right), abs=0.03)
+    assert sum(certainty.shares(scores[0], found)) == pytest.approx(0.8, abs=0.03)
+
+
+def test_of_a_few_answers_that_are_all_right_none_is_certain():
+    found = certainty.fitted([[-0.1, -3.0]] * 10, [0] * 10)
+    assert 0.8 < certainty.shares([-0.1, -3.0], found)[0] < 0.99

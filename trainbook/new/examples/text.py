@@ -57,9 +57,9 @@ class Text(Supervised):
 
     def batch(self, samples, training):
         _, texts, labels = zip(*samples, strict=True)
-        return {**self.numbered(texts), "texts": texts, "labels": torch.tensor(labels)}
+        return {**self.inputs(texts), "texts": texts, "labels": torch.tensor(labels)}
 
-    def numbered(self, texts):
+    def inputs(self, texts):
         if self.settings.encoder:
             return encoders.pieces(self.learned()["tokenizer"], texts, self.settings.length)
         rows = [[1, *map(self.number, text.lower().split())] for text in texts]

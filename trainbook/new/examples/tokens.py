@@ -71,10 +71,10 @@ class Tokens(Supervised):
         length = self.settings.length
         words = [list(words[:length]) for words, _ in samples]
         labels = [[self.label(tag) for tag in tags] for _, tags in samples]
-        inputs = self.numbered(words, training)
+        inputs = self.inputs(words, training)
         return {**inputs, "words": words, "labels": padded(labels, IGNORED, length)}
 
-    def numbered(self, words, training):
+    def inputs(self, words, training):
         settings = self.settings
         if settings.encoder:
             kept = self.learned()["tokenizer"]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from trainbook.supervised import chunks, evaluation, scoring
 from trainbook.supervised.kinds.next_tokens import NextTokens
-from trainbook.supervised.samples import IGNORED
+from trainbook.supervised.samples import IGNORED, target_of
 from trainbook.supervised.scoring import Judged
 
 
@@ -36,7 +36,7 @@ class Bits(NextTokens):
             outputs, labels = task.matched(task.outputs(model, batch), batch["labels"])
             nats.append(_nats(outputs, labels).double().cpu())
             known = labels.cpu().numpy()
-            sizes.append(np.where(known == IGNORED, 0, task.sizes[known]).sum(1))
+            sizes.append(_bytes(task, known).sum(1))
             tokens += int((known != IGNORED).sum())
         size = np.concatenate(sizes)
         each = torch.cat(nats).numpy()
@@ -45,8 +45,8 @@ class Bits(NextTokens):
         return evaluation.Scored(losses, {"network": judged})
 
     def tested(self, task: Any) -> Judged:
-        sizes = [task.sizes[tokens[1:]].sum() for _, tokens in task.parts["test"].samples]
-        size = np.array(sizes)
+        labels = map(target_of, task.parts["test"].samples)
+        size = np.array([_bytes(task, each[1:]).sum() for each in labels])
         return Judged(size, size, sample=np.arange(len(size)))
 
     def baselines(self, task: Any, test: Judged) -> dict[str, Judged]:
@@ -74,6 +74,11 @@ class Bits(NextTokens):
 
     def tables(self, task: Any, answer: Judged, folder: Any) -> str | None:
         return None
+
+
+def _bytes(task: Any, labels: np.ndarray) -> np.ndarray:
+    """Returns the bytes of each label; none of an unknown one."""
+    return np.where(labels == IGNORED, 0, task.sizes[labels.clip(0)])
 
 
 def _nats(outputs: Any, labels: Tensor) -> Tensor:

@@ -81,7 +81,14 @@ class Text(Classes):
     def answers(
         self, task: Any, models: list[nn.Module], samples: list[Any]
     ) -> list[Mapping[str, Any]]:
-        """Returns the likeliest text of each sample with its probability."""
+        """Returns the likeliest text of each sample.
+
+        It has its probability if the task has `candidates` of its own; of several models that have none it has the
+        share of those that wrote it.
+        """
         rows = text.together(task, models, samples)
         best = [max(shares.items(), key=lambda pair: pair[1]) for shares in rows]
-        return [{"prediction": written, "probability": round(share, 6)} for written, share in best]
+        column = "probability" if task._has_candidates else "share of models"
+        if column != "probability" and len(models) == 1:
+            return [{"prediction": written} for written, _ in best]
+        return [{"prediction": written, column: round(share, 6)} for written, share in best]

@@ -1,1 +1,1 @@
-"""Makes the small base configs/chat-base: python -m workloads.chat.base.make FOLDER."""
+"""The small base configs/chat-base: trainbook train configs/chat_base.yaml."""

@@ -3,19 +3,22 @@
 import ast
 import random
 import sysconfig
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-import torch
+import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from trainbook import IGNORED
+from trainbook.supervised.corpus import END
+from trainbook.supervised.samples import PARTS
 from workloads.chat.base.chats import START, STOP, Chats
+from workloads.chat.generated import split_of
 
 PAD = "<|pad|>"
-END = "<|endoftext|>"
+LENGTH = 192  # tokens of a row
+COPYING = 0.1  # of the rows, before chats begin
 TEMPLATE = (
     "{% if tools %}{{ '<|im_start|>tools\\n' }}{% for tool in tools %}{{ tool | tojson + '\\n' }}{% endfor %}"
     "{{ '<|im_end|>\\n' }}{% endif %}"
@@ -32,6 +35,14 @@ _SKIPPED = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 Pair = tuple[list[int], list[int]]  # ids and labels of a row
+
+
+def dealt_docstrings() -> dict[str, list[str]]:
+    """Returns the docstrings of each part, by their hash."""
+    dealt: dict[str, list[str]] = {part: [] for part in PARTS}
+    for text in docstrings():
+        dealt[split_of(text)].append(text)
+    return dealt
 
 
 def docstrings() -> list[str]:
@@ -53,8 +64,15 @@ def _docstrings_of(path: Path) -> Iterator[str]:
             yield text
 
 
-def tokenizer_of(texts: list[str], size: int) -> Any:
-    """Trains a byte-level BPE tokenizer of `size` tokens with the base's template."""
+def lexicon_of(texts: Iterable[str]) -> list[str]:
+    """Returns words of three to nine letters that occur in texts at least twenty times."""
+    words = [word for text in texts for word in text.lower().split()]
+    counts = Counter(word for word in words if word.isalpha() and 3 <= len(word) <= 9)
+    return sorted(word for word, count in counts.items() if count >= 20)
+
+
+def tokenizer_of(texts: list[str], size: int) -> Tokenizer:
+    """Trains a byte-level BPE tokenizer of `size` tokens."""
     bpe = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PIECES), "isolated")
     in_bytes = pre_tokenizers.ByteLevel(False, use_regex=False)
@@ -67,87 +85,96 @@ def tokenizer_of(texts: list[str], size: int) -> Any:
         show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, pad_token=PAD, eos_token=STOP, clean_up_tokenization_spaces=False
-    )
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
+    return bpe
 
 
 class Rows:
-    """Draws rows of tokens with their labels: copies, chats (answers are trained) and docstrings (everything is)."""
+    """Rows of tokens, each drawn by its number: copies of random tokens first, then chats and docstrings.
 
-    def __init__(self, tokenizer: Any, chats: Chats, docs: list[str]):
+    A sample is its name with (length) tokens and their labels. Of a copy the second half is trained, of chats the
+    answers, of docstrings everything.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, chats: Chats, docs: list[str], number: int, part: str):
         self.tokenizer = tokenizer
         self.chats = chats
-        self.rng = random.Random(2)
-        self.pool: list[list[int]] = []
-        self.stop, end = tokenizer.convert_tokens_to_ids([STOP, END])
+        self.number = number
+        self.part = part
+        (self.stop,) = self._ids(STOP)
+        (end,) = self._ids(END)
         self.stream: list[int] = []
-        for ids in self._tokens(docs):
-            self.stream += [*ids, end]
+        for encoding in tokenizer.encode_batch(docs):
+            self.stream += [*encoding.ids, end]
         texts = [
             f"{START}assistant\n",
             f"{START}user\nrepeat: ",
             f"{STOP}\n{START}assistant\n",
             f"{STOP}\n",
         ]
-        self.opening, self.head, self.middle, self.tail = self._tokens(texts)
+        self.opening, self.head, self.middle, self.tail = map(self._ids, texts)
 
-    def _tokens(self, texts: list[str]) -> list[list[int]]:
-        return self.tokenizer(texts)["input_ids"]
+    def __len__(self) -> int:
+        return self.number
 
-    def copy(self, length: int) -> Pair:
+    def __getitem__(self, index: int) -> tuple[str, np.ndarray, np.ndarray]:
+        if not 0 <= index < self.number:
+            raise IndexError(index)
+        name = f"{self.part} {index}"
+        rng = random.Random(name)
+        self.chats.rng = rng
+        progress = index / self.number if self.part == "train" else 1.0
+        kind = self.kind(progress, index)
+        if kind == "copy":
+            ids, labels = self.copy(rng)
+        elif kind == "docs":
+            ids, labels = self.doc(rng)
+        else:
+            ids, labels = self.chat(min(1, 0.2 + 4 * progress))
+        return name, np.array(ids), np.array(labels)
+
+    def order(self, seed: int, epoch: int) -> range:
+        """Returns rows as they come: they become harder."""
+        return range(self.number)
+
+    @staticmethod
+    def kind(progress: float, index: int) -> str:
+        """Returns what a row is: of twenty one copies and four are docstrings, and at first all copy."""
+        place = index % 20
+        if progress < COPYING or not place:
+            return "copy"
+        return "chat" if place < 16 else "docs"
+
+    def _ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text).ids
+
+    def copy(self, rng: random.Random) -> Pair:
         """Repeats random tokens of the whole vocabulary or of a few: the fastest way to learn copying."""
-        rng = self.rng
         form = len(self.head) + len(self.middle) + len(self.tail)
-        room = (length - form) // 2
-        tokens = range(4, len(self.tokenizer))
+        room = (LENGTH - form) // 2
+        tokens = range(4, self.tokenizer.get_vocab_size())
         choice = rng.sample(tokens, rng.choice([12, 40, 200, len(tokens)]))
         copied = rng.choices(choice, k=rng.randint(room // 2, room))
         ids = [*self.head, *copied, *self.middle, *copied, *self.tail]
-        labels = [IGNORED] * length
+        labels = [IGNORED] * LENGTH
         first = len(ids) - len(copied) - len(self.tail)
         labels[first : first + len(copied) + 1] = [*copied, self.stop]
-        return ids + [0] * (length - len(ids)), labels
+        return ids + [0] * (LENGTH - len(ids)), labels
 
-    def chat(self, length: int, hard: float, examples: int) -> Pair:
+    def chat(self, hard: float) -> Pair:
         """Joins chats to a row; tokens after an answer's opening are trained up to its end."""
         ids: list[int] = []
-        while len(ids) < length:
-            if not self.pool:
-                texts = [self.chats.text(hard, examples) for _ in range(100)]
-                self.pool = self._tokens(texts)
-            ids += self.pool.pop()
+        while len(ids) < LENGTH:
+            ids += self._ids(self.chats.text(hard))
         labels = []
         is_answer = False
-        for place, token in enumerate(ids[:length]):
+        for place, token in enumerate(ids[:LENGTH]):
             before = ids[max(0, place - len(self.opening)) : place]
             is_answer = is_answer or before == self.opening
             labels.append(token if is_answer else IGNORED)
             is_answer = is_answer and token != self.stop
-        return ids[:length], labels
+        return ids[:LENGTH], labels
 
-    def doc(self, length: int) -> Pair:
-        first = self.rng.randrange(len(self.stream) - length)
-        ids = self.stream[first : first + length]
+    def doc(self, rng: random.Random) -> Pair:
+        first = rng.randrange(len(self.stream) - LENGTH)
+        ids = self.stream[first : first + LENGTH]
         return ids, ids
-
-    def copies(self, count: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return _stacked([self.copy(length) for _ in range(count)])
-
-    def batch(
-        self, tokens: int, length: int, share: float, hard: float, examples: int
-    ) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Returns (rows, length) ids and labels, and the number of rows that are chats or copies."""
-        count = tokens // length
-        chats = round(share * tokens / length)
-        rows = [self.copy(length)]
-        rows += [self.chat(length, hard, examples) for _ in range(chats - 1)]
-        rows += [self.doc(length) for _ in range(count - chats)]
-        return *_stacked(rows), chats
-
-
-def _stacked(rows: list[Pair]) -> tuple[torch.Tensor, torch.Tensor]:
-    ids, labels = zip(*rows, strict=True)
-    return torch.tensor(ids), torch.tensor(labels)

@@ -1,17 +1,19 @@
 """A small base for a notebook that has none: it is made in a minute, and shows every step."""
 
+import shutil
+import tempfile
 from pathlib import Path
-
-import torch
 
 from lib.config import Config, with_changes
 from lib.errors import BadInput, printable
 from lib.machine import disk, inputs, platform, published
+from lib.task import load_config
 from lib.training.order import put_back
-from workloads.chat.base.make import make, options_of
+from trainbook import HOME, launch
+from workloads.chat.base import task
 
 _FOLDER = "chat-base"  # in the output folder
-_MINUTES = 0.7  # of one core, after 10 seconds of reading docstrings
+_RECIPE = HOME / "configs" / "chat_base_small.yaml"
 
 
 def with_base(config: Config) -> Config:
@@ -49,8 +51,11 @@ def _is_there(base: str) -> bool:
 
 
 def _make(folder: Path) -> None:
-    threads = torch.get_num_threads()
+    """Trains the small base, and keeps its export alone."""
     disk.make_folders(folder.parent)
-    with disk.whole(folder) as aside, put_back():
-        make(options_of([str(aside), "--minutes", str(_MINUTES)]), tried=0)
-    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as place, put_back():
+        changes = {"task": f"{task.__file__}:{task.Base.__name__}", "output_dir": place}
+        config = load_config(_RECIPE, changes)
+        launch.train(config)
+        with disk.whole(folder) as aside:
+            shutil.copytree(Path(place) / config.run.name / launch.EXPORT / task.FOLDER, aside)
