@@ -128,6 +128,6 @@ def test_the_page_on_speech_shows_lines_of_the_port():
     page = (ROOT / "docs" / "published.md").read_text("utf-8")
     block = re.search(r"^```python\n(def model.*?)^```", page, re.M | re.S)[1]
     task = (PORTS / "whisper" / "my_task.py").read_text("utf-8")
-    for method in block.strip().split("\n\n"):
+    for method in block.strip().split("\n\n\n"):
         lines = [f"    {line}" for line in method.splitlines()]
         assert "\n".join(lines) in task
