@@ -16,7 +16,7 @@ from tests.workloads.legal.conftest import CONFIG, load
 from trainbook import Judged, Supervised
 from trainbook.launch import checks
 from trainbook.supervised.targets import class_counts
-from workloads.legal import COUNTINGS, model, product
+from workloads.legal import COUNTINGS, counting, model, product
 from workloads.legal.counting import macro_f1
 from workloads.legal.model import Network, input_of
 from workloads.legal.settings import POSITIONS, Encoder
@@ -207,9 +207,9 @@ def test_an_answer_is_hardly_ever_further_below_counting_than_it_may_be():
 @pytest.mark.parametrize("best", [0, 3, 4])
 def test_the_strongest_counting_is_the_best_on_documents_that_it_did_not_see(legal, best):
     task = legal()
-    reached = np.full(5, 0.5)
-    reached[best] = 0.6
-    arrays = {**task.stack.arrays, "reached": reached}
+    gains = np.array([-0.1, -0.1, -0.1, -0.1, 0.0])
+    gains[best] += 0.2
+    arrays = {**task.stack.arrays, counting._GAINS: gains}
     task.stack = replace(task.stack, arrays=arrays)
     rows = task.baselines()
     assert task._strongest(rows) == COUNTINGS[best] == [*rows][best]
@@ -218,6 +218,24 @@ def test_the_strongest_counting_is_the_best_on_documents_that_it_did_not_see(leg
     places = task.parts["test"].samples.places
     assert (base.argmax(1)[places] == rows[COUNTINGS[best]]).all()
     assert task.baseline()["macro_f1"] == task.figures(task.truth("test"), base)["macro_f1"]
+
+
+def test_offsets_stay_unless_documents_show_surely_that_another_counting_is_better():
+    noise = np.random.default_rng(0)
+    document = np.arange(400) // 10
+    truth = noise.integers(3, size=400)
+    right = np.eye(3)[truth]
+    near = right + noise.normal(size=(400, 3))
+    flipped = near.copy()
+    flipped[:3] = -right[:3]  # worse by a hair, in one document
+    found = dict.fromkeys(product.METHODS, noise.normal(size=(400, 3)))
+    for with_offsets, without, best in (
+        (flipped, near, product.SHIFTED),
+        (noise.normal(size=(400, 3)), near, product.PRODUCT),
+    ):
+        found |= {product.SHIFTED: with_offsets, product.PRODUCT: without}
+        gains = counting._sure_gains(found, truth, document)
+        assert counting._best(gains) == best
 
 
 def scores_of(task, part, sure):
