@@ -167,12 +167,10 @@ def measured(row: str, seed: int, scratch: Path) -> dict[str, Any]:
             method: np.concatenate([other[method][part] for part in joined]) for method in other
         }
         found[name] = {method: shown(matrices, names) for method, matrices in own.items()}
-        task._groups = lambda _, units=units: units
         rows = {method: judged(reference) for method, reference in methods.items()}
         for method, reference in methods.items():
-            gains = task._compared(
-                {method: rows[method], **{n: judged(c) for n, c in own.items()}}, method
-            )[1]
+            answers = {name: judged(counts_of_tiles) for name, counts_of_tiles in own.items()}
+            gains = task._compared({method: rows[method], **answers}, method, units).gains
             above = {
                 f"{n} above, {key}": one.signed
                 for n in own
