@@ -13,7 +13,7 @@ from trainbook.supervised.language import Language
 @dataclass(frozen=True)
 class Settings:
     vocabulary: int = option(1024, "The different tokens, which the run learns.", minimum=257)
-    length: int = option(128, "The tokens that a guess sees at most.", minimum=2)
+    length: int = option(256, "The tokens that a guess sees at most.", minimum=2)
     layers: int = option(4, "The layers.", minimum=1)
     heads: int = option(4, "The heads of attention, of 32 numbers each.", minimum=1)
     written: int = option(200, "The tokens that predict writes behind a text.", minimum=1)
