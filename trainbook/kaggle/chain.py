@@ -279,7 +279,7 @@ def _end(chain: Chain, session: Session) -> dict[str, Any]:
     session.finishes = before.run
     print(
         f"The last session ends {before.run}: in {decay:,} steps from step {chain.step:,} on the "
-        f"learning rate falls.",
+        "learning rate falls.",
         flush=True,
     )
     return {**_names(before.run), "scheduler.decay_steps": decay}

@@ -27,9 +27,8 @@ _MOST_ROWS = 20_000  # that an answer is calibrated with
 _SURE = 0.995
 # Of the best of seven mixtures over the network alone: each may be better by chance
 _SURER = 1 - (1 - _SURE) / (len(GATES) - 2)
-_LIKELY = (
-    0.95  # of classes, where the simple method is no better than a constant; a mean is an answer
-)
+# Of classes, where the simple method is no better than a constant. The mean of numbers is an answer like others
+_LIKELY = 0.95
 _CLOSE = 0.005  # of a metric: as good as equal
 MOST_UNITS = 400  # of validation: of more units several are one
 _DRAWS = 1000
@@ -82,6 +81,11 @@ def about(task: Any, model: nn.Module) -> str:
         return (
             f"The gate is open by {gate:g}: the answer is that share of the network, and {name} "
             f"for the rest; {beside}."
+        )
+    if lead.low > 0:
+        return (
+            f"The gate is shut: {beside}, but its loss is not surely below that of the classes' shares: it may have "
+            f"learned nothing. So {name} alone answers."
         )
     if lead.high < 0:
         return (

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.bench import bench_verdicts
 from tests.trainbook.supervised.tasks import Tags
-from trainbook.supervised import evaluation, gate
+from trainbook.supervised import evaluation, gate, simple
 from trainbook.supervised.scoring import Judged
 
 
@@ -144,3 +144,14 @@ def test_noise_hardly_ever_opens_it_beside_the_mean_of_numbers():
         network = 0.1 * torch.randn(60, generator=draw)
         found.append(opened(network, mean, true, _simples=[constant], **members))
     assert sum(gate > 0 for gate in found) <= 2
+
+
+def test_a_gate_that_stays_shut_beside_a_gain_says_why():
+    model = nn.Module()
+    model.register_buffer(gate.LEAD, torch.tensor([0.2, 0.1, 0.3]))
+    model.register_buffer(simple.GATE, torch.zeros(()))
+    task = SimpleNamespace(_simple=SimpleNamespace(name="always the same"))
+    said = gate.about(task, model)
+    assert "+0.200 [+0.100, +0.300]" in said
+    assert "may have learned nothing" in said
+    assert "does not surely gain" not in said

@@ -88,7 +88,7 @@ class Text(Classes):
         """
         rows = text.together(task, models, samples)
         best = [max(shares.items(), key=lambda pair: pair[1]) for shares in rows]
-        column = "probability" if task._has_candidates else "share of models"
-        if column != "probability" and len(models) == 1:
+        if not task._has_candidates and len(models) == 1:
             return [{"prediction": written} for written, _ in best]
+        column = "probability" if task._has_candidates else "share of models"
         return [{"prediction": written, column: round(share, 6)} for written, share in best]

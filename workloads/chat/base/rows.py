@@ -37,12 +37,12 @@ _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Pair = tuple[list[int], list[int]]  # ids and labels of a row
 
 
-def dealt_docstrings() -> dict[str, list[str]]:
+def docstrings_by_part() -> dict[str, list[str]]:
     """Returns the docstrings of each part, by their hash."""
-    dealt: dict[str, list[str]] = {part: [] for part in PARTS}
+    by_part: dict[str, list[str]] = {part: [] for part in PARTS}
     for text in docstrings():
-        dealt[split_of(text)].append(text)
-    return dealt
+        by_part[split_of(text)].append(text)
+    return by_part
 
 
 def docstrings() -> list[str]:

@@ -27,7 +27,7 @@ from workloads.chat.base.rows import (
     PAD,
     TEMPLATE,
     Rows,
-    dealt_docstrings,
+    docstrings_by_part,
     lexicon_of,
     tokenizer_of,
 )
@@ -73,7 +73,7 @@ class Base(Language):
         return states.last_hidden_state, model.lm_head
 
     def read(self, source: Path | None = None) -> Mapping[str, Any]:
-        docs = dealt_docstrings()
+        docs = docstrings_by_part()
         chats = Chats(1, lexicon_of(docs["train"]))
         self._trained = (self._learned or {}).get("tokenizer", "")
         if not self._trained:
@@ -117,7 +117,7 @@ class Base(Language):
         )
         tokenizer.chat_template = TEMPLATE
         tokenizer.save_pretrained(folder)
-        other = dealt_docstrings()["test"]
+        other = docstrings_by_part()["test"]
         random.Random(0).shuffle(other)
         (folder / "other.txt").write_text("\n\n".join(other) + "\n", "utf-8")
         weights = (folder / "model.safetensors").read_bytes()
