@@ -14,6 +14,11 @@ from sklearn.metrics import roc_auc_score
 Score = Callable[[pd.DataFrame, pd.DataFrame], float]
 SHAPES = ("box", "disc", "ring", "star")
 TAGS = ("toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate")
+# Each word is of two marks, and of one more than of the other
+RUDE = (
+    "rubbish", "nonsense", "vile", "monstrous", "damned", "bloody",
+    "regret", "beware", "clown", "fool", "foreigners", "those",
+)  # fmt: skip
 PLAIN = (
     "article", "edited", "user", "history", "music",
     "cities", "rivers", "sources", "page", "thanks",
@@ -173,12 +178,22 @@ def comments(folder: Path, train: int, new: int) -> pd.DataFrame:
 
 
 def _comment(number: int, generator: np.random.Generator) -> list[object]:
-    """Returns an id of digits and letters, a text, sometimes with quotes and lines, and six marks."""
+    """Returns an id of digits and letters, a text, sometimes with quotes and lines, and six marks.
+
+    A mark has one to three words. A fifth of the texts without it have one, half of these behind "not".
+    """
     marks = (generator.random(len(TAGS)) < 0.25).astype(int)
-    words = [*generator.choice(PLAIN, generator.integers(5, 15))]
-    words += [f"{tag}word" for tag, mark in zip(TAGS, marks, strict=True) if mark]
-    generator.shuffle(words)
-    text = " ".join(words)
+    phrases = [*generator.choice(PLAIN, generator.integers(5, 15))]
+    for place, mark in enumerate(marks):
+        own = np.take(RUDE, range(2 * place, 2 * place + 4), mode="wrap")
+        if mark:
+            phrases += [
+                *generator.choice(own, generator.integers(1, 4), p=(0.35, 0.35, 0.15, 0.15))
+            ]
+        elif generator.random() < 0.2:
+            phrases.append(generator.choice(("", "not ")) + generator.choice(own[:2]))
+    generator.shuffle(phrases)
+    text = " ".join(phrases)
     end = ',\n"quoted" text' if generator.random() < 0.1 else ""
     return [f"{number:016x}", text + end, *marks]
 
@@ -209,14 +224,27 @@ def salt(folder: Path, train: int, new: int) -> pd.DataFrame:
 
 
 def _salt(generator: np.random.Generator) -> tuple[Image.Image, np.ndarray]:
-    picture, draw, colour = _ground(generator)
+    """Returns a noisy picture and its mask: of a body that is round, not of a box of the same grey."""
+    base = int(generator.integers(60, 180))
+    ground = base + generator.normal(0, 20, (SIDE, SIDE))
+    picture = Image.fromarray(ground.clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
     mask = Image.new(GREY, picture.size)
-    if generator.random() < 0.8:
-        x, y = map(int, generator.integers(10, SIDE - 10, 2))
-        around = (x - 9, y - 7, x + 9, y + 7)
-        draw.ellipse(around, fill=colour)
-        ImageDraw.Draw(mask).ellipse(around, fill=1)
-    return picture, np.asarray(mask)
+    grey = base + int(generator.choice((-35, 35)))
+    left = generator.random() < 0.5  # one half has the body, the other one the box
+    for half, is_body in ((0, left), (1, not left)):
+        if generator.random() < 0.25:
+            continue
+        x, y = half * SIDE // 2 + SIDE // 4, int(generator.integers(12, SIDE - 12))
+        width, height = map(int, generator.integers(6, 11, 2))
+        around = (x - width, y - height, x + width, y + height)
+        if is_body:
+            draw.ellipse(around, fill=grey)
+            ImageDraw.Draw(mask).ellipse(around, fill=1)
+        else:
+            draw.rectangle(around, fill=grey)
+    noisy = np.asarray(picture) + generator.normal(0, 12, (SIDE, SIDE))
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8)), np.asarray(mask)
 
 
 def run_lengths(mask: np.ndarray) -> str:

@@ -9,7 +9,7 @@ from PIL import Image
 from scipy import ndimage, signal
 from scipy.io import wavfile
 from sklearn.compose import make_column_transformer
-from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
@@ -114,7 +114,7 @@ def _spectra(paths: Sequence[Path]) -> np.ndarray:
 
 
 def salt(data: Path, seed: int) -> pd.DataFrame:
-    """Classifies each pixel by its grey, and by the means around it."""
+    """Classifies each pixel by its grey, and by the means around it, beside the picture's."""
     table = pd.read_csv(data / "train.csv", dtype=str, keep_default_na=False)
     names = sorted(path.stem for path in (data / "test").glob("*.png"))
     masks = np.zeros((len(table), SIDE * SIDE), int)
@@ -125,7 +125,7 @@ def salt(data: Path, seed: int) -> pd.DataFrame:
     some = np.random.default_rng(seed).permutation(SIDE * SIDE)[:200]
 
     def fit(rows: np.ndarray) -> Callable[[], np.ndarray]:
-        model = make_pipeline(StandardScaler(), LogisticRegression())
+        model = HistGradientBoostingClassifier(random_state=seed)
         features = train[rows][:, some].reshape(-1, train.shape[-1])
         model.fit(features, masks[rows][:, some].ravel())
         return lambda: model.predict_proba(test)[:, 1]

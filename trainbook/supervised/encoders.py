@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lib.errors import BadInput, printable
 from lib.machine import published
-from trainbook.supervised.samples import padded
+from trainbook.supervised.samples import IGNORED, padded
 
 # 5,452 questions of TREC, of which 1,000 tested; all-MiniLM-L6-v2; measured in 2026-11
 _WITHOUT = {
@@ -140,6 +140,12 @@ def pieces(values: Mapping[str, Any], texts: Sequence[str], length: int) -> dict
     numbers = [encoding.ids for encoding in cutting.encode_batch(list(texts))]
     mask = padded([[1] * len(row) for row in numbers], 0, length)
     return {"input_ids": padded(numbers, values["pad"], length), "attention_mask": mask}
+
+
+def labels(values: Mapping[str, Any], texts: Sequence[str], length: int) -> Tensor:
+    """Returns (texts, pieces) the numbers of `pieces`, and IGNORED where a text has none."""
+    cut = pieces(values, texts, length)
+    return cut["input_ids"].where(cut["attention_mask"] == 1, IGNORED)
 
 
 def pieces_of_words(

@@ -2,13 +2,14 @@
 
 import functools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path, PosixPath
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lib.errors import BadInput
 from trainbook.supervised import folders
@@ -111,6 +112,14 @@ def crop(samples: np.ndarray, length: int, at_random: bool) -> np.ndarray:
     return samples[start : start + length]
 
 
+def cut(sounds: Sequence[Any], rate: int, seconds: float, at_random: bool) -> Tensor:
+    """Returns (sounds, samples) a part of each file or array, as `wave` reads and `crop` cuts them."""
+    length = round(rate * seconds)
+    return torch.from_numpy(
+        np.stack([crop(wave(each, rate), length, at_random) for each in sounds])
+    )
+
+
 def log_mel(waves: Tensor, rate: int, bands: int = 64, window: int = 0, hop: int = 0) -> Tensor:
     """(B, samples) -> (B, bands, frames) natural logarithms of power in the bands of the mel scale.
 
@@ -145,6 +154,11 @@ def spec_augment(mel: Tensor, share: float = 0.2) -> Tensor:
         is_hidden = (place >= start) & (place < start + width)
         mel = mel.masked_fill(is_hidden.unsqueeze(3 - axis), float(mel.mean()))
     return mel
+
+
+def outline(mel: Tensor) -> Tensor:
+    """(B, bands, frames) -> (B, 5 bands) means of each band in four parts of the time, and its deviation."""
+    return torch.cat([F.adaptive_avg_pool1d(mel, 4).flatten(1), mel.std(-1)], 1)
 
 
 @functools.lru_cache(maxsize=4)  # each batch asks

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lib import checkpoint
+from lib import checkpoint, ranks
 from lib.machine import platform
 from lib.task import load_config
 from tests.conftest import ROOT
@@ -95,6 +95,7 @@ def main() -> None:
 
     dist.init_process_group = over_gloo
     launch.train(load_config(sys.argv[1], json.loads(sys.argv[2])))
+    ranks.end()  # else gloo's threads may outlive the interpreter, and the process aborts
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ SMALL = {
         "workload.heads": 1,
         "workload.written": 4,
     },
-    "audio": {"workload.width": 2, "workload.bands": 8, "workload.seconds": 0.5},
+    "audio": {"workload.bands": 8, "workload.seconds": 0.5},
 }
 STEPS = {
     "training.max_steps": 5, "training.epochs": 0, "training.evaluate_every_epochs": 0, "training.effective_batch": 8,

@@ -40,7 +40,7 @@ SMALL = {
     "translation": {"workload.hidden": 8, "workload.layers": 1, "workload.length": 24},
     "digits": {"workload.hidden": 8, "workload.width": 64, "workload.height": 16},
     "whisper": {"workload.weights": "base", "workload.seconds": 1, "workload.length": 16},
-    "cries": {"workload.width": 2, "workload.bands": 8, "workload.seconds": 0.5},
+    "cries": {"workload.bands": 8, "workload.seconds": 0.5},
     "eeg": {"workload.width": 2},
 }
 STEPS = {

@@ -20,9 +20,8 @@ class Settings:
 
 
 class Layer(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width):
         super().__init__()
-        self.heads = heads
         self.norms = nn.ModuleList(nn.RMSNorm(width) for _ in range(2))
         self.mixed = nn.Linear(width, 3 * width, bias=False)  # queries, keys and values
         self.joined = nn.Linear(width, width, bias=False)
@@ -30,7 +29,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x, turns):  # (B, L, D)
-        mixed = self.mixed(self.norms[0](x)).unflatten(2, (3, self.heads, -1))
+        mixed = self.mixed(self.norms[0](x)).unflatten(2, (3, -1, 32))
         queries, keys, values = mixed.permute(2, 0, 3, 1, 4)  # (B, heads, L, numbers)
         queries, keys = turned(F.rms_norm(queries, queries.shape[-1:]), turns), turned(keys, turns)
         seen = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
@@ -50,7 +49,7 @@ class Gpt(nn.Module):
         width = 32 * settings.heads
         self.tokens = nn.Embedding(settings.vocabulary, width)
         nn.init.normal_(self.tokens.weight, std=0.02)
-        self.layers = nn.ModuleList(Layer(width, settings.heads) for _ in range(settings.layers))
+        self.layers = nn.ModuleList(Layer(width) for _ in range(settings.layers))
         self.norm = nn.RMSNorm(width)
 
     def forward(self, ids):

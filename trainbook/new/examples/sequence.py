@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from transformers import AutoModelForSeq2SeqLM, T5Config
 
-from trainbook import IGNORED, Supervised, option, records, split
+from trainbook import Supervised, option, records, split
 from trainbook.supervised import encoders, text
 
 
@@ -42,9 +42,7 @@ class Sequence(Supervised):
         return {"tokenizer": encoders.kept(weights) if weights else encoders.letters()}
 
     def describe_data(self):
-        texts = [
-            side for source, target in self.parts["train"].samples for side in (source, target)
-        ]
+        texts = [side for pair in self.parts["train"].samples for side in pair]
         kept = self.learned()["tokenizer"]
         return f"{super().describe_data()}{encoders.about_cut(kept, texts, self.settings.length)}"
 
@@ -54,10 +52,8 @@ class Sequence(Supervised):
     def batch(self, samples, training):
         sources, targets = zip(*samples, strict=True)
         kept, length = self.learned()["tokenizer"], self.settings.length
-        labels = encoders.pieces(kept, targets, length)
-        known = labels["attention_mask"] == 1
         inputs = encoders.pieces(kept, sources, length)
-        return {**inputs, "labels": labels["input_ids"].where(known, IGNORED)}
+        return {**inputs, "labels": encoders.labels(kept, targets, length)}
 
     def outputs(self, model, batch):
         return model(**batch, use_cache=False).logits

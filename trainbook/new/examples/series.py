@@ -60,8 +60,7 @@ class Series(Supervised):
 
     def baselines(self):
         season, horizon = self.settings.season, self.settings.horizon
-        tested = self.parts["test"].samples
-        naive = [series.naive(past, season, horizon) for _, _, past, _ in tested]
+        naive = [series.naive(past, season, horizon) for *_, past, _ in self.parts["test"].samples]
         others = {"seasonal naive": np.array(naive), **series.scaled_forest(self.parts)}
         return {**super().baselines(), **others}
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from trainbook import Supervised, option
 from trainbook.supervised import sounds
@@ -20,7 +19,6 @@ class Settings:
     rate: int = option(22050, "The samples a second that sounds are resampled to.", minimum=1000)
     seconds: float = option(2.0, "The length that sounds are cut or filled to.", minimum=0.1)
     bands: int = option(128, "The bands of the mel scale.", minimum=8)
-    width: int = option(32, "The channels of the first layer.", minimum=1)
     backbone: str = option(
         "", "A classifier of waves, such as wav2vec 2.0; empty: a small network.", path=True
     )
@@ -36,13 +34,11 @@ class Audio(Supervised):
             from transformers import AutoModelForAudioClassification
 
             head = {"id2label": dict(enumerate(self.names)), "ignore_mismatched_sizes": True}
-            backbone = self.settings.backbone
-            return self.pretrained(backbone, AutoModelForAudioClassification, **head)
-        width = [1, *(self.settings.width * 2**k for k in range(3))]
+            return self.pretrained(self.settings.backbone, AutoModelForAudioClassification, **head)
+        width = [1, 32, 64, 128]
         blocks = [nn.Unflatten(1, (1, -1)), nn.BatchNorm2d(1)]
         for a, b in pairwise(width):
-            convolution = nn.Conv2d(a, b, 3, padding=1)
-            blocks.append(nn.Sequential(convolution, nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)))
+            blocks += [nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(), nn.MaxPool2d(2)]
             blocks.append(nn.Dropout(0.25))
         head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width[-1], len(self.names))
         return nn.Sequential(*blocks, *head)
@@ -52,26 +48,22 @@ class Audio(Supervised):
         return sounds.labelled(source, settings.classes, settings.table, settings.target)
 
     def example(self):
-        return np.zeros(self.length(), np.float32), "a class"
-
-    def length(self):
-        return round(self.settings.rate * self.settings.seconds)
+        return np.zeros(1, np.float32), "a class"  # a batch fills it to the length
 
     def batch(self, samples, training):
-        waves = [sounds.wave(sound, self.settings.rate) for sound, _ in samples]
-        cut = np.stack([sounds.crop(wave, self.length(), training) for wave in waves])
+        settings, (files, labels) = self.settings, zip(*samples, strict=True)
+        waves = sounds.cut(files, settings.rate, settings.seconds, training)
         if training:  # loudness and noise as other microphones have them
-            cut = cut * np.random.uniform(0.7, 1.3, (len(cut), 1))
-            cut = (cut + np.random.normal(0, 0.005, cut.shape)).astype(np.float32)
-        labels = torch.tensor([label for _, label in samples])
+            waves = waves * torch.empty(len(waves), 1).uniform_(0.7, 1.3)
+            waves = waves + 0.005 * torch.randn(waves.shape)
+        if settings.backbone:
+            return {"input_values": waves, "labels": torch.tensor(labels)}
+        mel = sounds.log_mel(waves, settings.rate, settings.bands)
+        mel = sounds.spec_augment(mel) if training else mel
+        return {"mel": mel, "labels": torch.tensor(labels)}
+
+    def features(self, batch):  # of the simple method
         if self.settings.backbone:
-            return {"input_values": torch.from_numpy(cut), "labels": labels}
-        mel = self.mel(torch.from_numpy(cut))
-        return {"mel": sounds.spec_augment(mel) if training else mel, "labels": labels}
-
-    def mel(self, waves):
-        return sounds.log_mel(waves, self.settings.rate, self.settings.bands)
-
-    def features(self, batch):  # of the simple method: bands in four parts of the time
-        mel = self.mel(batch["input_values"]) if self.settings.backbone else batch["mel"]
-        return torch.cat([F.adaptive_avg_pool1d(mel, 4).flatten(1), mel.std(-1)], 1)
+            waves = batch["input_values"]
+            return sounds.outline(sounds.log_mel(waves, self.settings.rate, self.settings.bands))
+        return sounds.outline(batch["mel"])

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, T5Config
 
-from trainbook import IGNORED, Supervised, labelled_pictures, option
+from trainbook import Supervised, labelled_pictures, option
 from trainbook.supervised import encoders, pictures, text
 
 
@@ -60,10 +60,8 @@ class Sequence(Supervised):
     def batch(self, samples, training):
         images, targets = zip(*samples, strict=True)
         kept, length = self.learned()["tokenizer"], self.settings.length
-        labels = encoders.pieces(kept, targets, length)
-        known = labels["attention_mask"] == 1
         pixels = torch.from_numpy(np.stack([self.pixels(image) for image in images]))
-        return {"pixels": pixels, "labels": labels["input_ids"].where(known, IGNORED)}
+        return {"pixels": pixels, "labels": encoders.labels(kept, targets, length)}
 
     def pixels(self, image):
         size = self.settings.width, self.settings.height

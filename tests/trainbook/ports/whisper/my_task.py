@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from transformers import AutoModelForSpeechSeq2Seq, WhisperFeatureExtractor, WhisperTokenizer
 
-from trainbook import IGNORED, Supervised, option, records, split
+from trainbook import Supervised, option, records, split
 from trainbook.supervised import encoders, sounds
 
 RATE = 16_000  # samples a second, for every Whisper
@@ -49,9 +49,7 @@ class Sequence(Supervised):
         waves = [sounds.wave(path, RATE) for path in paths]
         bands = WhisperFeatureExtractor(chunk_length=self.settings.seconds)
         inputs = bands(waves, sampling_rate=RATE, return_tensors="pt").input_features
-        labels = encoders.pieces(kept, targets, length)
-        known = labels["attention_mask"] == 1
-        labels = labels["input_ids"].where(known, IGNORED)
+        labels = encoders.labels(kept, targets, length)
         return {"input_features": inputs, "labels": labels[:, 1:]}  # the model starts them
 
     def outputs(self, model, batch):
