@@ -177,7 +177,8 @@ DATA_DIR = mounted.data_dir(DATA_DIR, SETTINGS, PROJECT)
 SETTINGS = SETTINGS or mounted.settings(DATA_DIR, MY_MODEL)
 OVERRIDES = {"run.on_change": "new", **OVERRIDES}  # an edit of model, settings or data is a run of its own: my-2, my-3
 notebook.save_cells(SETTINGS, PROJECT / "configs" / "my.yaml")
-config = notebook.configure("my", PROJECT, globals())
+runs = notebook.configure_queue("my", PROJECT, globals())
+config = runs[0].config  # of the only run, or of the first fold or seed
 
 # %% shared: gpu-run
 
@@ -230,13 +231,23 @@ if summary.reason == "completed" and (drawn := looks.worst(run)):
 notebook.show(notebook.runs(run))
 
 # %% [markdown]
+# ## Folds and seeds
+# With `folds: 5` in the settings, the run above is the first of five. Here the others follow, one on each card, and all of
+# them answer together: `oof.csv` has what each sample was given by the run that did not train on it. The session may end
+# at any point; the next one goes on with what is left.
+
+# %%
+if len(runs) > 1 and summary.reason == "completed":
+    notebook.finish_queue(runs)
+
+# %% [markdown]
 # ## The submission
 # A competition's run predicts the test by its best weights, and writes `submission.csv` in the form of the sample, where
 # Kaggle looks for it. Columns, ids, order and cells were checked against the sample. The score to expect is that of the
-# test part above, with its interval.
+# test part above, with its interval. Folds and seeds did the same together, above.
 
 # %%
-if summary.reason == "completed":
+if len(runs) == 1 and summary.reason == "completed":
     notebook.show(looks.handed_in(run))
 
 # %% [markdown]
@@ -250,7 +261,9 @@ NEW_DATA = ""  # a folder, a file or a mounted input; empty: none
 SAMPLE = ""  # a sample_submission.csv; empty: none
 ID_COLUMN = ""  # the column of the new data with the sample's ids; empty: the one of the same name, or with all ids
 TTA = False  # True: each answer is the mean over the image and its mirror image
-if NEW_DATA and summary.reason == "completed":
+if NEW_DATA and len(runs) > 1:
+    notebook.show(looks.predict_together(runs, NEW_DATA, SAMPLE, TTA, ID_COLUMN))
+elif NEW_DATA and summary.reason == "completed":
     notebook.show(looks.predict(run, NEW_DATA, SAMPLE, TTA, ID_COLUMN))
 
 # %% shared: packaging
@@ -267,4 +280,5 @@ if NEW_DATA and summary.reason == "completed":
 # | the contract check refuses something | The sentence names the method and what to change. Change the class, run its cell, and run all again. |
 # | "Memory ran out at step ..." | Do nothing: the step was repeated in smaller micro-batches. To avoid that next time, set `training.micro_batch` to the number in the message. |
 # | stopped with reason `deadline` | Everything is saved. Add this notebook's output as an input (Add Input > Your Work) and run all again. |
+# | with `folds`: "my-fold0 is a run of another configuration" | A queue keeps its names. Write `run: {name: my2}` into the settings; the old runs stay. |
 # | "my is a run of another configuration" | Something was edited since, and is trained as a run of its own. To get the earlier run back, restore the values that the line names. |

@@ -136,10 +136,7 @@ def train_queue(options: argparse.Namespace) -> int:
     print(queue.table(runs, queue.measure(runs)), flush=True)
     code = queue.run_queue(runs)
     print(queue.table(runs), queue.verdict(runs), sep="\n")
-    if text := queue.joined(runs):
-        print(f"\n{text}")
-        queue.submit(runs)
-        packing.package(runs[-1].folder.parent)
+    queue.conclude(runs, lambda text: print(f"\n{text}"))
     return code
 
 

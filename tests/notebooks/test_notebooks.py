@@ -4,6 +4,7 @@ import ast
 import itertools
 import json
 import re
+import tarfile
 import shutil
 from pathlib import Path
 
@@ -311,6 +312,20 @@ def test_every_notebook_has_test_parameters_and_the_cell_s_class_is_the_example(
     example = (ROOT / "trainbook" / "new" / "examples" / "images.py").read_text("utf-8")
     # The formatter leaves the sources of notebooks alone: lines may break elsewhere
     assert ast.unparse(ast.parse(task)) == ast.unparse(ast.parse(example))
+
+
+def test_folds_in_the_settings_are_trained_and_hand_in_what_they_answer_together(kaggle):
+    working = kaggle / "working"
+    source = ROOT / "notebooks" / "07_your_model.ipynb"
+    parameters = PARAMETERS["07_your_model"]
+    folds = {"OVERRIDES": {**parameters.get("OVERRIDES", {}), "folds": 2}}
+    _, text = execute(source, working, {**parameters, **folds})
+    assert re.search(r"\nmy-fold0 +completed .*\nmy-fold1 +completed ", text)
+    assert re.search(r"^expected: accuracy 0\.\d+ \[.*\] by folds", text, re.M)
+    assert len((working / "submission.csv").read_text().splitlines()) == 98
+    assert len((working / "my-together" / "oof.csv").read_text().splitlines()) > 1000
+    with tarfile.open(working / "outputs.tar.gz") as archive:
+        assert {"my-together/oof.csv", "submission.csv"} <= {*archive.getnames()}
 
 
 def test_a_competition_without_a_class_is_handed_in_and_ones_own_class_is_a_run_beside_it(

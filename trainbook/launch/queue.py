@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from lib.training.summary import Summary
 from trainbook import launch
 from trainbook.launch import beside, smoke, together
 from trainbook.launch.run import accepted_changes, prepare
+from trainbook.outputs import packing
 
 
 @dataclass(frozen=True)
@@ -387,28 +388,31 @@ def scores(runs: Sequence[Entry]) -> dict[str, dict[str, float]]:
     return values
 
 
-def joined(runs: Sequence[Entry]) -> str:
-    """Joins the completed folds and seeds of each kind of runs; returns their tables, "" while some are missing."""
-    texts = []
+def conclude(runs: Sequence[Entry], show: Callable[[str], None] = print) -> None:
+    """Shows what completed folds and seeds are together, lets their task hand it in, and packs it.
+
+    A task hands in by its method `submit`, if it has one. Nothing is done while some are missing.
+    """
+    is_joined = False
     for kind in dict.fromkeys(entry.kind for entry in runs if not entry.is_earlier):
         entries = [entry for entry in runs if entry.kind == kind]
         summaries = [Summary.read(entry.folder) for entry in entries]
-        if all(summary and summary.reason == "completed" for summary in summaries):
-            members = [
-                together.Member(entry.folder, entry.config.folds.fold, entry.config.seed)
-                for entry in entries
-            ]
-            texts.append(together.report(kind, entries[0].config, members))
-    return "\n\n".join(filter(None, texts))
-
-
-def submit(runs: Sequence[Entry]) -> None:
-    """Lets the task of completed folds and seeds write what they answer together, if it has a method `submit`."""
-    for kind in dict.fromkeys(entry.kind for entry in runs if not entry.is_earlier):
-        entries = [entry for entry in runs if entry.kind == kind]
+        if not all(summary and summary.reason == "completed" for summary in summaries):
+            continue
+        members = [
+            together.Member(entry.folder, entry.config.folds.fold, entry.config.seed)
+            for entry in entries
+        ]
+        report = together.report(kind, entries[0].config, members)
+        if not report:
+            continue
+        show(report)
+        is_joined = True
         task = load_task(entries[0].config)
         if hasattr(task, "submit"):
             task.submit(kind, entries[0].folder.parent)
+    if is_joined:
+        packing.package(runs[-1].folder.parent)
 
 
 def verdict(runs: Sequence[Entry]) -> str:

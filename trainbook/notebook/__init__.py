@@ -121,8 +121,19 @@ def configure(workload: str, home: Path, parameters: Parameters) -> Config:
 
 
 def configure_queue(workload: str, home: Path, parameters: Parameters) -> list[queue.Entry]:
-    """Returns the runs of the queue of the parameters cell; prints the same, and earlier runs. Raises BadInput."""
-    return queue.entries(*_file_and_overrides(workload, home, parameters))
+    """Returns the runs of the parameters cell, one without a queue; prints as `configure` does. Raises BadInput."""
+    path, overrides = _file_and_overrides(workload, home, parameters)
+    config = load_config(path, overrides)
+    if not has_queue(path, config):
+        return [queue.Entry(config, config.run.name)]
+    return queue.entries(path, overrides)
+
+
+def finish_queue(runs: list[queue.Entry]) -> None:
+    """Trains what is left of a queue, shows its runs beside each other, and hands in what they answer together."""
+    queue.run_queue(runs)
+    show(f"{queue.table(runs)}\n{queue.verdict(runs)}")
+    queue.conclude(runs, show)
 
 
 def _file_and_overrides(
