@@ -4,8 +4,8 @@ import ast
 import itertools
 import json
 import re
-import tarfile
 import shutil
+import tarfile
 from pathlib import Path
 
 import nbformat
@@ -325,7 +325,7 @@ def test_folds_in_the_settings_are_trained_and_hand_in_what_they_answer_together
     assert len((working / "submission.csv").read_text().splitlines()) == 98
     assert len((working / "my-together" / "oof.csv").read_text().splitlines()) > 1000
     with tarfile.open(working / "outputs.tar.gz") as archive:
-        assert {"my-together/oof.csv", "submission.csv"} <= {*archive.getnames()}
+        assert {"my-together/oof.csv", "my-together/submission.csv"} <= {*archive.getnames()}
 
 
 def test_a_competition_without_a_class_is_handed_in_and_ones_own_class_is_a_run_beside_it(
