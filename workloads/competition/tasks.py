@@ -125,7 +125,7 @@ class Sounds(Files, audio.Audio):  # type: ignore[misc]  # settings of the block
 
     def example(self) -> Any:
         self.learned()
-        return np.zeros(self.length(), np.float32), self.empty_target()
+        return np.zeros(1, np.float32), self.empty_target()
 
 
 class Masks(Files, segmentation.Segmentation):  # type: ignore[misc]  # settings of the block
