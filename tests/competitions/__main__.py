@@ -27,7 +27,9 @@ from tests.competitions.layouts import LAYOUTS, LOWER, Layout
 from tests.competitions.plain import PLAIN
 from tests.competitions.play import Pair
 
-STEPS = 300  # of the task of its own, whose cells with a centre are rare; the others train as proposed
+STEPS = (
+    300  # of the task of its own, whose cells with a centre are rare; the others train as proposed
+)
 DRAWS = 500  # of the test rows
 RECORD = record.RECORDS / "competitions.json"
 ENCODER = "leaves-encoder"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.errors import BadInput, printable
+from trainbook.supervised import dates
 from trainbook.supervised.names import listed
 from trainbook.supervised.notes import note
 from trainbook.supervised.tables import number_of
@@ -27,7 +28,8 @@ _MOST = 1e6  # deviations that are told apart
 def learned(rows: Sequence[Mapping[str, Any]], words: Sequence[str] = ()) -> dict[str, Any]:
     """Returns what rows teach of their columns, values that JSON has; those in `words` hold names, never numbers.
 
-    Raises BadInput for a column of numbers with other cells, and without a column.
+    A column of dates becomes those of `dates.parts`. Raises BadInput for a column of numbers with other cells, and
+    without a column.
     """
     names = [*dict.fromkeys(name for row in rows for name in row)]
     if not names:
@@ -40,9 +42,11 @@ def learned(rows: Sequence[Mapping[str, Any]], words: Sequence[str] = ()) -> dic
             f"workload.words names {listed(absent)}, and the columns are {listed(names)}. Correct "
             "the names, or leave them out."
         )
+    forms = _forms(rows, [name for name in names if name not in words])
+    rows = _with_parts(rows, forms)
     numbers = {}
     texts = {}
-    for name in names:
+    for name in dict.fromkeys(name for row in rows for name in row):
         cells = [row.get(name) for row in rows]
         known = [cell for cell in cells if not is_gap(cell)]
         values = [number_of(cell) for cell in known]
@@ -52,7 +56,34 @@ def learned(rows: Sequence[Mapping[str, Any]], words: Sequence[str] = ()) -> dic
         _check_numbers(name, known, values)
         has_gaps = len(known) < len(cells)
         numbers[name] = _scale(values, has_gaps)
-    return {"numbers": numbers, "words": texts}
+    return {"numbers": numbers, "words": texts, **({"dates": forms} if forms else {})}
+
+
+def _forms(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, str]:
+    """Returns the columns of dates, each with the form of its cells."""
+    forms = {}
+    for name in names:
+        texts = {_word(row[name]) for row in rows if not is_gap(row.get(name))}
+        if form := dates.form_of([*texts]):
+            forms[name] = form
+    return forms
+
+
+def _with_parts(
+    rows: Sequence[Mapping[str, Any]], forms: Mapping[str, str]
+) -> Sequence[Mapping[str, Any]]:
+    """Returns rows with the numbers of their dates in the place of these."""
+    if not forms:
+        return rows
+    made = []
+    for row in rows:
+        numbers = {name: cell for name, cell in row.items() if name not in forms}
+        for name, form in forms.items():
+            if name in row:
+                cell = None if is_gap(row[name]) else row[name]
+                numbers |= dates.parts(name, form, cell)
+        made.append(numbers)
+    return made
 
 
 def is_gap(cell: Any) -> bool:
@@ -112,10 +143,15 @@ def spread(numbers: Sequence[float]) -> tuple[float, float]:
 
 def described(columns: Mapping[str, Any]) -> str:
     """Returns a sentence on what each column was taken for."""
+    forms = columns.get("dates", {})
+    made = {f"{name} {part}" for name, form in forms.items() for part in dates.names(form)}
+    numbers = [name for name in columns["numbers"] if name not in made]
     words = [f"{name} ({len(known):,} words)" for name, known in columns["words"].items()]
     parts = []
-    if columns["numbers"]:
-        parts.append(f"numbers in {listed([*columns['numbers']])}")
+    if numbers:
+        parts.append(f"numbers in {listed(numbers)}")
+    for name, form in forms.items():
+        parts.append(f"dates in {name} ({listed(dates.names(form))})")
     if words:
         parts.append(f"words in {listed(words)}")
     return f"Columns: {'; '.join(parts)}."
@@ -126,6 +162,7 @@ def tensors(columns: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> di
 
     Raises BadInput for a cell that is no number in a column of numbers.
     """
+    rows = _with_parts(rows, columns.get("dates", {}))
     numbers = np.zeros((len(rows), len(columns["numbers"])))
     for place, (name, scale) in enumerate(columns["numbers"].items()):
         values = np.array([_number(name, cell) for cell in _cells(rows, name)])

@@ -10,34 +10,19 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from lib.errors import BadInput, printable
 from lib.text import aligned
+from trainbook.supervised import dates
 from trainbook.supervised.columns import is_gap
 from trainbook.supervised.names import listed
 from trainbook.supervised.notes import note
 from trainbook.supervised.tables import number_of
 
 _GAPS = ("na", "n/a", "nan", "null", "none", "nil", "?", "-", "--", "#n/a", "inf", "-inf")
-_DATES = (
-    "%Y-%m-%d",
-    "%Y-%m-%d %H:%M",
-    "%Y-%m-%d %H:%M:%S",
-    "%Y-%m-%d %H:%M:%S.%f",
-    "%Y-%m-%dT%H:%M:%S",
-    "%Y-%m-%dT%H:%M:%SZ",
-    "%Y/%m/%d",
-    "%d.%m.%Y",
-    "%m/%d/%Y",
-    "%d/%m/%Y",
-    "%Y-%m",
-)
-_DIGITS = re.compile(r"\d{1,4}[-/.]\d")  # a date begins so
-_DAY = 86_400  # seconds
 _TEXT_WORDS = 4  # of a cell on average, from which a column is text
 _PARTS = 16  # numbers of a text
 _MOST_WORDS = 1000  # of a column of text
@@ -91,7 +76,7 @@ def _learned(cells: Sequence[Any], has_names: bool) -> dict[str, Any]:
         return {"as": "words", **facts}
     if all(math.isfinite(number_of(cell)) for cell in known):
         return {"as": "numbers", **facts}
-    if form := _date_form([*counts]):
+    if form := dates.form_of([*counts]):
         return {"as": "date", "form": form, **facts}
     lengths = [len(_WORD.findall(text)) for text in counts]
     if np.mean(lengths) >= _TEXT_WORDS and len(counts) > _SEEN * len(known):
@@ -109,23 +94,6 @@ def is_unknown(cell: Any) -> bool:
 
 def _text(cell: Any) -> str:
     return str(cell).strip()
-
-
-def _date_form(texts: Sequence[str]) -> str:
-    """Returns the form that all cells have as dates, the first that fits; "" for other cells."""
-    if not all(map(_DIGITS.match, texts)):
-        return ""
-    for form in _DATES:
-        if all(_date(text, form) for text in texts):
-            return form
-    return ""
-
-
-def _date(text: str, form: str) -> datetime | None:
-    try:
-        return datetime.strptime(text, form)
-    except ValueError:
-        return None
 
 
 def _semantics(texts: Sequence[str]) -> dict[str, Any]:
@@ -180,7 +148,7 @@ def _made(name: str, column: Mapping[str, Any], value: Any) -> dict[str, Any]:
     if column["as"] == "words":
         return {name: "" if is_unknown(value) else _text(value)}
     if column["as"] == "date":
-        return _parts_of_date(name, column["form"], value)
+        return dates.parts(name, column["form"], None if is_unknown(value) else value)
     if is_unknown(value):
         return {name: None}
     number = number_of(value)
@@ -191,27 +159,6 @@ def _made(name: str, column: Mapping[str, Any], value: Any) -> dict[str, Any]:
         "there: it counts as unknown."
     )
     return {name: None}
-
-
-def _parts_of_date(name: str, form: str, value: Any) -> dict[str, Any]:
-    date = None if is_unknown(value) else _date(_text(value), form)
-    if date is None:
-        parts = ["day", "year", "month", "weekday"] + ["hour"] * ("%H" in form)
-        if not is_unknown(value):
-            note(
-                f"The column {printable(name)} holds dates, and other rows have "
-                f"{printable(repr(value), most=60)} there: it counts as unknown."
-            )
-        return {f"{name} {part}": None for part in parts}
-    numbers = {
-        f"{name} day": date.toordinal() + date.hour / 24 + date.minute / 1440,
-        f"{name} year": date.year,
-        f"{name} month": date.month,
-        f"{name} weekday": date.weekday(),
-    }
-    if "%H" in form:
-        numbers[f"{name} hour"] = date.hour
-    return numbers
 
 
 def _parts_of_texts(
@@ -241,7 +188,7 @@ def described(columns: Mapping[str, Any]) -> str:
         if column["as"] == "left out":
             about = column["why"]
         if column["as"] == "date":
-            about = f"{column['form']}: day, year, month, weekday"
+            about = f"{column['form']}: {listed(dates.names(column['form']))}"
         if column["as"] == "text":
             about = f"{len(column['directions'])} numbers of {len(column['vocabulary']):,} words"
         facts = [str(column.get(fact, "")) for fact in ("values", "gaps")]

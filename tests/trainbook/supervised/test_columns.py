@@ -30,6 +30,26 @@ def test_a_column_is_numbers_or_words_by_its_training_cells_and_says_so():
     assert columns.described(learned) == "Columns: numbers in area, age; words in place (1 words)."
 
 
+def test_a_column_of_dates_is_numbers_unless_it_is_listed_and_says_so(capsys):
+    rows = [{"sold": f"{day}.3.2024", "price": day} for day in (1, 4, 12)] + [
+        {"sold": "", "price": 5}
+    ]
+    known = columns.learned(rows)
+    shown = columns.described(known)
+    assert shown == "Columns: numbers in price; dates in sold (day, year, month, weekday)."
+    assert known["words"] == {}
+    batch = columns.tensors(
+        known, [{"sold": "11.3.2024", "price": 1}, {"sold": "soon", "price": 1}]
+    )
+    names = [*known["numbers"]]
+    scale = known["numbers"]["sold weekday"]  # Friday, Monday, Tuesday
+    monday = (0 - scale["mean"]) / scale["deviation"]
+    assert batch["numbers"][0, names.index("sold weekday")] == pytest.approx(monday)
+    assert batch["gaps"].tolist() == [[False] * 5, [name != "price" for name in names]]
+    assert "holds dates, and other rows have 'soon' there" in capsys.readouterr().out
+    assert [*columns.learned(rows, ["sold"])["words"]] == ["sold"]
+
+
 def test_a_column_of_digits_that_is_listed_holds_words():
     learned = columns.learned(
         [{"code": code} for code in ("1010", "1010", "1050", "1050")], ["code"]
