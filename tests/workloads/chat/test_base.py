@@ -15,7 +15,7 @@ from trainbook import IGNORED
 from workloads.chat.base import rows as recipe
 from workloads.chat.base import stand_in
 from workloads.chat.base.chats import STOP, Chats
-from workloads.chat.base.rows import COPYING, LENGTH, Rows, tokenizer_of
+from workloads.chat.base.rows import COPYING, LENGTH, LONG, Rows, tokenizer_of
 from workloads.chat.generated import API, split_of
 
 LEXICON = ["alpha", "beta", "gamma", "delta"]
@@ -51,17 +51,17 @@ def test_an_example_asks_in_one_form_and_is_answered_in_one():
 
 
 def test_rows_train_the_second_copy_the_answers_and_whole_docstrings(rows):
-    ids, labels = rows.copy(random.Random(0))
+    ids, labels = rows.copy(random.Random(0), LENGTH)
     answer = [label for label in labels if label != IGNORED]
     assert len(ids) == len(labels) == LENGTH
     assert answer[-1] == rows.stop
     copied = answer[:-1]
     assert ids[len(rows.head) : len(rows.head) + len(copied)] == copied
-    ids, labels = rows.chat(1.0)
+    ids, labels = rows.chat(1.0, LENGTH)
     trained = [label for label in labels if label != IGNORED]
     assert 0 < len(trained) < len(ids)
     assert STOP in rows.tokenizer.decode(trained, skip_special_tokens=False)
-    ids, labels = rows.doc(random.Random(0))
+    ids, labels = rows.doc(random.Random(0), LENGTH)
     assert ids == labels
 
 
@@ -79,12 +79,22 @@ def test_a_row_follows_from_its_number_alone_and_copies_come_first(rows):
     assert late == {"copy": 1, "chat": 15, "docs": 4}
 
 
+def test_the_last_rows_are_long_and_follow_more_examples(rows):
+    lengths = [len(ids) for _, ids, _ in rows]
+    assert lengths == [LENGTH] * 190 + [LONG] * 10
+    assert rows.tokens() == sum(lengths)
+    held_out = Rows(rows.tokenizer, rows.chats, DOCS, 20, "test")
+    assert {len(ids) for _, ids, _ in held_out} == {LONG}
+    questions = [len(Chats(seed, LEXICON).turns(1.0, 7)) for seed in range(60)]
+    assert max(questions) > max(len(Chats(seed, LEXICON).turns(1.0)) for seed in range(60))
+
+
 def test_a_notebook_without_a_base_gets_a_small_one_once_and_says_what_a_real_one_is(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(recipe, "docstrings", lambda: DOCS)
     small = (ROOT / "configs" / "chat_base.yaml").read_text("utf-8")
-    fewer = small.replace("rows: 70000", "rows: 40").replace("batch: 20", "batch: 4")
+    fewer = small.replace("rows: 66000", "rows: 40").replace("batch: 20", "batch: 4")
     (tmp_path / "base.yaml").write_text(fewer, "utf-8")
     monkeypatch.setattr(stand_in, "_RECIPE", tmp_path / "base.yaml")
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))

@@ -18,7 +18,13 @@ from workloads.chat.generated import split_of
 
 PAD = "<|pad|>"
 LENGTH = 192  # tokens of a row
+LONG = (
+    640  # of the last rows, and of those that are not trained: several examples before a question
+)
 COPYING = 0.1  # of the rows, before chats begin
+LONG_FROM = 0.95  # of the rows, which have a seventh of the tokens behind it
+EXAMPLES = 4  # in a chat at most
+MANY = 7  # of a long row
 TEMPLATE = (
     "{% if tools %}{{ '<|im_start|>tools\\n' }}{% for tool in tools %}{{ tool | tojson + '\\n' }}{% endfor %}"
     "{{ '<|im_end|>\\n' }}{% endif %}"
@@ -91,8 +97,8 @@ def tokenizer_of(texts: list[str], size: int) -> Tokenizer:
 class Rows:
     """Rows of tokens, each drawn by its number: copies of random tokens first, then chats and docstrings.
 
-    A sample is its name with (length) tokens and their labels. Of a copy the second half is trained, of chats the
-    answers, of docstrings everything.
+    The last rows are long. A sample is its name with (length) tokens and their labels. Of a copy the second half is
+    trained, of chats the answers, of docstrings everything.
     """
 
     def __init__(self, tokenizer: Tokenizer, chats: Chats, docs: list[str], number: int, part: str):
@@ -124,12 +130,13 @@ class Rows:
         self.chats.rng = rng
         progress = index / self.number if self.part == "train" else 1.0
         kind = self.kind(progress, index)
+        length = self.length(progress)
         if kind == "copy":
-            ids, labels = self.copy(rng)
+            ids, labels = self.copy(rng, length)
         elif kind == "docs":
-            ids, labels = self.doc(rng)
+            ids, labels = self.doc(rng, length)
         else:
-            ids, labels = self.chat(min(1, 0.2 + 4 * progress))
+            ids, labels = self.chat(min(1, 0.2 + 4 * progress), length)
         return name, np.array(ids), np.array(labels)
 
     def order(self, seed: int, epoch: int) -> range:
@@ -144,37 +151,45 @@ class Rows:
             return "copy"
         return "chat" if place < 16 else "docs"
 
+    @staticmethod
+    def length(progress: float) -> int:
+        return LONG if progress >= LONG_FROM else LENGTH
+
+    def tokens(self) -> int:
+        return sum(self.length(index / self.number) for index in range(self.number))
+
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text).ids
 
-    def copy(self, rng: random.Random) -> Pair:
+    def copy(self, rng: random.Random, length: int) -> Pair:
         """Repeats random tokens of the whole vocabulary or of a few: the fastest way to learn copying."""
         form = len(self.head) + len(self.middle) + len(self.tail)
-        room = (LENGTH - form) // 2
+        room = (length - form) // 2
         tokens = range(4, self.tokenizer.get_vocab_size())
         choice = rng.sample(tokens, rng.choice([12, 40, 200, len(tokens)]))
         copied = rng.choices(choice, k=rng.randint(room // 2, room))
         ids = [*self.head, *copied, *self.middle, *copied, *self.tail]
-        labels = [IGNORED] * LENGTH
+        labels = [IGNORED] * length
         first = len(ids) - len(copied) - len(self.tail)
         labels[first : first + len(copied) + 1] = [*copied, self.stop]
-        return ids + [0] * (LENGTH - len(ids)), labels
+        return ids + [0] * (length - len(ids)), labels
 
-    def chat(self, hard: float) -> Pair:
+    def chat(self, hard: float, length: int) -> Pair:
         """Joins chats to a row; tokens after an answer's opening are trained up to its end."""
         ids: list[int] = []
-        while len(ids) < LENGTH:
-            ids += self._ids(self.chats.text(hard))
+        examples = MANY if length == LONG else EXAMPLES
+        while len(ids) < length:
+            ids += self._ids(self.chats.text(hard, examples))
         labels = []
         is_answer = False
-        for place, token in enumerate(ids[:LENGTH]):
+        for place, token in enumerate(ids[:length]):
             before = ids[max(0, place - len(self.opening)) : place]
             is_answer = is_answer or before == self.opening
             labels.append(token if is_answer else IGNORED)
             is_answer = is_answer and token != self.stop
-        return ids[:LENGTH], labels
+        return ids[:length], labels
 
-    def doc(self, rng: random.Random) -> Pair:
-        first = rng.randrange(len(self.stream) - LENGTH)
-        ids = self.stream[first : first + LENGTH]
+    def doc(self, rng: random.Random, length: int) -> Pair:
+        first = rng.randrange(len(self.stream) - length)
+        ids = self.stream[first : first + length]
         return ids, ids

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lib.task import Batch
@@ -23,7 +24,7 @@ from trainbook.supervised.samples import IGNORED
 from workloads.chat import write_merged
 from workloads.chat.base.chats import STOP, Chats
 from workloads.chat.base.rows import (
-    LENGTH,
+    LONG,
     PAD,
     TEMPLATE,
     Rows,
@@ -42,8 +43,10 @@ _COUNTED = 4000  # rows whose runs are counted
 class Settings:
     """The `workload:` section of a configuration."""
 
-    rows: int = option(70_000, "The rows that are drawn, each of 192 tokens.", minimum=20)
-    length: int = option(LENGTH, "The tokens that a guess sees at most.", minimum=2)
+    rows: int = option(
+        66_000, "The rows that are drawn: of 192 tokens, and the last of 640.", minimum=20
+    )
+    length: int = option(LONG, "The tokens that a guess sees at most.", minimum=2)
     written: int = option(100, "The tokens that predict writes behind a text.", minimum=1)
 
 
@@ -81,18 +84,23 @@ class Base(Language):
             self._trained = tokenizer_of([*docs["train"][::2], *drawn], _TOKENS).to_str()
         tokenizer = Tokenizer.from_str(self._trained)
         rows = self.settings.rows
-        held_out = min(_HELD_OUT, rows // 8)
+        held_out = min(_HELD_OUT, rows // 16)
         sizes = {"train": rows, "validation": held_out, "test": held_out}
         return {
             part: Rows(tokenizer, chats, docs[part], number, part) for part, number in sizes.items()
         }
 
     def example(self) -> Any:
-        return "row", np.zeros(LENGTH, int), np.zeros(LENGTH, int)
+        return "row", np.zeros(LONG, int), np.zeros(LONG, int)
 
     def batch(self, samples: list[Any], training: bool) -> Batch:
-        _, ids, labels = map(np.stack, zip(*samples, strict=True))
-        return {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
+        _, ids, labels = zip(*samples, strict=True)
+        rows = [torch.from_numpy(each) for each in ids]
+        targets = [torch.from_numpy(each) for each in labels]
+        return {
+            "input_ids": pad_sequence(rows, batch_first=True),
+            "labels": pad_sequence(targets, batch_first=True, padding_value=IGNORED),
+        }
 
     def baselines(self) -> Mapping[str, Any]:
         """Returns the bits of each test row by runs of tokens that came in some training rows."""
@@ -127,7 +135,7 @@ class Base(Language):
             "torch": torch.__version__,
             "weights": sum(weight.numel() for weight in model.parameters()),
             "steps": self.config.training.max_steps,
-            "tokens": LENGTH * self.settings.rows,
+            "tokens": self.parts["train"].samples.tokens(),
             "sha256": hashlib.sha256(weights).hexdigest(),
         }
         (folder / "recipe.json").write_text(json.dumps(recipe, indent=1) + "\n", "utf-8")
