@@ -146,7 +146,8 @@ def described(columns: Mapping[str, Any]) -> str:
     forms = columns.get("dates", {})
     made = {f"{name} {part}" for name, form in forms.items() for part in dates.names(form)}
     numbers = [name for name in columns["numbers"] if name not in made]
-    words = [f"{name} ({len(known):,} words)" for name, known in columns["words"].items()]
+    words = [f"{name} ({len(known):,} words)" for name, known in columns["words"].items() if known]
+    nothing = [name for name, known in columns["words"].items() if not known]
     parts = []
     if numbers:
         parts.append(f"numbers in {listed(numbers)}")
@@ -154,6 +155,8 @@ def described(columns: Mapping[str, Any]) -> str:
         parts.append(f"dates in {name} ({listed(dates.names(form))})")
     if words:
         parts.append(f"words in {listed(words)}")
+    if nothing:  # texts, and names of rows
+        parts.append(f"nothing in {listed(nothing)}, where no word is in two rows")
     return f"Columns: {'; '.join(parts)}."
 
 
