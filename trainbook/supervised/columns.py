@@ -156,7 +156,7 @@ def described(columns: Mapping[str, Any]) -> str:
     if words:
         parts.append(f"words in {listed(words)}")
     if nothing:  # texts, and names of rows
-        parts.append(f"nothing in {listed(nothing)}, where no word is in two rows")
+        parts.append(f"nothing in {listed(nothing)}, where no cell comes twice")
     return f"Columns: {'; '.join(parts)}."
 
 

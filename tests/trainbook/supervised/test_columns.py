@@ -53,7 +53,7 @@ def test_a_column_of_dates_is_numbers_unless_it_is_listed_and_says_so(capsys):
 def test_a_column_of_which_nothing_is_learned_is_named():
     rows = [{"name": f"row {number}", "price": number} for number in range(4)]
     shown = columns.described(columns.learned(rows))
-    assert shown == "Columns: numbers in price; nothing in name, where no word is in two rows."
+    assert shown == "Columns: numbers in price; nothing in name, where no cell comes twice."
 
 
 def test_a_column_of_digits_that_is_listed_holds_words():
