@@ -152,7 +152,7 @@ def described(columns: Mapping[str, Any]) -> str:
     if numbers:
         parts.append(f"numbers in {listed(numbers)}")
     for name, form in forms.items():
-        parts.append(f"dates in {name} ({listed(dates.names(form))})")
+        parts.append(f"dates in {name} ({form}: {listed(dates.names(form))})")
     if words:
         parts.append(f"words in {listed(words)}")
     if nothing:  # texts, and names of rows

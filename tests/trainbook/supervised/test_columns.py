@@ -36,7 +36,9 @@ def test_a_column_of_dates_is_numbers_unless_it_is_listed_and_says_so(capsys):
     ]
     known = columns.learned(rows)
     shown = columns.described(known)
-    assert shown == "Columns: numbers in price; dates in sold (day, year, month, weekday)."
+    assert (
+        shown == "Columns: numbers in price; dates in sold (%d.%m.%Y: day, year, month, weekday)."
+    )
     assert known["words"] == {}
     batch = columns.tensors(
         known, [{"sold": "11.3.2024", "price": 1}, {"sold": "soon", "price": 1}]
