@@ -30,6 +30,7 @@ _SURER = 1 - (1 - _SURE) / (len(GATES) - 2)
 # Of classes, where the simple method is no better than a constant. The mean of numbers is an answer like others
 _LIKELY = 0.95
 _CLOSE = 0.005  # of a metric: as good as equal
+_FEW = 10  # groups: Student's quantile is a third above the normal one and more
 MOST_UNITS = 400  # of validation: of more units several are one
 _DRAWS = 1000
 _NOTHING = Interval(math.nan, math.nan, math.nan)
@@ -94,7 +95,19 @@ def about(task: Any, model: nn.Module) -> str:
         )
     return (
         f"The gate is shut: {beside}. It does not surely gain, so {name} alone answers; "
-        "both have a row, and `trainbook predict --answer network` takes the other one."
+        f"both have a row, and `trainbook predict --answer network` takes the other one.{_few_groups(task, lead)}"
+    )
+
+
+def _few_groups(task: Any, lead: Interval) -> str:
+    """Returns a sentence where a network that seems to gain is judged by few groups: folds judge by all."""
+    if not lead.value > 0 or not task._has_groups or task.config.folds.number:
+        return ""
+    number = len({*task._groups("validation")})
+    if number >= _FEW:
+        return ""
+    return (
+        f" Only {number} {task._unit}s validate, too few to tell: `folds: 5` compares both by all."
     )
 
 

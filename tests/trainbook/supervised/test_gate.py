@@ -155,3 +155,22 @@ def test_a_gate_that_stays_shut_beside_a_gain_says_why():
     assert "+0.200 [+0.100, +0.300]" in said
     assert "may have learned nothing" in said
     assert "does not surely gain" not in said
+
+
+@pytest.mark.parametrize(
+    ("groups", "folds", "is_said"), [(4, 0, True), (10, 0, False), (4, 5, False)]
+)
+def test_few_groups_that_cannot_tell_are_said_with_what_compares_by_all(groups, folds, is_said):
+    model = nn.Module()
+    model.register_buffer(gate.LEAD, torch.tensor([0.28, -0.22, 0.64]))
+    model.register_buffer(simple.GATE, torch.zeros(()))
+    task = SimpleNamespace(
+        _simple=SimpleNamespace(name="boosting"),
+        _has_groups=True,
+        _groups=lambda part: [f"{part} {number % groups}" for number in range(40)],
+        _unit="site",
+        config=SimpleNamespace(folds=SimpleNamespace(number=folds)),
+    )
+    said = gate.about(task, model)
+    assert "does not surely gain" in said
+    assert ("Only 4 sites validate, too few to tell: `folds: 5`" in said) == is_said
