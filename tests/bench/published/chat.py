@@ -1,7 +1,8 @@
 """Adapters on Qwen2.5-Coder-0.5B-Instruct: dates to ISO 8601, calls of an API, and one of two tools called.
 
-A row trains for 20 steps (tools: 60) and answers 24 questions, which takes 10 to 20 minutes of two cores. Its gain is over the
-strongest method without a base; the record has the base itself, without and with 4 examples in its prompt, beside it.
+A row trains for 20 steps (tools: 60) and answers 24 questions, which takes 10 to 20 minutes of two cores. Its gain is
+over the strongest method without a base; the record has the base itself, without and with 4 examples in its prompt,
+beside it.
 """
 
 import csv
