@@ -79,9 +79,9 @@ def test_a_row_follows_from_its_number_alone_and_copies_come_first(rows):
     assert late == {"copy": 1, "chat": 15, "docs": 4}
 
 
-def test_the_last_rows_are_long_and_follow_more_examples(rows):
+def test_rows_of_the_end_are_long_step_by_step_and_follow_more_examples(rows):
     lengths = [len(ids) for _, ids, _ in rows]
-    assert lengths == [LENGTH] * 190 + [LONG] * 10
+    assert lengths == [LENGTH] * 180 + [LONG] * 20
     assert rows.tokens() == sum(lengths)
     held_out = Rows(rows.tokenizer, rows.chats, DOCS, 20, "test")
     assert {len(ids) for _, ids, _ in held_out} == {LONG}
@@ -94,7 +94,7 @@ def test_a_notebook_without_a_base_gets_a_small_one_once_and_says_what_a_real_on
 ):
     monkeypatch.setattr(recipe, "docstrings", lambda: DOCS)
     small = (ROOT / "configs" / "chat_base.yaml").read_text("utf-8")
-    fewer = small.replace("rows: 66000", "rows: 40").replace("batch: 20", "batch: 4")
+    fewer = small.replace("rows: 58000", "rows: 40").replace("batch: 20", "batch: 4")
     (tmp_path / "base.yaml").write_text(fewer, "utf-8")
     monkeypatch.setattr(stand_in, "_RECIPE", tmp_path / "base.yaml")
     monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))

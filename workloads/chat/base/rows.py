@@ -97,7 +97,7 @@ def tokenizer_of(texts: list[str], size: int) -> Tokenizer:
 class Rows:
     """Rows of tokens, each drawn by its number: copies of random tokens first, then chats and docstrings.
 
-    The last rows are long. A sample is its name with (length) tokens and their labels. Of a copy the second half is
+    In the end some are long. A sample is its name with (length) tokens and their labels. Of a copy the second half is
     trained, of chats the answers, of docstrings everything.
     """
 
@@ -130,7 +130,7 @@ class Rows:
         self.chats.rng = rng
         progress = index / self.number if self.part == "train" else 1.0
         kind = self.kind(progress, index)
-        length = self.length(progress)
+        length = self.length(progress, index)
         if kind == "copy":
             ids, labels = self.copy(rng, length)
         elif kind == "docs":
@@ -151,12 +151,12 @@ class Rows:
             return "copy"
         return "chat" if place < 16 else "docs"
 
-    @staticmethod
-    def length(progress: float) -> int:
-        return LONG if progress >= LONG_FROM else LENGTH
+    def length(self, progress: float, index: int) -> int:
+        is_long = progress >= LONG_FROM and index // BLOCK % 5 == 4
+        return LONG if is_long or self.part != "train" else LENGTH
 
     def tokens(self) -> int:
-        return sum(self.length(index / self.number) for index in range(self.number))
+        return sum(self.length(index / self.number, index) for index in range(self.number))
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text).ids
