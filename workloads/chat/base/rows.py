@@ -18,11 +18,10 @@ from workloads.chat.generated import split_of
 
 PAD = "<|pad|>"
 LENGTH = 192  # tokens of a row
-LONG = (
-    640  # of the last rows, and of those that are not trained: several examples before a question
-)
+LONG = 640  # of some rows, and of all that are not trained: several examples before a question
 COPYING = 0.1  # of the rows, before chats begin
-LONG_FROM = 0.95  # of the rows, which have a seventh of the tokens behind it
+LONG_FROM = 0.6  # of the rows: of those behind it a fifth is long, while the rate is high enough to learn from them
+BLOCK = 20  # rows of one length, as a step of configs/chat_base.yaml takes them
 EXAMPLES = 4  # in a chat at most
 MANY = 7  # of a long row
 TEMPLATE = (

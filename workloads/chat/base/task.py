@@ -44,7 +44,7 @@ class Settings:
     """The `workload:` section of a configuration."""
 
     rows: int = option(
-        66_000, "The rows that are drawn: of 192 tokens, and in the end some of 640.", minimum=20
+        58_000, "The rows that are drawn: of 192 tokens, and in the end some of 640.", minimum=20
     )
     length: int = option(LONG, "The tokens that a guess sees at most.", minimum=2)
     written: int = option(100, "The tokens that predict writes behind a text.", minimum=1)
